@@ -39,7 +39,7 @@ def main() -> None:
     )
     shared = cases_of(manifest, replace(options, isolate=False), ["cpu"])
     run = Run(manifest, options, [*shared, *(replace(case, isolated=True) for case in shared)], arguments.out)
-    RunLoop(run, Observer()).all_rounds()
+    RunLoop(run, Observer(), options.strategy).all_rounds()
     for key, error in run.failures.items():
         print(f"{run.labels[key]}: {error}")
     report(run)

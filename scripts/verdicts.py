@@ -22,8 +22,8 @@ import torch
 
 import iobench
 from iobench.base.thresholds import WARM_LIMIT
-from iobench.bench import round_plan
 from iobench.bench.epoch import RoundSpec, measure
+from iobench.bench.rounds import interleaved
 from iobench.dataset.manifest import Manifest
 from iobench.formats import Rows
 from iobench.host import page_cache
@@ -67,7 +67,7 @@ def rates(manifest: Manifest, rounds: int, first: int) -> dict[str, list[float]]
     job = Job(manifest.opener("npy"), Order())
     if page_cache.residency(files) < WARM_LIMIT:
         page_cache.warm(files)
-    for number, name in round_plan.interleaved(list(CASES), lambda done: done < rounds, seed=first):
+    for number, name in interleaved(list(CASES), lambda done: done < rounds, seed=first):
         spec = RoundSpec(first + number, lambda batch: None, seconds=0.0)
         timing = measure(CASES[name], job, transfer, spec).timing
         by_case[name].append(timing.samples / timing.epochs_s)

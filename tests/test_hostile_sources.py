@@ -24,7 +24,7 @@ from iobench.base.errors import SourceError
 from iobench.dataset import sandbox
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.sources import checked
-from iobench.formats import _hdf5_datasets
+from iobench.formats.hdf5 import datasets as _hdf5_datasets
 
 PEAK = """
 import resource, sys

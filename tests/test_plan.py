@@ -6,15 +6,27 @@ from kinds import kind
 import iobench
 from iobench.base.errors import InvalidSettings
 from iobench.bench.observer import Observer
-from iobench.bench.round_plan import RoundPlan, interleaved, worst
+from iobench.bench.rounds import interleaved, worst
+from iobench.bench.strategies import parse
 from iobench.results import stats
 
-SURE, UNSURE = {"a": [100.0] * 5}, {"a": [100.0] * 5, "b": [80.0, 90.0, 100.0, 110.0, 120.0]}
+
+def by_round(*rates):
+    return dict(enumerate(rates, 1))
+
+
+SURE = {"a": by_round(*[100.0] * 5)}
+UNSURE = {**SURE, "b": by_round(80.0, 90.0, 100.0, 110.0, 120.0)}
+
+
+def continues(strategy, done, elapsed_s, rates, next_s=1.0):
+    """Return whether another round follows, in which each case takes an equal part of `next_s`."""
+    return strategy.after_round(done, elapsed_s, rates, dict.fromkeys(rates, next_s / len(rates)))[1]
 
 
 @pytest.mark.parametrize(("wanted", "count"), [(3, 3), ("7", 7), ("auto", None)])
 def test_a_number_or_auto(wanted, count):
-    assert RoundPlan.parse(wanted).count == count
+    assert parse(wanted).planned == count
 
 
 @pytest.mark.parametrize(
@@ -32,40 +44,40 @@ def test_a_number_or_auto(wanted, count):
 )
 def test_anything_else_is_refused(wanted, seconds, option, name, value):
     with pytest.raises(InvalidSettings, check=kind(name, found=value), match=option):
-        RoundPlan.parse(wanted, seconds)
+        parse(wanted, seconds)
 
 
 def test_a_number_of_rounds_does_not_depend_on_intervals():
-    plan = RoundPlan.parse(3)
-    assert [plan.go_on(done, 1e9, UNSURE) for done in range(5)] == [True, True, True, False, False]
+    plan = parse(3)
+    assert [continues(plan, done, 1e9, UNSURE) for done in range(5)] == [True, True, True, False, False]
 
 
 def test_auto_continues_until_every_interval_is_narrow():
-    plan = RoundPlan.parse("auto", 100)
-    assert plan.go_on(0, 0.0, {})
-    assert plan.go_on(stats.PAIRED_ROUNDS - 1, 1.0, SURE)
-    assert not plan.go_on(stats.PAIRED_ROUNDS, 1.0, SURE)
-    assert plan.go_on(stats.PAIRED_ROUNDS, 1.0, UNSURE)
+    plan = parse("auto", 100)
+    assert continues(plan, 0, 0.0, UNSURE)
+    assert continues(plan, stats.PAIRED_ROUNDS - 1, 1.0, SURE)
+    assert not continues(plan, stats.PAIRED_ROUNDS, 1.0, SURE)
+    assert continues(plan, stats.PAIRED_ROUNDS, 1.0, UNSURE)
 
 
 def test_auto_ends_before_the_round_that_would_take_too_long():
-    plan = RoundPlan.parse("auto", 10)
-    assert plan.go_on(9, 9.0, UNSURE)
-    assert not plan.go_on(9, 9.1, UNSURE)
-    assert not plan.go_on(1, 30.0, UNSURE)
-    assert plan.go_on(0, 0.0, {}), "there is always one round"
+    plan = parse("auto", 10)
+    assert continues(plan, 9, 9.0, UNSURE)
+    assert not continues(plan, 9, 9.1, UNSURE)
+    assert not continues(plan, 1, 30.0, UNSURE)
+    assert continues(plan, 0, 0.0, UNSURE, 99.0), "there is always one round"
 
 
 def test_the_case_with_the_widest_interval_is_found():
     assert worst(UNSURE) == ("b", pytest.approx(0.2))
-    assert worst({"a": [1.0]}) == ("", 0.0)
+    assert worst({"a": {1: 1.0}}) == ("", 0.0)
 
 
 def test_a_number_of_rounds_ends_with_max_time_too():
-    plan = RoundPlan.parse(5, 10)
-    assert plan.go_on(3, 7.0, UNSURE)
-    assert not plan.go_on(3, 9.0, UNSURE)
-    assert not plan.go_on(5, 1.0, UNSURE)
+    plan = parse(5, 10)
+    assert continues(plan, 3, 7.0, UNSURE, 3.0)
+    assert not continues(plan, 3, 9.0, UNSURE, 3.0)
+    assert not continues(plan, 5, 1.0, UNSURE)
 
 
 def test_each_round_has_every_case_once_in_its_own_order():
@@ -100,7 +112,7 @@ def test_a_run_with_auto_notes_how_it_ended(images, tmp_path):
     assert 1 <= len(result.records) == len(seen.records)
     note = result.notes[-1]
     assert note.values["rounds"] == len(result.records)
-    rates = {"it": [record.samples_per_s for record in result.records]}
+    rates = {"it": by_round(*[record.samples_per_s for record in result.records])}
     reach = worst(rates)[1]
     enough = len(result.records) >= stats.ENOUGH_ROUNDS
     if not enough:

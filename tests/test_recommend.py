@@ -34,7 +34,7 @@ from iobench.bench.executor import InProcess
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions, cases_of
 from iobench.bench.run import run
-from iobench.bench.successive_halving import SuccessiveHalving
+from iobench.bench.strategies import SuccessiveHalving
 from iobench.dataset.sources import FirstSamples
 from iobench.loading import loaders
 from iobench.recommendation import alternatives, finalists, findings, search
@@ -94,12 +94,13 @@ def test_noise_alone_never_drops_the_best_for_long():
 
 def test_a_race_ends_in_time_and_when_it_is_sure():
     race = SuccessiveHalving(10.0, rounds=20)
-    noisy, sure = {"a": [1.0, 2.0, 3.0], "b": [1.0, 2.0, 3.0]}, {"a": [1.0] * 12, "b": [2.0] * 12}
-    assert race.goes_on(0, 0.0, 99.0, {}), "a race without a round says nothing"
-    assert race.goes_on(3, 5.0, 4.0, noisy)
-    assert not race.goes_on(3, 7.0, 4.0, noisy)
-    assert not race.goes_on(20, 1.0, 0.1, noisy)
-    assert not race.goes_on(12, 1.0, 0.1, sure)
+    noisy = dict.fromkeys("ab", by_round(1.0, 2.0, 3.0))
+    sure = {"a": by_round(*[1.0] * 12), "b": by_round(*[2.0] * 12)}
+    assert race.continues(0, 0.0, 99.0, {}), "a race without a round says nothing"
+    assert race.continues(3, 5.0, 4.0, noisy)
+    assert not race.continues(3, 7.0, 4.0, noisy)
+    assert not race.continues(20, 1.0, 0.1, noisy)
+    assert not race.continues(12, 1.0, 0.1, sure)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from iobench.bench import run_loop
 from iobench.bench.executor import InProcess
 from iobench.bench.options import RunOptions, cases_of
 from iobench.bench.run import run
-from iobench.bench.successive_halving import FinalRounds, SuccessiveHalving
+from iobench.bench.strategies import FinalRounds, SuccessiveHalving
 from iobench.dataset.sources import FirstSamples
 from iobench.recommendation import alternatives, measured_data, search
 from iobench.recommendation.measured_data import MeasuredData, OutOfTime, from_source, other_samples
@@ -106,11 +106,11 @@ def test_a_loader_that_is_wrong_over_sound_data_is_wrong_alone(manifest, monkeyp
 
 def test_fresh_rounds_have_the_fastest_and_the_default_before_all_others(manifest, monkeypatch, clock):
     race = FinalRounds(20.0, end_s=30.0)
-    assert race.proves(99.0, [])
-    assert race.proves(20.0, [10.0])
-    assert not race.proves(21.0, [10.0]), "its round could not begin in time"
-    assert race.proves(10.0, [5.0, 5.0])
-    assert not race.proves(11.0, [5.0, 5.0]), "others would lose their rounds"
+    assert race.verifies(99.0, [])
+    assert race.verifies(20.0, [10.0])
+    assert not race.verifies(21.0, [10.0]), "its round could not begin in time"
+    assert race.verifies(10.0, [5.0, 5.0])
+    assert not race.verifies(11.0, [5.0, 5.0]), "others would lose their rounds"
     assert race.behind({"a": {1: 9.0}, "b": {1: 1.0}}) == []
     assert [race.first(place, took_s) for place, took_s in ((0, 9.0), (1, 5.0), (2, 1.0))] == [0, 1, 2]
     proving(monkeypatch, clock, 4.0)

@@ -12,10 +12,11 @@ from iobench.base.errors import InvalidOption, InvalidSettings
 from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.base.units import counted
+from iobench.bench import strategies
 from iobench.bench.case import Case
 from iobench.bench.multi_rank import multi_rank_cases, multi_rank_obstacle
-from iobench.bench.round_plan import DEFAULT_ROUNDS, MAX_TIME_S, RoundPlan
 from iobench.bench.run_option import check_declared, run_option
+from iobench.bench.strategies import DEFAULT_ROUNDS, MAX_TIME_S, Strategy
 from iobench.dataset.manifest import Manifest, missing_libraries
 from iobench.host import page_cache
 from iobench.loading import loaders
@@ -133,12 +134,12 @@ class RunOptions:
                 expected="--order block",
                 found=", ".join(self.order),
             )
-        self.plan  # noqa: B018 - raises if the rounds are invalid
+        self.strategy  # noqa: B018 - raises if the rounds are invalid
 
     @property
-    def plan(self) -> RoundPlan:
-        """Plan of rounds."""
-        return RoundPlan.parse(self.rounds, self.max_time)
+    def strategy(self) -> Strategy:
+        """Number of rounds, and when they end."""
+        return strategies.parse(self.rounds, self.max_time)
 
 
 def check_steps(step_ms: Sequence[float], models: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from iobench.bench.case import Case
     from iobench.bench.executor_factory import ExecutorFactory
-    from iobench.bench.successive_halving import SuccessiveHalving
+    from iobench.bench.strategies import Strategy
 
 
 def run(
@@ -29,7 +29,7 @@ def run(
     out: Path | None = None,
     observer: Observer | None = None,
     cases: Sequence[Case] | None = None,
-    strategy: SuccessiveHalving | None = None,
+    strategy: Strategy | None = None,
     earlier_records: Sequence[Record] = (),
     backend: ExecutorFactory | None = None,
 ) -> Run:
@@ -51,8 +51,8 @@ def run(
         Receives progress.
     cases : sequence of Case, optional
         Cases to measure, instead of all that the options make.
-    strategy : SuccessiveHalving, optional
-        Eliminates cases and determines the number of rounds, instead of the options.
+    strategy : Strategy, optional
+        Eliminates cases and determines the number of rounds, by default that of the options.
     earlier_records : sequence of Record
         Rounds of an interrupted run, which is resumed.
     backend : ExecutorFactory, optional
@@ -75,7 +75,7 @@ def run(
     observer = observer or Observer()
     batch_bytes = {case.key: world_size * case.batch_bytes(manifest.schema) for case in chosen}
     observer.planned(result.labels, batch_bytes)
-    RunLoop(result, observer, strategy, backend).all_rounds()
+    RunLoop(result, observer, strategy or options.strategy, backend).all_rounds()
     return result
 
 

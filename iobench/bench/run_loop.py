@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -17,7 +16,6 @@ from iobench.base.errors import (
     WrongContent,
 )
 from iobench.base.units import counted
-from iobench.bench import round_plan
 from iobench.bench.case import Case
 from iobench.bench.epoch import disk_errors, heap_restored
 from iobench.bench.estimates import RoundEstimates
@@ -28,7 +26,8 @@ from iobench.bench.observer import Observer
 from iobench.bench.outcome import Run
 from iobench.bench.recorder import Recorder
 from iobench.bench.resume import check_same
-from iobench.bench.successive_halving import COMPARED, SuccessiveHalving
+from iobench.bench.rounds import Rates, interleaved
+from iobench.bench.strategies import Strategy
 from iobench.dataset.verify import verify_artifact
 from iobench.host import interrupts
 from iobench.results import record
@@ -44,13 +43,12 @@ class RunLoop:
         self,
         run: Run,
         observer: Observer,
-        strategy: SuccessiveHalving | None = None,
+        strategy: Strategy,
         backend: ExecutorFactory | None = None,
     ) -> None:
         self._run, self._options, self._observer, self._strategy = run, run.options, observer, strategy
         self._labels = run.labels
-        self._plan = run.options.plan
-        self._estimates = RoundEstimates(self._plan, observer.status)
+        self._estimates = RoundEstimates(strategy, observer.status)
         self._backend = backend or LocalBackend()
         run.notes += self._backend.begin(run.manifest, run.options, run.cases)
         self._recorder = Recorder(run, self._backend.hosts)
@@ -89,14 +87,12 @@ class RunLoop:
             self._run.stopped = error  # the rounds made so far are worth showing
 
     def _prove_all(self) -> None:
-        strategy = self._strategy
-        if strategy is None:
-            self._estimates.before_proofs(len(self._run.cases))
+        self._estimates.before_proofs(len(self._run.cases))
         began = self._began = time.monotonic()
         for case in self._run.cases:
             if case.key in self._run.failures:
                 continue
-            if strategy and not strategy.proves(time.monotonic() - began, [*self._took_s.values()]):
+            if not self._strategy.verifies(time.monotonic() - began, [*self._took_s.values()]):
                 self._run.skipped.append(case.key)
                 continue
             self._observer.status(f"verifying {self._labels[case.key]}")
@@ -105,16 +101,14 @@ class RunLoop:
                     self._prove(case)
             except TookTooLong:
                 self._run.skipped.append(case.key)
-            if strategy and case.key in self._wrong and case.variant not in self._checked:
-                self._check_stored(case.variant)
-        if strategy:
-            self._late_s = max(0.0, time.monotonic() - began - strategy.proofs_s)
+            if case.key in self._wrong and case.variant not in self._checked:
+                self._check_stored(case)
+        self._late_s = self._strategy.late_s(time.monotonic() - began)
 
     def _prove(self, case: Case) -> None:
         """Verify a case and note the time; raises TookTooLong if the strategy has no more time for it."""
         before, progress = time.monotonic(), self._observer.begins(case.key, 0)
-        passed = [*self._took_s.values()]
-        until = self._began + (self._strategy.gives_up_s(passed) if self._strategy else math.inf)
+        until = self._began + self._strategy.verification_end_s([*self._took_s.values()])
 
         def check() -> None:
             self._check_interrupt()
@@ -126,13 +120,15 @@ class RunLoop:
         self._took_s[case.key] = (time.monotonic() - before) / self._options.warmup
         self._checked.add(case.variant)
 
-    def _check_stored(self, variant: str) -> None:
-        """Reread a variant; if its stored data are wrong, fail all of its cases without running them."""
-        self._checked.add(variant)
+    def _check_stored(self, wrong: Case) -> None:
+        """Reread a variant that others read, too; if its stored data are wrong, fail all of them at once."""
+        self._checked.add(wrong.variant)
+        same = [case.key for case in self._run.cases if case.variant == wrong.variant]
+        if len(same) == 1:
+            return
         try:
-            verify_artifact(self._run.manifest, variant)
+            verify_artifact(self._run.manifest, wrong.variant)
         except IobenchError as error:
-            same = [case.key for case in self._run.cases if case.variant == variant]
             self._run.failures |= dict.fromkeys(same, error)
 
     def _trace_all(self) -> None:
@@ -145,71 +141,52 @@ class RunLoop:
 
     def _time_all(self) -> None:
         self._recorder.probe_lower_cache()
-        if self._strategy is None:  # with a strategy the number of cases in later rounds is unknown
-            took_s = {case.key: self._took_s.get(case.key, 0.0) for case in self._remaining()}
-            self._estimates.after_proofs(took_s, [key for key, _ in self._done])
+        took_s = {case.key: self._took_s.get(case.key, 0.0) for case in self._remaining()}
+        self._estimates.after_proofs(took_s, [key for key, _ in self._done])
         began, done = time.monotonic(), 0
 
         def go_on(rounds: int) -> bool:
             nonlocal done
-            done = rounds
-            elapsed_s = time.monotonic() - began
-            if rounds == 1 and not self._done and self._strategy is None:
+            done, elapsed_s = rounds, time.monotonic() - began
+            if done == 1 and not self._done:
                 self._estimates.after_first_round(elapsed_s)
-            if self._strategy is not None:
-                return self._eliminate(self._strategy, rounds, elapsed_s + self._late_s)
-            return bool(self._remaining()) and self._plan.go_on(rounds, elapsed_s, self._rates())
+            return self._after_round(done, elapsed_s + self._late_s)
 
-        first = self._first if self._strategy is not None else None
-        for number, case in round_plan.interleaved(self._run.cases, go_on, self._options.seed, first):
-            if case.key in {one.key for one in self._remaining()} and (case.key, number) not in self._done:
-                before = time.monotonic()
-                if self._is_late(number, before - began):
-                    if number == 1:
-                        self._run.skipped.append(case.key)
-                        self._executor(case).end(case)
-                    continue
-                with self._collecting_failures(case):
-                    self._time(case, number)
-                self._took_s[case.key] = time.monotonic() - before
-        if self._strategy is None and self._remaining():
-            self._run.notes += self._estimates.after_rounds(
-                done, time.monotonic() - began, self._rates(), self._labels
-            )
+        for number, case in interleaved(self._run.cases, go_on, self._options.seed, self._first):
+            if case in self._remaining() and (case.key, number) not in self._done:
+                self._turn(case, number, began)
+        if rates := self._rates():
+            elapsed_s = time.monotonic() - began
+            self._run.notes += self._strategy.notes(done, elapsed_s, rates, self._labels)
 
     def _first(self, case: Case) -> Any:
-        """Return the sort key of a case in the first round of a strategy."""
-        position = self._run.cases.index(case)
-        took_s = self._took_s.get(case.key, 0.0)
-        return self._strategy.first(position, took_s) if self._strategy else position
+        """Return the sort key of a case in the first round."""
+        return self._strategy.first(self._run.cases.index(case), self._took_s.get(case.key, 0.0))
 
-    def _is_late(self, number: int, elapsed_s: float) -> bool:
-        """Return whether the strategy has no time for this round; the first round has two cases if it can."""
-        if self._strategy is None or not self._run.valid_records:
-            return False
-        if time.monotonic() - self._began > self._strategy.end_s:
-            return True
-        enough = number == 1 and len(self._run.valid_records) >= COMPARED
-        return enough and elapsed_s + self._late_s > self._strategy.max_time_s
+    def _turn(self, case: Case, number: int, began: float) -> None:
+        """Time a case in a round, if there is time; without its first round it is skipped altogether."""
+        before, measured = time.monotonic(), len(self._run.valid_records)
+        elapsed_s, total_s = before - began + self._late_s, before - self._began
+        if not self._strategy.skips(number, elapsed_s, total_s, measured):
+            with self._collecting_failures(case):
+                self._time(case, number)
+            self._took_s[case.key] = time.monotonic() - before
+        elif number == 1:
+            self._run.skipped.append(case.key)
+            self._executor(case).end(case)
 
-    def _eliminate(self, strategy: SuccessiveHalving, done: int, elapsed_s: float) -> bool:
+    def _after_round(self, done: int, elapsed_s: float) -> bool:
         """Eliminate cases after `done` rounds, and return whether another round follows."""
-        rates = {case.key: dict[int, float]() for case in self._remaining()}
-        for made in self._run.valid_records:
-            if (key := made.settings_key) in rates:
-                rates[key][made.round] = made.samples_per_s
-        lost, goes_on = strategy.after_round(done, elapsed_s, rates, self._took_s)
-        self._drop(lost, done)
-        if lost:
-            left = len(rates) - len(lost)
-            self._observer.status(f"after {counted(done, 'round')}: {counted(left, 'case')} left")
-        return goes_on
-
-    def _drop(self, keys: Collection[str], done: int) -> None:
-        self._run.eliminated |= dict.fromkeys(keys, done)
+        rates = self._rates()
+        lost, more = self._strategy.after_round(done, elapsed_s, rates, self._took_s)
+        self._run.eliminated |= dict.fromkeys(lost, done)
         for case in self._run.cases:
-            if case.key in keys:
+            if case.key in lost:
                 self._executor(case).end(case)
+        if lost:
+            left = counted(len(rates) - len(lost), "case")
+            self._observer.status(f"after {counted(done, 'round')}: {left} left")
+        return more
 
     def _time(self, case: Case, number: int) -> None:
         hosts = self._backend.hosts
@@ -237,13 +214,13 @@ class RunLoop:
         gone = {*self._run.failures, *self._run.eliminated, *self._run.skipped}
         return [case for case in self._run.cases if case.key not in gone]
 
-    def _rates(self) -> dict[str, list[float]]:
-        """Return the rates of the remaining cases; those of a failed one get no more precise."""
-        rates: dict[str, list[float]] = {case.key: [] for case in self._remaining()}
+    def _rates(self) -> Rates:
+        """Return the rates of the remaining cases by round."""
+        rates = {case.key: dict[int, float]() for case in self._remaining()}
         for made in self._run.records:
             if (key := made.settings_key) in rates:
-                rates[key].append(made.samples_per_s)
-        return {key: values for key, values in rates.items() if values}
+                rates[key][made.round] = made.samples_per_s
+        return rates
 
     @contextmanager
     def _collecting_failures(self, case: Case) -> Iterator[None]:

@@ -17,12 +17,12 @@ import numpy as np
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
 from iobench.formats._arrays import arrays_schema
-from iobench.formats._file_kind import regular
 from iobench.formats._format import Format
 from iobench.formats._mapped_reader import MappedReader
-from iobench.formats._npy import DAMAGE, FORTRAN_HINT
 from iobench.formats._placement import Strided
 from iobench.formats._schema import Array, Batch, Field, Schema, field_name, raw_bytes
+from iobench.formats.file_kind import regular
+from iobench.formats.npy_header import DAMAGE, FORTRAN_HINT
 
 SINGLE = "x"  # field name of a single file
 

@@ -15,9 +15,8 @@ from iobench.bench.case import Case
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
-from iobench.bench.round_plan import AUTO
 from iobench.bench.run import run
-from iobench.bench.successive_halving import COMPARED, UNLIMITED, FinalRounds, SuccessiveHalving
+from iobench.bench.strategies import AUTO, COMPARED, UNLIMITED, FinalRounds, SuccessiveHalving
 from iobench.dataset.manifest import Manifest
 from iobench.host.device import pick_device
 from iobench.recommendation import measured_data

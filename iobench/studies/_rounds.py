@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from iobench.base.units import bytes_text, counted, seconds_text
-from iobench.bench import round_plan
+from iobench.bench.rounds import interleaved
 from iobench.host import interrupts
 from iobench.host.background_load import BackgroundLoadMonitor
 from iobench.results import stats
@@ -119,7 +119,7 @@ def interleave(
         return left > 0
 
     with interrupts.deferred() as check_interrupt:
-        for number, name in round_plan.interleaved(list(contenders), has_more):
+        for number, name in interleaved(list(contenders), has_more):
             background_load.start()
             result = contenders[name]()
             load = background_load.stop()

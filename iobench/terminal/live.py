@@ -14,7 +14,7 @@ from rich.text import Text
 from iobench.base.text import printable
 from iobench.base.units import MIB, seconds_text, three_digits
 from iobench.bench.observer import Observer, Progress
-from iobench.bench.round_plan import RoundPlan
+from iobench.bench.strategies import Strategy
 from iobench.results.cases import Label
 from iobench.results.record import Record
 from iobench.terminal import run_tables
@@ -26,8 +26,8 @@ PER_S = 1  # refreshes: each takes some milliseconds of a core
 class Lines(Observer):
     """Prints a line for each status, and for each round if `each_round`."""
 
-    def __init__(self, rounds: RoundPlan, each_round: bool) -> None:
-        self._rounds, self._labels, self._each_round = rounds.count, dict[str, Label](), each_round
+    def __init__(self, strategy: Strategy, each_round: bool) -> None:
+        self._rounds, self._labels, self._each_round = strategy.planned, dict[str, Label](), each_round
 
     def planned(self, labels: Mapping[str, Label], batch_bytes: Mapping[str, int]) -> None:
         """Keep the labels."""
@@ -46,8 +46,8 @@ class Lines(Observer):
 class View(Observer):
     """MiB/s of each case so far, the current round and the remaining time."""
 
-    def __init__(self, rounds: RoundPlan) -> None:
-        self._rounds = rounds
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
         self._labels, self._batch_bytes = dict[str, Label](), dict[str, int]()
         self._rates: dict[str, list[float]] = {}
         self._doing, self._bytes, self._number = "", 0, 0
@@ -93,7 +93,7 @@ class View(Observer):
         rate = self._progress.batches * self._bytes / MIB / elapsed if elapsed > 0 else 0.0
         parts = [self._doing, f"{three_digits(rate)} MiB/s"]
         if self._number:
-            total = f" of {self._rounds.count}" if self._rounds.count else ""
+            total = f" of {self._strategy.planned}" if self._strategy.planned else ""
             parts = [f"round {self._number}{total}", *parts, *self._left()]
         return printable("  ".join(parts))
 
@@ -102,19 +102,19 @@ class View(Observer):
         if self._first_began is None or not done:
             return []
         elapsed = time.monotonic() - self._first_began
-        if self._rounds.count is None:
-            return [f"at most {seconds_text(max(0.0, (self._rounds.max_time_s or 0.0) - elapsed))} left"]
-        left = elapsed / done * (self._rounds.count * len(self._labels) - self._before - done)
+        if self._strategy.planned is None:
+            return [f"at most {seconds_text(max(0.0, self._strategy.max_time_s - elapsed))} left"]
+        left = elapsed / done * (self._strategy.planned * len(self._labels) - self._before - done)
         return [f"about {seconds_text(max(0.0, left))} left"]
 
 
 @contextmanager
-def view(rounds: RoundPlan, each_round: bool = True) -> Iterator[Observer]:
+def view(strategy: Strategy, each_round: bool = True) -> Iterator[Observer]:
     """Yield the observer that shows progress: live on a terminal, else line by line."""
     if not sys.stderr.isatty():
-        yield Lines(rounds, each_round)
+        yield Lines(strategy, each_round)
         return
-    live_view = View(rounds)
+    live_view = View(strategy)
     with Live(
         get_renderable=live_view.render,
         console=Console(stderr=True),

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from iobench.base.finding import Finding
 from iobench.base.text import reason
 from iobench.base.units import bytes_text, counted
-from iobench.bench import round_plan
 from iobench.bench.epoch import heap_restored
-from iobench.bench.successive_halving import SuccessiveHalving
+from iobench.bench.rounds import interleaved
+from iobench.bench.strategies import SuccessiveHalving
 from iobench.host.process_tree import descendants
 from iobench.loading.loaders.dataloader import unwarned
 from iobench.results import stats
@@ -115,10 +115,7 @@ class SettingsRace:
             return more and len(live) - len(eliminated) > 1
 
         first = ((1, candidate) for candidate in candidates)
-        later = (
-            (number + 1, candidate)
-            for number, candidate in round_plan.interleaved(candidates, continues, seed)
-        )
+        later = ((number + 1, candidate) for number, candidate in interleaved(candidates, continues, seed))
         for number, candidate in itertools.chain(first, later):
             late = time.monotonic() - began > seconds
             promising = number == 1 and any(candidate is one for one in candidates[:2])
@@ -144,7 +141,7 @@ class SettingsRace:
         for candidate in candidates if whole else ():
             if candidate.changes.get("persistent_workers"):
                 self._start_workers(candidate)
-        for number, candidate in round_plan.interleaved(candidates, continues, seed):
+        for number, candidate in interleaved(candidates, continues, seed):
             if not candidate.failure:
                 self._turn(candidate, number, limit_s, final=True)
 

@@ -33,8 +33,8 @@ from stream_cases import (
 from iobench.base.errors import CorruptArtifact, InvalidSettings, LoaderFailed
 from iobench.formats import Reader
 from iobench.host import io_engines, page_cache
-from iobench.loading.stream import pipeline, readahead
-from iobench.loading.stream.direct_reader import DirectReader
+from iobench.stream import pipeline, readahead
+from iobench.stream.direct_reader import DirectReader
 
 pytest_plugins = ("stream_fixtures",)
 

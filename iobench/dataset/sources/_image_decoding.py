@@ -26,7 +26,7 @@ except ImportError as error:
         "a folder of images needs Pillow, which is not installed", hint="pip install pillow"
     ) from error
 
-from iobench.formats._pixels import MOST_PIXELS
+from iobench.formats.pixels import MOST_PIXELS
 
 # By content, whatever the suffix. Others start programs (EPS: Ghostscript), are rare, or are not images.
 KINDS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")

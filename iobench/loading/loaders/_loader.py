@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed
+from iobench.base.options import Options, declared, option
 from iobench.dataset.manifest import Opener
-from iobench.formats import Format, Options, Rows, declared, option
+from iobench.formats import Format, Rows
 from iobench.loading.order import ORDERS, Order
 from iobench.loading.portable_error import PortableError
 from iobench.loading.stages import UNTIMED, Stages

@@ -102,7 +102,7 @@ def recommend(
     as_json: AsJson = False,
 ) -> None:
     """Recommend a format, a loader and settings, with code to paste."""
-    from iobench.bench.round_plan import RoundPlan
+    from iobench.bench.strategies import AutoRounds
     from iobench.recommendation.recommend import recommend as search
     from iobench.recommendation.requirements import Requirements
     from iobench.recommendation.result import save
@@ -126,7 +126,7 @@ def recommend(
         seed=seed,
     )
     of, words = _data(name, source, add, sample_shape, data_dir)
-    with live.view(RoundPlan(None, max_time), each_round=False) as observer:
+    with live.view(AutoRounds(max_time), each_round=False) as observer:
         recommendation = search(of, requirements, data_dir=data_dir, source_words=words, observer=observer)
     saved = save(recommendation, data_dir)
     if as_json:

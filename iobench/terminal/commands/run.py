@@ -98,7 +98,7 @@ def run(
     display.note(
         tables.dataset_line(manifest) + ("" if name or plan or resume else f" (the newest in {data_dir})")
     )
-    with live.view(options.plan) as observer:
+    with live.view(options.strategy) as observer:
         outcome = measure(
             manifest, options, out=out, observer=observer, earlier_records=rounds_before, backend=context.obj
         )

@@ -14,18 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.base.errors import corrupt
-from iobench.formats import (
-    Array,
-    Batch,
-    Convert,
-    Format,
-    Reader,
-    Schema,
-    Strided,
-    identity,
-    option,
-    raw_bytes,
-)
+from iobench.base.options import option
+from iobench.formats import Array, Batch, Convert, Format, Reader, Schema, Strided, identity, raw_bytes
 
 
 @dataclass(frozen=True)

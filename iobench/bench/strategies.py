@@ -1,0 +1,281 @@
+"""Strategies: which cases a run verifies, which case is next, which are eliminated, and when rounds end."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from iobench.base.errors import InvalidSettings
+from iobench.base.finding import Finding
+from iobench.base.units import counted
+from iobench.bench.rounds import Rates, worst
+from iobench.results import stats
+from iobench.results.cases import Label
+
+AUTO = "auto"
+MAX_TIME_S = 300.0
+DEFAULT_ROUNDS = 15  # enough for a verdict over a dozen cases to survive one outlier
+UNLIMITED = 10_000  # rounds: the time ends first
+PRECISION = 0.02  # half-width of an interval relative to its median at which no more rounds are needed
+# Speed ratio of the fastest case to another at which the other is eliminated, by rounds made, while there
+# are too few rounds for an interval: figures of one round scatter by a factor of two on busy machines.
+FACTORS = {1: 3.0, 2: 2.0, 3: 1.5, 4: 1.5}
+COMPARED = 2  # cases measured whatever the time: a comparison needs two
+PROOF_SHARE = 0.3  # of the time for rounds that a late verification may use
+LONGER = "give a longer --max-time"
+
+
+class Strategy(Protocol):
+    """Decisions of a run between its verifications and rounds.
+
+    Times are in seconds: `elapsed_s` since the first verification or round began, `took_s` of the latest
+    verification or round of each case, by key.
+    """
+
+    @property
+    def planned(self) -> int | None:
+        """Number of rounds; None where it depends on the figures."""
+
+    @property
+    def max_time_s(self) -> float:
+        """Time for rounds."""
+
+    def verifies(self, elapsed_s: float, passed_s: Sequence[float]) -> bool:
+        """Return whether another case is verified; `passed_s` are the seconds of those that passed."""
+
+    def verification_end_s(self, passed_s: Sequence[float]) -> float:
+        """Return the elapsed seconds after which a running verification is cancelled."""
+
+    def late_s(self, elapsed_s: float) -> float:
+        """Return the seconds by which the whole verification was late, deducted from those for rounds."""
+
+    def first(self, position: int, took_s: float) -> Any:
+        """Return the sort key of a case in the first round; cases with equal keys come in random order."""
+
+    def skips(self, number: int, elapsed_s: float, total_s: float, measured: int) -> bool:
+        """Return whether there is no time for a case in round `number`.
+
+        `total_s` is the time since the first verification, `measured` the number of valid records.
+        """
+
+    def after_round(
+        self, done: int, elapsed_s: float, rates: Rates, took_s: Mapping[str, float]
+    ) -> tuple[list[str], bool]:
+        """Return the cases eliminated after `done` rounds, and whether another round follows."""
+
+    def notes(self, done: int, elapsed_s: float, rates: Rates, labels: Mapping[str, Label]) -> list[Finding]:
+        """Return notes on whether the rounds were enough."""
+
+
+@dataclass(frozen=True)
+class FixedRounds:
+    """So many rounds of every case. No round but the first begins if it would end after `max_time_s`."""
+
+    max_time_s: float = math.inf
+    rounds: int = DEFAULT_ROUNDS
+
+    @property
+    def planned(self) -> int | None:
+        """Number of rounds."""
+        return self.rounds
+
+    def verifies(self, elapsed_s: float, passed_s: Sequence[float]) -> bool:
+        """Return True: every case is verified."""
+        return True
+
+    def verification_end_s(self, passed_s: Sequence[float]) -> float:
+        """Return infinity: no verification is cancelled."""
+        return math.inf
+
+    def late_s(self, elapsed_s: float) -> float:
+        """Return 0: verification does not count."""
+        return 0.0
+
+    def first(self, position: int, took_s: float) -> Any:
+        """Return the same for all cases: their order is random."""
+        return 0
+
+    def skips(self, number: int, elapsed_s: float, total_s: float, measured: int) -> bool:
+        """Return False: a round has every case."""
+        return False
+
+    def after_round(
+        self, done: int, elapsed_s: float, rates: Rates, took_s: Mapping[str, float]
+    ) -> tuple[list[str], bool]:
+        """Return the cases eliminated after `done` rounds, and whether another round follows."""
+        lost = self.behind(rates) if done and any(rates.values()) else []
+        left = {key: by_round for key, by_round in rates.items() if key not in lost}
+        next_s = sum(took_s.get(key, 0.0) for key in left)
+        return lost, bool(left) and self.continues(done, elapsed_s, next_s, left)
+
+    def behind(self, rates: Rates) -> list[str]:
+        """Return the cases to eliminate: none."""
+        return []
+
+    def continues(self, done: int, elapsed_s: float, next_s: float, rates: Rates) -> bool:
+        """Return whether another round follows, which would take `next_s` seconds."""
+        return done < self.rounds and (not done or elapsed_s + next_s <= self.max_time_s)
+
+    def notes(self, done: int, elapsed_s: float, rates: Rates, labels: Mapping[str, Label]) -> list[Finding]:
+        """Return a note (kind `max-time-reached`) if rounds were cut off."""
+        if done >= self.rounds:
+            return []
+        message = f"--max-time ended the run after {done} of {self.rounds} rounds"
+        values: dict[str, float | int | str] = {"rounds": done, "elapsed_s": elapsed_s}
+        return [Finding("max-time-reached", message, values={**values, "planned": self.rounds})]
+
+
+@dataclass(frozen=True)
+class AutoRounds(FixedRounds):
+    """Rounds until each case's interval lies within ±2 % of its median, at least ten if there is time."""
+
+    max_time_s: float = MAX_TIME_S
+    rounds: int = UNLIMITED
+
+    @property
+    def planned(self) -> int | None:
+        """None: the figures decide."""
+        return None
+
+    def continues(self, done: int, elapsed_s: float, next_s: float, rates: Rates) -> bool:
+        """Return whether another round follows, which would take `next_s` seconds."""
+        precise = done >= stats.PAIRED_ROUNDS and worst(rates)[1] <= PRECISION
+        return not precise and super().continues(done, elapsed_s, next_s, rates)
+
+    def notes(self, done: int, elapsed_s: float, rates: Rates, labels: Mapping[str, Label]) -> list[Finding]:
+        """Return a note on the intervals: `auto-few-rounds`, `auto-imprecise` or `auto-precise`."""
+        values: dict[str, float | int | str] = {"rounds": done, "elapsed_s": elapsed_s}
+        key, reach = worst(rates)
+        line = f"{counted(done, 'round')} in {elapsed_s:.0f} s"
+        if done < stats.MIN_ROUNDS:
+            return [Finding("auto-few-rounds", f"{line}, too few for an interval", LONGER, values)]
+        values["precision"] = reach
+        if reach > PRECISION:
+            line += f", ended by --max-time: the interval of {labels[key]} is ±{reach:.1%} of its median"
+            return [Finding("auto-imprecise", line, LONGER, {**values, "case": key})]
+        return [Finding("auto-precise", f"{line}: every interval is within ±{PRECISION:.0%}", values=values)]
+
+
+@dataclass(frozen=True)
+class SuccessiveHalving(AutoRounds):
+    """Successive halving (Jamieson and Talwalkar 2016) that eliminates only significantly slower cases.
+
+    After each round, cases of the slower half that are clearly behind are eliminated; from ten rounds on,
+    every case that is clearly behind.
+
+    Attributes
+    ----------
+    max_time_s : float
+        Time for rounds. The first round, in which quickly verified cases come first, starts no more cases
+        after it, except for two. No later round begins that would end after it.
+    rounds : int
+        Most rounds.
+    proofs_s : float
+        Time for verification. No case is verified later, unless none has passed so far: then `max_time_s`
+        is added.
+    end_s : float
+        Seconds from the first verification after which nothing begins, however few rounds were made.
+    """
+
+    rounds: int = 31
+    proofs_s: float = math.inf
+    end_s: float = math.inf
+
+    def verifies(self, elapsed_s: float, passed_s: Sequence[float]) -> bool:
+        """Return whether there is time to verify another case."""
+        return elapsed_s <= self.proofs_s + (0.0 if passed_s else self.max_time_s)
+
+    def verification_end_s(self, passed_s: Sequence[float]) -> float:
+        """Return the elapsed seconds that leave time for rounds."""
+        return self.proofs_s + PROOF_SHARE * self.max_time_s if passed_s else self.end_s
+
+    def late_s(self, elapsed_s: float) -> float:
+        """Return the seconds after `proofs_s`."""
+        return max(0.0, elapsed_s - self.proofs_s)
+
+    def first(self, position: int, took_s: float) -> Any:
+        """Return the key that puts the reference case (position 0) first, then quick cases."""
+        return position > 0, took_s, position
+
+    def skips(self, number: int, elapsed_s: float, total_s: float, measured: int) -> bool:
+        """Return whether the time is over; the first round has two cases if it can."""
+        late = number == 1 and measured >= COMPARED and elapsed_s > self.max_time_s
+        return bool(measured) and (late or total_s > self.end_s)
+
+    def continues(self, done: int, elapsed_s: float, next_s: float, rates: Rates) -> bool:
+        """Return whether another round follows; the last case left needs no precision."""
+        alone = done >= stats.PAIRED_ROUNDS and len(rates) < COMPARED
+        return not alone and super().continues(done, elapsed_s, next_s, rates)
+
+    def behind(self, rates: Rates) -> list[str]:
+        """Return the cases that are clearly behind the fastest."""
+        medians = {key: statistics.median(by_round.values()) for key, by_round in rates.items() if by_round}
+        fastest, *others = sorted(medians, key=lambda key: medians[key], reverse=True)
+        lost = [key for key in others if _lost(rates[fastest], rates[key], len(others))]
+        if len(rates[fastest]) >= stats.PAIRED_ROUNDS:
+            return lost
+        slower = others[len(others) // 2 :]
+        return [key for key in lost if key in slower]
+
+    def notes(self, done: int, elapsed_s: float, rates: Rates, labels: Mapping[str, Label]) -> list[Finding]:
+        """Return no note: the search that uses it concludes."""
+        return []
+
+
+@dataclass(frozen=True)
+class FinalRounds(SuccessiveHalving):
+    """Fresh rounds of the remaining cases, without elimination; verification counts as time for rounds.
+
+    Cases come in order of importance. The first is always measured once, the second if it can begin in
+    time, further ones only if enough time is left for the rounds of those before them.
+    """
+
+    rounds: int = UNLIMITED
+    proofs_s: float = 0.0
+
+    def verifies(self, elapsed_s: float, passed_s: Sequence[float]) -> bool:
+        """Return whether there is time for another case, assuming that a round takes as long as a proof."""
+        until_s = self.end_s if len(passed_s) < COMPARED else self.max_time_s
+        return not passed_s or elapsed_s + sum(passed_s) <= until_s
+
+    def verification_end_s(self, passed_s: Sequence[float]) -> float:
+        """Return `end_s`, but no limit for the first case, without which there is no answer."""
+        return self.end_s if passed_s else math.inf
+
+    def first(self, position: int, took_s: float) -> Any:
+        """Return the position: the first round keeps the given order."""
+        return position
+
+    def behind(self, rates: Rates) -> list[str]:
+        """Return no case."""
+        return []
+
+
+def parse(rounds: int | str, max_time_s: float | None = None) -> Strategy:
+    """Return the strategy for a number of rounds or `auto`; raises InvalidSettings for anything else."""
+    if max_time_s is not None and not 0 < max_time_s < math.inf:
+        raise InvalidSettings(
+            "--max-time", kind="out-of-range", expected="a number of seconds above 0", found=max_time_s
+        )
+    if rounds == AUTO:
+        return AutoRounds(MAX_TIME_S if max_time_s is None else max_time_s)
+    try:
+        count = int(rounds)
+    except ValueError:
+        raise InvalidSettings(
+            "--rounds", kind="not-a-number", expected=f"a number or {AUTO}", found=repr(rounds)
+        ) from None
+    if count < 1:
+        raise InvalidSettings("--rounds", kind="out-of-range", expected="at least 1", found=count)
+    return FixedRounds(math.inf if max_time_s is None else max_time_s, count)
+
+
+def _lost(best: Mapping[int, float], other: Mapping[int, float], comparisons: int) -> bool:
+    done = min(len(best), len(other))
+    if done >= stats.ENOUGH_ROUNDS:
+        return stats.compare_paired(best, other, comparisons=comparisons).outcome == "faster"
+    ratio = statistics.median(best.values()) / statistics.median(other.values())
+    return min(best.values()) > max(other.values()) and ratio >= FACTORS[max(1, done)]
