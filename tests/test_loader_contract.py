@@ -32,8 +32,8 @@ FORMATS = {
 }  # format of each loader that does not read npy
 
 
-# one for each way of reading; native and stream are tested with every format
-KINDS = ("npy", "hdf5", "lmdb", "memmap", "zarr", "parquet", "webdataset")
+KINDS = ("npy", "hdf5", "lmdb", "memmap", "zarr", "parquet", "webdataset")  # one for each way of reading
+OTHERS = tuple(name for name in formats.names() if name not in KINDS)
 
 
 class TestDataLoader(LoaderContract):
@@ -42,16 +42,33 @@ class TestDataLoader(LoaderContract):
 
 
 class TestDataLoaderOfBatches(LoaderContract):
-    formats = KINDS
+    formats = KINDS[:2]
     loader = loaders.parse("dataloader:fetch=batch,num_workers=1,start_method=fork,persistent_workers=yes")
 
 
+@pytest.mark.slow
+class TestDataLoaderOfBatchesOfOtherFormats(TestDataLoaderOfBatches):
+    formats = KINDS[2:]
+
+
 class TestNative(LoaderContract):
+    formats = KINDS
     loader = loaders.parse("native")
 
 
 class TestStream(LoaderContract):
+    formats = KINDS
     loader = loaders.parse("stream")
+
+
+@pytest.mark.slow
+class TestNativeOverOtherFormats(TestNative):
+    formats = OTHERS
+
+
+@pytest.mark.slow
+class TestStreamOverOtherFormats(TestStream):
+    formats = OTHERS
 
 
 def test_every_loader_has_a_contract_test():

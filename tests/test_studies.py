@@ -472,10 +472,13 @@ def small(monkeypatch):
         monkeypatch.setattr(volume, name, value)
 
 
+QUICK = ("iteration", "preallocation")  # the others, each of up to 30 s, run with --slow
 IN_HERE = [name for name in studies.names() if name != "distributed-loading"]  # tests/ray_loader has that one
 
 
-@pytest.mark.parametrize("name", IN_HERE)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in IN_HERE]
+)
 def test_every_study_runs_and_has_a_verdict_on_each_claim(by_file, small, tmp_path, name):
     statuses = []
     result = studies.run(name, StudyOptions(tmp_path, quick=True, device="cpu", on_status=statuses.append))

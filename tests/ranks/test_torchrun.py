@@ -65,6 +65,7 @@ def rank_of(process, rank):
     raise AssertionError(f"no rank {rank}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("struck", "rank", "name"), [(signal.SIGKILL, 1, "rank-gone"), (signal.SIGSTOP, 0, "rank-silent")]
 )
