@@ -162,7 +162,7 @@ def test_pages_that_come_back_before_the_round_are_refused(by_file, files, monke
 
     monkeypatch.setattr(page_cache, "back_memory", read_meanwhile)
     with pytest.raises(ColdCacheUnavailable, check=kind("cache-refilled", path=files[0].parent)):
-        page_cache.make_ready("cold", files, 1 << 20)
+        page_cache.establish("cold", files, 1 << 20)
 
 
 def test_warm_that_cannot_be_verified_is_unknown_but_read_through(by_file, files, monkeypatch):
