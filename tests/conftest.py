@@ -146,6 +146,12 @@ def require_disk(path):
         pytest.skip(f"{path} is in memory, not on a disk: set TMPDIR to one")
 
 
+def open_files(path):
+    """Return how many descriptors this process has of a file, or of the files in a folder."""
+    links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
+    return sum(Path(os.path.realpath(link)).is_relative_to(path) for link in links)
+
+
 def damage(path):
     """Change the middle byte of a file and leave its size and its time as they were."""
     stat = path.stat()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SAMPLES, image_arrays, prepared
+from conftest import SAMPLES, image_arrays, open_files, prepared
 from kinds import kind
 
 from iobench.base.errors import CorruptArtifact, InvalidSettings
@@ -80,11 +80,6 @@ WAYS = pytest.mark.parametrize("way", [Stored.in_order, Stored.at_random])
 def ahead_threads():
     """Return the threads that read ahead."""
     return [thread for thread in threading.enumerate() if thread.name.startswith("iobench-ahead")]
-
-
-def open_files(path):
-    links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
-    return sum(os.path.realpath(link) == str(path) for link in links)
 
 
 @WAYS

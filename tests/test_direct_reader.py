@@ -5,11 +5,10 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import require_disk
+from conftest import open_files, require_disk
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kinds import kind
@@ -219,12 +218,6 @@ def test_where_one_file_cannot_be_read_no_other_stays_open(file, tmp_path):
     assert open_files(file) == 0
 
 
-def open_files(path):
-    """Return the number of descriptors that this process has of a file."""
-    links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
-    return sum(os.path.realpath(link).startswith(str(path)) for link in links)
-
-
 @pytest.fixture
 def queues(monkeypatch):
     """Return the open queues."""
@@ -271,16 +264,7 @@ def test_several_threads_read_right_at_once_and_nothing_is_open_after_close(file
 
 
 @pytest.mark.parametrize("rows", READS)
-def test_a_closed_reader_is_a_value_error(file, rows):
-    placed = Placed(file, 77, 3001)
-    reader = placed.open()
-    reader.close()
-    with pytest.raises(ValueError, match="closed"):
-        reader.batch(rows)
-
-
-@pytest.mark.parametrize("rows", READS)
-def test_a_read_from_a_closed_reader_opens_no_queue(file, queues, rows):
+def test_a_read_from_a_closed_reader_is_a_value_error_and_opens_no_queue(file, queues, rows):
     placed = Placed(file, 77, 3001)
     reader = placed.open()
     reader.close()

@@ -1,4 +1,4 @@
-"""What the system lacks or refuses is told in one line, and is no fault of the data or of a loader."""
+"""System errors outside of iobench: each is one clear line."""
 
 import subprocess
 import sys

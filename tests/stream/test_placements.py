@@ -7,11 +7,11 @@ import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from conftest import open_files
 from stream_cases import files_in_use
 
 from iobench.base.errors import CorruptArtifact, corrupt
@@ -103,11 +103,6 @@ def test_readahead_is_right(shards, kind, first):
         reader.read_ahead([slice(0, SAMPLES)] if first is None else [np.append(first, rows)])
         shards.check(reader, slice(0, SAMPLES) if first is None else np.append(first, rows))
     assert files_in_use(shards.folder) == set()
-
-
-def open_files(folder):
-    links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
-    return sum(os.path.realpath(link).startswith(f"{folder}/") for link in links)
 
 
 def lies(shards):
