@@ -1,4 +1,4 @@
-"""System errors outside of iobench: each is one clear line."""
+"""Errors of the system: one line, and no fault of the data or of a loader."""
 
 import subprocess
 import sys
