@@ -9,8 +9,8 @@ import pytest
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 sys.path.append(str(SCRIPTS))
-from _gpu_check import check as checking  # noqa: E402 - not an installed package
-from _gpu_check import commands, device_checks, plan, register  # noqa: E402
+from eval.gpu_check import check as checking  # noqa: E402 - not an installed package
+from eval.gpu_check import commands, device_checks, plan, register  # noqa: E402
 
 pytest_plugins = "plugged"
 
