@@ -82,6 +82,7 @@ def slow(row):
     return torch.zeros(4)
 
 
+@pytest.mark.slow
 def test_samples_that_take_long_without_workers(monkeypatch):
     monkeypatch.setattr(loop_stats, "CPU_CONTENDED", 1.0)  # other tests use the other cores
     found = until("too-few-workers", lambda: DataLoader(Samples(256, slow), batch_size=16))
@@ -93,6 +94,7 @@ def test_samples_that_take_long_without_workers(monkeypatch):
     assert tried > len(os.sched_getaffinity(0)) or tried == MAX_WORKERS  # none of them computes
 
 
+@pytest.mark.slow
 def test_workers_that_cost_more_than_they_bring():
     quick = Samples(4096, lambda row: torch.zeros(4))
     advice = until("workers-cost", lambda: DataLoader(quick, batch_size=4, **FORK)).advice

@@ -851,6 +851,7 @@ def test_the_time_needed_for_all_cases_is_estimated(manifest):
     assert limited.values == {"tried": cases - skipped, "cases": cases, "needed_s": needed_s}
 
 
+@pytest.mark.slow
 def test_existing_files_are_added_and_a_recommendation_is_made_for_them(inside, tmp_path, monkeypatch):
     monkeypatch.setattr("iobench.advise.requirements.MIN_TIME_S", 1.0)  # rounds are short here
     np.save(tmp_path / "own.npy", np.random.default_rng(0).random((4000, 64), np.float32))

@@ -16,7 +16,7 @@ import pytest
 
 from iobench.base.errors import CorruptArtifact, IobenchError
 from iobench.formats import Blocks, Field, Format, Reader, Schema, get
-from iobench.testing._cases import (
+from iobench.testing.cases import (
     SAMPLES,
     Call,
     StoredArtifact,
@@ -26,7 +26,7 @@ from iobench.testing._cases import (
     read_all,
     store,
 )
-from iobench.testing._placements import decoded
+from iobench.testing.placements import decoded, stored
 
 # no magic, and those of a zip archive, of NumPy's and HDF5's files and of a pickle
 STARTS = [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"\x89HDF\r\n\x1a\n", b"\x80\x04"]
@@ -78,23 +78,24 @@ def not_blocking(file: Path) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def read_flipped(artifact: StoredArtifact, damaged: Path, flips: list[tuple[Path, int, int]]) -> int:
-    """Return the number of flipped bits that were refused; reading with the others must not crash."""
-    refused = 0
+def assert_flips_fit(artifact: StoredArtifact, damaged: Path, flips: list[tuple[Path, int, int]]) -> None:
+    """Assert that each flipped bit is refused, or gives samples of the right shapes and dtypes."""
+    expected = {name: (array.shape, array.dtype) for name, array in artifact.source.items()}
     for file, place, bit in flips:
         content = file.read_bytes()
         file.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
-        refused += read_all(artifact.format, damaged, artifact.schema) is None
+        batch = read_all(artifact.format, damaged, artifact.schema)
+        assert batch is None or expected == {name: (a.shape, a.dtype) for name, a in batch.items()}
         file.write_bytes(content)
-    return refused
 
 
 def block_error(reader: Reader, blocks: Blocks, damage: bytes) -> str | None:
     """Return the error's message for these bytes in place of the first block; None if they are decoded."""
     try:
-        decoded(reader.schema, blocks, 0, damage)
+        batch = decoded(reader.schema, blocks, 0, damage)
     except CorruptArtifact as error:
         return str(error)
+    assert_rows(decoded(reader.schema, blocks, 0, damage, before=1), batch, slice(None))
     return None
 
 
@@ -167,7 +168,7 @@ class CorruptionTests:
         other = store(get("hdf5" if fmt.name == "npy" else "npy"), tmp_path / "a", schema)
         assert elsewhere(read_all, fmt, other.path, schema) is None
 
-    def test_flipped_bits_are_corrupt_or_other_content(
+    def test_flipped_bits_are_corrupt_or_give_samples_of_the_right_form(
         self, artifact: StoredArtifact, damaged: Path, elsewhere: Call
     ) -> None:
         files, rng = files_of(damaged), np.random.default_rng(2)
@@ -177,13 +178,19 @@ class CorruptionTests:
             size = file.stat().st_size
             reach = size if rng.random() < 0.5 else min(size, 600)  # headers are where files begin
             flips.append((file, int(rng.integers(reach)), int(rng.integers(8))))
-        assert elsewhere(read_flipped, artifact, damaged, flips) <= FLIPS
+        elsewhere(assert_flips_fit, artifact, damaged, flips)
 
     def test_damaged_blocks_are_corrupt_or_other_content(self, reader: Reader) -> None:
-        """Truncated, empty, zeroed or random blocks raise CorruptArtifact or fill the whole array."""
+        """Truncated, zeroed, random and flipped blocks raise CorruptArtifact or fill the whole array."""
+        rng = np.random.default_rng(3)
         for blocks in reader.blocks():
-            count = int(blocks.stored[0])
-            for damage in (b"", b"\0", bytes(count), np.random.default_rng(3).bytes(count)):
+            content = stored(blocks, 0)
+            count = len(content)
+            flips = [
+                content[:place] + bytes([content[place] ^ 0x81]) + content[place + 1 :]
+                for place in rng.integers(0, count, 30).tolist()
+            ]
+            for damage in (b"", b"\0", content[: count // 2], bytes(count), rng.bytes(count), *flips):
                 message = block_error(reader, blocks, damage)
                 assert message is None or "\n" not in message
                 assert message or len(damage) == count, "a truncated block must be corrupt"
