@@ -39,36 +39,13 @@ cpu_speed.SECONDS = 0.0003  # nor at how fast the processors are
 thresholds.ROUND_S = 0.01  # nor at how sure a figure is
 
 
-class Heap:
-    """State of the garbage collector: frozen, it skips the imported modules, which took 0.2 s per collection.
-
-    Rounds with forked workers unfreeze the heap. Counting frozen objects takes as long as a collection.
-    """
-
-    frozen, unfreeze, count = False, gc.unfreeze, gc.get_freeze_count
-
-
-def noted_unfreeze():
-    Heap.frozen = False
-    Heap.unfreeze()
-
-
-gc.unfreeze, gc.get_freeze_count = noted_unfreeze, lambda: 1 if Heap.frozen else Heap.count()
-
-
 def pytest_collectstart():
     gc.disable()  # nothing is garbage while modules are imported and tests are collected
 
 
 def pytest_collection_finish():
     gc.enable()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup():
-    if not Heap.frozen:
-        gc.freeze()
-        Heap.frozen = True
+    gc.freeze()  # or each collection looks at all imported modules, for 0.2 s
 
 
 def image_arrays(samples=SAMPLES):

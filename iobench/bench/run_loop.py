@@ -17,7 +17,7 @@ from iobench.base.errors import (
 )
 from iobench.base.units import counted
 from iobench.bench.case import Case
-from iobench.bench.epoch import disk_errors, heap_restored
+from iobench.bench.epoch import disk_errors
 from iobench.bench.estimates import RoundEstimates
 from iobench.bench.executor import Executor, Tick, TookTooLong, TrainingStep
 from iobench.bench.executor_factory import ExecutorFactory, LocalBackend
@@ -71,7 +71,6 @@ class RunLoop:
         """Verify every case, then time it; Ctrl-C ends the run with what it has."""
         try:
             with (
-                heap_restored(),
                 interrupts.deferred(once=self._backend.world_size == 1) as self._check_interrupt,
                 closing(self._backend),
                 self._recorder.watching(),

@@ -8,7 +8,6 @@ well) and it imports the user's main script again.
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import os
 import signal
@@ -99,7 +98,6 @@ def serve(connection: Connection) -> None:
     """Import the modules that the parent names, then fork and wait for children on request."""
     for module in connection.recv():
         importlib.import_module(module)
-    gc.freeze()  # a collection in a child would touch, and thereby copy, the shared objects
     server = os.getpid()
     if task := _serve_until_forked(connection):
         connection.close()

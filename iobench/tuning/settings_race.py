@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from iobench.base.finding import Finding
 from iobench.base.text import reason
 from iobench.base.units import bytes_text, counted
-from iobench.bench.epoch import heap_restored
 from iobench.bench.rounds import interleaved
 from iobench.bench.strategies import SuccessiveHalving
 from iobench.host.process_tree import descendants
@@ -79,7 +78,7 @@ class SettingsRace:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Context of all turns; persistent workers end with it."""
-        with heap_restored(), unwarned():
+        with unwarned():
             try:
                 yield
             finally:

@@ -12,7 +12,7 @@ from typing import Any
 
 from iobench.base import thresholds
 from iobench.base.errors import TargetError
-from iobench.bench.epoch import collect_garbage, measured_of, timing_of
+from iobench.bench.epoch import measured_of, timing_of
 from iobench.bench.meter import Meter
 from iobench.host.counters import Counters
 from iobench.host.cpu_speed import CpuSpeedProbe
@@ -85,7 +85,6 @@ def run_turn(
         The loader yields no batches (``empty``).
     """
     began = time.perf_counter()
-    collect_garbage(forking=workers > 0)
     counters = Counters(Path.cwd(), early_snapshot=workers > 0, excluded=excluded)
     stream, opening = _TimedStream(workers), Meter()
     cpu_speed = CpuSpeedProbe()
