@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import sys
 import time
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -20,11 +21,12 @@ from iobench.diagnose.padding import padding_of
 from iobench.diagnose.watched_loader import WatchedLoader
 from iobench.results import record
 from iobench.terminal.tuned import candidates_table
-from iobench.tuning import search_space, settings_race, turn_recorder
+from iobench.tuning import search_space, settings_backend, settings_race
 from iobench.tuning.candidate import BASELINE, HEADROOM, Candidate, slowdown
 from iobench.tuning.pickle_check import spawn_problem
 from iobench.tuning.search_space import BATCH_FETCH, LoaderTraits, candidates_for
-from iobench.tuning.settings_race import ResourceLimits, SettingsRace
+from iobench.tuning.settings_backend import ResourceLimits
+from iobench.tuning.settings_race import SettingsRace
 from iobench.tuning.tunable_loader import TunableLoader, shallow_copy
 from iobench.tuning.tune import resolve_target
 from iobench.tuning.tuning_result import DECIDED, KEEP, LIMITED, NOT_BOTTLENECK, result_of
@@ -383,8 +385,11 @@ def test_workers_of_a_cut_turn_are_counted_by_whole_cycles(monkeypatch):
 
 def test_rates_that_fall_with_each_turn_are_noticed():
     candidates = [Candidate(BASELINE, final_rates={1: 100.0}), Candidate("1 worker", final_rates={1: 100.0})]
-    steady = [(candidates[n % 2], 100.0 + n % 3) for n in range(20)]
-    falling = [(candidates[n % 2], 100.0 * 0.9**n) for n in range(20)]
+    rates = [100.0 + n % 3 for n in range(20)], [100.0 * 0.9**n for n in range(20)]
+    steady, falling = (
+        [(candidates[n % 2], SimpleNamespace(samples_per_s=rate)) for n, rate in enumerate(one)]
+        for one in rates
+    )
     assert slowdown(steady) is None
     assert slowdown(falling) > 2
     assert slowdown(falling[:5]) is None
@@ -460,7 +465,7 @@ def test_the_command_prints_an_answer_and_stores_every_turn_as_a_record(mine, in
     records, problems = record.read(mine / found["records"])
     assert (problems, records[0].case["loader"], records[0].dataset.samples) == ([], "mine.py:make", 3000)
     assert len({one.run for one in records}) == 2, "the race, and the final rounds"
-    assert all(one.unverified_reason.startswith(turn_recorder.UNVERIFIED) for one in records)
+    assert all(one.unverified_reason.startswith(settings_backend.UNVERIFIED) for one in records)
     shown = inside("runs", "show", found["records"])
     assert (shown.returncode, "not verified" in shown.stderr) == (0, True)
 

@@ -15,7 +15,7 @@ from iobench.base.units import counted
 from iobench.host.device import device_of, pick_device
 from iobench.loading.inspection import open_handles
 from iobench.tuning.candidate import BASELINE, Candidate
-from iobench.tuning.settings_race import ResourceLimits
+from iobench.tuning.settings_backend import ResourceLimits
 from iobench.tuning.tunable_loader import TunableLoader, fetches_batches
 from iobench.tuning.tunable_loader import code_of as dataloader_code
 

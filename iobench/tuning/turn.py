@@ -17,7 +17,7 @@ from iobench.bench.meter import Meter
 from iobench.host.counters import Counters
 from iobench.host.cpu_speed import CpuSpeedProbe
 from iobench.loading.inspection import batch_tensors, length_of, samples_in
-from iobench.results.parts import Measured, TimingPart
+from iobench.results.parts import Measured, PartialEpoch, TimingPart
 
 ItemGuard = Callable[[Iterable[Any]], Iterable[Any]]
 
@@ -49,7 +49,6 @@ class TurnResult:
     """
 
     measured: Measured
-    complete: bool
     batches: int  # delivered
     epoch_batches: int | None
     epoch_s: float
@@ -58,9 +57,9 @@ class TurnResult:
     wall_s: float  # including opening and closing
 
     @property
-    def rate(self) -> float:
-        """Samples per second of a whole epoch."""
-        return self.samples / self.epoch_s
+    def complete(self) -> bool:
+        """True if it was a whole epoch."""
+        return self.measured.timing.partial is None
 
 
 def run_turn(
@@ -106,9 +105,13 @@ def run_turn(
     finally:
         counts = counters.stop()
     epoch_s, samples, complete = stream.epoch(total)
+    timing, partial = _timing(stream, opening), None
+    if not complete:
+        partial = PartialEpoch(
+            batches=stream.batches, epoch_batches=total, epoch_s=epoch_s, epoch_samples=samples
+        )
     return TurnResult(
-        measured=measured_of(_timing(stream, opening), counts, cpu_speed),
-        complete=complete,
+        measured=measured_of(replace(timing, partial=partial), counts, cpu_speed),
         batches=stream.batches,
         epoch_batches=total,
         epoch_s=epoch_s,
