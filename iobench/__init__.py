@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from iobench.bench.options import RunOptions
     from iobench.bench.outcome import Run
+    from iobench.contrib.ray.loader import RayLoader
     from iobench.dataset.add import AddedSource, add
     from iobench.dataset.manifest import Manifest, find_dataset
     from iobench.dataset.prepare import prepare
     from iobench.dataset.sources import Source, Synthetic, open_source
     from iobench.dataset.verify import verify
     from iobench.loading.batches import batches
-    from iobench.loading.ray import RayLoader
-    from iobench.loading.stream import StreamLoader
     from iobench.notebook.notebook_recommendation import recommend
     from iobench.notebook.notebook_run import run
     from iobench.recommendation.requirements import Requirements
     from iobench.results.summary import Summary, summarise
+    from iobench.stream.stream_loader import StreamLoader
     from iobench.terminal.watch import watch
     from iobench.tuning.tune import tune
 
@@ -29,11 +29,11 @@ _HOMES = {
     "AddedSource": "iobench.dataset.add",
     "Manifest": "iobench.dataset.manifest",
     "Requirements": "iobench.recommendation.requirements",
-    "RayLoader": "iobench.loading.ray",
+    "RayLoader": "iobench.contrib.ray.loader",
     "Run": "iobench.bench.outcome",
     "RunOptions": "iobench.bench.options",
     "Source": "iobench.dataset.sources",
-    "StreamLoader": "iobench.loading.stream",
+    "StreamLoader": "iobench.stream.stream_loader",
     "Summary": "iobench.results.summary",
     "Synthetic": "iobench.dataset.sources",
     "add": "iobench.dataset.add",

@@ -5,7 +5,7 @@ import signal
 import sys
 from types import FrameType
 
-from iobench.base.errors import INTERRUPTED
+from iobench.base.errors import INTERRUPTED, IobenchError
 
 MESSAGE = b"iobench: interrupted\n"
 
@@ -15,8 +15,10 @@ def main() -> None:
     handled = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
     if handled:
         signal.signal(signal.SIGINT, _leave)
-    from iobench.terminal.cli import main as command_line
-
+    try:
+        from iobench.terminal.cli import main as command_line
+    except IobenchError as error:  # `iobench run` has an option for each of a loader's, found by entry points
+        sys.exit(f"iobench: error[{error.kind}]: {error}")
     try:
         if handled:
             signal.signal(signal.SIGINT, signal.default_int_handler)

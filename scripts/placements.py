@@ -40,7 +40,7 @@ from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import Source
 from iobench.formats import Blocks
 from iobench.host import page_cache
-from iobench.loading.stream.backend_selection import check_placements
+from iobench.stream.backend_selection import check_placements
 
 Rate = Callable[[int], float]
 

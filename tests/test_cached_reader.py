@@ -16,12 +16,12 @@ from iobench.base.errors import CorruptArtifact, InvalidSettings
 from iobench.formats import Field, Schema, Strided
 from iobench.host import counters, page_cache
 from iobench.host.aio import DirectUnavailable
-from iobench.loading.stream import cached_reader, direct_reader, readahead, readahead_window
-from iobench.loading.stream.backend_selection import MAX_THREADS, select_backend
-from iobench.loading.stream.block_reader import BlockReader
-from iobench.loading.stream.cached_reader import CachedReader
-from iobench.loading.stream.change_detector import ChangeDetector
-from iobench.loading.stream.direct_reader import DirectReader
+from iobench.stream import cached_reader, direct_reader, readahead, readahead_window
+from iobench.stream.backend_selection import MAX_THREADS, select_backend
+from iobench.stream.block_reader import BlockReader
+from iobench.stream.cached_reader import CachedReader
+from iobench.stream.change_detector import ChangeDetector
+from iobench.stream.direct_reader import DirectReader
 
 SIZE = 6 << 20
 SMALL, LARGE = 100, 40_000  # bytes of a row
@@ -440,7 +440,7 @@ def test_memory_lies_as_the_file_does_where_slices_are_read_past_the_cache(choos
 
 
 def test_very_many_files_are_checked_in_turn(tmp_path, monkeypatch):
-    monkeypatch.setattr("iobench.loading.stream.change_detector.AT_ONCE", 3)
+    monkeypatch.setattr("iobench.stream.change_detector.AT_ONCE", 3)
     files = [tmp_path / f"{number}" for number in range(10)]
     for file in files:
         file.write_bytes(b"1")

@@ -8,7 +8,7 @@ from kinds import kind
 
 import iobench
 from iobench.base.errors import CorruptArtifact
-from iobench.formats import _lmdb_meta
+from iobench.formats.lmdb import meta as _lmdb_meta
 
 
 def page_kind(page):

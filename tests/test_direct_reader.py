@@ -18,9 +18,9 @@ from iobench.base.errors import CorruptArtifact
 from iobench.formats import DTYPES, Field, Schema, Strided
 from iobench.host import aio, io_engines
 from iobench.host.memory import PAGE, touched_array
-from iobench.loading.stream import direct_reader
-from iobench.loading.stream.direct_reader import PIECE_BYTES, DirectReader, _pieces
-from iobench.loading.stream.scatter_plan import sorted_by
+from iobench.stream import direct_reader
+from iobench.stream.direct_reader import PIECE_BYTES, DirectReader, _pieces
+from iobench.stream.scatter_plan import sorted_by
 
 SIZE = (12 << 20) + 77
 GUARD = 0xA5

@@ -14,7 +14,7 @@ import typer
 import iobench
 from iobench import formats, studies
 from iobench.base import errors
-from iobench.formats import declared
+from iobench.base.options import declared
 from iobench.loading import loaders
 from iobench.results.cases import FACETS
 from iobench.results.metrics import METRICS

@@ -7,7 +7,7 @@ import json
 import pytest
 from record_cases import a_case, a_record
 
-from iobench.formats import declared
+from iobench.base.options import declared
 from iobench.loading import loaders
 from iobench.loading.order import ORDERS
 from iobench.results import cases, history, record

@@ -11,7 +11,7 @@ from conftest import image_arrays, prepared
 import iobench
 from iobench import Manifest
 from iobench.dataset import index_cache
-from iobench.formats import _lmdb_tree
+from iobench.formats.lmdb import tree as _lmdb_tree
 
 
 @pytest.fixture

@@ -23,10 +23,10 @@ from iobench.host.aio import DirectUnavailable
 from iobench.host.hardware_limits import Limit, LowerCacheProbe
 from iobench.host.memory import PAGE
 from iobench.loading import loaders as known_loaders
-from iobench.loading.stream.pipeline import GROUP_BYTES
 from iobench.results import record, summary
 from iobench.results.parts import LimitPart
 from iobench.results.warnings import warnings_of
+from iobench.stream.pipeline import GROUP_BYTES
 
 SECONDS = 0.01
 LOADERS, SLOTS = known_loaders.DEFAULT_LOADERS, 5

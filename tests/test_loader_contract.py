@@ -13,9 +13,9 @@ import pytest
 
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, LoaderFailed
+from iobench.base.options import read_word
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Opener
-from iobench.formats import read_word
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iobench.host.memory import PAGE, address_of, touched_array
-from iobench.loading.stream.ring import Ring
+from iobench.stream.ring import Ring
 
 SLOT = 3 * PAGE
 

@@ -1,25 +1,29 @@
-"""Storage formats: one module per format, named as on the command line.
+"""Storage formats: what a format implements, and four formats: npy, hdf5, lmdb and memmap.
 
-Modules whose names start with an underscore hold what several formats share. Other packages add formats
-through entry points (`iobench.formats._registry`); `iobench.testing` holds the contract tests for them.
+Formats of other projects are in `iobench.contrib.formats`. Each, also one of another package, is found by its
+entry point in the group `iobench.formats`; `iobench.testing` holds the contract tests.
 """
 
 from __future__ import annotations
 
 from iobench.base.errors import UnknownFormat
+from iobench.base.registry import Registry
 from iobench.formats._arrays import (
     DTYPE_HINT,
     ShapeAndDtype,
     arrays_schema,
     check_sample,
+    fields_by_name,
+    native,
     native_dtype,
     select_arrays,
     selection_hint,
     split_selection,
+    unsupported_dtype,
 )
 from iobench.formats._format import Format
-from iobench.formats._options import Option, Options, build, declared, option, read_word, word
-from iobench.formats._placement import Blocks, Chunked, Listed, Placement, Strided
+from iobench.formats._mapped_reader import MappedReader
+from iobench.formats._placement import Blocks, Chunked, Decode, Index, Listed, Placement, Strided
 from iobench.formats._reader import (
     Build,
     Convert,
@@ -27,11 +31,13 @@ from iobench.formats._reader import (
     Reader,
     Rows,
     TimingWrapper,
+    build_now,
     identity,
     read_only,
+    unclosed,
 )
-from iobench.formats._registry import Registry
 from iobench.formats._schema import (
+    COMPLEX,
     DTYPES,
     NUMPY_DTYPES,
     RESERVED_NAMES,
@@ -39,13 +45,15 @@ from iobench.formats._schema import (
     Batch,
     Field,
     Schema,
-    field_name,
+    field_names,
     plain_bools,
     raw_bytes,
+    renamed,
 )
 from iobench.formats._tensors import array_of
 
 __all__ = [
+    "COMPLEX",
     "DTYPES",
     "DTYPE_HINT",
     "NUMPY_DTYPES",
@@ -56,15 +64,15 @@ __all__ = [
     "Build",
     "Chunked",
     "Convert",
+    "Decode",
     "Field",
     "Format",
+    "Index",
     "Listed",
     "LoadOrBuild",
-    "Option",
-    "Options",
+    "MappedReader",
     "Placement",
     "Reader",
-    "Registry",
     "Rows",
     "Schema",
     "ShapeAndDtype",
@@ -72,30 +80,31 @@ __all__ = [
     "TimingWrapper",
     "array_of",
     "arrays_schema",
-    "build",
+    "build_now",
     "check_sample",
-    "declared",
     "describe",
-    "field_name",
+    "field_names",
+    "fields_by_name",
     "get",
     "identity",
     "names",
+    "native",
     "native_dtype",
-    "option",
     "parse",
     "plain_bools",
     "raw_bytes",
     "read_only",
-    "read_word",
+    "renamed",
     "select_arrays",
     "selection_hint",
     "split_selection",
     "type_of",
-    "word",
+    "unclosed",
+    "unsupported_dtype",
 ]
 
 # `Format` is abstract, and mypy expects a type[T] to be callable.
-FORMATS: Registry[Format] = Registry(Format, __name__, "iobench.formats", UnknownFormat)  # type: ignore[type-abstract]
+FORMATS: Registry[Format] = Registry(Format, "iobench.formats", UnknownFormat)  # type: ignore[type-abstract]
 
 names = FORMATS.names
 type_of = FORMATS.type_of

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from iobench.base.errors import CorruptArtifact, UnsupportedSchema
 from iobench.base.finding import Finding
-from iobench.formats._options import Options
+from iobench.base.options import Options
 from iobench.formats._reader import Reader
 from iobench.formats._schema import DTYPES, NUMPY_DTYPES, Batch, Field, Schema
 

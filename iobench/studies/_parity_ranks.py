@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from iobench.loading.ray import RayLoader
+from iobench.contrib.ray.loader import RayLoader
 from iobench.ranks.group import GlooGroup, join
 from iobench.ranks.rank_info import RankInfo
 

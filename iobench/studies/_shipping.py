@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from iobench.base.units import MIB, seconds_text
-from iobench.loading.ray import RayLoader
+from iobench.contrib.ray.loader import RayLoader
 from iobench.studies._base import StudyOptions
 from iobench.studies._claims import against
 from iobench.studies._rounds import Measurements, interleave, timed

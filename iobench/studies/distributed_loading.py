@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from iobench.base.errors import DeviceUnavailable, MissingDependency
+from iobench.contrib.ray import ray_runtime
 from iobench.host.device import pick_device
-from iobench.loading.ray import ray_runtime
 from iobench.studies import _parity
 from iobench.studies import _shipping as shipping
 from iobench.studies._base import INCONCLUSIVE, ClaimResult, Study, StudyOptions

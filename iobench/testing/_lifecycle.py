@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from iobench.base.errors import CorruptArtifact, UnsupportedSchema
-from iobench.formats import Field, Format, Reader, Schema, build, read_word
+from iobench.base.options import build, read_word
+from iobench.formats import Field, Format, Reader, Schema
 from iobench.testing._cases import (
     INDICES,
     SAMPLES,

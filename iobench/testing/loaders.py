@@ -16,9 +16,10 @@ import psutil
 import pytest
 
 from iobench.base.errors import IobenchError, MissingDependency, UnsupportedSchema
+from iobench.base.options import read_word
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Opener
-from iobench.formats import Batch, Format, array_of, get, names, read_word
+from iobench.formats import Batch, Format, array_of, get, names
 from iobench.loading.loaders import EpochRequest, Job, Loader, describe
 from iobench.loading.order import ORDERS, Order
 from iobench.testing._cases import SCHEMA, StoredArtifact, store

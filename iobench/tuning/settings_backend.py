@@ -17,14 +17,14 @@ from iobench.bench.executor import Executor, Tick
 from iobench.bench.hosts import Hosts, LocalHost
 from iobench.bench.options import RunOptions
 from iobench.dataset.manifest import Manifest
-from iobench.host.process_tree import descendants
+from iobench.host.process_counters import descendants
 from iobench.loading.target import loader_error
 from iobench.results.parts import ContentCheckPart, Measured
 from iobench.tuning.candidate import Candidate
 from iobench.tuning.tunable_loader import TunableLoader
 from iobench.tuning.turn import TurnResult, TurnSpec, run_turn
 
-UNVERIFIED = "it reads data that iobench has no checksums of"
+UNVERIFIED = Finding("no-checksums", "it reads data that iobench has no checksums of")
 DIFFERENT_SAMPLES = 0.02  # of an epoch's samples; a larger difference means other work
 
 
@@ -79,7 +79,7 @@ class SettingsBackend:
         candidate = self.candidates[case.key]
         if self.limit_s is None and candidate.changes.get("persistent_workers"):
             self._taken(candidate, tick)
-        return ContentCheckPart(unverified=UNVERIFIED)
+        return ContentCheckPart(unverified=[UNVERIFIED])
 
     def ready(self, case: Case, tick: Tick) -> None:
         """Do nothing: the loader is built when it is measured."""

@@ -11,19 +11,19 @@ import torch
 from simulated import device
 
 from iobench import StreamLoader
+from iobench.base.options import declared
 from iobench.bench import epoch
 from iobench.bench.device_clock import DeviceClock
 from iobench.dataset.checksum import Checksum
-from iobench.formats import declared
 from iobench.host.device import device_of
 from iobench.loading import loaders
 from iobench.loading.host_to_device import HostToDevice
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
-from iobench.loading.stream import pipeline
-from iobench.loading.stream.backend_selection import select_backend
-from iobench.loading.stream.pipeline import Pipeline
-from iobench.loading.stream.transfer import MAX_BEHIND, transfer_to
+from iobench.stream import pipeline
+from iobench.stream.backend_selection import select_backend
+from iobench.stream.pipeline import Pipeline
+from iobench.stream.transfer import MAX_BEHIND, transfer_to
 
 BATCH = 8
 

@@ -16,7 +16,7 @@ from iobench.base.errors import DeviceUnavailable, InvalidSettings
 from iobench.host import device as devices
 from iobench.host.device import Cuda, Mps, device_of, pick_device
 from iobench.loading.host_to_device import HostToDevice
-from iobench.loading.stream.transfer import BlockingTransfer, transfer_to
+from iobench.stream.transfer import BlockingTransfer, transfer_to
 
 pytest_plugins = "plugged"
 

@@ -11,8 +11,8 @@ from simulated import device
 
 from iobench.host import hardware_limits
 from iobench.host.memory import PAGE
-from iobench.loading.stream.ring import Ring
-from iobench.loading.stream.transfer import pinned_blocks, transfer_to
+from iobench.stream.ring import Ring
+from iobench.stream.transfer import pinned_blocks, transfer_to
 
 pytest_plugins = "plugged"
 

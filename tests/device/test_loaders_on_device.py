@@ -14,9 +14,9 @@ from simulated import device
 import iobench
 from iobench import RunOptions
 from iobench.base.errors import InvalidSettings
+from iobench.contrib.loaders import dali
+from iobench.contrib.loaders.gds import GdsEpochs
 from iobench.loading import loaders
-from iobench.loading.loaders import dali
-from iobench.loading.loaders.gds import GdsEpochs
 
 pytest_plugins = "plugged"
 

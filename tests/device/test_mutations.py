@@ -12,7 +12,7 @@ from iobench.host import device as devices
 from iobench.host.device import Accelerator
 from iobench.loading import loaders
 from iobench.loading.host_to_device import SideStreamCopier
-from iobench.loading.stream.transfer import SideStreamTransfer
+from iobench.stream.transfer import SideStreamTransfer
 
 LOADERS = loaders.DEFAULT_LOADERS
 
@@ -82,7 +82,7 @@ def no_final_synchronise(patch):
 def a_stream_per_epoch(patch):
     """Make a new side stream in each epoch."""
     patch.setattr(Accelerator, "side_stream", property(lambda self: self._new_stream()))
-    patch.setattr("iobench.loading.stream.transfer.side_copier", SideStreamCopier)
+    patch.setattr("iobench.stream.transfer.side_copier", SideStreamCopier)
 
 
 def wrong_device(patch):

@@ -18,7 +18,7 @@ from iobench.bench.training import Trainer
 from iobench.dataset.checksum import Checksum
 from iobench.loading import loaders
 from iobench.loading.host_to_device import HostToDevice, device_errors
-from iobench.loading.stream.transfer import SideStreamTransfer, Transfer, transfer_to
+from iobench.stream.transfer import SideStreamTransfer, Transfer, transfer_to
 
 LOADERS = loaders.DEFAULT_LOADERS
 

@@ -12,7 +12,8 @@ import pytest
 
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
-from iobench.formats import Field, Schema, _lmdb_meta
+from iobench.formats import Field, Schema
+from iobench.formats.lmdb import meta as _lmdb_meta
 from iobench.testing._cases import store
 
 FLIPS = 400

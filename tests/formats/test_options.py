@@ -7,7 +7,7 @@ import pytest
 from kinds import kind
 
 from iobench.base.errors import InvalidOption
-from iobench.formats import Options, build, declared, option, read_word
+from iobench.base.options import Options, build, declared, option, read_word
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,14 @@ from iobench import formats
 from iobench.base.errors import InvalidOption, MissingDependency, UnknownFormat
 
 FOLDER = Path(formats.__file__).parent
+CONTRIB = FOLDER.parent / "contrib/formats"
+PROJECT = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())["project"]
 EXTRAS = {"safetensors", "pyarrow", "zarr", "blosc2", "lance", "PIL"}
 LIBRARIES = {"torch", "tensordict", "h5py", "lmdb", "lz4", *EXTRAS}
 
 
-def test_names_are_the_public_modules_of_the_package():
-    assert formats.names() == sorted(f.stem for f in FOLDER.glob("*.py") if not f.name.startswith("_"))
+def test_names_are_the_entry_points_of_the_package():
+    assert formats.names() == sorted(PROJECT["entry-points"]["iobench.formats"])
     assert {"npy", "hdf5", "lmdb", "memmap"} <= set(formats.names())
 
 
@@ -108,12 +110,13 @@ def test_a_missing_library_gives_the_pip_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(MissingDependency, check=kind("missing-dependency", hint="pip install h5py")) as error:
         formats.get("hdf5")
+    assert "h5py" in str(error.value)
     assert isinstance(error.value, ImportError)
     assert formats.get("npy").name == "npy"
 
 
 def test_a_missing_library_of_an_extra_names_the_extra_and_is_listed_with_its_options(monkeypatch):
-    import iobench.formats.safetensors  # noqa: F401 - its module loads without its library
+    import iobench.contrib.formats.safetensors  # noqa: F401 - its module loads without its library
 
     monkeypatch.setitem(sys.modules, "safetensors", None)
     command = "pip install 'iobench[safetensors]'"
@@ -128,18 +131,15 @@ def test_a_missing_library_of_an_extra_names_the_extra_and_is_listed_with_its_op
 @pytest.mark.parametrize("name", formats.names())
 def test_the_libraries_of_a_format_are_an_extra(name):
     form = formats.type_of(name)
-    extras = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
     assert bool(form.modules) == bool(form.extra)
     if form.extra:
-        packages = {re.split(r"[^\w-]", requirement)[0] for requirement in extras[form.extra]}
+        packages = {re.split(r"[^\w-]", needed)[0] for needed in PROJECT["optional-dependencies"][form.extra]}
         assert form.library in packages
 
 
 def test_modules_of_formats_load_without_the_libraries_of_extras():
     needed = {module for name in formats.names() for module in formats.type_of(name).modules}
-    names = ", ".join(f"iobench.formats.{name}" for name in formats.names())
+    names = ", ".join(formats.type_of(name).__module__ for name in formats.names())
     code = f"import sys; import {names}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & needed
@@ -153,12 +153,14 @@ def imported(file):
             yield node.module or ""
 
 
-@pytest.mark.parametrize("file", sorted(FOLDER.rglob("*.py")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted([*FOLDER.rglob("*.py"), *CONTRIB.rglob("*.py")]), ids=str)
 def test_formats_import_only_formats_and_base(file):
     names = set(imported(file))
     assert not {name.partition(".")[0] for name in names} & {"typer", "rich"}
     ours = {name for name in names if name.startswith("iobench")}
-    assert all(name.startswith(("iobench.formats", "iobench.base")) for name in ours)
+    assert all(
+        name.startswith(("iobench.formats", "iobench.contrib.formats", "iobench.base")) for name in ours
+    )
 
 
 def test_importing_formats_loads_no_library():

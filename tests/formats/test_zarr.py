@@ -18,7 +18,7 @@ from iobench.testing._placements import assert_placements
 
 zarr = pytest.importorskip("zarr")
 numcodecs = pytest.importorskip("numcodecs")
-codecs = pytest.importorskip("iobench.formats._zarr_codecs")
+codecs = pytest.importorskip("iobench.contrib.formats.zarr.codecs")
 
 ZARR = formats.get("zarr")
 

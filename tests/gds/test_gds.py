@@ -12,9 +12,9 @@ from kinds import complaint_kind, kind
 import iobench
 from iobench import RunOptions, formats
 from iobench.base.errors import InvalidSettings, LoaderFailed, MissingDependency
+from iobench.contrib.loaders.gds import runs
 from iobench.host.device import Device
 from iobench.loading import loaders
-from iobench.loading.loaders.gds import runs
 from iobench.results.warnings import warnings_of
 from iobench.testing._cases import SCHEMA, store
 from iobench.testing.loaders import LoaderContract, epoch_request, job_over

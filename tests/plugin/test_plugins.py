@@ -1,6 +1,7 @@
 """Formats from other packages: found through entry points; broken ones are reported and affect no other."""
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -55,6 +56,14 @@ def test_without_the_package_it_is_unknown():
         formats.get("rawbin")
 
 
+def test_without_entry_points_the_command_line_names_the_command_that_installs_iobench():
+    code = "import importlib.metadata as m; m.entry_points = lambda group: (); import runpy; " + (
+        "runpy.run_module('iobench', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert complaint_kind(done, 1) == "missing-dependency"
+
+
 def test_it_is_prepared_verified_and_run_in_this_process(rawbin, tmp_path, inside):
     manifest, _ = iobench.prepare(iobench.Synthetic(4096), ["rawbin", "npy"], data_dir=tmp_path / "data")
     assert iobench.verify(manifest) == {"rawbin": None, "npy": None}
@@ -98,7 +107,8 @@ def test_two_packages_with_one_name_are_refused_with_both_origins(add):
 
 WHOLE = """
 from dataclasses import dataclass
-from iobench.formats import Format, option
+from iobench.base.options import option
+from iobench.formats import Format
 @dataclass(frozen=True)
 class Raw(Format):
     name, summary, library = "raw", "raw", "numpy"

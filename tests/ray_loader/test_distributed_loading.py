@@ -7,7 +7,7 @@ from kinds import kind
 
 from iobench import studies
 from iobench.base.errors import MissingDependency
-from iobench.loading.ray import ray_runtime
+from iobench.contrib.ray import ray_runtime
 from iobench.studies import Measurements, StudyOptions, _parity, _shipping
 from iobench.studies._base import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED
 from iobench.studies._parity import over_ranks, unaffected

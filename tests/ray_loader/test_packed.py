@@ -7,7 +7,7 @@ import pytest
 import torch
 
 pytest.importorskip("ray", reason="Ray is not installed")
-from iobench.loading.ray.packed import pack
+from iobench.contrib.ray.packed import pack
 
 Pair = namedtuple("Pair", "x y")
 VALUES = {

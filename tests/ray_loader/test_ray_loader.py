@@ -16,8 +16,8 @@ from worker_datasets import RAISED, Augmented, Once, Troubled, killed, noted, ra
 
 import iobench
 from iobench.base.errors import InvalidSettings, LoaderFailed
-from iobench.loading.ray import actor_monitor, loader, ray_runtime, remote_worker
-from iobench.loading.ray.remote_worker import IndexDealer
+from iobench.contrib.ray import actor_monitor, loader, ray_runtime, remote_worker
+from iobench.contrib.ray.remote_worker import IndexDealer
 
 pytestmark = pytest.mark.xdist_group("ray")
 SETTINGS = {"num_workers": 2, "worker_init_fn": noted, "persistent_workers": True}

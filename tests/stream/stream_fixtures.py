@@ -8,7 +8,7 @@ import pytest
 from conftest import every_dtype_arrays, image_arrays, prepared, require_disk
 from stream_cases import PLACED, SAMPLES, VARIANTS, vector_arrays, wide_arrays
 
-from iobench.loading.stream import direct_reader as direct_reads
+from iobench.stream import direct_reader as direct_reads
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from iobench.loading.order import Order
-from iobench.loading.stream.pipeline import _joined
+from iobench.stream.pipeline import _joined
 
 ROWS = np.arange(100)[::-1].copy()
 

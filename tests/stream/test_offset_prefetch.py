@@ -8,10 +8,10 @@ import pytest
 
 from iobench.formats import Field, Listed, Schema
 from iobench.loading.order import Order
-from iobench.loading.stream import offset_prefetch
-from iobench.loading.stream.cached_reader import CachedReader
-from iobench.loading.stream.offset_prefetch import OffsetPrefetch
-from iobench.loading.stream.views import joined_view
+from iobench.stream import offset_prefetch
+from iobench.stream.cached_reader import CachedReader
+from iobench.stream.offset_prefetch import OffsetPrefetch
+from iobench.stream.views import joined_view
 
 SAMPLES = 1000
 

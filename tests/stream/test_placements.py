@@ -17,12 +17,12 @@ from stream_cases import files_in_use
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.formats import Blocks, Chunked, Field, Listed, Schema, Strided
 from iobench.host.memory import untouched_array
-from iobench.loading.stream import block_reader, decoded_blocks, direct_reader, files, gather
-from iobench.loading.stream.block_reader import BlockReader
-from iobench.loading.stream.cached_reader import CachedReader
-from iobench.loading.stream.composite_reader import CompositeReader
-from iobench.loading.stream.direct_reader import DirectReader
-from iobench.loading.stream.gather import Elements, one_thread
+from iobench.stream import block_reader, decoded_blocks, direct_reader, files, gather
+from iobench.stream.block_reader import BlockReader
+from iobench.stream.cached_reader import CachedReader
+from iobench.stream.composite_reader import CompositeReader
+from iobench.stream.direct_reader import DirectReader
+from iobench.stream.gather import Elements, one_thread
 
 SHARDS, EACH = 40, 7
 SAMPLES = SHARDS * EACH

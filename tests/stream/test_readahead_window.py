@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import iobench
 from iobench.formats import Blocks, Field, Schema, Strided
 from iobench.host import page_cache
-from iobench.loading.stream import backend_selection, readahead, readahead_window
-from iobench.loading.stream.addresses import RowAddresses
-from iobench.loading.stream.block_reader import BlockAddresses, BlockReader
-from iobench.loading.stream.cached_reader import CachedReader
-from iobench.loading.stream.readahead_window import ReadaheadWindow
+from iobench.stream import backend_selection, readahead, readahead_window
+from iobench.stream.addresses import RowAddresses
+from iobench.stream.block_reader import BlockAddresses, BlockReader
+from iobench.stream.cached_reader import CachedReader
+from iobench.stream.readahead_window import ReadaheadWindow
 
 SAMPLES = 8_000
 IMAGE, VECTOR, LABEL = 150_528, 512, 8

@@ -34,8 +34,8 @@ from iobench.base.errors import CorruptArtifact, InvalidSettings, LoaderFailed
 from iobench.formats import Reader
 from iobench.host import page_cache
 from iobench.host.aio import ReadQueue
-from iobench.loading.stream import backend_selection, pipeline, readahead
-from iobench.loading.stream.direct_reader import DirectReader
+from iobench.stream import backend_selection, pipeline, readahead
+from iobench.stream.direct_reader import DirectReader
 
 pytest_plugins = ("stream_fixtures",)
 

@@ -33,8 +33,8 @@ import iobench
 from iobench.base.errors import DeviceUnavailable, InvalidSettings, ManifestError, UnknownFormat
 from iobench.host import page_cache
 from iobench.loading.order import ORDERS
-from iobench.loading.stream import direct_reader as direct_reads
-from iobench.loading.stream import readahead, readahead_window
+from iobench.stream import direct_reader as direct_reads
+from iobench.stream import readahead, readahead_window
 
 pytest_plugins = ("stream_fixtures",)
 

@@ -22,7 +22,7 @@ from stream_cases import (
 
 from iobench.host.memory import PAGE
 from iobench.loading.order import ORDERS
-from iobench.loading.stream import pipeline
+from iobench.stream import pipeline
 
 pytest_plugins = ("stream_fixtures",)
 

@@ -7,8 +7,7 @@ import inspect
 from typing import Any
 
 from iobench import formats
-from iobench.formats import declared
-from iobench.formats._options import word
+from iobench.base.options import declared, word
 from iobench.loading import loaders
 from iobench_reference.page import code, page, paragraphs, prose, section, sentence, table
 

@@ -1,14 +1,14 @@
-"""Loaders: each module in this folder defines one loader, with the module's name on the command line.
+"""Loaders: what a loader implements, and the loaders dataloader and native.
 
-Modules whose name starts with an underscore define none. A user's own function, `train.py:make_loader`, is a
-loader, too (`_user_loader.py`). Other packages add loaders through entry points in the group
-`iobench.loaders`; `iobench.testing` tests their contract.
+StreamLoader is in `iobench.stream`, loaders of other projects are in `iobench.contrib.loaders`. Every loader,
+also one of another package, is found by its entry point in the group `iobench.loaders`; `iobench.testing`
+tests their contract. A user's own function, `train.py:make_loader`, is a loader, too (`_user_loader.py`).
 """
 
 from __future__ import annotations
 
 from iobench.base.errors import InvalidSettings
-from iobench.formats import Registry
+from iobench.base.registry import Registry
 from iobench.loading.loaders import _user_loader
 from iobench.loading.loaders._loader import CopyingLoader, EpochRequest, Epochs, Job, Loader, failure
 from iobench.loading.loaders._user_loader import samples_of
@@ -34,7 +34,7 @@ __all__ = [
 DEFAULT_LOADERS = ("dataloader", "native", "stream")
 
 # The base is abstract, and mypy takes a type[T] for one that can be called.
-LOADERS: Registry[Loader] = Registry(Loader, __name__, "iobench.loaders", InvalidSettings)  # type: ignore[type-abstract]
+LOADERS: Registry[Loader] = Registry(Loader, "iobench.loaders", InvalidSettings)  # type: ignore[type-abstract]
 
 names = LOADERS.names
 type_of = LOADERS.type_of

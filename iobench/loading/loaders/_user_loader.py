@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from iobench.base.errors import InvalidSettings, TargetError
+from iobench.base.options import word as option_word
 from iobench.formats import Format, Schema
-from iobench.formats import word as option_word
 from iobench.host.memory import file_behind
 from iobench.loading import target
 from iobench.loading.loaders._loader import Epochs, Job, Loader

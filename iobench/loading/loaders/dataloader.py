@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from iobench.base.errors import InvalidSettings, IobenchError
+from iobench.base.options import option
 from iobench.dataset.manifest import Opener
-from iobench.formats import Convert, Reader, Rows, TimingWrapper, option
+from iobench.formats import Convert, Reader, Rows, TimingWrapper
 from iobench.host import interrupts
 from iobench.loading.loaders._loader import Epochs, Job
-from iobench.loading.loaders._workers import WorkerLoader, fetch_option
+from iobench.loading.loaders.workers import WorkerLoader, fetch_option
 from iobench.loading.order import Order
 from iobench.loading.portable_error import PortableError
 from iobench.loading.stages import UNTIMED, Stages

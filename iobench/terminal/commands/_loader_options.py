@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from iobench.base.errors import InvalidSettings
-from iobench.formats import Option, declared
+from iobench.base.options import Option, declared
 from iobench.loading import loaders
 from iobench.loading.loaders import DEFAULT_LOADERS
 

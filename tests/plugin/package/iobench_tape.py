@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from iobench.formats import option
+from iobench.base.options import option
 from iobench.loading.loaders import Epochs, Job, Loader
 
 if TYPE_CHECKING:

@@ -1,0 +1,205 @@
+"""Registry of formats or loaders by name, filled from an entry point group.
+
+A package adds one through an entry point, as iobench does for its own. The entry point's name is the name on
+the command line, its value is the class.
+
+    [project.entry-points."iobench.formats"]
+    rawbin = "my_package.module:RawBin"
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+import sys
+import typing
+from dataclasses import asdict
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar
+
+from iobench.base.errors import BrokenPlugin, IobenchError, MissingDependency
+from iobench.base.options import Option, Options, build, declared, read_word, word
+from iobench.base.text import reason
+
+T = TypeVar("T", bound=Options)
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+
+
+class Registry(Generic[T]):
+    """The classes of one kind by name; a class is imported only when it is requested.
+
+    Parameters
+    ----------
+    base : type
+        Base class of all members.
+    group : str
+        Entry point group of the members.
+    unknown : type of IobenchError
+        Error for unknown names; its kind is ``unknown-format`` or ``unknown-loader``.
+    """
+
+    def __init__(self, base: type[T], group: str, unknown: type[IobenchError]) -> None:
+        self._base, self._group, self._unknown = base, group, unknown
+
+    def names(self) -> list[str]:
+        """Return all names, sorted; imports nothing."""
+        return sorted(self._offered())
+
+    def type_of(self, name: str) -> type[T]:
+        """Import and return the class of that name.
+
+        Raises
+        ------
+        MissingDependency
+            Its library is not installed.
+        BrokenPlugin
+            The class cannot be used, or several packages offer the name.
+        """
+        cls = self.class_of(name)
+        _require(cls)
+        return cls
+
+    def class_of(self, name: str) -> type[T]:
+        """Import and return the class of that name, even if a library that it needs is missing."""
+        offers = self._offered().get(name, ())
+        if len(offers) > 1:
+            raise self._ambiguous(name, offers)
+        if not offers:
+            kind = self._base.kind
+            several = f"; repeat --{kind} to give several" if "," in name else ""
+            raise self._unknown(
+                f"unknown {kind} {name!r}",
+                kind=f"unknown-{kind}",
+                hint=f"known: {', '.join(self.names())}{several}",
+            )
+        return self._load(offers[0])
+
+    def get(self, name: str, **options: Any) -> T:
+        """Return the member of that name with these options; InvalidOption for an unknown option."""
+        return build(self.type_of(name), options)
+
+    def parse(self, variant: str) -> T:
+        """Return the member that a variant denotes: `hdf5`, `hdf5:compression=gzip,chunk_bytes=0`."""
+        return read_word(self.type_of(variant.partition(":")[0]), variant)
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return name, summary, usability (`yes` or the reason) and options of all members as plain data."""
+        return [self._description(name) for name in self.names()]
+
+    def _description(self, name: str) -> dict[str, Any]:
+        try:
+            cls = self.class_of(name)
+        except IobenchError as error:
+            return {"name": name, "summary": "", "usable": str(error), "options": []}
+        try:
+            _require(cls)
+            usable = "yes"
+        except MissingDependency as error:
+            usable = str(error)
+        options = [_plain(spec) for spec in declared(cls)]
+        return {"name": name, "summary": cls.summary, "usable": usable, "options": options}
+
+    def _offered(self) -> dict[str, tuple[EntryPoint, ...]]:
+        return _offers(self._group, tuple(sys.path))
+
+    def _load(self, offer: EntryPoint) -> type[T]:
+        what = f"{self._base.kind} {offer.name} of {_origin(offer)}"
+        try:
+            cls = offer.load()
+            wrong = self._wrong(offer.name, cls)
+        except ModuleNotFoundError as error:
+            missing = str(error.name).partition(".")[0]
+            raise _not_installed(what, missing, missing if missing in _required(offer) else None) from error
+        except Exception as error:  # another package's code may raise anything
+            raise BrokenPlugin(
+                f"{what} cannot be used", found=f"{type(error).__name__}: {reason(error)}"
+            ) from error
+        if wrong:
+            kind, expected, found = wrong
+            raise BrokenPlugin(f"{what} cannot be used", kind=kind, expected=expected, found=found)
+        return typing.cast("type[T]", cls)
+
+    def _wrong(self, name: str, cls: Any) -> tuple[str, str, str] | None:
+        """Return kind, expected and found for an object that cannot be used; None if it can."""
+        if not (isinstance(cls, type) and issubclass(cls, self._base)):
+            base = f"{self._base.__module__.partition('._')[0]}.{self._base.__name__}"
+            return "not-a-subclass", f"a subclass of {base}", repr(cls)
+        if missing := [known for known in typing.get_type_hints(self._base) if not hasattr(cls, known)]:
+            return "incomplete-class", f"the attributes {', '.join(missing)}", "none"
+        if cls.name != name or not _NAME.fullmatch(name):
+            expected = f"the name {name!r} in the class and the entry point, of a-z, digits, _ and -"
+            return "wrong-name", expected, repr(cls.name)
+        if undone := getattr(cls, "__abstractmethods__", None):
+            return "incomplete-class", f"the methods {', '.join(sorted(undone))}", "none"
+        declared(cls)  # TypeError if a dataclass field is not an option
+        return None
+
+    def _ambiguous(self, name: str, offers: tuple[EntryPoint, ...]) -> BrokenPlugin:
+        return BrokenPlugin(
+            f"several packages offer {self._base.kind} {name}",
+            kind="ambiguous-name",
+            found=" and ".join(map(_origin, offers)),
+            hint="uninstall all but one",
+        )
+
+
+@functools.lru_cache(maxsize=8)
+def _offers(group: str, path: tuple[str, ...]) -> dict[str, tuple[EntryPoint, ...]]:
+    """Return the entry points of a group by name; cached per sys.path, because a scan takes milliseconds."""
+    offers: dict[str, tuple[EntryPoint, ...]] = {}
+    for offer in entry_points(group=group):
+        offers[offer.name] = (*offers.get(offer.name, ()), offer)
+    if not offers:
+        raise MissingDependency(
+            f"no entry points {group}: iobench is not installed, or an older one is", hint="pip install -e ."
+        )
+    return offers
+
+
+def _require(cls: type[Options]) -> None:
+    """Raise MissingDependency if a module that a class needs is not installed; imports nothing."""
+    package = f"'iobench[{cls.extra}]'" if cls.extra else ""
+    for module in cls.modules:
+        if not _installed(module):
+            raise _not_installed(f"{cls.kind} {cls.name}", module, package or module)
+
+
+def _not_installed(what: str, module: str, package: str | None) -> MissingDependency:
+    """Return the error for a missing module; `package` is the argument of pip, None if unknown."""
+    hint = None if package is None else f"pip install {package}"
+    return MissingDependency(f"{what} needs {module}, which is not installed", hint=hint)
+
+
+def _installed(module: str) -> bool:
+    """Return True if a module can be imported; a plain folder of its name on the path does not count."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError:  # its parent package
+        return False
+    return spec is not None and spec.origin is not None
+
+
+def _required(offer: EntryPoint) -> set[str]:
+    """Return the names of the packages that an entry point's package requires."""
+    requirements = offer.dist.requires if offer.dist else None
+    return {re.split(r"[^\w.-]", requirement)[0] for requirement in requirements or ()}
+
+
+def _origin(offer: EntryPoint) -> str:
+    package = offer.dist.name if offer.dist else "a package"
+    return f"{package} ({offer.value})"
+
+
+def _plain(spec: Option) -> dict[str, Any]:
+    choices = None if spec.choices is None else [_shown(choice) for choice in spec.choices]
+    return asdict(spec) | {
+        "type": spec.type.__name__,
+        "default": _shown(spec.default),
+        "choices": choices,
+    }
+
+
+def _shown(value: Any) -> Any:
+    return word(value) if value is None or isinstance(value, bool) else value

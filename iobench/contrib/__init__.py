@@ -1,0 +1,1 @@
+"""Formats and loaders of other projects, and RayLoader, found through entry points."""

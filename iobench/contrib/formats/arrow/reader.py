@@ -1,0 +1,221 @@
+"""Reader of Arrow IPC files and streams through memory maps; opening checks every record batch."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.text import reason
+from iobench.contrib.formats.shared.arrow_columns import DAMAGE, arrays, leaf_of, sample_shape, values
+from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
+from iobench.contrib.formats.shared.external import not_fixed
+from iobench.formats import (
+    Array,
+    Batch,
+    Chunked,
+    Field,
+    Placement,
+    Rows,
+    Schema,
+    arrays_schema,
+    fields_by_name,
+    unclosed,
+)
+from iobench.formats.file_kind import regular
+
+MAGIC = b"ARROW1"
+
+
+class MappedBatches:
+    """The record batches of a memory-mapped file."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        try:
+            with regular(file).open("rb") as opened:
+                mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
+            # without it, readahead around the header of each record batch would read the whole file
+            mapped.madvise(mmap.MADV_RANDOM)
+            whole = pa.py_buffer(mapped)
+            self.base, self.size = whole.address, whole.size
+            self.batches = list(self._checked(whole))
+            mapped.madvise(mmap.MADV_NORMAL)
+        except DAMAGE as error:
+            if isinstance(error, CorruptArtifact):
+                raise
+            raise corrupt(file, "an Arrow IPC file", reason(error)) from error
+
+    def _checked(self, whole: pa.Buffer) -> Iterator[pa.RecordBatch]:
+        """Yield each non-empty record batch after its buffers were validated."""
+        source = pa.BufferReader(whole)
+        if whole.slice(0, len(MAGIC)).to_pybytes() == MAGIC:
+            opened = pa.ipc.open_file(source)
+            self.schema = opened.schema
+            batches = (opened.get_batch(number) for number in range(opened.num_record_batches))
+        else:
+            stream = pa.ipc.open_stream(source)
+            self.schema = stream.schema
+            batches = iter(stream)
+        for batch in batches:
+            batch.validate()
+            if batch.num_rows:
+                yield batch
+
+    def offset_of(self, leaf: pa.Array, width: int) -> int:
+        """Return the byte offset of a column's values; CorruptArtifact (``compressed``) outside the file."""
+        address = leaf.buffers()[1].address + leaf.offset * width
+        if not self.base <= address <= self.base + self.size - len(leaf) * width:
+            raise CorruptArtifact(
+                "its columns cannot be mapped",
+                kind="compressed",
+                path=self.file,
+                expected="uncompressed record batches",
+                found="compressed ones",
+                hint="write the file without compression",
+            )
+        return int(address - self.base)
+
+
+def infer_schema_of(files: Sequence[Path], fields: Sequence[Field]) -> Schema:
+    """Return the schema of files that another program wrote."""
+    requested = {field.name for field in fields}
+    shapes: dict[str, tuple[tuple[int, ...], str]] = {}
+    samples = 0
+    for opened in map(MappedBatches, files):
+        names = fields_by_name(opened.file, opened.schema.names)
+        samples += sum(batch.num_rows for batch in opened.batches)
+        for batch in opened.batches:
+            for field_key, name in names.items():
+                if not requested or field_key in requested:
+                    sample = sample_shape(opened.file, name, batch.column(name))
+                    if shapes.setdefault(name, sample) != sample:
+                        raise not_fixed(opened.file, f"column {name}", f"{shapes[name]} and {sample}")
+    if not samples:
+        raise CorruptArtifact("it holds no rows", kind="empty", path=files[0])
+    arrays_by_name = {name: ((samples, *shape), dtype) for name, (shape, dtype) in shapes.items()}
+    return arrays_schema(files[0], arrays_by_name, fields=fields)
+
+
+def check_lists(files: Sequence[Path], schema: Schema) -> None:
+    """Raise CorruptArtifact if a variable list has another length than its field."""
+    for opened in map(MappedBatches, files):
+        names = fields_by_name(opened.file, opened.schema.names)
+        for batch in opened.batches:
+            for field in schema.fields:
+                if field.name in names:
+                    name = names[field.name]
+                    shape, _ = _shape(opened.file, name, batch)
+                    if shape != field.shape:
+                        raise corrupt(opened.file, f"{name} of shape {field.shape}", shape)
+
+
+def _shape(file: Path, name: str, batch: pa.RecordBatch) -> tuple[tuple[int, ...], str]:
+    try:
+        return sample_shape(file, name, batch.column(name))
+    except DAMAGE as error:
+        if isinstance(error, CorruptArtifact):
+            raise
+        raise corrupt(file, f"lists in column {name}", reason(error)) from error
+
+
+class ArrowReader(ChunkedReader):
+    """Copies rows out of the mapped record batches; `native` uses slice and take of an Arrow table."""
+
+    def __init__(self, files: Sequence[Path], schema: Schema) -> None:
+        opened = [MappedBatches(file) for file in files]
+        batches = [(number, batch) for number, one in enumerate(opened) for batch in one.batches]
+        first = np.cumsum([0, *(batch.num_rows for _, batch in batches)], dtype=np.int64)
+        if first[-1] != schema.samples:
+            raise corrupt(files[0], f"{schema.samples} samples", int(first[-1]))
+        super().__init__(schema, first[:-1])
+        self._files, self._numbers = tuple(files), np.array([number for number, _ in batches], np.int64)
+        self._names = _names(opened, schema)
+        self._chunks: dict[str, list[Any]] | None = {f.name: [] for f in schema.fields}
+        self._offsets: dict[str, list[int]] = {f.name: [] for f in schema.fields if f.dtype != "bool"}
+        for number, batch in batches:
+            self._add(opened[number], batch)
+        self._table = pa.Table.from_batches([batch for _, batch in batches])
+
+    def _add(self, opened: MappedBatches, batch: pa.RecordBatch) -> None:
+        """Add a record batch: bools as packed bits, numbers as views of the map."""
+        assert self._chunks is not None
+        for field in self.schema.fields:
+            try:
+                leaf = leaf_of(opened.file, field, batch.column(self._names[field.name]))
+            except DAMAGE as error:
+                if isinstance(error, CorruptArtifact):
+                    raise
+                raise corrupt(opened.file, f"a column {field.name}", reason(error)) from error
+            if field.dtype == "bool":
+                self._chunks[field.name].append(leaf)
+                continue
+            width = np.dtype(field.dtype).itemsize
+            self._offsets[field.name].append(opened.offset_of(leaf, width))
+            self._chunks[field.name].append(values(leaf).reshape(-1, *field.shape))
+
+    def placement(self) -> Mapping[str, Placement]:
+        """Return the location of each field in the record batches' buffers, without bools, which are bits."""
+        return {
+            name: Chunked(
+                self._files,
+                self._first,
+                self._numbers,
+                np.array(offsets, np.int64),
+                self.schema.field(name).sample_bytes,
+            )
+            for name, offsets in self._offsets.items()
+        }
+
+    def native(self, rows: Rows) -> Batch:
+        """Return views of the map for a slice, and for indices the arrays that Arrow's `take` returns."""
+        self._check_open()
+        checked, _ = self._checked(rows)
+        if not isinstance(checked, slice):
+            taken = self._table.take(pa.array(checked))
+            return arrays(self._files[0], self.schema, taken, self._names)
+        table = self._table.slice(checked.start, max(0, checked.stop - checked.start))
+        return arrays(self._files[0], self.schema, table, self._names)
+
+    def close(self) -> None:
+        """Release the maps; the memory is unmapped with its last view."""
+        self._chunks, self._table = None, None
+
+    def _check_open(self) -> None:
+        unclosed(self._chunks)
+
+    def _copy(self, name: str, chunk: int, rows: slice | Index, target: Array, slots: slice | Index) -> None:
+        assert self._chunks is not None
+        stored = self._chunks[name][chunk]
+        if isinstance(stored, np.ndarray):
+            target[slots] = stored[rows]
+        else:
+            self._copy_bits(self.schema.field(name), stored, rows, target, slots)
+
+    @staticmethod
+    def _copy_bits(field: Field, leaf: Any, rows: slice | Index, target: Array, slots: slice | Index) -> None:
+        if isinstance(rows, slice):
+            part = leaf.slice(rows.start * field.elements, (rows.stop - rows.start) * field.elements)
+            target[slots] = values(part).reshape(-1, *field.shape)
+            return
+        assert not isinstance(slots, slice)
+        for row, slot in zip(rows.tolist(), slots.tolist(), strict=True):
+            part = leaf.slice(row * field.elements, field.elements)
+            target[slot] = values(part).reshape(field.shape)
+
+
+def _names(opened: Sequence[MappedBatches], schema: Schema) -> dict[str, str]:
+    """Return the name of each field's column; CorruptArtifact if it is missing or the files differ."""
+    names = fields_by_name(opened[0].file, opened[0].schema.names)
+    for field in schema.fields:
+        if field.name not in names:
+            raise corrupt(opened[0].file, f"a column {field.name}", ", ".join(names))
+    for other in opened[1:]:
+        if other.schema.types != opened[0].schema.types or other.schema.names != opened[0].schema.names:
+            raise corrupt(other.file, f"the columns of {opened[0].file.name}", ", ".join(other.schema.names))
+    return {field.name: names[field.name] for field in schema.fields}

@@ -1,0 +1,238 @@
+"""Format images: one image file per sample, decoded when it is read; scalars in NumPy files.
+
+    <field>/000/000000012.png      row 12 of an image field, in folders of a thousand images
+    <field>.npy                    a field of scalars
+
+PNG is lossless. A JPEG artifact is verified against the pixels that its own files decode to.
+Existing folders with one folder per class, as torchvision's ImageFolder reads them, can be read in place:
+field `image` holds the pixels, `label` the number of the class in the order of the folders' names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchema, corrupt
+from iobench.base.options import option
+from iobench.base.text import reason
+from iobench.contrib.formats.shared.external import FIXED
+from iobench.formats import Array, Batch, Field, Format, Schema
+from iobench.formats.npy import Npy
+
+if TYPE_CHECKING:
+    from iobench.contrib.formats.images.reader import ImageReader
+
+HELD = "uint8 (height, width, 3), (3, height, width) or (height, width)"
+SUFFIXES = (".png", ".jpg", ".jpeg")
+FOLDER_IMAGES = 1000  # per folder: listing a folder of millions is slow
+QUALITY = 90
+
+
+@dataclass(frozen=True)
+class Images(Format):
+    """A PNG or JPEG file per sample."""
+
+    name: ClassVar[str] = "images"
+    summary: ClassVar[str] = "one PNG (or, lossy, JPEG) file per sample, decoded as it is read"
+    library: ClassVar[str] = "pillow"
+    modules: ClassVar[tuple[str, ...]] = ("PIL",)
+    extra: ClassVar[str] = "images"
+    survives_unlink: ClassVar[bool] = False
+
+    lossy: str | None = option(None, "lossy codec in place of PNG", choices=(None, "jpeg"))
+    quality: int = option(QUALITY, "JPEG quality", minimum=1, maximum=100)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.quality != QUALITY and not self.lossy:
+            raise InvalidOption(
+                f"images:quality={self.quality}: PNG has no quality",
+                kind="conflicting-options",
+                hint="add lossy=jpeg, or omit quality",
+            )
+
+    @property
+    def lossless(self) -> bool:
+        """True for PNG."""
+        return self.lossy is None
+
+    def roundtrip(self, batch: Batch) -> Batch:
+        """Return the batch with the pixels of each image as JPEG decodes them."""
+        return batch if self.lossless else {name: self._recoded(array) for name, array in batch.items()}
+
+    def _recoded(self, array: Array) -> Array:
+        from iobench.formats.pixels import channels_last, decoded
+
+        if array.ndim == 1:
+            return array
+        recoded = np.empty_like(array)
+        for image, pixels in zip(array, recoded, strict=True):
+            decoded(Path("image"), self.encoded(image), channels_last(pixels))
+        return recoded
+
+    def encoded(self, pixels: Array) -> bytes:
+        """Return the image file of uint8 pixels (H, W, 3), (3, H, W) or (H, W)."""
+        from PIL import Image
+
+        from iobench.formats.pixels import channels_last
+
+        file = BytesIO()
+        image = Image.fromarray(np.ascontiguousarray(channels_last(pixels)))
+        if self.lossless:
+            image.save(file, "PNG")
+        else:
+            image.save(file, "JPEG", quality=self.quality)
+        return file.getvalue()
+
+    def check_schema(self, schema: Schema) -> None:
+        """Raise UnsupportedSchema also if a field is neither an image nor a scalar, or if none is an image.
+
+        Raises
+        ------
+        UnsupportedSchema
+            Kind ``not-an-image`` or ``no-images``.
+        """
+        super().check_schema(schema)
+        for field in schema.fields:
+            if field.shape and not _is_image(field):
+                raise UnsupportedSchema(
+                    f"format {self.name} cannot hold field {field.name}",
+                    kind="not-an-image",
+                    expected=f"an image, {HELD}, or a scalar",
+                    found=f"{field.dtype} {field.shape}",
+                )
+        if not any(field.shape for field in schema.fields):
+            raise UnsupportedSchema(
+                f"format {self.name} needs a field of images",
+                kind="no-images",
+                expected=f"an image, {HELD}",
+                found=f"scalars {', '.join(field.name for field in schema.fields)}",
+            )
+
+    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
+        """Encode the images in several threads, and write scalars as format npy does."""
+        pixels = [field for field in schema.fields if field.shape]
+        scalars = Schema(schema.samples, tuple(field for field in schema.fields if not field.shape))
+        Npy().write(path, scalars, self._encode(path, pixels, batches))
+
+    def _encode(self, path: Path, pixels: Sequence[Field], batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Write the images of each batch and yield its scalars."""
+        start = 0
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+            for batch in batches:
+                for field in pixels:
+                    files = [self.file_of(path, field.name, start + i) for i in range(len(batch[field.name]))]
+                    for folder in dict.fromkeys(file.parent for file in files):
+                        folder.mkdir(parents=True, exist_ok=True)
+                    list(pool.map(self._write, files, batch[field.name]))
+                start += len(next(iter(batch.values())))
+                yield {name: array for name, array in batch.items() if array.ndim == 1}
+
+    def _write(self, file: Path, pixels: Array) -> None:
+        file.write_bytes(self.encoded(pixels))
+
+    def file_of(self, path: Path, name: str, row: int) -> Path:
+        """Return the path of a row's image."""
+        suffix = ".png" if self.lossless else ".jpg"
+        return path / name / f"{row // FOLDER_IMAGES:03}" / f"{row:09}{suffix}"
+
+    def open(self, path: Path, schema: Schema, random: bool = False) -> ImageReader:
+        """Return a reader, which checks each image when it is read."""
+        from iobench.contrib.formats.images.reader import ImageReader
+
+        if self.sniff(path):
+            files, labels = classes(path)
+            return ImageReader(path, schema, {"image": files}, {"label": labels})
+        if not path.is_dir():
+            raise corrupt(path, "a folder of images", "no such folder")
+        images = {}
+        for field in schema.fields:
+            if field.shape:
+                if not _is_image(field):
+                    raise corrupt(path, f"{field.name}: {field.dtype} {field.shape}", "images")
+                images[field.name] = [self.file_of(path, field.name, row) for row in range(schema.samples)]
+                self._check_ends(path, field, schema.samples)
+        scalars = tuple(field for field in schema.fields if not field.shape)
+        return ImageReader(path, schema, images, Npy().open(path, Schema(schema.samples, scalars)))
+
+    def _check_ends(self, path: Path, field: Field, samples: int) -> None:
+        """Raise CorruptArtifact if the last image is missing or there is one more."""
+        last, after = (self.file_of(path, field.name, row) for row in (samples - 1, samples))
+        if not last.is_file():
+            raise corrupt(last, "an image", "no such file")
+        if after.exists():
+            raise corrupt(path / field.name, f"{samples} images", f"one more, {after.name}")
+
+    def sniff(self, path: Path) -> bool:
+        """Return True for a folder that contains only folders, the first of them with image files."""
+        with contextlib.suppress(OSError):
+            entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
+            if entries and all(entry.is_dir() for entry in entries):
+                return any(file.suffix.lower() in SUFFIXES for file in min(entries).iterdir())
+        return False
+
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
+        """Return the schema of fields `image` and `label`; reads the header of every image.
+
+        Raises
+        ------
+        CorruptArtifact
+            An image cannot be read, or kind ``unequal-shapes``, ``link`` or ``no-images``.
+        """
+        from iobench.formats.pixels import shape_of
+
+        files, _ = classes(path)
+        shapes = {shape_of(file): file for file in files}
+        if len(shapes) > 1:
+            (one, first), (other, second), *_ = shapes.items()
+            raise CorruptArtifact(
+                "the images differ in shape",
+                kind="unequal-shapes",
+                path=path,
+                expected="images of one shape",
+                found=f"{one} in {first.name} and {other} in {second.name}",
+                hint=f"{FIXED}, as 'iobench prepare --source {path} --sample-shape' does",
+            )
+        return Schema(len(files), (Field("image", next(iter(shapes)), "uint8"), Field("label", (), "int64")))
+
+    def size_bound(self, schema: Schema) -> int:
+        """Return logical bytes, a partial block per file, and the growth of incompressible images."""
+        images = [field for field in schema.fields if field.shape]
+        share = 0.02 if self.lossless else 2
+        noise = int(share * sum(field.sample_bytes for field in images))
+        return super().size_bound(schema) + schema.samples * (noise + (8 << 10) * len(images))
+
+
+def _is_image(field: Field) -> bool:
+    return field.is_image or field.is_channels_first
+
+
+def classes(path: Path) -> tuple[list[Path], Array]:
+    """Return the image files of a folder with one folder per class, sorted, and their int64 labels."""
+    images: list[Path] = []
+    labels: list[int] = []
+    try:
+        folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and entry.name[0] != ".")
+        for number, folder in enumerate(folders):
+            files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
+            linked = [file for file in (folder, *files) if file.is_symlink()]
+            if linked:
+                raise CorruptArtifact(
+                    "a symbolic link", kind="link", path=linked[0], expected="image files in this folder"
+                )
+            images += files
+            labels += [number] * len(files)
+    except OSError as error:
+        raise corrupt(path, "a folder of images", reason(error)) from error
+    if not images:
+        raise CorruptArtifact("no folder in it has PNG or JPEG files", kind="no-images", path=path)
+    return images, np.array(labels, np.int64)

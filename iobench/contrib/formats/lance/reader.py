@@ -1,0 +1,146 @@
+"""Reader of Lance datasets through the library's `take`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.text import reason
+from iobench.contrib.formats.lance.library import is_panic, lance, without_panics
+from iobench.contrib.formats.shared.arrow_columns import DAMAGE, arrays, check_type, sample_shape
+from iobench.contrib.formats.shared.external import not_fixed
+from iobench.formats import (
+    Array,
+    Batch,
+    Convert,
+    Field,
+    Reader,
+    Rows,
+    Schema,
+    arrays_schema,
+    fields_by_name,
+    identity,
+    unclosed,
+)
+from iobench.formats.file_kind import regular
+
+PIECE_ROWS = 1024  # per record batch while a schema is inferred
+
+
+def opened(path: Path) -> Any:
+    """Open the newest version of a dataset.
+
+    Raises
+    ------
+    CorruptArtifact
+        Not a Lance dataset, a file of it is missing, or a file is outside the folder.
+    """
+    with _damage_as_error(path, "a Lance dataset"):
+        if not (path / "_versions").is_dir():
+            raise OSError("no folder _versions")
+        for inner in path.rglob("*"):
+            if not inner.is_dir():
+                regular(inner)
+        dataset = lance.dataset(str(path))
+        assert dataset.schema is not None  # reading it raises on damaged metadata
+        for fragment in dataset.get_fragments():
+            for file in fragment.data_files():
+                if getattr(file, "base_id", None) is not None or Path(file.path).name != file.path:
+                    raise OSError(f"data outside its folder: {file.path}")
+                if not (path / "data" / file.path).is_file():
+                    raise OSError(f"no file data/{file.path}")
+    return dataset
+
+
+def infer_schema_of(path: Path, fields: Sequence[Field]) -> Schema:
+    """Return the schema of a dataset that another program wrote."""
+    dataset = opened(path)
+    names = fields_by_name(path, dataset.schema.names)
+    requested = {field.name for field in fields} or set(names)
+    selected = [name for field, name in names.items() if field in requested]
+    shapes: dict[str, tuple[tuple[int, ...], str]] = {}
+    with _damage_as_error(path, "readable columns"):
+        for batch in dataset.to_batches(columns=selected, batch_size=PIECE_ROWS):
+            for name in selected:
+                sample = sample_shape(path, name, batch.column(name))
+                if shapes.setdefault(name, sample) != sample:
+                    raise not_fixed(path, f"column {name}", f"{shapes[name]} and {sample}")
+        samples = dataset.count_rows()
+    if not samples:
+        raise CorruptArtifact("it holds no rows", kind="empty", path=path)
+    return arrays_schema(path, {n: ((samples, *s), d) for n, (s, d) in shapes.items()}, fields=fields)
+
+
+class LanceReader(Reader):
+    """Takes rows by number and copies them into the caller's memory."""
+
+    def __init__(self, path: Path, schema: Schema) -> None:
+        super().__init__(schema)
+        self._path, self._dataset = path, opened(path)
+        names = fields_by_name(path, self._dataset.schema.names)
+        for field in schema.fields:
+            if field.name not in names:
+                raise corrupt(path, f"a column {field.name}", ", ".join(names))
+            check_type(path, field, self._dataset.schema.field(names[field.name]).type)
+        self._names = {field.name: names[field.name] for field in schema.fields}
+        with _damage_as_error(path, f"{schema.samples} samples"):
+            samples = self._dataset.count_rows()
+        if samples != schema.samples:
+            raise corrupt(path, f"{schema.samples} samples", samples)
+
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
+        """Return one sample; IndexError out of range."""
+        self._check_row(row)
+        taken = self._taken(np.array([row]), [field.name for field in self.schema.fields])
+        return {name: convert(array[0, ...]) for name, array in taken.items()}
+
+    def native(self, rows: Rows) -> Batch:
+        """Return the rows as the library's `take` returns them."""
+        checked, count = self._checked(rows)
+        unclosed(self._dataset)
+        if not count:
+            return self.schema.empty(0)
+        index = np.arange(checked.start, checked.stop) if isinstance(checked, slice) else checked
+        return self._taken(index, [field.name for field in self.schema.fields])
+
+    def close(self) -> None:
+        """Release the dataset."""
+        self._dataset = None
+
+    def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
+        for name, array in self._taken(rows, list(out)).items():
+            out[name][...] = array
+
+    def _taken(self, rows: npt.NDArray[np.int64], names: list[str]) -> Batch:
+        dataset = unclosed(self._dataset)
+        if not names:
+            return {}
+        fields = Schema(len(self), tuple(self.schema.field(name) for name in names))
+        with _damage_as_error(self._path, "readable rows"):
+            table: pa.Table = dataset.take(rows, columns=[self._names[name] for name in names])
+            batch = arrays(self._path, fields, table, self._names)
+        if any(len(array) != len(rows) for array in batch.values()):
+            raise corrupt(self._path, f"{len(rows)} rows", table.num_rows)
+        return batch
+
+
+@contextmanager
+def _damage_as_error(path: Path, expected: str) -> Iterator[None]:
+    """Raise CorruptArtifact in place of the errors and panics that Lance raises on damaged files."""
+    try:
+        with without_panics():
+            yield
+    except CorruptArtifact:
+        raise
+    except BaseException as error:
+        panic = is_panic(error)
+        if not (panic or isinstance(error, DAMAGE)):
+            raise
+        raise corrupt(path, expected, reason(error)) from error

@@ -1,0 +1,249 @@
+"""Format litdata: `index.json` and chunks with a table of offsets, as litdata's PyTreeLoader reads them.
+
+iobench writes one dict per sample, whose leaves are NumPy arrays with litdata's header (dtype and shape),
+so samples are at a constant stride in each chunk. Existing folders may also hold tensors, numbers, and
+bytes whose fields the caller names. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.options import option
+from iobench.contrib.formats.litdata import leaves as _litdata_leaves
+from iobench.contrib.formats.litdata.leaves import NUMPY, header_of, leaf_names
+from iobench.contrib.formats.shared.offset_shards import (
+    MOST_SAMPLE_BYTES,
+    SampleColumns,
+    ShardColumn,
+    check_sizes,
+    inside,
+    offsets_of,
+    placements,
+    read_index,
+    rows_in_shard,
+    table,
+)
+from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
+from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter
+from iobench.formats import Batch, Field, Format, Schema, fields_by_name
+
+INDEX = "index.json"
+LOADER = "PyTreeLoader"
+WORD = 4
+
+
+@dataclass(frozen=True)
+class LitData(Format):
+    """An index and chunks for litdata's StreamingDataset."""
+
+    name: ClassVar[str] = "litdata"
+    summary: ClassVar[str] = "LitData chunks with an index, one array per field"
+    library: ClassVar[str] = "numpy"
+    dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY) - {"complex64", "complex128"}
+
+    chunk_bytes: int = option(
+        64 << 20, "maximum bytes per chunk", minimum=1, maximum=(1 << 32) - 1, unit="bytes"
+    )
+
+    def check_schema(self, schema: Schema) -> None:
+        """Raise UnsupportedSchema also for samples that are too large for a chunk."""
+        super().check_schema(schema)
+        self._refuse_large(schema, schema.sample_bytes, MOST_SAMPLE_BYTES, "a chunk")
+
+    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
+        """Write the chunks, then the index."""
+        path.mkdir()
+        writer = _ChunkWriter(path, schema, self.chunk_bytes)
+        writer.write(batches)
+        writer.write_index()
+
+    def open(self, path: Path, schema: Schema, random: bool = False) -> PlacedReader:
+        """Compare index and schema, sizes of chunks and index, and return a reader."""
+        index = _Index.read(path)
+        if sum(index.rows) != schema.samples:
+            raise corrupt(path / INDEX, f"{schema.samples} samples", sum(index.rows))
+        maps = index.maps()
+        items = index.items(schema.fields)
+        return PlacedReader(
+            schema,
+            maps,
+            lambda load_or_build: FieldLocations(placements(maps, index.rows, items, thorough=False)),
+        )
+
+    def size_bound(self, schema: Schema) -> int:
+        """Return the samples with their headers plus the chunks' tables."""
+        writer = _ChunkWriter(Path(), schema, self.chunk_bytes)
+        record = len(writer.record.pattern) + WORD
+        return schema.samples * record + writer.shards * 8192 + (1 << 20)
+
+    def sniff(self, path: Path) -> bool:
+        """Return True for a folder whose index lists chunks."""
+        try:
+            index = read_index(path / INDEX)
+        except CorruptArtifact:
+            return False
+        return isinstance(index.get("chunks"), list) and isinstance(index.get("config"), dict)
+
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
+        """Return the schema of index and first sample, or that of `fields`; checks every sample."""
+        index = _Index.read(path)
+        maps = index.maps()
+        try:
+            schema = Schema(sum(index.rows), tuple(fields) or index.fields(maps))
+            placements(maps, index.rows, index.items(schema.fields), thorough=True)
+            return schema
+        finally:
+            maps.close()
+
+
+class _ChunkWriter(ShardWriter):
+    """Writer of chunks: per sample the size of each leaf, then the leaves, each with its header."""
+
+    def __init__(self, path: Path, schema: Schema, chunk_bytes: int) -> None:
+        self._path, self._chunk_bytes = path, chunk_bytes
+        parts: list[bytes | Field] = []
+        for field in schema.fields:
+            parts += [header_of(field), field]
+        sizes = [len(header_of(field)) + field.sample_bytes for field in schema.fields]
+        record = RecordTemplate.of(
+            [struct.pack(f"<{len(sizes)}I", *(size & 0xFFFFFFFF for size in sizes)), *parts]
+        )
+        super().__init__(schema, record, rows_in_shard(chunk_bytes, len(record.pattern), 2 * WORD))
+
+    def path_of(self, number: int) -> Path:
+        return self._path / f"chunk-0-{number}.bin"
+
+    def begin(self, number: int) -> bytes:
+        return table(self.rows_of(number), len(self.record.pattern))
+
+    def write_index(self) -> None:
+        """Write the index: the chunks, and the description of a sample."""
+        leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
+        names = [field.name for field in self.schema.fields]
+        spec = {"type": "builtins.dict", "context": json.dumps(names), "children_spec": [leaf] * len(names)}
+        config = {
+            "chunk_bytes": self._chunk_bytes,
+            "chunk_size": None,
+            "compression": None,
+            "data_format": ["numpy"] * len(names),
+            "data_spec": json.dumps([1, spec]),
+            "encryption": None,
+            "item_loader": LOADER,
+        }
+        chunks = [self._entry(number) for number in range(self.shards)]
+        (self._path / INDEX).write_text(json.dumps({"chunks": chunks, "config": config}, sort_keys=True))
+
+    def _entry(self, number: int) -> dict[str, Any]:
+        file = self.path_of(number)
+        return {
+            "chunk_bytes": file.stat().st_size,
+            "chunk_size": self.rows_of(number),
+            "dim": None,
+            "filename": file.name,
+        }
+
+
+@dataclass(frozen=True)
+class _Index:
+    """Contents of an index: files, samples and bytes of the chunks, name and serializer of each leaf."""
+
+    path: Path
+    files: tuple[Path, ...]
+    rows: tuple[int, ...]
+    sizes: tuple[int, ...]
+    leaves: dict[str, str]
+
+    @classmethod
+    def read(cls, folder: Path) -> _Index:
+        """Read the index of a folder.
+
+        Raises
+        ------
+        CorruptArtifact
+            Kind ``invalid-index``, ``outside-folder``, ``compressed``, ``encrypted`` or ``unsupported-type``
+            (of chunks).
+        """
+        path = folder / INDEX
+        index = read_index(path)
+        chunks, config = index.get("chunks"), index.get("config")
+        if not isinstance(chunks, list) or not chunks or not isinstance(config, dict):
+            raise corrupt(path, "an index of LitData chunks", "no chunks", kind="invalid-index")
+        for option_name in ("compression", "ipc_compression", "encryption"):
+            if config.get(option_name):
+                encrypted = option_name == "encryption"
+                raise CorruptArtifact(
+                    f"its chunks are {'encrypted' if encrypted else 'compressed'}",
+                    kind="encrypted" if encrypted else "compressed",
+                    path=path,
+                    found=f"{option_name} {config[option_name]}",
+                    hint=f"write them without {option_name}",
+                )
+        if config.get("item_loader") not in (None, LOADER):
+            raise CorruptArtifact(
+                "its chunks are written for another item loader",
+                kind="unsupported-type",
+                path=path,
+                expected=LOADER,
+                found=config["item_loader"],
+            )
+        kinds = config.get("data_format")
+        names = leaf_names(path, config.get("data_spec"))
+        if (
+            not isinstance(kinds, list)
+            or len(kinds) != len(names)
+            or not all(isinstance(k, str) for k in kinds)
+        ):
+            raise corrupt(path, f"a serializer for each of {', '.join(names)}", kinds, kind="invalid-index")
+        rows, sizes, files = [], [], []
+        for chunk in chunks:
+            known = chunk if isinstance(chunk, dict) else {}
+            samples, size = known.get("chunk_size"), known.get("chunk_bytes")
+            if type(samples) is not int or type(size) is not int or samples < 1:
+                raise corrupt(
+                    path, "samples and bytes of each chunk", f"{samples} and {size}", kind="invalid-index"
+                )
+            rows.append(samples)
+            sizes.append(size)
+            files.append(inside(folder, known.get("filename")))
+        return cls(path, tuple(files), tuple(rows), tuple(sizes), dict(zip(names, kinds, strict=True)))
+
+    def maps(self) -> Maps:
+        """Return the mapped chunks; CorruptArtifact if one is missing or of another size."""
+        check_sizes(self.files, self.sizes)
+        return Maps(self.files)
+
+    def fields(self, maps: Maps) -> tuple[Field, ...]:
+        """Return the field of each leaf, read from the first sample; CorruptArtifact if not an array."""
+        edges = offsets_of(maps[0], self.files[0], self.rows[0])
+        sample = maps[0][int(edges[0]) : int(edges[1])].tobytes()
+        count = len(self.leaves)
+        if len(sample) < WORD * count:
+            raise corrupt(self.files[0], f"sizes of {count} leaves", f"{len(sample)} bytes")
+        at, fields = WORD * count, []
+        names = fields_by_name(self.path, self.leaves)
+        for (field, leaf), size in zip(names.items(), struct.unpack_from(f"<{count}I", sample), strict=True):
+            fields.append(
+                _litdata_leaves.field_of(self.path, field, self.leaves[leaf], sample[at : at + size])
+            )
+            at += size
+        return tuple(fields)
+
+    def items(self, fields: Sequence[Field]) -> SampleColumns:
+        """Return a sample's layout with these fields selected; CorruptArtifact if a leaf is another."""
+        names = fields_by_name(self.path, self.leaves)
+        if missing := [field.name for field in fields if field.name not in names]:
+            raise corrupt(self.path, f"leaves {', '.join(missing)}", ", ".join(self.leaves))
+        selected = {names[field.name]: field for field in fields}
+        columns = []
+        for head, (name, kind) in enumerate(self.leaves.items()):
+            field = selected.get(name)
+            prefix = b"" if field is None else _litdata_leaves.prefix_of(self.path, name, kind, field)
+            columns.append(ShardColumn(None, head, field, prefix))
+        return SampleColumns(len(columns), tuple(columns))

@@ -1,0 +1,103 @@
+"""Format parquet: one file, `data.parquet`, with a column per field; each row group is decoded whole.
+
+Files of other programs, and folders of them in the order of their names, can be read in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from iobench.base.errors import corrupt
+from iobench.base.options import option
+from iobench.contrib.formats.shared.rebatch import slabs
+from iobench.formats import COMPLEX, NUMPY_DTYPES, Batch, Field, Format, Schema
+from iobench.formats.file_kind import regular
+
+if TYPE_CHECKING:
+    from iobench.contrib.formats.parquet.reader import ParquetReader
+
+DATA_FILE = "data.parquet"
+PATTERN = "*.parquet"
+MAGIC = b"PAR1"
+BYTES = ("uint8", "int8")
+WIDENED = ("uint16", "int16")  # stored in four bytes
+
+
+@dataclass(frozen=True)
+class Parquet(Format):
+    """One Parquet file; the row group is the unit of reading."""
+
+    name: ClassVar[str] = "parquet"
+    summary: ClassVar[str] = "one Parquet file, for bulk reads only: each row group is decoded whole"
+    library: ClassVar[str] = "pyarrow"
+    modules: ClassVar[tuple[str, ...]] = ("pyarrow",)
+    extra: ClassVar[str] = "parquet"
+    dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES).difference(COMPLEX)
+
+    row_group_bytes: int = option(8 << 20, "bytes of samples in a row group", minimum=1)
+    codec: str | None = option(None, "compression of pages", choices=(None, "snappy", "zstd"))
+
+    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
+        """Write `data.parquet`: plain values, but 8-bit integers by dictionary: plain ones take 4 bytes."""
+        import pyarrow.parquet as pq
+
+        from iobench.contrib.formats.shared.arrow_columns import arrow_schema, record_batch
+
+        path.mkdir()
+        columns = arrow_schema(schema)
+        rows = schema.batch_rows(self.row_group_bytes)
+        short = [f.name + ".list.element" * len(f.shape) for f in schema.fields if f.dtype in BYTES]
+        options = {"compression": self.codec or "none", "use_dictionary": short or False}
+        with pq.ParquetWriter(path / DATA_FILE, columns, **options) as writer:
+            for slab in slabs(schema, batches, rows):
+                writer.write_batch(record_batch(columns, slab), row_group_size=rows)
+
+    def open(self, path: Path, schema: Schema, random: bool = False) -> ParquetReader:
+        """Check columns and row groups, and return a reader."""
+        from iobench.contrib.formats.parquet.reader import ParquetReader
+
+        return ParquetReader(files_of(path), schema)
+
+    def sniff(self, path: Path) -> bool:
+        """Return True for a file whose name ends in .parquet, or a folder where one has Parquet's magic."""
+        if path.is_dir():
+            return any(map(_has_magic, path.glob(PATTERN)))
+        return path.suffix == ".parquet" and path.is_file()
+
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
+        """Return the schema of the columns; all lists of a column must have one length.
+
+        Decodes every requested column.
+        """
+        from iobench.contrib.formats.parquet.reader import infer_schema_of
+
+        return infer_schema_of(files_of(path), fields)
+
+    def size_bound(self, schema: Schema) -> int:
+        """Return logical bytes plus levels of the values in lists and metadata of the row groups."""
+        values = schema.samples * sum(f.elements * (len(f.shape) + 1) for f in schema.fields)
+        values += 4 * schema.samples * sum(f.elements for f in schema.fields if f.dtype in WIDENED)
+        groups = schema.samples // schema.batch_rows(self.row_group_bytes) + 1
+        bound = super().size_bound(schema) + values // 2 + groups * 2048 * len(schema.fields)
+        return bound + schema.logical_bytes // 50
+
+
+def _has_magic(file: Path) -> bool:
+    try:
+        with open(regular(file), "rb") as opened:
+            return opened.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return a single file, or the Parquet files of a folder in the order of their names."""
+    if not path.is_dir():
+        return [path]
+    files = sorted(file for file in path.glob(PATTERN) if not file.is_symlink())
+    if not files:
+        raise corrupt(path, "Parquet files", "none")
+    return files

@@ -1,0 +1,136 @@
+"""Reader of Parquet by row groups, with a small cache of decoded row groups."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.text import reason
+from iobench.contrib.formats.shared.arrow_columns import DAMAGE, arrays, check_type, sample_shape
+from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
+from iobench.contrib.formats.shared.external import not_fixed
+from iobench.formats import Array, Batch, Field, Schema, arrays_schema, fields_by_name, unclosed
+from iobench.formats.file_kind import regular
+
+CACHED = 2  # decoded row groups: the current one and the next in order
+
+
+def opened(file: Path) -> pq.ParquetFile:
+    """Open a file and read its footer; CorruptArtifact if it is not a Parquet file."""
+    try:
+        return pq.ParquetFile(regular(file), memory_map=True)
+    except DAMAGE as error:
+        raise corrupt(file, "a Parquet file", reason(error)) from error
+
+
+def infer_schema_of(files: Sequence[Path], fields: Sequence[Field]) -> Schema:
+    """Return the schema of files that another program wrote."""
+    requested = {field.name for field in fields}
+    shapes: dict[str, tuple[tuple[int, ...], str]] = {}
+    samples = 0
+    for file in files:
+        for batch, names in _groups(file, requested):
+            samples += batch.num_rows
+            for name in names:
+                for chunk in batch.column(name).chunks:
+                    sample = sample_shape(file, name, chunk)
+                    if shapes.setdefault(name, sample) != sample:
+                        raise not_fixed(file, f"column {name}", f"{shapes[name]} and {sample}")
+    if not samples:
+        raise CorruptArtifact("it holds no rows", kind="empty", path=files[0])
+    return arrays_schema(files[0], {n: ((samples, *s), d) for n, (s, d) in shapes.items()}, fields=fields)
+
+
+def _groups(file: Path, requested: set[str]) -> Iterator[tuple[pa.Table, list[str]]]:
+    """Yield each row group of a file with its column names: the requested columns, or all if empty."""
+    parquet = opened(file)
+    names = fields_by_name(file, parquet.schema_arrow.names)
+    selected = [name for field, name in names.items() if not requested or field in requested]
+    for number in range(parquet.num_row_groups):
+        try:
+            yield parquet.read_row_group(number, selected), selected
+        except DAMAGE as error:
+            raise corrupt(file, f"a readable row group {number}", reason(error)) from error
+
+
+class ParquetReader(ChunkedReader):
+    """Decodes whole row groups under a lock and copies rows out of them."""
+
+    def __init__(self, files: Sequence[Path], schema: Schema) -> None:
+        self._parquets: list[pq.ParquetFile] | None = [opened(file) for file in files]
+        self._files = list(files)
+        self._groups: list[tuple[int, int]] = []  # file and row group of each chunk
+        first = [0]
+        for number, parquet in enumerate(self._parquets):
+            for group in range(parquet.num_row_groups):
+                if rows := parquet.metadata.row_group(group).num_rows:
+                    self._groups.append((number, group))
+                    first.append(first[-1] + rows)
+        if first[-1] != schema.samples:
+            raise corrupt(files[0], f"{schema.samples} samples", first[-1])
+        super().__init__(schema, np.array(first[:-1], np.int64))
+        self._names = [_names(file, p, schema) for file, p in zip(files, self._parquets, strict=True)]
+        self._cache: dict[int, Batch] = {}  # least recently used first
+        self._lock = threading.Lock()  # a ParquetFile is not thread-safe
+
+    def close(self) -> None:
+        """Close the files and drop the decoded row groups."""
+        for parquet in self._parquets or ():
+            parquet.close()
+        self._parquets, self._cache = None, {}
+
+    def _check_open(self) -> None:
+        unclosed(self._parquets)
+
+    def _copy(self, name: str, chunk: int, rows: slice | Index, target: Array, slots: slice | Index) -> None:
+        target[slots] = self._group(chunk)[name][rows]
+
+    def _group(self, chunk: int) -> Batch:
+        """Return a decoded row group, from the cache if it is there."""
+        with self._lock:
+            group = self._cache.pop(chunk, None)
+            if group is None:
+                group = self._timed(self._decoded)(chunk)
+                while len(self._cache) >= CACHED:
+                    del self._cache[next(iter(self._cache))]
+            self._cache[chunk] = group
+            return group
+
+    def _decoded(self, chunk: int) -> Batch:
+        self._check_open()
+        assert self._parquets is not None
+        number, group = self._groups[chunk]
+        names = self._names[number]
+        ends = [*self._first[1:].tolist(), len(self)]
+        rows = ends[chunk] - int(self._first[chunk])
+        try:
+            table = self._parquets[number].read_row_group(group, list(names.values()))
+            batch = arrays(self._files[number], self.schema, table, names)
+        except DAMAGE as error:
+            if isinstance(error, CorruptArtifact):
+                raise
+            raise corrupt(self._files[number], f"row group {group}", reason(error)) from error
+        if any(len(array) != rows for array in batch.values()):
+            raise corrupt(self._files[number], f"{rows} rows in row group {group}", table.num_rows)
+        return batch
+
+
+def _names(file: Path, parquet: pq.ParquetFile, schema: Schema) -> dict[str, str]:
+    """Return the name of each field's column; CorruptArtifact if it is missing or of another type."""
+    try:
+        columns: Any = parquet.schema_arrow
+    except DAMAGE as error:
+        raise corrupt(file, "a readable Parquet schema", reason(error)) from error
+    names = fields_by_name(file, columns.names)
+    for field in schema.fields:
+        if field.name not in names:
+            raise corrupt(file, f"a column {field.name}", ", ".join(names))
+        check_type(file, field, columns.field(names[field.name]).type)
+    return {field.name: names[field.name] for field in schema.fields}

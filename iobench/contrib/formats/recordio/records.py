@@ -1,0 +1,208 @@
+"""Records of a RecordIO file: their offsets and lengths, and records that consist of several parts."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.contrib.formats.shared.external import FIXED
+from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, runs
+from iobench.formats import Array, Blocks, Index, Listed, LoadOrBuild, Schema
+
+MAGIC = 0xCED7230A
+WORD = 4
+HEAD = struct.Struct("<II")  # magic; continuation and length
+LENGTH_BITS = 29
+MOST_BYTES = (1 << LENGTH_BITS) - 1
+WHOLE, FIRST, MIDDLE, LAST = range(4)
+IR_HEADER = struct.Struct("<IfQQ")  # flag, label, id, id2
+LABEL_AT = 4
+ID_AT = 8
+
+
+def index_of(begins: Index) -> str:
+    """Return the text of an index: number and offset of each record."""
+    return "".join(f"{row}\t{begin}\n" for row, begin in enumerate(begins.tolist()))
+
+
+class RecordIORecords:
+    """The records of a file, compared with its index if there is one.
+
+    Attributes
+    ----------
+    begin, size : int64 array
+        Offset of each record, and the bytes that it takes including headers and padding.
+    """
+
+    def __init__(self, maps: Maps, load_or_build: LoadOrBuild) -> None:
+        self._maps, self.path = maps, maps.files[0]
+        lists = load_or_build("records", self._walk)
+        self.begin, self.size, self._length = lists["begin"], lists["size"], lists["length"]
+
+    def _walk(self) -> dict[str, Array]:
+        """Return offset, size and data length of each record; CorruptArtifact if the index differs."""
+        begin, size, lengths = array("q"), array("q"), array("q")
+        data, place, in_parts = self._maps[0].data, 0, False
+        while place < len(data):
+            kind, length = _head(data, place, self.path)
+            if (kind in (MIDDLE, LAST)) != in_parts:
+                raise corrupt(self.path, f"a record at byte {place}", f"part {kind} of a record")
+            if not in_parts:
+                begin.append(place)
+                size.append(0)
+                # parts are joined by the magic word, which does not follow the last one
+                lengths.append(-WORD if kind == FIRST else 0)
+            in_parts = kind in (FIRST, MIDDLE)
+            step = HEAD.size + length + -length % WORD
+            size[-1] += step
+            lengths[-1] += length + (WORD if kind != WHOLE else 0)
+            place += step
+            if place > len(data):
+                raise corrupt(
+                    self.path, f"a record of {length} bytes", "the end of the file", kind="truncated"
+                )
+        if in_parts:
+            raise corrupt(self.path, "the last part of a record", "the end of the file", kind="truncated")
+        lists = {"begin": begin, "size": size, "length": lengths}
+        records = {name: np.frombuffer(values, np.int64) for name, values in lists.items()}
+        if len(self._maps.files) > 1 and self._maps[1].tobytes() != index_of(records["begin"]).encode():
+            raise corrupt(
+                self._maps.files[1], "the number and offset of each record", "others", kind="invalid-index"
+            )
+        return records
+
+    @property
+    def _in_parts(self) -> Array:
+        """Mask of the records that consist of several parts."""
+        several: Array = self.size != HEAD.size + self._length + -self._length % WORD
+        return several
+
+    def inferred(self, schema: Schema) -> FieldLocations:
+        """Return the locations of `label` and one other field in records that another program wrote.
+
+        Raises
+        ------
+        CorruptArtifact
+            Kind ``unequal-shapes`` (of records or labels), ``too-many-arrays`` or ``fields-differ``.
+        """
+        flags = self._flags()
+        more = int(flags[0]) if (flags == flags[0]).all() else -1
+        fields = {f.name: f for f in schema.fields if f.name != "label"}
+        if more < 0:
+            raise CorruptArtifact(
+                "the records differ in their number of labels",
+                kind="unequal-shapes",
+                path=self.path,
+                found=f"{int(flags.min())} to {int(flags.max())} labels after the header",
+            )
+        if len(fields) > 1:
+            raise CorruptArtifact(
+                "too many fields",
+                kind="too-many-arrays",
+                path=self.path,
+                expected="label and at most one other field",
+                found=", ".join(fields),
+            )
+        places = dict.fromkeys(fields, IR_HEADER.size + WORD * more)
+        label = next((f for f in schema.fields if f.name == "label"), None)
+        if label is not None:
+            if (label.dtype, label.elements) != ("float32", max(1, more)):
+                raise CorruptArtifact(
+                    "label has another dtype or shape",
+                    kind="fields-differ",
+                    path=self.path,
+                    expected=f"{label.dtype} {label.shape}",
+                    found=f"{max(1, more)} × float32",
+                )
+            places["label"] = IR_HEADER.size if more else LABEL_AT
+        end = [places[name] + field.sample_bytes for name, field in fields.items()]
+        least = IR_HEADER.size + WORD * more
+        return self.placed(schema, places, end[0] if end else None, least)
+
+    def placed(
+        self, schema: Schema, places: Mapping[str, int], size: int | None, least: int = IR_HEADER.size
+    ) -> FieldLocations:
+        """Return the locations of fields at these byte offsets in the records' data.
+
+        Each record must hold `size` bytes of data, or at least `least` if `size` is None.
+        """
+        if len(self.begin) != schema.samples:
+            raise corrupt(self.path, f"{schema.samples} records", len(self.begin))
+        self._check_sizes(size, least)
+        if self._in_parts.any():
+            return FieldLocations(blocks=[self._blocks(schema, places, size)])
+        file = np.zeros(len(self.begin), np.int64)
+        return FieldLocations(
+            {n: Listed((self.path,), file, self.begin, HEAD.size + at) for n, at in places.items()}
+        )
+
+    def _check_sizes(self, size: int | None, least: int = IR_HEADER.size) -> None:
+        """Raise CorruptArtifact if a record does not hold `size` bytes, or fewer than `least` for None."""
+        lengths = self._length
+        wrong = np.flatnonzero(lengths < least if size is None else lengths != size)
+        if wrong.size:
+            row = int(wrong[0])
+            raise CorruptArtifact(
+                f"record {row} is too short" if size is None else f"record {row} has another size",
+                kind="truncated" if size is None else "unequal-shapes",
+                path=self.path,
+                expected=f"an IRHeader with labels, {least} bytes" if size is None else f"{size} bytes",
+                found=f"{lengths[row]} bytes",
+                hint=None if size is None else FIXED,
+            )
+
+    def _blocks(self, schema: Schema, places: Mapping[str, int], size: int | None) -> Blocks:
+        """Return each record as a block, whose decoder joins its parts."""
+        fields = {name: schema.field(name) for name in places}
+
+        def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
+            data = _joined(stored, self.path)
+            if len(data) < max(places[n] + f.sample_bytes for n, f in fields.items()):
+                raise corrupt(self.path, f"record {number} of {size} bytes", len(data))
+            for name, target in out.items():
+                raw = np.frombuffer(data, np.uint8, fields[name].sample_bytes, places[name])
+                target.reshape(-1).view(np.uint8)[:] = raw
+
+        file = np.zeros(len(self.begin), np.int64)
+        rows = np.arange(len(self.begin))
+        return Blocks(tuple(places), (self.path,), rows, file, self.begin, self.size, decode)
+
+    def _flags(self) -> Index:
+        """Return the flag of each record's IRHeader: its number of further labels."""
+        self._check_sizes(None)
+        flags = np.zeros(len(self.begin), np.int64)
+        for row in np.flatnonzero(self._in_parts).tolist():
+            flags[row] = IR_HEADER.unpack_from(self._data(row))[0]
+        whole = np.flatnonzero(~self._in_parts)
+        for some, words in runs(self._maps[0], self.begin[whole] + HEAD.size, WORD):
+            flags[whole[some]] = words.view("<u4")[:, 0]
+        return flags
+
+    def _data(self, row: int) -> bytes:
+        begin = int(self.begin[row])
+        return _joined(self._maps[0][begin : begin + int(self.size[row])].data, self.path)
+
+
+def _head(data: memoryview, place: int, path: Path) -> tuple[int, int]:
+    """Return the continuation flag and the length at the start of a part."""
+    magic, word = HEAD.unpack_from(data, place) if place + HEAD.size <= len(data) else (0, 0)
+    if magic != MAGIC or word >> LENGTH_BITS > LAST:
+        raise corrupt(
+            path, f"a record at byte {place}", "another magic word" if magic else "the end of the file"
+        )
+    return word >> LENGTH_BITS, word & MOST_BYTES
+
+
+def _joined(stored: memoryview, path: Path) -> bytes:
+    """Return a record's data: its parts, joined by the magic word."""
+    parts, place = [], 0
+    while place < len(stored):
+        _, length = _head(stored, place, path)
+        parts.append(bytes(stored[place + HEAD.size : place + HEAD.size + length]))
+        place += HEAD.size + length + -length % WORD
+    return struct.pack("<I", MAGIC).join(parts)

@@ -1,0 +1,230 @@
+"""Format safetensors: one file with a JSON header and the fields as in memory.
+
+Layout: the header's size as u64, little-endian; the header, `{name: {dtype, shape, data_offsets}}`, with
+offsets counted from its end; the data, without gaps.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.text import reason
+from iobench.contrib.formats.shared.record_writer import write_at
+from iobench.formats import (
+    Batch,
+    Field,
+    Format,
+    MappedReader,
+    Rows,
+    Schema,
+    Strided,
+    array_of,
+    arrays_schema,
+    fields_by_name,
+    raw_bytes,
+    read_only,
+)
+from iobench.formats.file_kind import regular
+
+DATA_FILE = "data.safetensors"
+SIZE = struct.Struct("<Q")
+MOST_HEADER_BYTES = 100_000_000  # the library's limit
+ALIGNMENT = 64  # of the data in the file; the library requires 8
+
+# the library's name of each dtype
+CODES = {
+    "bool": "BOOL",
+    "uint8": "U8",
+    "int8": "I8",
+    "uint16": "U16",
+    "int16": "I16",
+    "uint32": "U32",
+    "int32": "I32",
+    "uint64": "U64",
+    "int64": "I64",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float32": "F32",
+    "float64": "F64",
+}
+NAMES = {code: dtype for dtype, code in CODES.items()}
+
+
+@dataclass(frozen=True)
+class Safetensors(Format):
+    """One file, `data.safetensors`, with one tensor per field."""
+
+    name: ClassVar[str] = "safetensors"
+    summary: ClassVar[str] = "one safetensors file, one tensor per field, memory-mapped"
+    library: ClassVar[str] = "safetensors"
+    modules: ClassVar[tuple[str, ...]] = ("safetensors",)
+    extra: ClassVar[str] = "safetensors"
+    dtypes: ClassVar[frozenset[str]] = frozenset(CODES)
+
+    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
+        """Write the header, then each batch at its offset in every field."""
+        path.mkdir()
+        header, offsets = _header(schema)
+        with open(path / DATA_FILE, "wb", buffering=0) as file:
+            file.write(header)
+            file.truncate(len(header) + schema.logical_bytes)
+            for batch in batches:
+                for name, array in batch.items():
+                    write_at(file.fileno(), raw_bytes(array), offsets[name])
+                    offsets[name] += array.nbytes
+
+    def open(self, path: Path, schema: Schema, random: bool = False) -> SafetensorsReader:
+        """Check the header, and return a reader over a read-only map."""
+        file = path / DATA_FILE if path.is_dir() else path
+        tensors = read_header(file)
+        names = fields_by_name(file, tensors)
+        places = {
+            f.name: _place(file, f, schema.samples, tensors.get(names.get(f.name, ""))) for f in schema.fields
+        }
+        if path.is_dir() and len(tensors) != len(places):
+            raise corrupt(file, f"tensors {', '.join(places)}", ", ".join(tensors))
+        return SafetensorsReader(file, schema, places, {f.name: names[f.name] for f in schema.fields})
+
+    def sniff(self, path: Path) -> bool:
+        """Return True for a file whose name ends in .safetensors."""
+        return path.suffix == ".safetensors" and path.is_file()
+
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
+        """Return the schema from a file's header; each tensor's first axis must be the sample axis."""
+        tensors = read_header(path)
+        return arrays_schema(path, {name: (t.shape, t.dtype) for name, t in tensors.items()}, fields=fields)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor in a header; `dtype` is NumPy's name, or the library's if iobench does not hold it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    offset: int
+    nbytes: int
+
+
+def read_header(file: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file by name, with offsets from the start of the file.
+
+    Raises
+    ------
+    CorruptArtifact
+        The header is damaged, or, as in the library, the data do not fill the file without gaps.
+    """
+    try:
+        with open(regular(file), "rb") as opened:
+            size = os.fstat(opened.fileno()).st_size
+            (length,) = SIZE.unpack(opened.read(SIZE.size).ljust(SIZE.size, b"\xff"))
+            if length > min(MOST_HEADER_BYTES, size):
+                raise corrupt(file, "a safetensors file", f"a header of {length} bytes in {size}")
+            described = json.loads(opened.read(length))
+            described.pop("__metadata__", None)
+            tensors = {name: _tensor(entry, SIZE.size + length) for name, entry in described.items()}
+    except CorruptArtifact:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise corrupt(file, "a safetensors file", reason(error)) from error
+    end = SIZE.size + length
+    for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].nbytes)):
+        if tensor.offset != end or tensor.nbytes < 0:
+            raise corrupt(file, f"{name} at byte {end}", f"byte {tensor.offset}")
+        end += tensor.nbytes
+    if end != size:
+        raise corrupt(file, f"{end} bytes", f"{size} bytes")
+    return tensors
+
+
+def _tensor(entry: Mapping[str, Any], base: int) -> Tensor:
+    begin, end = entry["data_offsets"]
+    shape = tuple(entry["shape"])
+    if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
+        raise ValueError(f"{shape} at {begin} to {end} is not a tensor's location")
+    dtype = NAMES.get(entry["dtype"])
+    if dtype is not None and (Field("x", shape, dtype).sample_bytes if all(shape) else 0) != end - begin:
+        raise ValueError(f"{entry['dtype']} {shape} does not have {end - begin} bytes")
+    return Tensor(shape, NAMES.get(entry["dtype"], str(entry["dtype"])), base + begin, end - begin)
+
+
+class SafetensorsReader(MappedReader):
+    """Reads rows of the map; `native` reads torch tensors that the library maps."""
+
+    def __init__(
+        self, file: Path, schema: Schema, places: Mapping[str, int], names: Mapping[str, str]
+    ) -> None:
+        whole = np.memmap(file, np.uint8, "r")
+        arrays = {
+            f.name: np.ndarray((schema.samples, *f.shape), f.dtype, whole, places[f.name])
+            for f in schema.fields
+        }
+        lie = {f.name: Strided((file,), places[f.name], f.sample_bytes) for f in schema.fields}
+        super().__init__(schema, arrays, lie)
+        self._file, self._names = file, names
+        self._tensors: dict[str, Any] | None = None
+
+    def native(self, rows: Rows) -> Batch:
+        """Return rows of the torch tensors that the library maps; a slice reads nothing."""
+        self._mapped()
+        checked, _ = self._checked(rows)
+        import torch
+
+        if self._tensors is None:
+            self._tensors = self._loaded()
+        if isinstance(checked, slice):
+            return {name: read_only(array_of(tensor[checked])) for name, tensor in self._tensors.items()}
+        index = torch.from_numpy(checked)
+        return {name: array_of(tensor[index]) for name, tensor in self._tensors.items()}
+
+    def _loaded(self) -> dict[str, Any]:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(self._file, framework="pt") as opened:
+                return {field: opened.get_tensor(name) for field, name in self._names.items()}
+        except SafetensorError as error:
+            raise corrupt(self._file, "a safetensors file", reason(error)) from error
+
+    def close(self) -> None:
+        """Drop the maps; they are released with the last view of them."""
+        super().close()
+        self._tensors = None
+
+
+def _header(schema: Schema) -> tuple[bytes, dict[str, int]]:
+    """Return the header, padded with spaces, and each field's offset; the widest dtype comes first."""
+    described: dict[str, dict[str, Any]] = {}
+    offset = 0
+    for field in sorted(schema.fields, key=lambda field: -np.dtype(field.dtype).itemsize):
+        end = offset + schema.samples * field.sample_bytes
+        shape = [schema.samples, *field.shape]
+        described[field.name] = {"dtype": CODES[field.dtype], "shape": shape, "data_offsets": [offset, end]}
+        offset = end
+    text = json.dumps(described).encode()
+    text += b" " * (-(SIZE.size + len(text)) % ALIGNMENT)
+    base = SIZE.size + len(text)
+    offsets = {name: base + entry["data_offsets"][0] for name, entry in described.items()}
+    return SIZE.pack(len(text)) + text, offsets
+
+
+def _place(file: Path, field: Field, samples: int, tensor: Tensor | None) -> int:
+    """Return the offset of a field's first sample; CorruptArtifact if its tensor differs."""
+    expected = f"{field.name}: {field.dtype} {(samples, *field.shape)}"
+    if tensor is None:
+        raise corrupt(file, expected, "no such tensor")
+    if (tensor.dtype, tensor.shape, tensor.nbytes) != (
+        field.dtype,
+        (samples, *field.shape),
+        samples * field.sample_bytes,
+    ):
+        raise corrupt(file, expected, f"{tensor.dtype} {tensor.shape} in {tensor.nbytes} bytes")
+    return tensor.offset

@@ -1,0 +1,1 @@
+"""Modules that several formats of other projects use."""

@@ -1,0 +1,45 @@
+"""Data that other programs wrote: checks of what they declare."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+from iobench.base.errors import CorruptArtifact
+from iobench.formats import Field, Schema
+
+# Data that were never written read as fill values, without end. More than 1 GiB beyond what a codec can
+# compress 10,000 : 1 cannot be data.
+MOST_FILLED_BYTES, MOST_PACKED = 1 << 30, 10_000
+FIXED = "pad the samples to one shape, or crop them to one"
+
+
+def check_stored(path: Path, schema: Schema, stored_bytes: int) -> Schema:
+    """Return the schema; CorruptArtifact (``not-stored``) if almost all of the data were never written."""
+    if schema.logical_bytes > MOST_FILLED_BYTES + MOST_PACKED * stored_bytes:
+        raise CorruptArtifact(
+            "most of the data were never written",
+            kind="not-stored",
+            path=path,
+            expected=f"{schema.logical_bytes:,} bytes of arrays",
+            found=f"{stored_bytes:,} stored bytes",
+        )
+    return schema
+
+
+def as_options(fields: Iterable[Field]) -> str:
+    """Return the command-line options that select these fields."""
+    return " ".join(f"--field {shlex.quote(field.typed)}" for field in fields)
+
+
+def not_fixed(path: Path, name: str, found: str) -> CorruptArtifact:
+    """Return the error for samples that differ in shape or dtype."""
+    return CorruptArtifact(
+        f"{name}: the samples differ",
+        kind="unequal-shapes",
+        path=path,
+        expected="samples of one shape and dtype",
+        found=found,
+        hint=FIXED,
+    )

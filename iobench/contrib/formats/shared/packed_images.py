@@ -1,0 +1,66 @@
+"""Images inside larger files, such as tar archives and shards, decoded when they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from iobench.base.errors import CorruptArtifact
+from iobench.contrib.formats.shared.external import FIXED
+from iobench.contrib.formats.shared.placed_reader import Maps
+from iobench.formats import Array, Blocks, Field, Index
+
+
+@dataclass(frozen=True, eq=False)
+class PackedImages:
+    """Location of one image per sample.
+
+    Attributes
+    ----------
+    what : str
+        Name of the images in errors.
+    file, offset, size : int64 array
+        File number, byte offset and bytes of each sample's image.
+    """
+
+    what: str
+    file: Index
+    offset: Index
+    size: Index
+
+    def shape(self, maps: Maps, row: int) -> tuple[int, ...]:
+        """Return the shape of a sample's pixels; CorruptArtifact if it is not a PNG or JPEG, RGB or gray."""
+        from iobench.formats.pixels import shape_of
+
+        number, begin = int(self.file[row]), int(self.offset[row])
+        stored = maps[number][begin : begin + int(self.size[row])].data
+        return shape_of(maps.files[number], stored, f"{self.what} of sample {row}")
+
+    def check(self, maps: Maps, field: Field) -> None:
+        """Raise CorruptArtifact (``unequal-shapes``) if an image has another shape than the field."""
+        for row in range(len(self.file)):
+            if (shape := self.shape(maps, row)) != field.shape:
+                raise CorruptArtifact(
+                    f"{self.what} of sample {row} differs in shape",
+                    kind="unequal-shapes",
+                    path=maps.files[int(self.file[row])],
+                    expected=field.shape,
+                    found=shape,
+                    hint=f"{FIXED}; 'iobench prepare --source FOLDER --sample-shape' resizes images "
+                    "in one folder per class",
+                )
+
+    def blocks(self, files: Sequence[Path], field: Field) -> Blocks:
+        """Return each image as a block of one row."""
+        from iobench.formats.pixels import decoded
+
+        paths, numbers, name = tuple(files), self.file, field.name
+
+        def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
+            decoded(paths[int(numbers[number])], stored, out[name][0], f"{name} of sample {number}")
+
+        rows = np.arange(len(numbers))
+        return Blocks((name,), paths, rows, numbers, self.offset, self.size, decode)

@@ -1,0 +1,216 @@
+"""Reader of rows by their locations in files, shared by formats that store samples as records."""
+
+from __future__ import annotations
+
+import mmap
+import stat
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iobench.base.errors import corrupt
+from iobench.formats import Array, Blocks, Convert, Index, LoadOrBuild, Placement, Reader, Schema, identity
+
+MAPPED = 128  # files that one reader maps at once: each takes a descriptor
+PIECE_BYTES = 256 << 10  # of rows that are gathered together, so that they fit in the L2 cache
+WINDOW_BYTES = 16 << 10  # larger rows are copied faster one by one
+
+
+class Maps:
+    """Files as read-only byte arrays: the first 128 are mapped at once, the others on first access."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.files = tuple(files)
+        self._lock = threading.Lock()
+        self._mapped: OrderedDict[int, Array] | None = OrderedDict()
+        for number in range(min(MAPPED, len(self.files))):
+            self[number]
+
+    def __getitem__(self, number: int) -> Array:
+        with self._lock:
+            if self._mapped is None:
+                raise ValueError("this reader is closed")
+            mapped = self._mapped.get(number)
+            if mapped is None:
+                if len(self._mapped) >= MAPPED:
+                    self._mapped.popitem(last=False)
+                mapped = self._mapped[number] = map_bytes(self.files[number])
+            return mapped
+
+    def close(self) -> None:
+        """Drop the maps; they are released with the last view of them."""
+        with self._lock:
+            self._mapped = None
+
+
+def map_bytes(path: Path) -> Array:
+    """Map a file as a read-only uint8 array; CorruptArtifact if it is not a regular file, or empty."""
+    try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would block
+            raise corrupt(path, "a file", "something else")
+        with open(path, "rb") as opened:
+            return np.frombuffer(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+    except ValueError as error:
+        raise corrupt(path, "a file with content", error) from error
+    except FileNotFoundError as error:
+        raise corrupt(path, "a file", "no such file") from error
+    except NotADirectoryError as error:
+        raise corrupt(path, "a file", "a path through a file") from error
+
+
+def windows(stored: Array, width: int) -> Array:
+    """Return a view with one item per offset: the `width` bytes of a flat uint8 array that begin there."""
+    view: Array = np.ndarray((max(0, len(stored) - width + 1),), f"V{width}", stored.data, strides=(1,))
+    return view
+
+
+def runs(stored: Array, offsets: Index, width: int) -> Iterator[tuple[slice, Array]]:
+    """Yield the `width` bytes at each offset as uint8 (n, width), in pieces, with the slice of offsets."""
+    step = max(1, PIECE_BYTES // width)
+    view = windows(stored, width)
+    for low in range(0, len(offsets), step):
+        some = slice(low, min(low + step, len(offsets)))
+        yield some, view[offsets[some]].view(np.uint8).reshape(-1, width)
+
+
+@dataclass(frozen=True)
+class FieldLocations:
+    """Locations of a reader's fields: stored as in memory (`placement`), or encoded (`blocks`)."""
+
+    placement: Mapping[str, Placement] = field(default_factory=dict)
+    blocks: Sequence[Blocks] = ()
+
+
+def _closed(load_or_build: LoadOrBuild) -> FieldLocations:
+    raise ValueError("this reader is closed")
+
+
+class PlacedReader(Reader):
+    """Copies or decodes rows out of mapped files.
+
+    Parameters
+    ----------
+    schema : Schema
+        Samples and fields.
+    maps : Maps
+        The files that all locations refer to.
+    locate : callable
+        Returns the fields' locations; called once, when rows are first requested. What takes long in it
+        should go through the `LoadOrBuild` that it receives.
+    """
+
+    def __init__(self, schema: Schema, maps: Maps, locate: Callable[[LoadOrBuild], FieldLocations]) -> None:
+        super().__init__(schema)
+        self._maps = maps
+        self._locate = locate
+        self._lock = threading.Lock()
+        self._known: FieldLocations | None = None
+
+    def placement(self) -> Mapping[str, Placement]:
+        """Return the locations of the fields that are stored as in memory."""
+        return self._locations().placement
+
+    def blocks(self) -> Sequence[Blocks]:
+        """Return the locations of the fields that are stored encoded."""
+        return self._locations().blocks
+
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
+        """Return one sample: views of the files where it is stored as in memory, else new arrays."""
+        self._check_row(row)
+        rows, locations = np.array([row]), self._locations()
+        sample = {}
+        for spec in self.schema.fields:
+            place = locations.placement.get(spec.name)
+            if place is None:
+                array = np.empty((1, *spec.shape), spec.dtype)
+                self._decode(rows, {spec.name: array})
+                sample[spec.name] = convert(array[0, ...])
+            else:
+                number, offset = (int(part[0]) for part in place.locate(rows))
+                stored = self._stored(number, np.array([offset]), spec.sample_bytes)
+                array = np.frombuffer(stored, spec.dtype, spec.elements, offset)
+                sample[spec.name] = convert(array.reshape(spec.shape))
+        return {spec.name: sample[spec.name] for spec in self.schema.fields}
+
+    def close(self) -> None:
+        """Drop the maps; they are released with the last view of them."""
+        self._maps.close()
+        self._locate = _closed  # may hold views of its own
+
+    def _locations(self) -> FieldLocations:
+        with self._lock:
+            if self._known is None:
+                self._known = self._locate(self.load_or_build)
+            return self._known
+
+    def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
+        placement = self._locations().placement
+        for name in out.keys() & placement.keys():
+            self._gather(placement[name], rows, out[name])
+        self._decode(rows, {name: array for name, array in out.items() if name not in placement})
+
+    def _gather(self, place: Placement, rows: Index, target: Array) -> None:
+        """Copy one field of these rows into `target`, file by file."""
+        flat = target.reshape(len(rows), -1).view(np.uint8)
+        for number, at, offsets in _by_file(*place.locate(rows)):
+            _copy(self._stored(number, offsets, flat.shape[1]), offsets, flat, at)
+
+    def _decode(self, rows: Index, out: Mapping[str, Array]) -> None:
+        """Decode the blocks of these rows, each once, and copy the rows out of them."""
+        for blocks in self._locations().blocks:
+            targets = {name: out[name] for name in blocks.fields if name in out}
+            if targets:
+                _decode(blocks, rows, targets, self._stored_block, self.schema.samples)
+
+    def _stored(self, number: int, offsets: Index, width: int) -> Array:
+        stored = self._maps[number]
+        if int(offsets.min()) < 0 or int(offsets.max()) + width > len(stored):
+            raise corrupt(self._maps.files[number], f"{int(offsets.max()) + width} bytes", len(stored))
+        return stored
+
+    def _stored_block(self, number: int, offset: int, stored: int) -> memoryview:
+        return self._stored(number, np.array([offset]), stored)[offset : offset + stored].data
+
+
+def _by_file(file: Index, offset: Index) -> Iterator[tuple[int, Index, Index]]:
+    """Yield each file with rows in it: its number, which rows, and their offsets."""
+    for number in np.unique(file).tolist():
+        at = np.flatnonzero(file == number)
+        yield number, at, offset[at]
+
+
+def _copy(stored: Array, offsets: Index, flat: Array, at: Index) -> None:
+    """Copy a row of `flat` from each offset, into the rows `at`."""
+    width = flat.shape[1]
+    if width > WINDOW_BYTES:
+        for row, begin in zip(at.tolist(), offsets.tolist(), strict=True):
+            flat[row] = stored[begin : begin + width]
+        return
+    slots = flat.view(f"V{width}")[:, 0]
+    for some, piece in runs(stored, offsets, width):
+        slots[at[some]] = piece.view(f"V{width}")[:, 0]
+
+
+def _decode(
+    blocks: Blocks,
+    rows: Index,
+    targets: Mapping[str, Array],
+    stored: Callable[[int, int, int], memoryview],
+    samples: int,
+) -> None:
+    which = np.searchsorted(blocks.first, rows, side="right") - 1
+    for number in np.unique(which).tolist():
+        first = int(blocks.first[number])
+        stop = int(blocks.first[number + 1]) if number + 1 < len(blocks.first) else samples
+        fresh = {n: np.empty((stop - first, *a.shape[1:]), a.dtype) for n, a in targets.items()}
+        place = (int(part[number]) for part in (blocks.file, blocks.offset, blocks.stored))
+        blocks.decode(number, stored(*place), fresh)
+        at = np.flatnonzero(which == number)
+        for name, array in targets.items():
+            array[at] = fresh[name][rows[at] - first]

@@ -1,0 +1,34 @@
+"""A schema file for artifacts whose data files hold raw bytes only, so that they describe themselves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from iobench.base.errors import corrupt
+from iobench.formats import Schema
+from iobench.formats.file_kind import regular
+
+SCHEMA_FILE = "schema.json"
+
+
+def describe(path: Path, schema: Schema) -> None:
+    """Write the schema into a folder: samples, and each field's name, shape and dtype."""
+    (path / SCHEMA_FILE).write_text(_text(schema))
+
+
+def check_described(path: Path, schema: Schema) -> None:
+    """Raise CorruptArtifact if the schema in a folder differs from `schema`."""
+    file = path / SCHEMA_FILE
+    try:
+        content = regular(file).read_bytes()
+    except OSError as error:
+        raise corrupt(file, "the schema", error.strerror) from error
+    if content != _text(schema).encode():
+        raise corrupt(file, "this dataset's schema", "another")
+
+
+def _text(schema: Schema) -> str:
+    plain = {"samples": schema.samples, "fields": [asdict(field) for field in schema.fields]}
+    return json.dumps(plain) + "\n"

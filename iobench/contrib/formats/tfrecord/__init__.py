@@ -1,0 +1,169 @@
+"""Format tfrecord: files of tf.train.Example records, written and read without TensorFlow.
+
+A record is its length as u64, the length's masked crc32c, the Example, and its masked crc32c; little-endian.
+iobench writes `iobench-00000-of-00004.tfrecord`, …, with one bytes value per field, and `schema.json`,
+because bytes do not describe their dtype and shape. Existing files may hold lists of floats (stored as
+float32 in memory), lists of integers (varints, decoded on reading) and single bytes values, whose fields
+the caller names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.options import option
+from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
+from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter, rows_within
+from iobench.contrib.formats.shared.schema_file import check_described, describe
+from iobench.contrib.formats.tfrecord import example as _example
+from iobench.contrib.formats.tfrecord.crc32c import masked, masked_rows
+from iobench.contrib.formats.tfrecord.fields import fields_of, lists_of, locations_of
+from iobench.contrib.formats.tfrecord.records import CRC, HEAD, LENGTH, TAIL, TFRecords, lengths_are_right
+from iobench.formats import (
+    DTYPES,
+    Array,
+    Batch,
+    Convert,
+    Field,
+    Format,
+    Index,
+    LoadOrBuild,
+    Schema,
+    identity,
+    raw_bytes,
+)
+from iobench.formats.file_kind import regular
+
+PREFIX = "iobench-"  # of files written by iobench, which come with a schema
+MOST_BYTES = (1 << 31) - 1  # of a protocol buffer
+
+
+@dataclass(frozen=True)
+class TfRecord(Format):
+    """TFRecord files of tf.train.Example with one bytes value per field."""
+
+    name: ClassVar[str] = "tfrecord"
+    summary: ClassVar[str] = "TFRecord files of tf.train.Example, without TensorFlow"
+    library: ClassVar[str] = "crc32c"
+    modules: ClassVar[tuple[str, ...]] = ("crc32c",)
+    extra: ClassVar[str] = "tfrecord"
+    dtypes: ClassVar[frozenset[str]] = frozenset(DTYPES)
+
+    shard_bytes: int = option(64 << 20, "maximum bytes per file", minimum=1, unit="bytes")
+
+    def check_schema(self, schema: Schema) -> None:
+        """Raise UnsupportedSchema also for samples that are too large for a protocol buffer."""
+        super().check_schema(schema)
+        size = sum(
+            len(p) if isinstance(p, bytes) else p.sample_bytes for p in _example.encoded(schema.fields)
+        )
+        self._refuse_large(schema, size, MOST_BYTES, "a protocol buffer")
+
+    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
+        """Write the files and the schema."""
+        path.mkdir()
+        _TFRecordWriter(path, schema, self.shard_bytes).write(batches)
+        describe(path, schema)
+
+    def open(self, path: Path, schema: Schema, random: bool = False) -> TfRecordReader:
+        """Return a reader, which scans the records when rows are first read."""
+        files = _files(path)
+        if files[0].name.startswith(PREFIX):
+            check_described(path, schema)
+        return TfRecordReader(schema, Maps(files))
+
+    def size_bound(self, schema: Schema) -> int:
+        """Return the bytes of the records and of the schema file."""
+        record = _TFRecordWriter(Path(), schema, self.shard_bytes).record.pattern
+        shards = -(-schema.samples // rows_within(self.shard_bytes, len(record)))
+        return schema.samples * len(record) + shards * 4096 + (1 << 20)
+
+    def sniff(self, path: Path) -> bool:
+        """Return True for a file, or a folder of files, that begin with a length and its checksum."""
+        try:
+            with open(regular(_files(path)[0]), "rb") as file:
+                head = file.read(HEAD)
+        except (CorruptArtifact, OSError):
+            return False
+        return len(head) == HEAD and bool(lengths_are_right(np.frombuffer(head, np.uint8)[None])[0])
+
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
+        """Return the schema of the first record, or that of `fields`; checks all other records."""
+        maps = Maps(_files(path))
+        try:
+            records = TFRecords.of(maps)
+            schema = Schema(len(records.file), tuple(fields) or fields_of(path, records))
+            lists_of(records, schema)
+            return schema
+        finally:
+            maps.close()
+
+
+def _files(path: Path) -> list[Path]:
+    """Return a single file, or the record files of a folder in the order of their names."""
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if ".tfrec" in file.name)
+        if not files:
+            raise corrupt(path, "a folder of .tfrecord files", "none")
+        return files
+    if not path.is_file():
+        raise corrupt(path, "TFRecord files", "no such folder")
+    return [path]
+
+
+class _TFRecordWriter(ShardWriter):
+    """Writer of records that differ only in the fields' bytes and the checksum."""
+
+    def __init__(self, path: Path, schema: Schema, shard_bytes: int) -> None:
+        self._path = path
+        parts = _example.encoded(schema.fields)
+        size = LENGTH.pack(sum(len(p) if isinstance(p, bytes) else p.sample_bytes for p in parts))
+        crc = masked_rows(np.frombuffer(size, np.uint8)[None]).tobytes()
+        record = RecordTemplate.of([size + crc, *parts, bytes(TAIL)])
+        super().__init__(schema, record, rows_within(shard_bytes, len(record.pattern)))
+
+    def path_of(self, number: int) -> Path:
+        return self._path / f"{PREFIX}{number:05d}-of-{self.shards:05d}.tfrecord"
+
+    def stamp(self, table: Array, first: int) -> None:
+        from crc32c import crc32c
+
+        data, width = raw_bytes(table), table.shape[1]
+        for row in range(len(table)):
+            end = (row + 1) * width - TAIL
+            CRC.pack_into(data, end, masked(crc32c(data[row * width + HEAD : end])))
+
+
+class TfRecordReader(PlacedReader):
+    """Verifies the checksum of every record that it reads, as TensorFlow does."""
+
+    def __init__(self, schema: Schema, maps: Maps) -> None:
+        super().__init__(schema, maps, self._locate)
+        self._records: TFRecords | None = None
+
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
+        """Return one sample after its record's checksum was verified."""
+        sample = super().sample(row, convert)
+        self._verify(np.array([row]))
+        return sample
+
+    def _locate(self, load_or_build: LoadOrBuild) -> FieldLocations:
+        lists = load_or_build("records", lambda: TFRecords.of(self._maps).lists())
+        self._records = records = TFRecords(self._maps, lists["file"], lists["offset"], lists["length"])
+        return locations_of(
+            records, self.schema, load_or_build("features", lambda: lists_of(records, self.schema))
+        )
+
+    def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
+        super()._read_rows(rows, out)
+        self._verify(rows)
+
+    def _verify(self, rows: Index) -> None:
+        if self._records is not None:
+            self._records.verify(rows)

@@ -1,0 +1,177 @@
+"""Features of tf.train.Example records as fields: dtypes, shapes and locations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.contrib.formats.shared.external import FIXED, as_options, not_fixed
+from iobench.contrib.formats.shared.placed_reader import FieldLocations, runs
+from iobench.contrib.formats.tfrecord import example as _example
+from iobench.contrib.formats.tfrecord.example import BYTES, FLOATS, INTS, ExampleLayout, Span
+from iobench.contrib.formats.tfrecord.records import TFRecords
+from iobench.formats import Array, Blocks, Decode, Field, Index, Listed, Placement, Schema, fields_by_name
+
+AT_ONCE, LAYOUTS = 4096, 16  # records compared together, and layouts tried among them
+
+
+def fields_of(path: Path, records: TFRecords) -> tuple[Field, ...]:
+    """Return the fields of the first record's features.
+
+    Raises
+    ------
+    CorruptArtifact
+        Kind ``fields-needed``: a feature of bytes does not state its dtype and shape. ``name-clash``.
+    """
+    layout = records.layout(0)
+    names = fields_by_name(path, sorted(layout.spans))
+    if unknown := [key for key in names.values() if layout.spans[key].kind == BYTES]:
+        known = [_field(records, n, layout.spans[key]) for n, key in names.items() if key not in unknown]
+        typed = [as_options(known)] if known else []
+        typed += [f"--field '{name}=DTYPE[SHAPE]'" for name, key in names.items() if key in unknown]
+        raise CorruptArtifact(
+            f"bytes of {', '.join(unknown)} do not describe dtype and shape",
+            kind="fields-needed",
+            path=path,
+            hint=f"name the fields to read: {' '.join(typed)}",
+        )
+    return tuple(_field(records, name, layout.spans[key]) for name, key in names.items())
+
+
+def _field(records: TFRecords, name: str, span: Span) -> Field:
+    """Return the field of a list of floats or integers in the first record; one value is a scalar."""
+    stored = np.frombuffer(records.data(0)[span.begin : span.end], np.uint8)
+    count = len(stored) // 4 if span.kind == FLOATS else int(_example.counts(stored[None])[0])
+    if not count:
+        raise not_fixed(records.path(0), f"feature {name}", "an empty list in the first record")
+    return Field(name, () if count == 1 else (count,), "float32" if span.kind == FLOATS else "int64")
+
+
+def locations_of(records: TFRecords, schema: Schema, lists: Mapping[str, Array]) -> FieldLocations:
+    """Return the locations of the fields, from the arrays of `lists_of`."""
+    files, rows = records.maps.files, np.arange(schema.samples)
+    placement: dict[str, Placement] = {}
+    blocks = []
+    for number, field in enumerate(schema.fields):
+        begin, size = lists[f"begin_{number}"], lists.get(f"size_{number}")
+        if size is None:
+            placement[field.name] = Listed(files, records.file, begin)
+        else:
+            decode = _decoder(records, field.name)
+            blocks.append(Blocks((field.name,), files, rows, records.file, begin, size, decode))
+    return FieldLocations(placement, blocks)
+
+
+def lists_of(records: TFRecords, schema: Schema) -> dict[str, Array]:
+    """Return int64 arrays per field number: each record's value offset, and bytes of packed integers.
+
+    Raises
+    ------
+    CorruptArtifact
+        The records do not match `schema`; kind ``fields-differ`` if a feature has another dtype, and
+        ``unequal-shapes`` if it has another length.
+    """
+    folder = records.maps.files[0].parent
+    if len(records.file) != schema.samples:
+        raise corrupt(folder, f"{schema.samples} records", len(records.file))
+    names = fields_by_name(folder, sorted(records.layout(0).spans))
+    if missing := [field.name for field in schema.fields if field.name not in names]:
+        raise corrupt(folder, f"features {', '.join(missing)}", ", ".join(names) or "none")
+    kinds, begin, size = _spans(records, [names[field.name] for field in schema.fields])
+    lists: dict[str, Array] = {}
+    for number, field in enumerate(schema.fields):
+        stored = {FLOATS: "float32", INTS: "int64"}.get(kinds[number], field.dtype)
+        if field.dtype != stored:
+            raise CorruptArtifact(
+                f"feature {field.name} has another dtype",
+                kind="fields-differ",
+                path=records.path(0),
+                expected=field.dtype,
+                found=stored,
+            )
+        lists[f"begin_{number}"] = begin[number]
+        if kinds[number] == INTS:
+            lists[f"size_{number}"] = size[number]
+            counts = _counts(records, begin[number], size[number])
+            _refuse_others(records, field, counts, field.elements, "numbers")
+        else:
+            _refuse_others(records, field, size[number], field.sample_bytes, "bytes")
+    return lists
+
+
+def _spans(records: TFRecords, keys: Sequence[str]) -> tuple[list[int], Array, Array]:
+    """Return the kind of each feature, and offsets and bytes of its values, int64 (features, records).
+
+    Parses one record and compares many others with it at once: records whose bytes between the values are
+    equal have the same layout. This avoids parsing each record.
+    """
+    count = len(records.file)
+    kinds = [records.layout(0).spans[key].kind for key in keys]
+    begin, size = np.empty((len(keys), count), np.int64), np.empty((len(keys), count), np.int64)
+    for low in range(0, count, AT_ONCE):
+        left, tried = np.arange(low, min(low + AT_ONCE, count)), 0
+        while left.size:
+            row, tried = int(left[0]), tried + 1
+            layout = records.layout(row)
+            alike = _alike(records, left, row, layout) if tried <= LAYOUTS else left == row
+            for number, key in enumerate(keys):
+                span = layout.spans.get(key)
+                if span is None or span.kind != kinds[number]:
+                    actual = "none" if span is None else "values of another type"
+                    raise corrupt(records.path(row), f"feature {key} in record {row}", actual)
+                begin[number, left[alike]] = records.offset[left[alike]] + span.begin
+                size[number, left[alike]] = span.end - span.begin
+            left = left[~alike]
+    return kinds, begin, size
+
+
+def _alike(records: TFRecords, rows: Index, row: int, layout: ExampleLayout) -> Array:
+    """Return a mask of the records that equal record `row` in all bytes between the values."""
+    alike: Array = (records.length[rows] == layout.size) & (records.file[rows] == records.file[row])
+    data, stored = np.frombuffer(records.data(row), np.uint8), records.maps[int(records.file[row])]
+    for low, high in layout.between:
+        at = np.flatnonzero(alike)
+        for some, piece in runs(stored, records.offset[rows[at]] + low, high - low):
+            alike[at[some]] = (piece == data[low:high]).all(1)
+    return alike
+
+
+def _counts(records: TFRecords, begin: Index, size: Index) -> Index:
+    """Return the number of packed integers in each record."""
+    counts = np.zeros(len(size), np.int64)
+    for number in np.unique(records.file).tolist():
+        for width in np.unique(size[records.file == number]).tolist():
+            rows = np.flatnonzero((records.file == number) & (size == width))
+            for some, packed in runs(records.maps[number], begin[rows], max(1, width)):
+                counts[rows[some]] = _example.counts(packed) if width else 0
+    return counts
+
+
+def _decoder(records: TFRecords, name: str) -> Decode:
+    """Return the decoder of packed integers, one record per block."""
+
+    def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
+        target = out[name]
+        try:
+            target[...] = _example.unpacked(stored).reshape(target.shape)
+        except ValueError as error:
+            raise corrupt(records.path(number), f"{name} of record {number}", error) from error
+
+    return decode
+
+
+def _refuse_others(records: TFRecords, field: Field, counts: Index, expected: int, unit: str) -> None:
+    """Raise CorruptArtifact (``unequal-shapes``) if a record's value of a field has another length."""
+    if (wrong := np.flatnonzero(counts != expected)).size:
+        row = int(wrong[0])
+        raise CorruptArtifact(
+            f"{field.name} of record {row} has another length",
+            kind="unequal-shapes",
+            path=records.path(row),
+            expected=f"{expected} {unit} for {field.dtype} {field.shape}",
+            found=f"{counts[row]} {unit}",
+            hint=FIXED,
+        )

@@ -1,0 +1,119 @@
+"""Records of TFRecord files: their offsets, lengths and checksums."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.contrib.formats.shared.placed_reader import Maps, runs
+from iobench.contrib.formats.tfrecord import example as _example
+from iobench.contrib.formats.tfrecord.crc32c import masked, masked_rows
+from iobench.contrib.formats.tfrecord.example import BadExample, ExampleLayout
+from iobench.formats import Array, Index
+
+LENGTH = struct.Struct("<Q")
+CRC = struct.Struct("<I")
+HEAD, TAIL = LENGTH.size + CRC.size, CRC.size
+GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class TFRecords:
+    """File number, data offset and data length of each record, in the order of the files."""
+
+    maps: Maps
+    file: Index
+    offset: Index
+    length: Index
+
+    @classmethod
+    def of(cls, maps: Maps) -> TFRecords:
+        """Scan the records.
+
+        Raises
+        ------
+        CorruptArtifact
+            Kind ``truncated``, ``compressed`` or ``wrong-checksum`` (of a length).
+        """
+        file, offset, length = array("q"), array("q"), array("q")
+        for number, path in enumerate(maps.files):
+            before = len(offset)
+            _walk(maps[number], path, offset, length)
+            file.extend([number] * (len(offset) - before))
+        arrays = (np.frombuffer(part, np.int64) for part in (file, offset, length))
+        return cls(maps, *arrays)
+
+    def lists(self) -> dict[str, Array]:
+        """Return the arrays of an index cache."""
+        return {"file": self.file, "offset": self.offset, "length": self.length}
+
+    def data(self, row: int) -> memoryview:
+        """Return the data of a record."""
+        begin = int(self.offset[row])
+        return self.maps[int(self.file[row])][begin : begin + int(self.length[row])].data
+
+    def layout(self, row: int) -> ExampleLayout:
+        """Return the layout of a record; CorruptArtifact if it is not an Example."""
+        try:
+            return _example.layout_of(self.data(row))
+        except BadExample as error:
+            raise corrupt(self.path(row), f"record {row} as a tf.train.Example", error) from error
+
+    def path(self, row: int) -> Path:
+        """Return the file of a record."""
+        return self.maps.files[int(self.file[row])]
+
+    def verify(self, rows: Index) -> None:
+        """Raise CorruptArtifact (``wrong-checksum``) if the data of a record do not match its checksum."""
+        from crc32c import crc32c
+
+        for row in np.unique(rows).tolist():
+            data, end = self.data(row), int(self.offset[row] + self.length[row])
+            (expected,) = CRC.unpack(self.maps[int(self.file[row])][end : end + TAIL].tobytes())
+            if (actual := masked(crc32c(data))) != expected:
+                raise corrupt(
+                    self.path(row),
+                    f"checksum {expected:08x} of record {row}",
+                    f"{actual:08x}",
+                    kind="wrong-checksum",
+                )
+
+
+def _walk(stored: Array, path: Path, offset: array[int], length: array[int]) -> None:
+    data, place, first = stored.data, 0, len(offset)
+    while place < len(data):
+        left = len(data) - place
+        size = LENGTH.unpack_from(data, place)[0] if left >= HEAD + TAIL else left
+        if size > left - HEAD - TAIL:
+            if place == 0 and data[: len(GZIP)] == GZIP:
+                raise CorruptArtifact(
+                    "the file is compressed",
+                    kind="compressed",
+                    path=path,
+                    hint="write its records without compression",
+                )
+            raise corrupt(path, f"a record of {size} bytes at byte {place}", f"{left} bytes", "truncated")
+        offset.append(place + HEAD)
+        length.append(size)
+        place += HEAD + size + TAIL
+    begins = np.array(offset[first:], np.int64) - HEAD
+    for some, heads in runs(stored, begins, HEAD):
+        if (wrong := np.flatnonzero(~lengths_are_right(heads))).size:
+            raise corrupt(
+                path,
+                f"the length of a record at byte {begins[some][wrong[0]]}",
+                "another checksum",
+                kind="wrong-checksum",
+            )
+
+
+def lengths_are_right(heads: Array) -> Array:
+    """Return a mask of the record heads, uint8 (records, 12), whose length matches its checksum."""
+    expected = np.ascontiguousarray(heads[:, LENGTH.size :]).view("<u4")[:, 0]
+    right: Array = masked_rows(heads[:, : LENGTH.size]) == expected
+    return right

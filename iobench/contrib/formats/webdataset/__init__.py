@@ -1,0 +1,147 @@
+"""Format webdataset: tar shards; a sample's files are consecutive and have one name up to the first dot.
+
+iobench writes `000000.tar`, …; field x of sample 12 is the file `000000012.x.npy` in one of them. Existing
+data are one archive, or a folder of them, whose samples all have the same files: `.npy` arrays of one shape,
+`.png`, `.jpg` and `.jpeg` images of one size, which are decoded when they are read, `.cls` and other integers
+as text, and files of raw bytes whose fields the caller names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt
+from iobench.base.options import option
+from iobench.contrib.formats.shared.placed_reader import Maps, PlacedReader
+from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter, rows_within
+from iobench.contrib.formats.webdataset.tar import BLOCK, DIGIT, END, TarHeaders, is_tar
+from iobench.contrib.formats.webdataset.tar_columns import columns_of
+from iobench.contrib.formats.webdataset.tar_fields import check_fields, fields_of, lists_of, locations_of
+from iobench.formats import Array, Batch, Field, Format, Schema, fields_by_name
+from iobench.formats.file_kind import regular
+from iobench.formats.npy_header import header_of
+
+DIGITS = 9  # of a sample's number, as in WebDataset's own examples
+
+
+@dataclass(frozen=True)
+class WebDataset(Format):
+    """Tar shards of .npy files, one file per field and sample."""
+
+    name: ClassVar[str] = "webdataset"
+    summary: ClassVar[str] = "tar shards, one .npy file per field and sample"
+    library: ClassVar[str] = "numpy"
+
+    shard_bytes: int = option(64 << 20, "maximum bytes per shard", minimum=1, unit="bytes")
+
+    def check_schema(self, schema: Schema) -> None:
+        """Raise UnsupportedSchema also for names that differ only in case, because webdataset lowers them."""
+        super().check_schema(schema)
+        names: dict[str, str] = {}
+        for field in schema.fields:
+            if (other := names.setdefault(field.name.lower(), field.name)) != field.name:
+                raise UnsupportedSchema(
+                    f"format {self.name} cannot hold both {other} and {field.name}",
+                    kind="name-clash",
+                    expected="names that differ in more than case",
+                    hint="rename one of the fields",
+                )
+
+    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
+        """Write the shards."""
+        writer = _TarWriter(path, schema, self.shard_bytes)
+        path.mkdir()
+        writer.write(batches)
+
+    def open(self, path: Path, schema: Schema, random: bool = False) -> PlacedReader:
+        """Return a reader, which scans the shards' headers when rows are first read."""
+        maps = Maps(_shards(path))
+        return PlacedReader(
+            schema,
+            maps,
+            lambda load_or_build: locations_of(
+                maps, schema, load_or_build("members", lambda: lists_of(maps, schema))
+            ),
+        )
+
+    def size_bound(self, schema: Schema) -> int:
+        """Return the bytes of the records plus two empty blocks per shard."""
+        record = len(_TarWriter(Path(), schema, self.shard_bytes).record.pattern)
+        shards = -(-schema.samples // rows_within(self.shard_bytes, record))
+        return schema.samples * record + shards * (len(END) + 4096) + (1 << 20)
+
+    def sniff(self, path: Path) -> bool:
+        """Return True for an archive, or a folder with archives, named .tar."""
+        try:
+            first = _shards(path)[0]
+            with open(regular(first), "rb") as file:
+                return first.suffix == ".tar" and is_tar(file.read(BLOCK))
+        except (CorruptArtifact, OSError):
+            return False
+
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
+        """Return the schema of the files that all samples have, or that of `fields`."""
+        maps = Maps(_shards(path))
+        try:
+            samples, columns = columns_of(maps)
+            fields_by_name(path, (suffix.removesuffix(".npy") for suffix in columns))
+            check_fields(columns, maps, fields)
+            schema = Schema(samples, tuple(fields) or fields_of(columns, maps))
+            lists_of(maps, schema, thorough=True)
+            return schema
+        finally:
+            maps.close()
+
+
+def _shards(path: Path) -> list[Path]:
+    """Return a single archive, or the archives of a folder in the order of their names."""
+    if path.is_dir():
+        shards = sorted(file for file in path.iterdir() if file.suffix == ".tar")
+        if not shards:
+            packed = next((f for f in path.iterdir() if ".tar." in f.name or f.suffix == ".tgz"), None)
+            if packed is not None:
+                raise CorruptArtifact(
+                    "the archive is compressed",
+                    kind="compressed",
+                    path=packed,
+                    hint="decompress it to a plain .tar",
+                )
+            raise corrupt(path, "a folder of .tar shards", "none")
+        return shards
+    if not path.is_file():
+        raise corrupt(path, "tar shards", "no such folder")
+    return [path]
+
+
+class _TarWriter(ShardWriter):
+    """Writer of shards: per field a tar header, a .npy header, the array and zeros up to a whole block."""
+
+    def __init__(self, path: Path, schema: Schema, shard_bytes: int) -> None:
+        self._path, at = path, 0
+        self._headers: list[tuple[int, TarHeaders]] = []
+        parts: list[bytes | Field] = []
+        digits = DIGIT.decode() * max(DIGITS, len(str(schema.samples - 1)))
+        for field in schema.fields:
+            npy = header_of(field)
+            size = len(npy) + field.sample_bytes
+            header = TarHeaders(f"{digits}.{field.name}.npy", size)
+            self._headers.append((at, header))
+            parts += [header.blocks, npy, field, bytes(-size % BLOCK)]
+            at += len(header.blocks) + size + -size % BLOCK
+        record = RecordTemplate.of(parts)
+        super().__init__(schema, record, rows_within(shard_bytes, at))
+
+    def path_of(self, number: int) -> Path:
+        return self._path / f"{number:06d}.tar"
+
+    def stamp(self, table: Array, first: int) -> None:
+        for begin, header in self._headers:
+            header.number(table, begin, np.arange(first, first + len(table)))
+
+    def end(self, number: int) -> bytes:
+        return END

@@ -1,0 +1,111 @@
+"""Format zarr: a Zarr 3 group with one array per field, chunked along the samples.
+
+Each chunk is one file, or several chunks form a shard with an index at its end. Groups and arrays of
+version 2 can be read as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from iobench.base.finding import Finding
+from iobench.base.options import option
+from iobench.contrib.formats.shared.rebatch import fill_arrays
+from iobench.formats import Batch, Field, Format, Schema
+
+if TYPE_CHECKING:
+    from iobench.contrib.formats.zarr.reader import ZarrReader
+
+METADATA = ("zarr.json", ".zgroup", ".zarray")
+OURS = "iobench"  # attribute of groups that iobench wrote, in which every chunk is stored
+
+
+@dataclass(frozen=True)
+class Zarr(Format):
+    """A Zarr group with one array per field."""
+
+    name: ClassVar[str] = "zarr"
+    summary: ClassVar[str] = "a Zarr 3 group, one array per field, chunks as files or in shards"
+    library: ClassVar[str] = "zarr"
+    modules: ClassVar[tuple[str, ...]] = ("zarr",)
+    extra: ClassVar[str] = "zarr"
+    survives_unlink: ClassVar[bool] = False
+
+    chunk_bytes: int = option(1 << 20, "bytes per chunk of whole samples", minimum=1)
+    shard_bytes: int = option(0, "bytes per shard of whole chunks; 0 stores one file per chunk", minimum=0)
+    codec: str | None = option(None, "compression of chunks", choices=(None, "zstd", "blosc"))
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Zarr, and numcodecs, which decompresses the chunks."""
+        return (self.library, "numcodecs")
+
+    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
+        """Write the group, one whole chunk or shard at a time."""
+        import zarr
+
+        group = zarr.open_group(path, mode="w", zarr_format=3, attributes={OURS: 1})
+        arrays, rows = dict[str, Any](), dict[str, int]()
+        for f in schema.fields:
+            chunk, shard = self._rows(f, schema.samples)
+            arrays[f.name] = group.create_array(
+                f.name,
+                shape=(schema.samples, *f.shape),
+                dtype=f.dtype,
+                chunks=(chunk, *f.shape),
+                shards=(shard, *f.shape) if self.shard_bytes else None,
+                compressors=_compressor(self.codec),
+                config={"write_empty_chunks": True, "order": "C"},  # so that a missing chunk is damage
+            )
+            rows[f.name] = shard
+        fill_arrays(arrays, rows, batches)
+
+    def open(self, path: Path, schema: Schema, random: bool = False) -> ZarrReader:
+        """Check the metadata, and the files of all chunks that `write` stored, and return a reader."""
+        from iobench.contrib.formats.zarr.reader import ZarrReader
+
+        return ZarrReader(path, schema)
+
+    def sniff(self, path: Path) -> bool:
+        """Return True for a folder with Zarr metadata."""
+        return any((path / name).is_file() for name in METADATA)
+
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
+        """Return the schema of an array, or of all arrays in a group and its subgroups."""
+        from iobench.contrib.formats.zarr.reader import infer_schema_of
+
+        return infer_schema_of(path, fields)
+
+    def notes(self, path: Path, schema: Schema) -> list[Finding]:
+        """Report the chunks that are not stored, which may be intended or a loss."""
+        from iobench.contrib.formats.zarr.reader import not_stored
+
+        return not_stored(path, schema)
+
+    def size_bound(self, schema: Schema) -> int:
+        """Return logical bytes, a whole last shard and chunk per field, and the overhead of chunks."""
+        bound = super().size_bound(schema)
+        for field in schema.fields:
+            chunk, shard = self._rows(field, schema.samples)
+            chunks = schema.samples // chunk + 1 + shard // chunk
+            # a file's last block, its folder, an index entry, a codec's overhead on noise
+            bound += shard * field.sample_bytes + (64 << 10)
+            bound += chunks * (64 + chunk * field.sample_bytes // 200) + (schema.samples // shard + 1) * 8192
+        return bound
+
+    def _rows(self, field: Field, samples: int) -> tuple[int, int]:
+        """Return the samples per chunk and per shard; without shards, the former twice."""
+        chunk = min(samples, max(1, self.chunk_bytes // field.sample_bytes))
+        chunks = min(-(-samples // chunk), max(1, self.shard_bytes // (chunk * field.sample_bytes)))
+        return chunk, chunk * chunks
+
+
+def _compressor(codec: str | None) -> Any:
+    from zarr.codecs import BloscCodec, ZstdCodec
+
+    if codec == "zstd":
+        return ZstdCodec(level=1)
+    return BloscCodec(cname="lz4", clevel=5) if codec == "blosc" else None

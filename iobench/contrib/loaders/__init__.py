@@ -1,0 +1,1 @@
+"""Loaders of other projects: a module each."""

@@ -1,0 +1,199 @@
+"""NVIDIA DALI: a pipeline with an external source of whole batches, which copies them to the GPU.
+
+This is what DALI's documentation recommends for data without a DALI reader: `fn.external_source` with a
+callback that returns a batch and is called ahead of the pipeline, with workers in processes of its own
+(`parallel`). On a GPU the pipeline copies (`.gpu()`), and its outputs are used in place on the consumer's
+stream, as in DALI's plugin for PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import numpy as np
+
+from iobench.base.errors import InvalidSettings
+from iobench.base.options import option
+from iobench.dataset.manifest import Opener
+from iobench.formats import Array, Reader, Rows
+from iobench.loading.loaders import CopyingLoader, Epochs, Job
+from iobench.loading.loaders.workers import MAX_PREFETCH, MAX_WORKERS
+from iobench.loading.order import LIMITS
+from iobench.loading.tensors import tensor_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from iobench.loading.host_to_device import HostBatch
+
+Self = TypeVar("Self", bound="Dali")
+CPU, GPU = "cpu", "gpu"
+# dtypes that DALI or torch lacks are passed as words of the same or half the size
+AS_WORDS = {"bfloat16": "int16", "uint64": "int64", "complex64": "int64", "complex128": "float64"}
+GPUS = ("cuda",)  # torch devices that DALI's GPU pipelines run on
+
+
+@dataclass(frozen=True)
+class Dali(CopyingLoader):
+    """A map-style loader: a pipeline for given rows."""
+
+    name: ClassVar[str] = "dali"
+    summary: ClassVar[str] = "NVIDIA DALI: a pipeline to CPU or GPU, with an external source of whole batches"
+    library: ClassVar[str] = "nvidia-dali-cuda120"
+    recommended_options: ClassVar[str] = "num_workers={cores}"
+    modules: ClassVar[tuple[str, ...]] = ("nvidia.dali",)
+    extra: ClassVar[str] = "dali"
+    isolated: ClassVar[bool] = True
+
+    threads: int | None = option(
+        None, "threads of the pipeline; by default 2", minimum=1, maximum=LIMITS["threads"][1]
+    )
+    prefetch: int | None = option(
+        None, "batches to read ahead; by default DALI's 2", minimum=1, maximum=MAX_PREFETCH
+    )
+    num_workers: int = option(0, "worker processes that read for the source", minimum=0, maximum=MAX_WORKERS)
+    pipeline: str | None = option(
+        None,
+        "gpu: the pipeline copies batches to the GPU; cpu: it does not; by default gpu for a CUDA device",
+        choices=(None, CPU, GPU),
+    )
+
+    def on(self: Self, device: str) -> Self:
+        """Return it with the pipeline resolved; InvalidSettings if the device does not allow it."""
+        on_gpu = device.startswith(GPUS)
+        pipeline = self.pipeline or (GPU if on_gpu else CPU)
+        if pipeline == CPU:
+            return replace(super().on(device), pipeline=CPU)
+        if not on_gpu:
+            raise InvalidSettings(
+                f"{self.variant}: a GPU pipeline",
+                kind="needs-cuda",
+                expected="a CUDA device",
+                found=f"device {device}",
+            )
+        if self.pin_memory or self.non_blocking:
+            raise InvalidSettings(
+                f"{self.variant}: a GPU pipeline makes its own copies",
+                kind="conflicting-options",
+                hint="give pin_memory and non_blocking with pipeline=cpu only",
+            )
+        changes: dict[str, Any] = {"pipeline": GPU, "pin_memory": False, "non_blocking": False}
+        return replace(self, **changes)
+
+    @property
+    def workers(self) -> int:
+        """The option `num_workers`."""
+        return self.num_workers
+
+    def open(self, job: Job) -> Epochs:
+        """Open the artifact; each process that reads opens its own reader."""
+        return DaliEpochs(self, job)
+
+
+class DaliSource:
+    """An epoch's batches by number; each process opens the artifact itself."""
+
+    def __init__(self, opener: Opener, batches: Sequence[Rows]) -> None:
+        self._opener, self._batches = opener, batches
+        self._reader: Reader | None = None
+
+    def __call__(self, info: Any) -> tuple[Any, ...]:
+        """Return the fields of a batch; StopIteration after the last one."""
+        if info.iteration >= len(self._batches):
+            raise StopIteration
+        if self._reader is None:
+            self._reader = self._opener()
+        batch = self._reader.batch(self._batches[info.iteration])
+        return tuple(map(_words, batch.values()))
+
+    def close(self) -> None:
+        """Close this process's reader."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+def _words(array: Array) -> Array:
+    """Return an array with a dtype that DALI has: other dtypes become words along one more axis."""
+    word = AS_WORDS.get(array.dtype.name)
+    return array if word is None else array[..., None].view(word)
+
+
+class DaliEpochs(Epochs):
+    """A new pipeline for each epoch, since its rows differ."""
+
+    def __init__(self, loader: Dali, job: Job) -> None:
+        super().__init__(loader, job)
+        import torch
+
+        from iobench.host.device import Accelerator, device_of
+
+        self._settings = loader
+        device = device_of(torch.device(job.device))
+        self._gpu = device if isinstance(device, Accelerator) and loader.pipeline == GPU else None
+        with job.opener():  # reports missing files before the first epoch
+            pass
+
+    @property
+    def prefetches(self) -> bool:
+        """True if there are workers; otherwise the source is called in this thread."""
+        return self._settings.num_workers > 0
+
+    def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
+        source = DaliSource(self.opener, request)
+        pipeline = self._pipeline(source)
+        try:
+            for _ in request:
+                batch = self._typed(self._outputs(pipeline))
+                yield batch if self._gpu is not None else self.pinned(batch)
+        finally:
+            del pipeline
+            source.close()
+
+    def _outputs(self, pipeline: Any) -> list[torch.Tensor]:
+        """Return the next batch's fields: copies of the pipeline's host buffers, or its memory on the GPU."""
+        from torch.utils.dlpack import from_dlpack
+
+        if self._gpu is None:
+            return [tensor_of(np.array(output.as_array())) for output in pipeline.run()]
+        outputs = pipeline.run(self._gpu.current_stream())
+        with self._gpu.current():
+            return [from_dlpack(output.as_tensor()) for output in outputs]
+
+    def _typed(self, outputs: list[torch.Tensor]) -> HostBatch:
+        """Return the fields by name, with the schema's dtypes."""
+        import torch
+
+        both = zip(self.opener.schema.fields, outputs, strict=True)
+        return {
+            field.name: one.view(getattr(torch, field.dtype)).squeeze(-1) if field.dtype in AS_WORDS else one
+            for field, one in both
+        }
+
+    def _pipeline(self, source: DaliSource) -> Any:
+        from nvidia.dali import Pipeline, fn
+
+        settings, fields = self._settings, self.opener.schema.fields
+        pipeline = Pipeline(
+            batch_size=self.job.order.batch_size,
+            num_threads=settings.threads or 2,
+            device_id=None if self._gpu is None else self._gpu.torch.index,
+            prefetch_queue_depth=settings.prefetch or 2,
+            py_num_workers=max(1, settings.num_workers),
+        )
+        with pipeline:
+            outputs = fn.external_source(
+                source,
+                num_outputs=len(fields),
+                batch=True,
+                batch_info=True,
+                parallel=settings.num_workers > 0,
+            )
+            pipeline.set_outputs(*outputs if self._gpu is None else (output.gpu() for output in outputs))
+        pipeline.build()
+        return pipeline
+
+    def close(self) -> None:
+        """Do nothing: readers and workers ended with their epoch."""

@@ -1,0 +1,146 @@
+"""Grain (PyGrain): a MapDataset over a random-access source, shuffled by Grain itself.
+
+This follows Grain's documentation: `MapDataset.source(…).shuffle(seed=…).batch(…)`, read as an IterDataset
+by threads, and with workers by processes, each of which reads every n-th batch.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from iobench.base.options import option
+from iobench.dataset.manifest import Opener
+from iobench.formats import Reader
+from iobench.loading.loaders import CopyingLoader, Epochs, Job
+from iobench.loading.loaders.workers import MAX_PREFETCH, MAX_WORKERS
+from iobench.loading.order import LIMITS
+from iobench.loading.tensors import tensors_of
+
+if TYPE_CHECKING:
+    from iobench.loading.host_to_device import HostBatch
+
+THREADS, ENDING_S = "grain-prefetch", 10.0
+
+
+@dataclass(frozen=True)
+class Grain(CopyingLoader):
+    """An iterable-style loader: Grain samples, batches and prefetches."""
+
+    name: ClassVar[str] = "grain"
+    summary: ClassVar[str] = (
+        "Grain: a MapDataset, shuffled and batched by Grain, read by threads or processes"
+    )
+    library: ClassVar[str] = "grain"
+    recommended_options: ClassVar[str] = "num_workers={cores}"
+    modules: ClassVar[tuple[str, ...]] = ("grain",)
+    extra: ClassVar[str] = "grain"
+    orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
+    iterable_style: ClassVar[bool] = True
+    isolated: ClassVar[bool] = True
+
+    threads: int | None = option(
+        None,
+        "reading threads in each process; by default Grain's 16",
+        minimum=0,
+        maximum=LIMITS["threads"][1],
+    )
+    prefetch: int | None = option(
+        None, "batches that the threads read ahead; by default Grain's 500", minimum=0, maximum=MAX_PREFETCH
+    )
+    num_workers: int = option(
+        0, "worker processes, started by spawn each epoch", minimum=0, maximum=MAX_WORKERS
+    )
+
+    @property
+    def workers(self) -> int:
+        """The option `num_workers`."""
+        return self.num_workers
+
+    def open(self, job: Job) -> Epochs:
+        """Build the source; each process that reads opens its own reader."""
+        return GrainEpochs(self, job)
+
+
+class GrainSource:
+    """A random-access data source, in Grain's terms; each process opens the artifact itself."""
+
+    def __init__(self, opener: Opener) -> None:
+        self._opener = opener
+        self._reader: Reader | None = None
+
+    def open(self) -> Reader:
+        """Return this process's reader, opened on the first call."""
+        if self._reader is None:
+            self._reader = self._opener()
+        return self._reader
+
+    def __len__(self) -> int:
+        return self._opener.schema.samples
+
+    def __getitem__(self, row: int) -> dict[str, Any]:
+        return (self._reader or self.open()).sample(row)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_opener": self._opener, "_reader": None}
+
+    def close(self) -> None:
+        """Close this process's reader."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+class GrainEpochs(Epochs):
+    """A new dataset for each epoch, shuffled with another seed."""
+
+    def __init__(self, loader: Grain, job: Job) -> None:
+        super().__init__(loader, job)
+        self._settings = loader
+        self._source = GrainSource(job.opener)
+        if not loader.num_workers:
+            self._source.open()
+        logging.getLogger("absl").setLevel(logging.ERROR)  # it logs every process that ends
+
+    @property
+    def prefetches(self) -> bool:
+        """True if there are reading threads or workers."""
+        return self._settings.threads != 0 or self._settings.num_workers > 0
+
+    def _epoch(self, request: int) -> Iterator[HostBatch]:
+        batches = iter(self._dataset(request))
+        try:
+            for batch in batches:
+                tensors = tensors_of({name: np.asarray(array) for name, array in batch.items()})
+                yield self.pinned(tensors)
+        finally:
+            batches.close()
+
+    def _dataset(self, epoch: int) -> Any:
+        import grain
+
+        order, settings = self.job.order, self._settings
+        dataset = grain.MapDataset.source(self._source)
+        if order.kind == "random":
+            seed = np.random.SeedSequence([order.seed, epoch]).generate_state(1)[0]
+            dataset = dataset.shuffle(seed=int(seed))
+        chosen = {"num_threads": settings.threads, "prefetch_buffer_size": settings.prefetch}
+        options = grain.ReadOptions(**{name: value for name, value in chosen.items() if value is not None})
+        read = dataset.batch(order.batch_size).to_iter_dataset(options)
+        if not settings.num_workers:
+            return read
+        return read.mp_prefetch(grain.MultiprocessingOptions(num_workers=settings.num_workers))
+
+    def close(self) -> None:
+        """Close this process's reader when Grain's threads, which end asynchronously, have ended."""
+        for thread in threading.enumerate():
+            if thread.name.startswith(THREADS):
+                thread.join(ENDING_S)
+        self._source.close()
+        gc.collect()  # Grain's iterators are in reference cycles with views of the files

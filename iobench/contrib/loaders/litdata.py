@@ -1,0 +1,127 @@
+"""LitData's StreamingDataset over local chunks, under its StreamingDataLoader.
+
+This follows LitData's documentation. Random order is LitData's own: chunks in random order, and samples
+shuffled within a window of a chunk (`shuffle_window`). Local chunks are memory-mapped in place; if the
+library would copy them into its own cache, the loader raises LoaderFailed.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from iobench.base.errors import LoaderFailed
+from iobench.base.options import option
+from iobench.formats import field_names
+from iobench.host import interrupts
+from iobench.loading.loaders import Epochs, Job
+from iobench.loading.loaders.dataloader import unwarned
+from iobench.loading.loaders.workers import WorkerLoader
+
+if TYPE_CHECKING:
+    from iobench.loading.host_to_device import HostBatch
+
+
+@dataclass(frozen=True)
+class LitDataLoader(WorkerLoader):
+    """An iterable-style loader over a local folder; downloads and copies nothing."""
+
+    name: ClassVar[str] = "litdata"
+    summary: ClassVar[str] = "litdata: StreamingDataset over local chunks"
+    library: ClassVar[str] = "litdata"
+    format_names: ClassVar[tuple[str, ...]] = ("litdata",)
+    recommended_options: ClassVar[str] = "num_workers={cores}"
+    modules: ClassVar[tuple[str, ...]] = ("litdata",)
+    extra: ClassVar[str] = "litdata"
+    orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
+    iterable_style: ClassVar[bool] = True
+    isolated: ClassVar[bool] = True
+
+    shuffle_window: int | None = option(
+        None,
+        "samples in a window that random order shuffles; by default litdata's 256, 0 for a whole chunk",
+        minimum=0,
+        maximum=1 << 30,
+    )
+
+    def open(self, job: Job) -> Epochs:
+        """Open the dataset with its index."""
+        return LitDataEpochs(self, job)
+
+
+class LitDataEpochs(Epochs):
+    """One dataset and one loader for all epochs, given the number of each."""
+
+    def __init__(self, loader: LitDataLoader, job: Job) -> None:
+        super().__init__(loader, job)
+        with job.opener():  # checks the files as every loader does
+            pass
+        os.environ["LITDATA_DISABLE_VERSION_CHECK"] = "1"  # the check asks PyPI
+        from litdata import StreamingDataset
+        from litdata.streaming.item_loader import PyTreeLoader
+
+        self._settings, self._loader = loader, None
+        self._items: Any = PyTreeLoader()
+        self._dataset: Any = StreamingDataset(
+            input_dir=str(job.opener.path),
+            item_loader=self._items,
+            shuffle=job.order.kind == "random",
+            drop_last=False,
+            seed=job.order.seed % (1 << 31),
+            item_shuffle_window=loader.shuffle_window,
+        )
+        if not getattr(self._dataset.posix_fast, "in_place", False):
+            raise LoaderFailed(
+                "loader litdata: litdata would copy the chunks into its own cache",
+                kind="not-local",
+                path=job.opener.path,
+                expected="a file system that litdata takes for local",
+                hint="put the dataset on a local disk",
+            )
+
+    @property
+    def prefetches(self) -> bool:
+        """True if there are workers."""
+        return self._settings.num_workers > 0
+
+    def _epoch(self, request: int) -> Iterator[HostBatch]:
+        with interrupts.blocked(), unwarned():
+            self._loader = loader = self._loader or self._build()
+            loader.current_epoch = request  # it increments this when an epoch begins
+            batches = iter(loader)
+        names = [field.name for field in self.opener.schema.fields]
+        for batch in batches:
+            leaves = dict(_leaves(batch))
+            named = field_names(leaves)
+            yield {name: leaves[named[name]] for name in names}
+
+    def _build(self) -> Any:
+        from litdata import StreamingDataLoader
+
+        settings = self._settings
+        chosen = {} if settings.prefetch_factor is None else {"prefetch_factor": settings.prefetch_factor}
+        return StreamingDataLoader(
+            self._dataset,
+            batch_size=self.job.order.batch_size,
+            num_workers=settings.num_workers,
+            pin_memory=bool(settings.pin_memory),
+            **chosen,
+        )
+
+    def close(self) -> None:
+        """Unmap the chunks, which the library's caches refer to."""
+        self._loader = self._dataset = None
+        self._items.close(0)
+        gc.collect()
+
+
+def _leaves(batch: Any, parent: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the own name and the tensor of each leaf of a batch; keys of nested dicts are joined."""
+    if isinstance(batch, (dict, list, tuple)):
+        for key, inner in batch.items() if isinstance(batch, dict) else enumerate(batch):
+            yield from _leaves(inner, f"{parent}/{key}" if parent else str(key))
+    else:
+        yield parent or "sample", batch

@@ -1,0 +1,130 @@
+"""MosaicML's StreamingDataset over local MDS shards, under its StreamingDataLoader.
+
+This follows MosaicML's documentation: the dataset is given the batch size and shuffles by itself, by default
+with `py1e`, which moves samples within a range of shards. The library keeps state in shared memory and in
+lock files of the temporary folder, under a number that it chooses, and leaves both behind when its process
+ends. They are removed when the loader is closed.
+"""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from iobench.base.options import option
+from iobench.formats import field_names
+from iobench.host import interrupts
+from iobench.loading.loaders import Epochs, Job
+from iobench.loading.loaders.dataloader import unwarned
+from iobench.loading.loaders.workers import WorkerLoader
+from iobench.loading.tensors import silence_read_only_warning
+
+if TYPE_CHECKING:
+    from iobench.loading.host_to_device import HostBatch
+
+SHARED_MEMORY = Path("/dev/shm")
+OF_64_NODES = ("py1s", "py2s")  # shuffles that by default distribute samples to 64 nodes and repeat some
+
+
+@dataclass(frozen=True)
+class Mosaic(WorkerLoader):
+    """An iterable-style loader over a local folder; downloads and copies nothing."""
+
+    name: ClassVar[str] = "mosaic"
+    summary: ClassVar[str] = "mosaicml-streaming: StreamingDataset over local MDS shards"
+    library: ClassVar[str] = "mosaicml-streaming"
+    format_names: ClassVar[tuple[str, ...]] = ("mds",)
+    recommended_options: ClassVar[str] = "num_workers={cores}"
+    modules: ClassVar[tuple[str, ...]] = ("streaming",)
+    extra: ClassVar[str] = "mosaic"
+    orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
+    iterable_style: ClassVar[bool] = True
+    isolated: ClassVar[bool] = True
+
+    shuffle_algo: str = option(
+        "py1e",
+        "algorithm of random order; naive: shuffles all samples",
+        choices=("py1e", "py1br", *OF_64_NODES, "naive"),
+    )
+
+    def open(self, job: Job) -> Epochs:
+        """Open the dataset with its index."""
+        return MosaicEpochs(self, job)
+
+
+def collate(samples: list[dict[str, Any]]) -> Any:
+    """Collate samples to a batch; images become arrays of pixels, as a user's transform would make them."""
+    import numpy as np
+    from torch.utils.data import default_collate
+
+    images = [name for name, value in samples[0].items() if hasattr(value, "getbands")]  # Pillow images
+    if images:
+        samples = [sample | {name: np.array(sample[name]) for name in images} for sample in samples]
+    return default_collate(samples)
+
+
+class MosaicEpochs(Epochs):
+    """One dataset for all epochs, given the number of each."""
+
+    def __init__(self, loader: Mosaic, job: Job) -> None:
+        super().__init__(loader, job)
+        from streaming import StreamingDataset
+
+        self._settings = loader
+        silence_read_only_warning()  # it passes views of shards to torch, which copies them
+        with job.opener():  # checks the files as every loader does
+            pass
+        self._dataset: Any = StreamingDataset(
+            local=str(job.opener.path),
+            batch_size=job.order.batch_size,
+            shuffle=job.order.kind == "random",
+            shuffle_algo=loader.shuffle_algo,
+            num_canonical_nodes=1 if loader.shuffle_algo in OF_64_NODES else None,
+            shuffle_seed=job.order.seed % (1 << 32),
+        )
+
+    @property
+    def prefetches(self) -> bool:
+        """True: its workers and threads read ahead."""
+        return True
+
+    def _epoch(self, request: int) -> Iterator[HostBatch]:
+        from streaming import StreamingDataLoader
+
+        settings = self._settings
+        self._dataset.next_epoch = request
+        with interrupts.blocked(), unwarned():
+            loader = StreamingDataLoader(
+                self._dataset,
+                batch_size=self.job.order.batch_size,
+                num_workers=settings.num_workers,
+                prefetch_factor=settings.prefetch_factor,
+                pin_memory=bool(settings.pin_memory),
+                collate_fn=collate,
+            )
+            batches = iter(loader)
+        yield from map(self._typed, batches)
+
+    def _typed(self, batch: HostBatch) -> HostBatch:
+        """Return the fields by name; MDS stores bools as bytes."""
+        import torch
+
+        named = {field: batch[column] for field, column in field_names(batch).items()}
+        return {
+            f.name: named[f.name].view(torch.bool) if f.dtype == "bool" else named[f.name]
+            for f in self.opener.schema.fields
+        }
+
+    def close(self) -> None:
+        """Close the files, and remove the library's shared memory and lock files."""
+        if self._dataset is None:
+            return
+        prefix, self._dataset = f"{self._dataset._shm_prefix_int:06}_", None
+        gc.collect()
+        for folder in (SHARED_MEMORY, Path(tempfile.gettempdir())):
+            for file in folder.glob(f"{prefix}*"):
+                file.unlink(missing_ok=True)

@@ -1,0 +1,151 @@
+"""WebDataset's own pipeline over tar shards, each read from first to last member by one worker.
+
+The pipeline follows WebDataset's documentation: shards are shuffled and split among workers, members grouped
+to samples, samples shuffled within a buffer, decoded and batched in the worker, with a WebLoader around it.
+Only arrays, images and numbers are decoded, by the library's own functions for them: its `.decode()` would
+unpickle members with certain names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from iobench.base.errors import CorruptArtifact
+from iobench.base.options import option
+from iobench.contrib.formats.webdataset.tar_fields import suffix_of
+from iobench.contrib.loaders._data_files import data_files
+from iobench.formats import Field, Schema
+from iobench.host import interrupts
+from iobench.loading.loaders import Epochs, Job
+from iobench.loading.loaders.dataloader import unwarned
+from iobench.loading.loaders.workers import WorkerLoader
+from iobench.loading.portable_error import PortableError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from iobench.loading.host_to_device import HostBatch
+
+MAX_SHUFFLED = 1 << 30
+IMAGES = ("png", "jpg", "jpeg")
+
+
+@dataclass(frozen=True)
+class WebDatasetLoader(WorkerLoader):
+    """An iterable-style loader: shuffles shards, and samples within a buffer."""
+
+    name: ClassVar[str] = "webdataset"
+    summary: ClassVar[str] = "webdataset: sequential reads of tar shards, samples shuffled within a buffer"
+    library: ClassVar[str] = "webdataset"
+    format_names: ClassVar[tuple[str, ...]] = ("webdataset",)
+    recommended_options: ClassVar[str] = "num_workers={cores}"
+    modules: ClassVar[tuple[str, ...]] = ("webdataset",)
+    extra: ClassVar[str] = "webdataset"
+    orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
+    iterable_style: ClassVar[bool] = True
+    isolated: ClassVar[bool] = True
+
+    shuffle_buffer: int = option(
+        1000, "samples in the buffer that random order shuffles", minimum=1, maximum=MAX_SHUFFLED
+    )
+
+    def open(self, job: Job) -> Epochs:
+        """Check the shards; an epoch opens them."""
+        return WebDatasetEpochs(self, job)
+
+
+class WebDatasetEpochs(Epochs):
+    """A new pipeline and WebLoader for each epoch, shuffled with another seed."""
+
+    def __init__(self, loader: WebDatasetLoader, job: Job) -> None:
+        super().__init__(loader, job)
+        self._settings = loader
+        with job.opener() as reader:  # checks the files as every loader does
+            self._shards = data_files(reader)
+
+    @property
+    def prefetches(self) -> bool:
+        """True if there are workers."""
+        return self._settings.num_workers > 0
+
+    def _epoch(self, request: int) -> Iterator[HostBatch]:
+        import webdataset as wds
+
+        settings = self._settings
+        with interrupts.blocked(), unwarned():
+            loader = wds.WebLoader(
+                self._pipeline(request),
+                batch_size=None,
+                num_workers=settings.num_workers,
+                prefetch_factor=settings.prefetch_factor,
+                pin_memory=bool(settings.pin_memory),
+            )
+            batches = iter(loader)
+        names = [field.name for field in self.opener.schema.fields]
+        for tensors in batches:
+            yield dict(zip(names, tensors, strict=True))
+
+    def _pipeline(self, epoch: int) -> Any:
+        import webdataset as wds
+        from torch.utils.data import default_collate
+
+        order, buffer = self.job.order, self._settings.shuffle_buffer
+        first, second = np.random.SeedSequence([order.seed, epoch]).generate_state(2).tolist()
+        random = order.kind == "random"
+        return wds.DataPipeline(
+            wds.SimpleShardList(self._shards),
+            *([wds.shuffle(len(self._shards), seed=first)] if random else []),
+            wds.split_by_worker,
+            wds.tarfile_to_samples(),
+            *([wds.shuffle(buffer, initial=buffer, seed=second)] if random else []),
+            wds.map(SampleDecoder(self.opener.schema, self.opener.path)),
+            wds.batched(order.batch_size, collation_fn=default_collate),
+        )
+
+    def close(self) -> None:
+        """Do nothing: workers and files ended with their epoch."""
+
+
+class SampleDecoder:
+    """Decodes the members of a sample to arrays, in the order of the fields; can be pickled."""
+
+    def __init__(self, schema: Schema, path: Path) -> None:
+        self._fields, self._path = schema.fields, path
+        self._keys: list[str] = []
+
+    def __call__(self, sample: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the arrays; a CorruptArtifact in a PortableError if a member is missing."""
+        if not self._keys:
+            self._keys = [self._key_of(field, sample) for field in self._fields]
+        both = zip(self._fields, self._keys, strict=True)
+        return tuple(_array(sample[key], field, key) for field, key in both)
+
+    def _key_of(self, field: Field, sample: Mapping[str, Any]) -> str:
+        if key := suffix_of(sample, field):
+            return key
+        raise PortableError.wrap(
+            CorruptArtifact(
+                f"no file of field {field.name} in sample {sample['__key__']}",
+                kind="unknown-array",
+                path=self._path,
+            )
+        )
+
+
+def _array(stored: bytes, field: Field, key: str) -> Any:
+    """Return the array of a .npy file, an image, a number in decimal digits, or raw bytes."""
+    kind = key.rpartition(".")[2]
+    if kind == "npy":
+        from webdataset.autodecode import npy_loads
+
+        return npy_loads(stored)
+    if kind in IMAGES and field.is_image:
+        from webdataset.autodecode import ImageHandler
+
+        return np.array(ImageHandler("l8" if len(field.shape) == 2 else "rgb8")(key, stored))
+    array = np.frombuffer(stored, field.dtype) if len(stored) == field.sample_bytes else np.array(int(stored))
+    return array.reshape(field.shape)

@@ -1,0 +1,113 @@
+"""The actor's side of a worker: makes batches as a worker of torch's DataLoader does."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from torch._utils import ExceptionWrapper
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
+
+from iobench.contrib.ray.packed import Packed, pack
+from iobench.contrib.ray.random_state import RandomState, become_worker
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """Arguments that all workers of a loader receive."""
+
+    dataset: Any
+    collate_fn: Callable[[Any], Any]
+    batched: bool  # whether requests are batches of indices, not single ones
+    worker_init_fn: Callable[[int], None] | None
+    base_seed: int
+    workers: int
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """Batches that are sent together, in the requested order.
+
+    Attributes
+    ----------
+    batches : list
+        Packed batches; the error in place of a batch that failed.
+    random : RandomState
+        Random state after the last batch.
+    seconds : float
+        Time that it took to make them.
+    """
+
+    batches: list[Packed | ExceptionWrapper]
+    random: RandomState
+    seconds: float
+
+    @property
+    def nbytes(self) -> int:
+        """Total bytes of its batches."""
+        return sum(batch.nbytes for batch in self.batches if isinstance(batch, Packed))
+
+
+class Worker:
+    """Makes batches in an actor.
+
+    Parameters
+    ----------
+    work : Packed
+        A packed `WorkerSpec`.
+    path : list of str
+        `sys.path` of the training process, so that the dataset's modules can be imported.
+    number : int
+        Number of the worker.
+    random : RandomState, optional
+        State to continue from, in place of an actor that died.
+    """
+
+    def __init__(self, work: Packed, path: list[str], number: int, random: RandomState | None = None) -> None:
+        self._work, self._number, self._random = work, number, random
+        sys.path += [folder for folder in path if folder not in sys.path]
+        self._where = f"in RayLoader worker {number}"
+        self._fetch: Callable[[Any], Any] | None = None
+
+    def ship(self, requests: Sequence[Any]) -> Shipment:
+        """Return the batches of these indices, with the error in place of a batch that failed."""
+        began = time.perf_counter()
+        batches = [self._batch(one) for one in requests]
+        return Shipment(batches, RandomState.now(), time.perf_counter() - began)
+
+    def _batch(self, indices: Any) -> Packed | ExceptionWrapper:
+        try:
+            fetch = self._fetch or self._begin()
+            return pack(fetch(indices))
+        except Exception:  # noqa: BLE001 - the loader raises any error of a dataset
+            return ExceptionWrapper(where=self._where)  # type: ignore[no-untyped-call]
+
+    def _begin(self) -> Callable[[Any], Any]:
+        """Set this process up as a worker, in the reading thread, so that errors become those of a batch."""
+        work: WorkerSpec = self._work.unpacked()
+        become_worker(self._number, work.workers, work.base_seed, work.dataset)
+        if work.worker_init_fn is not None:
+            work.worker_init_fn(self._number)
+        fetcher = _MapDatasetFetcher(work.dataset, work.batched, work.collate_fn, False)
+        if self._random is not None:
+            self._random.restore()
+        self._fetch = fetcher.fetch
+        return self._fetch
+
+
+@cache
+def actor_class() -> Any:
+    """Return Worker as an actor class that answers `alive` while it makes batches."""
+    import ray
+
+    class Actor(Worker):
+        @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
+        def alive(self) -> None:
+            """Answer, even while a batch is made."""
+
+    remote: Any = ray.remote(concurrency_groups={"health": 1})
+    return remote(Actor)

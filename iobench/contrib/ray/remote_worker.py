@@ -1,0 +1,149 @@
+"""The training process's side of a worker: requests, received batches, and replacement of dead actors."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from torch._utils import ExceptionWrapper
+
+from iobench.base.errors import LoaderFailed
+from iobench.base.text import reason
+from iobench.base.units import MIB
+from iobench.contrib.ray.actor import Shipment, actor_class
+from iobench.contrib.ray.actor_monitor import ActorMonitor, actor_errors
+from iobench.contrib.ray.packed import Copy, Packed
+from iobench.contrib.ray.random_state import RandomState
+
+DEATHS = 3  # in a row on one batch, after which it fails
+# batches are shipped together up to one of these limits
+SHIPMENT_BYTES, SHIPMENT_S, SHIPMENT_BATCHES = MIB, 0.1, 256
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """Settings that all workers of a loader share."""
+
+    work: Any  # a reference into the object store; holding it allows dead actors to be replaced
+    options: Mapping[str, Any]
+    prefetch: int  # shipments requested ahead
+    timeout: float
+    copy: Copy  # of received batches
+
+
+class RemoteWorker:
+    """A worker of one number, run by one actor after another; returns batches in the requested order."""
+
+    def __init__(self, config: WorkerConfig, number: int) -> None:
+        self._config, self.number = config, number
+        # indices, and the reference to their batches
+        self._requests: deque[tuple[Sequence[Any], Any]] = deque()
+        self._ready: deque[Packed | ExceptionWrapper] = deque()
+        self._random: RandomState | None = None
+        self._batches_per_shipment = 1
+        self._start()
+
+    def begin(self, more: Callable[[int], Sequence[Any]]) -> None:
+        """Begin an epoch and request its first batches.
+
+        `more(count)` returns the indices of at most so many of its next batches.
+        """
+        self._requests.clear()
+        self._ready.clear()
+        self._more = more
+        self._request()
+
+    def next(self) -> Any:
+        """Return the next batch; StopIteration after the last.
+
+        Raises any error of the dataset, BatchTimeout, or LoaderFailed if its actors die.
+        """
+        if not self._ready:
+            self._receive()
+        batch = self._ready.popleft()
+        if isinstance(batch, ExceptionWrapper):
+            batch.reraise()  # type: ignore[no-untyped-call]
+            raise AssertionError("reraise() always raises")
+        return batch.unpacked(self._config.copy)
+
+    def kill(self) -> None:
+        """Kill the actor."""
+        import ray
+
+        if ray.is_initialized():
+            ray.kill(self._actor)
+
+    def _start(self) -> None:
+        remote = actor_class().options(**self._config.options)
+        self._actor = remote.remote(self._config.work, sys.path, self.number, self._random)
+        self._monitor = ActorMonitor(self._actor)
+
+    def _request(self) -> None:
+        while len(self._requests) < self._config.prefetch and (
+            indices := self._more(self._batches_per_shipment)
+        ):
+            self._requests.append((indices, self._actor.ship.remote(indices)))
+
+    def _receive(self) -> None:
+        if not self._requests:
+            raise StopIteration
+        shipment = self._shipment()
+        self._requests.popleft()
+        self._random = shipment.random
+        self._batches_per_shipment = _batches_per_shipment(shipment)
+        self._ready.extend(shipment.batches)
+        self._request()
+
+    def _shipment(self) -> Shipment:
+        """Return the oldest shipment, from a new actor if one dies."""
+        until = time.monotonic() + self._config.timeout if self._config.timeout else float("inf")
+        for _ in range(DEATHS):
+            try:
+                return self._monitor.outcome(self._requests[0][1], until)
+            except actor_errors() as error:
+                why = reason(error)
+            self._replace()
+        raise LoaderFailed(
+            f"RayLoader worker {self.number} died {DEATHS} times on the same batch, the last time: {why}",
+            kind="worker-died",
+        )
+
+    def _replace(self) -> None:
+        """Start a new actor at the state of the last one, and request what has not arrived."""
+        self.kill()
+        self._start()
+        repeated = [(indices, self._actor.ship.remote(indices)) for indices, _ in self._requests]
+        self._requests = deque(repeated)
+
+
+class IndexDealer:
+    """Assigns the batches of an epoch to workers in turn, as torch does."""
+
+    def __init__(self, batches: Iterator[Any], workers: int) -> None:
+        self._batches, self._queues = batches, [deque[Any]() for _ in range(workers)]
+
+    def take(self, worker: int, most: int) -> list[Any]:
+        """Return the indices of at most `most` of the next batches of a worker; none after its last."""
+        queue = self._queues[worker]
+        while len(queue) < most and self._deal():
+            pass
+        return [queue.popleft() for _ in range(min(most, len(queue)))]
+
+    def _deal(self) -> bool:
+        dealt = list(islice(self._batches, len(self._queues)))
+        for queue, batch in zip(self._queues, dealt, strict=False):
+            queue.append(batch)
+        return len(dealt) == len(self._queues)
+
+
+def _batches_per_shipment(shipment: Shipment) -> int:
+    """Return the number of batches for the next shipment, from the size and time of the last one."""
+    count = len(shipment.batches)
+    by_bytes = SHIPMENT_BYTES * count / max(1, shipment.nbytes)
+    by_time = SHIPMENT_S * count / max(1e-9, shipment.seconds)
+    return max(1, min(int(by_bytes), int(by_time), SHIPMENT_BATCHES))

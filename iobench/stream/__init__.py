@@ -1,0 +1,1 @@
+"""StreamLoader: threads read batches into reused memory and keep disk, memory and device busy."""

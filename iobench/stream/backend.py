@@ -1,0 +1,139 @@
+"""Backends of StreamLoader: through the page cache, past it, or by the format's own reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from iobench.base.errors import IobenchError, LoaderFailed
+from iobench.formats import Batch, Reader, Rows
+from iobench.host.bus_errors import SIGBUS_HANDLED, MapGuard
+from iobench.stream.block_reader import BlockReader
+from iobench.stream.cached_reader import CachedReader
+from iobench.stream.change_detector import ChangeDetector
+from iobench.stream.composite_reader import CompositeReader
+from iobench.stream.direct_reader import DirectReader
+
+
+class Backend:
+    """The format's own reader, the number of threads for it, and a check that its files do not change.
+
+    Parameters
+    ----------
+    path : Path
+        The artifact.
+    reader : Reader
+        Its open reader.
+    threads : int
+        Number of reading threads.
+    unchanged : ChangeDetector
+        Checked with each read.
+    guards : sequence of MapGuard
+        Guards over maps that a library has made of the files: an unreadable page is an error like any other,
+        if the library copes with an empty page.
+    """
+
+    direct = False  # True if it reads past the page cache
+    cold = False  # True if rows are known to come from the disk
+    decodes = False  # True if rows come in blocks that have to be decoded
+    by_library = True  # True if a library reads: it may map files, and crash if one is truncated
+
+    def __init__(
+        self,
+        path: Path,
+        reader: Reader,
+        threads: int,
+        unchanged: ChangeDetector,
+        guards: Sequence[MapGuard] = (),
+    ) -> None:
+        self.path, self.reader, self.threads, self.unchanged = path, reader, threads, unchanged
+        self._guards = guards
+
+    def read(self, rows: Rows, out: Batch) -> None:
+        """Overwrite `out` with these rows.
+
+        Raises CorruptArtifact if a file changes, LoaderFailed if the disk fails.
+        """
+        with failures_of(self.path):
+            if self.by_library or not SIGBUS_HANDLED:
+                self.unchanged.check()
+            try:
+                self.reader.read(rows, out)
+            except (IobenchError, OSError):
+                self._check()  # its error names the cause
+                raise
+            self._check()
+
+    def page_offset(self, name: str, rows: Rows) -> int:
+        """Return the offset in a page at which memory for these rows should begin."""
+        return 0
+
+    def start(self, batches: Sequence[Rows]) -> None:
+        """Start to read these batches ahead, if the backend can."""
+
+    def stop(self) -> None:
+        """End reading ahead, so that no thread waits for it."""
+
+    def close(self) -> None:
+        """Release the guards and close the reader."""
+        for guard in self._guards:
+            guard.release()
+        self.reader.close()
+
+    def _check(self) -> None:
+        self.unchanged.check()
+        for guard in self._guards:
+            guard.check()
+
+
+class CachedBackend(Backend):
+    """Reads rows at known positions through the page cache."""
+
+    by_library = False
+    reader: CachedReader | BlockReader | CompositeReader
+
+    def __init__(
+        self,
+        path: Path,
+        reader: CachedReader | BlockReader | CompositeReader,
+        threads: int,
+        unchanged: ChangeDetector,
+    ) -> None:
+        super().__init__(path, reader, threads, unchanged)
+        self.cold = reader.cold
+        self.decodes = not isinstance(reader, CachedReader)
+
+    def start(self, batches: Sequence[Rows]) -> None:
+        """Start to read these batches ahead."""
+        if batches:
+            self.reader.read_ahead(batches)
+
+    def stop(self) -> None:
+        """End reading ahead, so that no thread waits for it."""
+        self.reader.stop()
+
+
+class DirectBackend(Backend):
+    """Reads rows that are stored as they are in memory, past the page cache."""
+
+    direct = cold = True
+    by_library = False
+    reader: DirectReader
+
+    def page_offset(self, name: str, rows: Rows) -> int:
+        """Return the offset in a page at which memory for these rows should begin."""
+        return self.reader.page_offset(name, rows.start) if isinstance(rows, slice) else 0
+
+
+@contextmanager
+def failures_of(path: Path) -> Iterator[None]:
+    """Turn an OSError of the disk under an artifact into LoaderFailed."""
+    try:
+        yield
+    except IobenchError:  # some of these are OSErrors as well
+        raise
+    except OSError as error:
+        raise LoaderFailed(
+            f"cannot be read: {error.strerror or error}", kind="read-error", path=error.filename or path
+        ) from None

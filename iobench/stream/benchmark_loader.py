@@ -1,0 +1,80 @@
+"""StreamLoader as a loader of `iobench run`; see `iobench.stream`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from iobench.base.options import option
+from iobench.formats import Rows
+from iobench.loading.loaders import Epochs, Job, Loader
+from iobench.loading.order import LIMITS
+
+if TYPE_CHECKING:
+    from iobench.loading.host_to_device import HostBatch
+
+SLOTS = 5
+
+
+@dataclass(frozen=True)
+class Stream(Loader):
+    """Threads that read ahead into reused memory."""
+
+    name: ClassVar[str] = "stream"
+    summary: ClassVar[str] = "StreamLoader: threads read ahead, through the page cache or past it"
+    library: ClassVar[str] = "torch"
+
+    threads: int | None = option(
+        None,
+        "reading threads; by default chosen by format and number of cores",
+        minimum=1,
+        maximum=LIMITS["threads"][1],
+    )
+    direct: bool | None = option(
+        None, "read past the page cache; by default only if the data would not stay in memory"
+    )
+
+    def pins(self, device: str) -> bool:
+        """Return True for every device but the CPU."""
+        return not device.startswith("cpu")
+
+    def slots(self, batch_bytes: int) -> tuple[int, int]:
+        """Return the bytes of a slot, several batches if they are small, and the number of slots."""
+        from iobench.stream.pipeline import GROUP_BYTES
+
+        return max(1, GROUP_BYTES // batch_bytes) * batch_bytes, SLOTS
+
+    def open(self, job: Job) -> Epochs:
+        """Open the pipeline, which touches all of its memory."""
+        return StreamEpochs(self, job)
+
+
+class StreamEpochs(Epochs):
+    """Epochs of a StreamLoader pipeline."""
+
+    def __init__(self, loader: Stream, job: Job) -> None:
+        super().__init__(loader, job)
+        import torch
+
+        from iobench.stream.backend_selection import select_backend
+        from iobench.stream.pipeline import Pipeline
+        from iobench.stream.transfer import transfer_to
+
+        schema = job.opener.schema
+        backend = select_backend(job.opener, schema, loader.threads, loader.direct)
+        transfer = transfer_to(torch.device(job.device))
+        self._pipeline = Pipeline(backend, schema, job.order, transfer, stages=job.stages)
+
+    @property
+    def prefetches(self) -> bool:
+        """True: its threads read ahead."""
+        return True
+
+    def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
+        """Yield the batches that the threads read."""
+        return self._pipeline.run(request)
+
+    def close(self) -> None:
+        """Close the files; the memory is released with the last batch."""
+        self._pipeline.close()

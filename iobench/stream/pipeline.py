@@ -1,0 +1,201 @@
+"""Pipeline: threads read batches ahead of their consumer and hand them over in order."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from itertools import chain, count, repeat
+
+import numpy as np
+import torch
+
+from iobench.base.errors import LoaderFailed
+from iobench.formats import Batch, Rows, Schema
+from iobench.loading.order import Order
+from iobench.loading.stages import UNTIMED, Stages
+from iobench.loading.tensors import tensors_of
+from iobench.stream.backend import Backend
+from iobench.stream.ring import Ring
+from iobench.stream.transfer import Tensors, Transfer
+from iobench.stream.views import joined_view
+from iobench.stream.worker_pool import Pending, WorkerPool
+
+Transform = Callable[[Tensors], Tensors]
+Filled = tuple[
+    list[Tensors], Exception | None
+]  # batches, and the error that kept the next one from being made
+
+DECODED_GROUPS = 4  # groups are this much larger for random rows of encoded blocks
+GROUP_BYTES = 8 << 20  # small batches share a slot of this size: each group costs calls that wait for the GIL
+
+
+class Pipeline:
+    """A backend opened for epochs of one order, with the threads that read it and the memory they fill."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        schema: Schema,
+        order: Order,
+        transfer: Transfer,
+        transform: Transform | None = None,
+        stages: Stages = UNTIMED,
+    ) -> None:
+        self._backend, self._transfer, self._transform = backend, transfer, transform
+        self._read = stages.timed_in_background(backend.read)
+        # past the page cache a window is read as a whole, so that no block is read twice
+        self._window = order.window_batches if backend.direct and order.kind == "block" else None
+        batch_bytes = min(order.batch_size, schema.samples) * schema.sample_bytes
+        # a block is decoded for each group with rows in it, which in random order is nearly every group
+        group_bytes = GROUP_BYTES * (DECODED_GROUPS if backend.decodes and order.kind == "random" else 1)
+        self._most = self._window or max(1, group_bytes // batch_bytes)
+        self._ahead = 1 if self._window else backend.threads + 1
+        # the first batch has the disk to itself, unless it must be decoded
+        self._first_alone = backend.cold and not backend.decodes and not self._window
+        samples = min(self._most * order.batch_size, schema.samples)
+        self._fields = schema.fields
+        self._rings: dict[str, Ring] = {}  # one per field: a label that the user keeps must not keep an image
+        try:
+            for f in schema.fields:
+                slot_bytes = samples * f.sample_bytes
+                self._rings[f.name] = Ring(slot_bytes, self._ahead + 2, transfer.allocate, transfer.at_once)
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, batches: Sequence[Rows], start: int = 0) -> Generator[Tensors, None, None]:
+        """Yield an epoch's batches in order, from number `start` on; the threads end with it.
+
+        An error in a thread is raised when its batch is due. Raises LoaderFailed in a forked child.
+        """
+        process, pending = os.getpid(), deque[Pending[Filled]]()
+        workers = WorkerPool(self._fill, self._backend.threads)
+        end = partial(self._end, workers, process)
+        # a thread that outlives the interpreter is killed inside torch, which aborts the process
+        atexit.register(end)
+        try:
+            workers.start()
+            self._backend.start(batches[start:])
+            for group in _grouped(batches, start, self._sizes(start)):
+                pending.append(workers.submit(group))
+                if group[0] is batches[start] and self._first_alone:
+                    pending[0].wait()
+                if len(pending) > self._ahead:
+                    yield from self._hand_over(pending.popleft(), process)
+            while pending:
+                yield from self._hand_over(pending.popleft(), process)
+        finally:
+            atexit.unregister(end)
+            end()
+
+    def close(self) -> None:
+        """Close the backend, and release all memory except that of batches in use."""
+        self._backend.close()
+        for ring in self._rings.values():
+            ring.close()
+
+    def _end(self, workers: WorkerPool[list[Rows], Filled], process: int) -> None:
+        if os.getpid() == process:  # a forked child has none of these threads
+            self._backend.stop()
+            workers.close()
+
+    def _sizes(self, start: int) -> Iterator[int]:
+        """Yield the batches per group: whole windows, or 1, 2, 4, … so that the first one comes soon."""
+        if self._window:
+            return chain([self._window - start % self._window], repeat(self._window))
+        return (min(1 << number, self._most) for number in count())
+
+    def _hand_over(self, next_group: Pending[Filled], process: int) -> Iterator[Tensors]:
+        if os.getpid() != process:
+            raise LoaderFailed(
+                f"an epoch of process {process} cannot continue in its forked child {os.getpid()}, "
+                "which has none of its threads",
+                kind="forked",
+                hint="start a new epoch in the child",
+            )
+        batches, failed = next_group.result()
+        for batch in batches:
+            self._transfer.hand_over(batch)
+            yield batch
+        if failed is not None:
+            raise failed
+
+    def _fill(self, group: list[Rows]) -> Filled:
+        """Read a group of batches into one slot and start its transfer; runs in a thread."""
+        sizes = [rows.stop - rows.start if isinstance(rows, slice) else len(rows) for rows in group]
+        rows = _joined(group)
+        slot = self._take(sum(sizes), rows)
+        self._read(rows, slot)
+        whole = tensors_of(slot)
+        if self._transform is None:
+            return _split(self._transfer.send([whole])[0], sizes), None
+        made, failed = self._transformed(_split(whole, sizes))
+        return self._transfer.send(made), failed
+
+    def _take(self, samples: int, rows: Rows) -> Batch:
+        """Return memory for that many samples."""
+        slot = {}
+        for f in self._fields:
+            memory = self._rings[f.name].take(
+                samples * f.sample_bytes, self._backend.page_offset(f.name, rows)
+            )
+            slot[f.name] = memory.view(f.dtype).reshape(samples, *f.shape)
+        return slot
+
+    def _transformed(self, batches: list[Tensors]) -> Filled:
+        """Transform batches up to the first that fails; return them and its error."""
+        assert self._transform is not None
+        made: list[Tensors] = []
+        try:
+            for batch in batches:
+                made.append(_checked(self._transform(batch)))  # noqa: PERF401 - keep those before a failure
+        except Exception as error:  # noqa: BLE001 - an error of the user's code, raised when its batch is due
+            return made, error
+        return made, None
+
+
+def _checked(made: Tensors) -> Tensors:
+    if not isinstance(made, dict) or not all(isinstance(value, torch.Tensor) for value in made.values()):
+        raise LoaderFailed(
+            "transform returned a wrong type",
+            kind="invalid-transform",
+            expected="a dict of tensors",
+            found=_kind(made),
+        )
+    return made
+
+
+def _grouped(batches: Sequence[Rows], start: int, sizes: Iterator[int]) -> Iterator[list[Rows]]:
+    """Yield the batches from `start` on in groups of these sizes."""
+    while start < len(batches):
+        size = next(sizes)
+        yield list(batches[start : start + size])
+        start += size
+
+
+def _joined(group: list[Rows]) -> Rows:
+    first, last = group[0], group[-1]
+    if isinstance(first, slice) and isinstance(last, slice):
+        return slice(first.start, last.stop)
+    if len(group) == 1:
+        return first
+    parts = [rows for rows in group if not isinstance(rows, slice)]
+    whole = joined_view(parts)
+    return np.concatenate(parts) if whole is None else whole
+
+
+def _split(whole: Tensors, sizes: list[int]) -> list[Tensors]:
+    if len(sizes) == 1:
+        return [whole]
+    parts = zip(*(torch.split(tensor, sizes) for tensor in whole.values()), strict=True)
+    return [dict(zip(whole, part, strict=True)) for part in parts]
+
+
+def _kind(made: object) -> str:
+    if not isinstance(made, dict):
+        return type(made).__name__
+    wrong = next(key for key, value in made.items() if not isinstance(value, torch.Tensor))
+    return f"a dict whose {wrong!r} is {type(made[wrong]).__name__}"

@@ -1,0 +1,234 @@
+"""Readahead: a thread that brings rows into the page cache before they are needed."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iobench.formats import Convert, Reader, Rows, Schema, identity
+from iobench.host.memory import touched_array
+from iobench.host.page_cache import read_ahead_kib
+from iobench.stream.addresses import AddressSpace
+from iobench.stream.files import DescriptorPool, open_plain, read_into
+from iobench.stream.readahead_window import ReadaheadWindow
+from iobench.stream.worker_pool import Pending, WorkerPool
+
+# Reads of this size fill the page cache at the speed of the disk even if the kernel's own readahead is
+# short, and with large folios, which are fast to copy from.
+PIECE_BYTES = 8 << 20
+REQUESTED_BYTES = 128 << 20  # maximum of rows requested and not taken yet
+REQUEST_BYTES = 128 << 10  # or the disk's readahead if that is larger: Linux reads no more per request
+READERS = 2  # threads: a single one leaves the disk idle while it copies, and between files
+
+Index = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+
+class Readahead:
+    """A thread that brings an epoch's rows into the page cache before they are needed.
+
+    Batches in stored order are read in that order. In other orders, fields in long ranges are requested in
+    the epoch's order (see `ReadaheadWindow`), REQUESTED_BYTES ahead of the rows taken. Before that, the other
+    fields are read in stored order, which brings small rows up to 50 times sooner.
+    """
+
+    def __init__(self, addresses: AddressSpace, batches: Sequence[Rows]) -> None:
+        self._addresses = addresses
+        first, last = batches[0], batches[-1]
+        self._window: ReadaheadWindow | None = None
+        if isinstance(first, slice) and isinstance(last, slice):
+            self._rows = slice(first.start, last.stop)
+        else:
+            self._window = ReadaheadWindow(
+                addresses, [rows for rows in batches if not isinstance(rows, slice)]
+            )
+            self._rows = slice(0, addresses.samples)
+        requested = self._window.fields if self._window else []
+        self._stored = [name for name in addresses.widths if name not in requested]
+        self._reached, self._all_read = self._rows.start, not self._stored
+        self._requested = self._taken = 0  # rows of the epoch
+        self._error: Exception | None = None
+        self._scratch: SimpleQueue[Bytes] = SimpleQueue()  # buffers whose content is discarded
+        self._process = os.getpid()
+        self._begun = threading.Event()
+        if self._window is None:
+            self.begin()
+        self._stopping = self.finished = False
+        self._changed = threading.Condition()
+        self._request_bytes = max(REQUEST_BYTES, (read_ahead_kib(Path(addresses.files[0])) or 0) << 10)
+        self._files = DescriptorPool(addresses.files, open_plain)
+        self._thread = threading.Thread(target=self._work, name="iobench-ahead", daemon=True)
+        self._thread.start()
+
+    def begin(self) -> None:
+        """Start the work; until then the first rows of a shuffled epoch have the disk to themselves."""
+        self._begun.set()
+
+    def wait_for(self, row: int) -> None:
+        """Wait until the rows before this one were read; raises the thread's error."""
+        if self._window is None:
+            self._wait(lambda: self._reached >= row)
+
+    def fetch(self, rows: Index, names: Sequence[str]) -> None:
+        """Make sure that rows of a shuffled epoch are in the page cache or requested.
+
+        The epoch's first rows are requested here, and so are rows that are not in the epoch.
+        """
+        first = self._window is not None and self._window.begins(rows)
+        if not first:
+            self.begin()
+        if self._error is not None:
+            raise self._error
+        if self.finished:
+            return
+        if first:
+            self._request(rows, names)
+            if not self._stored:  # later requests queue behind this one
+                self.begin()
+            return
+        if any(name in self._stored for name in names):
+            self._wait(lambda: self._all_read)
+        requested = [name for name in names if name not in self._stored]
+        if self._window is None or not requested:
+            return
+        end = self._window.end_of(rows)
+        if end is None:
+            self._request(rows, requested)
+            return
+        with self._changed:
+            self._taken = max(self._taken, end)
+            self._changed.notify_all()
+        self._wait(lambda: self._requested >= end)
+
+    def stop(self) -> None:
+        """End the thread and close its files."""
+        if os.getpid() != self._process:  # a forked child has no such thread, but may have its lock
+            return
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self.begin()
+        self._thread.join()
+        self._files.close()
+
+    def _wait(self, reached: Callable[[], bool]) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: reached() or self.finished or self._stopping)
+        if self._stopping:
+            raise CancelledError
+        if self._error is not None:
+            raise self._error
+
+    def _work(self) -> None:
+        self._begun.wait()
+        try:
+            self._read_stored()
+            if self._window is not None and self._window.fields:
+                self._request_in_order(self._window)
+        except CancelledError:
+            pass
+        except Exception as error:  # noqa: BLE001 - raised again in the thread that waits for rows
+            self._error = error
+        with self._changed:
+            self.finished = True
+            self._changed.notify_all()
+
+    def _read_stored(self) -> None:
+        """Read whole fields in stored order; the first piece has the disk to itself."""
+        if not self._stored:
+            return
+        step = max(1, PIECE_BYTES // max(self._addresses.widths[name] for name in self._stored))
+        pending = deque[tuple[int, Pending[None]]]()
+        readers = WorkerPool(self._read, READERS, "iobench-ahead")
+        for _ in range(READERS):
+            self._scratch.put(touched_array(PIECE_BYTES))
+        try:
+            readers.start()
+            for row in range(self._rows.start, self._rows.stop, step):
+                if self._stopping:
+                    return
+                end = min(row + step, self._rows.stop)
+                pending.append((end, readers.submit(slice(row, end))))
+                if len(pending) > READERS or row == self._rows.start:
+                    self._reach(*pending.popleft())
+            while pending:
+                self._reach(*pending.popleft())
+        finally:
+            readers.close()
+        with self._changed:
+            self._all_read = True
+            self._changed.notify_all()
+
+    def _reach(self, row: int, read: Pending[None]) -> None:
+        read.result()
+        with self._changed:
+            self._reached = row
+            self._changed.notify_all()
+
+    def _read(self, rows: slice) -> None:
+        scratch = self._scratch.get()
+        try:
+            result = self._addresses.ranges(rows.start, rows.stop, self._stored)
+            for low, high in zip(*(ends.tolist() for ends in result), strict=True):
+                number, offset = self._addresses.within(low)
+                with self._files.descriptor(number) as file:
+                    for done in range(0, high - low, len(scratch)):
+                        into = scratch[: high - low - done]
+                        read_into(file, self._addresses.files[number], offset + done, into)
+        finally:
+            self._scratch.put(scratch)
+
+    def _request_in_order(self, window: ReadaheadWindow) -> None:
+        """Request the epoch's rows after the first batch, a bounded number ahead of the rows taken."""
+        ahead = REQUESTED_BYTES // sum(self._addresses.widths.values())
+        for rows in window.pieces():
+            self._wait(lambda: self._requested - self._taken <= ahead)
+            self._request(rows, window.fields)
+            with self._changed:
+                self._requested = window.end_of(rows) or self._requested
+                self._changed.notify_all()
+
+    def _request(self, rows: Index, names: Sequence[str]) -> None:
+        """Request the pages of these rows from the kernel, all at once and without waiting."""
+        for low, high in zip(*(ends.tolist() for ends in self._addresses.pages(rows, names)), strict=True):
+            number, offset = self._addresses.within(low)
+            end = offset + high - low
+            with self._files.descriptor(number) as file:
+                for begin in range(offset, end, self._request_bytes):
+                    length = min(self._request_bytes, end - begin)
+                    os.posix_fadvise(file, begin, length, os.POSIX_FADV_WILLNEED)
+
+
+class ReadaheadReader(Reader):
+    """A reader through the page cache, which a readahead thread fills if the files are `cold`."""
+
+    def __init__(self, schema: Schema, laid: AddressSpace, cold: bool) -> None:
+        super().__init__(schema)
+        self.cold = cold
+        self._laid = laid
+        self._ahead: Readahead | None = None
+
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
+        """Return one sample in new arrays."""
+        return {name: convert(array[0]) for name, array in self.batch(slice(row, row + 1)).items()}
+
+    def read_ahead(self, batches: Sequence[Rows]) -> None:
+        """Start to bring these batches into the page cache, in the order in which they will be read."""
+        self.stop()
+        if self.cold:
+            self._ahead = Readahead(self._laid, batches)
+
+    def stop(self) -> None:
+        """Stop reading ahead; waiting threads get CancelledError."""
+        if self._ahead is not None:
+            self._ahead.stop()
+            self._ahead = None

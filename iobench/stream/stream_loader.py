@@ -1,0 +1,227 @@
+"""StreamLoader: batches of a prepared dataset for a training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from iobench import formats
+from iobench.base.errors import InvalidSettings, IobenchError
+from iobench.dataset.artifact_location import ArtifactLocation
+from iobench.dataset.manifest import Manifest
+from iobench.formats import Schema
+from iobench.host.device import pick_device
+from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, check_setting
+from iobench.stream.backend import failures_of
+from iobench.stream.backend_selection import check_placements, select_backend
+from iobench.stream.pipeline import Pipeline, Transform
+from iobench.stream.transfer import Tensors, transfer_to
+
+STATE_VERSION = 1
+
+
+class StreamLoader:
+    """Iterable over batches of a prepared dataset as `dict[str, Tensor]`, read ahead by threads.
+
+    A batch belongs to its consumer: its memory is reused only when the last tensor over it is gone. Each
+    epoch opens and closes the files and ends its threads, however it ends. A completed epoch advances to the
+    next one, which has another order.
+
+    Parameters
+    ----------
+    dataset : str or Path
+        Folder made by `iobench prepare`, such as "data/mine".
+    format : str
+        A variant prepared in it, such as "memmap" or "hdf5:chunk_bytes=0".
+    batch_size : int
+        Samples per batch.
+    order : str
+        "sequential", "random" or "block": blocks of `block_bytes` in random order, with samples shuffled
+        within windows of `window_bytes`.
+    seed : int
+        Seed of the order.
+    device : str or torch.device
+        Device of the batches.
+    fields : sequence of str, optional
+        Names of the fields to read; all by default.
+    drop_last : bool
+        Drop a last batch that would be smaller.
+    transform : callable, optional
+        Maps a batch in host memory, a dict of tensors, to another one. Called in the reading threads.
+    rank, world_size : int, optional
+        The share of the samples; from torch.distributed if that is initialized. All ranks have the same
+        number of batches, and each sample comes once.
+    threads : int, optional
+        Number of reading threads; by default chosen by format, processors and state of the page cache.
+    direct : bool, optional
+        Read past the page cache (True) or through it (False); by default chosen likewise.
+    block_bytes, window_bytes : int
+        Sizes for order "block".
+
+    Raises
+    ------
+    InvalidSettings, DeviceUnavailable, ManifestError, CorruptArtifact
+        If a setting is invalid, or the device or the dataset is not available.
+    CorruptArtifact
+        During an epoch, if a file changes.
+    LoaderFailed
+        During an epoch, if the disk fails. Errors of `transform` are raised as they are.
+    """
+
+    def __init__(
+        self,
+        dataset: str | Path,
+        *,
+        format: str,
+        batch_size: int = 256,
+        order: str = "sequential",
+        seed: int = 0,
+        device: str | torch.device = "cpu",
+        fields: Sequence[str] | None = None,
+        drop_last: bool = False,
+        transform: Transform | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        threads: int | None = None,
+        direct: bool | None = None,
+        block_bytes: int = BLOCK_BYTES,
+        window_bytes: int = WINDOW_BYTES,
+    ) -> None:
+        batching = Batching(order, batch_size, seed, block_bytes, window_bytes, drop_last)
+        if threads is not None:
+            check_setting("threads", threads)
+        self._manifest = Manifest.load(Path(dataset))
+        self._variant = formats.parse(format).variant
+        opener = self._manifest.opener(self._variant)  # raises now instead of in the first epoch
+        with self._place.hinting(), failures_of(opener.path):
+            opener.check()
+        if direct:
+            with self._place.hinting(), failures_of(opener.path), opener() as reader:
+                check_placements(reader.placement(), _chosen(opener.schema, fields), self._variant)
+        self._device = pick_device(str(device))
+        self._fields = _chosen(self._manifest.schema, fields)
+        self._transform, self._threads, self._direct = transform, threads, direct
+        self._order = batching.row_order(self._manifest.schema, *_ranks(rank, world_size))
+        self._order.length(self._samples)
+        self._epoch = self._position = self._resume = 0
+
+    def __len__(self) -> int:
+        """Return the number of batches in an epoch of this rank."""
+        return self._order.length(self._samples)
+
+    def __iter__(self) -> Generator[Tensors, None, None]:
+        """Yield the batches of the epoch, or the remaining ones after `load_state_dict`."""
+        start, self._resume = self._resume, 0
+        self._position = start
+        batches = self._order.batches(self._samples, self._epoch)
+        with closing(self._open()) as pipeline, closing(pipeline.run(batches, start)) as running:
+            try:
+                for batch in running:
+                    self._position += 1
+                    yield batch
+            except IobenchError as error:
+                failed = self._place.with_hint(error).changed()
+            else:
+                self._epoch, self._position = self._epoch + 1, 0
+                return
+        raise failed  # a new error: the frames behind the first one would keep files mapped
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the number of the next epoch, which determines its order."""
+        check_setting("epoch", epoch)
+        if epoch != self._epoch:
+            self._epoch, self._position, self._resume = epoch, 0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position in the epoch, from which `load_state_dict` resumes with the next batch."""
+        return {**self._identity(), "epoch": self._epoch, "batch": self._position}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resume at the position of a state; InvalidSettings if it is from a different loader."""
+        if not isinstance(state, dict):
+            raise InvalidSettings(
+                "not a state of a StreamLoader",
+                kind="invalid-state",
+                expected="a dict",
+                found=type(state).__name__,
+            )
+        for name, own in self._identity().items():
+            if state.get(name) != own:
+                raise InvalidSettings(
+                    f"the state is from a loader with another {name}",
+                    kind="other-loader",
+                    expected=repr(own),
+                    found=repr(state.get(name)),
+                )
+        epoch, batch = state.get("epoch"), state.get("batch")
+        if type(epoch) is not int or type(batch) is not int or epoch < 0 or not 0 <= batch <= len(self):
+            raise InvalidSettings(
+                "the state has an invalid position",
+                kind="invalid-state",
+                expected=f"batch 0 to {len(self)}",
+                found=f"batch {batch!r} of epoch {epoch!r}",
+            )
+        self._epoch, self._position, self._resume = epoch, batch, batch
+
+    @property
+    def _samples(self) -> int:
+        return self._manifest.schema.samples
+
+    @property
+    def _place(self) -> ArtifactLocation:
+        return self._manifest.location_of(self._variant)
+
+    def _open(self) -> Pipeline:
+        ordered = replace(self._manifest.opener(self._variant), random=self._order.kind != "sequential")
+        with self._place.hinting():
+            backend = select_backend(ordered, self._fields, self._threads, self._direct)
+        return Pipeline(backend, self._fields, self._order, transfer_to(self._device), self._transform)
+
+    def _identity(self) -> dict[str, Any]:
+        """Return the settings that must be equal for a position to mean the same batches."""
+        order = self._order
+        blocks = {"block_rows": order.block_rows, "window_batches": order.window_batches}
+        return {
+            "version": STATE_VERSION,
+            "dataset": f"{self._manifest.content or 0:016x}",
+            "samples": self._samples,
+            "order": order.kind,
+            "seed": order.seed,
+            "batch_size": order.batch_size,
+            "drop_last": order.drop_last,
+            "rank": order.rank,
+            "world_size": order.world_size,
+            **(blocks if order.kind == "block" else {}),
+        }
+
+
+def _chosen(schema: Schema, names: Sequence[str] | None) -> Schema:
+    if names is None:
+        return schema
+    known = [field.name for field in schema.fields]
+    if wrong := [name for name in names if name not in known]:
+        raise InvalidSettings(
+            "unknown field", kind="unknown-field", expected=" or ".join(known), found=", ".join(wrong)
+        )
+    if not names:
+        raise InvalidSettings("fields", kind="no-fields", expected=f"at least one of {', '.join(known)}")
+    return Schema(schema.samples, tuple(schema.field(name) for name in dict.fromkeys(names)))
+
+
+def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Return rank and world size: as given, else those of torch.distributed, else 0 and 1."""
+    if (rank is None) != (world_size is None):
+        raise InvalidSettings(
+            "rank and world_size require each other", kind="missing-option", hint="give both or neither"
+        )
+    if rank is None or world_size is None:
+        distributed = torch.distributed
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return 0, 1
+        return distributed.get_rank(), distributed.get_world_size()
+    return rank, world_size
