@@ -22,7 +22,7 @@ ROOMS = {
     "stream": {"loading", "dataset", "formats", "host"},
     "contrib": {"loading", "dataset", "formats", "host"},
     "bench": {"loading", "dataset", "formats", "host", "results"},
-    "tuning": {"bench", "loading", "formats", "host", "results"},
+    "tuning": {"bench", "dataset", "loading", "formats", "host", "results"},
     "diagnose": {"tuning", "bench", "loading", "host", "results"},
     "ranks": {"bench", "dataset", "formats", "host", "results"},
     "studies": {"contrib", "ranks", "bench", "loading", "dataset", "formats", "host", "results"},
