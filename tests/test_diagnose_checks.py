@@ -21,6 +21,7 @@ from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.advise.diagnosis import diagnose
 from iobench.advise.settings.candidate import BASELINE, Candidate
 from iobench.advise.settings.search_space import MAX_WORKERS
+from iobench.advise.settings.settings_backend import SettingsBackend
 from iobench.advise.settings.settings_race import SettingsRace
 from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import TurnSpec
@@ -336,15 +337,15 @@ def test_a_loader_that_takes_all_the_time_leaves_a_turn_for_the_most_promising_c
 def test_persistent_workers_start_before_final_rounds_are_timed(monkeypatch):
     own = TunableLoader(DataLoader(Samples(16, lambda row: torch.zeros(1)), 4, **FORK))
     candidates = [Candidate(BASELINE), Candidate("persist", {"persistent_workers": True}, "persistent")]
-    race, taken, take = SettingsRace(own, TurnSpec(lambda tensors: None)), [], SettingsRace._take
+    race, taken, take = SettingsRace(own, TurnSpec(lambda tensors: None)), [], SettingsBackend.take
 
-    def noted(self, candidate, limit_s):
+    def noted(self, candidate, *arguments):
         taken.append(candidate.name)
-        return take(self, candidate, limit_s)
+        return take(self, candidate, *arguments)
 
     with race.active():
         race.race(candidates, 0.01)
-        monkeypatch.setattr(SettingsRace, "_take", noted)
+        monkeypatch.setattr(SettingsBackend, "take", noted)
         race.final_rounds(candidates, 60.0, rounds=3)
     assert taken[0] == "persist"
     assert (taken.count("persist"), len(candidates[1].final_rates)) == (4, 3)

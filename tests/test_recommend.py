@@ -119,7 +119,7 @@ def test_a_race_drops_a_loader_that_is_slower_and_measures_it_no_more(manifest, 
     assert list(found.eliminated) == [slow.key]
     rounds = [made.case["loader"] for made in found.records]
     assert rounds.count("dataloader") == found.eliminated[slow.key] < 4
-    assert rounds.count("stream") == 4
+    assert rounds.count("stream") == rounds.count("dataloader"), "a race of one is over"
 
 
 def test_cases_without_time_for_a_proof_are_named(manifest):

@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import sys
 import time
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -16,11 +17,12 @@ import iobench
 from iobench.advise.checks.padding import padding_of
 from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.advise.diagnosis import diagnose
-from iobench.advise.settings import search_space, settings_race, turn_recorder
+from iobench.advise.settings import search_space, settings_backend, settings_race
 from iobench.advise.settings.candidate import BASELINE, HEADROOM, Candidate, slowdown
 from iobench.advise.settings.pickle_check import spawn_problem
 from iobench.advise.settings.search_space import BATCH_FETCH, LoaderTraits, candidates_for
-from iobench.advise.settings.settings_race import ResourceLimits, SettingsRace
+from iobench.advise.settings.settings_backend import ResourceLimits
+from iobench.advise.settings.settings_race import SettingsRace
 from iobench.advise.settings.tunable_loader import TunableLoader, shallow_copy
 from iobench.advise.settings.turn import TurnSpec, run_turn
 from iobench.advise.tune import resolve_target
@@ -386,8 +388,11 @@ def test_workers_of_a_cut_turn_are_counted_by_whole_cycles(monkeypatch):
 
 def test_rates_that_fall_with_each_turn_are_noticed():
     candidates = [Candidate(BASELINE, final_rates={1: 100.0}), Candidate("1 worker", final_rates={1: 100.0})]
-    steady = [(candidates[n % 2], 100.0 + n % 3) for n in range(20)]
-    falling = [(candidates[n % 2], 100.0 * 0.9**n) for n in range(20)]
+    rates = [100.0 + n % 3 for n in range(20)], [100.0 * 0.9**n for n in range(20)]
+    steady, falling = (
+        [(candidates[n % 2], SimpleNamespace(samples_per_s=rate)) for n, rate in enumerate(one)]
+        for one in rates
+    )
     assert slowdown(steady) is None
     assert slowdown(falling) > 2
     assert slowdown(falling[:5]) is None
@@ -464,7 +469,7 @@ def test_the_command_prints_an_answer_and_stores_every_turn_as_a_record(mine, in
     records, problems = record.read(mine / path)
     assert (problems, records[0].case["loader"], records[0].dataset.samples) == ([], "mine.py:make", 3000)
     assert len({one.run for one in records}) == 2, "the race, and the final rounds"
-    assert all(one.unverified[0] == turn_recorder.UNVERIFIED for one in records)
+    assert all(one.unverified == [settings_backend.UNVERIFIED] for one in records)
     shown = inside("runs", "show", path)
     assert (shown.returncode, "not verified" in shown.stderr) == (0, True)
 

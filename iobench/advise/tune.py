@@ -12,16 +12,18 @@ from typing import Any
 from iobench.advise.settings import search_space
 from iobench.advise.settings.candidate import BASELINE, HEADROOM, Candidate, slowdown
 from iobench.advise.settings.consumer import Consumer, HeadroomLoader
-from iobench.advise.settings.settings_race import CUTS, ResourceLimits, SettingsRace, finalists, hidden_gain
+from iobench.advise.settings.settings_backend import ResourceLimits
+from iobench.advise.settings.settings_cases import SettingsCases, new_path
+from iobench.advise.settings.settings_race import CUTS, SettingsRace, finalists, hidden_gain
 from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import CYCLES, TurnResult, TurnSpec
-from iobench.advise.settings.turn_recorder import TurnRecorder, new_path
 from iobench.advise.settings.watchdog import Watchdog
 from iobench.advise.tuning_result import TuningResult, nothing_fits, result_of
 from iobench.base.errors import InvalidSettings, IobenchError, TargetError
 from iobench.base.thresholds import CPU_CONTENDED
 from iobench.base.units import counted, seconds_text
 from iobench.loading.target import loader_error, parse_target
+from iobench.results.record import check_writable
 
 MAX_TIME_S = 60.0
 FIRST_TURN, RACE, REFINE = 0.1, 0.35, 0.2  # of the time; the rest is for the final rounds
@@ -105,14 +107,23 @@ def tune(
         )
     loader, name = resolve_target(target)
     watchdog, limits = Watchdog(timeout_s), ResourceLimits(max_workers, max_memory_bytes)
-    recorder = TurnRecorder(out or new_path(data_dir, name), name, _present(loader), consumer, seed)
+    cases = SettingsCases(
+        name,
+        _present(loader),
+        str(consumer.device),
+        consumer.model,
+        consumer.step_s,
+        seed,
+        out or new_path(data_dir, name),
+    )
+    check_writable(cases.path)
     replay = HeadroomLoader(consumer) if headroom else None
     spec = TurnSpec(_holding(consumer, replay), consumer.synchronize, guard=watchdog.guard)
-    race = SettingsRace(loader, spec, limits, recorder.add)
+    race = SettingsRace(loader, spec, limits, cases)
     with watchdog.active(), race.active():
         tuning = _Tuning(race, limits, consumer, began + max_time_s, max_time_s, on_status)
         try:
-            return tuning.run(replay, recorder, seed)
+            return tuning.run(replay, cases.path, seed)
         except IobenchError:
             raise
         except Exception as error:  # a user's loader may raise anything
@@ -134,7 +145,7 @@ class _Tuning:
         self._race, self._limits, self._consumer = race, limits, consumer
         self._end, self._max_time_s, self._status = end, max_time_s, status
 
-    def run(self, replay: HeadroomLoader | None, recorder: TurnRecorder, seed: int) -> TuningResult:
+    def run(self, replay: HeadroomLoader | None, records: Path, seed: int) -> TuningResult:
         loader, device = self._race.loader, str(self._consumer.device)
         self._status("measuring the baseline")
         turn = self._race.warm_up(Candidate(BASELINE), FIRST_TURN * self._max_time_s)
@@ -158,12 +169,11 @@ class _Tuning:
         if (ratio := slowdown(self._race.turns)) is not None:
             raise TargetError(
                 f"the loader gets slower with each turn, {ratio:.1f} × from first to last: "
-                f"settings cannot be compared (records: {recorder.path})",
+                f"settings cannot be compared (records: {records})",
                 kind="slowing-down",
                 hint="look for what it keeps from epoch to epoch",
             )
-        path = str(recorder.path)
-        return result_of(self._race, candidates, chosen, skipped, path, self._consumer.trains)
+        return result_of(self._race, candidates, chosen, skipped, str(records), self._consumer.trains)
 
     def _check_time(self, turn: TurnResult, candidates: Sequence[Candidate]) -> None:
         """Raise InvalidSettings if there is no time for one turn of each candidate and three of the best."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -73,7 +72,6 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
     opening, meter, clock = Meter(), Meter(), clock_of(transfer, spec)
     consume = spec.consume if clock is None else clock.around(spec.consume)
     counters = Counters(job.opener.path, early_snapshot=loader.workers > 0)
-    collect_garbage(forking=loader.workers > 0)
     cpu_speed = CpuSpeedProbe()
     path = job.opener.path
     with device_errors(str(path)), disk_errors(path), _counting(counters) as counts, guarded(path) as check:
@@ -88,7 +86,7 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
                 request = epoch_request(loader, job, spec.number * MOST_EPOCHS + done)
                 before_s = meter.elapsed_s
                 spec.group.barrier()
-                with meter, clock or nullcontext():
+                with meter, clock or nullcontext(), profile or nullcontext():
                     came, came_bytes = _drain(epochs, request, transfer, meter, consume)
                 _check_count(loader, came, _due(request, schema.samples))
                 whole_s += max(spec.group.all_gather(meter.elapsed_s - before_s))
@@ -139,30 +137,6 @@ def opened(loader: Loader, job: Job) -> Epochs:
 def epoch_request(loader: Loader, job: Job, number: int) -> EpochRequest:
     """Return the request for an epoch: the rows of its batches (map-style) or its number (iterable-style)."""
     return number if loader.iterable_style else loader.rows(job.order, job.opener.schema.samples, number)
-
-
-@contextmanager
-def heap_restored() -> Iterator[None]:
-    """Undo the `gc.freeze` of `collect_garbage`, unless objects had been frozen before."""
-    before = gc.get_freeze_count()
-    try:
-        yield
-    finally:
-        if not before:
-            gc.unfreeze()
-
-
-def collect_garbage(forking: bool) -> None:
-    """Collect the garbage of earlier rounds; then freeze the heap, which saves 0.1 s per collection.
-
-    If workers are forked the heap stays unfrozen, as in a user's process: pages that workers copy when
-    their collector visits them count as theirs.
-    """
-    if forking:
-        gc.unfreeze()
-    gc.collect()
-    if not forking:
-        gc.freeze()
 
 
 def timing_of(

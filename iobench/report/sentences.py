@@ -27,6 +27,7 @@ STAGE_NAMES = {
     "wait": "waiting for read-ahead threads or workers",
     "host_to_device": "the copy to the device",
     "compute": "the training step",
+    "gc": "Python's garbage collector",
     "other": "the loader itself",
 }
 

@@ -40,6 +40,7 @@ STAGE_COLOURS = {
     "wait": "#d9480f",
     "host to device": "#8d6e00",
     "compute": "#2b8a3e",
+    "gc": "#e67700",
     "other": "#ced4da",
 }
 CONFIG: dict[str, Any] = {

@@ -9,6 +9,7 @@ from typing import Any
 
 from iobench.base.finding import Finding
 from iobench.results import stats
+from iobench.results.record import Record
 from iobench.results.stats import Comparison
 
 BASELINE = "baseline"  # the loader with the settings it came with
@@ -94,13 +95,13 @@ def compare_to_baseline(candidates: Sequence[Candidate]) -> dict[str, Comparison
     }
 
 
-def slowdown(turns: Sequence[tuple[Candidate, float]]) -> float | None:
+def slowdown(turns: Sequence[tuple[Candidate, Record]]) -> float | None:
     """Return the ratio of the first turns' rates to the last ones' if rates fall from turn to turn.
 
     Each rate is taken relative to its candidate's median. None where there is no such trend.
     """
     usual = {candidate.name: candidate.rate for candidate, _ in turns}
-    shares = [rate / usual[candidate.name] for candidate, rate in turns if usual[candidate.name]]
+    shares = [turn.samples_per_s / usual[one.name] for one, turn in turns if usual[one.name]]
     if len(shares) < 2 * stats.ENOUGH_ROUNDS:
         return None
     slope, chance = stats.trend(shares)

@@ -2,48 +2,33 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 
 from iobench.advise.settings.candidate import Candidate
+from iobench.advise.settings.settings_backend import ResourceLimits, SettingsBackend
+from iobench.advise.settings.settings_cases import SettingsCases
 from iobench.advise.settings.tunable_loader import TunableLoader
-from iobench.advise.settings.turn import TurnResult, TurnSpec, run_turn
+from iobench.advise.settings.turn import TurnResult, TurnSpec
 from iobench.base.finding import Finding
-from iobench.base.text import reason
-from iobench.base.units import bytes_text, counted
-from iobench.bench.epoch import heap_restored
-from iobench.bench.rounds import interleaved
-from iobench.bench.strategies import SuccessiveHalving
-from iobench.host.process_counters import descendants
+from iobench.bench.options import RunOptions
+from iobench.bench.outcome import Run
+from iobench.bench.run import run
+from iobench.bench.strategies import FinalRounds, Strategy, SuccessiveHalving
 from iobench.loading.loaders.dataloader import unwarned
 from iobench.results import stats
 from iobench.results.parts import BackgroundPart
+from iobench.results.record import Record
 
 ROUNDS = 15  # of the finalists, if time allows
 CUTS = 3  # rounds that must fit in the time for an epoch to be measured whole
 MIN_TURN_S = 0.05
-LATE = 2  # times the planned time, that the smallest possible number of rounds may take
 HIDDEN_START = 0.3  # of an epoch, for its first batch
-DIFFERENT_SAMPLES = 0.02  # of an epoch's samples; a larger difference means other work
-
-
-@dataclass(frozen=True)
-class ResourceLimits:
-    """Limits on settings: worker processes, and bytes of memory of all processes together."""
-
-    workers: int | None = None
-    memory_bytes: int | None = None
-
-
-TurnCallback = Callable[[Candidate, int, TurnResult, bool], None]
 
 
 class SettingsRace:
-    """Interleaved turns of one loader's candidates: a race, then final rounds.
+    """Runs over the settings of one loader: races, then final rounds.
 
     Parameters
     ----------
@@ -53,8 +38,8 @@ class SettingsRace:
         Use of each batch, and the most batches of a turn.
     limits : ResourceLimits, optional
         Limits that a candidate must not exceed.
-    on_turn : callable
-        Is given each turn's candidate, round number and result, and True in the final rounds.
+    cases : SettingsCases, optional
+        Description of the loader in records, and their file.
     """
 
     def __init__(
@@ -62,32 +47,29 @@ class SettingsRace:
         loader: TunableLoader,
         spec: TurnSpec,
         limits: ResourceLimits | None = None,
-        on_turn: TurnCallback = lambda candidate, number, turn, final: None,
+        cases: SettingsCases | None = None,
     ) -> None:
-        self.loader, self._spec, self._limits, self._on_turn = (
-            loader,
-            spec,
-            limits or ResourceLimits(),
-            on_turn,
-        )
-        # persistent workers by candidate: their memory is not that of other candidates
-        self._persistent: dict[str, set[int]] = {}
-        self._samples: float | None = None  # of a whole baseline epoch, once there was one
-        self.background: list[BackgroundPart] = []
-        self.turns: list[tuple[Candidate, float]] = []  # with the rate of each, in order of time
+        self.loader, self._cases = loader, cases or SettingsCases()
+        self._backend = SettingsBackend(loader, spec, limits)
+        self.turns: list[tuple[Candidate, Record]] = []  # in order of time
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Context of all turns; persistent workers end with it."""
-        with heap_restored(), unwarned():
+        with unwarned():
             try:
                 yield
             finally:
                 self.loader.close()
 
-    def warm_up(self, candidate: Candidate, limit_s: float) -> TurnResult:
+    @property
+    def background(self) -> list[BackgroundPart]:
+        """Load of other processes during each turn."""
+        return [turn.background for _, turn in self.turns if turn.background is not None]
+
+    def warm_up(self, candidate: Candidate, limit_s: float | None) -> TurnResult:
         """Run one turn before all rounds; errors of the loader pass through."""
-        return self._take(candidate, limit_s)
+        return self._backend.take(candidate, limit_s)
 
     def race(self, candidates: Sequence[Candidate], seconds: float, seed: int = 0) -> None:
         """Run rounds and eliminate candidates that are clearly slower; the first round keeps the order given.
@@ -95,133 +77,60 @@ class SettingsRace:
         After `seconds` the first round ends, except for its first two candidates: one turn of a slow
         loader may take all the time, and the second candidate is the most promising change.
         """
-        halving, began = SuccessiveHalving(seconds), time.monotonic()
         limit_s = max(MIN_TURN_S, seconds / CUTS / len(candidates))
-
-        def continues(before: int) -> bool:
-            live = {
-                one.name: one
-                for one in candidates
-                if one.rates and one.failure is None and one.eliminated is None
-            }
-            eliminated, more = halving.after_round(
-                before + 1,
-                time.monotonic() - began,
-                {name: one.rates for name, one in live.items()},
-                {name: one.turn_s for name, one in live.items()},
-            )
-            for name in eliminated:
-                live[name].eliminated = before + 1
-            return more and len(live) - len(eliminated) > 1
-
-        first = ((1, candidate) for candidate in candidates)
-        later = ((number + 1, candidate) for number, candidate in interleaved(candidates, continues, seed))
-        for number, candidate in itertools.chain(first, later):
-            late = time.monotonic() - began > seconds
-            promising = number == 1 and any(candidate is one for one in candidates[:2])
-            if candidate.failure or candidate.eliminated is not None or (late and not promising):
-                continue
-            self._turn(candidate, number, limit_s, final=False)
+        raced = self._run(candidates, limit_s, SuccessiveHalving(seconds, ordered=True), seed)
+        for candidate, made in raced:
+            candidate.rates[made.round] = made.samples_per_s
 
     def final_rounds(
         self, candidates: Sequence[Candidate], seconds: float, rounds: int = ROUNDS, seed: int = 1
     ) -> None:
         """Run interleaved rounds of whole epochs, or of parts of them if time is short."""
-        began = time.monotonic()
         whole_s = sum(max(statistics.median(one.epoch_s), one.turn_s) for one in candidates if one.epoch_s)
         whole = CUTS * whole_s <= seconds and not any(one.endless for one in candidates)
         limit_s = None if whole else max(MIN_TURN_S, seconds / stats.ENOUGH_ROUNDS / len(candidates))
+        strategy = FinalRounds(seconds, rounds, at_least=min(rounds, stats.MIN_ROUNDS))
+        for candidate, made in self._run(candidates, limit_s, strategy, seed):
+            candidate.final_rates[made.round] = made.samples_per_s
+            candidate.whole_epochs = made.timing.partial is None and candidate.whole_epochs
+            candidate.wait_shares.append(made.timing.wait_s / made.timing.epochs_s)
 
-        def continues(done: int) -> bool:
-            elapsed_s = time.monotonic() - began
-            if done < stats.MIN_ROUNDS:
-                return elapsed_s <= LATE * seconds  # with fewer rounds there is no interval
-            return done < rounds and elapsed_s * (done + 1) / done <= seconds
+    def _run(
+        self, candidates: Sequence[Candidate], limit_s: float | None, strategy: Strategy, seed: int
+    ) -> list[tuple[Candidate, Record]]:
+        """Run the candidates that have not failed, each as a case, and return their records."""
+        backend, first = self._backend, self._backend.first
+        chosen = [one for one in candidates if not one.failure]
+        cases = [self._cases.case(one, first) for one in chosen]
+        backend.limit_s = limit_s
+        backend.candidates = {case.key: one for case, one in zip(cases, chosen, strict=True)}
+        made = run(
+            self._cases.manifest(first),
+            RunOptions(limits=False, seed=seed),
+            out=self._cases.path,
+            cases=cases,
+            strategy=strategy,
+            backend=backend,
+        )
+        self._conclude(made, backend.candidates[cases[0].key])
+        turns = [(backend.candidates[one.settings_key], one) for one in made.records]
+        for candidate, turn in turns:
+            candidate.epoch_s.append(turn.epoch_s)
+            candidate.first_batch_s.append(turn.timing.first_batch_s)
+        self.turns += turns
+        return turns
 
-        for candidate in candidates if whole else ():
-            if candidate.changes.get("persistent_workers"):
-                self._start_workers(candidate)
-        for number, candidate in interleaved(candidates, continues, seed):
-            if not candidate.failure:
-                self._turn(candidate, number, limit_s, final=True)
-
-    def _start_workers(self, candidate: Candidate) -> None:
-        """Start persistent workers: starting is part of their first epoch and of no later one."""
-        try:
-            self._take(candidate, None)
-        except Exception as error:  # noqa: BLE001 - a user's loader may raise anything with these settings
-            candidate.failure = _raised(error)
-
-    def _turn(self, candidate: Candidate, number: int, limit_s: float | None, final: bool) -> None:
-        before = time.monotonic()
-        try:
-            turn = self._take(candidate, limit_s)
-        except Exception as error:  # a user's loader may raise anything with these settings
+    def _conclude(self, made: Run, baseline: Candidate) -> None:
+        """Note failures and eliminations; without the loader's own settings there is nothing to compare."""
+        if made.interrupted:
+            raise KeyboardInterrupt
+        for key, error in made.failures.items():
+            candidate = self._backend.candidates[key]
             if not candidate.changes:
-                raise
-            candidate.failure = _raised(error)
-            return
-        finally:
-            candidate.turn_s = time.monotonic() - before
-        if (problem := self._violation(candidate, turn)) is not None:
-            if candidate.changes:
-                candidate.failure = problem
-                return
-            candidate.over_limit = problem
-        (candidate.final_rates if final else candidate.rates)[number] = turn.rate
-        # a cut turn of the race does not matter to the final rounds
-        candidate.whole_epochs = turn.complete and (candidate.whole_epochs or len(candidate.final_rates) < 2)
-        candidate.batches = turn.batches
-        candidate.endless = candidate.endless or (not turn.complete and turn.epoch_batches is None)
-        candidate.epoch_s.append(turn.epoch_s)
-        timing = turn.measured.timing
-        candidate.first_batch_s.append(timing.first_batch_s)
-        if final:
-            candidate.wait_shares.append(timing.wait_s / timing.epochs_s)
-        self.turns.append((candidate, turn.rate))
-        if turn.measured.background is not None:
-            self.background.append(turn.measured.background)
-        self._on_turn(candidate, number, turn, final)
-
-    def _take(self, candidate: Candidate, limit_s: float | None) -> TurnResult:
-        make = candidate.make or (lambda: self.loader.with_changes(candidate.changes))
-        others = set[int]().union(
-            *(pids for name, pids in self._persistent.items() if name != candidate.name)
-        )
-        before = set(descendants())
-        spec = replace(self._spec, limit_s=limit_s)
-        turn = run_turn(make, self.loader.workers(candidate.changes), spec, others)
-        self._persistent.setdefault(candidate.name, set()).update(set(descendants()) - before)
-        if not turn.complete:
-            self.loader.close()  # else persistent workers would start their next epoch inside this one
-        candidate.memory_bytes = (
-            max(candidate.memory_bytes or 0, turn.measured.memory.peak_bytes or 0) or None
-        )
-        if not candidate.changes and candidate.make is None:
-            self._samples = turn.samples if turn.complete else None
-        return turn
-
-    def _violation(self, candidate: Candidate, turn: TurnResult) -> Finding | None:
-        """Return why settings that work cannot be chosen; None if they can."""
-        limit, expected = self._limits.memory_bytes, self._samples
-        if candidate.make is not None:
-            return None
-        if limit is not None and candidate.memory_bytes is None:
-            return Finding("memory-unknown", "its memory use is unknown")
-        if limit is not None and candidate.memory_bytes is not None and candidate.memory_bytes > limit:
-            return Finding(
-                "memory-limit",
-                f"used {bytes_text(candidate.memory_bytes)} of memory, more than {bytes_text(limit)}",
-                values={"memory_bytes": candidate.memory_bytes, "limit_bytes": limit},
-            )
-        if expected is not None and turn.complete and abs(turn.samples / expected - 1) > DIFFERENT_SAMPLES:
-            return Finding(
-                "samples-not-sharded",
-                f"yields {counted(round(turn.samples), 'sample')} an epoch, not {expected:,.0f}: "
-                "its dataset does not shard them over the workers",
-                values={"samples": turn.samples, "expected": expected},
-            )
-        return None
+                raise error
+            candidate.failure = candidate.failure or Finding(error.kind, error.problem, error.hint)
+        for key, rounds in made.eliminated.items():
+            self._backend.candidates[key].eliminated = rounds
 
 
 def hidden_gain(baseline: Candidate, candidate: Candidate) -> bool:
@@ -242,7 +151,3 @@ def finalists(
         if stats.ENOUGH_ROUNDS * sum(candidate.turn_s for candidate in [*chosen, one]) <= seconds:
             chosen.append(one)
     return chosen
-
-
-def _raised(error: Exception) -> Finding:
-    return Finding("raised", reason(error), values={"error": type(error).__name__, "reason": reason(error)})

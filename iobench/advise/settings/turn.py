@@ -12,12 +12,12 @@ from typing import Any
 
 from iobench.base import thresholds
 from iobench.base.errors import TargetError
-from iobench.bench.epoch import collect_garbage, measured_of, timing_of
+from iobench.bench.epoch import measured_of, timing_of
 from iobench.bench.meter import Meter
 from iobench.host.counters import Counters
 from iobench.host.cpu_speed import CpuSpeedProbe
 from iobench.loading.inspection import batch_tensors, length_of, samples_in
-from iobench.results.parts import Measured, TimingPart
+from iobench.results.parts import Measured, PartialEpoch, TimingPart
 
 ItemGuard = Callable[[Iterable[Any]], Iterable[Any]]
 
@@ -49,7 +49,6 @@ class TurnResult:
     """
 
     measured: Measured
-    complete: bool
     batches: int  # delivered
     epoch_batches: int | None
     epoch_s: float
@@ -58,9 +57,9 @@ class TurnResult:
     wall_s: float  # including opening and closing
 
     @property
-    def rate(self) -> float:
-        """Samples per second of a whole epoch."""
-        return self.samples / self.epoch_s
+    def complete(self) -> bool:
+        """True if it was a whole epoch."""
+        return self.measured.timing.partial is None
 
 
 def run_turn(
@@ -85,7 +84,6 @@ def run_turn(
         The loader yields no batches (``empty``).
     """
     began = time.perf_counter()
-    collect_garbage(forking=workers > 0)
     counters = Counters(Path.cwd(), early_snapshot=workers > 0, excluded=excluded)
     stream, opening = _TimedStream(workers), Meter()
     cpu_speed = CpuSpeedProbe()
@@ -107,9 +105,13 @@ def run_turn(
     finally:
         counts = counters.stop()
     epoch_s, samples, complete = stream.epoch(total)
+    timing, partial = _timing(stream, opening), None
+    if not complete:
+        partial = PartialEpoch(
+            batches=stream.batches, epoch_batches=total, epoch_s=epoch_s, epoch_samples=samples
+        )
     return TurnResult(
-        measured=measured_of(_timing(stream, opening), counts, cpu_speed),
-        complete=complete,
+        measured=measured_of(replace(timing, partial=partial), counts, cpu_speed),
         batches=stream.batches,
         epoch_batches=total,
         epoch_s=epoch_s,
