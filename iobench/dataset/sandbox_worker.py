@@ -23,7 +23,7 @@ from iobench.dataset.manifest import Opener
 from iobench.dataset.sandbox import BATCH, DONE, FAILED, PROGRESS
 from iobench.dataset.sources import BATCH_BYTES
 from iobench.dataset.verify import read_back
-from iobench.formats import Batch, Field, Format, Schema, plain_bools
+from iobench.formats import Batch, Detectable, Field, Format, Schema, plain_bools
 
 # files that no format reads: module in `sources`, and class with the methods of a format that are used here
 ADAPTERS = {"torch": ("torch_file", "TorchAdapter"), "csv": ("csv_file", "CsvAdapter")}
@@ -65,7 +65,7 @@ def _sniff(request: dict[str, Any]) -> None:
 
 def _recognises(form: Format, path: Path) -> bool:
     try:
-        return form.sniff(path)
+        return isinstance(form, Detectable) and form.sniff(path)
     except (IobenchError, MemoryError):
         return False
 
@@ -95,8 +95,10 @@ def _describe(request: dict[str, Any]) -> None:
     _limit(request["memory_bytes"])
     _alarm(request)
     path = Path(request["path"])
+    if not isinstance(form, Detectable):
+        raise CorruptArtifact(f"data in {form.name} cannot be added in place", kind="not-addable", path=path)
     schema = form.infer_schema(path, _fields(request["fields"]))
-    notes = [] if request["kind"] in ADAPTERS else form.notes(path, schema)
+    notes = form.notes(path, schema)
     fields = [[field.name, list(field.shape), field.dtype] for field in schema.fields]
     _send(DONE, {"samples": schema.samples, "fields": fields, "notes": [asdict(note) for note in notes]})
 

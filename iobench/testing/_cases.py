@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact
-from iobench.formats import Array, Batch, Field, Format, Reader, Schema
+from iobench.formats import Array, Batch, Checkable, Field, Format, Reader, Schema
 
 SCHEMA = Schema(
     23,
@@ -103,7 +103,8 @@ def files_of(path: Path) -> list[Path]:
 def read_all(fmt: Format, path: Path, schema: Schema) -> Batch | None:
     """Check, open and read all samples; None if the format raises CorruptArtifact."""
     try:
-        fmt.check(path, schema)
+        if isinstance(fmt, Checkable):
+            fmt.check(path, schema)
         with fmt.open(path, schema) as reader:
             return reader.batch(slice(None))
     except CorruptArtifact as error:

@@ -22,6 +22,7 @@ from iobench.contrib.formats.shared.external import fields_by_name, schema_of_ar
 from iobench.contrib.formats.shared.record_writer import write_at
 from iobench.formats import (
     Batch,
+    Detectable,
     Field,
     Format,
     MappedReader,
@@ -59,7 +60,7 @@ NAMES = {code: dtype for dtype, code in CODES.items()}
 
 
 @dataclass(frozen=True)
-class Safetensors(Format):
+class Safetensors(Format, Detectable):
     """One file, `data.safetensors`, with one tensor per field."""
 
     name: ClassVar[str] = "safetensors"
