@@ -31,7 +31,7 @@ import iobench
 from iobench import StreamLoader
 from iobench.bench.epoch import RoundSpec, measure
 from iobench.dataset.manifest import Manifest
-from iobench.host import hardware_limits, page_cache, process_usage
+from iobench.host import hardware_limits, page_cache, process_counters
 from iobench.loading import loaders
 from iobench.loading.host_to_device import HostToDevice
 from iobench.loading.loaders import Job
@@ -247,7 +247,7 @@ def block(bench: Bench) -> None:
     """Compare cold block order of 512-byte rows with sequential limits, and report its memory."""
     rows = bench.dataset("rows")
     epoch = epochs(rows, "npy", "stream", True, "block", 1024, direct=True)
-    memory, before = list[int](), process_usage.memory_bytes([]) or 0
+    memory, before = list[int](), process_counters.memory_bytes([]) or 0
 
     def stream(number: int) -> float:
         measured = epoch(number)

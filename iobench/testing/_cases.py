@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import multiprocessing
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,26 @@ SCHEMA = Schema(
 )
 SAMPLES = SCHEMA.samples
 INDICES = np.array([22, 0, 7, 7, 3, 22])
+
+
+def varied_field(schema: Schema) -> Field:
+    """Return the field that tests replace by another: the first of two axes, or else the first."""
+    return next((field for field in schema.fields if len(field.shape) == 2), schema.fields[0])
+
+
+def turned(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return another shape: the axes in reverse, or more of them if that is the same."""
+    return shape[::-1] if shape[::-1] != shape else (*shape, 2)
+
+
+def flat(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return another shape: one axis, or two if that is the same."""
+    return (math.prod(shape),) if len(shape) > 1 else (2, *shape)
+
+
+def other_dtype(field: Field, *dtypes: str) -> str:
+    """Return the first of the dtypes that is not the field's."""
+    return next(dtype for dtype in dtypes if dtype != field.dtype)
 
 
 @dataclass(frozen=True)
