@@ -13,17 +13,18 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from iobench.advise import diagnose as session
+from iobench.advise.checks import loop_stats
+from iobench.advise.checks.evidence import Evidence
+from iobench.advise.checks.process_monitor import ProcessMonitor
+from iobench.advise.checks.watched_loader import WatchedLoader
+from iobench.advise.diagnosis import diagnose
+from iobench.advise.settings.candidate import BASELINE, Candidate
+from iobench.advise.settings.search_space import MAX_WORKERS
+from iobench.advise.settings.settings_race import SettingsRace
+from iobench.advise.settings.tunable_loader import TunableLoader
+from iobench.advise.settings.turn import TurnSpec
 from iobench.base.finding import Finding
-from iobench.diagnose import loop_stats, session
-from iobench.diagnose.diagnosis import diagnose
-from iobench.diagnose.evidence import Evidence
-from iobench.diagnose.process_monitor import ProcessMonitor
-from iobench.diagnose.watched_loader import WatchedLoader
-from iobench.tuning.candidate import BASELINE, Candidate
-from iobench.tuning.search_space import MAX_WORKERS
-from iobench.tuning.settings_race import SettingsRace
-from iobench.tuning.tunable_loader import TunableLoader
-from iobench.tuning.turn import TurnSpec
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 
@@ -81,6 +82,7 @@ def slow(row):
     return torch.zeros(4)
 
 
+@pytest.mark.slow
 def test_samples_that_take_long_without_workers(monkeypatch):
     monkeypatch.setattr(loop_stats, "CPU_CONTENDED", 1.0)  # other tests use the other cores
     found = until("too-few-workers", lambda: DataLoader(Samples(256, slow), batch_size=16))
@@ -92,6 +94,7 @@ def test_samples_that_take_long_without_workers(monkeypatch):
     assert tried > len(os.sched_getaffinity(0)) or tried == MAX_WORKERS  # none of them computes
 
 
+@pytest.mark.slow
 def test_workers_that_cost_more_than_they_bring():
     quick = Samples(4096, lambda row: torch.zeros(4))
     advice = until("workers-cost", lambda: DataLoader(quick, batch_size=4, **FORK)).advice
@@ -210,8 +213,8 @@ import torch
 sys.path.insert(0, sys.argv[1])
 from test_diagnose_checks import FORK, DataLoader, Samples, until
 
-from iobench.diagnose.loop_stats import LoopStats
-from iobench.tuning import search_space
+from iobench.advise.checks.loop_stats import LoopStats
+from iobench.advise.settings import search_space
 
 search_space.threads_oversubscribed = lambda workers: True
 LoopStats.threads = True

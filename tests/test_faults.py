@@ -24,9 +24,10 @@ def python(*arguments, **options):
     return subprocess.run(command, capture_output=True, text=True, env=environment, **options)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)  # 60 s on two idle cores; a slow machine is not a failure
 def test_every_injected_fault_is_handled(tmp_path):
-    done = python("-m", "_faults", "--quick", "--folder", tmp_path)
+    done = python("-m", "eval.faults", "--quick", "--folder", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split() for line in done.stdout.splitlines()[1:]]
     assert {row[0] for row in rows} == KINDS
@@ -37,8 +38,8 @@ def test_every_injected_fault_is_handled(tmp_path):
 # runs each piece of code in a forked child, so that iobench is imported once
 EACH = """
 import json, sys
-from _faults import kinds, preload
-from _faults.children import run_forked
+from eval.faults import kinds, preload
+from eval.faults.children import run_forked
 
 kinds.load()
 preload.load()
@@ -62,9 +63,9 @@ import os
 import random
 import tempfile
 from pathlib import Path
-from _faults.registry import Trials
-from _faults import power, scenarios
-from _faults.kinds import crash_consistency
+from eval.faults.registry import Trials
+from eval.faults import power, scenarios
+from eval.faults.kinds import crash_consistency
 from iobench.dataset import artifact_writer, manifest, manifest_file, seal
 replacing = scenarios.scenarios(("npy",))[2]
 crash_consistency.scenarios = lambda formats: [replacing]
@@ -118,6 +119,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_broken_protocol_is_detected(tmp_path):
     """Each step of the protocol is necessary: without it, replacing a dataset fails at some call."""
@@ -129,7 +131,7 @@ def test_a_broken_protocol_is_detected(tmp_path):
 
 UNGUARDED = """
 import contextlib
-from _faults.kinds import read_errors
+from eval.faults.kinds import read_errors
 from iobench.dataset import manifest
 
 
@@ -143,7 +145,7 @@ read_errors.LoopDisk = read_errors.TruncatedFiles
 read_errors.READERS = {{{way!r}: read_errors.READERS[{way!r}]}}
 read_errors.variants = lambda: ("npy",)
 import sys
-from _faults.__main__ import main
+from eval.faults.__main__ import main
 sys.argv = ["faults", "--kind", "read-errors", "--folder", {folder!r}]
 print("exit", main(), flush=True)
 """

@@ -96,7 +96,7 @@ def test_options_in_the_text_are_options_of_some_command(page):
         for span in re.findall(r"`[^`]+`", prose)
         for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", span)
     }
-    own = {"--plan", "--busy", "--part", "--only", "--sum"}  # of scripts
+    own = {"--plan", "--busy", "--part", "--only", "--evaluate"}  # of scripts
     assert named <= KNOWN | own
 
 

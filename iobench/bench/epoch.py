@@ -69,7 +69,7 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
     """
     profile, schema = spec.profile, job.opener.schema
     job = replace(job, stages=profile or UNTIMED)
-    opening, meter, clock = Meter(), Meter(), _clock(transfer, spec)
+    opening, meter, clock = Meter(), Meter(), clock_of(transfer, spec)
     consume = spec.consume if clock is None else clock.around(spec.consume)
     counters = Counters(job.opener.path, early_snapshot=loader.workers > 0)
     collect_garbage(forking=loader.workers > 0)
@@ -104,7 +104,7 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
     return replace(made, disk=replace(made.disk, opening_bytes=opening_bytes))
 
 
-def _clock(transfer: HostToDevice, spec: RoundSpec) -> DeviceClock | None:
+def clock_of(transfer: HostToDevice, spec: RoundSpec) -> DeviceClock | None:
     """Return the device's clock; None on the CPU, where the meter is equivalent."""
     return None if transfer.device_api.is_host else DeviceClock(transfer.device_api, spec.strict)
 

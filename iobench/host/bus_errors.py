@@ -97,7 +97,7 @@ class MapGuard:
         self._lost: Path | None = None
         if SIGBUS_HANDLED:
             _install()
-            _guards.add(self)
+            active_guards.add(self)
 
     def check(self) -> None:
         """Raise OSError if a page was unreadable since the guard was made: copied bytes may be invalid."""
@@ -106,7 +106,7 @@ class MapGuard:
 
     def release(self) -> None:
         """End the guard. Call this before the memory is unmapped."""
-        _guards.discard(self)
+        active_guards.discard(self)
 
     def covers(self, address: int) -> bool:
         """Return True if the guard covers an address."""
@@ -193,7 +193,7 @@ def guarded(folder: Path, page: bytes = b"") -> Iterator[Callable[[], None]]:
         guard.release()
 
 
-_guards: set[MapGuard] = set()
+active_guards: set[MapGuard] = set()
 _before = _Action()  # the previous handler
 _passed_on = False
 
@@ -201,7 +201,7 @@ _passed_on = False
 def _on_bus_error(number: int, info: Any, context: int) -> None:
     details = info.contents
     sent = details.code <= 0  # by kill(); else the fault of an instruction
-    lost = [] if sent else [guard for guard in tuple(_guards) if guard.covers(details.address)]
+    lost = [] if sent else [guard for guard in tuple(active_guards) if guard.covers(details.address)]
     if not (lost and all(guard.replace(details.address) for guard in lost)):
         _pass_on(sent)
 

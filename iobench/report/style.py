@@ -71,6 +71,11 @@ def data(rows: Sequence[Row]) -> Any:
     return alt.Data(values=list(rows))  # type: ignore[no-untyped-call]
 
 
+def unless_empty(rows: list[Row]) -> list[list[Row]]:
+    """Return the data of a layer, or no layer: a browser warns about the extent of no data."""
+    return [rows] if rows else []
+
+
 def legend(columns: int = 3) -> Any:
     """Return a legend above the chart, in so many columns."""
     return alt.Legend(orient="top", title=None, columns=columns)
@@ -126,7 +131,7 @@ def tips(*names: str) -> list[Any]:
     ]
 
 
-_NUMBERS = ("MiB/s", "MiB", "ms", "seconds", "round", "value")
+_NUMBERS = ("MiB/s", "size", "ms", "seconds", "round", "value")
 
 
 def _ticks(low: float, high: float) -> list[float]:

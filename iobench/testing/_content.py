@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from iobench.base.errors import UnsupportedSchema
 from iobench.formats import DTYPES, Array, Batch, Field, Format, Reader, Schema, field_names
-from iobench.testing._cases import (
+from iobench.testing.cases import (
     INDICES,
     SAMPLES,
     SCHEMA,

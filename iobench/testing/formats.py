@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from iobench.formats import Format, Reader, Schema
-from iobench.testing._cases import SCHEMA, Call, StoredArtifact, spawned, store
 from iobench.testing._content import ContentTests, RowTests
-from iobench.testing._corruption import CorruptionTests
 from iobench.testing._lifecycle import LifecycleTests
-from iobench.testing._placements import PlacementTests
+from iobench.testing.cases import SCHEMA, Call, StoredArtifact, spawned, store
+from iobench.testing.corruption import CorruptionTests
+from iobench.testing.placements import PlacementTests
 
 
 class NarrowFormatContract(RowTests, LifecycleTests, PlacementTests, CorruptionTests):

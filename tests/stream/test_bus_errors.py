@@ -195,14 +195,14 @@ def test_a_later_handler_is_replaced_when_the_next_file_is_mapped(path):
 
 
 def test_a_map_that_is_gone_is_not_guarded(path):
-    before = set(bus_errors._guards)
+    before = set(bus_errors.active_guards)
     mapped = GuardedMap([path])
     view = rows_of(mapped)[3:5]
     guard = mapped.guard
     del mapped
-    assert guard in bus_errors._guards
+    assert guard in bus_errors.active_guards
     del view
-    assert bus_errors._guards == before
+    assert bus_errors.active_guards == before
 
 
 def test_files_side_by_side_are_intact_and_fail_alone(path, tmp_path):

@@ -1,0 +1,1 @@
+"""Experiments that check iobench itself; see README.md."""

@@ -1,0 +1,103 @@
+"""Concurrent commands: readers while prepare replaces the data, two prepares, two runs into one file."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import iobench
+from eval.faults.children import DONE, failure_of, run_forked, run_together
+from eval.faults.reading import READERS
+from eval.faults.registry import Outcome, Trials, kind
+from eval.faults.scenarios import NAME, PrepareCall
+from eval.faults.targets import FORMATS_PER_DATASET, run_or_raise, variants
+from iobench import Manifest, RunOptions
+from iobench.results import record
+
+ELEMENTS = 1 << 16
+Attempt: TypeAlias = "Callable[[tuple[str, ...], Path, float], str | None]"
+
+
+@kind("concurrency")
+def concurrency(trials: Trials) -> Iterator[Outcome]:
+    """Start each pair of commands a random time apart."""
+    pairs: list[tuple[str, Attempt]] = [
+        *((f"{way} while prepare replaces", functools.partial(_replaced, way)) for way in READERS),
+        ("two prepares of the same data", functools.partial(_prepares, 0, 0)),
+        ("two prepares of different data", functools.partial(_prepares, 1, 2)),
+        ("two runs into one file", _runs),
+    ]
+    everything = variants()
+    for number in trials.numbers(full=63, quick=len(pairs)):
+        what, attempt = pairs[number % len(pairs)]
+        delay_s, some = trials.rng.uniform(0, 0.2), tuple(trials.rng.sample(everything, FORMATS_PER_DATASET))
+        problem = attempt(some, trials.folder / str(number), delay_s)
+        yield f"{number}: {what}, {delay_s:.3f} s apart, {' '.join(some)}", problem
+
+
+def _replaced(way: str, some: tuple[str, ...], data_dir: Path, delay_s: float) -> str | None:
+    old, new = PrepareCall(0, some), PrepareCall(1, some, overwrite=True)
+    run_or_raise(functools.partial(old, data_dir, ELEMENTS))
+
+    def read() -> None:
+        until = time.monotonic() + 0.7
+        while time.monotonic() < until:
+            READERS[way](data_dir / NAME, some[0])
+
+    read_result, prepare_result = run_together([read, _later(delay_s, data_dir, new)])
+    if prepare_result.code != DONE:
+        return f"prepare: exit {prepare_result.code}: {prepare_result.output}"
+    return failure_of(read_result) or _damage_of(data_dir, some, new)
+
+
+def _prepares(one: int, other: int, some: tuple[str, ...], data_dir: Path, delay_s: float) -> str | None:
+    calls = [PrepareCall(seed, some, overwrite=one != other) for seed in (one, other)]
+    results = run_together([_later(0, data_dir, calls[0]), _later(delay_s, data_dir, calls[1])])
+    if all(result.code != DONE for result in results):
+        return f"both failed: {results}"
+    problems = [problem for problem in map(failure_of, results) if problem]
+    return problems[0] if problems else _damage_of(data_dir, some)
+
+
+def _runs(some: tuple[str, ...], data_dir: Path, delay_s: float) -> str | None:
+    two = PrepareCall(0, some[:2])
+    run_or_raise(functools.partial(two, data_dir, ELEMENTS))
+    out = data_dir / "out.jsonl"
+
+    def run(after_s: float) -> None:
+        time.sleep(after_s)
+        options = RunOptions(loader=("native",), rounds="20", limits=False)
+        result = iobench.run(iobench.find_dataset(data_dir, NAME), options, out=out)
+        assert not result.failures, result.failures
+
+    results = run_together([functools.partial(run, 0), functools.partial(run, delay_s)])
+    records, problems = record.read(out)
+    if len(records) != 80 or problems:
+        return f"{len(records)} records of 80, problems {problems}"
+    return next(filter(None, map(failure_of, results)), None)
+
+
+def _later(after_s: float, data_dir: Path, call: PrepareCall) -> Callable[[], None]:
+    def work() -> None:
+        time.sleep(after_s)
+        call(data_dir, ELEMENTS)
+
+    return work
+
+
+def _damage_of(data_dir: Path, some: tuple[str, ...], expected: PrepareCall | None = None) -> str | None:
+    """Describe damage that is left after both commands."""
+    result = run_forked(functools.partial(_assert_complete, data_dir, some, expected))
+    return None if result.code == DONE else f"dataset afterwards: {result.output}"
+
+
+def _assert_complete(data_dir: Path, some: tuple[str, ...], expected: PrepareCall | None) -> None:
+    manifest = Manifest.load(data_dir / NAME)
+    wrong = {variant: problem for variant, problem in iobench.verify(manifest).items() if problem}
+    assert not wrong, wrong
+    assert set(manifest.artifacts) == set(some), sorted(manifest.artifacts)
+    if expected is not None:
+        assert manifest.content == expected.content(ELEMENTS), "not the data that were prepared last"

@@ -1,0 +1,117 @@
+"""Steps that run commands of iobench."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+from eval.gpu_check.check import FAIL, PASS, UNKNOWN, Check, Verdict, verdict_of
+
+FORMATS = ("npy", "memmap", "hdf5", "lmdb")
+
+
+def prepare(check: Check) -> Verdict:
+    """Prepare the data of all other steps."""
+    formats = [part for name in FORMATS for part in ("--format", name)]
+    kind = ("--sample-shape", "3x224x224", "--dtype", "uint8")
+    where = ("--data-dir", str(check.data))
+    return verdict_of(
+        check.call("prepare.txt", "iobench", "prepare", "--size", check.size, *kind, *formats, *where)
+    )
+
+
+def suite(check: Check) -> Verdict:
+    """Run the GPU tests of the test suite."""
+    done = check.call("suite.txt", "pytest", "-m", "gpu", "-q", "-x")
+    last = (done.stdout.strip().splitlines() or ["no output"])[-1]
+    if done.returncode == 0 and re.search(r"\b[1-9]\d* passed", last):
+        return PASS, last
+    return FAIL, last
+
+
+def limits(check: Check) -> Verdict:
+    """Measure the limits of the host-to-device link."""
+    options = ("--device", check.device, "--seconds", "0.25", "--json", "--data-dir", str(check.data))
+    done = check.call("limits.json", "iobench", "limits", *options)
+    if done.returncode:
+        return verdict_of(done)
+    device_limits = [one for one in json.loads(done.stdout)["limits"] if "device" in one["name"]]
+    return PASS, "; ".join(
+        f"{one['name']}, {one['how']}: {one['bytes_per_s'] / 1e9:.2f} GB/s" for one in device_limits
+    )
+
+
+def run(check: Check, cache: str, model: str) -> Verdict:
+    """Run all default loaders over all formats."""
+    records = check.out / f"{cache}-{model}.jsonl"
+    records.unlink(missing_ok=True)
+    options = {"device": check.device, "cache": cache, "model": model, "rounds": "3", "fetch": "batch"}
+    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+    where = ("--data-dir", str(check.data), "--out", str(records))
+    done = check.call(f"{cache}-{model}.txt", "iobench", "run", *flags, *where)
+    lines = _lines(records)
+    cases = {json.dumps(json.loads(line)["case"], sort_keys=True) for line in lines}
+    verdict, evidence = verdict_of(done)
+    if done.returncode and cache == "cold" and "cold" in evidence:
+        return UNKNOWN, evidence
+    return verdict, f"{len(cases)} cases in {records.name}" if verdict == PASS else evidence
+
+
+def report(check: Check) -> Verdict:
+    """Write a report about all records."""
+    records = [str(path) for path in sorted(check.out.glob("*.jsonl"))]
+    if not records:
+        return UNKNOWN, "no records"
+    page = check.out / "report.html"
+    return verdict_of(check.call("report.txt", "iobench", "report", *records, "--out", str(page)))
+
+
+def other_loaders(check: Check) -> Verdict:
+    """Run every installed loader over npy."""
+    (file := check.out / "loaders.jsonl").unlink(missing_ok=True)
+    options = ("--loader", "all", "--format", "npy", "--cache", "warm", "--rounds", "2")
+    where = ("--device", check.device, "--data-dir", str(check.data), "--out", str(file))
+    done = check.call("loaders.txt", "iobench", "run", *options, *where)
+    ran = {json.loads(line)["case"]["loader"] for line in _lines(file)}
+    verdict, evidence = verdict_of(done)
+    return verdict, f"{', '.join(sorted(ran))}{f'; {evidence}' if verdict == FAIL else ''}"
+
+
+def kvikio(check: Check) -> Verdict:
+    """Compare reads from the disk to the GPU with loaders that go through the host."""
+    return _library(check, "gds", "kvikio", ("gds", "native", "stream"), "mode", "warm,cold")
+
+
+def dali(check: Check) -> Verdict:
+    """Compare the GPU pipeline with the CPU pipeline and with native."""
+    return _library(check, "dali", "nvidia.dali", ("dali", "dali:pipeline=cpu", "native"), "pipeline", "warm")
+
+
+def installed(module: str) -> bool:
+    """Return whether a module is installed."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # its parent package is missing
+        return False
+
+
+def _library(
+    check: Check, name: str, module: str, loaders: tuple[str, ...], option: str, cache: str
+) -> Verdict:
+    """Run a loader that writes to the device itself and others; report the path that it selected."""
+    if not installed(module):
+        return UNKNOWN, f"not installed: pip install 'iobench[{name}]'"
+    (file := check.out / f"{name}.jsonl").unlink(missing_ok=True)
+    words = [word for loader in loaders for word in ("--loader", loader)]
+    options = ("--format", "npy", "--cache", cache, "--device", check.device, "--out", str(file))
+    done = check.call(f"{name}.txt", "iobench", "run", "--data-dir", str(check.data), *words, *options)
+    cases = [record["case"] for record in map(json.loads, _lines(file))]
+    chosen = {case["options"][option] for case in cases if case["loader"] == name}
+    verdict, last = verdict_of(done)
+    return verdict, f"{option} {', '.join(sorted(chosen)) or 'unknown'}; {last}"
+
+
+def _lines(file: Path) -> list[str]:
+    return file.read_text().splitlines() if file.exists() else []

@@ -1,0 +1,179 @@
+"""Well-built loaders: no setting would help much."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import h5py
+import lmdb
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
+
+from eval.loaders.data import ROWS, WIDE, lengths
+from eval.loaders.datasets import Augmented, Computed, padded
+
+CORES = 4
+
+
+class WholeBatches(Dataset):
+    """Arrays, indexed once per batch."""
+
+    def __init__(self, arrays):
+        self.arrays = arrays
+
+    def __len__(self):
+        return len(next(iter(self.arrays.values())))
+
+    def __getitem__(self, rows):
+        return {name: torch.from_numpy(array[rows]) for name, array in self.arrays.items()}
+
+
+def whole(dataset, size, **options):
+    """Return a DataLoader that reads whole batches in random order."""
+    sampler = BatchSampler(RandomSampler(dataset), size, drop_last=False)
+    return DataLoader(dataset, batch_size=None, sampler=sampler, **options)
+
+
+def arrays(folder: Path):
+    return whole(WholeBatches({"x": np.random.default_rng(0).random((60_000, 64), np.float32)}), 512)
+
+
+def many_fields(folder: Path):
+    rng = np.random.default_rng(0)
+    return whole(WholeBatches({f"f{n}": rng.random((20_000, 4), np.float32) for n in range(30)}), 256)
+
+
+def memmapped_images(folder: Path):
+    path = folder / "images.npy"
+    if not path.exists():
+        np.save(path, np.random.default_rng(0).integers(0, 255, (2000, 64, 64, 3), np.uint8))
+    return whole(WholeBatches({"x": np.load(path, mmap_mode="r")}), 64)
+
+
+class Tokens(Dataset):
+    def __init__(self, path, length=256):
+        self.tokens, self.length = np.memmap(path, np.uint16, "r"), length
+
+    def __len__(self):
+        return len(self.tokens) // self.length
+
+    def __getitem__(self, rows):
+        rows = np.asarray(rows)[:, None] * self.length + np.arange(self.length)
+        return torch.from_numpy(self.tokens[rows].astype(np.int64))
+
+
+def tokens(folder: Path):
+    return whole(Tokens(folder / "tokens.bin"), 32)
+
+
+class Hdf5Batches(Dataset):
+    """Rows of a file that the first read opens; each batch is read in file order."""
+
+    def __init__(self, path):
+        self.path, self.file = path, None
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, rows):
+        self.file = self.file or h5py.File(self.path)
+        order = np.argsort(rows)
+        return torch.from_numpy(self.file["x"][np.asarray(rows)[order]][np.argsort(order)])
+
+
+def hdf5(folder: Path):
+    return whole(Hdf5Batches(folder / "plain.h5"), 64, num_workers=CORES, persistent_workers=True)
+
+
+class LmdbBatches(Dataset):
+    def __init__(self, path):
+        self.path, self.env = str(path), None
+
+    def __len__(self):
+        return ROWS
+
+    def __getitem__(self, rows):
+        self.env = self.env or lmdb.open(self.path, readonly=True, lock=False)
+        with self.env.begin(buffers=True) as transaction:
+            values = [np.frombuffer(transaction.get(row.to_bytes(4, "big")), np.float32) for row in rows]
+            return torch.from_numpy(np.stack(values))
+
+
+def lmdb_batches(folder: Path):
+    return whole(LmdbBatches(folder / "lmdb"), 64)
+
+
+def augmented(folder: Path):
+    return DataLoader(Augmented(600), 32, shuffle=True, num_workers=CORES, persistent_workers=True)
+
+
+def remote(folder: Path):
+    def fetch(row):
+        time.sleep(4e-3)
+        return torch.zeros(WIDE)
+
+    return DataLoader(Computed(2000, fetch), 16, num_workers=16, persistent_workers=True, prefetch_factor=4)
+
+
+class ByLength:
+    """Batches of sequences of similar length."""
+
+    def __init__(self, lengths, size):
+        order = np.argsort(lengths, kind="stable")
+        self.batches = [order[i : i + size].tolist() for i in range(0, len(order), size)]
+
+    def __iter__(self):
+        shuffled = np.random.default_rng().permutation(len(self.batches))
+        return iter([self.batches[number] for number in shuffled])
+
+    def __len__(self):
+        return len(self.batches)
+
+
+def bucketed(folder: Path):
+    long = lengths()
+    rng = np.random.default_rng(2)
+    rows = [torch.from_numpy(rng.integers(1, 30_000, n)) for n in long]
+    return DataLoader(
+        Computed(len(rows), rows.__getitem__), batch_sampler=ByLength(long, 32), collate_fn=padded
+    )
+
+
+def web_dataset(folder: Path):
+    import webdataset
+
+    def decode(sample):
+        return torch.frombuffer(bytearray(sample["jpg"]), dtype=torch.uint8)[:1024], int(sample["cls"])
+
+    data = webdataset.WebDataset(str(folder / "shard.tar"), shardshuffle=False, empty_check=False)
+    return data.shuffle(100).map(decode).batched(32)
+
+
+def hugging_face(folder: Path):
+    import datasets
+
+    rows = np.random.default_rng(0).random((4000, 64), np.float32)
+    data = datasets.Dataset.from_dict({"x": rows}).with_format("numpy")
+    return whole(_Rows(data), 256)
+
+
+class _Rows(Dataset):
+    def __init__(self, data):
+        self.data = data
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, rows):
+        return torch.from_numpy(self.data[rows]["x"])
+
+
+LOADERS = {
+    one.__name__: one
+    for one in (
+        *(arrays, many_fields, memmapped_images, tokens, hdf5, lmdb_batches),
+        *(augmented, remote, bucketed, web_dataset, hugging_face),
+    )
+}
