@@ -15,7 +15,6 @@ from iobench.base.files import system_errors_as
 from iobench.bench.device_clock import DeviceClock
 from iobench.bench.meter import Durations, Meter
 from iobench.bench.process_group import ProcessGroup, SingleProcess
-from iobench.host.bus_errors import guarded
 from iobench.host.counters import Counters, Counts
 from iobench.host.cpu_speed import CpuSpeedProbe
 from iobench.loading.host_to_device import DeviceBatch, HostToDevice, device_errors
@@ -73,8 +72,8 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
     consume = spec.consume if clock is None else clock.around(spec.consume)
     counters = Counters(job.opener.path, early_snapshot=loader.workers > 0)
     cpu_speed = CpuSpeedProbe()
-    path = job.opener.path
-    with device_errors(str(path)), disk_errors(path), _counting(counters) as counts, guarded(path) as check:
+    path, guarded = job.opener.path, job.opener.guarded()
+    with device_errors(str(path)), disk_errors(path), _counting(counters) as counts, guarded as check:
         with opening:
             epochs = opened(loader, job)
         with closing(epochs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import multiprocessing
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact
-from iobench.formats import Array, Batch, Field, Format, Reader, Schema
+from iobench.formats import Array, Batch, Checkable, Field, Format, Reader, Schema
 
 SCHEMA = Schema(
     23,
@@ -29,6 +30,26 @@ SCHEMA = Schema(
 )
 SAMPLES = SCHEMA.samples
 INDICES = np.array([22, 0, 7, 7, 3, 22])
+
+
+def varied_field(schema: Schema) -> Field:
+    """Return the field that tests replace by another: the first of two axes, or else the first."""
+    return next((field for field in schema.fields if len(field.shape) == 2), schema.fields[0])
+
+
+def turned(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return another shape: the axes in reverse, or more of them if that is the same."""
+    return shape[::-1] if shape[::-1] != shape else (*shape, 2)
+
+
+def flat(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return another shape: one axis, or two if that is the same."""
+    return (math.prod(shape),) if len(shape) > 1 else (2, *shape)
+
+
+def other_dtype(field: Field, *dtypes: str) -> str:
+    """Return the first of the dtypes that is not the field's."""
+    return next(dtype for dtype in dtypes if dtype != field.dtype)
 
 
 @dataclass(frozen=True)
@@ -103,7 +124,8 @@ def files_of(path: Path) -> list[Path]:
 def read_all(fmt: Format, path: Path, schema: Schema) -> Batch | None:
     """Check, open and read all samples; None if the format raises CorruptArtifact."""
     try:
-        fmt.check(path, schema)
+        if isinstance(fmt, Checkable):
+            fmt.check(path, schema)
         with fmt.open(path, schema) as reader:
             return reader.batch(slice(None))
     except CorruptArtifact as error:

@@ -24,8 +24,7 @@ class NarrowFormatContract(RowTests, LifecycleTests, PlacementTests, CorruptionT
     format : Format
         The format under test.
     samples : Schema
-        A schema that the format holds: 23 samples with fields `rgb`, `signal` of shape (2, 5), `label` and
-        `mask`.
+        A schema of 23 samples that the format holds.
     """
 
     format: Format

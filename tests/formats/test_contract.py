@@ -35,6 +35,12 @@ class TestSmallPieces(NarrowFormatContract):
         return formats.parse(request.param)
 
 
+class TestOneField(NarrowFormatContract):
+    """The contract suite for a format of one field, a number."""
+
+    format, samples = formats.get("npy"), Schema(SAMPLES, (Field("x", (), "int32"),))
+
+
 class TestImages(NarrowFormatContract):
     """The contract suite for images with labels."""
 
