@@ -32,6 +32,7 @@ from iobench.advise.diagnosis import BOTTLENECK, diagnose
 from iobench.advise.settings.candidate import BASELINE, Candidate
 from iobench.advise.settings.search_space import BATCH_FETCH, LoaderTraits, candidates_for
 from iobench.advise.settings.tunable_loader import TunableLoader, rebuilt
+from iobench.advise.settings.watchdog import Watchdog
 from iobench.base.errors import TargetError
 from iobench.base.finding import Finding
 from iobench.loading import target
@@ -557,6 +558,22 @@ def test_a_worker_that_is_killed_is_an_error():
 
     with pytest.raises(TargetError, check=kind("raised"), match="RuntimeError after 0"):
         run_session(DataLoader(Rows(work=die), batch_size=8, **FORK))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_alarm_that_a_destructor_swallows_comes_again():
+    class SlowToDie:
+        def __del__(self):
+            time.sleep(1)
+
+    def hanging():
+        SlowToDie()
+        time.sleep(60)
+        yield
+
+    watchdog = Watchdog(0.3)
+    with watchdog.active(), pytest.raises(TargetError, check=kind("timeout")):
+        next(watchdog.guard(hanging()))
 
 
 MODULE = """

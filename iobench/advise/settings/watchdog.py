@@ -20,6 +20,7 @@ from iobench.base.errors import TargetError
 
 T = TypeVar("T")
 WRITE_S = 0.5  # for workers to write their stacks
+REPEAT_S = 1.0  # until the next alarm, where a destructor or callback swallowed the error of this one
 
 
 class Watchdog:
@@ -80,6 +81,7 @@ class Watchdog:
         )
         main = "".join(traceback.format_stack(frame))
         error.traceback = f"main process:\n{main}\n{self._worker_stacks()}"
+        self._set_timer(REPEAT_S)
         raise error
 
     def _worker_stacks(self) -> str:
