@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from iobench.host import background_load, machine_info
+from iobench.host import background_load, machine_counters
 from iobench.host.background_load import BackgroundLoad, BackgroundLoadMonitor
 from iobench.results.background_signs import background_warnings
 from iobench.results.parts import BackgroundPart
@@ -22,12 +22,12 @@ class Kernel:
         self.stat, self.pressure = folder / "stat", folder / "pressure"
         self.pressure.mkdir()
         self.own_s, self.own_bytes, self.disk, self.clock = 0.0, 0, 0, 0.0
-        monkeypatch.setattr(background_load, "STAT", self.stat)
-        monkeypatch.setattr(background_load, "PRESSURE", self.pressure)
+        monkeypatch.setattr(machine_counters, "STAT", self.stat)
+        monkeypatch.setattr(machine_counters, "PRESSURE", self.pressure)
         monkeypatch.setattr(background_load, "own_cpu_s", lambda: self.own_s)
         monkeypatch.setattr(background_load, "own_disk_bytes", lambda: self.own_bytes)
         monkeypatch.setattr(
-            machine_info, "disk_counters", lambda path: machine_info.DiskCounters(self.disk, 0)
+            machine_counters, "disk_counters", lambda path: machine_counters.DiskCounters(self.disk, 0)
         )
         monkeypatch.setattr(time, "perf_counter", lambda: self.clock)
         monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2})
@@ -83,7 +83,7 @@ def test_without_the_kernels_counters_background_load_is_unknown(kernel, tmp_pat
         (kernel.pressure / name).unlink()
     monkeypatch.setattr(kernel, "set", lambda **counters: None)
     kernel.stat.unlink()
-    monkeypatch.setattr(machine_info, "disk_counters", lambda path: None)
+    monkeypatch.setattr(machine_counters, "disk_counters", lambda path: None)
     assert measured(kernel, tmp_path) == BackgroundLoad()
 
 

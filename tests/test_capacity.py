@@ -11,7 +11,8 @@ from record_cases import MIB, a_record, rounds_of
 from iobench.base.errors import InvalidSettings, RecordError
 from iobench.base.units import parse_rate
 from iobench.results import record
-from iobench.results.capacity import Cluster, plan_capacity
+from iobench.results.capacity import plan_capacity
+from iobench.results.cluster import Cluster
 from iobench.results.parts import LimitPart
 
 STEADY = [1000.0] * 5  # MiB/s of one rank over samples of 1 MiB, batches of 256

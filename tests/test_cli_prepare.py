@@ -13,6 +13,8 @@ from conftest import call, command, complaint, damage, tree
 from kinds import complaint_kind
 from PIL import Image
 
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.formats import DTYPES
 
 PROGRESS = re.compile(
@@ -57,6 +59,23 @@ def ready(tmp_path_factory):
 
 
 class TestHappyPaths:
+    def test_names_of_any_script_are_kept_and_others_shown(self, tmp_path):
+        names = ["данные", "数据", "📷", "a b", "a_b", "..", "", "e\u0301", "é"]
+        np.savez(tmp_path / "c.npz", **{name: np.full((20, 4), i, "f4") for i, name in enumerate(names)})
+        done = call("prepare", "--source", tmp_path / "c.npz", "--data-dir", tmp_path / "data")
+        assert done.returncode == 0, done.stderr
+        manifest = Manifest.load(tmp_path / "data" / "c")
+        assert set(manifest.artifacts) == set(DEFAULT_FORMATS)
+        fields = [field.name for field in manifest.schema.fields]
+        renamed = manifest.source["renamed"]
+        assert [renamed.get(field, field) for field in fields] == names
+        assert all(f"{field} from {own!r}" in done.stdout for field, own in renamed.items())
+        assert set(fields) - set(renamed) == {"данные", "数据", "a_b", "é"}
+        with manifest.opener("npy")() as reader:
+            assert {name: array.mean() for name, array in reader.sample(3).items()} == {
+                name: i for i, name in enumerate(fields)
+            }
+
     def test_a_first_prepare_prints_its_table(self, ready):
         _, done = ready
         text = rows(done)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import h5py
@@ -35,6 +36,31 @@ print(*bad, sep="\\n")
 print(*(resource.getrusage(who).ru_maxrss >> 10 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
 """
 MOST_MIB = 1536
+
+
+def crashing(connection, heartbeats, *descriptors):
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def leaving(connection, heartbeats, *descriptors):
+    raise SystemExit(3)
+
+
+def hanging(connection, heartbeats, *descriptors):
+    heartbeats.count += 1
+    time.sleep(600)
+
+
+def pickling(connection, heartbeats, *descriptors):
+    connection.send(hostile.Trap(os.environ["SPRUNG"]))
+
+
+def sending_a_list(connection, heartbeats, *descriptors):
+    connection.send_bytes(b"[1]")
+
+
+def sending_too_much(connection, heartbeats, *descriptors):
+    connection.send_bytes(bytes(1 << 25))
 
 
 @pytest.mark.parametrize(
@@ -127,18 +153,26 @@ class TestHdf5:
     def test_a_library_that_takes_too_long_is_stopped(self, tmp_path, monkeypatch):
         with h5py.File(tmp_path / "a.h5", "w") as file:
             file["x"] = np.arange(9)
-        monkeypatch.setattr(sandbox, "LIMIT_S", 1e-6)
+        monkeypatch.setattr(sandbox, "LIMIT_S", 0.2)
+        monkeypatch.setattr(sandbox, "WORKER", f"{__name__}:hanging")
         refused(tmp_path / "a.h5", "timeout")
 
     def test_a_library_that_crashes_its_process_is_reported(self, tmp_path, monkeypatch):
         with h5py.File(tmp_path / "a.h5", "w") as file:
             file["x"] = np.arange(9)
-        monkeypatch.setattr(sandbox, "_START", "import os; os.kill(os.getpid(), 11)")
+        monkeypatch.setattr(sandbox, "WORKER", f"{__name__}:crashing")
         assert signal.strsignal(11) in refused(tmp_path / "a.h5", "reader-crashed").problem
-        monkeypatch.setattr(sandbox, "_START", "raise SystemExit(3)")
+        monkeypatch.setattr(sandbox, "WORKER", f"{__name__}:leaving")
         assert "exit code 3" in refused(tmp_path / "a.h5", "reader-crashed").problem
-        monkeypatch.setattr(sandbox, "_START", "print('hello, who are you?')")
+
+    @pytest.mark.parametrize("sends", ["pickling", "sending_a_list", "sending_too_much"])
+    def test_anything_but_a_message_is_refused(self, tmp_path, monkeypatch, sends):
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file["x"] = np.arange(9)
+        monkeypatch.setenv("SPRUNG", str(tmp_path / "sprung"))
+        monkeypatch.setattr(sandbox, "WORKER", f"{__name__}:{sends}")
         refused(tmp_path / "a.h5", "invalid-reply")
+        assert not (tmp_path / "sprung").exists()
 
     def test_no_process_is_left_when_reading_stops_early(self, tmp_path, monkeypatch):
         monkeypatch.setattr(sandbox, "BATCH_BYTES", 800)

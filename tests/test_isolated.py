@@ -41,7 +41,7 @@ def executor(images):
 
 def servers():
     living = [p for p in psutil.Process().children() if p.status() != psutil.STATUS_ZOMBIE]
-    return [p for p in living if any("iobench.host.forkserver" in c for c in p.cmdline())]
+    return [p for p in living if any("serve_forks" in c for c in p.cmdline())]
 
 
 def children():
@@ -161,7 +161,7 @@ def test_a_process_that_is_killed_is_a_failure_of_its_case_and_of_no_other(
 
     def note(self, case, root, server):
         start(self, case, root, server)
-        processes[case.loader.name] = self._process
+        processes[case.loader.name] = self._child
 
     class Killing(Observer):
         def recorded(self, key, record):
@@ -180,8 +180,7 @@ def test_a_process_that_is_killed_is_a_failure_of_its_case_and_of_no_other(
     assert not children()
 
 
-def test_a_process_that_hangs_is_killed(images, executor, monkeypatch):
-    monkeypatch.setattr(isolated, "START_S", 0.0)
+def test_a_process_that_hangs_is_killed(images, executor):
     quick = Isolated(images, 30.0)
     case = a_case(images)
     quick.prove(case, 1, Tick())
@@ -227,11 +226,11 @@ from test_isolated import a_case
 from iobench.bench.executor import Tick
 from iobench.bench.isolated import PRELOADED, CaseProcess
 from iobench.dataset.manifest import Manifest
-from iobench.host.forkserver import ForkServer
+from iobench.host.fork_server import ForkServer
 manifest = Manifest.load(Path(sys.argv[1]))
 process = CaseProcess(a_case(manifest), manifest.root, ForkServer(*PRELOADED))
 process.ask("prove", 1, Tick(), 60.0)
-print(process._process.pid, flush=True)
+print(process._child.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
 

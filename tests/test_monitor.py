@@ -1,14 +1,13 @@
 """Snapshots of the machine once a second."""
 
 import itertools
-import time
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 import iobench
-from iobench.host import machine_info, monitor
+from iobench.host import machine_counters, machine_info, monitor
 from iobench.host.device import nvml as nvml_module
 from iobench.host.monitor import Monitor
 
@@ -38,17 +37,17 @@ def test_a_busy_core_is_seen(tmp_path):
 
 
 def test_the_disk_is_read_from_its_counters(tmp_path, monkeypatch):
-    accounts = (machine_info.DiskCounters(n * 10**6, n * 100) for n in range(10**6))
+    accounts = (machine_counters.DiskCounters(n * 10**6, n * 100) for n in range(10**6))
     clock = itertools.count(step=0.5)  # between two looks
-    monkeypatch.setattr(machine_info, "disk_counters", lambda path: next(accounts))
-    monkeypatch.setattr(monitor, "time", SimpleNamespace(time=time.time, perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(machine_counters, "disk_counters", lambda path: next(accounts))
+    monkeypatch.setattr(machine_counters, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     look = snapshots(tmp_path).take()[0]
     assert look["disk_bytes_per_s"] == pytest.approx(10**6 / 0.5)
     assert look["disk_queue"] == pytest.approx(0.1 / 0.5)
 
 
 def test_no_disk_is_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine_info, "disk_counters", lambda path: None)
+    monkeypatch.setattr(machine_counters, "disk_counters", lambda path: None)
     assert {look["disk_bytes_per_s"] for look in snapshots(tmp_path).take()} == {None}
 
 

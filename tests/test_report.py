@@ -1,6 +1,7 @@
 """The report: its content, and its appearance in a real browser."""
 
 import base64
+import contextlib
 import csv
 import dataclasses
 import html
@@ -8,6 +9,7 @@ import io
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -457,19 +459,23 @@ def test_no_records_are_refused(tmp_path):
         report.write([], tmp_path / "r.html")
 
 
-def test_a_failure_leaves_the_existing_report_and_nothing_else(tmp_path, monkeypatch):
+def test_a_failure_leaves_the_existing_report_and_nothing_else(tmp_path):
     old = tmp_path / "r.html"
     old.write_text("old")
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(ReportError, check=kind("not-writable", path=old)):
+    with full_disk(), pytest.raises(ReportError, check=kind("not-writable", path=old)):
         report.write(rounds_of(STEADY), old)
     assert (old.read_text(), os.listdir(tmp_path)) == ("old", ["r.html"])
 
 
-def full(path, content):
-    """Fail like a disk that is full in the middle of a file."""
-    path.open("wb").write(content[:1000])
-    raise OSError(28, "No space left on device", str(path))
+@contextlib.contextmanager
+def full_disk(size=1000):
+    """Let writing fail in the middle of a file, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_images_that_cannot_be_drawn_leave_the_existing_report(tmp_path, monkeypatch):

@@ -9,7 +9,6 @@ import pytest
 from record_cases import MIB, rounds_of
 
 from iobench.base import thresholds
-from iobench.results.cpu_covariate import fit_cpu_covariate
 from iobench.results.parts import BackgroundPart, LimitPart
 from iobench.results.run_comparison import MACHINE_CHANGED, compare_runs, ratio_of_runs
 
@@ -108,66 +107,6 @@ def test_slower_processors_may_explain_a_difference():
     assert outcome(at_pace(run(), 5000), at_pace(run(0.7), 5000)) == "slower"
     assert outcome(at_pace(run(), 5000), at_pace(run(0.5), 3500)) == "slower"
     assert outcome(at_pace(run(), 5000), run(0.7)) == "slower"  # not measured
-
-
-def following(paces, times=1.0):
-    """Return a run whose rounds follow these CPU speeds, apart from the scatter of STEADY."""
-    rounds = run(times, speeds=[speed * pace / 5000 for speed, pace in zip(STEADY, paces, strict=False)])
-    return [
-        dataclasses.replace(one, processor=dataclasses.replace(one.processor, cpu_speed_per_s=pace))
-        for one, pace in zip(rounds, paces, strict=True)
-    ]
-
-
-MOSTLY_FAST = [5000] * 10 + [2600] * 5
-MOSTLY_SLOW = [2600] * 9 + [5000] * 6
-FAST_TO_SLOW = [5000] * 7 + [3800] + [2600] * 7
-SLOW_TO_FAST = FAST_TO_SLOW[::-1]
-
-
-def test_rounds_that_follow_the_cpu_speed_are_adjusted_for_it():
-    same = compare_runs(following(FAST_TO_SLOW), following(SLOW_TO_FAST), 0.05)
-    assert same.cpu_adjusted
-    assert same.comparison.outcome == "equivalent"
-    assert outcome(following(FAST_TO_SLOW), following(SLOW_TO_FAST, 0.88)) == "slower"
-    assert outcome(following(SLOW_TO_FAST), following(FAST_TO_SLOW, 1.15)) == "faster"
-
-
-def test_a_cpu_speed_that_differs_between_the_runs_widens_the_interval():
-    """The uncertainty of the power counts as far as the CPU speeds differ."""
-    same = compare_runs(following(MOSTLY_FAST), following(MOSTLY_SLOW), 0.05)
-    assert same.cpu_adjusted
-    assert same.comparison.outcome == "inconclusive"
-    assert same.comparison.ratio.low < 0.9 < 0.99 < same.comparison.ratio.median < 1.01
-    assert outcome(following(MOSTLY_FAST), following(MOSTLY_SLOW, 0.88)) == "inconclusive"
-    assert outcome(following(MOSTLY_FAST), following(MOSTLY_SLOW, 0.6)) == "slower"
-    assert outcome(following(MOSTLY_SLOW), following(MOSTLY_FAST, 1.6)) == "faster"
-
-
-def test_rounds_may_follow_the_cpu_speed_by_another_power():
-    def at_power(paces, power):
-        return [
-            dataclasses.replace(r, timing=dataclasses.replace(r.timing, epochs_s=r.timing.epochs_s * factor))
-            for r, factor in zip(
-                following(paces), [(5000 / pace) ** (power - 1) for pace in paces], strict=True
-            )
-        ]
-
-    result = fit_cpu_covariate([at_power(FAST_TO_SLOW, 1.4), at_power(SLOW_TO_FAST, 1.4)])
-    assert result.power == pytest.approx(1.4, abs=0.05)
-    assert outcome(at_power(FAST_TO_SLOW, 1.4), at_power(SLOW_TO_FAST, 1.4)) == "equivalent"
-    assert fit_cpu_covariate([at_power(FAST_TO_SLOW, 0.0)]).power == 0
-    assert fit_cpu_covariate([following(FAST_TO_SLOW)[:4]]).power == 0  # too few
-    assert fit_cpu_covariate([run()]).power == 0  # not measured
-
-
-def test_rounds_that_do_not_follow_the_cpu_speed_are_not_adjusted():
-    base = at_pace(run(), 5000)
-    new = [
-        dataclasses.replace(one, processor=dataclasses.replace(one.processor, cpu_speed_per_s=pace))
-        for one, pace in zip(run(0.8), MOSTLY_SLOW, strict=True)
-    ]
-    assert not compare_runs(base, new, 0.05).cpu_adjusted
 
 
 def wandering(generator, rounds=15, alike=0.6, spread=0.05):

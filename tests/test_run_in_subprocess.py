@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from iobench.host import page_cache, process_tree
-from iobench.studies._memory_limit import join, memory_group
+from iobench.host import page_cache, process_counters
 from iobench.studies._subprocess import run_in_subprocess
+from iobench.studies._volumes import join, memory_group
 
 SOON_S = 60.0
 
@@ -92,6 +92,37 @@ def test_a_process_with_heartbeats_may_take_longer():
     assert run_in_subprocess(slow_but_alive, limit_s=2.5).value == "done"
 
 
+SUSPENDED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_run_in_subprocess import run_in_subprocess, beating_once
+print(run_in_subprocess(beating_once, sys.argv[2], limit_s=4.0))
+"""
+
+
+def beating_once(heartbeat, path):
+    heartbeat()
+    time.sleep(1)  # until it has been noticed
+    Path(path).touch()
+    time.sleep(1)
+
+
+def test_time_in_which_both_were_suspended_is_no_silence(tmp_path):
+    command = [sys.executable, "-c", SUSPENDED, str(Path(__file__).parent), str(tmp_path / "begun")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+        (child,) = psutil.Process(parent.pid).children()
+        both = [psutil.Process(parent.pid), child]
+        for process in both:
+            process.suspend()
+        time.sleep(5)
+        both[0].resume()
+        time.sleep(0.2)
+        both[1].resume()
+        assert "hung=False" in parent.stdout.read()
+
+
 def test_a_dead_process_is_not_waited_for_because_of_its_children():
     assert "SIGKILL" in run_in_subprocess(leaving_a_child, limit_s=SOON_S).failure
 
@@ -167,15 +198,15 @@ def with_a_child_of_its_own(pipe):
 @pytest.mark.parametrize("by_kernel", [True, False])
 def test_processes_below_this_one_are_found(monkeypatch, by_kernel):
     if not by_kernel:
-        monkeypatch.setattr(process_tree, "Path", lambda path: Path("/no-such-folder") / path.lstrip("/"))
+        monkeypatch.setattr(process_counters, "Path", lambda path: Path("/no-such-folder") / path.lstrip("/"))
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=with_a_child_of_its_own, args=(sender,))
     process.start()
     try:
-        assert set(receiver.recv()) <= set(process_tree.descendants())
+        assert set(receiver.recv()) <= set(process_counters.descendants())
     finally:
         for child in psutil.Process(process.pid).children():
             child.kill()
         process.kill()
         process.join()
-    assert process.pid not in process_tree.descendants()
+    assert process.pid not in process_counters.descendants()

@@ -13,8 +13,6 @@ import iobench
 from iobench.base.errors import MissingDependency
 from iobench.bench.content_check import ContentCheck
 from iobench.bench.epoch import RoundSpec, epoch_request, measure
-from iobench.dataset.manifest import Opener
-from iobench.formats import Field, Schema
 from iobench.loading.host_to_device import HostToDevice
 from iobench.loading.loaders import Job
 from iobench.loading.loaders.dataloader import TorchDataLoader
@@ -23,9 +21,7 @@ from iobench.studies import StudyOptions, _patches, settings, small_batches
 from iobench.studies._combinations import BOTH, TABLE, Background, Resident, train_unwatched
 from iobench.studies._epochs import Discard, TrainingInParts, epochs
 from iobench.studies._libraries import hdf5_resizes, lmdb_when_full, misread_by_forks
-from iobench.studies._png import Png
 
-PIP = "pip install 'iobench[studies]'"
 CPU = HostToDevice(torch.device("cpu"), non_blocking=False)
 
 
@@ -75,16 +71,6 @@ def test_the_control_trains_for_some_time(images):
     assert train_unwatched(replace(images.opener("npy"), random=True), "cpu", 1).seconds > 0
 
 
-def test_png_files_are_read_back_exactly(tmp_path):
-    pixels = np.moveaxis(image_arrays(9)["x"], 1, -1).copy()
-    schema = Schema(9, (Field("x", pixels.shape[1:], "uint8"),))
-    Png().write(tmp_path, schema, [{"x": pixels[:4]}, {"x": pixels[4:]}])
-    with Opener(Png(), tmp_path, schema)() as reader:
-        assert np.array_equal(reader.batch(slice(0, 9))["x"], pixels)
-        assert np.array_equal(reader.batch(np.array([8, 0, 0]))["x"], pixels[[8, 0, 0]])
-        assert np.array_equal(reader.sample(5)["x"], pixels[5])
-
-
 def test_the_libraries_behave_as_measured():
     assert (lmdb_when_full(), hdf5_resizes()) == ((True, True), True)
 
@@ -103,14 +89,14 @@ def test_samples_that_forks_read_wrong_are_counted(images, own_images):
 
 
 @pytest.mark.parametrize(
-    ("study", "library", "module"),
-    [(settings, "prefetch_generator", None), (small_batches, "PIL", "iobench.studies._png")],
+    ("study", "library", "extra"),
+    [(settings, "prefetch_generator", "studies"), (small_batches, "PIL", "images")],
 )
-def test_a_study_without_its_extra_has_the_pip_command_as_hint(monkeypatch, tmp_path, study, library, module):
+def test_a_study_without_its_extra_has_the_pip_command_as_hint(monkeypatch, tmp_path, study, library, extra):
     monkeypatch.setitem(sys.modules, library, None)
-    if module:
-        monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setattr(settings, "QUICK", 100)
     monkeypatch.setattr(_patches, "QUICK", 16)
-    with pytest.raises(MissingDependency, check=kind("missing-dependency", hint=PIP)):
+    with pytest.raises(
+        MissingDependency, check=kind("missing-dependency", hint=f"pip install 'iobench[{extra}]'")
+    ):
         study.STUDY.measure(StudyOptions(tmp_path, quick=True, device="cpu"))

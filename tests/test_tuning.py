@@ -460,7 +460,7 @@ def test_the_command_prints_an_answer_and_stores_every_turn_as_a_record(mine, in
     records, problems = record.read(mine / found["records"])
     assert (problems, records[0].case["loader"], records[0].dataset.samples) == ([], "mine.py:make", 3000)
     assert len({one.run for one in records}) == 2, "the race, and the final rounds"
-    assert all(one.unverified_reason.startswith(turn_recorder.UNVERIFIED) for one in records)
+    assert all(one.unverified[0] == turn_recorder.UNVERIFIED for one in records)
     shown = inside("runs", "show", found["records"])
     assert (shown.returncode, "not verified" in shown.stderr) == (0, True)
 

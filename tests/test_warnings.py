@@ -105,6 +105,7 @@ UP = [700, 800, 900, 1000, 1100, 1200]
             changed(rounds_of(STEADY), "disk", read_bytes=DATA // 2, device_read_bytes=DATA // 2),
         ),
         ("cpu-steal", changed(rounds_of(STEADY), "processor", steal_s=0.05)),
+        ("suspended", changed(rounds_of(STEADY), "processor", suspended_s=5.0)),
         ("background-disk", changed(rounds_of(STEADY), "disk", device_read_bytes=DATA // 2)),
         ("above-limit", with_limit(rounds_of(STEADY), LIMIT)),
         ("unstable-limits", with_limit_samples([10_000, 9000, 3000, 2900, 9500])),

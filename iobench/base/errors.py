@@ -14,6 +14,7 @@ IobenchError
 ├ PrepareError         + OSError             the disk or the folder refused a write
 ├ DeviceUnavailable    + RuntimeError        no such device on this machine
 ├ ColdCacheUnavailable + RuntimeError        the page cache could not be emptied of a dataset
+├ SystemRefused        + OSError             no process, no temporary folder, no /proc
 ├ LoaderFailed         + RuntimeError        a loader or one of its workers died
 ├ CaseDied             + RuntimeError        the process of a case died or hung
 ├ RankLost             + RuntimeError        a rank died, hangs or never started
@@ -29,6 +30,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -167,6 +170,10 @@ class ColdCacheUnavailable(IobenchError, RuntimeError):
     """The page cache could not be emptied of a dataset, or that could not be verified."""
 
 
+class SystemRefused(IobenchError, OSError):
+    """The system lacks or refuses what iobench needs: a process, a temporary folder, /proc."""
+
+
 class LoaderFailed(IobenchError, RuntimeError):
     """A loader or one of its workers died."""
 
@@ -201,6 +208,18 @@ class ReportError(IobenchError, OSError):
 
 class TargetError(IobenchError, RuntimeError):
     """A user-defined loader cannot be made, raises or hangs; `traceback` says where, if known."""
+
+
+@contextmanager
+def needing(what: str, extra: str) -> Iterator[None]:
+    """Convert an ImportError in the body: `what` needs a library, which an extra of iobench installs."""
+    try:
+        yield
+    except MissingDependency:
+        raise
+    except ImportError as error:
+        problem = f"{what} needs {error.name}, which is not installed"
+        raise MissingDependency(problem, hint=f"pip install 'iobench[{extra}]'") from error
 
 
 REPREPARE = "prepare it again with the same options to repair it"  # for artifacts that prepare wrote

@@ -17,7 +17,7 @@ MAX_DIGITS = 18
 MAX_AXES = 31  # of one sample; HDF5 allows 32 with the axis of samples
 
 
-def parse_elements(text: str, item_bytes: int) -> int:
+def parse_elements(text: str, item_bytes: int = 1) -> int:
     """Parse a size into elements: a plain number counts elements, one with a unit counts bytes.
 
     Parameters
@@ -134,6 +134,24 @@ def rate_text(per_second: float) -> str:
         if per_second >= factor:
             return f"{three_digits(per_second / factor)}{unit}"
     return three_digits(per_second)
+
+
+def heading_of(figure: str) -> str:
+    """Return a figure's name in words, without the unit at its end."""
+    for unit in ("_bytes_per_s", "_bytes", "_s"):
+        figure = figure.removesuffix(unit)
+    return figure.replace("_", " ")
+
+
+def text_of(figure: str, value: float) -> str | None:
+    """Format a value by the unit at the end of its figure's name; None without a unit."""
+    if figure.endswith("_bytes_per_s"):
+        return f"{bytes_text(value)}/s"
+    if figure.endswith("_bytes"):
+        return bytes_text(value)
+    if figure.endswith("_s"):
+        return seconds_text(value) if value >= 0 else f"-{seconds_text(-value)}"
+    return None
 
 
 def three_digits(value: float) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from iobench.base.errors import IobenchError, LoaderFailed, ManifestError
+from iobench.base.files import system_errors_as
 from iobench.base.finding import Finding
 from iobench.bench.case import Case
 from iobench.dataset.manifest import Manifest
@@ -252,7 +253,7 @@ def survey(
     disk: list[Measure] = [partial(hardware_limits.sequential_read, file)]
     disk += [partial(hardware_limits.random_read, file, size) for size in sizes]
     on_status("reading past the page cache")
-    try:
+    with system_errors_as(LoaderFailed, "cannot be read", file, kind="read-error", hint="check the disk"):
         try:
             result.limits += [measure(seconds) for measure in disk]
             result.notes.append(lower_cache_note(hardware_limits.probe_lower_cache(file)))
@@ -264,10 +265,6 @@ def survey(
         for threads in sorted({1, len(os.sched_getaffinity(0))}):
             result.limits.append(hardware_limits.page_cache_read(file, slot_bytes, SLOTS, threads, seconds))
             result.limits.append(hardware_limits.memory_copy(slot_bytes, SLOTS, threads, seconds))
-    except OSError as error:
-        raise LoaderFailed(
-            f"cannot be read: {error.strerror}", kind="read-error", path=file, hint="check the disk"
-        ) from error
     if device.type != "cpu":
         on_status("copying to the device and back")
         result.limits += [

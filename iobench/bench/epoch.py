@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from iobench.base.errors import IobenchError, LoaderFailed, WrongContent
-from iobench.base.text import reason
+from iobench.base.files import system_errors_as
 from iobench.bench.device_clock import DeviceClock
 from iobench.bench.meter import Durations, Meter
 from iobench.bench.process_group import ProcessGroup, SingleProcess
@@ -110,19 +110,9 @@ def _clock(transfer: HostToDevice, spec: RoundSpec) -> DeviceClock | None:
     return None if transfer.device_api.is_host else DeviceClock(transfer.device_api, spec.strict)
 
 
-@contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
+def disk_errors(path: Path) -> AbstractContextManager[None]:
     """Convert an OSError of the disk or of missing files into LoaderFailed."""
-    try:
-        yield
-    except IobenchError:  # some of which are an OSError, too
-        raise
-    except OSError as error:
-        raise LoaderFailed(
-            f"cannot be read: {error.strerror or reason(error)}",
-            kind="read-error",
-            path=error.filename or path,
-        ) from error
+    return system_errors_as(LoaderFailed, "cannot be read", path, kind="read-error")
 
 
 def _checked(check: Callable[[], None], consume: Consumer) -> Consumer:
@@ -201,6 +191,7 @@ def measured_of(timing: TimingPart, counts: Counts, cpu_speed: CpuSpeedProbe) ->
             major_faults=counts.major_faults,
             steal_s=counts.steal_s,
             cpu_speed_per_s=cpu_speed.stop(),
+            suspended_s=counts.suspended_s,
         ),
         disk=DiskPart(read_bytes=counts.disk_bytes, device_read_bytes=counts.device_disk_bytes),
         memory=MemoryPart(peak_bytes=counts.memory_bytes),

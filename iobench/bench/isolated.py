@@ -8,9 +8,6 @@ objects, never as open handles.
 from __future__ import annotations
 
 import contextlib
-import mmap
-import os
-import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,11 +19,10 @@ from iobench.bench.executor import InProcess, Tick
 from iobench.bench.observer import Progress
 from iobench.dataset.manifest import Manifest
 from iobench.host import page_cache
-from iobench.host.forkserver import ForkServer
-from iobench.host.process import START_S, KillableProcess
+from iobench.host.child import Child, ChildEnded, ChildHung, SharedCount
+from iobench.host.fork_server import ForkServer
 from iobench.results.parts import ContentCheckPart, Measured
 
-POLL_S = 0.05
 KEPT_FREE = 0.125  # share of the memory for the case that is measured
 PRELOADED = (__name__,)  # and torch with it: modules that every case needs, and no others
 
@@ -101,89 +97,52 @@ class CaseProcess:
     """Process that runs one case."""
 
     def __init__(self, case: Case, root: Path, server: ForkServer) -> None:
-        self._shared = _SharedCount()
-        try:
-            self._process = KillableProcess(serve, self._shared.descriptor, start=server.fork)
-        except (EOFError, OSError) as error:
-            self._shared.close()
-            raise CaseDied(
-                f"its process could not be started: {error or 'it ended at once'}", kind="cannot-start"
-            ) from error
-        self._started = self.warm = False
-        with contextlib.suppress(EOFError):  # it has died already, which `ask` reports
-            self._process.send((case, root))
+        self._child = Child(f"{__name__}:serve", start=server.fork)
+        self.warm = False
+        with contextlib.suppress(ChildEnded):  # it has died already, which `ask` reports
+            self._child.send((case, root))
 
     def ask(self, what: str, argument: object, tick: Tick, timeout_s: float) -> Any:
         """Call a method of the executor in that process, and return its result or raise its error.
 
-        Raises CaseDied if the process ends, or is killed because no batch came for `timeout_s`.
+        Raises CaseDied if the process ends, or if no batch came for `timeout_s`.
         """
-        before = self._shared.count
+        before = self._child.heartbeats.count
+
+        def idle() -> None:
+            tick.check_interrupt()
+            tick.progress.batches = self._child.heartbeats.count - before
+
         try:
-            self._process.send((what, argument))
-            answer = self._answer(tick, before, timeout_s)
-        except EOFError as error:
+            self._child.send((what, argument))
+            self._child.wait(timeout_s, idle)
+            answer = self._child.receive()
+        except ChildEnded as error:
             raise CaseDied(
-                f"its process {self._process.exit_reason()} while it read: the disk, the file or a library "
+                f"its process {self._child.exit_reason()} while it read: the disk, the file or a library "
                 "failed",
                 kind="process-ended",
             ) from error
+        except ChildHung as error:
+            raise CaseDied(
+                f"no batch came for {error.limit_s:g} s, so its process was ended",
+                kind="timeout",
+                hint="allow more time with --timeout",
+            ) from error
+        tick.progress.batches = self._child.heartbeats.count - before
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     def end(self) -> None:
         """Kill the process with its workers, and wait for its end."""
-        self._process.end()
-        self._shared.close()
-
-    def _answer(self, tick: Tick, before: int, timeout_s: float) -> Any:
-        seen, heard = before, time.monotonic()
-        while not self._process.poll(POLL_S):
-            tick.check_interrupt()
-            now = self._shared.count
-            tick.progress.batches = now - before
-            if now != seen:
-                seen, heard, self._started = now, time.monotonic(), True
-            allowed_s = timeout_s if self._started else max(timeout_s, START_S)
-            if time.monotonic() - heard > allowed_s:
-                raise CaseDied(
-                    f"no batch came for {allowed_s:g} s, so its process was ended",
-                    kind="timeout",
-                    hint="allow more time with --timeout",
-                )
-        self._started, tick.progress.batches = True, self._shared.count - before
-        return self._process.receive()
-
-
-class _SharedCount:
-    """Number of batches so far, in memory shared by two processes."""
-
-    def __init__(self, descriptor: int | None = None) -> None:
-        self.descriptor = os.memfd_create("iobench-progress") if descriptor is None else descriptor
-        if descriptor is None:
-            os.truncate(self.descriptor, mmap.PAGESIZE)
-        self._map = mmap.mmap(self.descriptor, mmap.PAGESIZE)
-        self._cell = memoryview(self._map).cast("q")
-
-    @property
-    def count(self) -> int:
-        return self._cell[0]
-
-    @count.setter
-    def count(self, value: int) -> None:
-        self._cell[0] = value
-
-    def close(self) -> None:
-        self._cell.release()
-        self._map.close()
-        os.close(self.descriptor)
+        self._child.end()
 
 
 class _SharedProgress(Progress):
     """Progress that the parent process reads."""
 
-    def __init__(self, shared: _SharedCount) -> None:
+    def __init__(self, shared: SharedCount) -> None:
         self._shared = shared
 
     @property
@@ -196,10 +155,10 @@ class _SharedProgress(Progress):
         self._shared.count = value
 
 
-def serve(connection: Connection, descriptor: int) -> None:
+def serve(connection: Connection, heartbeats: SharedCount) -> None:
     """Execute the parent's commands for one case, until the parent ends."""
     case, root = connection.recv()
-    tick = Tick(progress=_SharedProgress(_SharedCount(descriptor)))
+    tick = Tick(progress=_SharedProgress(heartbeats))
     with contextlib.suppress(EOFError):
         manifest = Manifest.load(root)
         executor = InProcess(manifest)

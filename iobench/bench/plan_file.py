@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from iobench.base.errors import InvalidSettings
+from iobench.base.files import system_errors_as
 from iobench.bench.options import RunOptions
 
 if sys.version_info >= (3, 11):
@@ -37,12 +38,10 @@ def save(path: Path, options: RunOptions, dataset: str, content: str) -> None:
     table = {"dataset": dataset, "content": content, "run": _without_none(asdict(options))}
     if os.path.exists(path) and not path.is_file():
         raise InvalidSettings("--save-plan", kind="not-a-file", path=path, expected="a regular file")
-    try:
+    with system_errors_as(
+        InvalidSettings, "--save-plan", path, kind="not-writable", hint="name another file"
+    ):
         path.write_text(f"{ABOUT}\n{tomli_w.dumps(table)}")
-    except OSError as error:
-        raise InvalidSettings(
-            f"--save-plan: {error.strerror}", kind="not-writable", path=path, hint="name another file"
-        ) from error
 
 
 def load(path: Path) -> SavedPlan:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from iobench.base.errors import TargetError
+from iobench.base.finding import Finding
 from iobench.bench.case import Case
+from iobench.bench.sample_coverage import SampleCoverage
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.verify import read_back
@@ -58,41 +61,41 @@ class UserLoaderCheck:
         if not self._largest:
             raise TargetError("it yielded no batches: there is nothing to measure", kind="empty")
         reasons = [*self._content(), *self._batches()]
-        return ContentCheckPart(unverified="; ".join(reasons)) if reasons else None
+        return ContentCheckPart(unverified=reasons) if reasons else None
 
-    def _content(self) -> list[str]:
+    def _content(self) -> Iterator[Finding]:
+        requested = self._case.order
         if self._other is not None:
-            return [self._other]
-        if self._check.content != self._manifest.content or self._check.samples != self._schema.samples:
-            return self._differences()
-        stored = self._check.ordered == self._manifest.ordered
-        if stored and self._case.order != "sequential":
-            return [f"its samples come in stored order, not in {self._case.order} order"]
-        if not stored and self._case.order == "sequential":
-            return ["its samples come in an order of its own, not in stored order"]
-        return []
+            yield Finding("other-fields", self._other)
+        elif self._check.content != self._manifest.content or self._check.samples != self._schema.samples:
+            yield from self._differences()
+        elif (self._check.ordered == self._manifest.ordered) != (requested == "sequential"):
+            theirs = "an order of its own" if requested == "sequential" else "stored order"
+            wanted = "stored" if requested == "sequential" else requested
+            message = f"its samples come in {theirs}, not in {wanted} order"
+            yield Finding("other-order", message, values={"requested": requested})
 
-    def _differences(self) -> list[str]:
+    def _differences(self) -> Iterator[Finding]:
         """Count samples that are missing, repeated, or not of the dataset."""
-        delivered = np.concatenate(self._hashes)
         check, opener = Checksum(self._schema), self._manifest.opener(self._case.variant)
         stored = np.concatenate([check.hashes(batch) for batch in read_back(opener)])
-        foreign = int((~np.isin(delivered, stored)).sum())
-        if foreign == len(delivered):
-            return ["none of its samples is the dataset's: they are other data, or were transformed"]
-        missing = int((~np.isin(stored, delivered)).sum())
-        repeated = len(delivered) - len(np.unique(delivered))
-        counts = {"foreign": foreign, "missing": missing, "repeated": repeated}
-        parts = [f"{count:,} {what}" for what, count in counts.items() if count]
-        return [f"{', '.join(parts)} of {self._schema.samples:,} samples"] if parts else []
+        cover = SampleCoverage(stored, self._hashes)
+        if cover.foreign == sum(map(len, self._hashes)):
+            message = "none of its samples is the dataset's: they are other data, or were transformed"
+            yield Finding("other-data", message)
+            return
+        counts = {"foreign": cover.foreign, "missing": cover.dropped, "repeated": cover.repeated}
+        if parts := [f"{count:,} {what}" for what, count in counts.items() if count]:
+            message = f"{', '.join(parts)} of {self._schema.samples:,} samples"
+            yield Finding("sample-coverage", message, values={**counts, "samples": self._schema.samples})
 
-    def _batches(self) -> list[str]:
+    def _batches(self) -> Iterator[Finding]:
         requested = min(self._case.batch_size, self._schema.samples)
-        return (
-            []
-            if self._largest == requested
-            else [f"its batches hold up to {self._largest:,} samples, not {requested:,}"]
-        )
+        if self._largest != requested:
+            message = f"its batches hold up to {self._largest:,} samples, not {requested:,}"
+            yield Finding(
+                "other-batch-size", message, values={"largest": self._largest, "requested": requested}
+            )
 
 
 def _held(batch: DeviceBatch) -> dict[str, str]:

@@ -263,12 +263,10 @@ def _hashed(
         library=library_of(form),
         added=added,
     )
-    source = {"kind": "added", "format": variant, "path": added.path, "arrays": list(added.names)}
-    try:
-        described = storable(schema, source)
-    except (TypeError, ValueError) as error:
-        problem = f"cannot be stored in a manifest: {error}"
-        raise SourceError(problem, kind="not-storable", path=tree.path) from error
+    source: dict[str, Any] = {"kind": "added", "format": variant, "path": added.path}
+    source["arrays"] = list(added.names)
+    source |= {"renamed": schema.renamed} if schema.renamed else {}
+    described = storable(schema, source, tree.path)
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return Manifest(root, schema, described, content, ordered, now, {variant: artifact})
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from iobench import formats
 from iobench.base.errors import InvalidSettings, ManifestError, MissingDependency
+from iobench.base.files import system_errors_as
 from iobench.dataset import index_cache, manifest_file
 from iobench.dataset.artifact_location import ArtifactLocation, ExternalArtifact, ManagedArtifact
 from iobench.dataset.index_cache import IndexCache
@@ -237,11 +238,8 @@ def find_dataset(data_dir: Path, name: str | None = None) -> Manifest:
     """Load a dataset by name, or the newest in a folder; raises ManifestError if there is none."""
     if name is not None:
         return Manifest.load(data_dir / check_name(name))
-    try:
+    with system_errors_as(ManifestError, "cannot be listed", data_dir, hint="use another --data-dir"):
         times = [(path.stat().st_mtime_ns, path.parent) for path in data_dir.glob(f"*/{FILE_NAME}")]
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ManifestError(reason, path=data_dir, hint="use another --data-dir") from error
     if not times:
         raise ManifestError(
             "no dataset is prepared",

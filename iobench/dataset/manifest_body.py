@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from iobench.base.errors import SourceError
 from iobench.formats import Field, Schema
 
 DIMENSIONS = 32  # of one field with its axis of samples: the maximum of HDF5
@@ -126,14 +127,18 @@ class ManifestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Schema(self.samples, self.fields)
 
 
-def storable(schema: Schema, description: dict[str, Any]) -> dict[str, Any]:
+def storable(schema: Schema, description: dict[str, Any], path: Path | None = None) -> dict[str, Any]:
     """Return a source's description as a manifest would restore it.
 
-    Raises TypeError or ValueError if a manifest cannot store the schema or the description.
+    Raises SourceError, about `path`, if a manifest cannot store the schema or the description.
     """
-    _check_schema(schema)
-    _check_depth(description)
-    stored: dict[str, Any] = json.loads(json.dumps(description, allow_nan=False))
+    try:
+        _check_schema(schema)
+        _check_depth(description)
+        stored: dict[str, Any] = json.loads(json.dumps(description, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        problem = f"cannot be stored in a manifest: {error}"
+        raise SourceError(problem, kind="not-storable", path=path) from error
     return stored
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import threading
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,8 +11,9 @@ from typing import Any, NoReturn
 import msgspec
 
 from iobench.base.errors import ManifestError
+from iobench.base.files import replace_file
 from iobench.dataset.manifest_body import NAME_BYTES, ManifestBody, check
-from iobench.dataset.staging import TEMPORARY, sync_directory
+from iobench.dataset.staging import sync_directory
 
 VERSION = 1
 FILE_NAME = "manifest.json"
@@ -76,15 +76,7 @@ def write(root: Path, body: ManifestBody) -> None:
     A crash leaves the old manifest or the new one.
     """
     text = json.dumps(msgspec.to_builtins(body), indent=2, allow_nan=False)
-    temporary = root / f"{TEMPORARY}{FILE_NAME}"
-    try:
-        with open(temporary, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(root / FILE_NAME)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_file(root / FILE_NAME, text.encode(), sync=True)
     sync_directory(root)
 
 

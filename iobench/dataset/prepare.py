@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from iobench import formats
-from iobench.base.errors import ArtifactExists, IobenchError, SourceError
+from iobench.base.errors import ArtifactExists, IobenchError
 from iobench.base.units import bytes_text, counted
 from iobench.dataset import seal
 from iobench.dataset.artifact_writer import ArtifactWriter, Prepared
@@ -82,7 +82,7 @@ def prepare(
     for form in forms:
         form.check_schema(source.schema)
     requested = list(dict.fromkeys(form.variant for form in forms))
-    described = _described(source)
+    described = storable(source.schema, source.description)
     with os_errors(root), locked(root):
         before = sweep_and_load(root, overwrite)
         manifest = _manifest_for(root, before, source.schema, described, overwrite)
@@ -100,14 +100,6 @@ def writable_formats(schema: Schema) -> tuple[list[str], list[IobenchError]]:
         else:
             writable.append(name)
     return writable, skipped
-
-
-def _described(source: Source) -> dict[str, Any]:
-    """Return the source's description as a manifest restores it; raises SourceError if it cannot."""
-    try:
-        return storable(source.schema, source.description)
-    except (TypeError, ValueError) as error:
-        raise SourceError(f"source {source.name} cannot be stored: {error}", kind="not-storable") from error
 
 
 def sweep_and_load(root: Path, overwrite: bool) -> Manifest | None:

@@ -4,48 +4,39 @@ The libraries that read formats trust their input: a damaged or hostile file can
 its memory or block it for ever. A worker process (`sandbox_worker`) calls the formats instead. Its memory
 and time limits grow with the size of the data.
 
-Protocol: the parent sends one request in JSON on the worker's standard input. Each reply is one byte for
-its kind, the length of a JSON text in eight bytes, and that text. A BATCH reply is followed by the rows of
+The parent sends one request and receives messages, both in JSON: nothing that a worker sends is unpickled.
+A message with a `problem` has the fields of an error. The message before a batch is followed by the rows of
 each field as they lie in memory.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from iobench.base.errors import SourceError
 from iobench.base.finding import Finding
 from iobench.base.text import listed
 from iobench.dataset.sources._source import BATCH_BYTES
 from iobench.formats import Batch, Field, Schema, raw_bytes
+from iobench.host.child import Child, ChildEnded, ChildHung, spawn_python
 
 LIMIT_S = 120.0  # to identify data, and to read one batch; more for large data:
 BYTES_PER_S = 50e6  # one second more for this many bytes
 MEMORY_BYTES = 768 << 20  # for reading: a sample, a chunk as stored and as unpacked, and a margin; and
 MEMORY_SHARE = 256  # one byte more for this many bytes of data, for tables of rows
-MAX_REPLY_BYTES = 16 << 20
-BATCH, DONE, FAILED, PROGRESS = 1, 2, 3, 4
+MAX_MESSAGE_BYTES = 16 << 20
+WORKER = "iobench.dataset.sandbox_worker:serve"
 
 Report = Callable[[int, int], None]  # bytes done, bytes in total
-
-# -I: no module in the working directory or next to this file may shadow one of Python's own
-_START = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from iobench.dataset import sandbox_worker
-sandbox_worker.main()
-"""
 
 
 @dataclass(frozen=True)
@@ -79,10 +70,14 @@ class UntrustedData:
         return {
             "path": path,
             "kind": self.kind,
-            "limit_s": LIMIT_S + self.bytes / BYTES_PER_S,
             # torch's own maps count in full
             "memory_bytes": MEMORY_BYTES + self.bytes // (1 if self.kind == "torch" else MEMORY_SHARE),
         }
+
+    @property
+    def limit_s(self) -> float:
+        """Longest time in seconds without a message of the worker."""
+        return LIMIT_S + self.bytes / BYTES_PER_S
 
     @property
     def file(self) -> Path:
@@ -126,7 +121,7 @@ def sniff(path: Path) -> SniffResult:
     Raises SourceError if the libraries asked crash or exceed their limits.
     """
     with _worker(UntrustedData(path, "", 0), "sniff") as worker:
-        result = worker.result()
+        result = worker.message()
         return SniffResult(tuple(result["formats"]), result["missing"], result["members"])
 
 
@@ -144,10 +139,11 @@ def describe(data: UntrustedData, fields: Sequence[Field] = ()) -> Description:
     Raises SourceError if the schema cannot be inferred or the data cannot be stored.
     """
     with _worker(data, "describe", fields=_plain(fields)) as worker:
-        result = worker.result()
+        result = worker.message()
         inferred = tuple(Field(name, tuple(shape), dtype) for name, shape, dtype in result["fields"])
         return Description(
-            Schema(result["samples"], inferred), tuple(Finding(**note) for note in result["notes"])
+            Schema(result["samples"], inferred, result["renamed"]),
+            tuple(Finding(**note) for note in result["notes"]),
         )
 
 
@@ -165,13 +161,9 @@ def checksum(data: UntrustedData, schema: Schema, report: Report) -> tuple[int, 
     Raises SourceError if they cannot be read.
     """
     with _worker(data, "hash", samples=schema.samples, fields=_plain(schema.fields)) as worker:
-        while True:
-            kind, message = worker.reply()
-            if kind != PROGRESS:
-                break
+        while "content" not in (message := worker.message()):
             report(message["done"], schema.logical_bytes)
-        result = worker.checked(kind, message)
-        return int(result["content"]), int(result["ordered"])
+        return int(message["content"]), int(message["ordered"])
 
 
 def _plain(fields: Sequence[Field]) -> list[list[Any]]:
@@ -181,45 +173,42 @@ def _plain(fields: Sequence[Field]) -> list[list[Any]]:
 class _Worker:
     """A worker process that was sent a request, and its replies."""
 
-    def __init__(self, data: UntrustedData, process: subprocess.Popen[bytes], stream: IO[bytes]) -> None:
-        self._data, self._process, self._stream = data, process, stream
+    def __init__(self, data: UntrustedData, child: Child) -> None:
+        self._data, self._child = data, child
 
-    def reply(self) -> tuple[int, dict[str, Any]]:
-        """Receive the next reply: its kind and its message."""
-        head = bytearray(9)
-        self._receive(memoryview(head))
-        kind, size = head[0], int.from_bytes(head[1:], "little")
-        if kind not in (BATCH, DONE, FAILED, PROGRESS) or size > MAX_REPLY_BYTES:
-            raise self._error("invalid-reply", "the reading process sent an invalid reply")
-        body = bytearray(size)
-        self._receive(memoryview(body))
-        return kind, json.loads(body) if size else {}
-
-    def result(self) -> dict[str, Any]:
-        """Receive the only reply; raises SourceError if the request failed."""
-        return self.checked(*self.reply())
-
-    def checked(self, kind: int, message: dict[str, Any]) -> dict[str, Any]:
-        """Return the message of a reply; raises SourceError if it reports a failure."""
-        if kind == FAILED:
+    def message(self) -> dict[str, Any]:
+        """Receive the next message; raises SourceError if it reports a failure."""
+        with self._failures():
+            self._child.wait(self._data.limit_s)
+            message = json.loads(self._child.receive_bytes(MAX_MESSAGE_BYTES))
+            if not isinstance(message, dict):
+                raise ValueError("no object")
+        if "problem" in message:
             raise self._reported(message)
         return message
 
     def batch(self, schema: Schema, count: int) -> Batch:
         """Receive the next `count` samples."""
-        self.checked(*self.reply())
+        self.message()
         batch = schema.empty(count)
-        for array in batch.values():
-            self._receive(raw_bytes(array))
+        with self._failures():
+            for array in batch.values():
+                self._child.receive_into(raw_bytes(array))
         return batch
 
-    def _receive(self, view: memoryview) -> None:
-        while view:
-            count = os.readv(self._stream.fileno(), [view])
-            if not count:
-                limit_s = self._data.request["limit_s"]
-                raise self._error(*_end(self._process.wait(), limit_s))
-            view = view[count:]
+    @contextmanager
+    def _failures(self) -> Iterator[None]:
+        """Turn the end of the worker, its silence and anything but a message into SourceError."""
+        try:
+            yield
+        except ChildEnded as error:
+            raise self._error(*_end(self._child.exit_code())) from error
+        except ChildHung as error:
+            problem = f"reading took longer than {error.limit_s:.0f} s"
+            hint = "check that the data are intact and the disk responds"
+            raise self._error("timeout", problem, hint) from error
+        except ValueError as error:
+            raise self._error("invalid-reply", "the reading process sent an invalid reply") from error
 
     def _reported(self, fields: dict[str, Any]) -> SourceError:
         """Return the worker's error; its path is the user's if it is not one inside the data."""
@@ -236,27 +225,15 @@ class _Worker:
 @contextmanager
 def _worker(data: UntrustedData, do: str, **arguments: Any) -> Iterator[_Worker]:
     """Start a worker with a request; kill it at the end."""
-    modules = [os.path.abspath(folder) for folder in sys.path]
     with ExitStack() as stack:
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-c", _START, json.dumps(modules)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # a library's last words before it aborts: the error has the cause
-            cwd=None if data.descriptor is None else stack.enter_context(_linked(data)),
-            pass_fds=() if data.descriptor is None else (data.descriptor,),
-            env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # each of its threads takes memory
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            with contextlib.suppress(BrokenPipeError), process.stdin as requests:
-                requests.write(json.dumps({"do": do, **data.request, **arguments}).encode())
-            yield _Worker(data, process, process.stdout)
-        finally:
-            process.kill()
-            process.wait()
-            process.stdout.close()
+        folder = None if data.descriptor is None else stack.enter_context(_linked(data))
+        # each thread of OpenBLAS takes memory
+        start = partial(spawn_python, environment={"OPENBLAS_NUM_THREADS": "1"})
+        child = Child(WORKER, *([] if data.descriptor is None else [data.descriptor]), start=start)
+        stack.callback(child.end)
+        with suppress(ChildEnded):  # which `message` reports
+            child.send_bytes(json.dumps({"do": do, "folder": folder, **data.request, **arguments}).encode())
+        yield _Worker(data, child)
 
 
 @contextmanager
@@ -271,11 +248,8 @@ def _linked(data: UntrustedData) -> Iterator[str]:
         yield folder
 
 
-def _end(code: int, limit_s: float) -> tuple[str, str, str | None]:
+def _end(code: int) -> tuple[str, str, str | None]:
     """Return kind, problem and hint for a worker that ended before it replied."""
-    if code == -signal.SIGALRM:
-        problem = f"reading took longer than {limit_s:.0f} s"
-        return "timeout", problem, "check that the data are intact and the disk responds"
     if code < 0:
         problem = f"the data are damaged and crashed the library ({signal.strsignal(-code)})"
         return "reader-crashed", problem, None

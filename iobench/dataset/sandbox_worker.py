@@ -7,11 +7,10 @@ import itertools
 import json
 import os
 import resource
-import signal
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -20,39 +19,42 @@ from iobench.base.errors import REPREPARE, CorruptArtifact, IobenchError, Source
 from iobench.base.text import reason
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Opener
-from iobench.dataset.sandbox import BATCH, DONE, FAILED, PROGRESS
 from iobench.dataset.sources import BATCH_BYTES
 from iobench.dataset.verify import read_back
 from iobench.formats import Batch, Field, Format, Schema, plain_bools
+from iobench.host.child import SharedCount, send_raw
 
 # files that no format reads: module in `sources`, and class with the methods of a format that are used here
 ADAPTERS = {"torch": ("torch_file", "TorchAdapter"), "csv": ("csv_file", "CsvAdapter")}
 
 MAX_ENTRIES = 100  # of a folder that are sniffed: it may have many of the same kind
 
-_replies = sys.stdout.buffer
+Reply = tuple[dict[str, Any], Batch]  # a message, and the samples that follow it
 
 
-def main() -> None:
-    """Serve the request on standard input within its limits."""
-    request = json.load(sys.stdin)
-    global _replies
-    # whatever libraries print must not mix with the replies
-    _replies = os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the parent may ignore it, which children inherit
+def serve(connection: Connection, heartbeats: SharedCount, *descriptors: int) -> None:
+    """Serve one request within its limits."""
+    request = json.loads(connection.recv_bytes())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a library's last words before it aborts
+    if request["folder"]:
+        os.chdir(request["folder"])
+    heartbeats.count += 1
     try:
-        _COMMANDS[request["do"]](request)
+        for message, batch in _COMMANDS[request["do"]](request):
+            connection.send_bytes(json.dumps(message).encode())
+            for array in batch.values():
+                send_raw(connection, formats.raw_bytes(array))
     except IobenchError as error:
         error = error.converted(SourceError)
-        _send(FAILED, error.changed(hint=None if error.hint == REPREPARE else error.hint).fields())
+        failure = error.changed(hint=None if error.hint == REPREPARE else error.hint).fields()
+        connection.send_bytes(json.dumps(failure).encode())
     except Exception as error:  # noqa: BLE001 - libraries raise anything on damaged files
-        _send(FAILED, {"problem": f"cannot be read as {request['kind'] or 'any format'}: {reason(error)}"})
+        problem = f"cannot be read as {request['kind'] or 'any format'}: {reason(error)}"
+        connection.send_bytes(json.dumps({"problem": problem}).encode())
 
 
-def _sniff(request: dict[str, Any]) -> None:
+def _sniff(request: dict[str, Any]) -> Iterator[Reply]:
     path, known, missing = Path(request["path"]), [], {}
-    _alarm(request)
     for name in formats.names():
         try:
             known.append(formats.get(name))
@@ -60,7 +62,7 @@ def _sniff(request: dict[str, Any]) -> None:
             missing[name] = str(error)
     _limit(request["memory_bytes"])  # only now: the memory of loaded libraries counts
     names = [form.name for form in known if _recognises(form, path)]
-    _send(DONE, {"formats": names, "missing": missing, "members": _members(known, path, names)})
+    yield {"formats": names, "missing": missing, "members": _members(known, path, names)}, {}
 
 
 def _recognises(form: Format, path: Path) -> bool:
@@ -90,18 +92,18 @@ def _sample_entries(folder: Path) -> list[Path]:
     return [entry for _, entry in sorted(order)[:MAX_ENTRIES]]
 
 
-def _describe(request: dict[str, Any]) -> None:
+def _describe(request: dict[str, Any]) -> Iterator[Reply]:
     form = _format(request)
     _limit(request["memory_bytes"])
-    _alarm(request)
     path = Path(request["path"])
     schema = form.infer_schema(path, _fields(request["fields"]))
     notes = [] if request["kind"] in ADAPTERS else form.notes(path, schema)
     fields = [[field.name, list(field.shape), field.dtype] for field in schema.fields]
-    _send(DONE, {"samples": schema.samples, "fields": fields, "notes": [asdict(note) for note in notes]})
+    described = {"samples": schema.samples, "fields": fields, "renamed": schema.renamed}
+    yield {**described, "notes": [asdict(note) for note in notes]}, {}
 
 
-def _hash(request: dict[str, Any]) -> None:
+def _hash(request: dict[str, Any]) -> Iterator[Reply]:
     schema = Schema(request["samples"], _fields(request["fields"]))
     batches = _batches(request, schema)
     first = next(batches)  # sets the limits, which also apply to the checksum of large samples
@@ -110,25 +112,19 @@ def _hash(request: dict[str, Any]) -> None:
         _check_bools(request["path"], batch)
         check.add_in_order(batch)
         done += sum(array.nbytes for array in batch.values())
-        _send(PROGRESS, {"done": done})
-        _alarm(request)
-    _send(DONE, {"content": check.content, "ordered": check.ordered})
+        yield {"done": done}, {}
+    yield {"content": check.content, "ordered": check.ordered}, {}
 
 
-def _read(request: dict[str, Any]) -> None:
+def _read(request: dict[str, Any]) -> Iterator[Reply]:
     schema = Schema(request["samples"], _fields(request["fields"]))
     for batch in _batches(request, schema, request["rows"]):
-        _send(BATCH)
-        for array in batch.values():
-            _replies.write(formats.raw_bytes(array))
-        _replies.flush()
-        _alarm(request)
+        yield {}, batch
 
 
 def _batches(request: dict[str, Any], schema: Schema, rows: int | None = None) -> Iterator[Batch]:
     form, path = _format(request), Path(request["path"])
     _limit(request["memory_bytes"])
-    _alarm(request)
     Opener(form, path, schema).check()
     if request["kind"] not in ADAPTERS:
         yield from read_back(Opener(form, path, schema), rows)
@@ -170,18 +166,6 @@ def _limit(memory_bytes: int) -> None:
     _, allowed = resource.getrlimit(resource.RLIMIT_DATA)
     most = now + memory_bytes if allowed == resource.RLIM_INFINITY else min(allowed, now + memory_bytes)
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-
-
-def _alarm(request: dict[str, Any]) -> None:
-    """Have the kernel end this process after the time limit: Python cannot interrupt a library."""
-    signal.setitimer(signal.ITIMER_REAL, request["limit_s"])
-
-
-def _send(kind: int, message: dict[str, Any] | None = None) -> None:
-    signal.setitimer(signal.ITIMER_REAL, 0)  # the parent may take any time to receive
-    text = json.dumps(message).encode() if message else b""
-    _replies.write(bytes([kind]) + len(text).to_bytes(8, "little") + text)
-    _replies.flush()
 
 
 _COMMANDS = {"sniff": _sniff, "describe": _describe, "hash": _hash, "read": _read}

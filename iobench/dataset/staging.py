@@ -33,8 +33,9 @@ from pathlib import Path
 from typing import IO
 
 from iobench.base.errors import IobenchError, PrepareError
+from iobench.base.files import TEMPORARY
 
-LOCK, TEMPORARY = ".lock", ".tmp-"
+LOCK = ".lock"
 LOCK_TRIES = 100
 WRITE_BACK_EVERY_S = 0.03
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import itertools
 import multiprocessing
@@ -13,8 +12,15 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from iobench import formats
-from iobench.base.errors import REPREPARE, IobenchError, MissingDependency, WrongContent, corrupt
-from iobench.base.text import reason
+from iobench.base.errors import (
+    REPREPARE,
+    CorruptArtifact,
+    IobenchError,
+    MissingDependency,
+    WrongContent,
+    corrupt,
+)
+from iobench.base.files import system_errors_as
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Manifest, Opener, missing_libraries
 from iobench.dataset.sources import BATCH_BYTES
@@ -87,22 +93,12 @@ def verify_artifact(manifest: Manifest, variant: str, progress: Progress = no_pr
     # libraries that cannot be forked do not abort
     here = manifest.unchanged(variant) or not opener.format.forkable
     read = content_of if here else _content_in_child
-    with location.hinting(), _corrupt_on_os_error(opener.path):
+    errors = system_errors_as(
+        CorruptArtifact, "cannot be read", opener.path, kind="read-error", hint=REPREPARE
+    )
+    with location.hinting(), errors:
         content = read(opener, lambda done, total: progress(f"verifying {variant}", done, total))
     compare(manifest.checksums_of(variant), opener.path, content, location.hint)
-
-
-@contextlib.contextmanager
-def _corrupt_on_os_error(path: Path) -> Iterator[None]:
-    """Convert an OSError of the disk in the body to CorruptArtifact."""
-    try:
-        yield
-    except IobenchError:  # some of these are also an OSError
-        raise
-    except OSError as error:
-        file = Path(str(error.filename or path))
-        cause = error.strerror or reason(error)
-        raise corrupt(file, "a file that can be read", cause, kind="read-error") from error
 
 
 def content_of(opener: Opener, report: Report = lambda done, total: None) -> Checksum:

@@ -7,7 +7,6 @@ does not count.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,10 +16,11 @@ from pathlib import Path
 
 import psutil
 
-from iobench.host import process_usage
+from iobench.host import process_counters
 from iobench.host.background_load import BackgroundLoadMonitor
 from iobench.host.monitor import Monitor
-from iobench.host.process_tree import descendants
+from iobench.host.process_counters import descendants
+from iobench.host.sampler import Sampler
 from iobench.results.parts import BackgroundPart
 
 FIRST_S, MOST_S = 0.1, 4.0  # between two samples
@@ -40,36 +40,33 @@ class ProcessMonitor:
         self.worker_threads = 0  # the most of any child
         self._memory: list[tuple[int, int]] = []  # children, and bytes of all processes
         self._own: dict[int, list[int]] = {}  # of each child once the loop is steady: first and latest sample
-        self._done = self._steady = False
-        self._wake = threading.Event()
+        self._steady = False
+        self._sampler = Sampler(self._sample_paced, self._monitor.sample, first_s=FIRST_S)
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Sample until the block ends."""
-        self._began_cpu, self._began_disk = time.process_time(), process_usage.disk_bytes()
-        self._began_reaped, self._began = process_usage.reaped_cpu_s(), time.monotonic()
+        self._began_cpu, self._began_disk = time.process_time(), process_counters.disk_bytes()
+        self._began_reaped, self._began = process_counters.reaped_cpu_s(), time.monotonic()
         self._background_load.start()
         self._note_usage(_children())
         self._before = {child: (used, self._disk.get(child, 0)) for child, used in self._cpu.items()}
-        thread = threading.Thread(target=self._watch, name="iobench-processes", daemon=True)
-        with self._monitor.watching():
-            thread.start()
-            try:
-                yield
-            finally:
-                self.background = BackgroundPart(**asdict(self._background_load.stop()))
-                self._done = True
-                self._wake.set()
-                thread.join()
-                self._sample()
-                self._ended_cpu, self._ended_disk = time.process_time(), process_usage.disk_bytes()
-                self._ended_reaped = process_usage.reaped_cpu_s()
-                self.machine = self._monitor.take()
+        self._sampler.start()
+        try:
+            yield
+        finally:
+            self.background = BackgroundPart(**asdict(self._background_load.stop()))
+            self._sampler.stop()
+            self._monitor.close()
+            self._sample()
+            self._ended_cpu, self._ended_disk = time.process_time(), process_counters.disk_bytes()
+            self._ended_reaped = process_counters.reaped_cpu_s()
+            self.machine = self._monitor.take()
 
     def steady(self) -> None:
         """Compare memory from now on: each worker has delivered a batch."""
         self._steady = True
-        self._wake.set()
+        self._sampler.wake()
 
     @property
     def cpu_s(self) -> float:
@@ -107,23 +104,18 @@ class ProcessMonitor:
         twice = [own for own in self._own.values() if len(own) > 1]
         return sum(now - first for first, now in twice) if twice else None
 
-    def _watch(self) -> None:
-        pause = FIRST_S
-        while True:
-            self._wake.wait(pause)
-            self._wake.clear()
-            if self._done:
-                return
-            began = time.monotonic()
-            self._sample()
-            now = time.monotonic()
-            pause = min(max(FIRST_S, SPACING * (now - self._began), COST * (now - began)), MOST_S)
+    def _sample_paced(self) -> float:
+        """Take a sample; return the seconds until the next one."""
+        began = time.monotonic()
+        self._sample()
+        now = time.monotonic()
+        return min(max(FIRST_S, SPACING * (now - self._began), COST * (now - began)), MOST_S)
 
     def _sample(self) -> None:
         children = _children()
         self._note_usage(children)
-        memory = process_usage.private_memory(children)
-        if (everything := process_usage.memory_bytes(memory.values())) is not None:
+        memory = process_counters.private_memory(children)
+        if (everything := process_counters.memory_bytes(memory.values())) is not None:
             self._memory.append((len(children), everything))
         for child, one in memory.items() if self._steady else ():
             own = self._own.setdefault(child, [])
@@ -139,7 +131,7 @@ class ProcessMonitor:
                 self.worker_threads = max(self.worker_threads, process.num_threads())
             except psutil.Error:  # it has just ended, or belongs to another user
                 continue
-            if (read := process_usage.disk_bytes(child)) is not None:
+            if (read := process_counters.disk_bytes(child)) is not None:
                 self._disk[child] = read
 
 

@@ -13,13 +13,13 @@ from iobench.formats._arrays import (
     ShapeAndDtype,
     arrays_schema,
     check_sample,
-    check_sample_axis,
+    fields_by_name,
     native,
     native_dtype,
     select_arrays,
     selection_hint,
     split_selection,
-    unequal_lengths,
+    unsupported_dtype,
 )
 from iobench.formats._format import Format
 from iobench.formats._mapped_reader import MappedReader
@@ -34,6 +34,7 @@ from iobench.formats._reader import (
     build_now,
     identity,
     read_only,
+    unclosed,
 )
 from iobench.formats._schema import (
     COMPLEX,
@@ -44,9 +45,10 @@ from iobench.formats._schema import (
     Batch,
     Field,
     Schema,
-    field_name,
+    field_names,
     plain_bools,
     raw_bytes,
+    renamed,
 )
 from iobench.formats._tensors import array_of
 
@@ -80,9 +82,9 @@ __all__ = [
     "arrays_schema",
     "build_now",
     "check_sample",
-    "check_sample_axis",
     "describe",
-    "field_name",
+    "field_names",
+    "fields_by_name",
     "get",
     "identity",
     "names",
@@ -92,11 +94,13 @@ __all__ = [
     "plain_bools",
     "raw_bytes",
     "read_only",
+    "renamed",
     "select_arrays",
     "selection_hint",
     "split_selection",
     "type_of",
-    "unequal_lengths",
+    "unclosed",
+    "unsupported_dtype",
 ]
 
 # `Format` is abstract, and mypy expects a type[T] to be callable.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,13 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact
 from iobench.base.text import listed, shortened
-from iobench.formats._schema import DTYPES, Array, Field, Schema, field_name
+from iobench.formats._schema import DTYPES, Array, Field, Schema, field_names, renamed
 
 MAX_FIELDS = 512  # several formats keep one file per field open, and 1024 open files are a usual limit
 MAX_AXES = 32  # sample axis included: HDF5's limit
 MAX_SAMPLE_BYTES = 128 << 20  # writing and reading back hold about six batches of at least one sample
-MAX_NAME = 200  # characters; several formats use the name as a file name, which may have 255 bytes
 
-ShapeAndDtype = tuple[tuple[int, ...], np.dtype[Any]]
+ShapeAndDtype = tuple[tuple[int, ...], "np.dtype[Any] | str"]
 DTYPE_HINT = f"formats store {', '.join(DTYPES)}; make ragged and object arrays rectangular, of such a dtype"
 
 
@@ -72,7 +72,12 @@ def selection_hint(path: Path, available: Collection[str]) -> str | None:
     return f"to take some of its arrays, give '{path.name}::NAME,NAME', out of {listed(available)}"
 
 
-def arrays_schema(path: Path, arrays: Mapping[str, ShapeAndDtype], available: Collection[str] = ()) -> Schema:
+def arrays_schema(
+    path: Path,
+    arrays: Mapping[str, ShapeAndDtype],
+    available: Collection[str] = (),
+    fields: Sequence[Field] = (),
+) -> Schema:
     """Return the schema of named arrays, given as (shape, dtype); the first axis is the sample axis.
 
     Parameters
@@ -82,16 +87,18 @@ def arrays_schema(path: Path, arrays: Mapping[str, ShapeAndDtype], available: Co
     arrays : mapping of str to (shape, dtype)
         The selected arrays.
     available : collection of str
-        The names that could have been selected, for hints.
+        The names that could have been selected, for hints and for names that differ.
+    fields : sequence of Field
+        The fields to take, by name; all if empty.
 
     Raises
     ------
     CorruptArtifact
         Kind ``empty-array``, ``no-sample-axis``, ``too-many-axes``, ``sample-too-large``,
-        ``unsupported-dtype``, ``name-too-long``, ``name-clash`` or ``unequal-lengths``.
+        ``unsupported-dtype``, ``name-clash``, ``unknown-array``, ``no-arrays`` or ``unequal-lengths``.
     """
     try:
-        return _arrays_schema(path, arrays)
+        return _arrays_schema(path, arrays, available, fields)
     except CorruptArtifact as error:
         hints = [hint for hint in (error.hint, selection_hint(path, available)) if hint]
         raise error.changed(hint="; ".join(hints) or None) from None
@@ -134,50 +141,57 @@ def check_sample(what: str, shape: tuple[int, ...], sample_bytes: int, path: Pat
         )
 
 
-def _arrays_schema(path: Path, arrays: Mapping[str, ShapeAndDtype]) -> Schema:
-    fields: dict[str, Field] = {}
-    for original, (shape, dtype) in arrays.items():
-        name = field_name(original)
-        if len(name) > MAX_NAME:
-            raise CorruptArtifact(
-                f"the name {shortened(name)!r} is too long",
-                kind="name-too-long",
-                path=path,
-                expected=f"at most {MAX_NAME} characters",
-                found=len(name),
-            )
-        if name in fields:
-            raise CorruptArtifact(f"two arrays have the field name {name!r}", kind="name-clash", path=path)
-        fields[name] = _field(path, shortened(original), name, shape, dtype)
-    lengths = {original: shape[0] for original, (shape, _) in arrays.items()}
+def fields_by_name(path: Path, names: Iterable[str]) -> dict[str, str]:
+    """Return the array's own name for each field name; CorruptArtifact (``name-clash``) if two agree."""
+    every = list(names)
+    if twice := [name for name, count in Counter(every).items() if count > 1]:
+        raise CorruptArtifact(f"two arrays are named {twice[0]!r}", kind="name-clash", path=path)
+    return field_names(every)
+
+
+def _arrays_schema(
+    path: Path, arrays: Mapping[str, ShapeAndDtype], available: Collection[str], chosen: Sequence[Field]
+) -> Schema:
+    every = field_names([*available, *arrays])
+    names = {field: own for field, own in every.items() if own in arrays}
+    requested = {field.name for field in chosen} or set(names)
+    if missing := sorted(requested - set(names)):
+        held = f"it holds {', '.join(names)}"
+        raise CorruptArtifact(f"no field {', '.join(missing)}", kind="unknown-array", path=path, hint=held)
+    if not names:
+        raise CorruptArtifact("it holds no arrays", kind="no-arrays", path=path)
+    taken = {own: _field(path, own, name, *arrays[own]) for name, own in names.items() if name in requested}
+    lengths = {own: arrays[own][0][0] for own in taken}
     if len(set(lengths.values())) > 1:
-        raise unequal_lengths(path, lengths)
-    schema = Schema(next(iter(lengths.values())), tuple(fields.values()))
+        shown = listed([f"{shortened(name, 30)} has {count}" for name, count in lengths.items()])
+        raise CorruptArtifact("the arrays differ in length", kind="unequal-lengths", path=path, found=shown)
+    fields = tuple(taken.values())
+    schema = Schema(next(iter(lengths.values())), fields, renamed(fields, names))
     check_sample("", (), schema.sample_bytes, path)
     return schema
 
 
-def unequal_lengths(path: Path, lengths: Mapping[str, int]) -> CorruptArtifact:
-    """Return the error for arrays that differ in their number of samples."""
-    shown = listed([f"{shortened(name, 30)} has {count}" for name, count in lengths.items()])
-    return CorruptArtifact("the arrays differ in length", kind="unequal-lengths", path=path, found=shown)
+def unsupported_dtype(path: Path, what: str, found: object) -> CorruptArtifact:
+    """Return the error for data whose dtype formats do not store."""
+    return CorruptArtifact(
+        f"{what}: unsupported dtype",
+        kind="unsupported-dtype",
+        path=path,
+        found=shortened(str(found)),
+        hint=DTYPE_HINT,
+    )
 
 
-def _field(path: Path, what: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Field:
-    if native_dtype(dtype).name not in DTYPES:
-        raise CorruptArtifact(
-            f"{what}: unsupported dtype",
-            kind="unsupported-dtype",
-            path=path,
-            found=shortened(str(dtype)),
-            hint=DTYPE_HINT,
-        )
-    check_sample_axis(path, what, shape)
+def _field(path: Path, original: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any] | str) -> Field:
+    what, typed = shortened(original), dtype if isinstance(dtype, str) else native_dtype(dtype).name
+    if typed not in DTYPES:
+        raise unsupported_dtype(path, what, dtype)
+    _check_sample_axis(path, what, shape)
     check_sample(what, shape[1:], 0, path)
-    return Field(name, tuple(shape[1:]), native_dtype(dtype).name)
+    return Field(name, tuple(shape[1:]), typed)
 
 
-def check_sample_axis(path: Path, what: str, shape: tuple[int, ...]) -> None:
+def _check_sample_axis(path: Path, what: str, shape: tuple[int, ...]) -> None:
     """Raise CorruptArtifact if an array has no axis of samples, or no element."""
     if not shape:
         raise CorruptArtifact(f"{what} is a scalar, without a sample axis", kind="no-sample-axis", path=path)

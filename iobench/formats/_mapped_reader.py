@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.formats._placement import Placement
-from iobench.formats._reader import Convert, Reader, identity
+from iobench.formats._reader import Convert, Reader, identity, unclosed
 from iobench.formats._schema import Array, Batch, Schema
 
 # One copy of 12 MiB or more out of a cold map starts at its tail and defeats the kernel's readahead
@@ -45,9 +45,7 @@ class MappedReader(Reader):
         self._arrays, self._columns = None, ()
 
     def _mapped(self) -> Batch:
-        if self._arrays is None:
-            raise ValueError("this reader is closed")
-        return self._arrays
+        return unclosed(self._arrays)
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
         arrays = self._mapped()

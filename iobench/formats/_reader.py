@@ -31,6 +31,13 @@ def read_only(array: Array) -> Array:
     return array
 
 
+def unclosed(resource: T | None) -> T:
+    """Return what a reader holds until it is closed; ValueError afterwards, when it is None."""
+    if resource is None:
+        raise ValueError("this reader is closed")
+    return resource
+
+
 def build_now(name: str, build: Build) -> dict[str, Array]:
     """Build the index `name`; the `LoadOrBuild` that caches nothing."""
     return build()
@@ -53,6 +60,7 @@ class Reader(ABC):
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.load_or_build: LoadOrBuild = build_now
+        self._timed: TimingWrapper = identity
         self._specs = {f.name: (f.shape, np.dtype(f.dtype)) for f in schema.fields}
 
     def __len__(self) -> int:
@@ -93,13 +101,14 @@ class Reader(ABC):
         self._fill(checked, out)
         return out
 
-    @abstractmethod
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """Return one sample: each field without the leading axis, passed through `convert`.
 
-        For map-style Datasets, which call it once per sample. The caller guarantees that `row` is in
-        0..len-1. An array may be a read-only view of the file.
+        For map-style Datasets, which call it once per sample. An array may be a read-only view of the file.
+        New arrays unless overridden; IndexError outside 0..len-1.
         """
+        self._check_row(row)
+        return {name: convert(array[0, ...]) for name, array in self.batch(slice(row, row + 1)).items()}
 
     def native(self, rows: Rows) -> Any:
         """Return one batch as the format's own library recommends; new arrays unless overridden.
@@ -109,11 +118,11 @@ class Reader(ABC):
         return self.batch(rows)
 
     def time_decoding(self, timed: TimingWrapper) -> None:
-        """Wrap the function that decodes batches in `timed`, for a profile.
+        """Wrap the function that decodes batches, `self._timed(function)`, in `timed`, for a profile.
 
-        Does nothing for formats whose library decodes.
+        This has no effect for formats whose library decodes.
         """
-        return
+        self._timed = timed
 
     def placement(self) -> Mapping[str, Placement]:
         """Return the location of each field that is stored as in memory; empty unless overridden.
@@ -130,9 +139,9 @@ class Reader(ABC):
     def close(self) -> None:
         """Release all files and maps. A second call does nothing; a later read is a ValueError."""
 
-    @abstractmethod
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
-        """Read rows start..stop-1, at least one, into checked `out`."""
+        """Read rows start..stop-1, at least one, into checked `out`; as indices unless overridden."""
+        self._read_rows(np.arange(start, stop), out)
 
     @abstractmethod
     def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
@@ -144,6 +153,10 @@ class Reader(ABC):
                 self._read_rows(rows, out)
         elif rows.start < rows.stop:
             self._read_slice(rows.start, rows.stop, out)
+
+    def _check_row(self, row: int) -> None:
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
 
     def _checked(self, rows: Any) -> tuple[Rows, int]:
         """Return the rows as a slice of step 1 or as int64 in range, and their number."""

@@ -6,7 +6,9 @@ import itertools
 import keyword
 import math
 import re
-from dataclasses import dataclass
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import ml_dtypes  # noqa: F401  # registers bfloat16 with NumPy
@@ -23,7 +25,7 @@ NUMPY_DTYPES = [  # NumPy's own dtypes, which every library that accepts its arr
 ]
 DTYPES = [*NUMPY_DTYPES, "bfloat16"]
 MOST_PIXELS = 65_500  # along a side of an image: libjpeg's limit
-FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+MAX_NAME_BYTES = 200  # as UTF-8; several formats use the name as a file name, which may have 255 bytes
 # A tensorclass cannot have an attribute `class`, and its own methods of these names are needed;
 # TensorDict's meta.json has its own keys `shape` and `device`.
 RESERVED_NAMES = {*keyword.kwlist, "shape", "device", "to", "clone", "items", "pin_memory"}
@@ -36,7 +38,7 @@ class Field:
     Attributes
     ----------
     name : str
-        A letter followed by letters, digits or underscores.
+        A letter of any script followed by letters, digits or underscores, as composed by NFKC.
     shape : tuple of int
         Shape of one sample, ``()`` for a scalar.
     dtype : str
@@ -53,10 +55,13 @@ class Field:
     dtype: str
 
     def __post_init__(self) -> None:
-        if not FIELD_NAME.fullmatch(self.name):
-            raise ValueError(f"field name {self.name!r} is not a letter followed by letters, digits or _")
         if self.name in RESERVED_NAMES:
             raise ValueError(f"field name {self.name!r} is reserved")
+        if not _is_field_name(self.name):
+            raise ValueError(
+                f"field name {self.name!r} is not a letter followed by letters, digits or _, "
+                f"of at most {MAX_NAME_BYTES} bytes"
+            )
         if self.dtype not in DTYPES:
             raise ValueError(f"field {self.name}: dtype {self.dtype} is not one of {', '.join(DTYPES)}")
         if any(n < 1 for n in self.shape):
@@ -93,10 +98,14 @@ class Field:
 
 @dataclass(frozen=True)
 class Schema:
-    """Number of samples and their fields, shared by all artifacts of a dataset."""
+    """Number of samples and their fields, shared by all artifacts of a dataset.
+
+    `renamed` holds the names from outside of fields that could not keep them, where they are known.
+    """
 
     samples: int
     fields: tuple[Field, ...]
+    renamed: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def sample_bytes(self) -> int:
@@ -115,9 +124,9 @@ class Schema:
 
     def field(self, name: str) -> Field:
         """Return the field of that name; KeyError lists the known ones."""
-        for field in self.fields:
-            if field.name == name:
-                return field
+        for one in self.fields:
+            if one.name == name:
+                return one
         raise KeyError(f"no field {name!r}; there are {', '.join(f.name for f in self.fields)}")
 
     def offsets(self, first: int = 0) -> dict[str, int]:
@@ -134,10 +143,36 @@ class Schema:
         return max(1, min(self.samples, target_bytes // self.sample_bytes))
 
 
-def field_name(text: str) -> str:
-    """Turn a name from outside into a valid field name: train/x becomes train_x."""
-    name = re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_")
-    return name if name[:1].isalpha() and name not in RESERVED_NAMES else f"f_{name}"
+def _is_field_name(text: str) -> bool:
+    plain = text.isidentifier() and text[0] != "_" and unicodedata.is_normalized("NFKC", text)
+    return plain and text not in RESERVED_NAMES and len(text.encode()) <= MAX_NAME_BYTES
+
+
+def field_names(names: Iterable[str]) -> dict[str, str]:
+    """Return the name from outside of each field: the same where it is a field's name.
+
+    The other fields have similar names, train_x for train/x, with a number where that is another field's.
+    """
+    own = list(dict.fromkeys(names))
+    fields = {name: name for name in own if _is_field_name(name)}
+    for name in sorted(set(own) - set(fields)):
+        similar = _similar(name)
+        numbered = (f"{similar}_{number}" for number in itertools.count(2))
+        fields[next(one for one in itertools.chain([similar], numbered) if one not in fields)] = name
+    field_of = {name: field for field, name in fields.items()}
+    return {field_of[name]: name for name in own}
+
+
+def renamed(fields: Iterable[Field], names: Mapping[str, str]) -> dict[str, str]:
+    """Return the name from outside of each field that has another one, given all `names` from outside."""
+    return {f.name: names[f.name] for f in fields if names[f.name] != f.name}
+
+
+def _similar(text: str) -> str:
+    """Return a field's name with the letters and digits of a text."""
+    letters = re.sub(r"\W+", "_", unicodedata.normalize("NFKC", text)).strip("_")
+    letters = letters.encode()[: MAX_NAME_BYTES // 2].decode(errors="ignore").strip("_")
+    return letters if _is_field_name(letters) else f"f_{letters}".strip("_")
 
 
 def raw_bytes(array: Array) -> memoryview:

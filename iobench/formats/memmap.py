@@ -18,12 +18,12 @@ from tensordict import TensorDict, tensorclass
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import shortened
-from iobench.formats._arrays import DTYPE_HINT, arrays_schema
+from iobench.formats._arrays import arrays_schema, unsupported_dtype
 from iobench.formats._format import Format
 from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import Strided
 from iobench.formats._reader import Rows
-from iobench.formats._schema import DTYPES, Array, Batch, Field, Schema, field_name, raw_bytes
+from iobench.formats._schema import DTYPES, Array, Batch, Field, Schema, field_names, raw_bytes
 
 META = "meta.json"
 INNER = "_tensordict"  # folder in which a tensorclass stores its tensors
@@ -63,7 +63,7 @@ class Memmap(Format):
         writing, extends a truncated file with zeros.
         """
         tensors = _tensors(path)
-        names = {field_name(key): key for key in tensors}
+        names = field_names(tensors)
         if {f.name for f in schema.fields} != set(names):
             raise corrupt(path / META, f"keys {sorted(f.name for f in schema.fields)}", sorted(tensors))
         keys = {field.name: names[field.name] for field in schema.fields}
@@ -189,13 +189,7 @@ def _tensors(path: Path) -> dict[str, dict[str, Any]]:
                 hint="leave it out, or save td.flatten_keys()",
             )
         if dtype not in DTYPES or not all(type(n) is int and 0 <= n < 1 << 62 for n in shape):
-            raise CorruptArtifact(
-                f"{shortened(key)}: unsupported dtype or shape",
-                kind="unsupported-dtype",
-                path=path,
-                found=shortened(f"{dtype} {shape}"),
-                hint=DTYPE_HINT,
-            )
+            raise unsupported_dtype(path, shortened(key), f"{dtype} {shape}")
         tensors[key] = {"dtype": dtype, "shape": shape}
     if not tensors:
         raise CorruptArtifact("it holds no tensor", kind="no-arrays", path=path)

@@ -16,13 +16,13 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
-from iobench.formats._arrays import arrays_schema
+from iobench.formats._arrays import arrays_schema, fields_by_name
 from iobench.formats._format import Format
 from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import Strided
-from iobench.formats._schema import Array, Batch, Field, Schema, field_name, raw_bytes
+from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
 from iobench.formats.file_kind import regular
-from iobench.formats.npy_header import DAMAGE, FORTRAN_HINT
+from iobench.formats.npy_header import DAMAGE, FORTRAN_HINT, header_of
 
 SINGLE = "x"  # field name of a single file
 
@@ -42,12 +42,7 @@ class Npy(Format):
             files = {}
             for field in schema.fields:
                 files[field.name] = stack.enter_context(open(path / f"{field.name}.npy", "wb"))
-                header = {
-                    "descr": np.lib.format.dtype_to_descr(np.dtype(field.dtype)),
-                    "fortran_order": False,
-                    "shape": (schema.samples, *field.shape),
-                }
-                np.lib.format.write_array_header_1_0(files[field.name], header)
+                files[field.name].write(header_of(field, schema.samples))
             for batch in batches:
                 for name, file in files.items():
                     file.write(raw_bytes(batch[name]))
@@ -90,17 +85,8 @@ def _files(path: Path) -> dict[str, Path]:
     """Return the file of each field of data that other programs wrote."""
     if not path.is_dir():
         return {SINGLE: path}
-    files: dict[str, Path] = {}
-    for file in sorted(path.glob("*.npy")):
-        name = field_name(file.stem)
-        if name in files:
-            raise CorruptArtifact(
-                f"{files[name].name} and {file.name} have the field name {name!r}",
-                kind="name-clash",
-                path=path,
-            )
-        files[name] = file
-    return files
+    names = fields_by_name(path, (file.stem for file in sorted(path.glob("*.npy"))))
+    return {name: path / f"{stem}.npy" for name, stem in names.items()}
 
 
 def _begins_as_npy(file: Path) -> bool:

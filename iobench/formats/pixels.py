@@ -9,17 +9,13 @@ from pathlib import Path
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, MissingDependency, corrupt
+from iobench.base.errors import CorruptArtifact, corrupt, needing
 from iobench.base.text import reason
 from iobench.formats._schema import Array
 from iobench.formats.file_kind import regular
 
-try:
+with needing("decoding images", "images"):
     from PIL import Image
-except ImportError as error:
-    raise MissingDependency(
-        "decoding images needs Pillow, which is not installed", hint="pip install 'iobench[images]'"
-    ) from error
 
 KINDS = ("PNG", "JPEG")
 ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG": b"\xff\xd9"}

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from iobench.host import machine_info, process_usage
-from iobench.host.process_tree import descendants
-
-PRESSURE, STAT = Path("/proc/pressure"), Path("/proc/stat")
-TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+from iobench.host import process_counters
+from iobench.host.machine_counters import MachineCounters
+from iobench.host.process_counters import descendants
 
 
 @dataclass(frozen=True)
@@ -43,30 +39,40 @@ def exclude_processes(processes: Iterable[int]) -> None:
 
 
 class BackgroundLoadMonitor:
-    """Measures the load of other processes: the machine's, minus that of this run's processes."""
+    """Measures the load of other processes: the machine's, minus that of this run's processes.
+
+    Attributes
+    ----------
+    before, after : MachineCounters
+        Counters of the machine at both ends of the interval.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def start(self) -> None:
         """Begin the interval."""
-        self._before = _LoadCounters.now(self._path)
+        self.before, self._own_before = MachineCounters.now(self._path), _OwnCounters.now()
 
     def stop(self) -> BackgroundLoad:
         """End the interval and return the load."""
-        before, now = self._before, _LoadCounters.now(self._path)
-        elapsed = max(now.clock - before.clock, 1e-9)
+        before, after = self.before, MachineCounters.now(self._path)
+        self.after, own = after, _OwnCounters.now()
+        elapsed = max(after.clock - before.clock, 1e-9)
+        usable = os.sched_getaffinity(0)
+        cores = [times for core, times in after.core_times(before).items() if core in usable]
+        whole = elapsed * len(usable)
+        used_s = sum(times.processes for times in cores) - (own.cpu_s - self._own_before.cpu_s)
+        own_bytes = _difference(own.disk_bytes, self._own_before.disk_bytes)
+        read = _difference(_difference(after.disk_bytes, before.disk_bytes), own_bytes)
         stalled = {
-            name: None if now.stalled_s[name] is None else _share(now.stalled_s[name], then, elapsed)
+            name: _share(_difference(after.stalled_s[name], then), elapsed)
             for name, then in before.stalled_s.items()
         }
-        whole = elapsed * len(os.sched_getaffinity(0))
-        rate = _rest(now.disk_bytes, before.disk_bytes, now.own_disk_bytes, before.own_disk_bytes)
-        busy = _rest(now.busy_s, before.busy_s, now.own_s, before.own_s)
         return BackgroundLoad(
-            processors=None if busy is None else min(1.0, busy / whole),
-            steal=_share(now.steal_s, before.steal_s, whole),
-            disk_bytes_per_s=None if rate is None else rate / elapsed,
+            processors=_share(used_s, whole) if cores else None,
+            steal=_share(sum(times.steal for times in cores), whole) if cores else None,
+            disk_bytes_per_s=None if read is None else max(0.0, read) / elapsed,
             cpu_stalled=stalled["cpu"],
             io_stalled=stalled["io"],
             memory_stalled=stalled["memory"],
@@ -74,35 +80,20 @@ class BackgroundLoadMonitor:
 
 
 @dataclass(frozen=True)
-class _LoadCounters:
-    """Sums since the start of the machine or of this process."""
+class _OwnCounters:
+    """Sums of this run's processes, since the start of each."""
 
-    clock: float
-    busy_s: float | None
-    steal_s: float | None
-    own_s: float
+    cpu_s: float
     disk_bytes: int | None
-    own_disk_bytes: int | None
-    stalled_s: dict[str, float | None]
 
     @classmethod
-    def now(cls, path: Path) -> _LoadCounters:
-        busy, steal = _processors()
-        disk = machine_info.disk_counters(path)
-        return cls(
-            clock=time.perf_counter(),
-            busy_s=busy,
-            steal_s=steal,
-            own_s=own_cpu_s(),
-            disk_bytes=disk.read_bytes if disk else None,
-            own_disk_bytes=own_disk_bytes(),
-            stalled_s={name: _stalled_s(name) for name in ("cpu", "io", "memory")},
-        )
+    def now(cls) -> _OwnCounters:
+        return cls(own_cpu_s(), own_disk_bytes())
 
 
 def own_cpu_s() -> float:
     """Return the processor seconds of this process and of its children, reaped and living."""
-    return process_usage.own_cpu_s() + sum(map(process_usage.cpu_s, _own_processes()))
+    return process_counters.own_cpu_s() + sum(map(process_counters.cpu_s, _own_processes()))
 
 
 def own_disk_bytes() -> int | None:
@@ -110,8 +101,10 @@ def own_disk_bytes() -> int | None:
 
     None if the kernel does not account for them.
     """
-    own = process_usage.disk_bytes()
-    return None if own is None else own + sum(process_usage.disk_bytes(one) or 0 for one in _own_processes())
+    own = process_counters.disk_bytes()
+    return (
+        None if own is None else own + sum(process_counters.disk_bytes(one) or 0 for one in _own_processes())
+    )
 
 
 def _own_processes() -> set[int]:
@@ -119,36 +112,9 @@ def _own_processes() -> set[int]:
     return {*descendants(), *(below for one in _excluded for below in (one, *descendants(one)))}
 
 
-def _processors() -> tuple[float | None, float | None]:
-    """Return busy and stolen seconds of the processors that this process may use.
-
-    psutil's list lacks the processors that are offline, and thereby the numbers of the others.
-    """
-    usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-    try:
-        lines = [line.split() for line in STAT.read_text().splitlines()]
-    except OSError:
-        return None, None
-    each = [list(map(int, ticks)) for name, *ticks in lines if name in usable]
-    busy = sum(sum(ticks[:3]) for ticks in each)  # user, nice, system
-    return busy * TICK_S, sum(ticks[7] if len(ticks) > 7 else 0 for ticks in each) * TICK_S
+def _share(part: float | None, whole: float) -> float | None:
+    return None if part is None else max(0.0, min(1.0, part / whole))
 
 
-def _stalled_s(name: str) -> float | None:
-    """Return the seconds in which some task waited for a resource, or None if unknown."""
-    with suppress(OSError, StopIteration, ValueError):
-        lines = (PRESSURE / name).read_text().splitlines()
-        some = next(line for line in lines if line.startswith("some "))
-        return int(some.rpartition("total=")[2]) / 1e6
-    return None
-
-
-def _share(now: float | None, then: float | None, whole: float) -> float | None:
-    return None if now is None or then is None else max(0.0, min(1.0, (now - then) / whole))
-
-
-def _rest(now: float | None, then: float | None, own: float | None, own_then: float | None) -> float | None:
-    """Return the growth of a sum minus the growth of this run's part; None if either is unknown."""
-    if now is None or then is None or own is None or own_then is None:
-        return None
-    return max(0.0, (now - then) - (own - own_then))
+def _difference(now: float | None, then: float | None) -> float | None:
+    return None if now is None or then is None else now - then

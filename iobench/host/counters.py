@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import psutil
-
-from iobench.host import machine_info, process_usage
+from iobench.host import process_counters
 from iobench.host.background_load import BackgroundLoad, BackgroundLoadMonitor
-from iobench.host.process_tree import descendants
+from iobench.host.machine_counters import MachineCounters
+from iobench.host.process_counters import descendants
+from iobench.host.sampler import Sampler
 
 Number = TypeVar("Number", int, float)
 
@@ -26,7 +25,8 @@ class Counts:
 
     `memory_bytes` is the peak memory of this process plus the USS of its workers: memory that they share
     with it counts once, mapped pages of the page cache do not count. `steal_s` and `device_disk_bytes` are
-    of the whole machine, `background` is the load of other processes.
+    of the whole machine, `background` is the load of other processes. In `suspended_s` this process did not
+    run.
     """
 
     disk_bytes: int | None
@@ -36,6 +36,7 @@ class Counts:
     steal_s: float | None
     device_disk_bytes: int | None
     background: BackgroundLoad
+    suspended_s: float
 
 
 class Counters:
@@ -54,55 +55,54 @@ class Counters:
     """
 
     def __init__(self, path: Path, early_snapshot: bool = False, excluded: Collection[int] = ()) -> None:
-        self._path, self._background_load, self._excluded = path, BackgroundLoadMonitor(path), excluded
-        self._pause = EARLY_SNAPSHOT_S if early_snapshot else SNAPSHOT_S
+        self._background_load, self._excluded = BackgroundLoadMonitor(path), excluded
         self._before: dict[str, Any] = {}
         self._snapshots: list[int] = []
-        self._done = threading.Event()
-        self._sampler: threading.Thread | None = None
+        self._sampler = Sampler(self._sample, first_s=EARLY_SNAPSHOT_S if early_snapshot else SNAPSHOT_S)
 
     def start(self) -> None:
         """Begin the interval, with a thread that takes memory snapshots twice a second."""
         self._background_load.start()
-        self._before = self._sums()
-        self._sampler = threading.Thread(target=self._watch, name="iobench-memory", daemon=True)
+        self._before = self._sums(self._background_load.before)
         self._sampler.start()
 
     def disk_so_far(self) -> int | None:
         """Return the bytes read from disk since `start` by this process and its reaped children."""
-        return _difference(process_usage.disk_bytes(), self._before["disk_bytes"])
+        return _difference(process_counters.disk_bytes(), self._before["disk_bytes"])
 
     def note_memory(self) -> None:
         """Take a memory snapshot now."""
-        workers = process_usage.private_memory(pid for pid in descendants() if pid not in self._excluded)
-        if (snapshot := process_usage.memory_bytes(workers.values())) is not None:
+        workers = process_counters.private_memory(pid for pid in descendants() if pid not in self._excluded)
+        if (snapshot := process_counters.memory_bytes(workers.values())) is not None:
             self._snapshots.append(snapshot)
 
     def stop(self) -> Counts:
         """End the interval and return its counts."""
-        self._done.set()
-        if self._sampler is not None:
-            self._sampler.join()
-        before, now = self._before, self._sums()
-        used: dict[str, Any] = {name: _difference(now[name], before[name]) for name in now}
+        self._sampler.stop()
         background = self._background_load.stop()
-        return Counts(**used, memory_bytes=max(self._snapshots, default=None), background=background)
+        before, now = self._before, self._sums(self._background_load.after)
+        used: dict[str, Any] = {name: _difference(now[name], before[name]) for name in now}
+        return Counts(
+            **used,
+            memory_bytes=max(self._snapshots, default=None),
+            background=background,
+            suspended_s=self._sampler.suspended_s,
+        )
 
-    def _sums(self) -> dict[str, Any]:
+    def _sums(self, machine: MachineCounters) -> dict[str, Any]:
         """Return sums since the start of this process or of the machine, named as in `Counts`."""
-        device = machine_info.disk_counters(self._path)
+        cores = machine.cores.values()
         return {
-            "disk_bytes": process_usage.disk_bytes(),
-            "cpu_s": process_usage.own_cpu_s(),
-            "major_faults": process_usage.major_faults(),
-            "steal_s": getattr(psutil.cpu_times(), "steal", None),
-            "device_disk_bytes": device.read_bytes if device else None,
+            "disk_bytes": process_counters.disk_bytes(),
+            "cpu_s": process_counters.own_cpu_s(),
+            "major_faults": process_counters.major_faults(),
+            "steal_s": sum(times.steal for times in cores) if cores else None,
+            "device_disk_bytes": machine.disk_bytes,
         }
 
-    def _watch(self) -> None:
-        while not self._done.wait(self._pause):
-            self.note_memory()
-            self._pause = SNAPSHOT_S
+    def _sample(self) -> float:
+        self.note_memory()
+        return SNAPSHOT_S
 
 
 def _difference(now: Number | None, then: Number | None) -> Number | None:

@@ -8,7 +8,6 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import psutil
 
 from iobench.host import page_cache
 
-SECTOR_BYTES = 512  # the unit of the kernel's counters, independent of the disk's sector size
 LIBRARIES = ("iobench", "torch", "numpy")  # every result depends on these
 
 
@@ -65,27 +63,6 @@ def disk(path: Path) -> dict[str, Any]:
         "model": _disk_model(path),
         "read_ahead_kib": page_cache.read_ahead_kib(path),
     }
-
-
-@dataclass(frozen=True)
-class DiskCounters:
-    """Counters of a disk since the start of the machine."""
-
-    read_bytes: int
-    queued_ms: int  # summed over all requests, waiting or in service
-
-
-def disk_counters(path: Path) -> DiskCounters | None:
-    """Return the kernel's counters of the disk under a path, or None without a disk or such a path.
-
-    Fields as in the kernel's Documentation/block/stat.rst.
-    """
-    try:
-        number = os.stat(path).st_dev
-        fields = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat").read_text().split()
-    except OSError:
-        return None
-    return DiskCounters(int(fields[2]) * SECTOR_BYTES, int(fields[10]))
 
 
 def _disk_model(path: Path) -> str | None:

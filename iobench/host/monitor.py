@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from iobench.host import machine_info
 from iobench.host.device.nvml import Gpu
+from iobench.host.machine_counters import MachineCounters
+from iobench.host.sampler import Sampler
 
 EVERY_S = 1.0
 
@@ -35,41 +33,40 @@ class Snapshot:
 
 
 class Monitor:
-    """Thread that takes a snapshot once a second while `watching`."""
+    """Takes a snapshot of the machine once a second: a sample for a Sampler."""
 
     def __init__(self, path: Path, device: str, every_s: float | None = None) -> None:
-        self._path, self._every_s = path, every_s or EVERY_S
+        self._path, self.every_s = path, every_s or EVERY_S
         self._gpu = _gpu(device)
         self._snapshots: list[Snapshot] = []
-        self._done = threading.Event()
+        self._before = MachineCounters.now(path)
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Take snapshots until the block ends."""
-        thread = threading.Thread(target=self._watch, name="iobench-monitor", daemon=True)
-        thread.start()
-        try:
+        self._before = MachineCounters.now(self._path)
+        with closing(self), Sampler(self.sample, first_s=self.every_s).active():
             yield
-        finally:
-            self._done.set()
-            thread.join()
-            self._gpu.close()
 
     def take(self) -> list[dict[str, Any]]:
         """Return the snapshots since the last call."""
         taken, self._snapshots = self._snapshots, []
         return [asdict(snapshot) for snapshot in taken]
 
-    def _watch(self) -> None:
-        before = _MonitorCounters.now(self._path)
-        while not self._done.wait(self._every_s):
-            now = _MonitorCounters.now(self._path)
-            self._snapshots.append(self._snapshot(before, now))
-            before = now
+    def sample(self) -> float:
+        """Take a snapshot; return the seconds until the next one."""
+        now = MachineCounters.now(self._path)
+        self._snapshots.append(self._snapshot(self._before, now))
+        self._before = now
+        return self.every_s
 
-    def _snapshot(self, before: _MonitorCounters, now: _MonitorCounters) -> Snapshot:
-        elapsed = now.clock - before.clock
-        spent = [_spent(a, b) for a, b in zip(before.cores, now.cores, strict=True)]
+    def close(self) -> None:
+        """Release the GPU's driver."""
+        self._gpu.close()
+
+    def _snapshot(self, before: MachineCounters, now: MachineCounters) -> Snapshot:
+        elapsed = max(now.clock - before.clock, 1e-9)
+        cores = now.core_times(before).values()
         disk = queue = None
         if before.disk is not None and now.disk is not None:
             disk = (now.disk.read_bytes - before.disk.read_bytes) / elapsed
@@ -77,8 +74,8 @@ class Monitor:
         gpu = self._gpu.snapshot()
         return Snapshot(
             time=time.time(),
-            cores=[round(busy, 3) for busy, _ in spent],
-            iowait=sum(waiting for _, waiting in spent) / len(spent),
+            cores=[round(max(0.0, times.busy / (times.total or 1)), 3) for times in cores],
+            iowait=sum(max(0.0, times.iowait / (times.total or 1)) for times in cores) / max(1, len(cores)),
             disk_bytes_per_s=disk,
             disk_queue=queue,
             gpu=gpu.busy,
@@ -87,25 +84,6 @@ class Monitor:
             gpu_clock_mhz=gpu.clock_mhz,
             gpu_throttled=gpu.throttled,
         )
-
-
-@dataclass(frozen=True)
-class _MonitorCounters:
-    clock: float
-    cores: list[Any]
-    disk: machine_info.DiskCounters | None
-
-    @classmethod
-    def now(cls, path: Path) -> _MonitorCounters:
-        return cls(time.perf_counter(), psutil.cpu_times(percpu=True), machine_info.disk_counters(path))
-
-
-def _spent(before: Any, now: Any) -> tuple[float, float]:
-    """Return the shares of a core's time in which it was busy and in which it waited for a disk."""
-    spent = {name: getattr(now, name) - getattr(before, name) for name in now._fields}
-    waiting, idle = spent.get("iowait", 0.0), spent["idle"]
-    total = sum(value for name, value in spent.items() if not name.startswith("guest")) or 1.0  # in user
-    return max(0.0, 1 - (idle + waiting) / total), max(0.0, waiting / total)
 
 
 def _gpu(device: str) -> Gpu:

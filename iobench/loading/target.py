@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from iobench.base.errors import InvalidSettings, TargetError
+from iobench.host.system_errors import system_error
 
 TARGET_PATTERN = re.compile(
     r"(?P<module>[^:=,]+):(?P<function>[A-Za-z_]\w*)(?::(?P<arguments>.*))?", re.ASCII
@@ -186,6 +187,8 @@ def target_error(problem: str, error: BaseException, kind: str = "raised") -> Ta
 
 def loader_error(error: BaseException, after: str = "") -> TargetError:
     """Return the TargetError for an error that a user's loader raised, `after` some batches."""
+    if refused := system_error(error):
+        return refused.converted(TargetError)
     return target_error(f"the loader raised {type(error).__name__}{after}: {_message(error)}", error)
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from iobench.base.errors import IobenchError, ManifestError, PrepareError, WrongContent
+from iobench.base.files import TEMPORARY
 from iobench.base.units import MIB, bytes_text
 from iobench.dataset import index_cache
 from iobench.dataset.manifest import FILE_NAME, Manifest, missing_libraries
-from iobench.dataset.staging import LOCK, TEMPORARY
+from iobench.dataset.staging import LOCK
 from iobench.dataset.verify import verify_artifact
 from iobench.ranks.ray_hosts import RemoteHost, hosts_of
 

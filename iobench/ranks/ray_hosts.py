@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from iobench.base.errors import IobenchError, MissingDependency, RankLost, RanksDiffer
+from iobench.base.errors import IobenchError, RankLost, RanksDiffer, needing
 from iobench.base.text import reason
 
 REACH_S = 5.0  # for a connection to the cluster's address
@@ -87,12 +87,8 @@ def hosts_of(address: str, actor: type) -> Iterator[list[RemoteHost]]:
 def _connected(address: str) -> Any:
     for name, value in PATIENCE.items():
         os.environ.setdefault(name, value)
-    try:
+    with needing("--ray", "ray"):
         import ray
-    except ImportError:
-        raise MissingDependency(
-            "--ray needs Ray, which is not installed", hint="pip install 'iobench[ray]'"
-        ) from None
     if (problem := _unreachable(address)) is not None:
         raise RankLost(
             f"--ray {address}: no Ray cluster answers there ({problem})", kind="no-cluster", hint=SAFELY

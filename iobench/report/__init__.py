@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iobench.base.errors import MissingDependency, RecordError, ReportError
-from iobench.base.text import reason
+from iobench.base.errors import RecordError, ReportError, needing
+from iobench.base.files import replace_file, system_errors_as
 from iobench.results.record import Record
 
 if TYPE_CHECKING:
@@ -65,26 +64,18 @@ def write(
     """
     if not records and not studies and not recommended:
         raise RecordError("no records to report", kind="no-runs", hint="measure some with 'iobench run'")
-    try:
-        from iobench.report import html, page
-    except ImportError as error:
-        raise MissingDependency(
-            f"a report needs {error.name}", hint="pip install 'iobench[report]'"
-        ) from error
+    with needing("a report", "report"):
+        from iobench.report import page
     content = page.page(records, trends, recommended)
-    files = {path: html.render(content, studies).encode()}
+    files = {path: page.render(content, studies).encode()}
     if pictures is not None:
         for figure in content.figures:
             files.update(_images(figure, pictures))
-    try:
+    with system_errors_as(ReportError, "cannot be written", path, kind="not-writable"):
         if pictures is not None:
             pictures.mkdir(parents=True, exist_ok=True)
         for target, data in files.items():
             _replace(target, data)
-    except OSError as error:
-        raise ReportError(
-            f"cannot be written: {reason(error)}", kind="not-writable", path=error.filename or path
-        ) from error
     return list(files)
 
 
@@ -96,30 +87,18 @@ def _images(figure: Figure, folder: Path) -> Iterator[tuple[Path, bytes]]:
     yield folder / f"{figure.name}.svg", vl_convert.vegalite_to_svg(spec).encode()
 
 
-def _of_path(error: OSError, path: Path) -> OSError:
-    return OSError(error.errno, error.strerror, str(path))
-
-
 def _replace(path: Path, content: bytes) -> None:
-    """Write a temporary file and move it to the target; OSError leaves the target unchanged."""
+    """Write a file whole, through links and into pipes; OSError leaves what was there unchanged."""
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
-    if target.exists() and not target.is_file():  # /dev/stdout or a pipe: nothing to preserve
-        try:
-            descriptor = os.open(target, os.O_WRONLY | os.O_NONBLOCK)  # a pipe without a reader is an error
-            os.set_blocking(descriptor, True)
-            with open(descriptor, "wb") as file:
-                file.write(content)
-        except OSError as error:
-            raise _of_path(error, path) from error
-        return
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(content)
-        os.replace(temporary, target)
+        if not target.exists() or target.is_file():
+            replace_file(target, content)
+            return
+        descriptor = os.open(target, os.O_WRONLY | os.O_NONBLOCK)  # a pipe without a reader is an error
+        os.set_blocking(descriptor, True)
+        with open(descriptor, "wb") as file:  # /dev/stdout or a pipe: nothing to preserve
+            file.write(content)
     except OSError as error:
-        raise _of_path(error, path) from error
-    finally:
-        with contextlib.suppress(OSError):  # where it was never written
-            temporary.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from error

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from iobench.base.units import bytes_text, seconds_text, three_digits
+from iobench.base.units import heading_of, text_of, three_digits
 from iobench.report import style
 from iobench.report.rows import Row
 from iobench.results.metrics import BY_NAME
@@ -69,9 +69,7 @@ def heading(column: str) -> str:
         return f"{BY_NAME[base].title}{end}"
     if base in TITLES:
         return TITLES[base]
-    for suffix in ("_bytes_per_s", "_bytes", "_s"):
-        base = base.removesuffix(suffix)
-    return f"{base.replace('_', ' ')}{end}"
+    return f"{heading_of(base)}{end}"
 
 
 def cell(column: str, value: object) -> str:
@@ -85,13 +83,8 @@ def cell(column: str, value: object) -> str:
         return BY_NAME[base].text(value)
     if base in style.SHARES:
         return f"{value:.1%}"
-    if base.endswith("_bytes_per_s"):
-        return f"{bytes_text(value)}/s"
-    if base.endswith("_bytes"):
-        return bytes_text(value)
-    if base.endswith("_s") or base == "seconds":
-        return seconds_text(value) if value >= 0 else f"-{seconds_text(-value)}"
-    return f"{value:,}" if isinstance(value, int) else three_digits(value)
+    text = text_of("_s" if base == "seconds" else base, value)
+    return text or (f"{value:,}" if isinstance(value, int) else three_digits(value))
 
 
 def _base(column: str) -> tuple[str, str]:

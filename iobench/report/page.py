@@ -1,21 +1,28 @@
-"""Content of the page and its order."""
+"""Content of the page, its order, and its rendering as HTML."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+
+import jinja2
+import vl_convert
 
 from iobench.recommendation.result import Recommendation
 from iobench.report import across, figures, machine_facts, recommendations, sentences
 from iobench.report.across import Matrix
-from iobench.report.figure import Figure
+from iobench.report.figure import Figure, cell, heading
 from iobench.report.recommendations import RecommendationSection
 from iobench.report.sentences import LoaderDescription
 from iobench.results.record import Record
 from iobench.results.scaling_curve import curves
 from iobench.results.summary import Context, summarise
 from iobench.results.trend import Trend
+from iobench.studies import StudyResult
 
 MAX_CONTEXTS = 6  # with sections of their own; the matrix has all
 
@@ -128,3 +135,28 @@ def _when(records: Sequence[Record]) -> str:
     if first[:10] == last[:10]:
         last = last[11:]
     return f"{first} to {last} UTC" if first[11:] != last and first != last else f"{first} UTC"
+
+
+def render(page: Page, studies: Sequence[StudyResult]) -> str:
+    """Return the whole page: styles, charts and the script that draws them."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html").render(
+        page=page,
+        studies=studies,
+        cell=cell,
+        heading=heading,
+        version=metadata.version("iobench"),
+        script=_script().replace("</script", "<\\/script"),
+    )
+
+
+@lru_cache
+def _script() -> str:
+    """Return Vega, Vega-Lite and Vega-Embed as one script."""
+    return str(vl_convert.javascript_bundle())  # type: ignore[call-arg]

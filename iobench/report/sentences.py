@@ -238,7 +238,7 @@ def _opening(best: CaseSummary) -> str | None:
 
 
 def _pair(case: CaseSummary) -> str:
-    mark = " (not verified)" if case.unverified_reason else ""
+    mark = " (not verified)" if case.unverified else ""
     return f"{case.label.format} with {case.label.loader}{mark}"
 
 

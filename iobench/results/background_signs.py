@@ -12,10 +12,6 @@ from iobench.results.parts import BackgroundPart
 from iobench.results.run_warning import RunWarning
 
 
-def _percent(share: float) -> str:
-    return f"{share:.0%}"
-
-
 class Frequency(NamedTuple):
     """Number of rounds in which a figure was above its threshold, and its highest value."""
 
@@ -32,7 +28,7 @@ class BackgroundSign:
     hints: tuple[str, ...]
     figure: Callable[[BackgroundPart], float | None]
     threshold: float
-    text: Callable[[float], str] = _percent
+    text: Callable[[float], str] = "{:.0%}".format
 
     def is_present(self, part: BackgroundPart) -> bool:
         """Return whether the figure was above the threshold in a round."""

@@ -98,6 +98,14 @@ def by_case(records: Iterable[Record]) -> dict[str, list[Record]]:
     return groups
 
 
+def by_run(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Group records by their run, in order of first appearance."""
+    runs: dict[str, list[Record]] = {}
+    for record in records:
+        runs.setdefault(record.run, []).append(record)
+    return runs
+
+
 def by_context(groups: Groups) -> list[dict[str, Sequence[Record]]]:
     """Split cases by all facets except format, loader and loader options."""
     contexts: dict[str, dict[str, Sequence[Record]]] = {}

@@ -8,7 +8,6 @@ from iobench.base.units import MIB, percent_text, three_digits
 from iobench.results.case_key import Facets
 from iobench.results.cases import FACETS, trains, varying
 from iobench.results.metrics import METRICS, Metric
-from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary
 
 Columns = list[tuple[str, list[str | None]]]  # titles, each with one cell per case
@@ -19,7 +18,10 @@ def identity_columns(cases: Sequence[CaseSummary]) -> Columns:
     facets: list[Facets] = [case.facets for case in cases]
     columns: Columns = [("format", [case.label.format for case in cases])]
     columns += [("loader", [case.label.loader for case in cases])]
-    return columns + [(_title(name), [_facet(case, name) for case in cases]) for name in varying(facets)]
+    return columns + [
+        (FACETS[name].title if name in FACETS else name, [_facet(case, name) for case in cases])
+        for name in varying(facets)
+    ]
 
 
 def metric_columns(cases: Sequence[CaseSummary], wide: bool = False) -> Columns:
@@ -29,7 +31,7 @@ def metric_columns(cases: Sequence[CaseSummary], wide: bool = False) -> Columns:
         if wide or metric.main or metric.name in _relevant_metrics(cases):
             columns += _metric_columns(metric, cases, wide)
         if metric.name == "bytes_per_s":
-            columns.append(("relative time (95 %)", [_relative(case.relative) for case in cases]))
+            columns.append(("relative time (95 %)", [case.relative.text("{:.2f}".format) for case in cases]))
         if metric.name == "limit_bytes_per_s":
             columns.append(("limit", [case.limit for case in cases]))
             columns.append(("% of limit", [_share(case.limit_share) for case in cases]))
@@ -37,8 +39,8 @@ def metric_columns(cases: Sequence[CaseSummary], wide: bool = False) -> Columns:
             columns.append(("MiB/s per rank", [_rank_rates(case) for case in cases]))
         if metric.name == "straggler_wait_share":
             columns.append(("slowest", [case.slowest.name if case.slowest else None for case in cases]))
-    if any(case.unverified_reason for case in cases):
-        columns.append(("verified", ["no" if case.unverified_reason else "yes" for case in cases]))
+    if any(case.unverified for case in cases):
+        columns.append(("verified", ["no" if case.unverified else "yes" for case in cases]))
     return [(title, cells) for title, cells in columns if any(cell is not None for cell in cells)]
 
 
@@ -57,20 +59,10 @@ def _metric_columns(metric: Metric, cases: Sequence[CaseSummary], wide: bool) ->
         (metric.title, [None if value is None else metric.text(value.median) for value in values])
     ]
     if metric.interval is not None and wide:
-        columns.append(("95 %", [_interval(value, metric) for value in values]))
+        columns.append(
+            ("95 %", ["–" if value is None else value.interval_text(metric.interval) for value in values])
+        )
     return columns
-
-
-def _interval(estimate: Estimate | None, metric: Metric) -> str:
-    if estimate is None or estimate.low is None or estimate.high is None or metric.interval is None:
-        return "–"
-    return f"{metric.interval(estimate.low)} – {metric.interval(estimate.high)}"
-
-
-def _relative(relative: Estimate) -> str:
-    if relative.low is None or relative.high is None:
-        return f"{relative.median:.2f}"
-    return f"{relative.median:.2f} ({relative.low:.2f} – {relative.high:.2f})"
 
 
 def _rank_rates(case: CaseSummary) -> str | None:
@@ -82,10 +74,6 @@ def _rank_rates(case: CaseSummary) -> str | None:
 
 def _share(share: float | None) -> str | None:
     return None if share is None else percent_text(share)
-
-
-def _title(name: str) -> str:
-    return FACETS[name].title if name in FACETS else name
 
 
 def _facet(case: CaseSummary, name: str) -> str | None:

@@ -7,13 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from iobench.base.errors import NotComparable
+from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.results import cases, stats
 from iobench.results.case_key import Facets
 from iobench.results.cases import FACETS
 from iobench.results.machine_change import MachineChange
 from iobench.results.record import Record
-from iobench.results.run_comparison import Doubt, compare_runs
+from iobench.results.run_comparison import compare_runs
 from iobench.results.run_warning import RunWarning
 from iobench.results.stats import ENOUGH_ROUNDS, Comparison, Estimate
 
@@ -61,9 +62,8 @@ class CaseComparison:
     rounds: tuple[int, int]
     runs: tuple[int, int]
     comparison: Comparison  # new over base
-    cpu_adjusted: bool  # whether the ratio is one at equal CPU speed
     machine: MachineChange
-    doubt: Doubt | None
+    doubt: Finding | None
     settings: list[Difference]
     mismatches: list[Difference]
 
@@ -248,7 +248,6 @@ def _compared(
         rounds=(len(base_rates), len(new_rates)),
         runs=result.runs,
         comparison=result.comparison,
-        cpu_adjusted=result.cpu_adjusted,
         machine=result.machine,
         doubt=result.doubt,
         settings=list(_changed(before.choices, after.choices)),

@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from iobench.base.errors import MissingDependency, RecordError
-from iobench.base.text import enumerated, reason, shortened
+from iobench.base.errors import RecordError, needing
+from iobench.base.files import system_errors_as
+from iobench.base.text import enumerated, shortened
 from iobench.results import record, trend
 from iobench.results.metrics import row_of
 from iobench.results.record import Record
@@ -54,17 +55,9 @@ def files_of(data_dir: Path, suffix: str) -> list[Path]:
 
     RecordError where they cannot be listed.
     """
-    try:
-        files = (data_dir / "results").glob(f"*{suffix}")
-        return sorted(files, key=lambda path: path.stat().st_mtime_ns)
-    except OSError as error:
-        where = error.filename or data_dir / "results"
-        raise RecordError(
-            f"cannot be listed: {reason(error)}",
-            kind="not-readable",
-            path=where,
-            hint="name another --data-dir",
-        ) from error
+    folder, hint = data_dir / "results", "name another --data-dir"
+    with system_errors_as(RecordError, "cannot be listed", folder, kind="not-readable", hint=hint):
+        return sorted(folder.glob(f"*{suffix}"), key=lambda path: path.stat().st_mtime_ns)
 
 
 def trends(runs: Sequence[PastRun]) -> list[Trend]:
@@ -105,22 +98,13 @@ def delete(path: Path) -> list[Path]:
     RecordError where the file holds no records, or cannot be removed.
     """
     record.read(path)
-    files = [path, *traces_of(path)]
-    try:
+    files = [path, *sorted(traces_folder(path).glob("*.json"))]
+    with system_errors_as(RecordError, "cannot be removed", path, kind="not-writable"):
         for file in files:
             file.unlink()
         if traces_folder(path).is_dir():
             traces_folder(path).rmdir()
-    except OSError as error:
-        raise RecordError(
-            f"cannot be removed: {reason(error)}", kind="not-writable", path=error.filename
-        ) from error
     return files
-
-
-def traces_of(path: Path) -> list[Path]:
-    """Return the traces written beside a file of records."""
-    return sorted(traces_folder(path).glob("*.json"))
 
 
 def traces_folder(path: Path) -> Path:
@@ -148,10 +132,8 @@ def export(records: Sequence[Record], path: Path) -> None:
         raise RecordError(
             "exists already", kind="exists", path=path, hint="name another file, or remove it first"
         )
-    try:
+    with system_errors_as(RecordError, "cannot be written", path, kind="not-writable"):
         writers[path.suffix](path, names, rows)
-    except OSError as error:
-        raise RecordError(f"cannot be written: {reason(error)}", kind="not-writable", path=path) from error
 
 
 def flat(one: Record) -> dict[str, Any]:
@@ -179,13 +161,9 @@ def _write_csv(path: Path, names: list[str], rows: list[dict[str, Any]]) -> None
 
 
 def _write_parquet(path: Path, names: list[str], rows: list[dict[str, Any]]) -> None:
-    try:
+    with needing("a .parquet file", "parquet"):
         import pyarrow
         from pyarrow import parquet
-    except ImportError as error:
-        raise MissingDependency(
-            "a .parquet file needs pyarrow", hint="pip install 'iobench[parquet]'"
-        ) from error
     table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
     parquet.write_table(table, path)
 

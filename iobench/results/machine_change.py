@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from iobench.base import thresholds
 from iobench.results import background_signs, run_limits, stats
@@ -50,14 +50,6 @@ class MachineChange:
         low, high = bounds(self.limit_ratio)
         large = abs(math.log(self.limit_ratio.median)) > math.log1p(stats.MIN_DIFFERENCE)
         return (low > 1 or high < 1) and large
-
-    @property
-    def at_equal_cpu_speed(self) -> MachineChange:
-        """The same change with the limit's ratio divided by the ratio of CPU speeds."""
-        if self.limit_ratio is None or self.cpu_speed_ratio is None:
-            return self
-        values = (self.limit_ratio.median, *bounds(self.limit_ratio))
-        return replace(self, limit_ratio=Estimate(*(value / self.cpu_speed_ratio for value in values)))
 
     @property
     def load_differs(self) -> bool:

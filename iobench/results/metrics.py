@@ -61,17 +61,9 @@ def _ratio(part: float | None, whole: float) -> float | None:
     return None if part is None else part / whole
 
 
-def _per_epoch(seconds: float, record: Record) -> float:
-    return seconds / record.timing.epochs
-
-
 def _of_ranks(record: Record, statistic: Callable[[list[float]], float]) -> float | None:
     rates = rank_stats.rates(record)
     return None if rates is None else statistic(rates)
-
-
-def _profiling(record: Record) -> float | None:
-    return _ratio(record.timing.profiling_s, record.timing.epochs_s)
 
 
 METRICS: tuple[Metric, ...] = (
@@ -228,7 +220,7 @@ METRICS: tuple[Metric, ...] = (
         "disk",
         "bytes that an epoch read from disk, including workers",
         bytes_text,
-        lambda r: None if r.disk.read_bytes is None else _per_epoch(r.disk.read_bytes, r),
+        lambda r: None if r.disk.read_bytes is None else r.disk.read_bytes / r.timing.epochs,
         _median,
     ),
     Metric(
@@ -292,7 +284,7 @@ METRICS: tuple[Metric, ...] = (
         "profiling",
         "share of the epochs taken by --profile itself",
         lambda value: f"{value:.2%}",
-        _profiling,
+        lambda r: _ratio(r.timing.profiling_s, r.timing.epochs_s),
         _median,
     ),
 )

@@ -7,6 +7,8 @@ from typing import Annotated, Any, TypedDict
 
 import msgspec
 
+from iobench.base.finding import Finding
+
 
 class _CaseAlways(TypedDict):
     format: str
@@ -98,6 +100,7 @@ class ProcessorPart:
     cpu_speed_per_s: float | None = (
         None  # rate of plain Python right before and after: see iobench.host.cpu_speed
     )
+    suspended_s: float = 0.0  # in which the process did not run at all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,10 +142,10 @@ class MemoryPart:
 class ContentCheckPart:
     """Result of the content check of one epoch, for loaders with an order of their own.
 
-    `unverified` is the reason why the content of a user-defined loader could not be verified.
+    `unverified` are the reasons why the content of a user-defined loader could not be verified.
     """
 
-    unverified: str | None = None
+    unverified: list[Finding] = field(default_factory=list)
     dropped: int = 0  # samples that never arrived
     repeated: int = 0  # arrivals beyond the first of each sample
     in_order: bool | None = None  # arrived in stored order; None where another order was requested

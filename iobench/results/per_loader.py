@@ -136,10 +136,7 @@ def describe_largest(loader: LoaderCases) -> str:
 
 def times_text(time: Estimate, relation: str = "") -> str:
     """Return a relative time with its interval: `2.30 × (2.10 – 2.60)`, or `2.30 × as long (2.10 – 2.60)`."""
-    known = time.low is not None and time.high is not None
-    ends = f" ({three_digits(time.low or 0)} – {three_digits(time.high or 0)})" if known else ""
-    words = f" {relation}" if relation else ""
-    return f"{three_digits(time.median)} ×{words}{ends}"
+    return time.text(three_digits, f" × {relation}".rstrip())
 
 
 def _slower_texts(slower: Sequence[tuple[str, Estimate]]) -> list[str]:

@@ -69,6 +69,7 @@ def _processor(parts: Sequence[ProcessorPart]) -> ProcessorPart:
         major_faults=sum(one.major_faults for one in parts),
         steal_s=parts[0].steal_s,
         cpu_speed_per_s=_mean(one.cpu_speed_per_s for one in parts),
+        suspended_s=max(one.suspended_s for one in parts),
     )
 
 

@@ -16,6 +16,8 @@ from typing import IO, Any
 import msgspec
 
 from iobench.base.errors import RecordError
+from iobench.base.files import system_errors_as
+from iobench.base.finding import Finding
 from iobench.base.text import reason
 from iobench.results.case_key import all_facets, key_of
 from iobench.results.parts import (
@@ -69,9 +71,9 @@ class Record(Measured):
         return key_of(self.case)
 
     @property
-    def unverified_reason(self) -> str | None:
-        """Why the content could not be verified; None where it was."""
-        return self.content_check.unverified if self.content_check else None
+    def unverified(self) -> list[Finding]:
+        """Reasons why the content could not be verified; none where it was."""
+        return self.content_check.unverified if self.content_check else []
 
     @property
     def samples_per_s(self) -> float:
@@ -109,16 +111,13 @@ def check_writable(path: Path) -> None:
 def append(path: Path, record: Record) -> None:
     """Append one line to a file of records; RecordError where it cannot be written."""
     line = json.dumps(plain(asdict(record)), allow_nan=False)
-    try:
+    problem = "records cannot be written there"
+    with system_errors_as(RecordError, problem, path, kind="not-writable", exact=True):
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab+") as file:
             with suppress(OSError):  # some file systems have no locks
                 fcntl.flock(file, fcntl.LOCK_EX)  # `_separator` must not see half of another writer's line
             file.write((_separator(file) + line + "\n").encode())
-    except OSError as error:
-        raise RecordError(
-            f"records cannot be written there: {reason(error)}", kind="not-writable", path=path
-        ) from error
 
 
 def _separator(file: IO[bytes]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from iobench.base.errors import RecordError
+from iobench.base.files import replace_file, system_errors_as
 from iobench.base.text import reason
 from iobench.results import history
 from iobench.results.record import check_levels, plain
@@ -48,18 +48,9 @@ class ResultStore(Generic[Stored]):
         """
         stamp = time[:19].replace(":", "").replace("-", "").replace("T", "-")
         path = data_dir / "results" / f"{name}-{stamp}{self.suffix}"
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
+        with system_errors_as(RecordError, "cannot be written", path, kind="not-writable", exact=True):
             path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                temporary.write_text(json.dumps(plain(body), indent=2))
-                os.replace(temporary, path)
-            finally:
-                temporary.unlink(missing_ok=True)
-        except OSError as error:
-            raise RecordError(
-                f"cannot be written: {reason(error)}", kind="not-writable", path=path
-            ) from error
+            replace_file(path, json.dumps(plain(body), indent=2).encode())
         return path
 
     def load(self, data_dir: Path) -> tuple[list[Stored], list[RecordError]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
+
+from iobench.results.record import Record
 
 MAX_NAMED = 3  # cases named in a sentence
 MORE_ROUNDS = "give more --rounds"  # a hint that `warnings_of` replaces for commands without that option
@@ -56,3 +58,13 @@ def _alternatives(hints: Sequence[str]) -> str:
     """Join hints as ``a, b or c``."""
     *first, last = hints
     return f"{', '.join(first)} or {last}" if first else last
+
+
+Cases: TypeAlias = Mapping[str, Sequence[Record]]  # by key
+
+Check: TypeAlias = Callable[[Cases], "RunWarning | None"]
+
+
+def warm_cases(groups: Cases) -> Cases:
+    """Return the cases that were read with a warm cache."""
+    return {key: rounds for key, rounds in groups.items() if rounds[0].cache.mode == "warm"}

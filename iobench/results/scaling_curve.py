@@ -146,6 +146,4 @@ def _relative(ranks: int, ratio: Estimate) -> str:
     """Return the total rate of so many ranks over that of fewer, in words; a factor above 1."""
     if ratio.median >= 1:
         return f"{counted(ranks, 'rank')} {ratio_text(ratio, 'as fast in total')}"
-    low, high = (None if end is None else 1 / end for end in (ratio.high, ratio.low))
-    inverse = Estimate(1 / ratio.median, low, high)
-    return f"{counted(ranks, 'rank')} {ratio_text(inverse, 'slower in total')}"
+    return f"{counted(ranks, 'rank')} {ratio_text(ratio.inverse, 'slower in total')}"

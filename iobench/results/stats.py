@@ -43,6 +43,33 @@ class Estimate:
             return None
         return max(self.high - self.median, self.median - self.low) / self.median
 
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The ends of the interval; None without an interval."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
+    def inverse(self) -> Estimate:
+        """The estimate of the inverse ratio."""
+        low, high = (None if end is None else 1 / end for end in (self.high, self.low))
+        return Estimate(1 / self.median, low, high)
+
+    def times(self, factor: float) -> Estimate:
+        """Return the estimate of a multiple."""
+        values = (self.median, self.low, self.high)
+        return Estimate(*(None if value is None else value * factor for value in values))  # type: ignore[arg-type]
+
+    def text(
+        self, form: Callable[[float], str], relation: str = "", ends: str = " ({} – {})", missing: str = ""
+    ) -> str:
+        """Return the median in a text form, its relation, and the ends of its interval or `missing`."""
+        interval = ends.format(*map(form, self.ends)) if self.ends else missing
+        return f"{form(self.median)}{relation}{interval}"
+
+    def interval_text(self, form: Callable[[float], str]) -> str:
+        """Return the ends of the interval in a text form; a dash without an interval."""
+        return " – ".join(map(form, self.ends)) if self.ends else "–"
+
 
 @dataclass(frozen=True)
 class Comparison:

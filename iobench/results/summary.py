@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from iobench.base.finding import Finding
 from iobench.results import cases, run_limits, stats
 from iobench.results.case_key import key_of
 from iobench.results.cases import LABEL_FACETS, Groups, Label
@@ -16,7 +17,6 @@ from iobench.results.rank_stats import SlowestRank, slowest_rank
 from iobench.results.record import Record
 from iobench.results.run_warning import RunWarning
 from iobench.results.stats import Estimate, Verdict
-from iobench.results.unverified import unverified_content
 from iobench.results.warnings import case_warnings
 
 
@@ -37,7 +37,7 @@ class CaseSummary:
     limit: str | None = None
     stages: dict[str, float] | None = None
     reader_threads_s: float | None = None  # seconds that threads other than the consumer spent reading
-    unverified_reason: str | None = None  # why its content could not be verified
+    unverified: list[Finding] = field(default_factory=list)  # why its content could not be verified
     slowest: SlowestRank | None = None  # of several ranks
 
     @cached_property
@@ -48,7 +48,7 @@ class CaseSummary:
     @property
     def name(self) -> str:
         """Format and loader, marked where the content was not verified."""
-        return self.label.short + (" (not verified)" if self.unverified_reason else "")
+        return self.label.short + (" (not verified)" if self.unverified else "")
 
     def value(self, metric: str) -> float | None:
         """Return a metric's median; None where some round lacks it."""
@@ -154,7 +154,7 @@ def summarise(records: Sequence[Record], min_difference: float = stats.MIN_DIFFE
     ]
     return Summary(
         sorted(contexts, key=lambda one: -len(one.cases)),
-        [*case_warnings(groups, labels), *unverified_content(groups, labels)],
+        case_warnings(groups, labels),
     )
 
 
@@ -195,7 +195,7 @@ def _case(key: str, rounds: Sequence[Record], label: Label, verdict: Verdict) ->
             for name in names
         }
         or None,
-        unverified_reason=next((r.unverified_reason for r in rounds if r.unverified_reason), None),
+        unverified=next((r.unverified for r in rounds if r.unverified), []),
         slowest=slowest_rank(rounds),
         reader_threads_s=statistics.median(timing.reader_threads_s or 0.0 for timing in profiled)
         if profiled

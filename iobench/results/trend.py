@@ -140,9 +140,7 @@ def _labels(firsts: Mapping[str, Record]) -> dict[str, str]:
 
 def _points(rounds: Sequence[Record], names: Mapping[str, str]) -> list[TrendPoint]:
     """Return a point per run; runs of a round or two, such as races, only where there are no others."""
-    by_run: dict[str, list[Record]] = {}
-    for record in rounds:
-        by_run.setdefault(record.run, []).append(record)
+    by_run = cases.by_run(rounds)
     enough = {run: records for run, records in by_run.items() if len(records) >= stats.MIN_ROUNDS}
     points = [_point(names[run], records) for run, records in (enough or by_run).items()]
     return sorted(points, key=lambda point: point.time)

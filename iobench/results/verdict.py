@@ -65,7 +65,7 @@ def verdict(context: Context) -> Finding:
     values: Values = {
         "fastest": fastest,
         "runner_up": runner_up,
-        **_ratio_values(result.ratio),
+        **ratio_values(result.ratio),
         "rivals": len(result.rivals),
         "min_difference": result.min_difference,
     }
@@ -124,7 +124,7 @@ def headroom(context: Context) -> Finding | None:
     if estimate is None:
         return None
     ratio = ratio_text(estimate, f"as fast as with {best.label.short}")
-    values: Values = {"case": best.label.short, **_ratio_values(estimate)}
+    values: Values = {"case": best.label.short, **ratio_values(estimate)}
     highest = estimate.high if estimate.high is not None else estimate.median
     if highest < 1 + context.verdict.min_difference:
         message = (
@@ -177,20 +177,14 @@ def opening(context: Context) -> Finding | None:
 
 def ratio_text(ratio: Estimate, relation: str = "", comparisons: int = 1) -> str:
     """Return a ratio with its relation, such as `as fast`, and its interval, corrected for comparisons."""
-    text = f"{three_digits(ratio.median)} × {relation}".rstrip()
-    if ratio.low is None or ratio.high is None:
-        return f"{text} (too few rounds for an interval)"
-    low, high = three_digits(ratio.low), three_digits(ratio.high)
     corrected = f", corrected for {comparisons} comparisons" if comparisons > 1 else ""
-    return f"{text} (95 % interval {low} to {high}{corrected})"
+    interval, few = f" (95 % interval {{}} to {{}}{corrected})", " (too few rounds for an interval)"
+    return ratio.text(three_digits, f" × {relation}".rstrip(), interval, few)
 
 
-def _ratio_values(ratio: Estimate) -> Values:
+def ratio_values(ratio: Estimate) -> Values:
     """Return a ratio and the ends of its interval, where there is one."""
-    values: Values = {"ratio": ratio.median}
-    if ratio.low is not None and ratio.high is not None:
-        values |= {"low": ratio.low, "high": ratio.high}
-    return values
+    return {"ratio": ratio.median, **dict(zip(("low", "high"), ratio.ends or (), strict=False))}
 
 
 def _details(context: Context, detailed: bool) -> Iterator[str]:

@@ -9,6 +9,7 @@ from iobench.base.units import seconds_text, three_digits
 from iobench.results import stats
 from iobench.results.run_warning import Value
 from iobench.results.stats import Comparison, Estimate
+from iobench.results.verdict import ratio_values
 from iobench.studies._base import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED, ClaimResult
 from iobench.studies._rounds import Measurements
 
@@ -41,9 +42,10 @@ def _compared(
     verdict = verdicts.get(compared.outcome, INCONCLUSIVE)
     (one, other), ratio = pair, compared.ratio
     if ratio.median < 1:  # the faster one first
-        one, other, ratio = other, one, _inverse(ratio)
+        one, other, ratio = other, one, ratio.inverse
     evidence = _evidence(measured, one, other, ratio) + aside
-    return ClaimResult(claim, verdict, evidence, measured.data, [_values(one, other, ratio)])
+    values: dict[str, Value] = {"faster": one, "slower": other, **ratio_values(ratio)}
+    return ClaimResult(claim, verdict, evidence, measured.data, [values])
 
 
 def if_large_enough(result: ClaimResult, measured: Measurements, *names: str, epochs: int = 1) -> ClaimResult:
@@ -99,23 +101,7 @@ def no_gpu(claim: str) -> ClaimResult:
 
 
 def _evidence(measured: Measurements, faster: str, slower: str, ratio: Estimate) -> str:
-    interval = (
-        f" (95 % interval {three_digits(ratio.low)} to {three_digits(ratio.high)})"
-        if ratio.low is not None and ratio.high is not None
-        else ""
-    )
     first, second = (
         f"{name} ({seconds_text(statistics.median(measured.seconds[name]))})" for name in (faster, slower)
     )
-    return f"{first} is {three_digits(ratio.median)} × as fast{interval} as {second}"
-
-
-def _values(faster: str, slower: str, ratio: Estimate) -> dict[str, Value]:
-    values: dict[str, Value] = {"faster": faster, "slower": slower, "ratio": ratio.median}
-    ends = {"low": ratio.low, "high": ratio.high}
-    return values | {name: end for name, end in ends.items() if end is not None}
-
-
-def _inverse(ratio: Estimate) -> Estimate:
-    low, high = (None if end is None else 1 / end for end in (ratio.high, ratio.low))
-    return Estimate(1 / ratio.median, low, high)
+    return f"{first} is {ratio.text(three_digits, ' × as fast', ' (95 % interval {} to {})')} as {second}"

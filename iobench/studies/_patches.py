@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from iobench import formats
 from iobench.dataset.manifest import Manifest, Opener
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import Synthetic
@@ -86,14 +87,15 @@ def _prepared(options: StudyOptions, side: int) -> Manifest:
 
 def openers_of(options: StudyOptions, folder: Path) -> dict[str, Opener]:
     """Write PNG files into an empty folder, and return the opener of every format and of these."""
-    from iobench.studies._png import Png
-
+    png = formats.get("images")
     options.on_status("writing patches")
     manifest = _prepared(options, SIDE)
     opener = manifest.opener("npy")
     with opener() as reader:
-        Png().write(folder, opener.schema, (reader.batch(slice(row, row + 1)) for row in range(len(reader))))
+        png.write(
+            folder / "png", opener.schema, (reader.batch(slice(row, row + 1)) for row in range(len(reader)))
+        )
     return {
-        "png": Opener(Png(), folder, opener.schema),
+        "png": Opener(png, folder / "png", opener.schema),
         **{variant: manifest.opener(variant) for variant in FORMATS},
     }

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from iobench.base.units import bytes_text, counted, seconds_text
+from iobench.base.units import counted, heading_of, seconds_text, text_of
 from iobench.bench.rounds import interleaved
 from iobench.host import interrupts
 from iobench.host.background_load import BackgroundLoadMonitor
@@ -71,15 +71,14 @@ class Measurements:
         Each contender has its median time with the 95 % interval, the number of rounds and the medians of
         all metrics.
         """
-        headings = ["contender", "median", "95 %", "rounds", *map(_heading, self.metrics)]
+        headings = ["contender", "median", "95 %", "rounds", *map(heading_of, self.metrics)]
         return [headings, *([name, *self._row(name)] for name in self.seconds)]
 
     def _row(self, name: str) -> list[str]:
         seconds = stats.estimate(self.seconds[name])
-        ends = [seconds_text(end) for end in (seconds.low, seconds.high) if end is not None]
         medians = [_text(metric, self.median(metric, name)) for metric in self.metrics]
         rounds = str(len(self.seconds[name]))
-        return [seconds_text(seconds.median), " – ".join(ends) or "–", rounds, *medians]
+        return [seconds_text(seconds.median), seconds.interval_text(seconds_text), rounds, *medians]
 
     def median(self, metric: str, contender: str) -> float | None:
         """Return the median of a metric; None if it was not measured."""
@@ -152,16 +151,5 @@ def timed(work: Callable[[], Any]) -> Contender:
     return run
 
 
-def _heading(metric: str) -> str:
-    """Return a metric's name without the unit at its end."""
-    return metric.removesuffix("_per_s").removesuffix("_s").removesuffix("_bytes").replace("_", " ")
-
-
 def _text(metric: str, value: float | None) -> str:
-    if value is None:
-        return "–"
-    if metric.endswith("_bytes_per_s"):
-        return f"{bytes_text(value)}/s"
-    if metric.endswith("_bytes"):
-        return bytes_text(value)
-    return seconds_text(value) if metric.endswith("_s") else f"{value:.0%}"
+    return "–" if value is None else text_of(metric, value) or f"{value:.0%}"

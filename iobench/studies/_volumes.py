@@ -1,20 +1,26 @@
-"""Runs of `iobench run` over volumes of data, as rounds of a study."""
+"""Runs of `iobench run` over volumes of data, and a control group with little memory, for studies."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.run import run
 from iobench.dataset.manifest import Manifest
+from iobench.host import page_cache
 from iobench.studies._base import StudyOptions
-from iobench.studies._memory_limit import join
 from iobench.studies._rounds import ROUNDS, Measurements, RoundResult
 from iobench.studies._subprocess import Heartbeat
 
 LOADERS = {"dataloader": "dataloader:fetch=batch", "native": "native"}  # variant of each loader
+NO_SWAP = {"memory.swap.max": "0", "memory.memsw.limit_in_bytes": "{}"}  # cgroup version 2, version 1
+RELEASE_S = 5.0  # for the kernel to notice that the last process of a group has ended
 
 
 class TimeEstimates(Observer):
@@ -85,3 +91,53 @@ def at(label: str, volume: str) -> str:
 def contender(variant: str, loader: str, volume: str) -> str:
     """Return a contender's name from its format, loader and volume."""
     return at(f"{variant} · {LOADERS[loader]}", volume)
+
+
+@contextmanager
+def memory_group(limit_bytes: int) -> Iterator[Path]:
+    """Yield the folder of a temporary control group with a memory limit; PermissionError if not allowed."""
+    group = _create(limit_bytes)
+    try:
+        yield group
+    finally:
+        _remove(group)
+
+
+def join(group: Path) -> None:
+    """Move this process into a group, where all memory that it allocates from now on counts."""
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def _create(limit_bytes: int) -> Path:
+    """Create the group below this process's group or next to it.
+
+    Version 2 has no limits below a group that has processes.
+    """
+    name, reason = f"iobench-{os.getpid()}", "no control group accounts for memory here"
+    for parent in (folder for own in page_cache.memory_groups() for folder in (own, own.parent)):
+        group = parent / name
+        try:
+            group.mkdir()
+        except OSError as error:
+            reason = f"{group}: {error.strerror}"
+            continue
+        try:
+            limit = next(group / file for file in page_cache.LIMIT_FILES if (group / file).exists())
+            limit.write_text(str(limit_bytes))
+            for file, value in NO_SWAP.items():
+                if (group / file).exists():
+                    (group / file).write_text(value.format(limit_bytes))
+            return group
+        except (OSError, StopIteration) as error:
+            reason = f"{group}: memory cannot be limited here ({error})" if str(error) else reason
+            group.rmdir()
+    raise PermissionError(reason)
+
+
+def _remove(group: Path) -> None:
+    until = time.monotonic() + RELEASE_S
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+            return
+        time.sleep(0.05)

@@ -6,7 +6,7 @@ import importlib
 from dataclasses import replace
 from functools import partial
 
-from iobench.base.errors import MissingDependency
+from iobench.base.errors import needing
 from iobench.base.units import bytes_text, counted, seconds_text, three_digits
 from iobench.dataset.manifest import Opener
 from iobench.dataset.prepare import prepare
@@ -67,7 +67,8 @@ class SettingsStudy(Study):
 
     def measure(self, options: StudyOptions) -> Measurements:
         """Measure each combination with each share of the data, and a background thread over workers."""
-        _require_prefetch_generator()
+        with needing("study settings", "studies"):
+            importlib.import_module("prefetch_generator")
         _, rounds, count, tried = _sizes(options)
         openers = {share: _opener(options, share) for share in SHARES}
         contenders: dict[str, Contender] = {}
@@ -251,15 +252,6 @@ def _deadlock_claim(measured: Measurements) -> ClaimResult:
         return ClaimResult(claim, NOT_REPRODUCED, evidence, values=[{"seconds": both["seconds"]}])
     verdict = REPRODUCED if both["hung"] else INCONCLUSIVE
     return ClaimResult(claim, verdict, f"{what}: the process {both['failure']}")
-
-
-def _require_prefetch_generator() -> None:
-    try:
-        importlib.import_module("prefetch_generator")
-    except ImportError as error:
-        raise MissingDependency(
-            "study settings needs prefetch_generator", hint="pip install 'iobench[studies]'"
-        ) from error
 
 
 STUDY = SettingsStudy()

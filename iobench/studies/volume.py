@@ -18,11 +18,10 @@ from iobench.dataset.sources import Synthetic
 from iobench.host import page_cache
 from iobench.studies._base import INCONCLUSIVE, REPRODUCED, ClaimResult, Study, StudyOptions, scratch
 from iobench.studies._claims import EPOCH_S, all_of, claimed_equal, claimed_faster, if_large_enough
-from iobench.studies._memory_limit import memory_group
 from iobench.studies._references import IO_EVALUATION
 from iobench.studies._rounds import Measurements, merged
 from iobench.studies._subprocess import run_in_subprocess
-from iobench.studies._volumes import LOADERS, TimeEstimates, at, rounds, rounds_within
+from iobench.studies._volumes import LOADERS, TimeEstimates, at, memory_group, rounds, rounds_within
 
 PUBLISHED, QUICK = tuple(10**power for power in range(5, 10)), (10**5, 10**7)  # elements
 ITEM_BYTES = 4

@@ -19,6 +19,7 @@ from iobench.base.errors import (
     UnknownFormat,
 )
 from iobench.base.text import printable, shortened
+from iobench.host.system_errors import system_error
 from iobench.ranks.rank_info import RankInfo
 from iobench.terminal.commands import (
     add,
@@ -34,7 +35,7 @@ from iobench.terminal.commands import (
     study,
     tune,
 )
-from iobench.terminal.commands._command import Command
+from iobench.terminal.commands._options import Command
 from iobench.terminal.ranked import run_as_rank
 
 app = typer.Typer(rich_markup_mode=None)
@@ -127,6 +128,11 @@ def _run() -> None:
     except BrokenPipeError:  # the reader of the results has closed; suppress Python's own message at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except (OSError, RuntimeError) as error:
+        refused = system_error(error)
+        if refused is None:
+            raise
+        _fail(str(refused), 1, refused.kind)
     if code == INTERRUPTED:  # typer's exit code for Ctrl-C
         _fail("interrupted", INTERRUPTED)
     sys.exit(code)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rich.table import Table
 
 from iobench.base.text import printable
@@ -49,21 +51,16 @@ def compared_line(result: CompareResult) -> str:
     corrected = f"; {result.correction}" if result.correction else ""
     least = f"differences below {result.min_difference:.0%} do not count"
     machine = "Machine: change of its own limit, of its CPU speed, and of the background CPU"
-    adjusted = (
-        " * Rounds follow the CPU speed: the ratio is one at equal CPU speed."
-        if any(one.cpu_adjusted for one in result.cases)
-        else ""
-    )
-    return f"ratio = new / {result.base}; {least}{corrected}. {machine}. {result.basis_note}{adjusted}"
+    return f"ratio = new / {result.base}; {least}{corrected}. {machine}. {result.basis_note}"
 
 
-def _machine(machine: MachineChange, cpu_adjusted: bool) -> str:
-    """Return how the machine changed between the runs; a star marks a ratio at equal CPU speed."""
+def _machine(machine: MachineChange) -> str:
+    """Return how the machine changed between the runs."""
     ratio, shares, texts = machine.limit_ratio, machine.background_cpu, list[str]()
     if ratio is not None:
         texts.append(f"{machine.limit} {ratio.median:.2f} ×")
     if machine.cpu_speed_ratio is not None:
-        texts.append(f"CPU speed {machine.cpu_speed_ratio:.2f} ×{'*' if cpu_adjusted else ''}")
+        texts.append(f"CPU speed {machine.cpu_speed_ratio:.2f} ×")
     if None not in shares:
         texts.append(f"background CPU {shares[0]:.0%} → {shares[1]:.0%}")
     return ", ".join(texts)
@@ -74,12 +71,11 @@ def _cells(result: CompareResult) -> list[list[str]]:
         [
             line.case,
             line.new,
-            *_estimate_cells(line.base_bytes_per_s),
-            *_estimate_cells(line.new_bytes_per_s),
-            f"{line.comparison.ratio.median:.3f}",
-            _ratio_interval(line.comparison.ratio),
+            *_estimate_cells(line.base_bytes_per_s, _mib),
+            *_estimate_cells(line.new_bytes_per_s, _mib),
+            *_estimate_cells(line.comparison.ratio, "{:.3f}".format),
             line.verdict,
-            _machine(line.machine, line.cpu_adjusted),
+            _machine(line.machine),
             _differences(line),
         ]
         for line in result.cases
@@ -91,12 +87,9 @@ def _differences(line: CaseComparison) -> str:
     return "; ".join([*forced, *(one.sentence for one in line.settings)])
 
 
-def _estimate_cells(estimate: Estimate) -> tuple[str, str]:
-    if estimate.low is None or estimate.high is None:
-        return three_digits(estimate.median / MIB), "–"
-    ends = f"{three_digits(estimate.low / MIB)} – {three_digits(estimate.high / MIB)}"
-    return three_digits(estimate.median / MIB), ends
+def _estimate_cells(estimate: Estimate, form: Callable[[float], str]) -> tuple[str, str]:
+    return form(estimate.median), estimate.interval_text(form)
 
 
-def _ratio_interval(ratio: Estimate) -> str:
-    return "–" if ratio.low is None else f"{ratio.low:.3f} – {ratio.high:.3f}"
+def _mib(rate: float) -> str:
+    return three_digits(rate / MIB)

@@ -8,7 +8,8 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from iobench.base.units import MIB, counted, three_digits
-from iobench.results.capacity import ALL, NODE, RANK, CapacityPlan, ResourceUse
+from iobench.results.capacity import CapacityPlan, ResourceUse
+from iobench.results.cluster import ALL, NODE, RANK
 from iobench.results.stats import Estimate
 from iobench.terminal.tables import plain_table
 
@@ -51,7 +52,4 @@ def _until(use: ResourceUse) -> str:
 
 
 def _ends(estimate: Estimate, text: Callable[[float], str]) -> str:
-    middle = text(estimate.median)
-    if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
-        return middle
-    return f"{middle} ({text(estimate.low)} – {text(estimate.high)})"
+    return text(estimate.median) if estimate.low == estimate.high else estimate.text(text)

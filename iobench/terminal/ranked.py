@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from iobench.base.errors import IobenchError, RankLost
-from iobench.host.process_tree import descendants
+from iobench.host.process_counters import descendants
 from iobench.host.stop_watchdog import kill_when_stopped
 from iobench.ranks.rank_info import RankInfo
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,6 @@ from iobench.ranks.launch import Launch, torchrun
 from iobench.results import record
 from iobench.results.record import Record
 from iobench.results.scaling_curve import Curve, curves
-from iobench.results.stats import Estimate
 from iobench.results.summary import summarise
 from iobench.results.verdict import as_json as summary_as_json
 from iobench.terminal import display
@@ -162,10 +161,10 @@ def scaling_table(measured: Sequence[Curve]) -> Table:
                 curve.case,
                 str(point.ranks),
                 _mib(point.total.median),
-                _interval(point.total, _mib),
+                point.total.interval_text(_mib),
                 _mib(point.each),
                 f"{point.efficiency.median:.0%}",
-                _interval(point.efficiency, "{:.0%}".format),
+                point.efficiency.interval_text("{:.0%}".format),
                 "" if limit is None else _mib(limit),
             ]
             table.add_row(*cells, *([f"{point.wait_share:.0%}"] if waits else []))
@@ -174,9 +173,3 @@ def scaling_table(measured: Sequence[Curve]) -> Table:
 
 def _mib(value: float) -> str:
     return three_digits(value / MIB)
-
-
-def _interval(estimate: Estimate, text: Callable[[float], str]) -> str:
-    if estimate.low is None or estimate.high is None:
-        return "–"
-    return f"{text(estimate.low)} – {text(estimate.high)}"

@@ -12,7 +12,6 @@ from iobench.base.text import printable, shortened
 from iobench.base.units import MIB, bytes_text, bytes_word, counted, rate_text, seconds_text, three_digits
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import Prepared
-from iobench.formats import Schema
 from iobench.host.hardware_limits import Limit
 from iobench.results.history import PastRun
 from iobench.results.trend import Trend, speeds_text
@@ -34,7 +33,7 @@ def dataset_line(manifest: Manifest) -> str:
     schema = manifest.schema
     counts = f"{counted(schema.elements, 'element')}, {counted(schema.samples, 'sample')}"
     sample, whole = bytes_text(schema.sample_bytes), bytes_text(schema.logical_bytes)
-    return f"dataset {manifest.name}: {counts} of {sample} ({_fields(schema)}), {whole}"
+    return f"dataset {manifest.name}: {counts} of {sample} ({_fields(manifest)}), {whole}"
 
 
 def prepared_table(rows: Sequence[Prepared]) -> Table:
@@ -162,5 +161,10 @@ def plain_table(*columns: str, left: int) -> Table:
     return table
 
 
-def _fields(schema: Schema) -> str:
-    return ", ".join(f"{f.name} {f.dtype} {'x'.join(map(str, f.shape)) or 'scalar'}" for f in schema.fields)
+def _fields(manifest: Manifest) -> str:
+    renamed = manifest.source.get("renamed", {})
+    own = {name: f" from {shortened(printable(repr(original)))}" for name, original in renamed.items()}
+    return ", ".join(
+        f"{f.name}{own.get(f.name, '')} {f.dtype} {'x'.join(map(str, f.shape)) or 'scalar'}"
+        for f in manifest.schema.fields
+    )

@@ -69,7 +69,4 @@ def candidates_table(
 def _times(comparison: Comparison | None) -> str:
     if comparison is None:
         return ""
-    ratio = comparison.ratio
-    if ratio.low is None or ratio.high is None:
-        return f"{ratio.median:.2f}"
-    return f"{ratio.median:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
+    return comparison.ratio.text("{:.2f}".format, ends=" ({}–{})")

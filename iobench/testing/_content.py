@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from iobench.base.errors import UnsupportedSchema
-from iobench.formats import DTYPES, Array, Batch, Field, Format, Reader, Schema
+from iobench.formats import DTYPES, Array, Batch, Field, Format, Reader, Schema, field_names
 from iobench.testing._cases import (
     INDICES,
     SAMPLES,
@@ -54,6 +54,15 @@ def garbage(schema: Schema, count: int) -> Batch:
     return out
 
 
+def holds(fmt: Format, field: Field) -> bool:
+    """Return False where a format refuses a field's name."""
+    try:
+        fmt.check_schema(Schema(1, (field,)))
+    except UnsupportedSchema as error:
+        return error.kind != "unsupported-name"
+    return True
+
+
 WRONG: dict[str, Callable[[str], Array]] = {
     "count": lambda dtype: np.empty((5, 2, 5), dtype),
     "shape": lambda dtype: np.empty((6, 5, 2), dtype),
@@ -63,6 +72,8 @@ WRONG: dict[str, Callable[[str], Array]] = {
     "fortran": lambda dtype: np.empty((6, 2, 5), dtype, order="F"),
     "strided": lambda dtype: np.empty((12, 2, 5), dtype)[::2],
 }
+
+ODD_NAMES = ("данные", "数据", "é", "e\u0301", "📷", "a b", "a_b", "a/b", "..", "\0", "", "class", "я" * 90)
 
 
 class ContentTests:
@@ -122,6 +133,16 @@ class ContentTests:
             native = reader.native(np.array([3, 0]))
             for name in names:
                 assert_same(column(native, name), artifact.source[name][[3, 0]])
+
+    def test_names_of_any_script_and_similar_names_for_others(self, fmt: Format, tmp_path: Path) -> None:
+        fields = tuple(Field(name, (2,), "int16") for name in field_names(ODD_NAMES))
+        fields = tuple(field for field in fields if holds(fmt, field))
+        artifact = store(fmt, tmp_path / "a", Schema(4, (*fields, Field("x", (), "uint8"))))
+        with artifact.open() as reader:
+            assert_rows(reader.batch(slice(None)), artifact.source, slice(None))
+            native = reader.native(np.array([3, 0]))
+            for field in fields:
+                assert_same(column(native, field.name), artifact.source[field.name][[3, 0]])
 
     def test_an_unsupported_dtype_is_refused_by_name(self, fmt: Format) -> None:
         for dtype in DTYPES:

@@ -15,7 +15,7 @@ from iobench.base.units import bytes_text, counted
 from iobench.bench.epoch import heap_restored
 from iobench.bench.rounds import interleaved
 from iobench.bench.strategies import SuccessiveHalving
-from iobench.host.process_tree import descendants
+from iobench.host.process_counters import descendants
 from iobench.loading.loaders.dataloader import unwarned
 from iobench.results import stats
 from iobench.results.parts import BackgroundPart

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from iobench.base.finding import Finding
 from iobench.bench.case import CaseSettings
 from iobench.bench.hosts import WARMED
 from iobench.bench.recorder import machine_part
@@ -19,7 +20,7 @@ from iobench.tuning.candidate import Candidate
 from iobench.tuning.consumer import Consumer
 from iobench.tuning.turn import TurnResult
 
-UNVERIFIED = "it reads data that iobench has no checksums of"
+UNVERIFIED = Finding("no-checksums", "it reads data that iobench has no checksums of")
 OWN_ORDER = "own"
 
 
@@ -42,11 +43,10 @@ class TurnRecorder:
 
     def add(self, candidate: Candidate, number: int, turn: TurnResult, final: bool) -> None:
         """Append the record of one turn; `final` for one of the final rounds."""
-        part = (
-            ""
-            if turn.complete
-            else f"; {turn.batches} of {turn.epoch_batches or 'an unknown number of'} batches"
-        )
+        unverified = [UNVERIFIED]
+        if not turn.complete:
+            part = f"{turn.batches} of {turn.epoch_batches or 'an unknown number of'} batches"
+            unverified.append(Finding("incomplete-epoch", part, values={"batches": turn.batches}))
         written = Record(
             run=self._runs[final],
             time=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
@@ -55,7 +55,7 @@ class TurnRecorder:
             dataset=self._dataset(turn),
             cache=CachePart(mode="warm", residency=None, method=WARMED),
             machine=self._machine,
-            content_check=ContentCheckPart(unverified=UNVERIFIED + part),
+            content_check=ContentCheckPart(unverified=unverified),
             timing=turn.measured.timing,
             processor=turn.measured.processor,
             disk=turn.measured.disk,

@@ -18,7 +18,7 @@ from eval import harness
 from eval.harness import Rate, Row, Trials, against, epoch_rate, fio
 from eval.harness_floor import floor
 from iobench import Manifest, StreamLoader
-from iobench.host import hardware_limits, page_cache, process_usage
+from iobench.host import hardware_limits, page_cache, process_counters
 from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Order, blocks_of
 
 OPTIONS = {"rounds": (5, harness.ROUNDS), "scale": (1.0, "of the datasets' size")}
@@ -144,7 +144,7 @@ def block(options: argparse.Namespace) -> Iterator[Row]:
     rows = dataset(options, "rows")
     order = Order("block", 1024, 0, *blocks_of(rows.schema, 1024, BLOCK_BYTES, WINDOW_BYTES))
     epoch = harness.epochs(rows, "npy", DIRECT["direct"], order, "cold")
-    memory, before, file = list[int](), process_usage.memory_bytes([]) or 0, rows.files_of("npy")[0]
+    memory, before, file = list[int](), process_counters.memory_bytes([]) or 0, rows.files_of("npy")[0]
 
     def stream(number: int) -> float:
         measured = epoch(number)

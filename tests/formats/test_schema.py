@@ -4,13 +4,46 @@ import numpy as np
 import pytest
 
 from iobench import formats
-from iobench.formats import Field, Schema, plain_bools
+from iobench.formats import Field, Schema, field_names, plain_bools
 
 
-@pytest.mark.parametrize("name", ["", "1st", "a b", "a/b", "..", "_type", "é", "class", "shape", "device"])
+@pytest.mark.parametrize(
+    "name", ["", "1st", "a b", "a/b", "..", "_type", "e\u0301", "class", "shape", "я" * 101]
+)
 def test_a_field_name_that_some_format_cannot_hold_is_refused(name):
     with pytest.raises(ValueError, match="field name"):
         Field(name, (), "uint8")
+
+
+ODD = [
+    "данные",
+    "数据",
+    "é",
+    "e\u0301",
+    "📷",
+    "🎥",
+    "a b",
+    "a/b",
+    "a_b",
+    "..",
+    "\0",
+    "",
+    "\ud800",
+    "class",
+    "f_",
+]
+
+
+def test_every_name_from_outside_is_a_field_of_its_own():
+    names = field_names(ODD)
+    assert list(names.values()) == ODD
+    assert all(Field(name, (), "uint8").name == name for name in names)
+    assert {name for name in ODD if names.get(name) == name} == {"данные", "数据", "é", "a_b", "f_"}
+    assert list(field_names(names)) == list(names)
+
+
+def test_names_do_not_depend_on_their_order():
+    assert field_names(ODD[::-1]) == field_names(ODD)
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,8 @@ def test_columns_whose_names_are_not_field_names(tmp_path, loader):
     """A loader of added data maps iobench's field names to the columns' own names."""
     pa, name = pytest.importorskip("pyarrow"), loader.partition(":")[0]
     pytest.importorskip({"huggingface": "datasets"}.get(name, name))
-    table = pa.table({"the label": np.arange(SAMPLES), "class": np.arange(SAMPLES) / 2})
+    names = ("the label", "the_label", "class", "данные")
+    table = pa.table({name: np.arange(SAMPLES) * (number + 0.5) for number, name in enumerate(names)})
     if name == "lance":
         import lance
 
@@ -102,7 +103,12 @@ def test_columns_whose_names_are_not_field_names(tmp_path, loader):
             out.write_table(table)
     (path,) = tmp_path.iterdir()
     manifest, _ = add(path, name="d", data_dir=tmp_path / "data")
-    assert {field.name for field in manifest.schema.fields} == {"the_label", "f_class"}
+    assert {field.name for field in manifest.schema.fields} == {
+        "the_label_2",
+        "the_label",
+        "f_class",
+        "данные",
+    }
     options = iobench.RunOptions(
         loader=(loader,), order=("sequential",), batch_size=(8,), rounds="1", limits=False, isolate=False
     )

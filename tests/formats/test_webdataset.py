@@ -314,9 +314,18 @@ def test_compressed_shards_are_named(tmp_path):
     assert ".tar" in caught.value.hint
 
 
-def test_two_suffixes_of_one_field_are_refused(tmp_path):
-    files = {f"{row}.{name}.npy": npy(np.zeros(2)) for row in range(3) for name in ("a-b", "a_b")}
-    with pytest.raises(CorruptArtifact, match="a_b", check=has_kind("name-clash")):
+def test_two_suffixes_with_similar_names_are_two_fields(tmp_path):
+    values = {"a-b": np.zeros(2), "a_b": np.ones(2)}
+    files = {f"{row}.{name}.npy": npy(array) for row in range(3) for name, array in values.items()}
+    path = pack(tmp_path / "a.tar", files)
+    schema = WEBDATASET.infer_schema(path)
+    with WEBDATASET.open(path, schema) as reader:
+        assert {name: array.mean() for name, array in reader.sample(0).items()} == {"a_b_2": 0, "a_b": 1}
+
+
+def test_a_suffix_with_and_without_npy_is_refused(tmp_path):
+    files = {f"{row}.{name}": npy(np.zeros(2)) for row in range(3) for name in ("a", "a.npy")}
+    with pytest.raises(CorruptArtifact, match="a", check=has_kind("name-clash")):
         WEBDATASET.infer_schema(pack(tmp_path / "a.tar", files))
 
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
-from iobench.contrib.formats.shared.external import fields_by_name, schema_of_arrays
 from iobench.contrib.formats.shared.record_writer import write_at
 from iobench.formats import (
     Batch,
@@ -29,6 +28,8 @@ from iobench.formats import (
     Schema,
     Strided,
     array_of,
+    arrays_schema,
+    fields_by_name,
     raw_bytes,
     read_only,
 )
@@ -100,7 +101,7 @@ class Safetensors(Format):
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema from a file's header; each tensor's first axis must be the sample axis."""
         tensors = read_header(path)
-        return schema_of_arrays(path, {name: (t.shape, t.dtype) for name, t in tensors.items()}, fields)
+        return arrays_schema(path, {name: (t.shape, t.dtype) for name, t in tensors.items()}, fields=fields)
 
 
 @dataclass(frozen=True)

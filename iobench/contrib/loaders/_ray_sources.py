@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact
+from iobench.contrib.formats.webdataset.tar_fields import suffix_of
 from iobench.contrib.loaders._data_files import data_files
 from iobench.contrib.loaders.huggingface import tensor_of_column
 from iobench.dataset.manifest import Opener
-from iobench.formats import Field, Reader, Schema, field_name
+from iobench.formats import Field, Reader, Schema, field_names
 from iobench.loading.tensors import tensors_of
 
 if TYPE_CHECKING:
@@ -101,10 +102,8 @@ class MemberDecoder:
         return {field.name: self._array(field, sample) for field in self._schema.fields}
 
     def _array(self, field: Field, sample: Mapping[str, Any]) -> Any:
-        own = f"{field.name.lower()}.npy"
-        for key, value in sample.items():
-            if key == own or field_name(key.removesuffix(".npy")) == field.name:
-                return np.asarray(value, field.dtype).reshape(field.shape)
+        if key := suffix_of(sample, field):
+            return np.asarray(sample[key], field.dtype).reshape(field.shape)
         raise CorruptArtifact(
             f"no file of field {field.name} in sample {sample['__key__']}",
             kind="unknown-array",
@@ -114,7 +113,7 @@ class MemberDecoder:
 
 def _columns(schema: Schema, names: list[str]) -> dict[str, str]:
     """Return the stored name of each field's column."""
-    known = {field_name(name): name for name in names}
+    known = field_names(names)
     return {field.name: known[field.name] for field in schema.fields}
 
 

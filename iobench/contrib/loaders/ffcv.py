@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from iobench.base.errors import InvalidSettings
 from iobench.base.options import option
 from iobench.base.text import reason
-from iobench.formats import Format, field_name
+from iobench.formats import field_names
 from iobench.loading.loaders import Epochs, Job, Loader
 from iobench.loading.order import LIMITS
 
@@ -34,6 +34,7 @@ class FfcvLoader(Loader):
     name: ClassVar[str] = "ffcv"
     summary: ClassVar[str] = "FFCV's Loader: compiled threads over a mapped beton"
     library: ClassVar[str] = "ffcv"
+    format_names: ClassVar[tuple[str, ...]] = ("ffcv",)
     modules: ClassVar[tuple[str, ...]] = ("ffcv",)
     extra: ClassVar[str] = "ffcv"
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
@@ -47,10 +48,6 @@ class FfcvLoader(Loader):
     batches_ahead: int = option(3, "batches to read ahead", minimum=1, maximum=MAX_PREFETCH)
     os_cache: bool = option(True, "read through the page cache; otherwise into FFCV's own memory")
     quasi_random: bool = option(False, "random order reads a few pages of the file at a time")
-
-    def reads(self, format: Format) -> bool:
-        """Return True for betons."""
-        return format.name == "ffcv"
 
     def open(self, job: Job) -> Epochs:
         """Open the library's loader."""
@@ -70,7 +67,8 @@ class FfcvEpochs(Epochs):
             order = orders.QUASI_RANDOM if loader.quasi_random else orders.RANDOM
         known = {field.name: field for field in job.opener.schema.fields}
         stored = _stored_names(file)
-        self._fields = {name: known[field_name(name)] for name in stored if field_name(name) in known}
+        names = field_names(stored)
+        self._fields = {own: known[name] for name, own in names.items() if name in known}
         self._failed: Exception | None = None
         self._loader: Any = loader_class(
             str(file),

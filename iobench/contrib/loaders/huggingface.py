@@ -17,7 +17,7 @@ import numpy as np
 
 from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.base.options import option
-from iobench.formats import Format, Rows, TimingWrapper, field_name
+from iobench.formats import Rows, TimingWrapper, field_names
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import BatchDataset, DataLoaderEpochs, SampleDataset, TorchDataLoader
 from iobench.loading.loaders.workers import WorkerLoader, fetch_option
@@ -39,6 +39,7 @@ class HuggingFace(WorkerLoader):
     name: ClassVar[str] = "huggingface"
     summary: ClassVar[str] = "Hugging Face datasets over Arrow files, under a DataLoader"
     library: ClassVar[str] = "datasets"
+    format_names: ClassVar[tuple[str, ...]] = ("arrow",)
     recommended_options: ClassVar[str] = "num_workers={cores},fetch=batch"
     modules: ClassVar[tuple[str, ...]] = ("datasets",)
     extra: ClassVar[str] = "huggingface"
@@ -59,10 +60,6 @@ class HuggingFace(WorkerLoader):
                 kind="conflicting-options",
                 hint="set fetch=batch",
             )
-
-    def reads(self, format: Format) -> bool:
-        """Return True for Arrow files."""
-        return format.name == "arrow"
 
     def open(self, job: Job) -> Epochs:
         """Check the files; each process that reads maps them itself."""
@@ -174,5 +171,5 @@ def _mapped(opener: Opener) -> Any:
         mapped = pa.memory_map(str(file)) if seekable else None
         parts.append(Dataset(pa.ipc.open_file(mapped).read_all()) if mapped else Dataset.from_file(str(file)))
     whole = concatenate_datasets(parts)
-    others = {column: field_name(column) for column in whole.column_names if field_name(column) != column}
+    others = {column: field for field, column in field_names(whole.column_names).items() if field != column}
     return whole.rename_columns(others) if others else whole

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.base.options import option
 from iobench.contrib.loaders.huggingface import tensor_of_column
-from iobench.formats import Format, field_name
+from iobench.formats import field_names
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
 from iobench.loading.loaders.workers import MAX_PREFETCH
 
@@ -28,6 +28,7 @@ class LanceLoader(CopyingLoader):
     name: ClassVar[str] = "lance"
     summary: ClassVar[str] = "lance.torch.data.LanceDataset: a scan with readahead"
     library: ClassVar[str] = "pylance"
+    format_names: ClassVar[tuple[str, ...]] = ("lance",)
     modules: ClassVar[tuple[str, ...]] = ("lance",)
     extra: ClassVar[str] = "lance"
     orders: ClassVar[tuple[str, ...]] = ("sequential",)
@@ -35,10 +36,6 @@ class LanceLoader(CopyingLoader):
     isolated: ClassVar[bool] = True
 
     readahead: int = option(16, "batches to read ahead", minimum=1, maximum=MAX_PREFETCH)
-
-    def reads(self, format: Format) -> bool:
-        """Return True for Lance datasets."""
-        return format.name == "lance"
 
     def open(self, job: Job) -> Epochs:
         """Open the dataset's newest version."""
@@ -55,7 +52,7 @@ class LanceEpochs(Epochs):
         from lance import dataset  # after iobench.formats has set its log level
         from lance.torch.data import LanceDataset
 
-        self._columns = {field_name(name): name for name in dataset(str(job.opener.path)).schema.names}
+        self._columns = field_names(dataset(str(job.opener.path)).schema.names)
         self._dataset: Any = LanceDataset(
             str(job.opener.path),
             batch_size=job.order.batch_size,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.base.errors import LoaderFailed
 from iobench.base.options import option
-from iobench.formats import Format, field_name
+from iobench.formats import field_names
 from iobench.host import interrupts
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import unwarned
@@ -32,6 +32,7 @@ class LitDataLoader(WorkerLoader):
     name: ClassVar[str] = "litdata"
     summary: ClassVar[str] = "litdata: StreamingDataset over local chunks"
     library: ClassVar[str] = "litdata"
+    format_names: ClassVar[tuple[str, ...]] = ("litdata",)
     recommended_options: ClassVar[str] = "num_workers={cores}"
     modules: ClassVar[tuple[str, ...]] = ("litdata",)
     extra: ClassVar[str] = "litdata"
@@ -45,10 +46,6 @@ class LitDataLoader(WorkerLoader):
         minimum=0,
         maximum=1 << 30,
     )
-
-    def reads(self, format: Format) -> bool:
-        """Return True for LitData chunks."""
-        return format.name == "litdata"
 
     def open(self, job: Job) -> Epochs:
         """Open the dataset with its index."""
@@ -97,8 +94,9 @@ class LitDataEpochs(Epochs):
             batches = iter(loader)
         names = [field.name for field in self.opener.schema.fields]
         for batch in batches:
-            named = dict(_leaves(batch))
-            yield {name: named[name] for name in names}
+            leaves = dict(_leaves(batch))
+            named = field_names(leaves)
+            yield {name: leaves[named[name]] for name in names}
 
     def _build(self) -> Any:
         from litdata import StreamingDataLoader
@@ -121,9 +119,9 @@ class LitDataEpochs(Epochs):
 
 
 def _leaves(batch: Any, parent: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the field name and the tensor of each leaf of a batch; keys of nested dicts are joined."""
+    """Yield the own name and the tensor of each leaf of a batch; keys of nested dicts are joined."""
     if isinstance(batch, (dict, list, tuple)):
         for key, inner in batch.items() if isinstance(batch, dict) else enumerate(batch):
             yield from _leaves(inner, f"{parent}/{key}" if parent else str(key))
     else:
-        yield field_name(parent or "sample"), batch
+        yield parent or "sample", batch

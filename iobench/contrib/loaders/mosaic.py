@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.base.options import option
-from iobench.formats import Format, field_name
+from iobench.formats import field_names
 from iobench.host import interrupts
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import unwarned
@@ -37,6 +37,7 @@ class Mosaic(WorkerLoader):
     name: ClassVar[str] = "mosaic"
     summary: ClassVar[str] = "mosaicml-streaming: StreamingDataset over local MDS shards"
     library: ClassVar[str] = "mosaicml-streaming"
+    format_names: ClassVar[tuple[str, ...]] = ("mds",)
     recommended_options: ClassVar[str] = "num_workers={cores}"
     modules: ClassVar[tuple[str, ...]] = ("streaming",)
     extra: ClassVar[str] = "mosaic"
@@ -49,10 +50,6 @@ class Mosaic(WorkerLoader):
         "algorithm of random order; naive: shuffles all samples",
         choices=("py1e", "py1br", *OF_64_NODES, "naive"),
     )
-
-    def reads(self, format: Format) -> bool:
-        """Return True for MDS shards."""
-        return format.name == "mds"
 
     def open(self, job: Job) -> Epochs:
         """Open the dataset with its index."""
@@ -116,7 +113,7 @@ class MosaicEpochs(Epochs):
         """Return the fields by name; MDS stores bools as bytes."""
         import torch
 
-        named = {field_name(column): tensor for column, tensor in batch.items()}
+        named = {field: batch[column] for field, column in field_names(batch).items()}
         return {
             f.name: named[f.name].view(torch.bool) if f.dtype == "bool" else named[f.name]
             for f in self.opener.schema.fields

@@ -25,7 +25,6 @@ from iobench.base.options import option
 from iobench.base.text import reason
 from iobench.contrib.loaders._ray_sources import SOURCES
 from iobench.contrib.loaders.webdataset import MAX_SHUFFLED
-from iobench.formats import Format
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
 from iobench.loading.loaders.workers import MAX_PREFETCH, MAX_WORKERS
 
@@ -42,6 +41,7 @@ class RayData(CopyingLoader):
     name: ClassVar[str] = "ray_data"
     summary: ClassVar[str] = "Ray Data: files read by tasks of Ray, rows shuffled within a buffer"
     library: ClassVar[str] = "ray"
+    format_names: ClassVar[tuple[str, ...]] = tuple(SOURCES)
     recommended_options: ClassVar[str] = "prefetch_batches=4"
     modules: ClassVar[tuple[str, ...]] = ("ray", "pyarrow", "pandas")
     extra: ClassVar[str] = "ray_data"
@@ -67,10 +67,6 @@ class RayData(CopyingLoader):
         minimum=1,
         maximum=MAX_WORKERS,
     )
-
-    def reads(self, format: Format) -> bool:
-        """Return True for Parquet files, Lance datasets and tar shards."""
-        return format.name in SOURCES
 
     def open(self, job: Job) -> Epochs:
         """Connect to Ray, or start it if none is running."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 
 from iobench.base.options import option
-from iobench.formats import Format, Rows
+from iobench.formats import Rows
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
 from iobench.loading.loaders.workers import MAX_PREFETCH
 from iobench.loading.tensors import tensors_of
@@ -33,6 +33,7 @@ class TensorStore(CopyingLoader):
     name: ClassVar[str] = "tensorstore"
     summary: ClassVar[str] = "TensorStore over Zarr: asynchronous reads of whole batches"
     library: ClassVar[str] = "tensorstore"
+    format_names: ClassVar[tuple[str, ...]] = ("zarr",)
     recommended_options: ClassVar[str] = "prefetch=4"
     modules: ClassVar[tuple[str, ...]] = ("tensorstore", "zarr")
     extra: ClassVar[str] = "tensorstore"
@@ -44,10 +45,6 @@ class TensorStore(CopyingLoader):
     cache_bytes: int = option(
         0, "size of the cache of decoded chunks", minimum=0, maximum=1 << 50, unit="bytes"
     )
-
-    def reads(self, format: Format) -> bool:
-        """Return True for Zarr."""
-        return format.name == "zarr"
 
     def open(self, job: Job) -> Epochs:
         """Check the metadata as every loader does, and open the stores."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,7 +19,7 @@ from iobench.base.errors import CorruptArtifact
 from iobench.base.options import option
 from iobench.contrib.loaders._data_files import data_files
 from iobench.contrib.loaders.webdataset import MAX_SHUFFLED
-from iobench.formats import Field, Format, Schema, field_name
+from iobench.formats import Field, Schema, field_names
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
 from iobench.loading.tensors import tensors_of
 
@@ -40,6 +40,7 @@ class TfData(CopyingLoader):
     name: ClassVar[str] = "tfdata"
     summary: ClassVar[str] = "tf.data over TFRecord files, samples shuffled within a buffer"
     library: ClassVar[str] = "tensorflow"
+    format_names: ClassVar[tuple[str, ...]] = ("tfrecord",)
     recommended_options: ClassVar[str] = "interleave={cores}"
     modules: ClassVar[tuple[str, ...]] = ("tensorflow",)
     extra: ClassVar[str] = "tfdata"
@@ -53,10 +54,6 @@ class TfData(CopyingLoader):
     interleave: int | None = option(
         None, "files to read at the same time; by default one after the other", minimum=1, maximum=1024
     )
-
-    def reads(self, format: Format) -> bool:
-        """Return True for TFRecord files."""
-        return format.name == "tfrecord"
 
     def open(self, job: Job) -> Epochs:
         """Import TensorFlow, without the GPU."""
@@ -115,7 +112,7 @@ class ExampleParser:
         record = next(iter(tf.data.TFRecordDataset([first]).take(1).as_numpy_iterator()))
         stored = tf.train.Example.FromString(record).features.feature
         self._fields = schema.fields
-        self._keys = {field.name: _key_of(field, stored, first) for field in schema.fields}
+        self._keys = _keys(schema, stored, first)
         self._raw = {
             name for name, key in self._keys.items() if stored[key].WhichOneof("kind") == "bytes_list"
         }
@@ -148,13 +145,15 @@ class ExampleParser:
         return tf.reshape(tf.io.decode_raw(values, dtype), [-1, *field.shape])
 
 
-def _key_of(field: Field, stored: Any, file: str) -> str:
-    for key in stored:
-        if key == field.name or field_name(key) == field.name:
-            return str(key)
-    raise CorruptArtifact(
-        f"no feature of field {field.name} in its first record", kind="unknown-array", path=file
-    )
+def _keys(schema: Schema, stored: Iterable[str], file: str) -> dict[str, str]:
+    """Return the feature of each field."""
+    keys = field_names(stored)
+    for field in schema.fields:
+        if field.name not in keys:
+            raise CorruptArtifact(
+                f"no feature of field {field.name} in its first record", kind="unknown-array", path=file
+            )
+    return keys
 
 
 def _as(array: Any, dtype: str, raw: bool) -> Any:

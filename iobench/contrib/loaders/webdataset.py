@@ -16,8 +16,9 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact
 from iobench.base.options import option
+from iobench.contrib.formats.webdataset.tar_fields import suffix_of
 from iobench.contrib.loaders._data_files import data_files
-from iobench.formats import Field, Format, Schema, field_name
+from iobench.formats import Field, Schema
 from iobench.host import interrupts
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import unwarned
@@ -40,6 +41,7 @@ class WebDatasetLoader(WorkerLoader):
     name: ClassVar[str] = "webdataset"
     summary: ClassVar[str] = "webdataset: sequential reads of tar shards, samples shuffled within a buffer"
     library: ClassVar[str] = "webdataset"
+    format_names: ClassVar[tuple[str, ...]] = ("webdataset",)
     recommended_options: ClassVar[str] = "num_workers={cores}"
     modules: ClassVar[tuple[str, ...]] = ("webdataset",)
     extra: ClassVar[str] = "webdataset"
@@ -50,10 +52,6 @@ class WebDatasetLoader(WorkerLoader):
     shuffle_buffer: int = option(
         1000, "samples in the buffer that random order shuffles", minimum=1, maximum=MAX_SHUFFLED
     )
-
-    def reads(self, format: Format) -> bool:
-        """Return True for tar shards."""
-        return format.name == "webdataset"
 
     def open(self, job: Job) -> Epochs:
         """Check the shards; an epoch opens them."""
@@ -127,10 +125,8 @@ class SampleDecoder:
         return tuple(_array(sample[key], field, key) for field, key in both)
 
     def _key_of(self, field: Field, sample: Mapping[str, Any]) -> str:
-        own = f"{field.name.lower()}.npy"
-        for key in (own, *sample):
-            if key in sample and (key == own or field_name(key.removesuffix(".npy")) == field.name):
-                return key
+        if key := suffix_of(sample, field):
+            return key
         raise PortableError.wrap(
             CorruptArtifact(
                 f"no file of field {field.name} in sample {sample['__key__']}",

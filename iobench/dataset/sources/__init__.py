@@ -6,9 +6,15 @@ from pathlib import Path
 
 from iobench import formats
 from iobench.base.errors import SourceError
-from iobench.dataset.sources._first_samples import FirstSamples
 from iobench.dataset.sources._regular_files import contains_images, source_errors
-from iobench.dataset.sources._source import BATCH_BYTES, Source, checked, default_name, prefetched
+from iobench.dataset.sources._source import (
+    BATCH_BYTES,
+    FirstSamples,
+    Source,
+    checked,
+    default_name,
+    prefetched,
+)
 from iobench.dataset.sources.synthetic import Synthetic
 from iobench.formats import split_selection
 
@@ -81,11 +87,12 @@ def _open(path: Path, sample_shape: tuple[int, ...] | None) -> Source:
         from iobench.dataset.sources.numpy_files import NpyFile, NpzFile
 
         return NpyFile(path) if suffix == ".npy" else NpzFile(path, chosen)
-    from iobench.dataset.sources.sandboxed import FormatSource, SandboxedFile, regular_files
+    from iobench.dataset.file_tree import FileTree
+    from iobench.dataset.sources.sandboxed import FormatSource, SandboxedFile
 
     if suffix in SANDBOXED:
         return SandboxedFile(path, SANDBOXED[suffix], chosen)
-    return FormatSource(regular_files(path), _sniffed(path))
+    return FormatSource(FileTree.of(path.resolve()), _sniffed(path))
 
 
 def _sniffed(path: Path) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,19 +11,15 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from iobench.base.errors import MissingDependency, SourceError
+from iobench.base.errors import SourceError, needing
 from iobench.base.text import reason
 from iobench.base.units import bytes_text
 from iobench.dataset.sources._regular_files import FileState, check_unchanged, open_regular
-from iobench.dataset.sources._source_schema import check_sample
 
-try:
+with needing("a folder of images", "images"):
     from PIL import Image, UnidentifiedImageError
-except ImportError as error:
-    raise MissingDependency(
-        "a folder of images needs Pillow, which is not installed", hint="pip install pillow"
-    ) from error
 
+from iobench.formats import check_sample
 from iobench.formats.pixels import MOST_PIXELS
 
 # By content, whatever the suffix. Others start programs (EPS: Ghostscript), are rare, or are not images.
@@ -41,9 +35,6 @@ SHRINK = "make the image smaller"
 # Pillow allocates blocks of 16 MiB, which the C library keeps for the thread that freed them. It returns
 # blocks above 32 MiB to the system.
 Image.core.set_block_size(64 << 20)  # type: ignore[attr-defined]
-# Problems with an image are reported once, as an error.
-warnings.filterwarnings("ignore", module=r"PIL\b")
-logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 
 class ImageLayout:

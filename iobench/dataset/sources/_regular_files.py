@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from iobench.base.errors import SourceError
+from iobench.base.errors import CorruptArtifact, SourceError
 from iobench.base.text import reason
 from iobench.formats import Array, raw_bytes
 
@@ -68,9 +68,11 @@ def check_unchanged(path: Path, file: BinaryIO, state: FileState) -> None:
 
 @contextlib.contextmanager
 def source_errors(path: Path) -> Iterator[None]:
-    """Convert an OSError in the body to a SourceError about its file, by default `path`."""
+    """Convert an OSError or CorruptArtifact in the body to a SourceError, about `path` if about no file."""
     try:
         yield
+    except CorruptArtifact as error:
+        raise error.converted(SourceError) from None
     except OSError as error:
         raise refused_by_system(error, path) from error
 

@@ -22,8 +22,7 @@ from iobench.dataset.sources._regular_files import (
     open_regular,
     source_errors,
 )
-from iobench.dataset.sources._source_schema import native_dtype
-from iobench.formats import Array, Batch, Schema, plain_bools
+from iobench.formats import Batch, Schema, native_dtype, plain_bools
 
 BATCH_BYTES = 8 << 20
 MAX_NAME = 100  # characters of a generated name
@@ -70,7 +69,7 @@ class FileSource(Source):
 
     @property
     def description(self) -> dict[str, Any]:
-        """Kind, path, size, time of change and selected arrays."""
+        """Kind, path, size, time of change, selected arrays and fields that have other names."""
         stat = self.path.stat()
         return {
             "kind": self.kind,
@@ -78,6 +77,7 @@ class FileSource(Source):
             "bytes": stat.st_size,
             "mtime_ns": stat.st_mtime_ns,
             **({"arrays": list(self.chosen)} if self.chosen else {}),
+            **({"renamed": self.schema.renamed} if self.schema.renamed else {}),
         }
 
     @contextlib.contextmanager
@@ -87,6 +87,31 @@ class FileSource(Source):
             check_unchanged(self.path, file, self._state)
             yield file
             check_unchanged(self.path, file, self._state)
+
+
+class FirstSamples(Source):
+    """The first `count` samples of another source, or all if it has fewer."""
+
+    def __init__(self, whole: Source, count: int) -> None:
+        self._whole = whole
+        self.schema = Schema(min(count, whole.schema.samples), whole.schema.fields)
+        self.name = f"{whole.name}-first-{self.schema.samples}"
+        self.decodes = whole.decodes
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Description of the other source, with the number of samples as `first`."""
+        return {**self._whole.description, "first": self.schema.samples}
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the other source's batches up to that number of samples."""
+        left = self.schema.samples
+        for batch in self._whole.batches():
+            count = len(next(iter(batch.values())))
+            yield batch if count <= left else {name: array[:left] for name, array in batch.items()}
+            left -= min(count, left)
+            if not left:
+                return
 
 
 def default_name(text: str) -> str:
@@ -112,7 +137,8 @@ def checked(source: Source) -> Iterator[Batch]:
                 hint=CLOSE_WRITERS,
             )
         samples += count
-        yield plain_bools({name: _native(array) for name, array in batch.items()})
+        native = {name: np.ascontiguousarray(a, native_dtype(a.dtype)) for name, a in batch.items()}
+        yield plain_bools(native)
     if samples != schema.samples:
         raise SourceError(
             f"source {source.name} yielded another number of samples than its schema has",
@@ -123,13 +149,9 @@ def checked(source: Source) -> Iterator[Batch]:
         )
 
 
-def _native(array: Array) -> Array:
-    return np.ascontiguousarray(array, native_dtype(array.dtype)).reshape(array.shape)
-
-
-def prefetched(batches: Iterator[Batch], depth: int = 2) -> Generator[Batch, None, None]:
-    """Yield batches that a thread produces up to `depth` ahead; raises the thread's errors."""
-    ready: queue.Queue[Batch | BaseException | None] = queue.Queue(depth)
+def prefetched(batches: Iterator[Batch]) -> Generator[Batch, None, None]:
+    """Yield batches that a thread produces up to two ahead; raises the thread's errors."""
+    ready: queue.Queue[Batch | BaseException | None] = queue.Queue(2)
     stop = threading.Event()
 
     def produce() -> None:

@@ -10,17 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench import formats
-from iobench.base.errors import CorruptArtifact, MissingDependency
+from iobench.base.errors import CorruptArtifact, needing
 from iobench.base.text import reason, shortened
-from iobench.formats import Array, Convert, Field, Reader, Schema, identity
+from iobench.formats import Array, Field, Reader, Schema
 
-try:
+with needing("a .csv source", "parquet"):
     import pyarrow
     from pyarrow import csv
-except ImportError as error:
-    raise MissingDependency(
-        "a .csv source needs pyarrow, which is not installed", hint="pip install 'iobench[parquet]'"
-    ) from error
 
 
 class CsvAdapter:
@@ -69,10 +65,6 @@ class CsvReader(Reader):
         self._path, self._pieces = path, _pieces(path)
         self._left: dict[str, Array] = schema.empty(0)
 
-    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """Raise NotImplementedError: lines have no random access."""
-        raise NotImplementedError
-
     def close(self) -> None:
         """Close the file."""
         self._pieces.close()  # type: ignore[attr-defined]
@@ -94,9 +86,10 @@ class CsvReader(Reader):
 
     def _next(self) -> dict[str, Array]:
         for piece in self._pieces:
-            named = {formats.field_name(name): piece.column(name) for name in piece.schema.names}
+            names = formats.field_names(piece.schema.names)
             return {
-                field.name: named[field.name].to_numpy(zero_copy_only=False) for field in self.schema.fields
+                field.name: piece.column(names[field.name]).to_numpy(zero_copy_only=False)
+                for field in self.schema.fields
             }
         raise CorruptArtifact("truncated while it was read", kind="truncated", path=self._path)
 
@@ -123,13 +116,7 @@ def _check_column(path: Path, name: str, column: Any, before: int) -> None:
     if not (pyarrow.types.is_integer(column.type) or pyarrow.types.is_floating(column.type)) and not (
         pyarrow.types.is_boolean(column.type)
     ):
-        raise CorruptArtifact(
-            f"column {shortened(name)}: unsupported dtype",
-            kind="unsupported-dtype",
-            path=path,
-            found=column.type,
-            hint=formats.DTYPE_HINT,
-        )
+        raise formats.unsupported_dtype(path, f"column {shortened(name)}", column.type)
 
 
 def _is_number(text: str) -> bool:

@@ -12,13 +12,12 @@ from typing import IO, BinaryIO
 
 import numpy as np
 
-from iobench.base.errors import SourceError
+from iobench.base.errors import IobenchError, SourceError
 from iobench.base.text import reason, shortened
-from iobench.dataset.sources._npy_header import NpyHeader, read_header
 from iobench.dataset.sources._regular_files import fill
 from iobench.dataset.sources._source import BATCH_BYTES, FileSource
-from iobench.dataset.sources._source_schema import DTYPE_HINT, arrays_schema, select_arrays, selection_hint
-from iobench.formats import Array, Batch, raw_bytes
+from iobench.formats import DTYPE_HINT, Array, Batch, arrays_schema, raw_bytes, select_arrays, selection_hint
+from iobench.formats.npy_header import NpyHeader, read_header
 
 # Errors of damaged archives; ValueError is for damaged headers and for locked or overlapping members.
 DAMAGE = (
@@ -47,7 +46,7 @@ class NpyFile(FileSource):
                 self._header = read_header(file)
             except ValueError as error:
                 raise _unreadable(path, reason(error)) from error
-        self.schema = arrays_schema(path, {"x": (self._header.shape, self._header.dtype)})
+            self.schema = arrays_schema(path, {"x": (self._header.shape, self._header.dtype)})
         size = self._state.bytes - self._header.offset
         if size != self._header.data_bytes:
             raise _wrong_size(path, self._header, size)
@@ -93,11 +92,11 @@ class NpzFile(FileSource):
             try:
                 self._headers = _headers(path, zipfile.ZipFile(_Bounded(file)), chosen)
             except DAMAGE as error:
-                if isinstance(error, SourceError):
+                if isinstance(error, IobenchError):
                     raise
                 raise _unreadable(path, reason(error)) from error
-        shapes = {name: (header.shape, header.dtype) for name, header in self._headers.items()}
-        self.schema = arrays_schema(path, shapes, shapes)
+            shapes = {name: (header.shape, header.dtype) for name, header in self._headers.items()}
+            self.schema = arrays_schema(path, shapes, shapes)
 
     def batches(self) -> Iterator[Batch]:
         """Yield batches read from all members in parallel."""

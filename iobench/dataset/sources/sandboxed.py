@@ -51,6 +51,7 @@ class FormatSource(Source):
             "files": stamp.files,
             "bytes": stamp.bytes,
             "digest": stamp.digest,
+            **({"renamed": self.schema.renamed} if self.schema.renamed else {}),
         }
 
     def batches(self) -> Iterator[Batch]:
@@ -62,8 +63,3 @@ class FormatSource(Source):
     def _check(self) -> None:
         if FileTree.of(self.path).stamp != self._stamp:
             raise SourceError("changed while it was read", kind="changed", path=self.path, hint=CLOSE_WRITERS)
-
-
-def regular_files(path: Path) -> FileTree:
-    """List a file, or all files of a folder; raises SourceError for anything but regular files."""
-    return FileTree.of(path.resolve())

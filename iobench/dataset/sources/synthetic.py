@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from iobench.base.errors import SourceError
+from iobench.base.errors import CorruptArtifact, SourceError
 from iobench.dataset.sources._source import BATCH_BYTES, Source
-from iobench.dataset.sources._source_schema import check_sample
-from iobench.formats import DTYPES, Batch, Field, Schema
+from iobench.formats import DTYPES, Batch, Field, Schema, check_sample
 
 BLOCKS_IN_FLIGHT = 3
 MAX_SEED = 1 << 63
@@ -66,7 +65,10 @@ class Synthetic(Source):
             raise _out_of_range("seed", "0 to 2^63 - 1", self.seed)
         if self.size < elements:
             raise _out_of_range("size", f"at least one sample of {elements:,} elements", self.size)
-        check_sample(f"sample shape {shape}", self.sample_shape, elements * np.dtype(self.dtype).itemsize)
+        try:
+            check_sample(f"sample shape {shape}", self.sample_shape, elements * np.dtype(self.dtype).itemsize)
+        except CorruptArtifact as error:
+            raise error.converted(SourceError) from None
         samples = self.size // elements
         self.schema = Schema(samples, (Field("x", self.sample_shape, self.dtype),))
         self.name = f"{self.dtype}-{shape}-{samples}"

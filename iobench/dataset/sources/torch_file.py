@@ -18,7 +18,7 @@ import torch
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.base.text import reason, shortened
-from iobench.formats import DTYPES, Array, Convert, Field, Reader, Schema, identity
+from iobench.formats import DTYPES, Array, Field, Reader, Schema
 
 SINGLE = "x"  # field name of a tensor that is not in a dict
 MAX_LEVELS = 16
@@ -47,8 +47,9 @@ class TorchAdapter:
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> TorchReader:
         """Open a reader of the mapped tensors."""
-        tensors = {formats.field_name(name): tensor for name, tensor in _tensors(path).items()}
-        return TorchReader(schema, {field.name: tensors[field.name] for field in schema.fields})
+        tensors = _tensors(path)
+        names = formats.field_names(tensors)
+        return TorchReader(schema, {field.name: tensors[names[field.name]] for field in schema.fields})
 
 
 class TorchReader(Reader):
@@ -57,12 +58,6 @@ class TorchReader(Reader):
     def __init__(self, schema: Schema, tensors: dict[str, torch.Tensor]) -> None:
         super().__init__(schema)
         self._tensors = tensors
-
-    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """Return one sample in new arrays."""
-        return {
-            name: convert(formats.array_of(tensor[row].clone())) for name, tensor in self._tensors.items()
-        }
 
     def close(self) -> None:
         """Drop the tensors and with them the map."""
@@ -116,13 +111,7 @@ def _collect(path: Path, name: str, value: Any, tensors: dict[str, torch.Tensor]
 def _dtype(path: Path, name: str, tensor: torch.Tensor) -> np.dtype[Any]:
     dtype = str(tensor.dtype).removeprefix("torch.")
     if tensor.layout is not torch.strided or tensor.is_quantized or dtype not in DTYPES:
-        raise CorruptArtifact(
-            f"{shortened(name)}: unsupported dtype",
-            kind="unsupported-dtype",
-            path=path,
-            found=f"{dtype}, {tensor.layout}",
-            hint=formats.DTYPE_HINT,
-        )
+        raise formats.unsupported_dtype(path, shortened(name), f"{dtype}, {tensor.layout}")
     return np.dtype(dtype)
 
 

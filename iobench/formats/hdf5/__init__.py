@@ -22,7 +22,7 @@ from iobench.formats._arrays import (
     split_selection,
 )
 from iobench.formats._format import Format
-from iobench.formats._schema import Batch, Field, Schema, field_name
+from iobench.formats._schema import Batch, Field, Schema, field_names
 from iobench.formats.file_kind import regular
 from iobench.formats.hdf5 import datasets as _hdf5_datasets
 from iobench.formats.hdf5.reader import Hdf5Reader
@@ -142,15 +142,10 @@ class Hdf5(Format):
                 raise refusal.error(file, shortened(key), selection_hint(file, datasets))
         shapes = {key: (tuple(datasets[key]["shape"]), np.dtype(datasets[key]["dtype"])) for key in keys}
         schema = arrays_schema(file, shapes, datasets)
-        if path.is_dir() and any(key != field_name(key) for key in keys):  # `write` makes no groups
+        if path.is_dir() and {field.name for field in schema.fields} != set(keys):  # `write` keeps names
             raise CorruptArtifact(
                 f"its {FILE_NAME} has groups", kind="groups", path=path, hint=f"give {FILE_NAME} itself"
             )
-        for key in set(datasets) - set(keys):  # `open` knows only the fields' names
-            if field_name(key) in {field.name for field in schema.fields}:
-                raise CorruptArtifact(
-                    f"two arrays have the field name {field_name(key)!r}", kind="name-clash", path=file
-                )
         return schema
 
     def size_bound(self, schema: Schema) -> int:
@@ -200,7 +195,7 @@ def _described(file: Path) -> dict[str, dict[str, Any]]:
 def _external_datasets(file: Path, schema: Schema, random: bool) -> tuple[dict[str, str], int]:
     """Return each field's dataset in a file that another program wrote, and the chunk cache's size."""
     described = _described(file)
-    names = {field_name(key): key for key in described}
+    names = field_names(described)
     if missing := [field.name for field in schema.fields if field.name not in names]:
         raise corrupt(file, f"datasets for {', '.join(missing)}", shortened(", ".join(described)))
     chunks = [described[names[field.name]].get("chunk_bytes", 0) for field in schema.fields]

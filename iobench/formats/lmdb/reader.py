@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from iobench.base.errors import corrupt
 from iobench.formats._placement import Blocks, Index, Listed, Placement
-from iobench.formats._reader import Convert, Reader, TimingWrapper, identity
+from iobench.formats._reader import Convert, Reader, identity, unclosed
 from iobench.formats._schema import Array, Schema, raw_bytes
 from iobench.formats.lmdb import keys as _lmdb_keys
 from iobench.formats.lmdb import tree as _lmdb_tree
@@ -32,7 +32,6 @@ class LmdbReader(Reader):
         super().__init__(schema)
         self._path = data_file(path)
         self._codec = codec
-        self._timed: TimingWrapper = identity
         self._keys: _lmdb_keys.Keys | None = None  # of an environment that another program wrote
         self._in_order = True  # keys in row order, and other keys after them
         self._key: Callable[[int], bytes] = KEY.pack
@@ -49,12 +48,10 @@ class LmdbReader(Reader):
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """Return one sample in new arrays; IndexError out of range."""
-        if self._env is None:
-            raise ValueError("this reader is closed")
-        if not 0 <= row < self.schema.samples:
-            raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
+        env = unclosed(self._env)
+        self._check_row(row)
         try:
-            with self._env.begin() as txn:
+            with env.begin() as txn:
                 value = txn.get(self._key(row))
         except lmdb.Error as error:
             raise corrupt(self._path, "readable pages", error) from error
@@ -63,10 +60,6 @@ class LmdbReader(Reader):
         for name, dtype, shape, elements, offset in self._columns:
             sample[name] = convert(np.frombuffer(decoded, dtype, elements, offset).reshape(shape))
         return sample
-
-    def time_decoding(self, timed: TimingWrapper) -> None:
-        """Wrap the decoding of a batch's values in `timed`."""
-        self._timed = timed
 
     def placement(self) -> dict[str, Placement]:
         """Return the location of each field in the values, if they are raw."""
@@ -124,8 +117,7 @@ class LmdbReader(Reader):
 
     def _values(self) -> tuple[Index, Index]:
         """Return the byte offset and size of each value; CorruptArtifact if one cannot hold a sample."""
-        if self._env is None:
-            raise ValueError("this reader is closed")
+        unclosed(self._env)
         index = self.load_or_build("values" if self._keys is None else "values-by-row", self._build_values)
         return index["offset"], index["size"]
 
@@ -179,10 +171,8 @@ class LmdbReader(Reader):
 
     @contextmanager
     def _transaction(self) -> Iterator[Any]:
-        if self._env is None:
-            raise ValueError("this reader is closed")
         try:
-            with self._env.begin(buffers=True) as txn:
+            with unclosed(self._env).begin(buffers=True) as txn:
                 yield txn
         except lmdb.Error as error:
             raise corrupt(self._path, "readable pages", error) from error

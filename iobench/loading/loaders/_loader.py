@@ -12,6 +12,7 @@ from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed
 from iobench.base.options import Options, declared, option
 from iobench.dataset.manifest import Opener
 from iobench.formats import Format, Rows
+from iobench.host.system_errors import system_error
 from iobench.loading.order import ORDERS, Order
 from iobench.loading.portable_error import PortableError
 from iobench.loading.stages import UNTIMED, Stages
@@ -64,6 +65,8 @@ class Loader(Options, ABC):
     ----------
     library : str
         Name of its library on PyPI.
+    format_names : tuple of str
+        Names of the formats that it reads; all if empty.
     recommended_options : str
         Options that its documentation recommends for throughput; ``{cores}`` is the number of cores.
     orders : tuple of str
@@ -82,6 +85,7 @@ class Loader(Options, ABC):
 
     kind: ClassVar[str] = "loader"
     library: ClassVar[str]
+    format_names: ClassVar[tuple[str, ...]] = ()
     recommended_options: ClassVar[str] = ""
     orders: ClassVar[tuple[str, ...]] = ORDERS
     iterable_style: ClassVar[bool] = False
@@ -116,7 +120,7 @@ class Loader(Options, ABC):
 
     def reads(self, format: Format) -> bool:
         """Return whether it can read artifacts of a format."""
-        return True
+        return not self.format_names or format.name in self.format_names
 
     def on(self: Self, device: str) -> Self:
         """Return it with all options that depend on the device resolved.
@@ -253,6 +257,8 @@ class Epochs(ABC):
 
 def failure(loader: Loader, opener: Opener, error: Exception) -> LoaderFailed:
     """Return a LoaderFailed of one line for an error that a loader raised."""
+    if refused := system_error(error):
+        return refused.converted(LoaderFailed)
     name, message = type(error).__name__, _last_line(str(error.with_traceback(None)))
     kind = "worker-died" if message.startswith(WORKER_DIED) else "raised"
     if not isinstance(error, (RuntimeError, OSError)) and message:

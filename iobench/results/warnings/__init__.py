@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from iobench.results import cases
@@ -15,6 +15,7 @@ __all__ = ["MACHINE_KINDS", "RunWarning", "case_warnings", "warnings_of"]
 # kinds of warnings about the machine and its background load, not about the cases
 MACHINE_KINDS = (
     "cpu-steal",
+    "suspended",
     "background-disk",
     "background-cpu",
     "memory-pressure",
@@ -45,6 +46,15 @@ def case_warnings(
             cases=[str(labels[key]) for key in warning.cases],
             hints=tuple(more_rounds if hint == MORE_ROUNDS else hint for hint in warning.hints),
         )
-        for warning in results
+        for warning in (*results, *_unverified(groups))
         if warning is not None
     ]
+
+
+def _unverified(groups: cases.Groups) -> Iterator[RunWarning]:
+    """Yield a warning for each case whose content could not be verified."""
+    for key, rounds in groups.items():
+        if reasons := next((one.unverified for one in rounds if one.unverified), []):
+            message = f"content not verified: {'; '.join(map(str, reasons))}"
+            kinds = ", ".join(one.kind for one in reasons)
+            yield RunWarning("unverified-content", message, [key], values={"reasons": kinds})

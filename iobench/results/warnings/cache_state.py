@@ -9,7 +9,7 @@ from iobench.base.thresholds import BACKED_BYTES_PER_S, LOWER_CACHE_SPEEDUP, OPE
 from iobench.base.units import bytes_text, counted, rate_text
 from iobench.results import cases
 from iobench.results.record import Record
-from iobench.results.warnings._check import Cases, Check, RunWarning, warm_cases
+from iobench.results.run_warning import Cases, Check, RunWarning, warm_cases
 
 
 def _lower_cache(groups: Cases) -> RunWarning | None:

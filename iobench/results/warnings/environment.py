@@ -9,8 +9,9 @@ from iobench.base.thresholds import STEAL
 from iobench.base.units import rate_text, three_digits
 from iobench.results import background_signs, run_limits, stats
 from iobench.results.background_signs import BackgroundSign
+from iobench.results.cases import by_run
 from iobench.results.record import Record
-from iobench.results.warnings._check import MORE_ROUNDS, Cases, Check, RunWarning
+from iobench.results.run_warning import MORE_ROUNDS, Cases, Check, RunWarning
 
 MAX_FOREIGN_READS = 0.05  # bytes read by other processes from the same disk, per logical byte
 MAX_LIMIT_SPREAD = 0.3  # interquartile range of a limit's samples over their median
@@ -35,6 +36,23 @@ def _steal(groups: Cases) -> RunWarning | None:
         affected,
         ("run again at another time", MORE_ROUNDS),
         {"share": max(shares.values())},
+    )
+
+
+def _suspended(groups: Cases) -> RunWarning | None:
+    """Warn if a process did not run at all for seconds of a round."""
+    longest = {key: max(r.processor.suspended_s for r in rounds) for key, rounds in groups.items()}
+    affected = [key for key, seconds in longest.items() if seconds > 0]
+    if not affected:
+        return None
+    most = max(longest.values())
+    return RunWarning(
+        "suspended",
+        f"the process did not run for {most:.0f} s of a round: it or the machine was suspended, or a library "
+        "blocked it",
+        affected,
+        ("run again", MORE_ROUNDS),
+        {"longest_s": most},
     )
 
 
@@ -93,11 +111,11 @@ def _shared_limit(groups: Cases) -> RunWarning | None:
 
 def _unstable_limits(groups: Cases) -> RunWarning | None:
     """Warn if a limit of the machine itself varied by more than 30 % during a run."""
-    by_run: dict[str, list[Record]] = {}
-    for record in (record for rounds in groups.values() for record in rounds):
-        by_run.setdefault(record.run, []).append(record)
+    records = (record for rounds in groups.values() for record in rounds)
     limits = [
-        (name, rates) for run in by_run.values() for name, rates in run_limits.measured_rates(run).items()
+        (name, rates)
+        for run in by_run(records).values()
+        for name, rates in run_limits.measured_rates(run).items()
     ]
     spread, name, rates = max(
         ((_quartile_spread(rates), name, rates) for name, rates in limits), default=(0.0, "", [])
@@ -188,6 +206,7 @@ def _foreign_reads(record: Record) -> float:
 
 CHECKS: tuple[Check, ...] = (
     _steal,
+    _suspended,
     _background_disk,
     _sign(background_signs.CPU),
     _sign(background_signs.MEMORY),

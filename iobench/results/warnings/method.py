@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from iobench.results.warnings._check import MORE_ROUNDS, Cases, Check, RunWarning
+from iobench.results.run_warning import MORE_ROUNDS, Cases, Check, RunWarning
 
 MIN_SHUFFLE_QUALITY = 0.5
 MAX_PROFILING_SHARE = 0.01  # of an epoch

@@ -10,7 +10,7 @@ from iobench.base import thresholds
 from iobench.base.units import counted, seconds_text
 from iobench.results import cases, stats
 from iobench.results.record import Record
-from iobench.results.warnings._check import MORE_ROUNDS, Cases, Check, RunWarning, warm_cases
+from iobench.results.run_warning import MORE_ROUNDS, Cases, Check, RunWarning, warm_cases
 
 MAX_SPREAD = 0.10  # robust standard deviation over median
 MIN_DRIFT = 0.10  # from the first round to the last

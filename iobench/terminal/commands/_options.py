@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from typer.core import TyperCommand, TyperOption
 
 from iobench.base.errors import InvalidSettings
 
 if TYPE_CHECKING:
     from iobench.formats import Field
+    from iobench.results.record import Record
+
+T = TypeVar("T")
 
 DataDir = Annotated[Path, typer.Option(help="Folder of datasets and results.")]
 Name = Annotated[str | None, typer.Option(help="Dataset name. [default: the newest]", show_default=False)]
@@ -25,24 +30,13 @@ def words_of(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part.strip() for part in text.split(",")))
 
 
-def listed_numbers(option: str, text: str) -> tuple[int, ...]:
-    """Parse a comma-separated list of integers; InvalidSettings names the option."""
+def listed_numbers(option: str, text: str, kind: Callable[[str], T]) -> tuple[T, ...]:
+    """Parse a comma-separated list of int or float; InvalidSettings names the option."""
     try:
-        return tuple(int(part) for part in words_of(text))
+        return tuple(kind(part) for part in words_of(text))
     except ValueError:
-        raise InvalidSettings(
-            option, kind="not-a-number", expected="an integer, or a list like 1,2,4", found=repr(text)
-        ) from None
-
-
-def listed_floats(option: str, text: str) -> tuple[float, ...]:
-    """Parse a comma-separated list of numbers; InvalidSettings names the option."""
-    try:
-        return tuple(float(part) for part in words_of(text))
-    except ValueError:
-        raise InvalidSettings(
-            option, kind="not-a-number", expected="a number, or a list like 0.5,1", found=repr(text)
-        ) from None
+        expected = "an integer, or a list like 1,2,4" if kind is int else "a number, or a list like 0.5,1"
+        raise InvalidSettings(option, kind="not-a-number", expected=expected, found=repr(text)) from None
 
 
 def check_above_zero(**options: float | None) -> None:
@@ -53,11 +47,6 @@ def check_above_zero(**options: float | None) -> None:
             raise InvalidSettings(
                 option, kind="out-of-range", expected="a number above 0", found=f"{value:g}"
             )
-
-
-def listed_bytes(option: str, text: str) -> tuple[int, ...]:
-    """Parse a comma-separated list of sizes in bytes; InvalidSettings names the option."""
-    return tuple(parse_bytes(option, part) for part in words_of(text))
 
 
 def field_of(text: str) -> Field:
@@ -79,41 +68,41 @@ def field_of(text: str) -> Field:
         ) from None
 
 
-def parse_bytes(option: str, text: str, item_bytes: int = 1) -> int:
-    """Parse a size into bytes, or into elements of `item_bytes`; InvalidSettings names the option."""
-    from iobench.base import units
-
+def parsed(option: str, parse: Callable[..., T], *given: Any) -> T:
+    """Parse what was typed with a parser of `units`; InvalidSettings names the option."""
     try:
-        return units.parse_elements(text, item_bytes)
+        return parse(*given)
     except InvalidSettings as error:
         raise error.changed(problem=f"{option} {error.problem}") from None
 
 
-def parse_shape(option: str, text: str | None) -> tuple[int, ...] | None:
-    """Parse a shape, None as None; InvalidSettings names the option."""
-    from iobench.base import units
+def records_of(paths: Iterable[Path]) -> list[Record]:
+    """Read the records of these files; report each unreadable line on stderr."""
+    from iobench.results import record
+    from iobench.terminal import display
 
-    try:
-        return units.parse_shape(text) if text is not None else None
-    except InvalidSettings as error:
-        raise error.changed(problem=f"{option} {error.problem}") from None
-
-
-def parse_rate(option: str, text: str) -> float:
-    """Parse a bandwidth into bytes per second; InvalidSettings names the option."""
-    from iobench.base import units
-
-    try:
-        return units.parse_rate(text)
-    except InvalidSettings as error:
-        raise error.changed(problem=f"{option} {error.problem}") from None
+    records = []
+    for path in paths:
+        readable, skipped = record.read(path)
+        records += readable
+        for sentence in skipped:
+            display.note(f"skipped: {sentence}")
+    return records
 
 
-def parse_percent(option: str, text: str) -> float:
-    """Parse a percentage such as 5% into a fraction; InvalidSettings names the option."""
-    from iobench.base import units
+class Command(TyperCommand):
+    """A command that notes, for an option given more than once, that only the last value counts."""
 
-    try:
-        return units.parse_percent(text)
-    except InvalidSettings as error:
-        raise error.changed(problem=f"{option} {error.problem}") from None
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse as typer does, after a note for each repeated option."""
+        *_, given = self.make_parser(ctx).parse_args(args=list(args))
+        for option in dict.fromkeys(one for one in given if isinstance(one, TyperOption)):
+            times = given.count(option)
+            if times > 1 and not (option.multiple or option.is_flag or ctx.resilient_parsing):
+                from iobench.terminal import display
+
+                display.note(
+                    f"{option.opts[0]} was given {times} times; only the last one counts. An option that "
+                    "takes a list takes it with commas"
+                )
+        return super().parse_args(ctx, args)

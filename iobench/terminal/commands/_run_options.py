@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from iobench.base.units import bytes_word
+from iobench.base.units import bytes_word, parse_elements
 from iobench.bench.options import RunOptions
 from iobench.bench.run_option import RunOption, declared
 from iobench.terminal.commands import _loader_options
-from iobench.terminal.commands._options import listed_bytes, listed_floats, listed_numbers, words_of
+from iobench.terminal.commands._options import listed_numbers, parsed, words_of
 
 OPTIONS = {spec.parameter: spec for spec in declared(RunOptions)}
 
@@ -85,5 +85,6 @@ def _value(spec: RunOption, typed: Any) -> Any:
         return tuple(typed or spec.default)
     if spec.type is str:
         return words_of(typed)
-    listed = listed_bytes if spec.in_bytes else {int: listed_numbers, float: listed_floats}[spec.type]
-    return listed(spec.flag, typed)
+    if spec.in_bytes:
+        return tuple(parsed(spec.flag, parse_elements, part) for part in words_of(typed))
+    return listed_numbers(spec.flag, typed, spec.type)

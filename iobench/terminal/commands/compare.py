@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from iobench.base.errors import InvalidSettings
+from iobench.base.units import parse_percent
 from iobench.results.stats import ENOUGH_ROUNDS
-from iobench.terminal.commands._options import AsJson, DataDir, MinDifference, parse_percent, words_of
-from iobench.terminal.commands._records import records_of
+from iobench.terminal.commands._options import AsJson, DataDir, MinDifference, parsed, records_of, words_of
 
 if TYPE_CHECKING:
     from iobench.results.compare import CompareResult
@@ -54,7 +54,7 @@ def compare(
     base_records, newer = _records(data_dir, base), {name: _records(data_dir, name) for name in new}
     names = {_stems(name): records for name, records in newer.items()}
     named = names if len(names) == len(newer) else newer
-    smallest = parse_percent("--min-difference", min_difference)
+    smallest = parsed("--min-difference", parse_percent, min_difference)
     result = comparing.compare(
         base_records, named, base_name=_stems(base), min_difference=smallest, force=force
     )
@@ -100,7 +100,7 @@ def _allowed(fail_on: str | None) -> float | None:
     word, _, size = fail_on.partition(":")
     if word != "slower":
         raise InvalidSettings("--fail-on", kind="invalid-value", expected="slower:5%", found=repr(fail_on))
-    return parse_percent("--fail-on", size)
+    return parsed("--fail-on", parse_percent, size)
 
 
 def _judge(judged: CompareResult, gate: str) -> None:

@@ -12,9 +12,7 @@ from iobench.base.errors import InvalidSettings
 from iobench.base.text import printable
 from iobench.base.units import counted
 from iobench.results.trend import MIN_RUNS, MIN_STEP_RUNS
-from iobench.terminal.commands._command import Command
-from iobench.terminal.commands._options import AsJson, DataDir
-from iobench.terminal.commands._records import records_of
+from iobench.terminal.commands._options import AsJson, Command, DataDir, records_of
 
 app = typer.Typer(
     add_completion=False,
@@ -125,7 +123,6 @@ def export(
     data_dir: Here = None,
 ) -> None:
     """Write past runs as one table, one row per round."""
-    from iobench.base.errors import RecordError
     from iobench.results import history
     from iobench.terminal import display
 
@@ -133,7 +130,7 @@ def export(
     paths = [history.find(folder, name) for name in names or []]
     paths = paths or [past.path for past in history.past(folder) if not past.problem]
     if not paths:
-        raise RecordError("no runs", kind="no-runs", path=folder / "results", hint="start one: iobench run")
+        raise history.no_runs(folder)
     records = records_of(paths)
     history.export(records, out)
     display.note(f"{counted(len(records), 'round')} in {out}")

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from iobench.terminal.commands._options import AsJson, DataDir, parse_bytes, parse_rate
-from iobench.terminal.commands._records import records_of
+from iobench.base.units import parse_elements, parse_rate
+from iobench.terminal.commands._options import AsJson, DataDir, parsed, records_of
 
 
 def plan(
@@ -40,16 +40,17 @@ def plan(
 ) -> None:
     """Estimate the bandwidth of many ranks from a run."""
     from iobench.results import history
-    from iobench.results.capacity import Cluster, plan_capacity
+    from iobench.results.capacity import plan_capacity
+    from iobench.results.cluster import Cluster
     from iobench.terminal import display, planned
 
     cluster = Cluster(
         ranks=ranks,
         nodes=nodes,
-        network_bytes_per_s=parse_rate("--network", network) if network else None,
-        storage_bytes_per_s=parse_rate("--storage", storage) if storage else None,
-        shard_bytes=parse_bytes("--shard-size", shard_size) if shard_size else None,
-        data_bytes=parse_bytes("--full-size", full_size) if full_size else None,
+        network_bytes_per_s=parsed("--network", parse_rate, network) if network else None,
+        storage_bytes_per_s=parsed("--storage", parse_rate, storage) if storage else None,
+        shard_bytes=parsed("--shard-size", parse_elements, shard_size) if shard_size else None,
+        data_bytes=parsed("--full-size", parse_elements, full_size) if full_size else None,
         step_s=step_ms / 1000,
     )
     path = history.find(data_dir, run) if run else history.newest(data_dir)

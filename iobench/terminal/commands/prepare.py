@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from iobench.base.errors import InvalidSettings, IobenchError, SourceError
-from iobench.terminal.commands._options import DataDir, parse_bytes, parse_shape
+from iobench.base.units import parse_elements, parse_shape
+from iobench.terminal.commands._options import DataDir, parsed
 
 if TYPE_CHECKING:
     from iobench.dataset.sources import Source
@@ -113,7 +114,7 @@ def _source(source: Path | None, sample_shape: str | None, generated: Mapping[st
 
     given = {key: value for key, value in generated.items() if value is not None}
     try:
-        shape = parse_shape("--sample-shape", sample_shape)
+        shape = parsed("--sample-shape", parse_shape, sample_shape) if sample_shape is not None else None
         if source is not None:
             if given:
                 flags = ", ".join(f"--{key}" for key in given)
@@ -127,7 +128,7 @@ def _source(source: Path | None, sample_shape: str | None, generated: Mapping[st
         if dtype not in DTYPES:
             known = f"one of {', '.join(DTYPES)}"
             raise InvalidSettings("--dtype", kind="unknown-dtype", expected=known, found=repr(dtype))
-        elements = parse_bytes("--size", str(given.pop("size", "1e7")), np.dtype(dtype).itemsize)
+        elements = parsed("--size", parse_elements, str(given.pop("size", "1e7")), np.dtype(dtype).itemsize)
         return Synthetic(elements, shape or (128,), **given)
     except SourceError as error:
         if source is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from iobench.base.errors import InvalidSettings
+from iobench.base.units import parse_elements, parse_shape
 from iobench.bench.options import MODELS
 from iobench.loading.order import ORDERS
 from iobench.recommendation.requirements import EPOCHS, MAX_TIME_S
@@ -17,8 +18,7 @@ from iobench.terminal.commands._options import (
     Device,
     Name,
     listed_numbers,
-    parse_bytes,
-    parse_shape,
+    parsed,
 )
 
 if TYPE_CHECKING:
@@ -111,13 +111,13 @@ def recommend(
     requirements = Requirements(
         device=device,
         order=order,
-        batch_size=listed_numbers("--batch-size", batch_size),
-        full_bytes=parse_bytes("--full-size", full_size) if full_size else None,
+        batch_size=listed_numbers("--batch-size", batch_size, int),
+        full_bytes=parsed("--full-size", parse_elements, full_size) if full_size else None,
         step_ms=step_ms,
         model=model,
         step=step,
         epochs=epochs,
-        max_disk_bytes=parse_bytes("--max-disk", max_disk) if max_disk else None,
+        max_disk_bytes=parsed("--max-disk", parse_elements, max_disk) if max_disk else None,
         min_shuffle=min_shuffle,
         formats=tuple(format or ["all"]),
         loaders=tuple(loader or ["all"]),
@@ -159,7 +159,7 @@ def _data(
         return find_dataset(data_dir, name), []
     from iobench.dataset.sources import open_source
 
-    shape = parse_shape("--sample-shape", sample_shape)
+    shape = parsed("--sample-shape", parse_shape, sample_shape) if sample_shape is not None else None
     shaped = ["--sample-shape", sample_shape] if sample_shape is not None else []
     return open_source(source, shape), ["--source", str(source), *shaped]
 

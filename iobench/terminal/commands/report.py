@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from iobench.terminal.commands._options import DataDir
-from iobench.terminal.commands._records import records_of
+from iobench.terminal.commands._options import DataDir, records_of
 
 
 def report(

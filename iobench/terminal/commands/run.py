@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from iobench.base.errors import INTERRUPTED, InvalidSettings
+from iobench.base.units import parse_percent
 from iobench.host import interrupts
-from iobench.terminal.commands._options import AsJson, DataDir, MinDifference, Name, parse_percent
+from iobench.terminal.commands._options import AsJson, DataDir, MinDifference, Name, parsed
 from iobench.terminal.commands._run_options import parse, with_run_options
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def run(
     from iobench.results import history
     from iobench.terminal import display, live, scaling, tables
 
-    smallest = parse_percent("--min-difference", min_difference)
+    smallest = parsed("--min-difference", parse_percent, min_difference)
     over = _over(context, ranks, ray, ranks_per_host)
     rounds_before: list[Record] = []
     if resume is not None:

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from iobench.base.units import parse_elements
 from iobench.bench.options import MODELS
-from iobench.terminal.commands._options import AsJson, DataDir, Device, parse_bytes
+from iobench.terminal.commands._options import AsJson, DataDir, Device, parsed
 
 
 def tune(
@@ -56,7 +57,7 @@ def tune(
         step_ms=step_ms,
         model=model,
         headroom=headroom,
-        max_memory_bytes=parse_bytes("--max-memory", max_memory) if max_memory else None,
+        max_memory_bytes=parsed("--max-memory", parse_elements, max_memory) if max_memory else None,
         max_workers=max_workers,
         max_time_s=max_time,
         timeout_s=timeout,

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from iobench.base.errors import corrupt
 from iobench.base.options import option
-from iobench.formats import Array, Batch, Convert, Format, Reader, Schema, Strided, identity, raw_bytes
+from iobench.formats import Array, Batch, Format, Reader, Schema, Strided, raw_bytes
 
 
 @dataclass(frozen=True)
@@ -72,10 +72,6 @@ class RawBinReader(Reader):
     def placement(self) -> dict[str, Strided]:
         """Return each field's location in its own file."""
         return self._places
-
-    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """Return one sample in new arrays."""
-        return {name: convert(array[0, ...]) for name, array in self.batch(slice(row, row + 1)).items()}
 
     def close(self) -> None:
         """Close the files."""

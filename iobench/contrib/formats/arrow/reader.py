@@ -14,8 +14,19 @@ from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
 from iobench.contrib.formats.shared.arrow_columns import DAMAGE, arrays, leaf_of, sample_shape, values
 from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
-from iobench.contrib.formats.shared.external import fields_by_name, not_fixed, schema_of_arrays
-from iobench.formats import Array, Batch, Chunked, Field, Placement, Rows, Schema
+from iobench.contrib.formats.shared.external import not_fixed
+from iobench.formats import (
+    Array,
+    Batch,
+    Chunked,
+    Field,
+    Placement,
+    Rows,
+    Schema,
+    arrays_schema,
+    fields_by_name,
+    unclosed,
+)
 from iobench.formats.file_kind import regular
 
 MAGIC = b"ARROW1"
@@ -88,7 +99,7 @@ def infer_schema_of(files: Sequence[Path], fields: Sequence[Field]) -> Schema:
     if not samples:
         raise CorruptArtifact("it holds no rows", kind="empty", path=files[0])
     arrays_by_name = {name: ((samples, *shape), dtype) for name, (shape, dtype) in shapes.items()}
-    return schema_of_arrays(files[0], arrays_by_name, fields)
+    return arrays_schema(files[0], arrays_by_name, fields=fields)
 
 
 def check_lists(files: Sequence[Path], schema: Schema) -> None:
@@ -176,8 +187,7 @@ class ArrowReader(ChunkedReader):
         self._chunks, self._table = None, None
 
     def _check_open(self) -> None:
-        if self._chunks is None:
-            raise ValueError("this reader is closed")
+        unclosed(self._chunks)
 
     def _copy(self, name: str, chunk: int, rows: slice | Index, target: Array, slots: slice | Index) -> None:
         assert self._chunks is not None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.base.options import option
-from iobench.contrib.formats.shared.rebatch import Slab
+from iobench.contrib.formats.shared.rebatch import fill_arrays
 from iobench.formats import Batch, Field, Format, Schema
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Blosc2(Format):
 
         path.mkdir()
         codec = {"lz4": blosc2.Codec.LZ4, "zstd": blosc2.Codec.ZSTD}[self.codec]
-        arrays, slabs, starts = {}, {}, dict.fromkeys((f.name for f in schema.fields), 0)
+        arrays, rows = dict[str, Any](), dict[str, int]()
         for field in schema.fields:
             chunk, block = self._rows(field, schema.samples)
             arrays[field.name] = blosc2.empty(
@@ -50,19 +50,8 @@ class Blosc2(Format):
                 mode="w",
                 cparams=blosc2.CParams(codec=codec, clevel=1 if self.codec == "zstd" else 5),
             )
-            slabs[field.name] = Slab(chunk)
-
-        def put(name: str, pieces: Iterable[object]) -> None:
-            for piece in pieces:
-                stop = starts[name] + len(piece)  # type: ignore[arg-type]
-                arrays[name][starts[name] : stop] = piece
-                starts[name] = stop
-
-        for batch in batches:
-            for name, slab in slabs.items():
-                put(name, slab.add(batch[name]))
-        for name, slab in slabs.items():
-            put(name, slab.rest())
+            rows[field.name] = chunk
+        fill_arrays(arrays, rows, batches)
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> Blosc2Reader:
         """Check each array's shape and dtype, and return a reader."""

@@ -14,8 +14,19 @@ import numpy.typing as npt
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
-from iobench.contrib.formats.shared.external import check_stored, schema_of_arrays
-from iobench.formats import Array, Batch, Blocks, Convert, Field, Reader, Rows, Schema, identity, native
+from iobench.contrib.formats.shared.external import check_stored
+from iobench.formats import (
+    Array,
+    Batch,
+    Blocks,
+    Field,
+    Reader,
+    Rows,
+    Schema,
+    arrays_schema,
+    native,
+    unclosed,
+)
 from iobench.formats.file_kind import regular
 
 # what blosc2 raises for damaged files
@@ -71,7 +82,7 @@ def infer_schema_of(path: Path, fields: Sequence[Field]) -> Schema:
     """Return the schema of an array that another program wrote."""
     array = opened(path)
     arrays = {path.stem: (tuple(array.shape), np.dtype(array.dtype).name)}
-    return check_stored(path, schema_of_arrays(path, arrays, fields), path.stat().st_size)
+    return check_stored(path, arrays_schema(path, arrays, fields=fields), path.stat().st_size)
 
 
 class Blosc2Reader(Reader):
@@ -91,12 +102,6 @@ class Blosc2Reader(Reader):
             if actual != expected:
                 raise corrupt(files[field.name], expected, actual)
             self._arrays[field.name] = array
-
-    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """Return one sample in new arrays; IndexError out of range."""
-        if not 0 <= row < len(self):
-            raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
-        return {name: convert(array[0, ...]) for name, array in self.batch(slice(row, row + 1)).items()}
 
     def native(self, rows: Rows) -> Batch:
         """Return the rows as the library's indexing returns them."""
@@ -150,9 +155,7 @@ class Blosc2Reader(Reader):
         self._arrays = None
 
     def _opened(self) -> dict[str, blosc2.NDArray]:
-        if self._arrays is None:
-            raise ValueError("this reader is closed")
-        return self._arrays
+        return unclosed(self._arrays)
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
         for name, target in out.items():

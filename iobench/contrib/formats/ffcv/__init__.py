@@ -35,7 +35,7 @@ from iobench.formats import Array, Batch, Field, Format, Index, Schema, raw_byte
 DATA_FILE = "data.beton"
 PAGE_BYTES = 8 << 20  # FFCV's own default
 MOST_PAGE_BYTES = 1 << 31
-MOST_NAME = 15  # FFCV truncates longer names
+MOST_NAME = 15  # FFCV truncates longer names, and decodes them as ASCII
 MOST_AXES = 31
 
 
@@ -51,12 +51,12 @@ class Ffcv(Format):
         """Raise UnsupportedSchema also for long names, many axes and samples larger than a page."""
         super().check_schema(schema)
         for field in schema.fields:
-            if len(field.name) > MOST_NAME:
+            if len(field.name) > MOST_NAME or not field.name.isascii():
                 raise UnsupportedSchema(
                     f"format {self.name} cannot hold field {field.name}",
-                    kind="name-too-long",
-                    expected=f"a name of at most {MOST_NAME} characters",
-                    found=len(field.name),
+                    kind="unsupported-name",
+                    expected=f"a name of at most {MOST_NAME} ASCII characters",
+                    found=f"{len(field.name)} characters",
                 )
             if len(field.shape) > MOST_AXES:
                 raise UnsupportedSchema(

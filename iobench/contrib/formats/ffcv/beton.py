@@ -11,9 +11,8 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
-from iobench.contrib.formats.shared.external import fields_by_name
 from iobench.contrib.formats.shared.placed_reader import Maps
-from iobench.formats import DTYPES, Array, Field, Index, Listed, Placement, Schema, Strided
+from iobench.formats import DTYPES, Array, Field, Index, Listed, Placement, Schema, Strided, fields_by_name
 
 HEADER = struct.Struct("<HHIQQ")  # version, fields, bytes of a page, samples, offset of the table
 VERSION = 2

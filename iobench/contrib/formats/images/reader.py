@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from iobench.base.errors import corrupt
 from iobench.base.text import reason
-from iobench.formats import Array, Blocks, Convert, Placement, Reader, Schema, TimingWrapper, identity
+from iobench.formats import (
+    Array,
+    Blocks,
+    Placement,
+    Reader,
+    Schema,
+    unclosed,
+)
 from iobench.formats.file_kind import regular
 from iobench.formats.pixels import channels_last, decoded
 
@@ -28,7 +34,6 @@ class ImageReader(Reader):
     ) -> None:
         super().__init__(schema)
         self._others = others
-        self._timed: TimingWrapper = identity
         known = others.schema if isinstance(others, Reader) else None
         for field in schema.fields:
             held = len(files.get(field.name, ())) if field.shape else self._length(field.name, known)
@@ -43,16 +48,6 @@ class ImageReader(Reader):
             return known.samples if name in {field.name for field in known.fields} else 0
         assert not isinstance(self._others, Reader)
         return len(self._others.get(name, ()))
-
-    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """Return one sample in new arrays; IndexError out of range."""
-        if not 0 <= row < len(self):
-            raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
-        return {name: convert(array[0, ...]) for name, array in self.batch(slice(row, row + 1)).items()}
-
-    def time_decoding(self, timed: TimingWrapper) -> None:
-        """Wrap the reading and decoding of a batch's images in `timed`."""
-        self._timed = timed
 
     def placement(self) -> Mapping[str, Placement]:
         """Return the locations of the fields that are not images."""
@@ -79,12 +74,7 @@ class ImageReader(Reader):
             self._others.close()
 
     def _opened(self) -> dict[str, list[Path]]:
-        if self._files is None:
-            raise ValueError("this reader is closed")
-        return self._files
-
-    def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
-        self._read_rows(np.arange(start, stop), out)
+        return unclosed(self._files)
 
     def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
         files = self._opened()

@@ -15,8 +15,20 @@ from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
 from iobench.contrib.formats.lance.library import is_panic, lance, without_panics
 from iobench.contrib.formats.shared.arrow_columns import DAMAGE, arrays, check_type, sample_shape
-from iobench.contrib.formats.shared.external import fields_by_name, not_fixed, schema_of_arrays
-from iobench.formats import Array, Batch, Convert, Field, Reader, Rows, Schema, identity
+from iobench.contrib.formats.shared.external import not_fixed
+from iobench.formats import (
+    Array,
+    Batch,
+    Convert,
+    Field,
+    Reader,
+    Rows,
+    Schema,
+    arrays_schema,
+    fields_by_name,
+    identity,
+    unclosed,
+)
 from iobench.formats.file_kind import regular
 
 PIECE_ROWS = 1024  # per record batch while a schema is inferred
@@ -63,7 +75,7 @@ def infer_schema_of(path: Path, fields: Sequence[Field]) -> Schema:
         samples = dataset.count_rows()
     if not samples:
         raise CorruptArtifact("it holds no rows", kind="empty", path=path)
-    return schema_of_arrays(path, {n: ((samples, *s), d) for n, (s, d) in shapes.items()}, fields)
+    return arrays_schema(path, {n: ((samples, *s), d) for n, (s, d) in shapes.items()}, fields=fields)
 
 
 class LanceReader(Reader):
@@ -85,16 +97,14 @@ class LanceReader(Reader):
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """Return one sample; IndexError out of range."""
-        if not 0 <= row < len(self):
-            raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
+        self._check_row(row)
         taken = self._taken(np.array([row]), [field.name for field in self.schema.fields])
         return {name: convert(array[0, ...]) for name, array in taken.items()}
 
     def native(self, rows: Rows) -> Batch:
         """Return the rows as the library's `take` returns them."""
         checked, count = self._checked(rows)
-        if self._dataset is None:
-            raise ValueError("this reader is closed")
+        unclosed(self._dataset)
         if not count:
             return self.schema.empty(0)
         index = np.arange(checked.start, checked.stop) if isinstance(checked, slice) else checked
@@ -104,21 +114,17 @@ class LanceReader(Reader):
         """Release the dataset."""
         self._dataset = None
 
-    def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
-        self._read_rows(np.arange(start, stop), out)
-
     def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
         for name, array in self._taken(rows, list(out)).items():
             out[name][...] = array
 
     def _taken(self, rows: npt.NDArray[np.int64], names: list[str]) -> Batch:
-        if self._dataset is None:
-            raise ValueError("this reader is closed")
+        dataset = unclosed(self._dataset)
         if not names:
             return {}
         fields = Schema(len(self), tuple(self.schema.field(name) for name in names))
         with _damage_as_error(self._path, "readable rows"):
-            table: pa.Table = self._dataset.take(rows, columns=[self._names[name] for name in names])
+            table: pa.Table = dataset.take(rows, columns=[self._names[name] for name in names])
             batch = arrays(self._path, fields, table, self._names)
         if any(len(array) != len(rows) for array in batch.values()):
             raise corrupt(self._path, f"{len(rows)} rows", table.num_rows)

@@ -18,7 +18,6 @@ from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.options import option
 from iobench.contrib.formats.litdata import leaves as _litdata_leaves
 from iobench.contrib.formats.litdata.leaves import NUMPY, header_of, leaf_names
-from iobench.contrib.formats.shared.external import fields_by_name
 from iobench.contrib.formats.shared.offset_shards import (
     MOST_SAMPLE_BYTES,
     SampleColumns,
@@ -33,7 +32,7 @@ from iobench.contrib.formats.shared.offset_shards import (
 )
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
 from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter
-from iobench.formats import Batch, Field, Format, Schema
+from iobench.formats import Batch, Field, Format, Schema, fields_by_name
 
 INDEX = "index.json"
 LOADER = "PyTreeLoader"

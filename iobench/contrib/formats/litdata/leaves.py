@@ -10,7 +10,7 @@ from typing import Any
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
 from iobench.contrib.formats.shared.external import FIXED, not_fixed
-from iobench.formats import DTYPES, Field
+from iobench.formats import DTYPES, Field, unsupported_dtype
 
 # litdata's numbers of NumPy's and torch's dtypes; two numbers of a torch dtype are synonyms
 NUMPY = dict.fromkeys("int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split(), 0)
@@ -91,13 +91,7 @@ def field_of(path: Path, name: str, kind: str, stored: bytes) -> Field:
         raise _refused(path, name, kind)
     dtype = (NUMPY_NAMES if "numpy" in kind else TORCH_NAMES).get(code)
     if dtype not in DTYPES:
-        raise CorruptArtifact(
-            f"leaf {name}: unsupported dtype",
-            kind="unsupported-dtype",
-            path=path,
-            expected=f"one of {', '.join(DTYPES)}",
-            found=dtype or f"litdata's dtype {code}",
-        )
+        raise unsupported_dtype(path, f"leaf {name}", dtype or f"litdata's dtype {code}")
     if shape is None:
         shape = (len(stored) // Field(name, (), dtype).sample_bytes,)
     if 0 in shape:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.contrib.formats.shared.external import FIXED, fields_by_name
+from iobench.contrib.formats.shared.external import FIXED
 from iobench.contrib.formats.shared.offset_shards import (
     SampleColumns,
     ShardColumn,
@@ -20,7 +20,7 @@ from iobench.contrib.formats.shared.offset_shards import (
     read_index,
 )
 from iobench.contrib.formats.shared.placed_reader import Maps
-from iobench.formats import Field
+from iobench.formats import Field, fields_by_name
 
 INDEX = "index.json"
 VERSION = 2

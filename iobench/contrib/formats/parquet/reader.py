@@ -15,8 +15,8 @@ from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
 from iobench.contrib.formats.shared.arrow_columns import DAMAGE, arrays, check_type, sample_shape
 from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
-from iobench.contrib.formats.shared.external import fields_by_name, not_fixed, schema_of_arrays
-from iobench.formats import Array, Batch, Field, Schema, TimingWrapper, identity
+from iobench.contrib.formats.shared.external import not_fixed
+from iobench.formats import Array, Batch, Field, Schema, arrays_schema, fields_by_name, unclosed
 from iobench.formats.file_kind import regular
 
 CACHED = 2  # decoded row groups: the current one and the next in order
@@ -45,7 +45,7 @@ def infer_schema_of(files: Sequence[Path], fields: Sequence[Field]) -> Schema:
                         raise not_fixed(file, f"column {name}", f"{shapes[name]} and {sample}")
     if not samples:
         raise CorruptArtifact("it holds no rows", kind="empty", path=files[0])
-    return schema_of_arrays(files[0], {n: ((samples, *s), d) for n, (s, d) in shapes.items()}, fields)
+    return arrays_schema(files[0], {n: ((samples, *s), d) for n, (s, d) in shapes.items()}, fields=fields)
 
 
 def _groups(file: Path, requested: set[str]) -> Iterator[tuple[pa.Table, list[str]]]:
@@ -79,11 +79,6 @@ class ParquetReader(ChunkedReader):
         self._names = [_names(file, p, schema) for file, p in zip(files, self._parquets, strict=True)]
         self._cache: dict[int, Batch] = {}  # least recently used first
         self._lock = threading.Lock()  # a ParquetFile is not thread-safe
-        self._timed: TimingWrapper = identity
-
-    def time_decoding(self, timed: TimingWrapper) -> None:
-        """Wrap the decoding of a row group in `timed`."""
-        self._timed = timed
 
     def close(self) -> None:
         """Close the files and drop the decoded row groups."""
@@ -92,8 +87,7 @@ class ParquetReader(ChunkedReader):
         self._parquets, self._cache = None, {}
 
     def _check_open(self) -> None:
-        if self._parquets is None:
-            raise ValueError("this reader is closed")
+        unclosed(self._parquets)
 
     def _copy(self, name: str, chunk: int, rows: slice | Index, target: Array, slots: slice | Index) -> None:
         target[slots] = self._group(chunk)[name][rows]

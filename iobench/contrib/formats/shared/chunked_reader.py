@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import Array, Convert, Reader, Schema, identity
+from iobench.formats import Array, Reader, Schema
 
 Index = npt.NDArray[np.int64]
 
@@ -37,12 +37,6 @@ class ChunkedReader(Reader):
     @abstractmethod
     def _check_open(self) -> None:
         """Raise ValueError if the reader is closed."""
-
-    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """Return one sample in new arrays; IndexError out of range."""
-        if not 0 <= row < len(self):
-            raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
-        return {name: convert(array[0, ...]) for name, array in self.batch(slice(row, row + 1)).items()}
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
         self._check_open()

@@ -122,8 +122,7 @@ class PlacedReader(Reader):
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """Return one sample: views of the files where it is stored as in memory, else new arrays."""
-        if not 0 <= row < len(self):
-            raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
+        self._check_row(row)
         rows, locations = np.array([row]), self._locations()
         sample = {}
         for spec in self.schema.fields:
@@ -149,9 +148,6 @@ class PlacedReader(Reader):
             if self._known is None:
                 self._known = self._locate(self.load_or_build)
             return self._known
-
-    def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
-        self._read_rows(np.arange(start, stop), out)
 
     def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
         placement = self._locations().placement

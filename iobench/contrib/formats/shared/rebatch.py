@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,23 @@ def slabs(schema: Schema, batches: Iterable[Batch], rows: int) -> Iterator[Batch
         yield from (dict(zip(fields, some, strict=True)) for some in zip(*pieces, strict=True))
     rests = [slab.rest() for slab in fields.values()]
     yield from (dict(zip(fields, some, strict=True)) for some in zip(*rests, strict=True))
+
+
+def fill_arrays(arrays: Mapping[str, Any], rows: Mapping[str, int], batches: Iterable[Batch]) -> None:
+    """Assign samples to a library's array per field, in order and in whole pieces of `rows` samples."""
+    fields, starts = {name: Slab(rows[name]) for name in arrays}, dict.fromkeys(arrays, 0)
+
+    def put(name: str, pieces: Iterable[Array]) -> None:
+        for piece in pieces:
+            stop = starts[name] + len(piece)
+            arrays[name][starts[name] : stop] = piece
+            starts[name] = stop
+
+    for batch in batches:
+        for name, slab in fields.items():
+            put(name, slab.add(batch[name]))
+    for name, slab in fields.items():
+        put(name, slab.rest())
 
 
 def _joined(parts: list[Array]) -> Array:

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.contrib.formats.shared.external import FIXED, as_options, fields_by_name, not_fixed
+from iobench.contrib.formats.shared.external import FIXED, as_options, not_fixed
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, runs
 from iobench.contrib.formats.tfrecord import example as _example
 from iobench.contrib.formats.tfrecord.example import BYTES, FLOATS, INTS, ExampleLayout, Span
 from iobench.contrib.formats.tfrecord.records import TFRecords
-from iobench.formats import Array, Blocks, Decode, Field, Index, Listed, Placement, Schema
+from iobench.formats import Array, Blocks, Decode, Field, Index, Listed, Placement, Schema, fields_by_name
 
 AT_ONCE, LAYOUTS = 4096, 16  # records compared together, and layouts tried among them
 

@@ -17,13 +17,12 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt
 from iobench.base.options import option
-from iobench.contrib.formats.shared.external import fields_by_name
 from iobench.contrib.formats.shared.placed_reader import Maps, PlacedReader
 from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter, rows_within
 from iobench.contrib.formats.webdataset.tar import BLOCK, DIGIT, END, TarHeaders, is_tar
 from iobench.contrib.formats.webdataset.tar_columns import columns_of
 from iobench.contrib.formats.webdataset.tar_fields import check_fields, fields_of, lists_of, locations_of
-from iobench.formats import Array, Batch, Field, Format, Schema
+from iobench.formats import Array, Batch, Field, Format, Schema, fields_by_name
 from iobench.formats.file_kind import regular
 from iobench.formats.npy_header import header_of
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,19 @@ from iobench.contrib.formats.shared.external import FIXED, as_options
 from iobench.contrib.formats.shared.packed_images import PackedImages
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, runs
 from iobench.contrib.formats.webdataset.tar_columns import TarColumn, columns_of
-from iobench.formats import DTYPES, Array, Blocks, Field, Index, Listed, Placement, Schema, field_name
-from iobench.formats.npy_header import LONGEST, header_of, read_header
+from iobench.formats import (
+    DTYPES,
+    Array,
+    Blocks,
+    Field,
+    Index,
+    Listed,
+    Placement,
+    Schema,
+    field_names,
+    unsupported_dtype,
+)
+from iobench.formats.npy_header import LONGEST, header_of, read_plain_header
 
 NUMBERS = {"cls", "cls2", "class", "count", "index", "inx", "id"}  # webdataset decodes them as int
 IMAGES = {"png", "jpg", "jpeg"}
@@ -30,11 +40,12 @@ def fields_of(columns: Mapping[str, TarColumn], maps: Maps) -> tuple[Field, ...]
         Kind ``fields-needed``, or ``unsupported-image`` for image types that are not decoded; the hint lists
         the options that select the other fields or describe these.
     """
-    inferred = {suffix: field_of(suffix, column, maps) for suffix, column in columns.items()}
+    names = {suffix: name for name, suffix in _suffixes(columns).items()}
+    inferred = {suffix: field_of(names[suffix], suffix, column, maps) for suffix, column in columns.items()}
     known = [field for field in inferred.values() if field is not None]
     for suffix, column in columns.items():
         if inferred[suffix] is None:
-            hint, image = _instead(suffix, column, known), _kind(suffix) in OTHER_IMAGES
+            hint, image = _instead(names[suffix], column, known), _kind(suffix) in OTHER_IMAGES
             raise CorruptArtifact(
                 f"images .{suffix} are not supported"
                 if image
@@ -46,11 +57,11 @@ def fields_of(columns: Mapping[str, TarColumn], maps: Maps) -> tuple[Field, ...]
     return tuple(known)
 
 
-def _instead(suffix: str, column: TarColumn, known: Sequence[Field]) -> str:
+def _instead(name: str, column: TarColumn, known: Sequence[Field]) -> str:
     """Return the options to type for files that do not describe their contents."""
     ways = [f"select the other fields: {as_options(known)}"] if known else []
     if len(set(column.size)) == 1:
-        ways.append(f"describe their {column.size[0]:,} bytes: --field '{_name_of(suffix)}=DTYPE[SHAPE]'")
+        ways.append(f"describe their {column.size[0]:,} bytes: --field '{name}=DTYPE[SHAPE]'")
     return ", or ".join(ways) or "pack .npy files of one shape instead, because their sizes differ"
 
 
@@ -60,12 +71,12 @@ def check_fields(columns: Mapping[str, TarColumn], maps: Maps, fields: Sequence[
         suffix = suffix_of(columns, field)
         if suffix is None:
             continue
-        column, stored = columns[suffix], field_of(suffix, columns[suffix], maps)
+        column, stored = columns[suffix], field_of(field.name, suffix, columns[suffix], maps)
         if _kind(suffix) in IMAGES and not field.is_image:
             stored = None  # the encoded bytes are read
         if stored is not None and (stored.dtype, stored.shape) != (field.dtype, field.shape):
             expected, found = f"{field.dtype} {field.shape}", f"{stored.dtype} {stored.shape}"
-            hint = f"use {as_options([replace(stored, name=field.name)])}"
+            hint = f"use {as_options([stored])}"
         elif stored is None and column.size[0] != field.sample_bytes:
             expected, found = f"{field.sample_bytes:,} bytes", f"{column.size[0]:,} bytes"
             hint = "give the dtype and shape of all bytes of a file"
@@ -81,29 +92,25 @@ def check_fields(columns: Mapping[str, TarColumn], maps: Maps, fields: Sequence[
         )
 
 
-def suffix_of(columns: Mapping[str, TarColumn], field: Field) -> str | None:
+def suffix_of(columns: Collection[str], field: Field) -> str | None:
     """Return the suffix of the files that hold a field; None if there are none."""
-    return next((s for s in (f"{field.name.lower()}.npy", *columns) if s in columns and _is(s, field)), None)
+    written = f"{field.name.lower()}.npy"
+    return written if written in columns else _suffixes(columns).get(field.name)
 
 
-def field_of(suffix: str, column: TarColumn, maps: Maps) -> Field | None:
-    """Return the field that a column's first file describes; None if it describes none."""
+def field_of(name: str, suffix: str, column: TarColumn, maps: Maps) -> Field | None:
+    """Return the field of this name that a column's first file describes; None if it describes none."""
     kind, path = _kind(suffix), column.path(maps, 0)
     if kind == "npy":
-        _, shape, dtype = read_header(_start(maps, column, 0), f"the first .{suffix}", path)
+        header = read_plain_header(_start(maps, column, 0), f"the first .{suffix}", path)
+        shape, dtype = header.shape, header.dtype
         if dtype.name not in DTYPES:
-            raise CorruptArtifact(
-                f"files .{suffix}: unsupported dtype",
-                kind="unsupported-dtype",
-                path=path,
-                expected=f"one of {', '.join(DTYPES)}",
-                found=dtype,
-            )
-        return Field(_name_of(suffix), shape, dtype.name)
+            raise unsupported_dtype(path, f"files .{suffix}", dtype)
+        return Field(name, shape, dtype.name)
     if kind in NUMBERS:
-        return Field(_name_of(suffix), (), "int64")
+        return Field(name, (), "int64")
     if kind in IMAGES:
-        return Field(_name_of(suffix), _images(suffix, column).shape(maps, 0), "uint8")
+        return Field(name, _images(suffix, column).shape(maps, 0), "uint8")
     return None
 
 
@@ -164,13 +171,10 @@ def _kind(suffix: str) -> str:
     return suffix.rpartition(".")[2]
 
 
-def _name_of(suffix: str) -> str:
-    """Return the field name of files with this suffix: `x.npy` is x, `train-x.npy` is train_x."""
-    return field_name(suffix.removesuffix(".npy"))
-
-
-def _is(suffix: str, field: Field) -> bool:
-    return suffix == f"{field.name.lower()}.npy" or _name_of(suffix) == field.name
+def _suffixes(columns: Iterable[str]) -> dict[str, str]:
+    """Return the suffix of each field's files: `x.npy` of x, `train-x.npy` of train_x."""
+    own = {suffix.removesuffix(".npy"): suffix for suffix in columns}
+    return {field: own[name] for field, name in field_names(own).items()}
 
 
 def _encoded(suffix: str, field: Field, folder: Path) -> bool:
@@ -220,14 +224,15 @@ def _headers(maps: Maps, field: Field, column: TarColumn) -> Index:
             lengths[fits[some]] = np.where((starts == usual).all(1), len(first), 0)
     for row in np.flatnonzero(lengths == 0).tolist():
         path, what = column.path(maps, row), f"{field.name} of sample {row}"
-        lengths[row], shape, dtype = read_header(_start(maps, column, row), what, path)
-        if (shape, dtype.name) != (field.shape, field.dtype):
+        header = read_plain_header(_start(maps, column, row), what, path)
+        lengths[row] = header.offset
+        if (header.shape, header.dtype.name) != (field.shape, field.dtype):
             raise CorruptArtifact(
                 f"{what} has another shape or dtype",
                 kind="unequal-shapes",
                 path=path,
                 expected=f"{field.dtype} {field.shape}",
-                found=f"{dtype} {shape}",
+                found=f"{header.dtype} {header.shape}",
                 hint=FIXED,
             )
     return lengths

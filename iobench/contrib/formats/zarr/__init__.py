@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.base.finding import Finding
 from iobench.base.options import option
-from iobench.contrib.formats.shared.rebatch import Slab
+from iobench.contrib.formats.shared.rebatch import fill_arrays
 from iobench.formats import Batch, Field, Format, Schema
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Zarr(Format):
         import zarr
 
         group = zarr.open_group(path, mode="w", zarr_format=3, attributes={OURS: 1})
-        arrays, slabs, starts = {}, {}, dict.fromkeys((f.name for f in schema.fields), 0)
+        arrays, rows = dict[str, Any](), dict[str, int]()
         for f in schema.fields:
             chunk, shard = self._rows(f, schema.samples)
             arrays[f.name] = group.create_array(
@@ -60,18 +60,8 @@ class Zarr(Format):
                 compressors=_compressor(self.codec),
                 config={"write_empty_chunks": True, "order": "C"},  # so that a missing chunk is damage
             )
-            slabs[f.name] = Slab(shard)
-
-        def put(name: str, pieces: Iterable[Any]) -> None:
-            for piece in pieces:
-                arrays[name][starts[name] : starts[name] + len(piece)] = piece
-                starts[name] += len(piece)
-
-        for batch in batches:
-            for name, slab in slabs.items():
-                put(name, slab.add(batch[name]))
-        for name, slab in slabs.items():
-            put(name, slab.rest())
+            rows[f.name] = shard
+        fill_arrays(arrays, rows, batches)
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> ZarrReader:
         """Check the metadata, and the files of all chunks that `write` stored, and return a reader."""

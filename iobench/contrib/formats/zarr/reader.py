@@ -17,7 +17,7 @@ import zarr
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.finding import Finding
 from iobench.base.text import reason
-from iobench.contrib.formats.shared.external import check_stored, fields_by_name, schema_of_arrays
+from iobench.contrib.formats.shared.external import check_stored
 from iobench.contrib.formats.zarr.missing import missing_chunks
 from iobench.contrib.formats.zarr.placement import ZarrChunks, chunks_of
 from iobench.formats import (
@@ -30,8 +30,11 @@ from iobench.formats import (
     Reader,
     Rows,
     Schema,
+    arrays_schema,
+    fields_by_name,
     identity,
     native,
+    unclosed,
 )
 from iobench.formats.file_kind import regular
 
@@ -85,7 +88,7 @@ def infer_schema_of(path: Path, fields: Sequence[Field]) -> Schema:
     shapes = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
     stored = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
     stored_bytes = sum(file.lstat().st_size for file in stored)
-    schema = check_stored(path, schema_of_arrays(path, shapes, fields), stored_bytes)
+    schema = check_stored(path, arrays_schema(path, shapes, fields=fields), stored_bytes)
     names = fields_by_name(path, arrays)
     for field in schema.fields:
         array = arrays[names[field.name]]
@@ -153,8 +156,7 @@ class ZarrReader(Reader):
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """Return one sample in new arrays; IndexError out of range."""
-        if not 0 <= row < len(self):
-            raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
+        self._check_row(row)
         arrays = self._opened()
         return {name: convert(self._read(name, row)) for name in arrays}
 
@@ -192,9 +194,7 @@ class ZarrReader(Reader):
         self._arrays = None
 
     def _opened(self) -> dict[str, zarr.Array[Any]]:
-        if self._arrays is None:
-            raise ValueError("this reader is closed")
-        return self._arrays
+        return unclosed(self._arrays)
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
         self._fill_out(slice(start, stop), out)

@@ -1,38 +1,41 @@
-"""Capacity of a cluster, and the resource that is exhausted first."""
+"""Capacity planning: one host's measurements, extrapolated to a stated cluster.
+
+Every resource is passed by the bytes of one rank, of one node, or of all ranks together. Its capacity is
+measured on one host, or stated; the demand grows with the ranks. The resource with the highest utilisation is
+exhausted first (the bottleneck law of operational analysis: Denning and Buzen, "The operational analysis of
+queueing network models", 1978). Nothing is measured here.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from iobench.base.errors import RecordError
 from iobench.base.finding import Finding
-from iobench.base.units import counted
+from iobench.base.units import bytes_text, counted, seconds_text
 from iobench.results import cases
-from iobench.results.capacity.assumptions import assumptions_of, warnings_of
-from iobench.results.capacity.cluster import Cluster
-from iobench.results.capacity.intervals import (
-    ends,
-    exact,
-    integer_text,
-    percent_text,
-    quantile_interval,
-    with_ends,
-)
-from iobench.results.capacity.resources import (
+from iobench.results.cluster import (
     NODE,
     RANK,
     SHARDS,
+    Cluster,
     Resource,
+    ends,
+    exact,
+    integer_text,
     measured_resources,
+    percent_text,
+    quantile_interval,
     ranks_per,
     stated_resources,
+    with_ends,
 )
 from iobench.results.record import Record
 from iobench.results.run_warning import RunWarning
-from iobench.results.stats import Estimate
+from iobench.results.stats import ENOUGH_ROUNDS, Estimate
 
 
 @dataclass(frozen=True)
@@ -137,8 +140,8 @@ def plan_capacity(records: Sequence[Record], cluster: Cluster) -> CapacityPlan:
         demand_bytes_per_s=demand,
         achieved_bytes_per_s=Estimate(*achieved),
         uses=sorted((_use(one, demand, cluster) for one in resources), key=_exhaustion_order),
-        assumptions=list(assumptions_of(rounds, cluster, step_bytes)),
-        warnings=list(warnings_of(rounds, cluster, logical)),
+        assumptions=list(_assumptions(rounds, cluster, step_bytes)),
+        warnings=list(_warnings(rounds, cluster, logical)),
     )
 
 
@@ -177,3 +180,64 @@ def _use(resource: Resource, demand: Estimate, cluster: Cluster) -> ResourceUse:
 def _exhaustion_order(use: ResourceUse) -> tuple[bool, float]:
     """Sort key: resources that a single rank exhausts first, then by utilisation."""
     return not (use.max_ranks is None and use.utilisation.median > 1), -use.utilisation.median
+
+
+def _assumptions(rounds: Sequence[Record], cluster: Cluster, step_bytes: float) -> Iterator[Finding]:
+    """Yield the assumptions of a plan; `step_bytes` are the logical bytes of a batch."""
+    case, machine = rounds[0].case, rounds[0].machine
+    host = machine.host or "the measured host"
+    yield Finding(
+        "equal-nodes",
+        f"every node is like {host} ({machine.cpu}), and every rank loads like the measured one",
+        values={"host": machine.host, "cpu": machine.cpu},
+    )
+    if cluster.step_s:
+        yield Finding(
+            "step-demand",
+            f"a rank needs a batch of {bytes_text(step_bytes)} in every step of "
+            f"{seconds_text(cluster.step_s)}, and reads ahead",
+            values={"step_bytes": step_bytes, "step_s": cluster.step_s},
+        )
+    else:
+        message = "a rank needs as much as its loader delivered alone"
+        yield Finding("loader-demand", message, "give --step-ms for the demand of a training step")
+    if cluster.shared:
+        yield Finding(
+            "shared-storage",
+            "all data come over the network in every epoch, no node caches them, and stored bytes are read",
+        )
+    else:
+        cache = str(case.get("cache", "warm"))
+        yield Finding(
+            "local-copies",
+            f"every node has its own copy of all data, read with a {cache} cache",
+            values={"cache": cache},
+        )
+    if cluster.shard_bytes is not None:
+        message = "a shard is read by one rank at a time, and by one of its workers where it has any"
+        yield Finding("exclusive-shards", message, values={"shard_bytes": cluster.shard_bytes})
+    yield Finding(
+        "even-sharing",
+        "ranks of a node share its CPU, memory, disk and network evenly; intervals span hosts that are all "
+        "as slow as the slowest rounds to hosts that are all as fast as the fastest",
+    )
+
+
+def _warnings(rounds: Sequence[Record], cluster: Cluster, logical: float) -> Iterator[RunWarning]:
+    """Yield reasons to distrust a plan; `logical` are the bytes of the measured data."""
+    machine, whole = rounds[0].machine, cluster.data_bytes or logical
+    if rounds[0].case.get("cache") == "warm" and not cluster.shared and whole > machine.memory_bytes > 0:
+        yield RunWarning(
+            "exceeds-memory",
+            f"measured with a warm cache, but {bytes_text(whole)} exceed a node's memory of "
+            f"{bytes_text(machine.memory_bytes)}",
+            hints=("measure with --cache cold",),
+            values={"data_bytes": whole, "memory_bytes": machine.memory_bytes},
+        )
+    if len(rounds) < ENOUGH_ROUNDS:
+        yield RunWarning(
+            "few-rounds",
+            f"{counted(len(rounds), 'round')}: too few to estimate the variation between hosts",
+            hints=(f"measure with --rounds {ENOUGH_ROUNDS} or more",),
+            values={"rounds": len(rounds), "enough": ENOUGH_ROUNDS},
+        )

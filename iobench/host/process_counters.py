@@ -1,10 +1,12 @@
-"""Resources used by processes: processor seconds, page faults, bytes read from disk, memory."""
+"""Counters of processes: descendants, processor seconds, page faults, bytes read from disk, memory."""
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,6 +15,21 @@ import psutil
 
 _OWN_AND_REAPED = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
 _KIB = 1024
+
+
+def descendants(of: int | None = None) -> list[int]:
+    """Return the ids of all descendants of a process, by default of this one.
+
+    Linux lists a process's children directly; psutil has to look at every process of the machine.
+    """
+    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():  # a kernel built without
+        return [child.pid for child in psutil.Process(of).children(recursive=True)]
+    below, rest = list[int](), [os.getpid() if of is None else of]
+    while rest:
+        children = _children(rest.pop())
+        below += children
+        rest += children
+    return below
 
 
 def own_cpu_s() -> float:
@@ -99,3 +116,14 @@ def _numbers(pid: int | str, name: str) -> dict[str, int]:
     except OSError:
         return {}
     return {key: int(number) for key, number in re.findall(r"^(\w+):[ \t]*(\d+)", text, re.MULTILINE)}
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(OSError):  # the process, or one of its threads, may just have ended
+        tasks = [Path(f"/proc/{pid}/task/{task}/children") for task in os.listdir(f"/proc/{pid}/task")]
+        listed = list[int]()
+        for task in tasks:
+            with suppress(OSError):
+                listed += map(int, task.read_text().split())
+        return listed
+    return []

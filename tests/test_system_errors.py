@@ -1,0 +1,71 @@
+"""What the system lacks or refuses is told in one line, and is no fault of the data or of a loader."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+REFUSING = """
+import builtins, errno, os, subprocess, sys, tempfile
+import multiprocessing.util, _posixsubprocess
+
+def refuse(*arguments, **more):
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+what = sys.argv.pop(1)
+if what == "processes":
+    os.fork = subprocess._fork_exec = _posixsubprocess.fork_exec = refuse
+elif what == "folders":
+    tempfile._candidate_tempdir_list = lambda: ["/no-such-folder"]
+else:
+    before = builtins.open
+    def opened(file, *arguments, **more):
+        if file == "/proc/meminfo":
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file)
+        return before(file, *arguments, **more)
+    builtins.open = opened
+from iobench.terminal.cli import main
+main()
+"""
+LOADER = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+def make_loader():
+    return DataLoader(TensorDataset(torch.zeros(400, 8)), batch_size=16, num_workers=2)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((200, 4), "f4"))
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "train.py").write_text(LOADER)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("lacks", "command", "kind"),
+    [
+        ("processes", "add x.npy", "cannot-start"),
+        ("processes", "diagnose train.py:make_loader", "cannot-start"),
+        ("processes", "run --name {images} --loader native --isolate", "cannot-start"),
+        ("processes", "run --name {images} --loader dataloader:num_workers=1", "cannot-start"),
+        ("folders", "prepare --source x.csv --name y", "no-temporary-folder"),
+        ("meminfo", "run --name {images} --loader native", "no-proc"),
+    ],
+)
+def test_what_the_system_lacks_is_one_line(folder, images, lacks, command, kind):
+    where = ["--data-dir", images.root.parent] if "{images}" in command else []
+    small = ["--rounds", "2", "--format", "npy", "--no-limits"] if where else []
+    given = [word.format(images=images.root.name) for word in command.split()]
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSING, lacks, *given, *where, *small],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert f"error[{kind}]" in done.stderr.splitlines()[-1]
