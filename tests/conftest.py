@@ -5,6 +5,7 @@ import os
 # tensors are small here: threads of torch and NumPy would wait for each other, and for other tests
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
+import contextlib
 import gc
 import shutil
 import signal
@@ -269,3 +270,22 @@ def small_disk(tmp_path):
         pytest.skip("mounting a small disk needs root: " + done.stderr.decode().strip())
     yield disk
     subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+@pytest.fixture
+def unprivileged(tmp_path):
+    """Return a context in which this process has the rights of no user."""
+
+    @contextlib.contextmanager
+    def unprivileged():
+        user = os.geteuid()
+        for folder in (tmp_path, *tmp_path.parents[:2]):
+            folder.chmod(0o755)
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            yield
+        finally:
+            os.seteuid(user)
+
+    return unprivileged

@@ -599,3 +599,42 @@ def test_a_folder_of_thousands_of_files_has_a_stamp_of_one_size(external):
     (external / "npy/77.txt").write_text("more")
     with pytest.raises(CorruptArtifact, check=kind("changed")):
         again.opener("npy")
+
+
+def test_prepare_keeps_the_index_of_added_data(tmp_path):
+    path = tmp_path / "own.hdf5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(20.0)
+    manifest, _ = add(path, name="d", data_dir=tmp_path / "data")
+    (manifest.root / ".index").mkdir(exist_ok=True)
+    index = manifest.root / ".index" / "hdf5.rows"
+    index.touch()
+    prepare(iobench.AddedSource(manifest), ["npy"], data_dir=tmp_path / "data", name="d")
+    assert index.exists()
+
+
+def test_added_data_that_changed_with_their_times_restored_are_not_prepared(tmp_path):
+    np.save(tmp_path / "own.npy", np.arange(20.0))
+    manifest, _ = add(tmp_path / "own.npy", name="d", data_dir=tmp_path / "data")
+    times = (tmp_path / "own.npy").stat()
+    with open(tmp_path / "own.npy", "r+b") as file:
+        file.seek(-8, os.SEEK_END)
+        file.write(b"changed!")
+    os.utime(tmp_path / "own.npy", ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(WrongContent, check=kind("source-changed")):
+        prepare(iobench.AddedSource(manifest), ["lmdb"], data_dir=tmp_path / "data", name="d")
+
+
+def test_damaged_added_data_as_a_source_say_what_to_do(tmp_path):
+    path = tmp_path / "own.hdf5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.random.default_rng(0).random(9000), compression="gzip", chunks=(99,))
+    manifest, _ = add(path, name="d", data_dir=tmp_path / "data")
+    times, content = path.stat(), bytearray(path.read_bytes())
+    content[20_000:40_000] = bytes(20_000)
+    with open(path, "r+b") as file:
+        file.write(content)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    with pytest.raises(SourceError) as caught:
+        prepare(iobench.AddedSource(manifest), ["npy"], data_dir=tmp_path / "data", name="d")
+    assert "iobench add" in caught.value.hint

@@ -3,6 +3,9 @@
 import csv
 import dataclasses
 import json
+import os
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -183,3 +186,60 @@ def test_all_runs_are_exported_unless_some_are_named(root, inside, tmp_path):
         done = inside("runs", "--data-dir", root, "export", "--out", tmp_path / name, *arguments)
         assert done.returncode == 0
         assert len((tmp_path / name).read_text().splitlines()) == 1 + rows
+
+
+def test_an_empty_newest_file_does_not_hide_older_runs(root):
+    (root / "results" / "third.jsonl").touch()
+    assert history.newest(root).name == "second.jsonl"
+
+
+@pytest.mark.timeout(20)
+def test_what_is_no_file_is_named_and_hides_no_run(root, inside):
+    (root / "results" / "gone.jsonl").symlink_to("nowhere")
+    os.mkfifo(root / "results" / "pipe.jsonl")
+    os.mkfifo(root / "results" / "pipe.study.json")
+    assert {past.name for past in history.past(root) if past.problem} == {"gone", "pipe"}
+    assert history.newest(root).name == "second.jsonl"
+    done = inside("report", "--data-dir", root, "--out", root / "r.html")
+    assert done.returncode == 0
+    assert "pipe.study.json" in done.stderr
+
+
+def test_a_table_on_a_full_disk_leaves_no_file(root, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(RecordError, check=kind("not-writable")):
+        history.export(rounds_of(STEADY), root / "t.csv")
+    assert sorted(path.name for path in root.iterdir()) == ["results"]
+
+
+def test_a_folder_without_permission_is_named(root, unprivileged):
+    (root / "results").chmod(0)
+    with unprivileged(), pytest.raises(RecordError, check=kind("no-permission", path=root / "results")):
+        history.past(root)
+    (root / "results").chmod(0o755)
+
+
+def iobench(*arguments, **environment):
+    command = [sys.executable, "-m", "iobench", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, env=os.environ | environment, timeout=120)
+
+
+def test_an_encoding_without_a_character_degrades_it(root):
+    for encoding in ("ascii", "latin-1"):
+        done = iobench("runs", "show", "second", "--data-dir", root, PYTHONIOENCODING=encoding)
+        assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
+        assert b"npy" in done.stdout
+
+
+def test_closed_output_is_no_error(root):
+    command = f"{shlex.quote(sys.executable)} -m iobench runs --data-dir {shlex.quote(str(root))} >&- 2>&-"
+    assert subprocess.run(command, shell=True, timeout=120).returncode == 0
+
+
+def test_a_report_without_docstrings_is_refused_in_one_line(root):
+    done = iobench("report", "--data-dir", root, PYTHONOPTIMIZE="2")
+    assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+    assert b"error[no-docstrings]" in done.stderr

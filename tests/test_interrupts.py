@@ -149,3 +149,31 @@ def test_where_ctrl_c_is_ignored_it_stays_ignored(images, tmp_path):
     ignoring = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n{AT_IMPORT}"
     done = interrupted_at(ignoring.format(module="torch"), images, tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+IN_CALLBACK = """
+import os, signal, time, weakref
+from iobench.dataset import manifest
+find = manifest.find_dataset
+
+class Some:
+    pass
+
+def interrupted(*arguments):
+    one = Some()
+    watched = weakref.ref(one, lambda _: os.kill(os.getpid(), signal.SIGINT))
+    del one
+    time.sleep(0.5)
+    return find(*arguments)
+
+manifest.find_dataset = interrupted
+from iobench.__main__ import main
+main()
+"""
+
+
+def test_an_interrupt_in_a_callback_is_not_lost(images, tmp_path):
+    done = interrupted_at(IN_CALLBACK, images, tmp_path)
+    assert done.returncode == 130, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr

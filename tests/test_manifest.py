@@ -243,3 +243,15 @@ def test_a_name_that_is_not_a_folder_inside_is_refused(tmp_path, name):
     with pytest.raises(InvalidSettings, check=kind("invalid-name")):
         iobench.prepare(Arrays(x=numbers().arrays["x"]), data_dir=tmp_path, name=name)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_manifest_without_permission_is_not_called_damaged(tmp_path, unprivileged):
+    manifest, _ = iobench.prepare(numbers(), ["npy"], data_dir=tmp_path, name="d")
+    (manifest.root / "manifest.json").chmod(0)
+    with unprivileged(), pytest.raises(ManifestError, check=kind("no-permission")) as caught:
+        Manifest.load(manifest.root)
+    assert "overwrite" not in str(caught.value)
+    (manifest.root / "manifest.json").chmod(0o644)
+    manifest.path_of("npy").chmod(0)
+    with unprivileged(), pytest.raises(CorruptArtifact, check=kind("no-permission")):
+        manifest.location_of("npy").check()

@@ -255,3 +255,23 @@ def test_a_record_with_a_number_too_large_is_skipped(tmp_path):
     records, (problem,) = record.read(path)
     assert len(records) == 1
     assert problem.kind == "not-a-record"
+
+
+def test_a_second_writer_is_refused_and_the_lock_is_removed(tmp_path):
+    path = tmp_path / "results" / "a.jsonl"
+    refused = pytest.raises(RecordError, check=kind("in-use", path=path))
+    with record.only_writer(path), refused, record.only_writer(path):
+        pytest.fail("two writers")
+    with record.only_writer(path):
+        pass
+    assert list(path.parent.iterdir()) == []
+
+
+def test_what_cannot_be_read_back_is_not_written(tmp_path):
+    odd = a_record(100, loader="native")
+    odd = dataclasses.replace(odd, run="\udcff")
+    with pytest.raises(RecordError, check=kind("not-a-record")):
+        record.append(tmp_path / "a.jsonl", odd)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(RecordError, check=kind("not-utf-8")):
+        record.check_text([{"loader": "\udcff.py:make"}])

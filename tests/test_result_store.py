@@ -5,6 +5,7 @@ from kinds import kind
 
 from iobench import studies
 from iobench.base.errors import RecordError
+from iobench.base.files import replace_file
 from iobench.recommendation import result as recommendations
 from iobench.studies import Measurements
 
@@ -13,13 +14,20 @@ RESULT = studies.StudyResult("x", "s", "a", Measurements({}), [], {"cpu": "Z80"}
 
 @pytest.mark.parametrize("past", [studies.past, recommendations.past])
 def test_results_that_cannot_be_listed_are_an_error(past, tmp_path):
+    (tmp_path / "results").touch()
+    with pytest.raises(RecordError, check=kind("not-readable")) as caught:
+        past(tmp_path)
+    assert "--data-dir" in caught.value.hint
+
+
+@pytest.mark.parametrize("past", [studies.past, recommendations.past])
+def test_a_link_in_a_circle_is_named(past, tmp_path):
     (tmp_path / "results").mkdir()
     for suffix in ("study", "recommendation"):
         loop = tmp_path / "results" / f"x.{suffix}.json"
         loop.symlink_to(loop)
-    with pytest.raises(RecordError, check=kind("not-readable")) as caught:
-        past(tmp_path)
-    assert "--data-dir" in caught.value.hint
+    results, problems = past(tmp_path)
+    assert (results, [problem.kind for problem in problems]) == ([], ["not-a-result"])
 
 
 def test_a_result_is_saved_atomically(monkeypatch, tmp_path):
@@ -43,3 +51,8 @@ def test_a_file_that_holds_no_result_is_an_error_beside_the_others(tmp_path):
     results, (problem,) = studies.past(tmp_path)
     assert [one.name for one in results] == ["x"]
     assert (problem.kind, problem.path) == ("not-a-result", str(broken))
+
+
+def test_a_file_with_the_longest_name_is_replaced(tmp_path):
+    replace_file(tmp_path / ("x" * 255), b"content")
+    assert (tmp_path / ("x" * 255)).read_bytes() == b"content"

@@ -623,3 +623,13 @@ def test_the_command_lists_runs_and_feeds_the_report(small, inside, tmp_path):
     assert inside("report", "--data-dir", tmp_path, "-o", page).returncode == 0
     assert calls.claim in page.read_text()
     assert inside("study", "speed").returncode == 2
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_study_that_cannot_be_saved_is_shown(monkeypatch, tmp_path, inside, more):
+    shown = studies.StudyResult("volume", "s", "a", Measurements({}), [], {}, "2026-01-01T00:00:00+00:00")
+    monkeypatch.setattr(studies, "run", lambda *_: shown)
+    (tmp_path / "results").touch()
+    done = inside("study", "volume", "--data-dir", tmp_path, *more)
+    assert done.stdout
+    assert complaint_kind(done) == "not-writable"

@@ -1,4 +1,4 @@
-"""What the system lacks or refuses is told in one line, and is no fault of the data or of a loader."""
+"""One line for what the system lacks or refuses, which is no fault of the data or of a loader."""
 
 import subprocess
 import sys
@@ -52,6 +52,7 @@ def folder(tmp_path):
         ("processes", "diagnose train.py:make_loader", "cannot-start"),
         ("processes", "run --name {images} --loader native --isolate", "cannot-start"),
         ("processes", "run --name {images} --loader dataloader:num_workers=1", "cannot-start"),
+        ("processes", "prepare --source x.csv --name y", "cannot-start"),
         ("folders", "prepare --source x.csv --name y", "no-temporary-folder"),
         ("meminfo", "run --name {images} --loader native", "no-proc"),
     ],

@@ -29,6 +29,7 @@ IobenchError
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -223,6 +224,24 @@ def needing(what: str, extra: str) -> Iterator[None]:
 
 
 REPREPARE = "prepare it again with the same options to repair it"  # for artifacts that prepare wrote
+
+
+def no_permission(cls: type[_Error], path: str | os.PathLike[str] | None) -> _Error:
+    """Return the error for a file or folder that this user may not read."""
+    return cls(
+        "no permission to read it",
+        kind="no-permission",
+        path=path,
+        found=f"user {_user()}",
+        hint="run iobench as its owner, or let this user read it",
+    )
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:  # a container's user without a name
+        return str(os.geteuid())
 
 
 def corrupt(path: Path, expected: object, found: object, kind: str | None = None) -> CorruptArtifact:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -36,7 +37,7 @@ def system_errors_as(
 
 def replace_file(path: Path, content: bytes, sync: bool = False) -> None:
     """Write a file that appears complete; OSError, about `path`, leaves what was there unchanged."""
-    temporary = path.with_name(f"{TEMPORARY}{os.getpid()}-{path.name}")
+    temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")  # as short as any name may be
     try:
         with open(temporary, "wb") as file:
             file.write(content)

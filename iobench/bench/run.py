@@ -70,12 +70,14 @@ def run(
     chosen = cases if cases is not None else cases_here(manifest, options, world_size)
     path = out or new_path(manifest)
     record.check_writable(path)
+    record.check_text([case.facets for case in chosen])
     notes = skip_notes(manifest, options, world_size) if cases is None else []
     result = Run(manifest, options, list(chosen), path, list(earlier_records), notes=notes)
     observer = observer or Observer()
     batch_bytes = {case.key: world_size * case.batch_bytes(manifest.schema) for case in chosen}
     observer.planned(result.labels, batch_bytes)
-    RunLoop(result, observer, strategy or options.strategy, backend).all_rounds()
+    with record.only_writer(path):
+        RunLoop(result, observer, strategy or options.strategy, backend).all_rounds()
     return result
 
 

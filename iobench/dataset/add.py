@@ -121,7 +121,10 @@ class AddedSource(Source):
         location = self.manifest.location_of(self._variant)
         location.check()
         data = UntrustedData(location.path, self._variant, self._added.stamp.bytes)
-        yield from sandbox.batches(data, self.schema)
+        try:
+            yield from sandbox.batches(data, self.schema)
+        except SourceError as error:
+            raise error.changed(hint=error.hint or location.hint) from error
         location.check()
 
 

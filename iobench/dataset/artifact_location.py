@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from iobench.base.errors import REPREPARE, CorruptArtifact, IobenchError, SourceError, corrupt
+from iobench.base.errors import REPREPARE, CorruptArtifact, IobenchError, SourceError, corrupt, no_permission
 from iobench.dataset import seal
 from iobench.dataset.file_tree import FileTree, differences
 from iobench.dataset.manifest_body import Artifact, ExternalData, FileStamp
@@ -190,6 +190,8 @@ def _size(file: str) -> int | None:
     """Return the size of a regular file, or None if there is none."""
     try:
         status = os.stat(file)
+    except PermissionError as error:
+        raise no_permission(CorruptArtifact, file) from error
     except (OSError, ValueError):
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None

@@ -171,7 +171,7 @@ class ArtifactWriter:
         self.listing = True
         self.manifest.save()
         seal.sweep(root, listed)
-        index_cache.sweep(root, listed)
+        index_cache.sweep(root, {*listed, *self.manifest.added})
 
     def _discard(self) -> None:
         """Remove finished folders that the manifest on disk does not list."""

@@ -31,7 +31,6 @@ from iobench.dataset import index_cache, manifest_file
 from iobench.dataset.artifact_location import ArtifactLocation, ExternalArtifact, ManagedArtifact
 from iobench.dataset.index_cache import IndexCache
 from iobench.dataset.manifest_body import (
-    NAME_BYTES,
     Artifact,
     Checksums,
     ExternalData,
@@ -56,6 +55,7 @@ __all__ = [
     "missing_libraries",
 ]
 
+MAX_NAME = 200  # bytes; files of results add a time and an ending to it, and a file name has at most 255
 DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,-]*")
 
 
@@ -258,11 +258,11 @@ def check_name(name: str) -> str:
             kind="invalid-name",
             hint="start it with a letter or digit, use only those and . _ - = , and not the name 'results'",
         )
-    if len(name) > NAME_BYTES:
+    if len(name) > MAX_NAME:
         raise InvalidSettings(
             f"dataset name {name[:20]}…",
             kind="invalid-name",
-            expected=f"at most {NAME_BYTES} characters",
+            expected=f"at most {MAX_NAME} characters",
             found=len(name),
         )
     return name

@@ -143,14 +143,12 @@ def storable(schema: Schema, description: dict[str, Any], path: Path | None = No
 
 
 def _check_schema(schema: Schema) -> None:
-    """Raise ValueError for duplicate or long names, too many axes, or a size beyond 64 bits."""
+    """Raise ValueError for duplicate names, too many axes, or a size beyond 64 bits."""
     names: set[str] = set()
     for field in schema.fields:
         if field.name in names:
             raise ValueError(f"two fields are named {field.name[:NAME_BYTES]}")
         names.add(field.name)
-        if len(field.name) > NAME_BYTES:
-            raise ValueError(f"the name of field {field.name[:20]}… is longer than {NAME_BYTES} bytes")
         if len(field.shape) + 1 > DIMENSIONS:
             raise ValueError(f"field {field.name} has {len(field.shape) + 1} axes, at most {DIMENSIONS}")
     if schema.logical_bytes > _MAX_INT:

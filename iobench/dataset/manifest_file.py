@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from iobench.base.errors import ManifestError
+from iobench.base.errors import ManifestError, no_permission
 from iobench.base.files import replace_file
 from iobench.dataset.manifest_body import NAME_BYTES, ManifestBody, check
 from iobench.dataset.staging import sync_directory
@@ -45,6 +45,8 @@ def read(path: Path) -> ManifestBody:
         raise ManifestError(
             "there is no dataset", kind="no-dataset", path=path.parent, hint="make one with 'iobench prepare'"
         ) from None
+    except PermissionError as error:
+        raise no_permission(ManifestError, path) from error
     except (OSError, ValueError, RecursionError) as error:
         problem = f"not a manifest ({_line(error)})"
         raise ManifestError(problem, kind="not-a-manifest", path=path, hint=REWRITE) from error

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from iobench.base.text import printable
 from iobench.host import page_cache
 
 LIBRARIES = ("iobench", "torch", "numpy")  # every result depends on these
@@ -25,7 +26,7 @@ def describe(data_dir: Path, device: str, libraries: Iterable[str] = ()) -> dict
     Versions are those of LIBRARIES and of `libraries`.
     """
     return {
-        "host": platform.node(),
+        "host": printable(platform.node()),
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)),

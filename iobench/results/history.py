@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from iobench.base.errors import RecordError, needing
-from iobench.base.files import system_errors_as
+from iobench.base.errors import RecordError, needing, no_permission
+from iobench.base.files import replace_file, system_errors_as
 from iobench.base.text import enumerated, shortened
 from iobench.results import record, trend
 from iobench.results.metrics import row_of
@@ -57,7 +58,13 @@ def files_of(data_dir: Path, suffix: str) -> list[Path]:
     """
     folder, hint = data_dir / "results", "name another --data-dir"
     with system_errors_as(RecordError, "cannot be listed", folder, kind="not-readable", hint=hint):
-        return sorted(folder.glob(f"*{suffix}"), key=lambda path: path.stat().st_mtime_ns)
+        try:
+            files = [Path(one) for one in os.scandir(folder) if one.name.endswith(suffix)]
+        except FileNotFoundError:
+            return []
+        except PermissionError as error:
+            raise no_permission(RecordError, error.filename) from error
+        return sorted(files, key=lambda path: path.lstat().st_mtime_ns)
 
 
 def trends(runs: Sequence[PastRun]) -> list[Trend]:
@@ -79,11 +86,15 @@ def find(data_dir: Path, name: str) -> Path:
 
 
 def newest(data_dir: Path) -> Path:
-    """Return the file of the newest run; RecordError where there is none."""
-    runs = past(data_dir)
-    if not runs:
-        raise no_runs(data_dir)
-    return runs[0].path
+    """Return the file of the newest run that can be read; RecordError where there is none."""
+    problem = no_runs(data_dir)
+    for path in reversed(files_of(data_dir, SUFFIX)):
+        try:
+            record.read(path)
+            return path
+        except RecordError as error:
+            problem = error
+    raise problem
 
 
 def no_runs(data_dir: Path) -> RecordError:
@@ -119,7 +130,7 @@ def export(records: Sequence[Record], path: Path) -> None:
     """
     rows = [flat(one) for one in records]
     names = list(dict.fromkeys(name for row in rows for name in row))
-    writers = {".csv": _write_csv, ".parquet": _write_parquet}
+    writers = {".csv": _as_csv, ".parquet": _as_parquet}
     if path.suffix not in writers:
         raise RecordError(
             "unknown table format",
@@ -133,7 +144,7 @@ def export(records: Sequence[Record], path: Path) -> None:
             "exists already", kind="exists", path=path, hint="name another file, or remove it first"
         )
     with system_errors_as(RecordError, "cannot be written", path, kind="not-writable"):
-        writers[path.suffix](path, names, rows)
+        replace_file(path, writers[path.suffix](names, rows))
 
 
 def flat(one: Record) -> dict[str, Any]:
@@ -153,19 +164,22 @@ def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _write_csv(path: Path, names: list[str], rows: list[dict[str, Any]]) -> None:
-    with open(path, "x", newline="") as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerows(rows)
+def _as_csv(names: list[str], rows: list[dict[str, Any]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names)
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
 
 
-def _write_parquet(path: Path, names: list[str], rows: list[dict[str, Any]]) -> None:
+def _as_parquet(names: list[str], rows: list[dict[str, Any]]) -> bytes:
     with needing("a .parquet file", "parquet"):
         import pyarrow
         from pyarrow import parquet
     table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
-    parquet.write_table(table, path)
+    file = io.BytesIO()
+    parquet.write_table(table, file)
+    return file.getvalue()
 
 
 def _past_run(path: Path) -> PastRun:

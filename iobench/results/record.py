@@ -6,7 +6,8 @@ import fcntl
 import json
 import math
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property
@@ -15,7 +16,7 @@ from typing import IO, Any
 
 import msgspec
 
-from iobench.base.errors import RecordError
+from iobench.base.errors import RecordError, no_permission
 from iobench.base.files import system_errors_as
 from iobench.base.finding import Finding
 from iobench.base.text import reason
@@ -111,6 +112,11 @@ def check_writable(path: Path) -> None:
 def append(path: Path, record: Record) -> None:
     """Append one line to a file of records; RecordError where it cannot be written."""
     line = json.dumps(plain(asdict(record)), allow_nan=False)
+    try:
+        parse(line)
+    except ValueError as error:
+        problem = f"the round cannot be written as a record: {error}"
+        raise RecordError(problem, kind="not-a-record", path=path) from error
     problem = "records cannot be written there"
     with system_errors_as(RecordError, problem, path, kind="not-writable", exact=True):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,6 +124,43 @@ def append(path: Path, record: Record) -> None:
             with suppress(OSError):  # some file systems have no locks
                 fcntl.flock(file, fcntl.LOCK_EX)  # `_separator` must not see half of another writer's line
             file.write((_separator(file) + line + "\n").encode())
+
+
+def regular(path: Path) -> Path:
+    """Return the path; OSError where it exists and is not a file, of which opening could block."""
+    if path.exists() and not path.is_file():
+        raise OSError("it is not a file")
+    return path
+
+
+@contextmanager
+def only_writer(path: Path) -> Iterator[None]:
+    """Lock a file of records for the block; RecordError if another process has locked it."""
+    lock = path.with_name(f".{path.name}.lock")
+    with ExitStack() as stack:
+        try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(lock, "ab"))
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.callback(lock.unlink, missing_ok=True)
+        except BlockingIOError:
+            hint = "wait for its end, or measure into another file with --out"
+            raise RecordError("another iobench writes there", kind="in-use", path=path, hint=hint) from None
+        except OSError:  # no locks there; `append` reports where nothing can be written
+            pass
+        yield
+
+
+def check_text(value: Any) -> None:
+    """Raise RecordError, before anything is measured, where a text of a record is not UTF-8."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        place = slice(max(0, error.start - 40), error.end + 40)
+        raise RecordError(
+            "a name is not UTF-8, which records are", kind="not-utf-8", found=text[place], hint="rename it"
+        ) from None
 
 
 def _separator(file: IO[bytes]) -> str:
@@ -137,7 +180,9 @@ def read(path: Path) -> tuple[list[Record], list[RecordError]]:
         If the file cannot be read, or no line of it is a record.
     """
     try:
-        *lines, rest = path.read_text().split("\n")
+        *lines, rest = regular(path).read_text().split("\n")
+    except PermissionError as error:
+        raise no_permission(RecordError, path) from error
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"cannot be read: {reason(error)}", kind="not-readable", path=path) from error
     records: list[Record] = []

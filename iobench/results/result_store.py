@@ -14,7 +14,7 @@ from iobench.base.errors import RecordError
 from iobench.base.files import replace_file, system_errors_as
 from iobench.base.text import reason
 from iobench.results import history
-from iobench.results.record import check_levels, plain
+from iobench.results.record import check_levels, plain, regular
 
 Stored = TypeVar("Stored")
 
@@ -69,7 +69,7 @@ class ResultStore(Generic[Stored]):
         return results, problems
 
     def _read(self, path: Path) -> Stored:
-        result = msgspec.json.decode(path.read_bytes(), type=self.type)
+        result = msgspec.json.decode(regular(path).read_bytes(), type=self.type)
         body = msgspec.to_builtins(result)
         check_levels(body)
         json.dumps(body, ensure_ascii=False).encode()  # half of a surrogate pair is no text

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -81,6 +81,14 @@ class _InterruptHandler:
         else:
             signal.default_int_handler(number, frame)
 
+    def unraisable(self, lost: Any) -> None:
+        """Interrupt again where Python could not raise, such as in a weakref's callback."""
+        if isinstance(lost.exc_value, KeyboardInterrupt):
+            signal.signal(signal.SIGALRM, self)
+            signal.setitimer(signal.ITIMER_REAL, RETRY_S)
+        else:
+            sys.__unraisablehook__(lost)
+
 
 def _importing(module: str) -> bool:
     return getattr(getattr(sys.modules.get(module), "__spec__", None), "_initializing", False)
@@ -94,6 +102,7 @@ def main() -> None:
     handler, before = _InterruptHandler(), signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:
         signal.signal(signal.SIGINT, handler)
+        sys.unraisablehook = handler.unraisable
     try:
         _run()
     except KeyboardInterrupt:

@@ -13,6 +13,7 @@ from typing import BinaryIO
 from iobench.base.errors import CorruptArtifact, SourceError
 from iobench.base.text import reason
 from iobench.formats import Array, raw_bytes
+from iobench.host.system_errors import system_error
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -79,6 +80,8 @@ def source_errors(path: Path) -> Iterator[None]:
 
 def refused_by_system(error: OSError, path: str | os.PathLike[str]) -> SourceError:
     """Return the SourceError for an OSError about its file, by default `path`."""
+    if refused := system_error(error):
+        return refused.converted(SourceError)
     kind = "missing-file" if isinstance(error, FileNotFoundError) else None
     return SourceError(error.strerror or reason(error), kind=kind, path=error.filename or path)
 

@@ -128,16 +128,16 @@ def recommend(
     of, words = _data(name, source, add, sample_shape, data_dir)
     with live.view(AutoRounds(max_time), each_round=False) as observer:
         recommendation = search(of, requirements, data_dir=data_dir, source_words=words, observer=observer)
-    saved = save(recommendation, data_dir)
     if as_json:
         display.as_json(recommendation.as_dict())
+        save(recommendation, data_dir)
         return
     for warning in recommendation.warnings:
         display.warning(warning.kind, warning.sentence)
     display.result(*recommended.parts(recommendation))
     for path in recommendation.records:
         display.note(f"records: {path}")
-    display.note(f"recommendation: {saved} ('iobench report' shows it)")
+    display.note(f"recommendation: {save(recommendation, data_dir)} ('iobench report' shows it)")
 
 
 def _data(

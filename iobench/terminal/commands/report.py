@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from iobench.base.errors import ReportError
 from iobench.terminal.commands._options import DataDir, records_of
 
 
@@ -23,6 +25,13 @@ def report(
     data_dir: DataDir = Path("data"),
 ) -> None:
     """Write an HTML page with the results and their meaning."""
+    if sys.flags.optimize > 1:
+        raise ReportError(
+            "the charts' library needs docstrings",
+            kind="no-docstrings",
+            found="PYTHONOPTIMIZE=2",
+            hint="unset PYTHONOPTIMIZE",
+        )
     from iobench import report as reporting
     from iobench import studies
     from iobench.base.units import counted

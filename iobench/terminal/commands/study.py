@@ -32,7 +32,6 @@ def study(
     options = studies.StudyOptions(data_dir, quick, str(pick_device(device)), display.note)
     studies.study_of(name)
     result = studies.run(name, options)
-    path = studies.save(result, data_dir)
     if as_json:
         display.as_json(result.as_dict())
     else:
@@ -41,4 +40,4 @@ def study(
             display.result(claim.sentence, f"    {claim.evidence}")
     for warning in result.warnings:
         display.warning(warning.kind, warning.sentence)
-    display.note(f"verdicts saved to {path}; 'iobench report' includes them")
+    display.note(f"verdicts saved to {studies.save(result, data_dir)}; 'iobench report' includes them")
