@@ -91,7 +91,11 @@ KILLED, LOST, NAMES_KEPT = ["killed"], ["power loss"], ["power loss, names kept"
 RANDOM_NAMES = [f"power loss, random names {number}" for number in range(1, 5)]
 BROKEN = {
     "files are not synced": (NAMES_KEPT, "artifact_writer.sync = lambda folder: None"),
-    "the manifest is not synced": (NAMES_KEPT, "forget('.tmp-manifest.json')"),
+    "the manifest is not synced": (
+        NAMES_KEPT,
+        "write = manifest_file.replace_file\n"
+        "manifest_file.replace_file = lambda path, content, sync: write(path, content)",
+    ),
     "seals are not synced": (NAMES_KEPT, "forget(seal.FILE_NAME)"),
     "the artifact's new name is not synced": (
         RANDOM_NAMES,
