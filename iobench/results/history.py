@@ -6,49 +6,28 @@ import csv
 import io
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from iobench.base.errors import RecordError, needing, no_permission
 from iobench.base.files import replace_file, system_errors_as
-from iobench.base.text import enumerated, shortened
-from iobench.results import record, trend
+from iobench.results import record, run_index, trend
 from iobench.results.metrics import row_of
+from iobench.results.past_run import PastRun
 from iobench.results.record import Record
-from iobench.results.summary import summarise
+from iobench.results.run_index import Progress
 from iobench.results.trend import Trend
-from iobench.results.verdict import brief, sentence, verdict
 
 SUFFIX, TRACES = ".jsonl", ".traces"
 
 
-@dataclass(frozen=True)
-class PastRun:
-    """A past run in brief; where it cannot be read, `problem` says why and the rest is empty."""
+def past(data_dir: Path, progress: Progress | None = None) -> list[PastRun]:
+    """Return every past run in a data folder, the newest first.
 
-    name: str
-    path: Path
-    time: str = ""  # ISO 8601, UTC, end of its last round
-    dataset: str = ""
-    cases: int = 0
-    rounds: int = 0
-    device: str = ""
-    cache: str = ""
-    outcome: str = ""  # kind of the verdict on its first context
-    verdict: str = ""
-    brief: str = ""  # the verdict in a few words
-    problem: RecordError | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        problem = self.problem.fields() if self.problem else None
-        return {**asdict(replace(self, problem=None)), "path": str(self.path), "problem": problem}
-
-
-def past(data_dir: Path) -> list[PastRun]:
-    """Return every past run in a data folder, the newest first."""
-    return [_past_run(path) for path in reversed(files_of(data_dir, SUFFIX))]
+    `progress` is called with an activity, the bytes read and those in total, where many files are read.
+    """
+    return run_index.runs_in(data_dir / "results", files_of(data_dir, SUFFIX)[::-1], progress)
 
 
 def files_of(data_dir: Path, suffix: str) -> list[Path]:
@@ -69,7 +48,7 @@ def files_of(data_dir: Path, suffix: str) -> list[Path]:
 
 def trends(runs: Sequence[PastRun]) -> list[Trend]:
     """Return the trend of each case over these runs."""
-    return trend.trends({run.name: record.read(run.path)[0] for run in runs})
+    return trend.trends(point for run in runs for point in run.points)
 
 
 def find(data_dir: Path, name: str) -> Path:
@@ -180,29 +159,3 @@ def _as_parquet(names: list[str], rows: list[dict[str, Any]]) -> bytes:
     file = io.BytesIO()
     parquet.write_table(table, file)
     return file.getvalue()
-
-
-def _past_run(path: Path) -> PastRun:
-    try:
-        records, _ = record.read(path)
-    except RecordError as error:
-        return PastRun(path.stem, path, problem=error)
-    summary, last = summarise(records), records[-1]
-    verdicts = [sentence(context) for context in summary.contexts]
-    return PastRun(
-        name=path.stem,
-        path=path,
-        time=last.time,
-        dataset=last.dataset.name,
-        cases=len(summary.cases),
-        rounds=max(case.rounds for case in summary.cases),
-        device=_all(records, "device"),
-        cache=_all(records, "cache"),
-        outcome=verdict(summary.contexts[0]).kind,
-        verdict=verdicts[0] + (f" (and {len(verdicts) - 1} more)" if len(verdicts) > 1 else ""),
-        brief=brief(summary.contexts),
-    )
-
-
-def _all(records: Sequence[Record], facet: str) -> str:
-    return enumerated(sorted({shortened(str(one.case.get(facet)), 40) for one in records}))

@@ -261,18 +261,12 @@ def _order_statistics(values: Sequence[float], confidence: float) -> tuple[float
 
 
 def _bootstrap(
-    samples: tuple[Sequence[float], ...], statistic: object, confidence: float
+    samples: tuple[Sequence[float], ...], statistic: Callable[..., npt.NDArray[np.float64]], confidence: float
 ) -> tuple[float, float]:
-    from scipy.stats import bootstrap  # half a second to import
-
-    result = bootstrap(
-        samples,
-        statistic,
-        vectorized=True,
-        paired=False,
-        n_resamples=RESAMPLES,
-        confidence_level=confidence,
-        method="percentile",
-        random_state=np.random.Generator(np.random.PCG64(0)),
-    )
-    return float(result.confidence_interval.low), float(result.confidence_interval.high)
+    generator = np.random.Generator(np.random.PCG64(0))
+    resampled = [
+        np.asarray(one, float)[generator.integers(0, len(one), (RESAMPLES, len(one)))] for one in samples
+    ]
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(statistic(*resampled, axis=-1), [tail, 1 - tail])
+    return float(low), float(high)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,6 +28,7 @@ MIN_RUNS = 3  # for a trend
 MIN_STEP_RUNS = 8  # quiet runs, from which on a step can be significant
 MIN_SIDE = 2  # runs before a step, and after it
 PERMUTATIONS = 4999
+BATCH = 250  # permutations at a time, which fit into a cache; most series without a step need only one
 SIGNIFICANCE = 0.05  # probability of a step in runs that only scatter, over all cases together
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -43,6 +44,17 @@ class TrendPoint:
     bytes_per_s: Estimate
     limit_bytes_per_s: float | None  # rate of the limiting resource during the run
     busy: bool  # too many rounds were under background load
+
+
+@dataclass(frozen=True)
+class CasePoint:
+    """The result of one run for a case, with the identity of both: all that trends are computed from."""
+
+    key: str  # of the case
+    facets: dict[str, Any]
+    run_id: str
+    rounds: int
+    point: TrendPoint
 
 
 @dataclass(frozen=True)
@@ -104,46 +116,48 @@ class Trend:
         return f"{subject}: {prefix}{_step_text(self.step)} ({runs})"
 
 
-def trends(runs: Mapping[str, Sequence[Record]]) -> list[Trend]:
-    """Return the trend of every case that several of these runs measured, those with a step first.
+def case_points(name: str, records: Sequence[Record]) -> list[CasePoint]:
+    """Return the points of all cases in the records of a file with the name of a run."""
+    return [
+        CasePoint(key, rounds[0].facets, run_id, len(rounds), _point(name, rounds))
+        for key, group in cases.by_case(records).items()
+        for run_id, rounds in cases.by_run(group).items()
+    ]
 
-    `runs` are records by the names of their runs.
-    """
-    records = [record for run in runs.values() for record in run]
-    names = {record.run: name for name, run in runs.items() for record in run}
-    groups = cases.by_case(records)
-    several = {
-        key: points for key, rounds in groups.items() if len(points := _points(rounds, names)) >= MIN_RUNS
-    }
-    labels = _labels({key: groups[key][0] for key in several})
+
+def trends(points: Iterable[CasePoint]) -> list[Trend]:
+    """Return the trend of every case that several runs measured, those with a step first."""
+    groups: dict[str, list[CasePoint]] = {}
+    for one in points:
+        groups.setdefault(one.key, []).append(one)
+    several = {key: chosen for key, group in groups.items() if len(chosen := _chosen(group)) >= MIN_RUNS}
+    labels = _labels({key: groups[key][0].facets for key in several})
     result = [
-        Trend(
-            groups[key][0].dataset.name,
-            labels[key],
-            key,
-            points,
-            _step(points, SIGNIFICANCE / len(several)),
-        )
-        for key, points in several.items()
+        Trend(str(groups[key][0].facets["dataset"]), labels[key], key, chosen, _step(chosen, chance))
+        for chance in [SIGNIFICANCE / max(1, len(several))]
+        for key, chosen in several.items()
     ]
     return sorted(result, key=lambda trend: (trend.step is None, trend.dataset))
 
 
-def _labels(firsts: Mapping[str, Record]) -> dict[str, str]:
+def _labels(facets: Mapping[str, Facets]) -> dict[str, str]:
     """Return the label of each case among those of its dataset, which is named separately."""
     by_dataset: dict[str, dict[str, Facets]] = {}
-    for key, record in firsts.items():
-        by_dataset.setdefault(record.dataset.name, {})[key] = record.facets
+    for key, one in facets.items():
+        by_dataset.setdefault(str(one["dataset"]), {})[key] = one
     all_labels = [cases.labels(facets) for facets in by_dataset.values()]
     return {key: str(label) for labels in all_labels for key, label in labels.items()}
 
 
-def _points(rounds: Sequence[Record], names: Mapping[str, str]) -> list[TrendPoint]:
-    """Return a point per run; runs of a round or two, such as races, only where there are no others."""
-    by_run = cases.by_run(rounds)
-    enough = {run: records for run, records in by_run.items() if len(records) >= stats.MIN_ROUNDS}
-    points = [_point(names[run], records) for run, records in (enough or by_run).items()]
-    return sorted(points, key=lambda point: point.time)
+def _chosen(points: Sequence[CasePoint]) -> list[TrendPoint]:
+    """Return a point per run; runs of a round or two, such as races, only where there are no others.
+
+    Of several files with the same run, the one with the most rounds counts.
+    """
+    by_run = {one.run_id: one for one in sorted(points, key=lambda one: one.rounds)}
+    enough = [one.point for one in by_run.values() if one.rounds >= stats.MIN_ROUNDS]
+    chosen = enough or [one.point for one in by_run.values()]
+    return sorted(chosen, key=lambda point: point.time)
 
 
 def _point(name: str, records: Sequence[Record]) -> TrendPoint:
@@ -192,10 +206,13 @@ def _place(values: Values, chance: float) -> int | None:
     """Return the number of values before the step, where it is significant."""
     generator = np.random.Generator(np.random.PCG64(0))
     observed = _statistics(values[None, :])[0]
-    shuffled = generator.permuted(np.tile(values, (PERMUTATIONS, 1)), axis=1)
-    as_large = int((_statistics(shuffled).max(axis=1) >= observed.max() * (1 - 1e-9)).sum())
-    if (as_large + 1) / (PERMUTATIONS + 1) > chance:
-        return None
+    as_large = 1  # the runs' own order
+    for done in range(0, PERMUTATIONS, BATCH):
+        rows = np.tile(values, (min(BATCH, PERMUTATIONS - done), 1))
+        shuffled = _statistics(generator.permuted(rows, axis=1))
+        as_large += int((shuffled.max(axis=1) >= observed.max() * (1 - 1e-9)).sum())
+        if as_large / (PERMUTATIONS + 1) > chance:
+            return None
     return MIN_SIDE + int(observed.argmax())
 
 

@@ -13,7 +13,8 @@ from iobench.base.units import MIB, bytes_text, bytes_word, counted, rate_text, 
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import Prepared
 from iobench.host.hardware_limits import Limit
-from iobench.results.history import PastRun
+from iobench.results.columns import Columns, is_numeric
+from iobench.results.past_run import PastRun
 from iobench.results.trend import Trend, speeds_text
 
 if TYPE_CHECKING:  # they load torch
@@ -161,4 +162,15 @@ def plain_table(*columns: str, left: int) -> Table:
     table = _Plain(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
     for number, name in enumerate(columns):
         table.add_column(Text(printable(name)), justify="left" if number < left else "right", no_wrap=True)
+    return table
+
+
+def columns_table(columns: Columns, left: int = 1) -> Table:
+    """Return a table of columns, the first `left` and a last one of words aligned to the left."""
+    table = plain_table(*(title for title, _ in columns), left=left)
+    table.show_header = any(title for title, _ in columns)
+    if not is_numeric(columns[-1][1]):
+        table.columns[-1].justify = "left"
+    for row in zip(*(cells for _, cells in columns), strict=True):
+        table.add_row(*(cell or "" for cell in row))
     return table

@@ -33,7 +33,8 @@ def runs(context: typer.Context, data_dir: DataDir = Path("data"), as_json: AsJs
     context.obj = data_dir
     if context.invoked_subcommand is not None:
         return
-    past_runs = history.past(data_dir)
+    with display.progress() as progress:
+        past_runs = history.past(data_dir, progress)
     if as_json:
         display.as_json([past.as_dict() for past in past_runs])
         return
@@ -78,7 +79,8 @@ def trend(context: typer.Context, data_dir: Here = None, as_json: AsJson = False
     from iobench.terminal import display, tables
 
     folder = data_dir or context.obj
-    case_trends = history.trends([past for past in history.past(folder) if not past.problem])
+    with display.progress() as progress:
+        case_trends = history.trends(history.past(folder, progress))
     if as_json:
         display.as_json([one.as_dict() for one in case_trends])
         return
@@ -128,7 +130,8 @@ def export(
 
     folder = data_dir or context.obj
     paths = [history.find(folder, name) for name in names or []]
-    paths = paths or [past.path for past in history.past(folder) if not past.problem]
+    with display.progress() as progress:
+        paths = paths or [past.path for past in history.past(folder, progress) if not past.problem]
     if not paths:
         raise history.no_runs(folder)
     records = records_of(paths)

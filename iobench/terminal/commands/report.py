@@ -34,8 +34,8 @@ def report(
         )
     from iobench import report as reporting
     from iobench import studies
+    from iobench.advise import recommendation as recommendations
     from iobench.base.units import counted
-    from iobench.recommendation import result as recommendations
     from iobench.results import history
     from iobench.terminal import display
 
@@ -43,7 +43,8 @@ def report(
     advice, unread = recommendations.past(data_dir)
     for sentence in [*problems, *unread]:
         display.note(f"skipped: {sentence}")
-    runs_there = [past for past in history.past(data_dir) if not past.problem]
+    with display.progress() as progress:
+        runs_there = [past for past in history.past(data_dir, progress) if not past.problem]
     paths = [history.find(data_dir, name) for name in runs or []]
     if not paths and (runs_there or not (answered or advice)):
         paths = [recommendations.final_run(advice, history.newest(data_dir))]

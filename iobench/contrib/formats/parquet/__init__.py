@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from iobench.base.errors import corrupt
 from iobench.base.options import option
 from iobench.contrib.formats.shared.rebatch import slabs
-from iobench.formats import COMPLEX, NUMPY_DTYPES, Batch, Field, Format, Schema
+from iobench.formats import COMPLEX, NUMPY_DTYPES, Batch, Detectable, Field, Format, Schema
 from iobench.formats.file_kind import regular
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ WIDENED = ("uint16", "int16")  # stored in four bytes
 
 
 @dataclass(frozen=True)
-class Parquet(Format):
+class Parquet(Format, Detectable):
     """One Parquet file; the row group is the unit of reading."""
 
     name: ClassVar[str] = "parquet"
