@@ -124,9 +124,12 @@ def records(chosen: Sequence[Record], smallest: float = stats.MIN_DIFFERENCE, wi
 
 @contextmanager
 def progress() -> Iterator[Report]:
-    """Yield a progress callback: bars with bytes/s and time left on a terminal, else one line per step."""
+    """Yield a progress callback: bars with bytes/s and time left on a terminal.
+
+    Elsewhere it prints one line per step whose size is known.
+    """
     if not sys.stderr.isatty():
-        yield lambda what, done, total: note(what) if done == 0 else None
+        yield lambda what, done, total: note(what) if total and done == 0 else None
         return
     columns = (
         TextColumn("{task.description:32}", markup=False),

@@ -34,7 +34,10 @@ def dataset_line(manifest: Manifest) -> str:
     schema = manifest.schema
     counts = f"{counted(schema.elements, 'element')}, {counted(schema.samples, 'sample')}"
     sample, whole = bytes_text(schema.sample_bytes), bytes_text(schema.logical_bytes)
-    return f"dataset {manifest.name}: {counts} of {sample} ({_fields(manifest)}), {whole}"
+    source = manifest.source
+    packed = {field: f"{names[0]} … {names[-1]}" for field, names in source.get("packed", {}).items()}
+    fields = schema.describe({**source.get("renamed", {}), **packed})
+    return f"dataset {manifest.name}: {counts} of {sample} ({fields}), {whole}"
 
 
 def prepared_table(rows: Sequence[Prepared]) -> Table:
@@ -171,12 +174,3 @@ def columns_table(columns: Columns, left: int = 1) -> Table:
     for row in zip(*(cells for _, cells in columns), strict=True):
         table.add_row(*(cell or "" for cell in row))
     return table
-
-
-def _fields(manifest: Manifest) -> str:
-    renamed = manifest.source.get("renamed", {})
-    own = {name: f" from {shortened(printable(repr(original)))}" for name, original in renamed.items()}
-    return ", ".join(
-        f"{f.name}{own.get(f.name, '')} {f.dtype} {'x'.join(map(str, f.shape)) or 'scalar'}"
-        for f in manifest.schema.fields
-    )

@@ -70,7 +70,7 @@ class Parquet(Format, Detectable):
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of the columns; all lists of a column must have one length.
 
-        Decodes every requested column.
+        Decodes every requested column of lists.
         """
         from iobench.contrib.formats.parquet.reader import infer_schema_of
 
