@@ -7,9 +7,15 @@ imported when it is first asked for, so that `import iobench` loads no torch and
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from iobench.results import display
+
 if TYPE_CHECKING:
+    from iobench.advise.recommend import recommend
+    from iobench.advise.requirements import Requirements
+    from iobench.advise.tune import tune
     from iobench.bench.options import RunOptions
     from iobench.bench.outcome import Run
+    from iobench.bench.run import run
     from iobench.contrib.ray.loader import RayLoader
     from iobench.dataset.add import AddedSource, add
     from iobench.dataset.manifest import Manifest, find_dataset
@@ -17,18 +23,14 @@ if TYPE_CHECKING:
     from iobench.dataset.sources import Source, Synthetic, open_source
     from iobench.dataset.verify import verify
     from iobench.loading.batches import batches
-    from iobench.notebook.notebook_recommendation import recommend
-    from iobench.notebook.notebook_run import run
-    from iobench.recommendation.requirements import Requirements
     from iobench.results.summary import Summary, summarise
     from iobench.stream.stream_loader import StreamLoader
     from iobench.terminal.watch import watch
-    from iobench.tuning.tune import tune
 
 _HOMES = {
     "AddedSource": "iobench.dataset.add",
     "Manifest": "iobench.dataset.manifest",
-    "Requirements": "iobench.recommendation.requirements",
+    "Requirements": "iobench.advise.requirements",
     "RayLoader": "iobench.contrib.ray.loader",
     "Run": "iobench.bench.outcome",
     "RunOptions": "iobench.bench.options",
@@ -41,10 +43,10 @@ _HOMES = {
     "find_dataset": "iobench.dataset.manifest",
     "open_source": "iobench.dataset.sources",
     "prepare": "iobench.dataset.prepare",
-    "recommend": "iobench.notebook.notebook_recommendation",
-    "run": "iobench.notebook.notebook_run",
+    "recommend": "iobench.advise.recommend",
+    "run": "iobench.bench.run",
     "summarise": "iobench.results.summary",
-    "tune": "iobench.tuning.tune",
+    "tune": "iobench.advise.tune",
     "verify": "iobench.dataset.verify",
     "watch": "iobench.terminal.watch",
 }
@@ -79,3 +81,11 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'iobench' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def _renderer() -> Any:
+    """Return the module that draws results in a notebook, from the room above those that make them."""
+    return importlib.import_module("iobench.report.display")
+
+
+display.render_with(_renderer)

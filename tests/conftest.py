@@ -40,21 +40,14 @@ cpu_speed.SECONDS = 0.0003  # nor at how fast the processors are
 thresholds.ROUND_S = 0.01  # nor at how sure a figure is
 
 
-class Heap:
-    """State of the garbage collector: frozen, it skips the imported modules, which took 0.2 s per collection.
-
-    Rounds with forked workers unfreeze the heap. Counting frozen objects takes as long as a collection.
-    """
-
-    frozen, unfreeze, count = False, gc.unfreeze, gc.get_freeze_count
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
 
 
-def noted_unfreeze():
-    Heap.frozen = False
-    Heap.unfreeze()
-
-
-gc.unfreeze, gc.get_freeze_count = noted_unfreeze, lambda: 1 if Heap.frozen else Heap.count()
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("slow"):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
 
 
 def pytest_collectstart():
@@ -62,14 +55,8 @@ def pytest_collectstart():
 
 
 def pytest_collection_finish():
+    gc.freeze()  # a collection skips the imported modules, which took 0.2 s
     gc.enable()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup():
-    if not Heap.frozen:
-        gc.freeze()
-        Heap.frozen = True
 
 
 def image_arrays(samples=SAMPLES):
@@ -158,6 +145,12 @@ def require_disk(path):
     parts = [p for p in psutil.disk_partitions(all=True) if Path(path).is_relative_to(p.mountpoint)]
     if max(parts, key=lambda part: len(part.mountpoint)).fstype in ("tmpfs", "ramfs"):
         pytest.skip(f"{path} is in memory, not on a disk: set TMPDIR to one")
+
+
+def open_files(path):
+    """Return how many descriptors this process has of a file, or of the files in a folder."""
+    links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
+    return sum(Path(os.path.realpath(link)).is_relative_to(path) for link in links)
 
 
 def damage(path):

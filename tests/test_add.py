@@ -25,7 +25,7 @@ from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sandbox import SniffResult
 from iobench.formats import Field
-from iobench.testing._placements import assert_placements
+from iobench.testing.placements import assert_placements
 
 SAMPLES = 203
 X = np.random.default_rng(0).random((SAMPLES, 5), np.float32)

@@ -45,16 +45,17 @@ def descriptor(file):
 
 @pytest.fixture(autouse=True)
 def no_idle_contexts(monkeypatch):
-    monkeypatch.setattr(io_engines, "_idle", deque())
+    monkeypatch.setattr(io_engines, "idle_contexts", deque())
 
 
 @pytest.fixture(params=ENGINES)
 def queue(request, monkeypatch):
     """Return a queue of 8 reads of 4 pages, with either engine."""
     if request.param == "threads":
-        monkeypatch.setattr(io_engines, "_NUMBERS", None)
+        monkeypatch.setattr(io_engines, "AIO_CALLS", None)
     made = ReadQueue(4 * PAGE, memory_bytes=32 * PAGE)
-    if request.param == "kernel" and not isinstance(made._engine, io_engines.LibaioEngine):
+    assert request.param == "kernel" or isinstance(made.engine, io_engines.ThreadPoolEngine)
+    if request.param == "kernel" and not isinstance(made.engine, io_engines.LibaioEngine):
         pytest.skip("no asynchronous reads in this kernel")
     yield made
     made.close()
@@ -103,7 +104,7 @@ def test_more_reads_than_are_ever_in_flight_all_come(file, descriptor, queue):
 
 
 def test_as_many_reads_are_in_flight_as_memory_allows_within_bounds(monkeypatch):
-    monkeypatch.setattr(io_engines, "_NUMBERS", None)
+    monkeypatch.setattr(io_engines, "AIO_CALLS", None)
     for piece, memory, depth in (
         (PAGE, 1 << 30, io_engines.MAX_IODEPTH),
         (1 << 20, 8 << 20, 8),
@@ -123,7 +124,7 @@ def test_reads_at_the_end_of_the_file_are_short_and_beyond_it_empty(descriptor, 
 
 
 def test_leaving_early_waits_for_reads_in_flight(file, descriptor, queue, monkeypatch):
-    engine, in_flight = queue._engine, []
+    engine, in_flight = queue.engine, []
     submit, collect = engine.submit, engine.collect
 
     def submitting(descriptor, slots, *rest):
@@ -161,7 +162,7 @@ def test_a_loop_that_raises_leaves_a_queue_that_works(file, descriptor, queue):
 
 def test_an_error_of_the_disk_is_raised_with_its_number(file, descriptor, queue, monkeypatch):
     offsets, lengths = reads(*((number, 1) for number in range(PAGES)))
-    engine = queue._engine
+    engine = queue.engine
     collect = type(engine).collect
 
     def failing(least):
@@ -183,7 +184,7 @@ from iobench.host import aio, io_engines
 
 file, engine, what = sys.argv[1:]
 if engine == "threads":
-    io_engines._NUMBERS = None
+    io_engines.AIO_CALLS = None
 queue, descriptor = aio.ReadQueue(4096), aio.open_direct(Path(file))
 offsets, lengths = np.arange(4) * 4096, np.full(4, 4096)
 other, wrong = os.dup(descriptor), offsets
@@ -216,51 +217,37 @@ def test_reads_that_cannot_be_submitted_are_an_error_and_the_next_read_works(fil
     assert (done.stdout, done.stderr) == ("an error\n", "")
 
 
-def test_without_asynchronous_calls_threads_read(monkeypatch):
-    monkeypatch.setattr(io_engines, "_NUMBERS", None)
-    with closing(ReadQueue(PAGE)) as queue:
-        assert isinstance(queue._engine, io_engines.ThreadPoolEngine)
-
-
-def test_where_the_kernel_refuses_a_queue_threads_read(monkeypatch, file, descriptor):
-    def refuse(name, *arguments):
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-    monkeypatch.setattr(io_engines, "_call", refuse)
-    offsets, lengths = reads((3, 2), (0, 1))
-    with closing(ReadQueue(2 * PAGE)) as queue:
-        assert isinstance(queue._engine, io_engines.ThreadPoolEngine)
-        assert taken(queue.read(descriptor, offsets, lengths)) == expected(file, offsets, lengths)
-
-
-def test_where_no_queue_is_left_threads_read(monkeypatch, file, descriptor):
-    """Other processes hold all of fs.aio-max-nr: retries would never end."""
+@pytest.mark.parametrize("refusal", [errno.EPERM, errno.EAGAIN])
+def test_where_the_kernel_refuses_a_queue_threads_read(monkeypatch, file, descriptor, refusal):
+    """EAGAIN: other processes hold all of fs.aio-max-nr, and retries would never end."""
     calls = []
 
     class Libc:
         def syscall(self, *arguments):
             calls.append(arguments)
-            ctypes.set_errno(errno.EAGAIN)
+            ctypes.set_errno(refusal)
             return -1
 
-    monkeypatch.setattr(io_engines, "_libc", Libc())
+    monkeypatch.setattr(io_engines, "libc", Libc())
     offsets, lengths = reads((3, 2), (0, 1))
     with closing(ReadQueue(2 * PAGE)) as queue:
-        assert isinstance(queue._engine, io_engines.ThreadPoolEngine)
+        assert isinstance(queue.engine, io_engines.ThreadPoolEngine)
         assert taken(queue.read(descriptor, offsets, lengths)) == expected(file, offsets, lengths)
     assert len(calls) == 1
 
 
-def test_a_queue_may_be_closed_twice(queue):
+def test_a_queue_may_be_closed_twice_and_reads_no_more(descriptor, queue):
     queue.close()
     queue.close()
+    with pytest.raises(ValueError, match="closed"):
+        list(queue.read(descriptor, *reads((0, 1))))
 
 
 @pytest.fixture
 def kernel():
     """Return a queue of the kernel's, closed when the test ends."""
     with closing(ReadQueue(PAGE)) as made:
-        if not isinstance(made._engine, io_engines.LibaioEngine):
+        if not isinstance(made.engine, io_engines.LibaioEngine):
             pytest.skip("no asynchronous reads in this kernel")
         yield made
 
@@ -271,7 +258,7 @@ def test_a_kernel_context_is_reused_by_the_next_queue(file, descriptor, kernel):
     kernel.close()
     kernel.close()
     with closing(ReadQueue(2 * PAGE)) as first, closing(ReadQueue(2 * PAGE)) as second:
-        assert first._engine is kernel._engine is not second._engine
+        assert first.engine is kernel.engine is not second.engine
         assert taken(first.read(descriptor, offsets, lengths)) == expected(file, offsets, lengths)
 
 
@@ -279,13 +266,13 @@ def test_a_child_has_a_queue_of_its_own_from_the_kernel(kernel, monkeypatch):
     kernel.close()
     monkeypatch.setattr(os, "getpid", lambda: -1)
     with closing(ReadQueue(PAGE)) as queue:
-        assert queue._engine is not kernel._engine
+        assert queue.engine is not kernel.engine
 
 
 def test_only_a_few_kernel_contexts_are_kept_and_none_in_flight(monkeypatch, descriptor, kernel):
     monkeypatch.setattr(io_engines, "MAX_IDLE", 1)
-    busy, destroyed = kernel._engine, []
-    monkeypatch.setattr(io_engines.LibaioEngine, "_destroy", lambda self: destroyed.append(self))
+    busy, destroyed = kernel.engine, []
+    monkeypatch.setattr(io_engines.LibaioEngine, "destroy", lambda self: destroyed.append(self))
     memory = [touched_array(PAGE)]
     assert busy.submit(np.array([descriptor]), [0], memory, np.array([0])) == 1
     kernel.close()
@@ -294,11 +281,11 @@ def test_only_a_few_kernel_contexts_are_kept_and_none_in_flight(monkeypatch, des
     first, second = ReadQueue(PAGE), ReadQueue(PAGE)
     for queue in (first, second):
         queue.close()
-    assert destroyed == [busy, second._engine]
+    assert destroyed == [busy, second.engine]
 
 
 def test_a_closed_queue_leaves_no_thread(monkeypatch, file, descriptor):
-    monkeypatch.setattr(io_engines, "_NUMBERS", None)
+    monkeypatch.setattr(io_engines, "AIO_CALLS", None)
     with closing(ReadQueue(PAGE)) as queue:
         taken(queue.read(descriptor, *reads((0, 1), (1, 1))))
         assert any("iobench-direct" in thread.name for thread in threading.enumerate())

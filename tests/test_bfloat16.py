@@ -10,7 +10,7 @@ from iobench import formats
 from iobench.base.errors import UnsupportedSchema
 from iobench.formats import Field, Schema, array_of
 from iobench.loading import loaders
-from iobench.testing._cases import random_batch
+from iobench.testing.cases import random_batch
 
 HOLD = [name for name in formats.names() if "bfloat16" in formats.FORMATS.class_of(name).dtypes]
 LOADERS = ("dataloader", "dataloader:fetch=batch", "native", "stream", "torchdata", "spdl")

@@ -108,12 +108,12 @@ def test_mincore_and_cachestat_agree(by_file, files, monkeypatch):
         mapped.madvise(mmap.MADV_RANDOM)  # no read-ahead: pages on their way count for cachestat only
         _ = mapped[5 * mmap.PAGESIZE] + mapped[9 * mmap.PAGESIZE]
         by_cachestat = page_cache.residency(files)  # mapped pages cannot be evicted meanwhile
-        monkeypatch.setattr(page_cache, "_CACHESTAT", NO_SUCH_CALL)
+        monkeypatch.setattr(page_cache, "CACHESTAT", NO_SUCH_CALL)
         assert 0 < page_cache.residency(files) == by_cachestat < 1
 
 
 def test_residency_that_the_kernel_hides_is_unknown(files, monkeypatch):
-    monkeypatch.setattr(page_cache, "_CACHESTAT", NO_SUCH_CALL)
+    monkeypatch.setattr(page_cache, "CACHESTAT", NO_SUCH_CALL)
     monkeypatch.setattr(os, "geteuid", lambda: os.stat(files[0]).st_uid + 1)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(page_cache.ResidencyUnknown):
@@ -121,9 +121,9 @@ def test_residency_that_the_kernel_hides_is_unknown(files, monkeypatch):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-@pytest.mark.parametrize("call", [page_cache._CACHESTAT, NO_SUCH_CALL])
+@pytest.mark.parametrize("call", [page_cache.CACHESTAT, NO_SUCH_CALL])
 def test_residency_of_another_users_files_is_unknown(files, monkeypatch, call):
-    monkeypatch.setattr(page_cache, "_CACHESTAT", call)
+    monkeypatch.setattr(page_cache, "CACHESTAT", call)
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
     descriptors = [Path(f"/proc/self/fd/{os.open(path, os.O_RDONLY)}") for path in files]
@@ -146,13 +146,23 @@ def unknown_residency(monkeypatch):
     def refuse(path, size):
         raise page_cache.ResidencyUnknown(path, "not yours")
 
-    monkeypatch.setattr(page_cache, "_cached_pages", refuse)
+    monkeypatch.setattr(page_cache, "cached_pages", refuse)
 
 
 def test_cold_that_cannot_be_verified_is_refused(by_file, unknown_residency, files):
     with pytest.raises(ColdCacheUnavailable, check=kind("residency-unknown", path=files[0])) as caught:
         page_cache.evict(files)
     assert caught.value.hint
+
+
+def test_pages_that_come_back_before_the_round_are_refused(by_file, files, monkeypatch):
+    def read_meanwhile(logical_bytes):
+        for file in files:
+            file.read_bytes()
+
+    monkeypatch.setattr(page_cache, "back_memory", read_meanwhile)
+    with pytest.raises(ColdCacheUnavailable, check=kind("cache-refilled", path=files[0].parent)):
+        page_cache.establish("cold", files, 1 << 20)
 
 
 def test_warm_that_cannot_be_verified_is_unknown_but_read_through(by_file, files, monkeypatch):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import SAMPLES, image_arrays, prepared
+from conftest import SAMPLES, image_arrays, open_files, prepared
 from kinds import kind
 
 from iobench.base.errors import CorruptArtifact, InvalidSettings
@@ -80,11 +80,6 @@ WAYS = pytest.mark.parametrize("way", [Stored.in_order, Stored.at_random])
 def ahead_threads():
     """Return the threads that read ahead."""
     return [thread for thread in threading.enumerate() if thread.name.startswith("iobench-ahead")]
-
-
-def open_files(path):
-    links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
-    return sum(os.path.realpath(link) == str(path) for link in links)
 
 
 @WAYS
@@ -179,19 +174,20 @@ def test_stopping_early_leaves_no_thread_no_file_and_no_map(stored, in_order):
 
 
 def test_stopping_early_does_not_wait_for_the_rest_of_the_file(stored, in_thread):
-    offsets, begun = [], threading.Event()
+    offsets, begun, leaving = [], threading.Event(), threading.Event()
 
     def read(descriptor, buffers, offset):
         offsets.append(offset)
         begun.set()
-        while not (reader._ahead and reader._ahead._stopping):
-            time.sleep(1e-3)
+        leaving.wait(20)
+        time.sleep(0.2)  # until the reader is being closed
         return sum(map(len, buffers))
 
     in_thread(read)
     with stored.open() as reader:
         reader.read_ahead(stored.batches())
         begun.wait(20)
+        leaving.set()
     assert offsets == [stored.offset]
 
 

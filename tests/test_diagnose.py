@@ -22,20 +22,21 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import iobench
+from iobench.advise import diagnose as session
+from iobench.advise.checks.loader_info import LoaderInfo, inspect_loader
+from iobench.advise.checks.loop_stats import LoopStats
+from iobench.advise.checks.loop_tables import loop_table
+from iobench.advise.checks.profiling import Profile
+from iobench.advise.checks.watched_loader import WatchedLoader
+from iobench.advise.diagnosis import BOTTLENECK, diagnose
+from iobench.advise.settings.candidate import BASELINE, Candidate
+from iobench.advise.settings.search_space import BATCH_FETCH, LoaderTraits, candidates_for
+from iobench.advise.settings.tunable_loader import TunableLoader, rebuilt
+from iobench.advise.settings.watchdog import Watchdog
 from iobench.base.errors import TargetError
 from iobench.base.finding import Finding
-from iobench.diagnose import session
-from iobench.diagnose.diagnosis import BOTTLENECK, diagnose
-from iobench.diagnose.loader_info import LoaderInfo, inspect_loader
-from iobench.diagnose.loop_stats import LoopStats
-from iobench.diagnose.profiling import Profile
-from iobench.diagnose.watched_loader import WatchedLoader
 from iobench.loading import target
 from iobench.loading.inspection import batch_tensors
-from iobench.terminal.diagnosed import loop_table
-from iobench.tuning.candidate import BASELINE, Candidate
-from iobench.tuning.search_space import BATCH_FETCH, LoaderTraits, candidates_for
-from iobench.tuning.tunable_loader import TunableLoader, rebuilt
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 GOOD = LoopStats(
@@ -138,7 +139,7 @@ def test_a_loop_over_one_batch_shows_no_figures_of_a_steady_state():
 
 
 def names(table):
-    return [str(cell) for cell in table.columns[0].cells]
+    return table[0][1]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -559,6 +560,22 @@ def test_a_worker_that_is_killed_is_an_error():
         run_session(DataLoader(Rows(work=die), batch_size=8, **FORK))
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_alarm_that_a_destructor_swallows_comes_again():
+    class SlowToDie:
+        def __del__(self):
+            time.sleep(1)
+
+    def hanging():
+        SlowToDie()
+        time.sleep(60)
+        yield
+
+    watchdog = Watchdog(0.3)
+    with watchdog.active(), pytest.raises(TargetError, check=kind("timeout")):
+        next(watchdog.guard(hanging()))
+
+
 MODULE = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -601,7 +618,7 @@ def test_json_has_the_figures_and_the_advice(module, inside):
     done = inside("diagnose", "mine.py:make", "--seconds", 3, "--json", "--device", "cpu")
     found = json.loads(done.stdout)
     assert found["loop"]["batches"] == 50
-    assert found["verdict"]["kind"] == "loader-alone"
+    assert found["outcome"] == found["findings"][0]["kind"] == "loader-alone"
     assert {one["name"] for one in found["candidates"]} >= {BASELINE, BATCH_FETCH}
 
 
@@ -685,5 +702,5 @@ def test_a_loader_of_nothing_is_refused():
 def test_only_the_user_s_own_frames_are_shown(module, inside):
     done = inside("diagnose", "mine.py:failing")
     assert "in failing" in done.stderr
-    assert "iobench/diagnose" not in done.stderr
+    assert "iobench/advise" not in done.stderr
     assert inside("diagnose", "nowhere:make").stderr.count("\n") == 1

@@ -13,17 +13,19 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from iobench.advise import diagnose as session
+from iobench.advise.checks import loop_stats
+from iobench.advise.checks.evidence import Evidence
+from iobench.advise.checks.process_monitor import ProcessMonitor
+from iobench.advise.checks.watched_loader import WatchedLoader
+from iobench.advise.diagnosis import diagnose
+from iobench.advise.settings.candidate import BASELINE, Candidate
+from iobench.advise.settings.search_space import MAX_WORKERS
+from iobench.advise.settings.settings_backend import SettingsBackend
+from iobench.advise.settings.settings_race import SettingsRace
+from iobench.advise.settings.tunable_loader import TunableLoader
+from iobench.advise.settings.turn import TurnSpec
 from iobench.base.finding import Finding
-from iobench.diagnose import loop_stats, session
-from iobench.diagnose.diagnosis import diagnose
-from iobench.diagnose.evidence import Evidence
-from iobench.diagnose.process_monitor import ProcessMonitor
-from iobench.diagnose.watched_loader import WatchedLoader
-from iobench.tuning.candidate import BASELINE, Candidate
-from iobench.tuning.search_space import MAX_WORKERS
-from iobench.tuning.settings_race import SettingsRace
-from iobench.tuning.tunable_loader import TunableLoader
-from iobench.tuning.turn import TurnSpec
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 
@@ -81,6 +83,7 @@ def slow(row):
     return torch.zeros(4)
 
 
+@pytest.mark.slow
 def test_samples_that_take_long_without_workers(monkeypatch):
     monkeypatch.setattr(loop_stats, "CPU_CONTENDED", 1.0)  # other tests use the other cores
     found = until("too-few-workers", lambda: DataLoader(Samples(256, slow), batch_size=16))
@@ -92,6 +95,7 @@ def test_samples_that_take_long_without_workers(monkeypatch):
     assert tried > len(os.sched_getaffinity(0)) or tried == MAX_WORKERS  # none of them computes
 
 
+@pytest.mark.slow
 def test_workers_that_cost_more_than_they_bring():
     quick = Samples(4096, lambda row: torch.zeros(4))
     advice = until("workers-cost", lambda: DataLoader(quick, batch_size=4, **FORK)).advice
@@ -210,8 +214,8 @@ import torch
 sys.path.insert(0, sys.argv[1])
 from test_diagnose_checks import FORK, DataLoader, Samples, until
 
-from iobench.diagnose.loop_stats import LoopStats
-from iobench.tuning import search_space
+from iobench.advise.checks.loop_stats import LoopStats
+from iobench.advise.settings import search_space
 
 search_space.threads_oversubscribed = lambda workers: True
 LoopStats.threads = True
@@ -333,15 +337,15 @@ def test_a_loader_that_takes_all_the_time_leaves_a_turn_for_the_most_promising_c
 def test_persistent_workers_start_before_final_rounds_are_timed(monkeypatch):
     own = TunableLoader(DataLoader(Samples(16, lambda row: torch.zeros(1)), 4, **FORK))
     candidates = [Candidate(BASELINE), Candidate("persist", {"persistent_workers": True}, "persistent")]
-    race, taken, take = SettingsRace(own, TurnSpec(lambda tensors: None)), [], SettingsRace._take
+    race, taken, take = SettingsRace(own, TurnSpec(lambda tensors: None)), [], SettingsBackend.take
 
-    def noted(self, candidate, limit_s):
+    def noted(self, candidate, *arguments):
         taken.append(candidate.name)
-        return take(self, candidate, limit_s)
+        return take(self, candidate, *arguments)
 
     with race.active():
         race.race(candidates, 0.01)
-        monkeypatch.setattr(SettingsRace, "_take", noted)
+        monkeypatch.setattr(SettingsBackend, "take", noted)
         race.final_rounds(candidates, 60.0, rounds=3)
     assert taken[0] == "persist"
     assert (taken.count("persist"), len(candidates[1].final_rates)) == (4, 3)

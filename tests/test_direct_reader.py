@@ -5,11 +5,10 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import require_disk
+from conftest import open_files, require_disk
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kinds import kind
@@ -19,7 +18,7 @@ from iobench.formats import DTYPES, Field, Schema, Strided
 from iobench.host import aio, io_engines
 from iobench.host.memory import PAGE, touched_array
 from iobench.stream import direct_reader
-from iobench.stream.direct_reader import PIECE_BYTES, DirectReader, _pieces
+from iobench.stream.direct_reader import PIECE_BYTES, DirectReader, pieces_of
 from iobench.stream.scatter_plan import sorted_by
 
 SIZE = (12 << 20) + 77
@@ -219,12 +218,6 @@ def test_where_one_file_cannot_be_read_no_other_stays_open(file, tmp_path):
     assert open_files(file) == 0
 
 
-def open_files(path):
-    """Return the number of descriptors that this process has of a file."""
-    links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
-    return sum(os.path.realpath(link).startswith(str(path)) for link in links)
-
-
 @pytest.fixture
 def queues(monkeypatch):
     """Return the open queues."""
@@ -271,16 +264,7 @@ def test_several_threads_read_right_at_once_and_nothing_is_open_after_close(file
 
 
 @pytest.mark.parametrize("rows", READS)
-def test_a_closed_reader_is_a_value_error(file, rows):
-    placed = Placed(file, 77, 3001)
-    reader = placed.open()
-    reader.close()
-    with pytest.raises(ValueError, match="closed"):
-        reader.batch(rows)
-
-
-@pytest.mark.parametrize("rows", READS)
-def test_a_read_from_a_closed_reader_opens_no_queue(file, queues, rows):
+def test_a_read_from_a_closed_reader_is_a_value_error_and_opens_no_queue(file, queues, rows):
     placed = Placed(file, 77, 3001)
     reader = placed.open()
     reader.close()
@@ -336,7 +320,7 @@ def page_ranges(stride, offset, rows):
 @given(**PAGE_RANGES)
 def test_reads_cover_every_row_and_stay_within_their_size(stride, offset, rows):
     low, high = page_ranges(stride, offset, rows)
-    first = _pieces(low, high)
+    first = pieces_of(low, high)
     last = np.append(first[1:], len(low)) - 1
     assert first[0] == 0
     assert (np.diff(first) > 0).all()
@@ -348,7 +332,7 @@ def test_reads_cover_every_row_and_stay_within_their_size(stride, offset, rows):
 def test_nothing_between_rows_is_read(stride, offset, rows):
     low, high = page_ranges(stride, offset, rows)
     gaps = np.flatnonzero(low[1:] > high[:-1]) + 1
-    assert set(gaps) <= set(_pieces(low, high))
+    assert set(gaps) <= set(pieces_of(low, high))
 
 
 @settings(deadline=None)
@@ -356,7 +340,7 @@ def test_nothing_between_rows_is_read(stride, offset, rows):
 def test_neighbours_that_one_read_can_hold_are_one_read(stride, offset, rows):
     low, high = page_ranges(stride, offset, rows)
     runs = np.concatenate(([0], np.flatnonzero(low[1:] > high[:-1]) + 1, [len(low)]))
-    first = _pieces(low, high)
+    first = pieces_of(low, high)
     for begin, end in pairwise(runs.tolist()):
         if high[end - 1] - low[begin] <= PIECE_BYTES:
             assert ((first >= begin) & (first < end)).sum() == 1

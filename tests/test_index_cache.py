@@ -29,7 +29,7 @@ def walks(monkeypatch):
         return values(*arguments)
 
     monkeypatch.setattr(_lmdb_tree, "values", counted)
-    monkeypatch.setattr(index_cache, "_memory", type(index_cache._memory)())
+    monkeypatch.setattr(index_cache, "kept_indexes", type(index_cache.kept_indexes)())
     return calls
 
 

@@ -19,8 +19,8 @@ from iobench.dataset.manifest import Opener
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
-from iobench.testing._cases import SCHEMA, store
-from iobench.testing._corruption import Bomb
+from iobench.testing.cases import SCHEMA, store
+from iobench.testing.corruption import Bomb
 from iobench.testing.loaders import LoaderContract, as_arrays, epoch_request, is_python_helper, job_over
 
 FORMATS = {
@@ -32,8 +32,8 @@ FORMATS = {
 }  # format of each loader that does not read npy
 
 
-# one for each way of reading; native and stream are tested with every format
-KINDS = ("npy", "hdf5", "lmdb", "memmap", "zarr", "parquet", "webdataset")
+KINDS = ("npy", "hdf5", "lmdb", "memmap", "zarr", "parquet", "webdataset")  # one for each way of reading
+OTHERS = tuple(name for name in formats.names() if name not in KINDS)
 
 
 class TestDataLoader(LoaderContract):
@@ -42,16 +42,33 @@ class TestDataLoader(LoaderContract):
 
 
 class TestDataLoaderOfBatches(LoaderContract):
-    formats = KINDS
+    formats = KINDS[:2]
     loader = loaders.parse("dataloader:fetch=batch,num_workers=1,start_method=fork,persistent_workers=yes")
 
 
+@pytest.mark.slow
+class TestDataLoaderOfBatchesOfOtherFormats(TestDataLoaderOfBatches):
+    formats = KINDS[2:]
+
+
 class TestNative(LoaderContract):
+    formats = KINDS
     loader = loaders.parse("native")
 
 
 class TestStream(LoaderContract):
+    formats = KINDS
     loader = loaders.parse("stream")
+
+
+@pytest.mark.slow
+class TestNativeOverOtherFormats(TestNative):
+    formats = OTHERS
+
+
+@pytest.mark.slow
+class TestStreamOverOtherFormats(TestStream):
+    formats = OTHERS
 
 
 def test_every_loader_has_a_contract_test():
@@ -157,13 +174,19 @@ WORKERS = [
 ]
 
 
+def usable(word):
+    """Return the loader, or skip the test with the reason why it cannot be used here."""
+    if (
+        reason := {one["name"]: one["usable"] for one in loaders.describe()}[word.partition(":")[0]]
+    ) != "yes":
+        pytest.skip(reason)
+    return loaders.parse(word)
+
+
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("word", WORKERS)
 def test_workers_return_every_sample_and_end(word, tmp_path):
-    usable = {one["name"]: one["usable"] for one in loaders.describe()}[word.partition(":")[0]]
-    if usable != "yes":
-        pytest.skip(usable)
-    loader = loaders.parse(word)
+    loader = usable(word)
     artifact = store(formats.parse(FORMATS.get(loader.name, "npy")), tmp_path / "a", SCHEMA)
     check, job, before = Checksum(SCHEMA), job_over(artifact, "random"), psutil.Process().children()
     assert loader.workers > 0
@@ -193,10 +216,7 @@ FAILING = [
 @pytest.mark.parametrize("word", FAILING)
 @pytest.mark.parametrize("error", [DAMAGED, ZeroDivisionError("a\nb")])
 def test_an_error_in_an_epoch_is_one_line_without_a_hang(word, error, tmp_path, monkeypatch):
-    usable = {one["name"]: one["usable"] for one in loaders.describe()}[word.partition(":")[0]]
-    if usable != "yes":
-        pytest.skip(usable)
-    loader = loaders.parse(word)
+    loader = usable(word)
     artifact = store(formats.parse("npy"), tmp_path / "a", SCHEMA)
     job, reader, calls = job_over(artifact, "random"), type(artifact.open()), itertools.count()
 
@@ -224,9 +244,6 @@ def test_an_error_in_an_epoch_is_one_line_without_a_hang(word, error, tmp_path, 
 
 def test_a_pickled_member_is_not_unpickled(tmp_path):
     """WebDataset's own decoder unpickles it."""
-    usable = {one["name"]: one["usable"] for one in loaders.describe()}["webdataset"]
-    if usable != "yes":
-        pytest.skip(usable)
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
         for key in range(5):
             array = io.BytesIO()
@@ -240,7 +257,7 @@ def test_a_pickled_member_is_not_unpickled(tmp_path):
                 tar.addfile(info, io.BytesIO(content))
     schema = formats.Schema(5, (formats.Field("x", (3,), "float32"),))
     job = Job(Opener(formats.get("webdataset"), tmp_path / "a.tar", schema), Order("sequential", 2))
-    with closing(loaders.parse("webdataset").on("cpu").open(job)) as epochs:
+    with closing(usable("webdataset").on("cpu").open(job)) as epochs:
         rows = np.concatenate([batch["x"].numpy() for batch in epochs.epoch(0)])
     np.testing.assert_array_equal(rows, np.arange(5, dtype=np.float32)[:, None].repeat(3, 1))
     assert not (tmp_path / "b").exists()

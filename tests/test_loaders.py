@@ -77,13 +77,6 @@ def test_dataloader_works_with_spawned_workers(images, name, fetch):
 
 
 @every_format
-@pytest.mark.parametrize("kind", order.ORDERS)
-def test_native_returns_every_sample_once_and_releases_files(images, name, kind):
-    assert_epoch(epoch(images, name, "native", rows=ROWS[kind]), images, ROWS[kind])
-    assert not files_left_open(images.root)
-
-
-@every_format
 @pytest.mark.parametrize(("loader", "fetch"), [("native", "batch"), *(("dataloader", f) for f in FETCHES)])
 def test_every_dtype_is_preserved(every_dtype, name, loader, fetch):
     (batch,) = epoch(every_dtype, name, loader, rows=[slice(0, 29)], **fetching(loader, fetch))
@@ -207,21 +200,6 @@ def test_any_error_in_native_is_one_line(images, monkeypatch, error):
     with pytest.raises(LoaderFailed, check=kind_check("raised", path=images.path_of("npy"))) as caught:
         epoch(images, "npy", "native")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("loader", LOADERS)
-def test_a_second_close_does_nothing(images, loader):
-    epochs = open_epochs(images, "npy", loader)
-    epochs.close()
-    epochs.close()
-
-
-def test_an_abandoned_epoch_ends_its_workers(images):
-    epochs = open_epochs(images, "npy", **FORKED)
-    batches = epochs.epoch(ROWS["sequential"])
-    next(batches)
-    batches.close()
-    assert not workers_alive()
 
 
 @pytest.mark.parametrize("fetch", FETCHES)

@@ -32,7 +32,7 @@ def test_its_pages_are_there_before_they_are_used_and_go_with_the_last_view():
 
 
 def test_kernels_without_populate_have_their_pages_touched_by_hand(monkeypatch):
-    monkeypatch.setattr(memory, "_MADV_POPULATE_WRITE", 9999)
+    monkeypatch.setattr(memory, "MADV_POPULATE_WRITE", 9999)
     before = resident_bytes()
     memory_map = touched_map(64 << 20)
     assert resident_bytes() - before > 60 << 20
@@ -45,7 +45,7 @@ def test_another_error_of_the_kernel_is_raised(monkeypatch):
             ctypes.set_errno(errno.ENOMEM)
             return -1
 
-    monkeypatch.setattr(memory, "_libc", Refusing())
+    monkeypatch.setattr(memory, "libc", Refusing())
     with pytest.raises(OSError) as caught:
         touched_map(PAGE)
     assert caught.value.errno == errno.ENOMEM

@@ -4,9 +4,9 @@ import pytest
 from kinds import kind
 
 from iobench import studies
+from iobench.advise import recommendation as recommendations
 from iobench.base.errors import RecordError
 from iobench.base.files import replace_file
-from iobench.recommendation import result as recommendations
 from iobench.studies import Measurements
 
 RESULT = studies.StudyResult("x", "s", "a", Measurements({}), [], {"cpu": "Z80"}, "2026-01-01T00:00:00+00:00")

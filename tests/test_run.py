@@ -13,6 +13,7 @@ from kinds import kind
 
 import iobench
 from iobench import RunOptions
+from iobench.advise.candidates import loader_word
 from iobench.base import thresholds
 from iobench.base.errors import (
     REPREPARE,
@@ -31,7 +32,6 @@ from iobench.bench.options import cases_of
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.host import counters, machine_info, page_cache
 from iobench.loading import loaders
-from iobench.recommendation.candidates import loader_word
 from iobench.results import record
 
 FORKED = "num_workers=2,start_method=fork"

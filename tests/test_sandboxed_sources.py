@@ -4,17 +4,23 @@ import os
 
 import h5py
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from conftest import damage
 from faults import hostile_sources as hostile
 from kinds import kind
 
+import iobench
+from iobench import formats
 from iobench.base.errors import CorruptArtifact, SourceError
 from iobench.dataset import sandbox
 from iobench.dataset.sandbox import SniffResult
 from iobench.dataset.sources import checked, open_source
 from iobench.dataset.sources.torch_file import TorchAdapter
+from iobench.formats import Field, Schema
+from iobench.terminal.tables import dataset_line
 
 
 def everything(source):
@@ -101,6 +107,60 @@ class TestCsv:
     def test_a_file_that_is_not_a_table_of_numbers_is_refused(self, tmp_path, text, cause, word):
         (tmp_path / "a.csv").write_text(text)
         assert word in refused(tmp_path / "a.csv", cause).problem
+
+
+class TestTables:
+    @pytest.fixture
+    def table(self, tmp_path):
+        columns = {f"x {i}": np.arange(9, dtype="f4") + i for i in range(40)}
+        return write_table(tmp_path / "t.parquet", {**columns, "label": np.arange(9)})
+
+    def test_columns_of_one_dtype_become_one_field(self, table):
+        source = open_source(table)
+        arrays = everything(source)
+        assert list(arrays) == ["features", "label"]
+        np.testing.assert_array_equal(arrays["features"], np.arange(9)[:, None] + np.arange(40, dtype="f4"))
+        np.testing.assert_array_equal(arrays["label"], np.arange(9))
+        description = source.description
+        originals = [description["renamed"][name] for name in description["packed"]["features"]]
+        assert originals == [f"x {i}" for i in range(40)]
+
+    def test_separate_columns_stay_fields(self, table):
+        source = open_source(table, columns="separate")
+        assert len(everything(source)) == 41
+        assert "packed" not in source.description
+
+    def test_labels_and_lists_stay_fields_and_names_are_free(self, tmp_path):
+        numbers = np.arange(6)
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(12)), 2)
+        columns = {"a": numbers, "features_int64": numbers, "Target": numbers, "pair": lists}
+        floats = {"b": numbers / 2, "c": numbers / 4, "alone": numbers > 2}
+        source = open_source(write_table(tmp_path / "t.parquet", columns | floats))
+        packed = {"features_int64_2": ["a", "features_int64"], "features_float64": ["b", "c"]}
+        assert source.description["packed"] == packed
+        assert set(everything(source)) == {*packed, "Target", "pair", "alone"}
+
+    def test_every_format_stores_the_matrix(self, table, tmp_path):
+        variants = ["npy", "hdf5", "lmdb", "memmap", "parquet"]
+        manifest, _ = iobench.prepare(open_source(table), variants, data_dir=tmp_path / "data")
+        for form in variants:
+            with manifest.opener(form)() as reader:
+                np.testing.assert_array_equal(reader.sample(3)["features"], 3 + np.arange(40))
+        assert "(features from 'x_0 … x_39' float32 40, label int64)" in dataset_line(manifest)
+
+    def test_scalar_columns_are_described_without_being_decoded(self, table, monkeypatch):
+        monkeypatch.setattr(pq.ParquetFile, "read_row_group", None)
+        assert len(formats.get("parquet").infer_schema(table).fields) == 41
+
+
+def write_table(path, columns):
+    pq.write_table(pa.table(columns), path)
+    return path
+
+
+def test_many_alike_fields_are_described_as_a_count():
+    schema = Schema(1, (*(Field(f"x{i}", (), "float32") for i in range(40)), Field("label", (), "int64")))
+    assert schema.describe() == "40 × float32, label int64"
 
 
 class TestFormats:

@@ -122,7 +122,7 @@ def test_a_traceback_of_torchrun_is_dropped_if_a_rank_has_reported_an_error(
     lines = ["W1122 08:00:00.1 12 torch/x.py:1] a warning", "round 1/2", *["iobench: no"] * complained]
     lines += ["Traceback (most recent call last):", "  of torchrun"]
     (tmp_path / "fake.py").write_text(f"import sys; sys.stderr.write({chr(10).join(lines)!r}); sys.exit(1)")
-    monkeypatch.setattr(launch, "_TORCHRUN", f"import runpy; runpy.run_path({str(tmp_path / 'fake.py')!r})")
+    monkeypatch.setattr(launch, "TORCHRUN", f"import runpy; runpy.run_path({str(tmp_path / 'fake.py')!r})")
     forwarded = []
     assert launch.torchrun(2, ["run"], forwarded.append) == 1
     assert forwarded == (["round 1/2", "iobench: no"] if complained else ["round 1/2", *lines[2:]])

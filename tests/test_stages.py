@@ -1,5 +1,6 @@
 """Profile of an epoch by stage."""
 
+import gc
 import json
 
 import numpy as np
@@ -9,6 +10,7 @@ from kinds import kind
 
 import iobench
 from iobench.base.errors import RecordError
+from iobench.bench.observer import Observer
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.loading import loaders as known_loaders
 from iobench.loading.stages import STAGES, TRIAL, UNTIMED, StageProfile, nothing
@@ -188,3 +190,38 @@ def test_a_trace_that_cannot_be_written_is_an_error(images, tmp_path, monkeypatc
     monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", refuse)
     with pytest.raises(RecordError, check=kind("not-writable"), match="full"):
         profiled_run(images, tmp_path, ["npy"], ["native"], trace=True)
+
+
+def test_the_time_of_the_garbage_collector_is_a_stage_of_its_own():
+    clock = Clock()
+    profile = StageProfile(clock)
+    callback = taking(clock, 2)
+
+    def collect(phase, info):
+        if phase == "start":
+            gc.callbacks.append(callback)  # after the profile's own
+        else:
+            gc.callbacks.remove(callback)
+
+    gc.callbacks.append(collect)
+    try:
+        with profile:
+            profile.timed("read", lambda: (gc.collect(), taking(clock, 1)()))()
+    finally:
+        gc.callbacks.remove(collect)
+    gc.collect()
+    result = profile.seconds(0, 3, 3, ahead=False)
+    assert (result["gc"], result["read"], result["other"]) == (2, 1, 0)
+
+
+def test_a_round_leaves_the_collector_as_it_is_in_a_users_process(images, tmp_path):
+    options = iobench.RunOptions(format=("npy",), loader=("native",), rounds="1", limits=False)
+    seen = []
+
+    class Looking(Observer):
+        def recorded(self, key, record):
+            seen.append((gc.isenabled(), gc.get_freeze_count()))
+
+    before = gc.get_freeze_count()
+    iobench.run(images, options, out=tmp_path / "r.jsonl", observer=Looking())
+    assert seen == [(True, before)]

@@ -391,7 +391,7 @@ def test_growth_is_compared_with_that_of_the_data_and_needs_long_epochs():
     tiny = result_of(settings, settings_measured({row: s / 500 for row, s in seconds.items()}), "Time grows")
     assert tiny.verdict == INCONCLUSIVE
     assert tiny.values[-1] == {
-        "contender": settings._at(settings.TABLE[2].on("cpu").label, 10),
+        "contender": settings.label_at(settings.TABLE[2].on("cpu").label, 10),
         "epoch_s": 0.002,
     }
 
@@ -472,14 +472,17 @@ def small(monkeypatch):
         monkeypatch.setattr(volume, name, value)
 
 
+SLOW = ("settings", "small-batches")  # 20 s each
 IN_HERE = [name for name in studies.names() if name != "distributed-loading"]  # tests/ray_loader has that one
 
 
-@pytest.mark.parametrize("name", IN_HERE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in IN_HERE]
+)
 def test_every_study_runs_and_has_a_verdict_on_each_claim(by_file, small, tmp_path, name):
     statuses = []
     result = studies.run(name, StudyOptions(tmp_path, quick=True, device="cpu", on_status=statuses.append))
-    if name not in ("settings", "small-batches"):  # these have one round here, so nothing is left to estimate
+    if name not in SLOW:  # these have one round here, so nothing is left to estimate
         assert any(": about " in text for text in statuses)
     assert any("(--quick" in one.sentence for one in result.claims)
     assert result.claims
@@ -498,7 +501,7 @@ def test_every_study_runs_and_has_a_verdict_on_each_claim(by_file, small, tmp_pa
 def test_with_a_gpu_no_claim_lacks_one(by_file, small, tmp_path, name):
     result = studies.run(name, StudyOptions(tmp_path, quick=True, device="cuda:0"))
     assert "no GPU" not in {one.evidence for one in result.claims}
-    if name in ("settings", "small-batches"):
+    if name in SLOW:
         assert min(min(values) for values in result.measurements.metrics["gpu_allocated_bytes"].values()) > 0
 
 

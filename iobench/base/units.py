@@ -109,6 +109,12 @@ def bytes_text(count: float) -> str:
     return f"{three_digits(count / 1024**power)} {'KMGTP'[power - 1]}iB"
 
 
+def bytes_unit(largest: float) -> tuple[str, int]:
+    """Return the unit, from MiB on, that shows a number of bytes without thousands, and its bytes."""
+    power = max(2, min(5, int(math.log(max(largest, 1), 1024))))
+    return f"{'KMGTP'[power - 1]}iB", 1024**power
+
+
 def bytes_word(count: int) -> str:
     """Write a number of bytes as it is typed, in the largest unit that divides it: `64MiB`."""
     factor, unit = max((factor, unit) for unit, factor in _BYTES.items() if count % factor == 0)

@@ -62,7 +62,7 @@ class Case(CaseSettings):
     """One variant of a dataset under one loader with all options, and how its batches are drawn.
 
     A case is picklable and holds no open handle, so that it can be sent to another process. If the loader
-    reads data of its own, `variant` names the artifact that it is compared with.
+    reads data of its own, `variant` names the artifact that it is compared with, if there is one.
     """
 
     variant: str

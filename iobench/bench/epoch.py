@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -16,7 +15,6 @@ from iobench.base.files import system_errors_as
 from iobench.bench.device_clock import DeviceClock
 from iobench.bench.meter import Durations, Meter
 from iobench.bench.process_group import ProcessGroup, SingleProcess
-from iobench.host.bus_errors import guarded
 from iobench.host.counters import Counters, Counts
 from iobench.host.cpu_speed import CpuSpeedProbe
 from iobench.loading.host_to_device import DeviceBatch, HostToDevice, device_errors
@@ -70,13 +68,12 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
     """
     profile, schema = spec.profile, job.opener.schema
     job = replace(job, stages=profile or UNTIMED)
-    opening, meter, clock = Meter(), Meter(), _clock(transfer, spec)
+    opening, meter, clock = Meter(), Meter(), clock_of(transfer, spec)
     consume = spec.consume if clock is None else clock.around(spec.consume)
     counters = Counters(job.opener.path, early_snapshot=loader.workers > 0)
-    collect_garbage(forking=loader.workers > 0)
     cpu_speed = CpuSpeedProbe()
-    path = job.opener.path
-    with device_errors(str(path)), disk_errors(path), _counting(counters) as counts, guarded(path) as check:
+    path, guarded = job.opener.path, job.opener.guarded()
+    with device_errors(str(path)), disk_errors(path), _counting(counters) as counts, guarded as check:
         with opening:
             epochs = opened(loader, job)
         with closing(epochs):
@@ -88,7 +85,7 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
                 request = epoch_request(loader, job, spec.number * MOST_EPOCHS + done)
                 before_s = meter.elapsed_s
                 spec.group.barrier()
-                with meter, clock or nullcontext():
+                with meter, clock or nullcontext(), profile or nullcontext():
                     came, came_bytes = _drain(epochs, request, transfer, meter, consume)
                 _check_count(loader, came, _due(request, schema.samples))
                 whole_s += max(spec.group.all_gather(meter.elapsed_s - before_s))
@@ -105,7 +102,7 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
     return replace(made, disk=replace(made.disk, opening_bytes=opening_bytes))
 
 
-def _clock(transfer: HostToDevice, spec: RoundSpec) -> DeviceClock | None:
+def clock_of(transfer: HostToDevice, spec: RoundSpec) -> DeviceClock | None:
     """Return the device's clock; None on the CPU, where the meter is equivalent."""
     return None if transfer.device_api.is_host else DeviceClock(transfer.device_api, spec.strict)
 
@@ -139,30 +136,6 @@ def opened(loader: Loader, job: Job) -> Epochs:
 def epoch_request(loader: Loader, job: Job, number: int) -> EpochRequest:
     """Return the request for an epoch: the rows of its batches (map-style) or its number (iterable-style)."""
     return number if loader.iterable_style else loader.rows(job.order, job.opener.schema.samples, number)
-
-
-@contextmanager
-def heap_restored() -> Iterator[None]:
-    """Undo the `gc.freeze` of `collect_garbage`, unless objects had been frozen before."""
-    before = gc.get_freeze_count()
-    try:
-        yield
-    finally:
-        if not before:
-            gc.unfreeze()
-
-
-def collect_garbage(forking: bool) -> None:
-    """Collect the garbage of earlier rounds; then freeze the heap, which saves 0.1 s per collection.
-
-    If workers are forked the heap stays unfrozen, as in a user's process: pages that workers copy when
-    their collector visits them count as theirs.
-    """
-    if forking:
-        gc.unfreeze()
-    gc.collect()
-    if not forking:
-        gc.freeze()
 
 
 def timing_of(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,16 @@ from iobench.base.finding import Finding
 from iobench.bench.case import Case
 from iobench.bench.options import RunOptions
 from iobench.dataset.manifest import Manifest
+from iobench.results import columns, history
 from iobench.results.cases import Label, labels
+from iobench.results.display import Block, Displayed
 from iobench.results.record import Record
+from iobench.results.summary import Summary, summarise
+from iobench.results.verdict import sentences
 
 
 @dataclass
-class Run:
+class Run(Displayed):
     """Result of a run.
 
     Attributes
@@ -63,6 +69,32 @@ class Run:
     def labels(self) -> dict[str, Label]:
         """Label of each case among those of the run, by its key."""
         return labels({case.key: case.facets for case in self.cases})
+
+    @cached_property
+    def summary(self) -> Summary | None:
+        """Summary of the valid records; None without any."""
+        return summarise(self.valid_records) if self.valid_records else None
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the verdicts, the table of cases, what failed, and warnings."""
+        failed = [f"Failed: {self.labels[key]}: {error}" for key, error in self.failures.items()]
+        ended = ["Interrupted: these are the rounds measured so far"] if self.interrupted else []
+        if self.summary is None:
+            yield Block("answer", ["Nothing was measured"])
+        else:
+            contexts = self.summary.contexts
+            yield Block("answer", [line.strip().removesuffix(".") for line in sentences(contexts)])
+            cases = [case for context in contexts for case in context.shown]
+            table = [*columns.identity_columns(cases), *columns.metric_columns(cases)]
+            yield Block("table", columns=table)
+        if failed or ended:
+            yield Block("text", [*ended, *failed])
+        for one in self.summary.warnings if self.summary else ():
+            yield Block("warning", [one.sentence], one.kind)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each round of a case."""
+        return [history.flat(one) for one in self.valid_records]
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything but the records themselves, for JSON."""

@@ -107,10 +107,14 @@ class Recorder:
             shuffle_quality=self._shuffle_quality(case),
             content_check=self._proofs.get(case.key),
             headroom_samples_per_s=headroom,
-            plan=None if self._run.records else plan_of_run(self._run.options, self._run.cases),
+            plan=plan_of_run(self._run.options, self._run.cases) if self._is_planned() else None,
             snapshots=cast("list[SnapshotPart]", self._monitor.take()) if self._monitor else None,
             **{part.name: getattr(measured, part.name) for part in fields(Measured)},
         )
+
+    def _is_planned(self) -> bool:
+        """Return True for the first record of a run that can be resumed: one over a dataset."""
+        return not self._run.records and bool(self._run.manifest.artifacts)
 
     def _limit(self, case: Case, measured: Measured) -> LimitPart | None:
         """Return the lowest limit on the case's path; None if none is measured."""
@@ -149,6 +153,8 @@ class Recorder:
 
 def _disk_of(run: Run, case: Case) -> Path:
     """Return a path on the disk that the case reads; added data may lie on another disk than the dataset."""
+    if not run.manifest.artifacts:
+        return Path.cwd()
     path = run.manifest.path_of(case.variant)
     external = case.variant in run.manifest.added and path.exists()  # if it is gone, the case fails
     return path if external else run.manifest.root
@@ -158,7 +164,7 @@ def _libraries(cases: Iterable[Case]) -> set[str]:
     """Return the packages of the formats and loaders of these cases."""
     libraries = {case.loader.library for case in cases}
     return libraries.union(
-        *(formats.parse(variant).libraries for variant in {case.variant for case in cases})
+        *(formats.parse(variant).libraries for variant in {case.variant for case in cases if case.variant})
     )
 
 

@@ -17,7 +17,7 @@ from iobench.base.errors import (
 )
 from iobench.base.units import counted
 from iobench.bench.case import Case
-from iobench.bench.epoch import disk_errors, heap_restored
+from iobench.bench.epoch import disk_errors
 from iobench.bench.estimates import RoundEstimates
 from iobench.bench.executor import Executor, Tick, TookTooLong, TrainingStep
 from iobench.bench.executor_factory import ExecutorFactory, LocalBackend
@@ -63,7 +63,7 @@ class RunLoop:
         self._wrong = set[str]()  # cases whose stored data or delivered samples were wrong
         self._checked = set[str]()  # variants whose stored data are known to be right, or were reread
         self._late_s = 0.0  # by which the verification exceeded its time, deducted from that of the rounds
-        for case in {case.model: case for case in run.cases}.values():
+        for case in {case.model: case for case in run.cases if run.manifest.artifacts}.values():
             # a model that does not fit the data fails before anything is measured
             TrainingStep.of(case, run.manifest.schema)
 
@@ -71,7 +71,6 @@ class RunLoop:
         """Verify every case, then time it; Ctrl-C ends the run with what it has."""
         try:
             with (
-                heap_restored(),
                 interrupts.deferred(once=self._backend.world_size == 1) as self._check_interrupt,
                 closing(self._backend),
                 self._recorder.watching(),
@@ -190,7 +189,8 @@ class RunLoop:
 
     def _time(self, case: Case, number: int) -> None:
         hosts = self._backend.hosts
-        self._run.manifest.opener(case.variant)  # raises if files are gone or have changed in size
+        if not case.loader.own_data:
+            self._run.manifest.opener(case.variant)  # raises if files are gone or have changed in size
         hosts.sample_limits()
         headroom = self._recorder.measure_headroom(case, number)
         self._executor(case).ready(case, Tick(self._check_interrupt))
@@ -225,13 +225,14 @@ class RunLoop:
     @contextmanager
     def _collecting_failures(self, case: Case) -> Iterator[None]:
         """Note the error of one case and continue with the others; an error of FATAL ends the run."""
+        manifest, own_data = self._run.manifest, case.loader.own_data
         try:
-            with disk_errors(self._run.manifest.path_of(case.variant)):
+            with disk_errors(manifest.root if own_data else manifest.path_of(case.variant)):
                 yield
         except FATAL:
             raise
         except IobenchError as error:
-            location = self._run.manifest.location_of(case.variant)
-            self._run.failures[case.key] = location.with_hint(error)
+            advised = error if own_data else manifest.location_of(case.variant).with_hint(error)
+            self._run.failures[case.key] = advised
             if isinstance(error, WrongContent | CorruptArtifact):
                 self._wrong.add(case.key)

@@ -25,6 +25,7 @@ PRECISION = 0.02  # half-width of an interval relative to its median at which no
 FACTORS = {1: 3.0, 2: 2.0, 3: 1.5, 4: 1.5}
 COMPARED = 2  # cases measured whatever the time: a comparison needs two
 PROOF_SHARE = 0.3  # of the time for rounds that a late verification may use
+LATE = 2  # times the planned time, that the smallest number of final rounds may take
 LONGER = "give a longer --max-time"
 
 
@@ -178,11 +179,14 @@ class SuccessiveHalving(AutoRounds):
         is added.
     end_s : float
         Seconds from the first verification after which nothing begins, however few rounds were made.
+    ordered : bool
+        The first round keeps the given order.
     """
 
     rounds: int = 31
     proofs_s: float = math.inf
     end_s: float = math.inf
+    ordered: bool = False
 
     def verifies(self, elapsed_s: float, passed_s: Sequence[float]) -> bool:
         """Return whether there is time to verify another case."""
@@ -198,7 +202,7 @@ class SuccessiveHalving(AutoRounds):
 
     def first(self, position: int, took_s: float) -> Any:
         """Return the key that puts the reference case (position 0) first, then quick cases."""
-        return position > 0, took_s, position
+        return position if self.ordered else (position > 0, took_s)
 
     def skips(self, number: int, elapsed_s: float, total_s: float, measured: int) -> bool:
         """Return whether the time is over; the first round has two cases if it can."""
@@ -206,8 +210,8 @@ class SuccessiveHalving(AutoRounds):
         return bool(measured) and (late or total_s > self.end_s)
 
     def continues(self, done: int, elapsed_s: float, next_s: float, rates: Rates) -> bool:
-        """Return whether another round follows; the last case left needs no precision."""
-        alone = done >= stats.PAIRED_ROUNDS and len(rates) < COMPARED
+        """Return whether another round follows; a case that is left alone needs none."""
+        alone = done and len(rates) < COMPARED
         return not alone and super().continues(done, elapsed_s, next_s, rates)
 
     def behind(self, rates: Rates) -> list[str]:
@@ -235,6 +239,8 @@ class FinalRounds(SuccessiveHalving):
 
     rounds: int = UNLIMITED
     proofs_s: float = 0.0
+    ordered: bool = True
+    at_least: int = 1  # rounds that may take twice the time
 
     def verifies(self, elapsed_s: float, passed_s: Sequence[float]) -> bool:
         """Return whether there is time for another case, assuming that a round takes as long as a proof."""
@@ -245,9 +251,11 @@ class FinalRounds(SuccessiveHalving):
         """Return `end_s`, but no limit for the first case, without which there is no answer."""
         return self.end_s if passed_s else math.inf
 
-    def first(self, position: int, took_s: float) -> Any:
-        """Return the position: the first round keeps the given order."""
-        return position
+    def continues(self, done: int, elapsed_s: float, next_s: float, rates: Rates) -> bool:
+        """Return whether another round follows, also of a single case."""
+        if done < self.at_least:
+            return not done or elapsed_s <= LATE * self.max_time_s
+        return AutoRounds.continues(self, done, elapsed_s, next_s, rates)
 
     def behind(self, rates: Rates) -> list[str]:
         """Return no case."""

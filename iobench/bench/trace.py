@@ -30,7 +30,7 @@ def write(
     """
     request = epoch_request(loader, job, 1)
     request = request if isinstance(request, int) else request[:BATCHES]
-    with profile(activities=_activities(transfer.device)) as profiler:
+    with profile(activities=activities_on(transfer.device)) as profiler:
         with record_function("open"):
             epochs = opened(loader, job)
         with closing(epochs), closing(epochs.epoch(request)) as batches:
@@ -52,7 +52,7 @@ def write(
         ) from error
 
 
-def _activities(device: torch.device) -> list[ProfilerActivity]:
+def activities_on(device: torch.device) -> list[ProfilerActivity]:
     """Return the host's activity, and the device's if this torch can record it."""
     there = getattr(ProfilerActivity, device.type.upper(), ProfilerActivity.CPU)
     return [one for one in ProfilerActivity.__members__.values() if one in (ProfilerActivity.CPU, there)]

@@ -130,7 +130,7 @@ class AddedSource(Source):
 
 def _check_selectable(path: Path, form: formats.Format, names: Sequence[str]) -> None:
     """Raise SourceError if arrays are named in data whose format has none to select."""
-    if names and not form.selectable:
+    if names and not (isinstance(form, formats.Detectable) and form.selectable):
         raise SourceError(
             f"format {form.name} cannot select arrays by name",
             kind="not-selectable",

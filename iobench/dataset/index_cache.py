@@ -60,7 +60,7 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checksum: int
 
 
-_memory: OrderedDict[tuple[str, str, str], dict[str, Array]] = OrderedDict()
+kept_indexes: OrderedDict[tuple[str, str, str], dict[str, Array]] = OrderedDict()
 _verified: set[tuple[str, int, int, int]] = set()  # files with a correct checksum
 
 
@@ -84,8 +84,8 @@ class IndexCache:
         """Return the arrays of the index `name`, calling `build` if they are not cached."""
         built_from = self._stamp()
         key = (str(self._data), name, built_from)
-        if key in _memory:
-            return _memory[key]
+        if key in kept_indexes:
+            return kept_indexes[key]
         path = None if self._index is None else self._index.with_name(f"{self._index.name}.{name}")
         cached = None if path is None else _read(path, built_from)
         if cached is not None:
@@ -93,9 +93,9 @@ class IndexCache:
         built = build()
         if built_from == self._stamp() and path is not None and _write(path, built_from, built):
             return _read(path, built_from) or built
-        _memory[key] = built
-        while len(_memory) > 1 and sum(map(_bytes, _memory.values())) > MEMORY_BYTES:
-            _memory.popitem(last=False)
+        kept_indexes[key] = built
+        while len(kept_indexes) > 1 and sum(map(_bytes, kept_indexes.values())) > MEMORY_BYTES:
+            kept_indexes.popitem(last=False)
         return built
 
     def _stamp(self) -> str:

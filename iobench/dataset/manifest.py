@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,7 +41,7 @@ from iobench.dataset.manifest_body import (
 )
 from iobench.dataset.manifest_file import FILE_NAME, VERSION
 from iobench.dataset.seal import Seal
-from iobench.formats import Format, Reader, Schema
+from iobench.formats import Checkable, Format, Reader, Schema
 from iobench.host.bus_errors import guarded
 
 __all__ = [
@@ -85,9 +87,19 @@ class Opener:
 
     def check(self) -> None:
         """Raise CorruptArtifact for damage that would crash a reader, OSError if the disk fails."""
-        with guarded(self.path) as check:
-            self.format.check(self.path, self.schema)
-            check()
+        if isinstance(self.format, Checkable):
+            with self.guarded() as check:
+                self.format.check(self.path, self.schema)
+                check()
+
+    def guarded(self) -> AbstractContextManager[Callable[[], None]]:
+        """Guard the maps of the files during the block; see `host.bus_errors.guarded`."""
+        return guarded(self.path, self.empty_page)
+
+    @property
+    def empty_page(self) -> bytes:
+        """Page that replaces one that a map has lost."""
+        return self.format.empty_page if isinstance(self.format, Checkable) else b""
 
 
 @dataclass

@@ -148,5 +148,7 @@ def _manifest_for(
 
 
 def _summary(schema: Schema, source: dict[str, object]) -> str:
-    shown = ", ".join(f"{key} {value}" for key, value in source.items() if key not in ("mtime_ns", "labels"))
+    shown = ", ".join(
+        f"{key} {value}" for key, value in source.items() if key not in ("mtime_ns", "labels", "packed")
+    )
     return f"{counted(schema.samples, 'sample')} of {bytes_text(schema.sample_bytes)}, {shown}"

@@ -21,7 +21,7 @@ from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Opener
 from iobench.dataset.sources import BATCH_BYTES
 from iobench.dataset.verify import read_back
-from iobench.formats import Batch, Field, Format, Schema, plain_bools
+from iobench.formats import Batch, Detectable, Field, Format, Schema, plain_bools
 from iobench.host.child import SharedCount, send_raw
 
 # files that no format reads: module in `sources`, and class with the methods of a format that are used here
@@ -67,7 +67,7 @@ def _sniff(request: dict[str, Any]) -> Iterator[Reply]:
 
 def _recognises(form: Format, path: Path) -> bool:
     try:
-        return form.sniff(path)
+        return isinstance(form, Detectable) and form.sniff(path)
     except (IobenchError, MemoryError):
         return False
 
@@ -96,8 +96,10 @@ def _describe(request: dict[str, Any]) -> Iterator[Reply]:
     form = _format(request)
     _limit(request["memory_bytes"])
     path = Path(request["path"])
+    if not isinstance(form, Detectable):
+        raise CorruptArtifact(f"data in {form.name} cannot be added in place", kind="not-addable", path=path)
     schema = form.infer_schema(path, _fields(request["fields"]))
-    notes = [] if request["kind"] in ADAPTERS else form.notes(path, schema)
+    notes = form.notes(path, schema)
     fields = [[field.name, list(field.shape), field.dtype] for field in schema.fields]
     described = {"samples": schema.samples, "fields": fields, "renamed": schema.renamed}
     yield {**described, "notes": [asdict(note) for note in notes]}, {}

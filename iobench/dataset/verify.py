@@ -25,7 +25,6 @@ from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Manifest, Opener, missing_libraries
 from iobench.dataset.sources import BATCH_BYTES
 from iobench.formats import Batch
-from iobench.host.bus_errors import guarded
 
 READER_BYTES = 256 << 20  # read through one reader: mapped pages count as its memory until it closes
 
@@ -165,7 +164,7 @@ def read_back(opener: Opener, rows: int | None = None) -> Iterator[Batch]:
     starts = iter(range(0, schema.samples, rows))
     per_reader = max(1, READER_BYTES // (rows * schema.sample_bytes))
     while some := list(itertools.islice(starts, per_reader)):
-        with guarded(opener.path) as check, opener() as reader:
+        with opener.guarded() as check, opener() as reader:
             check()
             for start in some:
                 batch = reader.batch(slice(start, start + rows))

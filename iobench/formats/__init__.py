@@ -21,7 +21,7 @@ from iobench.formats._arrays import (
     split_selection,
     unsupported_dtype,
 )
-from iobench.formats._format import Format
+from iobench.formats._format import Checkable, Detectable, Format
 from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import Blocks, Chunked, Decode, Index, Listed, Placement, Strided
 from iobench.formats._reader import (
@@ -62,9 +62,11 @@ __all__ = [
     "Batch",
     "Blocks",
     "Build",
+    "Checkable",
     "Chunked",
     "Convert",
     "Decode",
+    "Detectable",
     "Field",
     "Format",
     "Index",

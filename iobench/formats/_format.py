@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from iobench.base.errors import CorruptArtifact, UnsupportedSchema
+from iobench.base.errors import UnsupportedSchema
 from iobench.base.finding import Finding
 from iobench.base.options import Options
 from iobench.formats._reader import Reader
@@ -18,6 +18,9 @@ from iobench.formats._schema import DTYPES, NUMPY_DTYPES, Batch, Field, Schema
 @dataclass(frozen=True)
 class Format(Options, ABC):
     """Base class of storage formats; the dataclass fields are the format's options.
+
+    A format implements `write` and `open`; everything else has a default. `Detectable` and `Checkable` add
+    what only some formats have.
 
     Attributes
     ----------
@@ -29,8 +32,6 @@ class Format(Options, ABC):
         True if a process may fork after it has used the library, and both processes may continue.
     survives_unlink : bool
         True if an open reader continues to read after its files were removed.
-    selectable : bool
-        True if `infer_schema` accepts ``PATH::NAME,NAME``, which selects some of the arrays at a path.
     """
 
     kind: ClassVar[str] = "format"
@@ -38,7 +39,6 @@ class Format(Options, ABC):
     dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES)
     forkable: ClassVar[bool] = True
     survives_unlink: ClassVar[bool] = True
-    selectable: ClassVar[bool] = False
 
     def size_bound(self, schema: Schema) -> int:
         """Return an upper bound of the bytes that `write` stores; prepare requires this much free space."""
@@ -90,22 +90,45 @@ class Format(Options, ABC):
         """Return the batch as reading will return it: the batch itself unless the format is lossy."""
         return batch
 
-    def check(self, path: Path, schema: Schema) -> None:
-        """Raise CorruptArtifact if `path` is damaged such that reading could end the process.
+    @abstractmethod
+    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
+        """Write all batches, in order, into the new directory `path`.
 
-        For formats whose library does not survive all damage. Called once before an artifact is read in
-        this process or its workers. It is separate from `open` because it may read much of the files and
-        so bring them into the page cache. Does nothing by default.
+        The arrays are C-contiguous and match the schema; bools are the bytes 0 and 1 (`plain_bools`).
         """
-        return
+
+    @abstractmethod
+    def open(self, path: Path, schema: Schema, random: bool = False) -> Reader:
+        """Return a reader of what `write` stored in `path`, or of what `Detectable.infer_schema` described.
+
+        `random` announces that rows will be read in random order; any order can be read either way.
+
+        Raises
+        ------
+        CorruptArtifact
+            The files do not match `schema`.
+        """
+
+
+class Detectable(ABC):
+    """Mix-in of formats whose files from other programs can be added in place.
+
+    Attributes
+    ----------
+    selectable : bool
+        True if `infer_schema` accepts ``PATH::NAME,NAME``, which selects some of the arrays at a path.
+    """
+
+    selectable: ClassVar[bool] = False
 
     def sniff(self, path: Path) -> bool:
         """Return True if the file or folder at `path` looks like this format, from any program.
 
-        Reads names and first bytes only. Always False for formats that cannot be added in place.
+        Reads names and first bytes only. If it is always False, `--format` has to name the format.
         """
         return False
 
+    @abstractmethod
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of data at `path` that other programs wrote; `open` then reads them.
 
@@ -121,27 +144,28 @@ class Format(Options, ABC):
         CorruptArtifact
             The data are not in this format, samples differ in shape, or `fields` are needed.
         """
-        raise CorruptArtifact(f"data in {self.name} cannot be added in place", kind="not-addable", path=path)
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Return warnings about readable data at `path` that other programs wrote."""
         return []
 
+
+class Checkable(ABC):
+    """Mix-in of formats whose library does not survive all damage.
+
+    Attributes
+    ----------
+    empty_page : bytes
+        Page in which the library finds no data, in place of one that cannot be read from a mapped file; zeros
+        if empty.
+    """
+
+    empty_page: ClassVar[bytes] = b""
+
     @abstractmethod
-    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
-        """Write all batches, in order, into the new directory `path`.
+    def check(self, path: Path, schema: Schema) -> None:
+        """Raise CorruptArtifact if `path` is damaged such that reading could end the process.
 
-        The arrays are C-contiguous and match the schema; bools are the bytes 0 and 1 (`plain_bools`).
-        """
-
-    @abstractmethod
-    def open(self, path: Path, schema: Schema, random: bool = False) -> Reader:
-        """Return a reader of what `write` stored in `path`, or of what `infer_schema` described there.
-
-        `random` announces that rows will be read in random order; any order can be read either way.
-
-        Raises
-        ------
-        CorruptArtifact
-            The files do not match `schema`.
+        Called once before an artifact is read in this process or its workers. It is separate from `open`
+        because it may read much of the files and so bring them into the page cache.
         """

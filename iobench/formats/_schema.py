@@ -15,6 +15,8 @@ import ml_dtypes  # noqa: F401  # registers bfloat16 with NumPy
 import numpy as np
 import numpy.typing as npt
 
+from iobench.base.text import LISTED, listed, printable, shortened
+
 Array: TypeAlias = npt.NDArray[Any]
 Batch: TypeAlias = dict[str, Array]
 
@@ -122,12 +124,28 @@ class Schema:
         """Number of scalar elements of the whole dataset."""
         return self.samples * sum(field.elements for field in self.fields)
 
+    def describe(self, renamed: Mapping[str, str] | None = None) -> str:
+        """List the fields; more than LISTED of one dtype and shape are a count, like `40 × float32`.
+
+        `renamed` holds the names from outside to show, as in a manifest.
+        """
+        alike: dict[tuple[str, bool], list[str]] = {}
+        for one in self.fields:
+            original = (renamed or {}).get(one.name)
+            origin = f" from {shortened(printable(repr(original)))}" if original is not None else ""
+            kind = f"{one.dtype} {'x'.join(map(str, one.shape))}".rstrip()
+            alike.setdefault((kind, bool(origin)), []).append(f"{one.name}{origin} {kind}")
+        return ", ".join(
+            f"{len(texts)} × {kind}" if len(texts) > LISTED else ", ".join(texts)
+            for (kind, _), texts in alike.items()
+        )
+
     def field(self, name: str) -> Field:
         """Return the field of that name; KeyError lists the known ones."""
         for one in self.fields:
             if one.name == name:
                 return one
-        raise KeyError(f"no field {name!r}; there are {', '.join(f.name for f in self.fields)}")
+        raise KeyError(f"no field {name!r}; there are {listed([f.name for f in self.fields])}")
 
     def offsets(self, first: int = 0) -> dict[str, int]:
         """Return the byte offset of each field in a packed sample that begins at byte `first`."""

@@ -19,7 +19,7 @@ from tensordict import TensorDict, tensorclass
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import shortened
 from iobench.formats._arrays import arrays_schema, unsupported_dtype
-from iobench.formats._format import Format
+from iobench.formats._format import Detectable, Format
 from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import Strided
 from iobench.formats._reader import Rows
@@ -33,7 +33,7 @@ PLAIN = ("<class 'tensordict._td.TensorDict'>", "tensordict:TensorDict")
 
 
 @dataclass(frozen=True)
-class Memmap(Format):
+class Memmap(Format, Detectable):
     """A directory that `TensorDict.load_memmap` opens as a TensorDict or tensorclass."""
 
     name: ClassVar[str] = "memmap"

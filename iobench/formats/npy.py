@@ -17,7 +17,7 @@ import numpy as np
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
 from iobench.formats._arrays import arrays_schema, fields_by_name
-from iobench.formats._format import Format
+from iobench.formats._format import Detectable, Format
 from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import Strided
 from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
@@ -28,7 +28,7 @@ SINGLE = "x"  # field name of a single file
 
 
 @dataclass(frozen=True)
-class Npy(Format):
+class Npy(Format, Detectable):
     """One .npy file per field: a short header, then the array as in memory."""
 
     name: ClassVar[str] = "npy"

@@ -82,11 +82,11 @@ class ReadQueue:
         piece_bytes = -(-piece_bytes // PAGE) * PAGE
         self.depth = max(2, min(MAX_IODEPTH, memory_bytes // piece_bytes))
         self._piece_bytes, self._slots = piece_bytes, list[Bytes]()
-        self._engine: LibaioEngine | ThreadPoolEngine
+        self.engine: LibaioEngine | ThreadPoolEngine
         try:
-            self._engine = LibaioEngine.acquire()
+            self.engine = LibaioEngine.acquire()
         except OSError:  # the kernel has no AIO, its limit is used up, or a container forbids it
-            self._engine = ThreadPoolEngine(self.depth)
+            self.engine = ThreadPoolEngine(self.depth)
 
     def read(
         self,
@@ -139,7 +139,7 @@ class ReadQueue:
                         for i, n in enumerate(numbers)
                     ]
                     slots = free[: -1 - len(numbers) : -1]
-                    taken = self._engine.submit(descriptors[submitted:], slots, buffers, offsets[submitted:])
+                    taken = self.engine.submit(descriptors[submitted:], slots, buffers, offsets[submitted:])
                     for number, buffer in zip(numbers[:taken], buffers, strict=False):
                         in_flight[free.pop()] = (number, buffer)
                     submitted += taken
@@ -158,11 +158,11 @@ class ReadQueue:
         self, in_flight: dict[int, tuple[int, Bytes]], least: int
     ) -> list[tuple[int, int, Bytes, int]]:
         """Wait for `least` reads, or all in flight; return slot, number, memory and result of each."""
-        done = self._engine.collect(min(least, len(in_flight)))
+        done = self.engine.collect(min(least, len(in_flight)))
         return [(slot, *in_flight.pop(slot), result) for slot, result in done]
 
     def close(self) -> None:
         """Release the engine. Later reads raise ValueError; a second call does nothing."""
         if self.depth:
             self.depth = 0
-            self._engine.close()
+            self.engine.close()

@@ -20,7 +20,6 @@ import mmap
 import os
 import platform
 import signal
-import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,10 +29,6 @@ from typing import Any
 from iobench.host.memory import PAGE
 
 SIGBUS_HANDLED = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")  # as laid out below
-
-# An LMDB leaf page without keys: LMDB maps its files itself and would abort on a page of zeros.
-# For maps of arrays any content will do.
-NO_KEYS = struct.pack("<QHHHH4080x", 0, 0, 0x02, 16, 4096) * (PAGE // 4096)
 
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _TO_FIXED = 1 | 2  # MREMAP_MAYMOVE, MREMAP_FIXED
@@ -102,7 +97,7 @@ class MapGuard:
         self._lost: Path | None = None
         if SIGBUS_HANDLED:
             _install()
-            _guards.add(self)
+            active_guards.add(self)
 
     def check(self) -> None:
         """Raise OSError if a page was unreadable since the guard was made: copied bytes may be invalid."""
@@ -111,7 +106,7 @@ class MapGuard:
 
     def release(self) -> None:
         """End the guard. Call this before the memory is unmapped."""
-        _guards.discard(self)
+        active_guards.discard(self)
 
     def covers(self, address: int) -> bool:
         """Return True if the guard covers an address."""
@@ -153,14 +148,14 @@ def unmap_memory(address: int, count: int) -> None:
 class FolderMapGuard(MapGuard):
     """Guard over all maps that this process has of the files below a folder, or of one file.
 
-    Each lost page is replaced by `page`, in which a library finds no entries. Maps may be made after the
-    guard: they are looked up when a page is lost. The guard is inactive in forked children, where no code
+    Each lost page is replaced by `page`, repeated to fill it, or by zeros. Maps may be made after the guard:
+    they are looked up when a page is lost. The guard is inactive in forked children, where no code
     would call `check`.
     """
 
-    def __init__(self, folder: Path, page: bytes = NO_KEYS) -> None:
+    def __init__(self, folder: Path, page: bytes = b"") -> None:
         self._own, self._process = str(folder.resolve()), os.getpid()
-        super().__init__(folder, 0, 0, page)
+        super().__init__(folder, 0, 0, page * (PAGE // max(1, len(page))))
 
     def covers(self, address: int) -> bool:
         """Return True if an address lies in such a map."""
@@ -186,19 +181,19 @@ class FolderMapGuard(MapGuard):
 
 
 @contextmanager
-def guarded(folder: Path) -> Iterator[Callable[[], None]]:
+def guarded(folder: Path, page: bytes = b"") -> Iterator[Callable[[], None]]:
     """Guard all maps of a folder's files, or of one file, for the duration of the block.
 
     Yields the guard's `check`, to call after each access: it raises OSError if a page was unreadable.
     """
-    guard = FolderMapGuard(folder)
+    guard = FolderMapGuard(folder, page)
     try:
         yield guard.check
     finally:
         guard.release()
 
 
-_guards: set[MapGuard] = set()
+active_guards: set[MapGuard] = set()
 _before = _Action()  # the previous handler
 _passed_on = False
 
@@ -206,7 +201,7 @@ _passed_on = False
 def _on_bus_error(number: int, info: Any, context: int) -> None:
     details = info.contents
     sent = details.code <= 0  # by kill(); else the fault of an instruction
-    lost = [] if sent else [guard for guard in tuple(_guards) if guard.covers(details.address)]
+    lost = [] if sent else [guard for guard in tuple(active_guards) if guard.covers(details.address)]
     if not (lost and all(guard.replace(details.address) for guard in lost)):
         _pass_on(sent)
 

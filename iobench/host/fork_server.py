@@ -9,7 +9,6 @@ a temporary folder. It ends, with all its children and a traceback, if a fork fa
 from __future__ import annotations
 
 import contextlib
-import gc
 import importlib
 import os
 import signal
@@ -90,7 +89,6 @@ def serve_forks(connection: Connection, heartbeats: SharedCount) -> None:
     """Import the modules that the parent names; then fork, and report exit codes, on request."""
     for module in connection.recv():
         importlib.import_module(module)
-    gc.freeze()  # a collection in a child would touch, and thereby copy, the shared objects
     server = os.getpid()
     if task := _serve_until_forked(connection):
         connection.close()

@@ -58,7 +58,7 @@ def sequential_read(file: Path, seconds: float = SECONDS) -> Limit:
     with _direct(file) as descriptor:
         for piece, in_flight in PIECES:
             offsets = np.arange(0, size, min(piece, _pages(size)))
-            rates.append(_reads_per_s(descriptor, offsets, piece, in_flight, seconds)[1])
+            rates.append(measure_reads(descriptor, offsets, piece, in_flight, seconds)[1])
     return Limit("disk", "in order, past the page cache", max(rates))
 
 
@@ -70,7 +70,7 @@ def random_read(file: Path, size: int, seconds: float = SECONDS) -> Limit:
     rates = []
     with _direct(file) as descriptor:
         for _, in_flight in PIECES:
-            rates.append(_reads_per_s(descriptor, offsets, length, in_flight, seconds)[0])
+            rates.append(measure_reads(descriptor, offsets, length, in_flight, seconds)[0])
     return Limit(
         "disk, random",
         f"random reads of {bytes_text(size)} past the page cache",
@@ -88,7 +88,7 @@ def page_cache_read(file: Path, slot_bytes: int, slots: int, threads: int, secon
     slots alone, with batches of 128 KiB, would never leave them.
     """
     size = min(file.stat().st_size, COPIED_BYTES)
-    ring = _ring(slot_bytes, max(slots, threads, IN_TURN_BYTES // _pages(slot_bytes)))
+    ring = slots_in_turn(slot_bytes, max(slots, threads, IN_TURN_BYTES // _pages(slot_bytes)))
     step = min(slot_bytes, size)
     starts = range(0, size - step + 1, step)
     mapped = np.memmap(file, np.uint8, "r", shape=(size,))
@@ -111,7 +111,7 @@ def page_cache_read(file: Path, slot_bytes: int, slots: int, threads: int, secon
     return Limit("page cache", _into(slot_bytes, threads, whole), max(rates))
 
 
-def _ring(slot_bytes: int, slots: int) -> list[Bytes]:
+def slots_in_turn(slot_bytes: int, slots: int) -> list[Bytes]:
     """Return `slots` page-aligned slots of touched memory."""
     stride = _pages(slot_bytes)
     memory = touched_array(stride * slots)
@@ -200,7 +200,7 @@ def _pages(size: int) -> int:
     return -(-size // PAGE) * PAGE
 
 
-def _reads_per_s(
+def measure_reads(
     descriptor: int, offsets: npt.NDArray[np.int64], length: int, in_flight: int, seconds: float
 ) -> tuple[float, float]:
     """Read these offsets over and over; return reads per second and bytes per second."""
@@ -261,10 +261,10 @@ def _transfer(device: torch.device, slot_bytes: int, pinned: bool, to_device: bo
         event.record(device_api.current_stream())
         return event
 
-    _never_idle(copy, WARM_UP_S)
+    keep_busy(copy, WARM_UP_S)
     device_api.synchronize()
     started = device_api.mark()
-    chunks = _never_idle(copy, seconds)
+    chunks = keep_busy(copy, seconds)
     ended = device_api.mark()
     device_api.synchronize()
     rate = chunks * chunk * slot_bytes / ended.seconds_since(started)
@@ -272,7 +272,7 @@ def _transfer(device: torch.device, slot_bytes: int, pinned: bool, to_device: bo
     return Limit(direction, f"slots of {bytes_text(slot_bytes)}, {'pinned' if pinned else 'pageable'}", rate)
 
 
-def _never_idle(submit: Callable[[], Any], seconds: float) -> int:
+def keep_busy(submit: Callable[[], Any], seconds: float) -> int:
     """Call `submit` for about `seconds`, always before the device runs out of work; return how often.
 
     Waiting for each result would count the time in which the host wakes up as a slow link.

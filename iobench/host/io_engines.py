@@ -24,7 +24,7 @@ MAX_IDLE = 8  # contexts kept for reuse
 THREADS = 16  # of a ThreadPoolEngine
 
 # io_setup, io_destroy, io_getevents, io_submit
-_NUMBERS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}.get(platform.machine())
+AIO_CALLS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}.get(platform.machine())
 # linux/aio_abi.h, on little-endian machines
 _REQUEST = np.dtype(
     [
@@ -43,8 +43,8 @@ _REQUEST = np.dtype(
     ]
 )
 _EVENT = np.dtype([("data", "u8"), ("request", "u8"), ("result", "i8"), ("result2", "i8")])
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
 
 
 class LibaioEngine:
@@ -63,11 +63,11 @@ class LibaioEngine:
     @classmethod
     def acquire(cls) -> LibaioEngine:
         """Return an idle context of this process, or a new one."""
-        if _NUMBERS is None:
+        if AIO_CALLS is None:
             raise OSError(errno.ENOSYS, "no asynchronous reads on this processor")
         with suppress(IndexError):
             while True:
-                engine = _idle.pop()
+                engine = idle_contexts.pop()
                 if engine._process == os.getpid():  # a fork does not inherit the context
                     return engine
         return cls()
@@ -99,24 +99,25 @@ class LibaioEngine:
 
     def close(self) -> None:
         """Keep the context for reuse, because the kernel takes 30 ms to destroy one."""
-        if self._in_flight or len(_idle) >= MAX_IDLE:
-            self._destroy()
+        if self._in_flight or len(idle_contexts) >= MAX_IDLE:
+            self.destroy()
         else:
-            _idle.append(self)
+            idle_contexts.append(self)
 
-    def _destroy(self) -> None:
+    def destroy(self) -> None:
+        """Return the context to the kernel, in the process that it belongs to."""
         if self._process == os.getpid():
             _call(1, self._context)
         self._context.value = 0
 
 
-_idle: deque[LibaioEngine] = deque()
+idle_contexts: deque[LibaioEngine] = deque()
 
 
 def _call(name: int, *arguments: Any) -> int:
-    assert _NUMBERS is not None
+    assert AIO_CALLS is not None
     while True:
-        result = int(_libc.syscall(ctypes.c_long(_NUMBERS[name]), *arguments))
+        result = int(libc.syscall(ctypes.c_long(AIO_CALLS[name]), *arguments))
         if result >= 0:
             return result
         code = ctypes.get_errno()

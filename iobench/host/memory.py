@@ -16,8 +16,8 @@ PAGE = mmap.PAGESIZE
 HUGE_PAGE = 2 << 20
 
 MAP_NORESERVE = 0x4000  # the mmap module has no name for it
-_MADV_POPULATE_WRITE = 23  # Linux 5.14; the mmap module has no name for it
-_libc = ctypes.CDLL(None, use_errno=True)
+MADV_POPULATE_WRITE = 23  # Linux 5.14; the mmap module has no name for it
+libc = ctypes.CDLL(None, use_errno=True)
 
 
 def touched_map(count: int) -> mmap.mmap:
@@ -39,7 +39,7 @@ def _populate(memory: mmap.mmap) -> None:
     """Touch every page without holding the GIL, which `mmap.madvise` would hold."""
     array = np.frombuffer(memory, np.uint8)
     place, count = ctypes.c_void_p(address_of(array)), ctypes.c_size_t(len(array))
-    if _libc.madvise(place, count, _MADV_POPULATE_WRITE) == 0:
+    if libc.madvise(place, count, MADV_POPULATE_WRITE) == 0:
         return
     if (code := ctypes.get_errno()) != errno.EINVAL:
         raise OSError(code, os.strerror(code))

@@ -33,7 +33,7 @@ CONTROL_GROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
 LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")  # of version 2 and of version 1
 
-_CACHESTAT = 451  # the same number on every architecture; Linux 6.5
+CACHESTAT = 451  # the same number on every architecture; Linux 6.5
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -109,7 +109,7 @@ def residency(files: Sequence[Path]) -> float:
         size = path.stat().st_size
         if size:
             pages += -(-size // PAGE)
-            cached += _cached_pages(path, size)
+            cached += cached_pages(path, size)
     return cached / pages if pages else 0.0
 
 
@@ -298,10 +298,11 @@ def _drop_file(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _cached_pages(path: Path, size: int) -> int:
+def cached_pages(path: Path, size: int) -> int:
+    """Return how many pages of a file are in the page cache."""
     with open(path, "rb") as file:
         span, stat = _Range(0, size), _Stat()
-        failed = _libc.syscall(_CACHESTAT, file.fileno(), ctypes.byref(span), ctypes.byref(stat), 0)
+        failed = _libc.syscall(CACHESTAT, file.fileno(), ctypes.byref(span), ctypes.byref(stat), 0)
         return _mincore(path, file.fileno(), size) if failed else int(stat.cache)
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from timeit import repeat
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
 Clock = Callable[[], int]  # nanoseconds
 
-STAGES = ("open", "read", "decode", "collate", "wait", "host_to_device", "compute", "other")
+STAGES = ("open", "read", "decode", "collate", "wait", "host_to_device", "compute", "gc", "other")
 TRIAL = 1000
 
 
@@ -31,24 +33,50 @@ UNTIMED = Stages()
 
 
 class StageProfile(Stages):
-    """Sums the time of functions by stage. `read` includes `decode` until `seconds` subtracts it."""
+    """Sums the time of functions by stage. `read` includes `decode` until `seconds` subtracts it.
+
+    In a `with` block, `gc` is the time that Python's garbage collector takes in the block's thread. It
+    counts for no other stage.
+    """
 
     def __init__(self, clock: Clock = time.perf_counter_ns) -> None:
         self._clock = clock
         # append is fast and thread-safe
         self._ns: dict[str, list[int]] = {stage: [] for stage in STAGES}
         self._background_ns: list[int] = []
+        self._thread = self._gc_began = self._gc_ns = 0
+
+    def __enter__(self) -> StageProfile:
+        self._thread = threading.get_ident()
+        gc.callbacks.append(self._note_gc)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        gc.callbacks.remove(self._note_gc)
+
+    def _note_gc(self, phase: str, info: Mapping[str, Any]) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        if phase == "start":
+            self._gc_began = self._clock()
+        else:
+            self._gc_ns += self._clock() - self._gc_began
 
     def timed(self, stage: str, function: Callable[P, T]) -> Callable[P, T]:
         """Return the function, wrapped so that the time of its calls counts for a stage."""
-        return self._noted(self._ns[stage].append, function)
+        note, clock = self._ns[stage].append, self._clock
+
+        def run(*args: P.args, **kwargs: P.kwargs) -> T:
+            before = clock() - self._gc_ns
+            result = function(*args, **kwargs)
+            note(clock() - self._gc_ns - before)
+            return result
+
+        return run
 
     def timed_in_background(self, function: Callable[P, T]) -> Callable[P, T]:
         """Return the function, wrapped so that its time in background threads is counted."""
-        return self._noted(self._background_ns.append, function)
-
-    def _noted(self, note: Callable[[int], None], function: Callable[P, T]) -> Callable[P, T]:
-        clock = self._clock
+        note, clock = self._background_ns.append, self._clock
 
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
             before = clock()
@@ -73,7 +101,9 @@ class StageProfile(Stages):
         """
         times = {stage: sum(ns) / 1e9 for stage, ns in self._ns.items()}
         times["read"] -= times["decode"]
-        unaccounted = wait_s - sum(times[stage] for stage in ("read", "decode", "collate", "host_to_device"))
+        times["gc"] = self._gc_ns / 1e9
+        accounted = ("read", "decode", "collate", "host_to_device", "gc")
+        unaccounted = wait_s - sum(times[stage] for stage in accounted)
         times["wait" if ahead else "other"] += max(0.0, unaccounted)
         times["other"] += max(0.0, epoch_s - sum(times.values()))
         return {**times, "open": open_s}

@@ -124,7 +124,7 @@ def _copied(manifest: Manifest, host: RemoteHost) -> str:
     exists = host.ask("begin", str(root), manifest.content, list(manifest.artifacts))
     sent = 0
     if not exists:
-        for name, piece in _pieces(root):
+        for name, piece in pieces_of(root):
             host.ask("take", name, piece)
             sent += len(piece)
     host.ask("verify", limit_s=VERIFY_S)
@@ -132,7 +132,7 @@ def _copied(manifest: Manifest, host: RemoteHost) -> str:
     return f"{host}: {root} {what}, verified by checksum"
 
 
-def _pieces(root: Path) -> Iterator[tuple[str, bytes]]:
+def pieces_of(root: Path) -> Iterator[tuple[str, bytes]]:
     """Yield every file of a dataset in pieces, the manifest last, without caches and lock of this host."""
     own = (index_cache.FOLDER, LOCK)
     files = [p for p in sorted(root.rglob("*")) if p.is_file() and p.relative_to(root).parts[0] not in own]

@@ -84,11 +84,11 @@ class DistributedBackend:
 
     def limit(self, case: Case) -> LimitPart | None:
         """Return the lowest of what all hosts, or all links to devices, can do at the same time."""
-        return self._with_separate(case, _lowest(self._all("limit", case)))
+        return self._with_separate(case, lowest_over_ranks(self._all("limit", case)))
 
     def remeasure_limit(self, case: Case) -> LimitPart | None:
         """Return the same after a longer measurement."""
-        return self._with_separate(case, _lowest(self._all("remeasure_limit", case)))
+        return self._with_separate(case, lowest_over_ranks(self._all("remeasure_limit", case)))
 
     def _with_separate(self, case: Case, limit: LimitPart | None) -> LimitPart | None:
         """Add the sum of what the hosts gave one by one."""
@@ -135,7 +135,7 @@ def _methods(by_host: Mapping[str, str]) -> str:
     return ", ".join(f"{method} on {host}" for host, method in by_host.items())
 
 
-def _lowest(by_rank: Sequence[Sequence[LimitPart]]) -> LimitPart | None:
+def lowest_over_ranks(by_rank: Sequence[Sequence[LimitPart]]) -> LimitPart | None:
     """Return the lowest of the first rank's limits, each summed over all ranks that have it."""
     every = [limit for limits in by_rank for limit in limits]
     return lowest(_sum([one for one in every if one.name == first.name]) for first in by_rank[0])

@@ -140,7 +140,7 @@ class GlooGroup(RankGroup):
         self.monitor.enter_collective()
         try:
             work = begin()
-            while not self._is_done(work):
+            while not self.is_done(work):
                 self.monitor.check(self.patience_s)
                 self._forward_interrupt()
         except RuntimeError as error:
@@ -158,7 +158,7 @@ class GlooGroup(RankGroup):
             self.monitor.interrupt()
 
     @staticmethod
-    def _is_done(work: Any) -> bool:
+    def is_done(work: Any) -> bool:
         """Wait shortly and return whether the work is done; RuntimeError if a connection broke."""
         try:
             work.wait(timedelta(seconds=SLICE_S))

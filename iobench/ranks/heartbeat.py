@@ -99,6 +99,8 @@ class HeartbeatMonitor:
         Whether this rank prints the verdict.
     interrupted : bool
         Whether rank 0 was interrupted.
+    stopped : Event
+        Set when the threads are to end.
     """
 
     def __init__(self, info: RankInfo, store: KVStore) -> None:
@@ -106,7 +108,7 @@ class HeartbeatMonitor:
         self.end: Callable[[RankLost], None] = lambda verdict: None
         self.verdict: RankLost | None = None
         self.interrupted = self.reports_failure = self.acknowledged = False
-        self._store, self._timeout = store, own_timeout()
+        self.store, self._timeout = store, own_timeout()
         self._silent_s = silent_s()
         self._collectives = self._heartbeats = 0
         self._waiting_since = time.monotonic()
@@ -114,25 +116,30 @@ class HeartbeatMonitor:
         self._peers: dict[int, _PeerState] = {}
         self._decided = self._store_seen = 0.0
         self._terminated = self._suspicious = False
-        self._lock, self._over = threading.Lock(), threading.Event()
+        self._lock, self.stopped = threading.Lock(), threading.Event()
         # two threads, because a store whose network is gone may block its caller for minutes
-        loops = {"iobench-heartbeat": self._keep_sending, "iobench-watchdog": self._keep_watching}
+        steps = {"iobench-heartbeat": self.send, "iobench-watchdog": self.watch}
         self._threads = [
-            threading.Thread(target=loop, name=name, daemon=True) for name, loop in loops.items()
+            threading.Thread(target=self._repeat, args=(step,), name=name, daemon=True)
+            for name, step in steps.items()
         ]
 
     def start(self, ranks: Sequence[RankInfo]) -> None:
-        """Start to send heartbeats and to watch these ranks."""
+        """Start to send heartbeats and to watch these ranks, in threads."""
+        self.expect(ranks)
+        for thread in self._threads:
+            thread.start()
+
+    def expect(self, ranks: Sequence[RankInfo]) -> None:
+        """Count the silence of these ranks from now on."""
         now = self._store_seen = time.monotonic()
         self._ranks = ranks
         watched = range(1, len(ranks)) if self.info.rank == 0 else (0,)
         self._peers = {rank: _PeerState(alive=now, moved=now) for rank in watched}
-        for thread in self._threads:
-            thread.start()
 
     def stop(self) -> None:
         """Stop the threads: one that is still in torch's code when Python ends aborts the process."""
-        self._over.set()
+        self.stopped.set()
         for thread in self._threads:
             if thread.ident is not None and thread is not threading.current_thread():
                 thread.join(LAST_HEARTBEAT_S)
@@ -147,7 +154,7 @@ class HeartbeatMonitor:
         if not self.interrupted:
             self.interrupted = True
             with suppress(RuntimeError):  # noticed at the next heartbeat
-                self._store.write(INTERRUPTED, "yes")
+                self.store.write(INTERRUPTED, "yes")
 
     def terminate(self) -> None:
         """Note a SIGTERM, which torchrun sends to all ranks after one has died."""
@@ -183,7 +190,7 @@ class HeartbeatMonitor:
         if self.verdict is None:
             text = json.dumps({"author": self.info.rank, **error.fields()})
             try:
-                self._take(self._store.write_first(VERDICT, text))
+                self._take(self.store.write_first(VERDICT, text))
             except RuntimeError:
                 self._lose_store()
 
@@ -199,23 +206,27 @@ class HeartbeatMonitor:
                 hangs = f"{self._ranks[rank]} hangs: no batch for {patience_s:g} s while the others wait"
                 self.mark_dead(RankLost(hangs, kind="rank-hangs"))
 
-    def _keep_sending(self) -> None:
-        while not self._over.wait(HEARTBEAT_S):
-            with suppress(RuntimeError):  # the store cannot be reached: `_keep_watching` notices
-                self._heartbeat()
-                self._store_seen = time.monotonic()
+    def send(self) -> None:
+        """Send one heartbeat and read those of others."""
+        with suppress(RuntimeError):  # the store cannot be reached: `watch` notices
+            self._heartbeat()
+            self._store_seen = time.monotonic()
 
-    def _keep_watching(self) -> None:
-        while not self._over.wait(HEARTBEAT_S):
-            if time.monotonic() - self._store_seen > self._silent_s:
-                self._lose_store()
-            self._end_if_stuck()
+    def watch(self) -> None:
+        """Check once that the store is reached and that the main thread follows the verdict."""
+        if time.monotonic() - self._store_seen > self._silent_s:
+            self._lose_store()
+        self._end_if_stuck()
+
+    def _repeat(self, step: Callable[[], None]) -> None:
+        while not self.stopped.wait(HEARTBEAT_S):
+            step()
 
     def _heartbeat(self) -> None:
         self._heartbeats += 1
         text = f"{self._heartbeats} {self._collectives} {self.progress.batches}"
-        self._store.write(_name(self.info.rank), text)
-        interrupted, verdict, *texts = self._store.read([INTERRUPTED, VERDICT, *map(_name, self._peers)])
+        self.store.write(_name(self.info.rank), text)
+        interrupted, verdict, *texts = self.store.read([INTERRUPTED, VERDICT, *map(_name, self._peers)])
         self.interrupted = self.interrupted or interrupted is not None
         if verdict is not None:
             self._take(verdict)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 Launch = Callable[[int, Sequence[str], Callable[[str], None]], int]
 # torchrun ends its ranks on SIGTERM, which the kernel sends it when its parent dies
 _PR_SET_PDEATHSIG, _SIGTERM = 1, 15
-_TORCHRUN = (
+TORCHRUN = (
     f"import ctypes, runpy; ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {_SIGTERM}); "
     "runpy.run_module('torch.distributed.run', run_name='__main__', alter_sys=True)"
 )
@@ -45,7 +45,7 @@ def torchrun(
     environment : mapping of str to str
         Additional environment variables.
     """
-    command = [sys.executable, "-c", _TORCHRUN, *where, "--nproc-per-node", str(count)]
+    command = [sys.executable, "-c", TORCHRUN, *where, "--nproc-per-node", str(count)]
     process = subprocess.Popen(
         [*command, "-m", "iobench", *arguments],
         stdin=subprocess.DEVNULL,

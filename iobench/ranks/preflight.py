@@ -29,7 +29,7 @@ def check_environments(group: RankGroup) -> list[Finding]:
     RanksDiffer
         On every rank, if one has other software than rank 0.
     """
-    own = {"software": _software(), "process": os.getpid(), "clock": time.time()}
+    own = {"software": software(), "process": os.getpid(), "clock": time.time()}
     environments: list[dict[str, Any]] = group.all_gather(own)  # plain values, which any version can read
     for rank, environment in zip(group.ranks, environments, strict=True):
         for name, value in environment["software"].items():
@@ -61,7 +61,7 @@ def check_environments(group: RankGroup) -> list[Finding]:
     ]
 
 
-def _software() -> dict[str, str]:
+def software() -> dict[str, str]:
     """Return the versions that figures depend on, and a digest of iobench: checkouts of a version differ."""
     versions = {name: metadata.version(name) for name in ("iobench", "torch", "numpy")}
     return {**versions, "iobench's code": _code(), "Python": platform.python_version()}

@@ -13,7 +13,7 @@ from iobench.base.files import replace_file, system_errors_as
 from iobench.results.record import Record
 
 if TYPE_CHECKING:
-    from iobench.recommendation.result import Recommendation
+    from iobench.advise.recommendation import Recommendation
     from iobench.report.figure import Figure
     from iobench.results.trend import Trend
     from iobench.studies import StudyResult

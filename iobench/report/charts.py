@@ -35,6 +35,7 @@ def speeds(rows: list[Row], rounds: list[Row], notes: dict[str, str]) -> Any:
         alt.Chart(style.data(ends))
         .mark_rule(yOffset=names.below, strokeWidth=3, color=style.MARKS[style.INTERVAL][1])
         .encode(y=names.places, x=axis, x2=alt.X2(field="to"))
+        for ends in style.unless_empty(ends)
     )
     marks = (
         alt.Chart(style.data(points))
@@ -43,7 +44,7 @@ def speeds(rows: list[Row], rounds: list[Row], notes: dict[str, str]) -> Any:
             y=names.places, x=axis, tooltip=style.tips("case", "what", "MiB/s", "more"), **_appearance(points)
         )
     )
-    return names.above(interval, marks)
+    return names.above(*interval, marks)
 
 
 def stages(rows: list[Row]) -> Any:

@@ -12,12 +12,14 @@ from pathlib import Path
 import jinja2
 import vl_convert
 
-from iobench.recommendation.result import Recommendation
-from iobench.report import across, figures, machine_facts, recommendations, sentences
+from iobench.advise.recommendation import Recommendation
+from iobench.report import across, figures, machine_facts, sentences
 from iobench.report.across import Matrix
+from iobench.report.blocks import html_of
 from iobench.report.figure import Figure, cell, heading
-from iobench.report.recommendations import RecommendationSection
+from iobench.report.result_figures import finalists_and_formats
 from iobench.report.sentences import LoaderDescription
+from iobench.results import verdict
 from iobench.results.record import Record
 from iobench.results.scaling_curve import curves
 from iobench.results.summary import Context, summarise
@@ -25,6 +27,15 @@ from iobench.results.trend import Trend
 from iobench.studies import StudyResult
 
 MAX_CONTEXTS = 6  # with sections of their own; the matrix has all
+
+
+@dataclass(frozen=True)
+class RecommendationSection:
+    """One recommendation: its parts as HTML, and its charts."""
+
+    dataset: str
+    html: str
+    figures: list[Figure]
 
 
 @dataclass(frozen=True)
@@ -73,13 +84,22 @@ def page(
 
     `trends` over several runs are shown for the cases in these records; `advice` precedes everything else.
     """
-    recommended = [recommendations.section(one, number) for number, one in enumerate(advice, 1)]
+    recommended = [
+        RecommendationSection(
+            one.dataset,
+            html_of(one.blocks()),
+            finalists_and_formats(one, f"recommended-{number}-"),
+        )
+        for number, one in enumerate(advice, 1)
+    ]
     if not records:
         title = f"{advice[0].findings[0].sentence}." if advice else "Published claims, reproduced here"
         return Page(title, recommended=recommended)
     summary = summarise(records)
     contexts, machines = in_order(summary.contexts), machine_facts.described(records)
-    answer = sentences.overall(contexts)
+    measured = {record.dataset.name for record in records}
+    about = [one.findings[0] for one in advice if {one.dataset} == measured]
+    answer = about[0] if about else sentences.overall(contexts)
     return Page(
         answer=f"{answer.sentence}.",
         outcome=answer.kind,
@@ -110,7 +130,7 @@ def in_order(contexts: Sequence[Context]) -> list[Context]:
 def _section(context: Context, number: int) -> Section:
     return Section(
         title=context.title,
-        answer=f"{sentences.answer(context).sentence}.",
+        answer=f"{verdict.verdict(context).sentence}.",
         reasons=list(sentences.reasons(context)),
         loaders=sentences.loader_descriptions(context),
         grid=across.grid(context),

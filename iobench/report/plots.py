@@ -9,7 +9,7 @@ from typing import Any, Literal
 import altair as alt
 
 from iobench.base.text import enumerated
-from iobench.base.units import MIB, three_digits
+from iobench.base.units import MIB, bytes_unit, three_digits
 from iobench.report import style
 from iobench.report.figure import heading
 from iobench.report.rows import Row
@@ -18,7 +18,7 @@ from iobench.results.metrics import BY_NAME
 WIDER = 1.1  # axis over the largest value, so that the frontier continues
 MAX_TALL_ROWS = 6  # rows of tiles; more are lower
 LEFT_NAMES_FROM = 0.6  # of the width: from there on names are to the left of their points
-NAME_SIDES: tuple[tuple[str, Literal["left", "right"], int], ...] = (("<=", "left", 7), (">", "right", -7))
+NAME_SIDES: tuple[tuple[bool, Literal["left", "right"], int], ...] = ((False, "left", 7), (True, "right", -7))
 NAME_HEIGHT, NAME_WIDTH = 0.05, 0.2  # of a chart, within which names would overlap
 SPEED = BY_NAME["bytes_per_s"].title
 FILLS = {"yes": f"{style.LIKE}88", "never": f"{style.WEAK}55", "unclear": "#88888811"}
@@ -40,11 +40,7 @@ def against(rows: list[Row], what: str) -> Any:
         color=style.series("series", list(dict.fromkeys(row["series"] for row in rows)), columns=1),
         detail=alt.Detail(field="key", type="nominal"),
     )
-    lines = base.mark_line(point=alt.OverlayMarkDef(size=45), strokeWidth=2).encode(
-        y=_vertical("MiB/s", [row["MiB/s"] for row in shown]), tooltip=style.tips("series", "x", "MiB/s")
-    )
-    ends = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2, opacity=0.5)
-    return _wide(lines + ends.encode(y=alt.Y(field="low", type="quantitative"), y2=alt.Y2(field="high")), 280)
+    return _with_intervals(base, shown, style.tips("series", "x", "MiB/s"))
 
 
 def over_runs(rows: list[Row]) -> Any:
@@ -55,33 +51,41 @@ def over_runs(rows: list[Row]) -> Any:
         color=style.series("case", list(dict.fromkeys(row["case"] for row in rows)), columns=1),
         detail=alt.Detail(field="key", type="nominal"),
     )
-    lines = base.mark_line(point=alt.OverlayMarkDef(size=45), strokeWidth=2).encode(
-        y=_vertical("MiB/s", [row["MiB/s"] for row in shown]),
-        tooltip=style.tips("case", "run", "MiB/s", "background load"),
+    return _with_intervals(base, shown, style.tips("case", "run", "MiB/s", "background load"))
+
+
+def _with_intervals(base: Any, shown: list[Row], tips: list[Any]) -> Any:
+    """Return lines of speed with the intervals that are known."""
+    chart = base.mark_line(point=alt.OverlayMarkDef(size=45), strokeWidth=2).encode(
+        y=_vertical("MiB/s", [row["MiB/s"] for row in shown]), tooltip=tips
     )
-    ends = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2, opacity=0.5)
-    return _wide(lines + ends.encode(y=alt.Y(field="low", type="quantitative"), y2=alt.Y2(field="high")), 280)
+    for known in style.unless_empty([row for row in shown if row["low"] is not None]):
+        ends = base.properties(data=style.data(known)).mark_rule(strokeWidth=2, opacity=0.5)
+        chart += ends.encode(y=alt.Y(field="low", type="quantitative"), y2=alt.Y2(field="high"))
+    return _wide(chart, 280)
 
 
 def sizes(rows: list[Row]) -> Any:
     """Return stored size against the speed of each format's fastest case, with the Pareto frontier."""
-    shown = [{**row, "MiB": row["stored_bytes"] / MIB, **_mib(row)} for row in rows]
-    best = sorted((row for row in shown if row["frontier"] == "yes"), key=lambda row: row["MiB"])
-    widest = max(row["MiB"] for row in shown)
+    unit, unit_bytes = bytes_unit(max(row["stored_bytes"] for row in rows))
+    shown = [{**row, "size": row["stored_bytes"] / unit_bytes, **_mib(row)} for row in rows]
+    best = sorted((row for row in shown if row["frontier"] == "yes"), key=lambda row: row["size"])
+    widest = max(row["size"] for row in shown)
     size = alt.X(
-        field="MiB",
+        field="size",
         type="quantitative",
-        title="MiB on disk",
+        title=f"{unit} on disk",
         axis=alt.Axis(tickCount=5),
         scale=alt.Scale(domain=[0, widest * WIDER]),
     )
     speed = _vertical("MiB/s", [row["MiB/s"] for row in shown])
     line = (
-        alt.Chart(style.data([*best, {**best[-1], "MiB": widest * WIDER}]))
+        alt.Chart(style.data([*best, {**best[-1], "size": widest * WIDER}]))
         .mark_line(interpolate="step-after", strokeDash=[4, 3], strokeWidth=1.5, color=style.MARK)
         .encode(x=size, y=speed)
     )
-    base = alt.Chart(style.data(_without_overlaps(shown))).encode(x=size, y=speed)
+    named = _without_overlaps(shown)
+    base = alt.Chart(style.data(named)).encode(x=size, y=speed)
     points = base.mark_circle(size=110, opacity=1).encode(
         color=alt.Color(
             field="frontier",
@@ -89,15 +93,18 @@ def sizes(rows: list[Row]) -> Any:
             scale=alt.Scale(domain=["yes", "no"], range=[style.STRONG, style.WEAK]),
             legend=None,
         ),
-        tooltip=style.tips("format", "MiB", "MiB/s", "case"),
+        tooltip=style.tips("format", "size", "MiB/s", "case"),
     )
-    left, right = (
-        base.transform_filter(f"datum.MiB {side} {LEFT_NAMES_FROM * widest}")
+    names = (
+        base.properties(data=style.data(near))
         .mark_text(align=align, dx=away, dy=-9, fontSize=12, color="currentColor")
         .encode(text=alt.Text(field="name", type="nominal"))
-        for side, align, away in NAME_SIDES
+        for right, align, away in NAME_SIDES
+        for near in style.unless_empty(
+            [row for row in named if (row["size"] > LEFT_NAMES_FROM * widest) == right]
+        )
     )
-    return _wide(line + points + left + right, max(260, 22 * len(shown)))
+    return _wide(alt.layer(line, points, *names), max(260, 22 * len(shown)))
 
 
 def _without_overlaps(shown: list[Row]) -> list[Row]:
@@ -106,14 +113,14 @@ def _without_overlaps(shown: list[Row]) -> list[Row]:
     ratio = style.far_apart(values)
     place: Callable[[float], float] = math.log if ratio else float
     height = place(max(values)) - (place(min(values)) if ratio else 0.0) or 1.0
-    widest = max(row["MiB"] for row in shown)
+    widest = max(row["size"] for row in shown)
     groups: list[list[Row]] = []
     for row in sorted(shown, key=lambda one: one["frontier"], reverse=True):  # these name the others
         near = (
             group
             for group in groups
             if abs(place(group[0]["MiB/s"]) - place(row["MiB/s"])) < NAME_HEIGHT * height
-            and abs(group[0]["MiB"] - row["MiB"]) < NAME_WIDTH * widest
+            and abs(group[0]["size"] - row["size"]) < NAME_WIDTH * widest
         )
         if (group := next(near, None)) is None:
             groups.append([row])

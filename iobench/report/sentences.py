@@ -12,7 +12,7 @@ from iobench.base.units import counted, seconds_text
 from iobench.loading import loaders
 from iobench.results import cases, stats, verdict
 from iobench.results.metrics import BY_NAME
-from iobench.results.per_loader import describe, per_loader, step_share, times_text
+from iobench.results.per_loader import describe, per_loader, times_text
 from iobench.results.summary import CaseSummary, Context
 
 NEAR_LIMIT = 0.9  # of the limit: little more is possible
@@ -27,6 +27,7 @@ STAGE_NAMES = {
     "wait": "waiting for read-ahead threads or workers",
     "host_to_device": "the copy to the device",
     "compute": "the training step",
+    "gc": "Python's garbage collector",
     "other": "the loader itself",
 }
 
@@ -43,12 +44,12 @@ class LoaderDescription:
 def overall(contexts: Sequence[Context]) -> Finding:
     """Return what to use in all contexts.
 
-    Of several contexts the kinds are `step-bound`, `few-rounds`, `same-everywhere` and `depends`; of one
-    those of `answer`.
+    Of several contexts the kinds are `step-bound`, `few-rounds`, `same-everywhere` and `depends`; of one it
+    is the verdict on it.
     """
     first, *others = contexts
     if not others:
-        return answer(first)
+        return verdict.verdict(first)
     if all(map(verdict.is_step_bound, contexts)):
         message = f"{STEP_BOUND}: the training step takes nearly all of the time {_everywhere(contexts)}"
         return Finding("step-bound", message)
@@ -103,42 +104,9 @@ def _everywhere(contexts: Sequence[Context]) -> str:
     return f"with {enumerated(titles)}"
 
 
-def answer(context: Context) -> Finding:
-    """Return what to use in one context, with no more confidence than its verdict.
-
-    The kinds are those of `iobench.results.verdict.verdict`.
-    """
-    best, result = context.cases[0], context.verdict
-    speed = f"{_mib(best)} MiB/s"
-    kind = verdict.verdict(context).kind
-    values: dict[str, float | int | str] = {
-        "use": _pair(best),
-        "bytes_per_s": best.bytes_per_s.median,
-        "rivals": len(result.rivals),
-    }
-    if kind == "single-case":
-        return Finding(kind, f"{_pair(best)} reached {speed}; no other case was measured", values=values)
-    if kind == "step-bound":
-        share = step_share(context.cases) or 0.0
-        message = f"{STEP_BOUND}: the training step takes at least {share:.0%} of the time in every case"
-        return Finding(kind, message, values=values | {"step_share": share})
-    if kind == "fastest":
-        message = f"Use {_pair(best)}: {speed}, faster than every other case"
-        return Finding(kind, message, values=values)
-    if kind == "few-rounds":
-        return _few_rounds(f"Too few rounds for a verdict: {_pair(best)} has the highest median, {speed}")
-    rivals = enumerated([_pair(case) for case in context.cases if case.key in result.rivals])
-    if kind == "equivalent":
-        message = f"Use {_pair(best)} ({speed}), or {rivals}: equally fast within {result.min_difference:.0%}"
-        return Finding(kind, message, values=values)
-    message = f"Use {_pair(best)} ({speed}); no significant difference from {rivals}"
-    return Finding(kind, message, values=values)
-
-
 def reasons(context: Context) -> Iterator[tuple[str, str]]:
-    """Yield the confidence of the answer and the reasons for it, each with its subject."""
+    """Yield the reasons for the verdict, each with its subject."""
     best, *others = context.cases
-    yield "Confidence", f"{verdict.verdict(context).sentence}."
     if best.limit_share is not None:
         yield "Limit", _limit(best, others)
     if best.stages:

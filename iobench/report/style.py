@@ -40,6 +40,7 @@ STAGE_COLOURS = {
     "wait": "#d9480f",
     "host to device": "#8d6e00",
     "compute": "#2b8a3e",
+    "gc": "#e67700",
     "other": "#ced4da",
 }
 CONFIG: dict[str, Any] = {
@@ -69,6 +70,11 @@ CONFIG: dict[str, Any] = {
 def data(rows: Sequence[Row]) -> Any:
     """Return rows as a chart's inline data."""
     return alt.Data(values=list(rows))  # type: ignore[no-untyped-call]
+
+
+def unless_empty(rows: list[Row]) -> list[list[Row]]:
+    """Return the data of a layer, or no layer: a browser warns about the extent of no data."""
+    return [rows] if rows else []
 
 
 def legend(columns: int = 3) -> Any:
@@ -126,7 +132,7 @@ def tips(*names: str) -> list[Any]:
     ]
 
 
-_NUMBERS = ("MiB/s", "MiB", "ms", "seconds", "round", "value")
+_NUMBERS = ("MiB/s", "size", "ms", "seconds", "round", "value")
 
 
 def _ticks(low: float, high: float) -> list[float]:

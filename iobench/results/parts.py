@@ -71,6 +71,16 @@ class CachePart:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PartialEpoch:
+    """Part of an epoch that a round measured, and the whole epoch, extrapolated."""
+
+    batches: int
+    epoch_batches: int | None  # None where the length is unknown
+    epoch_s: float
+    epoch_samples: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class TimingPart:
     """Times of a round's epochs, summed over all epochs unless noted otherwise."""
 
@@ -88,6 +98,7 @@ class TimingPart:
     stages: dict[str, float] | None = None  # seconds of the consuming thread by stage
     reader_threads_s: float | None = None  # seconds that threads other than the consumer spent reading
     profiling_s: float | None = None  # overhead of --profile itself
+    partial: PartialEpoch | None = None  # where the round ended before its epoch did
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,17 +78,23 @@ class Record(Measured):
 
     @property
     def samples_per_s(self) -> float:
-        """Samples on the device per second of the epochs."""
+        """Samples on the device per second of the epochs, of which a partial one is extrapolated."""
+        if (partial := self.timing.partial) is not None:
+            return partial.epoch_samples / partial.epoch_s
         return self.timing.samples / self.timing.epochs_s
 
     @property
     def bytes_per_s(self) -> float:
         """Logical bytes on the device per second of the epochs."""
+        if self.timing.partial is not None:
+            return self.samples_per_s * self.timing.logical_bytes / self.timing.samples
         return self.timing.logical_bytes / self.timing.epochs_s
 
     @property
     def epoch_s(self) -> float:
         """Mean seconds of an epoch of the round."""
+        if self.timing.partial is not None:
+            return self.timing.partial.epoch_s
         return self.timing.epochs_s / self.timing.epochs
 
 

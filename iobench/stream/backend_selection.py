@@ -61,7 +61,9 @@ def select_backend(opener: Opener, schema: Schema, threads: int | None, direct: 
         unchanged = ChangeDetector(files)  # first: changes during the opening count
         cold = _residency(files) < WARM_LIMIT  # before a reader reads them
         with ExitStack() as ends:
-            guard = FolderMapGuard(opener.path)  # a reader accesses its maps to locate rows
+            guard = FolderMapGuard(
+                opener.path, opener.empty_page
+            )  # a reader accesses its maps to locate rows
             ends.callback(guard.release)
             reader, placements, blocks = _inspected(opener, schema, guard)
             ends.callback(reader.close)

@@ -128,12 +128,13 @@ class BlockReader(ReadaheadReader):
         for low, high, whole in _whole_blocks(numbers, at, self._counts[which]):
             part = {name: array[low:high] for name, array in out.items()}
             if whole:
-                self._decode(which, int(numbers[low]), part)
+                self.decode_block(which, int(numbers[low]), part)
             else:
-                decode = partial(self._decode, which)
+                decode = partial(self.decode_block, which)
                 self._decoded[which].take(numbers[low:high], at[low:high], part, decode)
 
-    def _decode(self, which: int, number: int, out: Batch) -> None:
+    def decode_block(self, which: int, number: int, out: Batch) -> None:
+        """Decode a block of one of the tables into `out`."""
         table, low = self._tables[which], int(self._begins[which][number])
         stored = self._memory[low : low + int(table.stored[number])].data.toreadonly()
         try:

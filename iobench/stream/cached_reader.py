@@ -71,7 +71,7 @@ class CachedReader(ReadaheadReader):
         for name, target in out.items():
             runs, done = self._addresses.runs(name, start, stop), 0
             if runs is None or (len(runs) * READ_BYTES > target.nbytes and SIGBUS_HANDLED and len(runs) > 1):
-                self._read_each(name, np.arange(start, stop), target)
+                self.read_each(name, np.arange(start, stop), target)
                 continue
             for position, count in runs:
                 self._read_from(position, target[done : done + count])
@@ -81,7 +81,7 @@ class CachedReader(ReadaheadReader):
         if self._ahead is not None:
             self._ahead.fetch(rows, list(out))
         for name, target in out.items():
-            self._read_each(name, rows, target)
+            self.read_each(name, rows, target)
         if self._ahead is not None:
             self._ahead.begin()
 
@@ -92,7 +92,8 @@ class CachedReader(ReadaheadReader):
         self._gathers[name](rows, self._offsets.of(name, rows), target)
         self._guard.check()
 
-    def _read_each(self, name: str, rows: Index, target: Array) -> None:
+    def read_each(self, name: str, rows: Index, target: Array) -> None:
+        """Read rows one by one into memory of the caller."""
         if SIGBUS_HANDLED:
             self._gather(name, rows, target)
             return

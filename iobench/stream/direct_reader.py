@@ -164,7 +164,7 @@ class DirectReader(Reader):
     def _gather(self, plan: ScatterPlan) -> None:
         """Read the rows of a plan, neighbors together, and copy each into its slot."""
         low, high = plan.starts // PAGE * PAGE, -(-plan.ends // PAGE) * PAGE
-        first = _pieces(low, high)
+        first = pieces_of(low, high)
         after = np.append(first[1:], len(low))
         offsets = low[first]
         ends = np.maximum.reduceat(plan.ends, first)
@@ -212,7 +212,7 @@ class DirectReader(Reader):
             raise corrupt(self._addresses.files[number], needed, f"{offset} bytes", kind="truncated")
 
 
-def _pieces(low: Index, high: Index) -> Index:
+def pieces_of(low: Index, high: Index) -> Index:
     """Return the indices of sorted page ranges where a new read begins: at gaps and at its maximum size."""
     gaps = np.flatnonzero(np.concatenate(([True], low[1:] > high[:-1])))
     since = low - np.repeat(low[gaps], np.diff(np.append(gaps, len(low))))

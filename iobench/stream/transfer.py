@@ -104,11 +104,12 @@ class SideStreamTransfer(Transfer):
             copied = _copied(tensor)
             if copied is not None and copied is not self._last:
                 self._last = copied
-                self._not_too_far(stream)
+                self.limit_lag(stream)
                 stream.wait_event(copied)
             tensor.record_stream(stream)
 
-    def _not_too_far(self, stream: Any) -> None:
+    def limit_lag(self, stream: Any) -> None:
+        """Wait while the consumer's stream is too many batches behind."""
         event = self._device_api.event()
         event.record(stream)
         self._behind.append(event)

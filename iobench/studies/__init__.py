@@ -44,9 +44,7 @@ def run(name: str, options: StudyOptions) -> StudyResult:
         If a library that the study needs is not installed.
     """
     study = study_of(name)
-    from iobench.bench.epoch import heap_restored  # imports torch
-
-    with os_errors(options.data_dir), heap_restored():
+    with os_errors(options.data_dir):
         options.folder.mkdir(parents=True, exist_ok=True)
         measured = study.measure(options)
     return StudyResult(

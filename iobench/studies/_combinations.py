@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 
 from iobench.base.errors import LoaderFailed
-from iobench.bench.epoch import collect_garbage, epoch_request, opened
+from iobench.bench.epoch import epoch_request, opened
 from iobench.bench.meter import Meter
 from iobench.dataset.manifest import Opener
 from iobench.formats import Rows
@@ -179,7 +179,6 @@ def train_unwatched(opener: Opener, device: str, count: int) -> RoundResult:
     transfer.release_memory()
     train, meter = Training(opener, transfer), Meter()
     for number in range(1, count + 1):
-        collect_garbage(forking=False)
         request = epoch_request(loader, job, number)
         with closing(opened(loader, job)) as opened_epochs, meter:
             for batch in opened_epochs.epoch(request):

@@ -125,7 +125,7 @@ class SettingsStudy(Study):
                     "Watching memory does not change the times.",
                     measured,
                     name(10, LARGE),
-                    _at(UNWATCHED, LARGE),
+                    label_at(UNWATCHED, LARGE),
                 ),
                 measured,
                 name(10, LARGE),
@@ -151,20 +151,21 @@ def _opener(options: StudyOptions, share: int) -> Opener:
 def _contenders(opener: Opener, device: str, share: int, count: int) -> dict[str, Contender]:
     """Return the combinations that differ on the device, and the control."""
     different = dict.fromkeys(combination.on(device) for combination in TABLE.values())
-    contenders = {_at(one.label, share): one.contender(opener, device, count) for one in different}
+    contenders = {label_at(one.label, share): one.contender(opener, device, count) for one in different}
     return {
         **contenders,
-        _at(UNWATCHED, share): partial(train_unwatched, opener, device, count),
+        label_at(UNWATCHED, share): partial(train_unwatched, opener, device, count),
     }
 
 
-def _at(label: str, share: int) -> str:
+def label_at(label: str, share: int) -> str:
+    """Return the label of a contender at a share of the data."""
     return f"{label}, at {share} %"
 
 
 def _name(measured: Measurements, number: int, share: int) -> str:
     """Return the contender's name for a row of the table."""
-    return _at(TABLE[number].on("cuda" if measured.figures["gpu"] else "cpu").label, share)
+    return label_at(TABLE[number].on("cuda" if measured.figures["gpu"] else "cpu").label, share)
 
 
 def _long_enough(result: ClaimResult, measured: Measurements, *names: str) -> ClaimResult:
@@ -218,11 +219,13 @@ def _gpu_claims(measured: Measurements) -> list[ClaimResult]:
             unblocked,
             [helps(name(2, LARGE), name(1, LARGE)), helps(name(1, SMALL), name(2, SMALL))],
         ),
-        _gpu_memory_claim(memory, measured),
+        gpu_memory_claim(memory, measured),
     ]
 
 
-def _gpu_memory_claim(claim: str, measured: Measurements) -> ClaimResult:
+def gpu_memory_claim(claim: str, measured: Measurements) -> ClaimResult:
+    """Return whether memory grows with the data only in the row that keeps all on the GPU."""
+
     def grown(row: int) -> float:
         little, much = (
             measured.median("gpu_allocated_bytes", _name(measured, row, share)) or 0.0

@@ -24,14 +24,12 @@ from iobench.base.text import printable
 from iobench.base.units import bytes_text
 from iobench.bench.outcome import Run
 from iobench.dataset.verify import Progress as Report
-from iobench.diagnose.diagnosis import Diagnosis
 from iobench.results import stats, summary
+from iobench.results.display import Displayed
 from iobench.results.record import Record, plain
 from iobench.results.verdict import sentences
 from iobench.terminal import run_tables
-from iobench.terminal.diagnosed import loop_table, profile_table
-from iobench.terminal.tuned import candidates_table
-from iobench.tuning.candidate import compare_to_baseline
+from iobench.terminal.tables import columns_table
 
 WIDE = 240  # minimum columns for files and pipes, where no table is cut off
 
@@ -55,15 +53,18 @@ def warning(kind: str, text: str) -> None:
 
 def result(*parts: RenderableType) -> None:
     """Print lines and tables to stdout, with control characters escaped."""
-    console = _console()
+    _print(_console(), *parts)
+
+
+def _print(console: Console, *parts: RenderableType) -> None:
     for part in parts:
         if isinstance(part, str):
             console.print(Text(printable(part)), soft_wrap=True)
-        else:
-            if not sys.stdout.isatty():
-                unlimited = console.options.update(width=sys.maxsize)
-                console.width = max(WIDE, console.measure(part, options=unlimited).maximum)
-            console.print(part)
+            continue
+        if not console.file.isatty():
+            unlimited = console.options.update(width=sys.maxsize)
+            console.width = max(WIDE, console.measure(part, options=unlimited).maximum)
+        console.print(part)
 
 
 def as_json(value: Any) -> None:
@@ -71,18 +72,20 @@ def as_json(value: Any) -> None:
     print(json.dumps(plain(value), indent=2))
 
 
-def diagnosis(diagnosed: Diagnosis) -> None:
-    """Print the figures of a loader that ran alone, the verdict and the advice."""
-    result(loop_table(diagnosed.loop, alone=True))
-    if diagnosed.candidates:
-        result("", candidates_table(diagnosed.candidates, compare_to_baseline(diagnosed.candidates)))
-    for profile in diagnosed.profiles:
-        result("", profile_table(profile))
-    for one in diagnosed.warnings:
-        warning(one.kind, one.sentence)
-    result("", diagnosed.verdict.sentence, *(f"- {one.sentence}" for one in diagnosed.advice))
-    if diagnosed.bottleneck is not False and not diagnosed.advice:
-        result("- No other setting or habit that was tried is faster.")
+def answer(shown: Displayed, to_stderr: bool = False) -> None:
+    """Print a result's parts: the answer first; warnings to stderr."""
+    console = _console(to_stderr)
+    for number, block in enumerate(shown.blocks()):
+        if block.style == "warning":
+            warning(block.title, *block.lines)
+            continue
+        if number:
+            _print(console, "")
+        if block.title:
+            _print(console, f"{block.title}:", *([""] if block.style == "code" else []))
+        if block.style == "table":
+            _print(console, columns_table(block.columns))
+        _print(console, *(f"- {line}" if block.style == "list" else line for line in block.lines))
 
 
 def run(outcome: Run, smallest: float, wide: bool = False) -> None:
@@ -121,9 +124,12 @@ def records(chosen: Sequence[Record], smallest: float = stats.MIN_DIFFERENCE, wi
 
 @contextmanager
 def progress() -> Iterator[Report]:
-    """Yield a progress callback: bars with bytes/s and time left on a terminal, else one line per step."""
+    """Yield a progress callback: bars with bytes/s and time left on a terminal.
+
+    Elsewhere it prints one line per step whose size is known.
+    """
     if not sys.stderr.isatty():
-        yield lambda what, done, total: note(what) if done == 0 else None
+        yield lambda what, done, total: note(what) if total and done == 0 else None
         return
     columns = (
         TextColumn("{task.description:32}", markup=False),
@@ -143,5 +149,6 @@ def progress() -> Iterator[Report]:
         yield report
 
 
-def _console() -> Console:
-    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else WIDE)
+def _console(to_stderr: bool = False) -> Console:
+    width = None if (sys.stderr if to_stderr else sys.stdout).isatty() else WIDE
+    return Console(stderr=to_stderr, highlight=False, markup=False, emoji=False, width=width)

@@ -15,7 +15,7 @@ from iobench.results.columns import Columns
 from iobench.results.rank_stats import rank_layout
 from iobench.results.record import Record
 from iobench.results.summary import CaseSummary, Context, Summary
-from iobench.terminal.tables import plain_table
+from iobench.terminal.tables import columns_table, plain_table
 
 COMMON = (
     "device",
@@ -106,9 +106,9 @@ def _within(heads: Columns, rest: Columns, width: int) -> list[Table]:
     tables = []
     while rest:
         count = len(rest)
-        while count > 1 and _width(_table(heads, rest[:count])) > width:
+        while count > 1 and _width(columns_table([*heads, *rest[:count]], len(heads))) > width:
             count -= 1
-        tables.append(_table(heads, rest[:count]))
+        tables.append(columns_table([*heads, *rest[:count]], len(heads)))
         rest = rest[count:]
     return tables
 
@@ -128,14 +128,6 @@ def stages_tables(summary: Summary) -> list[Table]:
             str(case.label), *parts, seconds_text(case.reader_threads_s) if case.reader_threads_s else ""
         )
     return [table]
-
-
-def _table(heads: Columns, rest: Columns) -> Table:
-    shown = [*heads, *rest]
-    table = plain_table(*(title for title, _ in shown), left=len(heads))
-    for cells in zip(*(cells for _, cells in shown), strict=True):
-        table.add_row(*(cell or "" for cell in cells))
-    return table
 
 
 def _width(table: Table) -> int:

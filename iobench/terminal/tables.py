@@ -13,6 +13,7 @@ from iobench.base.units import MIB, bytes_text, bytes_word, counted, rate_text, 
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import Prepared
 from iobench.host.hardware_limits import Limit
+from iobench.results.columns import Columns, is_numeric
 from iobench.results.past_run import PastRun
 from iobench.results.trend import Trend, speeds_text
 
@@ -33,7 +34,10 @@ def dataset_line(manifest: Manifest) -> str:
     schema = manifest.schema
     counts = f"{counted(schema.elements, 'element')}, {counted(schema.samples, 'sample')}"
     sample, whole = bytes_text(schema.sample_bytes), bytes_text(schema.logical_bytes)
-    return f"dataset {manifest.name}: {counts} of {sample} ({_fields(manifest)}), {whole}"
+    source = manifest.source
+    packed = {field: f"{names[0]} … {names[-1]}" for field, names in source.get("packed", {}).items()}
+    fields = schema.describe({**source.get("renamed", {}), **packed})
+    return f"dataset {manifest.name}: {counts} of {sample} ({fields}), {whole}"
 
 
 def prepared_table(rows: Sequence[Prepared]) -> Table:
@@ -161,10 +165,12 @@ def plain_table(*columns: str, left: int) -> Table:
     return table
 
 
-def _fields(manifest: Manifest) -> str:
-    renamed = manifest.source.get("renamed", {})
-    own = {name: f" from {shortened(printable(repr(original)))}" for name, original in renamed.items()}
-    return ", ".join(
-        f"{f.name}{own.get(f.name, '')} {f.dtype} {'x'.join(map(str, f.shape)) or 'scalar'}"
-        for f in manifest.schema.fields
-    )
+def columns_table(columns: Columns, left: int = 1) -> Table:
+    """Return a table of columns, the first `left` and a last one of words aligned to the left."""
+    table = plain_table(*(title for title, _ in columns), left=left)
+    table.show_header = any(title for title, _ in columns)
+    if not is_numeric(columns[-1][1]):
+        table.columns[-1].justify = "left"
+    for row in zip(*(cells for _, cells in columns), strict=True):
+        table.add_row(*(cell or "" for cell in row))
+    return table

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from iobench.diagnose import diagnosis
-from iobench.diagnose.loop_stats import LoopStats
+from iobench.advise.checks.loop_stats import LoopStats
+from iobench.advise.checks.watched_loader import WatchedLoader
+from iobench.advise.diagnosis import diagnose
 from iobench.host.device import in_use
-from iobench.notebook.notebook_watch import NotebookWatch
 
 T = TypeVar("T")
 
 
-def watch(loader: Iterable[T], device: str = "auto", headroom: int = 0) -> NotebookWatch[T]:
+def watch(loader: Iterable[T], device: str = "auto", headroom: int = 0) -> WatchedLoader[T]:
     """Wrap a loader so that each loop over it is measured and diagnosed.
 
     When a loop ends (exhausted, `break`, an error or Ctrl-C), a table, a verdict and advice are printed to
@@ -30,22 +30,10 @@ def watch(loader: Iterable[T], device: str = "auto", headroom: int = 0) -> Noteb
         Number of batches to replay from the device at the end of a loop: the speed that an ideal loader
         would reach. Training sees these batches twice, so use it for a trial only.
     """
-    return NotebookWatch(loader, in_use() if device == "auto" else device, _report, headroom)
+    return WatchedLoader(loader, in_use() if device == "auto" else device, _report, headroom)
 
 
 def _report(stats: LoopStats) -> None:
-    from rich.console import Console
-    from rich.text import Text
+    from iobench.terminal import display  # it takes long to import, and only now it is needed
 
-    from iobench.base.text import printable
-    from iobench.terminal.diagnosed import loop_table
-
-    result = diagnosis.diagnose(stats)
-    console = Console(stderr=True, highlight=False)
-    console.print(loop_table(stats))
-    for line in (
-        *(f"warning[{one.kind}]: {one.sentence}" for one in result.warnings),
-        result.verdict.sentence,
-        *(f"- {one.sentence}" for one in result.advice),
-    ):
-        console.print(Text(printable(line)), soft_wrap=True)
+    display.answer(diagnose(stats), to_stderr=True)

@@ -23,9 +23,9 @@ import pytest
 
 pytest.register_assert_rewrite(
     "iobench.testing.loaders",
-    "iobench.testing._cases",
+    "iobench.testing.cases",
     "iobench.testing._content",
-    "iobench.testing._corruption",
+    "iobench.testing.corruption",
     "iobench.testing._lifecycle",
-    "iobench.testing._placements",
+    "iobench.testing.placements",
 )

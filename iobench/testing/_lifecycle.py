@@ -19,7 +19,7 @@ import pytest
 from iobench.base.errors import CorruptArtifact, UnsupportedSchema
 from iobench.base.options import build, read_word
 from iobench.formats import Field, Format, Reader, Schema
-from iobench.testing._cases import (
+from iobench.testing.cases import (
     INDICES,
     SAMPLES,
     Call,

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from iobench.formats import Format, Reader, Schema
-from iobench.testing._cases import SCHEMA, Call, StoredArtifact, spawned, store
 from iobench.testing._content import ContentTests, RowTests
-from iobench.testing._corruption import CorruptionTests
 from iobench.testing._lifecycle import LifecycleTests
-from iobench.testing._placements import PlacementTests
+from iobench.testing.cases import SCHEMA, Call, StoredArtifact, spawned, store
+from iobench.testing.corruption import CorruptionTests
+from iobench.testing.placements import PlacementTests
 
 
 class NarrowFormatContract(RowTests, LifecycleTests, PlacementTests, CorruptionTests):
@@ -24,8 +24,7 @@ class NarrowFormatContract(RowTests, LifecycleTests, PlacementTests, CorruptionT
     format : Format
         The format under test.
     samples : Schema
-        A schema that the format holds: 23 samples with fields `rgb`, `signal` of shape (2, 5), `label` and
-        `mask`.
+        A schema of 23 samples that the format holds.
     """
 
     format: Format

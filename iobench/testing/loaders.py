@@ -22,7 +22,7 @@ from iobench.dataset.manifest import Opener
 from iobench.formats import Batch, Format, array_of, get, names
 from iobench.loading.loaders import EpochRequest, Job, Loader, describe
 from iobench.loading.order import ORDERS, Order
-from iobench.testing._cases import SCHEMA, StoredArtifact, store
+from iobench.testing.cases import SCHEMA, StoredArtifact, store
 
 BATCH = 4  # 23 samples: five batches and a short one
 ENDING_S = 10.0  # allowed for processes and threads to end

@@ -23,11 +23,11 @@ from typing import Any
 from eval import harness
 from eval.harness import Row, Trials
 from eval.loaders import bad, data, good
-from iobench.diagnose import session
-from iobench.tuning.candidate import BASELINE, Candidate, compare_to_baseline
-from iobench.tuning.settings_race import SettingsRace
-from iobench.tuning.tunable_loader import TunableLoader
-from iobench.tuning.turn import TurnSpec
+from iobench.advise import diagnose as session
+from iobench.advise.settings.candidate import BASELINE, Candidate, compare_to_baseline
+from iobench.advise.settings.settings_race import SettingsRace
+from iobench.advise.settings.tunable_loader import TunableLoader
+from iobench.advise.settings.turn import TurnSpec
 
 OPTIONS = {
     "seconds": (15.0, "time for each diagnosis"),

@@ -21,10 +21,10 @@ import iobench
 from eval import harness
 from eval.harness import Row, Trials
 from iobench import Manifest, Requirements, RunOptions
+from iobench.advise.candidates import candidate_set, loader_word
 from iobench.bench.case import Case
 from iobench.bench.observer import Observer
 from iobench.bench.run import run
-from iobench.recommendation.candidates import candidate_set, loader_word
 from iobench.results import stats
 from iobench.results.record import Record
 

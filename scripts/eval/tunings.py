@@ -24,13 +24,13 @@ import iobench
 from eval import harness
 from eval.harness import Row, Trials
 from eval.loaders.datasets import Computed
-from iobench.tuning import search_space
-from iobench.tuning.candidate import BASELINE, Candidate
-from iobench.tuning.consumer import Consumer
-from iobench.tuning.settings_race import SettingsRace
-from iobench.tuning.tune import resolve_target
-from iobench.tuning.tuning_result import TuningResult
-from iobench.tuning.turn import TurnSpec
+from iobench.advise.settings import search_space
+from iobench.advise.settings.candidate import BASELINE, Candidate
+from iobench.advise.settings.consumer import Consumer
+from iobench.advise.settings.settings_race import SettingsRace
+from iobench.advise.settings.turn import TurnSpec
+from iobench.advise.tune import resolve_target
+from iobench.advise.tuning_result import TuningResult
 
 OPTIONS = {"rounds": (31, "rounds of the grid"), "max_time": (30.0, "seconds for each tuning")}
 FEW, NEAR = 3, 1.25  # rounds of all settings; one whose best is slower by more than this cannot win

@@ -61,7 +61,7 @@ class Simulated(Accelerator):
     def event(self):
         return SimEvent()
 
-    def _timing_event(self):
+    def timing_event(self):
         return SimEvent(timed=True)
 
     def _new_stream(self):

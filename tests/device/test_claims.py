@@ -31,7 +31,7 @@ def measured(plug_in, monkeypatch, tmp_path):
     def measure():
         rows = {row: settings.TABLE[row] for row in (2, 10, 11)}
         contenders = {
-            settings._at(one.label, share): one.contender(opener, WHERE, 1)
+            settings.label_at(one.label, share): one.contender(opener, WHERE, 1)
             for share, opener in openers.items()
             for one in rows.values()
         }
@@ -44,12 +44,12 @@ def measured(plug_in, monkeypatch, tmp_path):
 
 
 def test_gpu_memory_is_per_contender_and_grows_only_if_all_data_are_there(measured):
-    assert settings._gpu_memory_claim("c", measured()).verdict == REPRODUCED
+    assert settings.gpu_memory_claim("c", measured()).verdict == REPRODUCED
 
 
 def test_the_claim_is_not_reproduced_if_the_data_do_not_stay_there(measured, monkeypatch):
     monkeypatch.setitem(settings.TABLE, 11, Combination())
-    assert settings._gpu_memory_claim("c", measured()).verdict == NOT_REPRODUCED
+    assert settings.gpu_memory_claim("c", measured()).verdict == NOT_REPRODUCED
 
 
 def test_the_table_s_last_row_has_all_data_on_the_device_before_the_first_batch(late, images):

@@ -146,7 +146,7 @@ def test_cuda_s_events_sleep_and_are_not_the_generic_ones(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", lambda **options: made.append(options))
     cuda = Cuda(torch.device("cuda:0"))
     cuda.event()
-    cuda._timing_event()
+    cuda.timing_event()
     assert made == [{"blocking": True}, {"enable_timing": True}]
 
 

@@ -117,9 +117,9 @@ def test_a_registered_memory_map_is_copied_correctly_or_the_step_fails(check, ma
     assert register.host_register(check)[0] == checking.UNKNOWN  # no libcudart here
     verdicts = []
     for code in (0, 801):
-        monkeypatch.setattr(register, "_runtime", lambda code=code: Library(code))
+        monkeypatch.setattr(register, "cuda_runtime", lambda code=code: Library(code))
         verdicts.append(register.host_register(check)[0])
     assert verdicts == [checking.PASS, checking.UNKNOWN]
-    monkeypatch.setattr(register, "_copy_rate", lambda device_api, target, host: 1.0)
-    monkeypatch.setattr(register, "_runtime", lambda: Library(0))
+    monkeypatch.setattr(register, "copy_rate", lambda device_api, target, host: 1.0)
+    monkeypatch.setattr(register, "cuda_runtime", lambda: Library(0))
     assert register.host_register(check)[0] == checking.FAIL

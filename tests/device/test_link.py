@@ -38,14 +38,14 @@ def test_the_link_is_measured_by_the_devices_clock(plug_in, monkeypatch, schedul
 
 def test_the_link_warms_up_before_it_is_timed_and_never_runs_dry(late, monkeypatch):
     requested = []
-    never_idle = hardware_limits._never_idle
+    never_idle = hardware_limits.keep_busy
     monkeypatch.setattr(hardware_limits, "WARM_UP_S", 0.002)
 
     def noting(submit, seconds):
         requested.append((seconds, late.now))
         return never_idle(submit, seconds)
 
-    monkeypatch.setattr(hardware_limits, "_never_idle", noting)
+    monkeypatch.setattr(hardware_limits, "keep_busy", noting)
     monkeypatch.setattr(hardware_limits, "CHUNK_BYTES", 1 << 18)
     hardware_limits.host_to_device(device(0), 1 << 14, True, 0.001)
     assert [seconds for seconds, _ in requested] == [0.002, 0.001]
@@ -64,7 +64,7 @@ def test_the_host_waits_for_the_oldest_so_that_two_are_always_pending():
             pending.pop(0)
 
     pending, most = [], []
-    requested = hardware_limits._never_idle(Chunk, 0.001)
+    requested = hardware_limits.keep_busy(Chunk, 0.001)
     assert requested == len(most)
     assert max(most) == 3
 

@@ -12,7 +12,7 @@ from conftest import image_arrays, prepared
 from simulated import device
 
 import iobench
-from iobench import RunOptions
+from iobench import RunOptions, formats
 from iobench.base.errors import InvalidSettings
 from iobench.contrib.loaders import dali
 from iobench.contrib.loaders.gds import GdsEpochs
@@ -22,18 +22,15 @@ pytest_plugins = "plugged"
 
 TESTS = Path(__file__).parent.parent
 STAND_INS = {"gds": TESTS / "gds" / "library", "dali": TESTS / "dali" / "library"}
-FORMATS = {
-    "ffcv": "ffcv",
-    "huggingface": "arrow",
-    "lance": "lance",
-    "litdata": "litdata",
-    "mosaic": "mds",
-    "tensorstore": "zarr",
-    "tfdata": "tfrecord",
-    "webdataset": "webdataset",
-}  # of loaders that do not read npy
 APART = (*loaders.DEFAULT_LOADERS, *STAND_INS, "ray", "ray_data")
 OTHERS = [name for name in loaders.names() if name not in APART]
+
+
+def format_of(loader):
+    """Return npy, or the first format that a loader reads instead."""
+    cls = loaders.class_of(loader)()
+    return next(name for name in ("npy", *formats.names()) if cls.reads(formats.FORMATS.class_of(name)()))
+
 
 indices = pytest.mark.parametrize("index", [0, 1])
 
@@ -64,7 +61,7 @@ def usable(request):
 def test_third_party_loaders_bring_the_right_content_to_that_device_alone(
     usable, plug_in, in_formats, loader, index
 ):
-    variant = FORMATS.get(loader, "npy")
+    variant = format_of(loader)
     manifest, order = in_formats(variant), loaders.class_of(loader).orders[-1]
     machine = plug_in("everything late")
     assert checks.proved(manifest, loader, index, variant, order=order) == manifest.content
@@ -75,7 +72,7 @@ def test_third_party_loaders_bring_the_right_content_to_that_device_alone(
 @indices
 @pytest.mark.parametrize("loader", OTHERS)
 def test_waiting_for_third_party_loaders_is_by_the_devices_clock(usable, plug_in, in_formats, loader, index):
-    variant = FORMATS.get(loader, "npy")
+    variant = format_of(loader)
     checks.waiting_is_the_devices_own(plug_in, "everything late", in_formats(variant), loader, index, variant)
 
 

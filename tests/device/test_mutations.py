@@ -108,17 +108,17 @@ def caches_not_emptied(patch):
 def event_used_again(patch):
     """Use one event for all marks, recorded again before it was read."""
     events = {}
-    patch.setattr(Simulated, "_timing_event", lambda self: events.setdefault(self, SimEvent(timed=True)))
+    patch.setattr(Simulated, "timing_event", lambda self: events.setdefault(self, SimEvent(timed=True)))
 
 
 def waits_by_the_host_s_clock(patch):
     """Record the time at which the host submitted the copy of a batch."""
-    patch.setattr(epoch, "_clock", lambda transfer, expected: None)
+    patch.setattr(epoch, "clock_of", lambda transfer, expected: None)
 
 
 def consumer_never_waits(patch):
     """Hand batches over without a limit on the lag of the consumer's stream."""
-    patch.setattr(SideStreamTransfer, "_not_too_far", lambda self, stream: None)
+    patch.setattr(SideStreamTransfer, "limit_lag", lambda self, stream: None)
 
 
 MUTATIONS = {

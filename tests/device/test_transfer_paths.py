@@ -248,7 +248,7 @@ def test_a_proof_waits_for_the_device_once_and_not_in_each_batch(late, images):
     ("kind", "seen"), [("cpu", {"CPU"}), ("cuda", {"CPU", "CUDA"}), ("xpu", {"CPU", "XPU"})]
 )
 def test_a_trace_sees_the_host_and_the_device(kind, seen):
-    assert {activity.name for activity in trace._activities(torch.device(kind))} == seen
+    assert {activity.name for activity in trace.activities_on(torch.device(kind))} == seen
 
 
 def test_release_memory_returns_all_memory(machine, images):

@@ -10,8 +10,10 @@ from simulated import device
 from torch.utils.data import DataLoader, Dataset
 
 import iobench
-from iobench.diagnose import diagnosis, session, watched_loader
-from iobench.diagnose.watched_loader import WatchedLoader
+from iobench.advise import diagnose as session
+from iobench.advise import diagnosis
+from iobench.advise.checks import watched_loader
+from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.host.device import Device, device_of
 
 pytest_plugins = "plugged"

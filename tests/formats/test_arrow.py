@@ -9,8 +9,8 @@ from kinds import kind
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import Field, Schema
-from iobench.testing._cases import INDICES, SCHEMA, assert_rows, assert_same, random_batch, read_all, store
-from iobench.testing._placements import assert_placements
+from iobench.testing.cases import INDICES, SCHEMA, assert_rows, assert_same, random_batch, read_all, store
+from iobench.testing.placements import assert_placements
 
 pa = pytest.importorskip("pyarrow")
 

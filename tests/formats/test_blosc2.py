@@ -7,8 +7,8 @@ from kinds import kind
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import Field, Schema
-from iobench.testing._cases import INDICES, SCHEMA, assert_rows, assert_same, store
-from iobench.testing._placements import assert_placements
+from iobench.testing.cases import INDICES, SCHEMA, assert_rows, assert_same, store
+from iobench.testing.placements import assert_placements
 
 blosc2 = pytest.importorskip("blosc2")
 

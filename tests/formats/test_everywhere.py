@@ -8,7 +8,7 @@ import iobench
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, InvalidSettings
 from iobench.loading import loaders
-from iobench.testing._cases import store
+from iobench.testing.cases import store
 
 SAMPLES = 11
 

@@ -10,7 +10,7 @@ from own_library import loaded, run
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, UnsupportedSchema
 from iobench.formats import Field, Schema
-from iobench.testing._cases import SCHEMA, assert_rows, assert_same, read_all, store
+from iobench.testing.cases import SCHEMA, assert_rows, assert_same, read_all, store
 
 FFCV = formats.get("ffcv")
 

@@ -12,7 +12,7 @@ from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import Field, Schema
 from iobench.formats.hdf5 import refuse_external_data
-from iobench.testing._cases import SCHEMA, read_all, store
+from iobench.testing.cases import SCHEMA, read_all, store
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import iobench
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchema
 from iobench.formats import Field, Schema
-from iobench.testing._cases import assert_rows, random_batch, store
-from iobench.testing._placements import assert_placements
+from iobench.testing.cases import assert_rows, random_batch, store
+from iobench.testing.placements import assert_placements
 
 Image = pytest.importorskip("PIL.Image")
 

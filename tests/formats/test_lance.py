@@ -9,7 +9,7 @@ from kinds import kind
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import Field
-from iobench.testing._cases import INDICES, SCHEMA, assert_rows, random_batch, store
+from iobench.testing.cases import INDICES, SCHEMA, assert_rows, random_batch, store
 
 lance = pytest.importorskip("lance")
 pa = pytest.importorskip("pyarrow")

@@ -16,7 +16,7 @@ from iobench.formats import Chunked, Field, Listed, Schema
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
-from iobench.testing._cases import SCHEMA, assert_rows, assert_same, files_of, read_all, store
+from iobench.testing.cases import SCHEMA, assert_rows, assert_same, files_of, read_all, store
 from iobench.testing.loaders import as_arrays
 
 LITDATA = formats.get("litdata")

@@ -13,8 +13,8 @@ from own_library import loaded, run
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, UnsupportedSchema
 from iobench.formats import Chunked, Field, Listed, Schema
-from iobench.testing._cases import SCHEMA, assert_rows, assert_same, files_of, read_all, store
-from iobench.testing._corruption import Bomb
+from iobench.testing.cases import SCHEMA, assert_rows, assert_same, files_of, read_all, store
+from iobench.testing.corruption import Bomb
 
 MDS = formats.get("mds")
 

@@ -12,7 +12,7 @@ from kinds import kind
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import Field
-from iobench.testing._cases import INDICES, SCHEMA, assert_rows, assert_same, random_batch, store
+from iobench.testing.cases import INDICES, SCHEMA, assert_rows, assert_same, random_batch, store
 
 safetensors = pytest.importorskip("safetensors")
 

@@ -14,7 +14,7 @@ from iobench import formats
 from iobench.base.errors import CorruptArtifact, UnsupportedSchema
 from iobench.contrib.formats.tfrecord.crc32c import masked, masked_rows
 from iobench.formats import Field, Schema
-from iobench.testing._cases import SCHEMA, assert_rows, assert_same, files_of, read_all, store
+from iobench.testing.cases import SCHEMA, assert_rows, assert_same, files_of, read_all, store
 
 TFRECORD = formats.get("tfrecord")
 

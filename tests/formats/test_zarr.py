@@ -13,8 +13,8 @@ from kinds import kind
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import Field, Schema
-from iobench.testing._cases import INDICES, SCHEMA, assert_rows, random_batch, store
-from iobench.testing._placements import assert_placements
+from iobench.testing.cases import INDICES, SCHEMA, assert_rows, random_batch, store
+from iobench.testing.placements import assert_placements
 
 zarr = pytest.importorskip("zarr")
 numcodecs = pytest.importorskip("numcodecs")

@@ -16,7 +16,7 @@ from iobench.contrib.loaders.gds import runs
 from iobench.host.device import Device
 from iobench.loading import loaders
 from iobench.results.warnings import warnings_of
-from iobench.testing._cases import SCHEMA, store
+from iobench.testing.cases import SCHEMA, store
 from iobench.testing.loaders import LoaderContract, epoch_request, job_over
 
 PIP = "pip install 'iobench[gds]'"

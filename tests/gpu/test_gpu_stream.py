@@ -8,11 +8,11 @@ import torch
 from conftest import SAMPLES, image_arrays
 
 from iobench import StreamLoader
+from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.bench import case_limits as case_limits
 from iobench.bench.device_clock import DeviceClock
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.prepare import DEFAULT_FORMATS
-from iobench.diagnose.watched_loader import WatchedLoader
 from iobench.host.device import device_of, pick_device
 from iobench.host.hardware_limits import DEVICE_TO_HOST, HOST_TO_DEVICE
 from iobench.loading.host_to_device import HostToDevice

@@ -38,25 +38,11 @@ class MemoryStore(KVStore):
         return [self._reach().get(name) for name in names]
 
 
-class OneIteration:
-    """Event that a monitor's loops wait for: they run one iteration per call."""
-
-    def __init__(self):
-        self.over = self.taken = False
-
-    def set(self):
-        self.over = True
-
-    def wait(self, seconds):
-        self.taken = not self.taken
-        return self.over or not self.taken
-
-
 class Clock:
-    """Simulated time in which each monitor's loops run as often as its threads would."""
+    """Simulated time in which each monitor sends and watches as often as its threads would."""
 
     def __init__(self):
-        self.now, self.latest, self.loops = 1000.0, 1000.0, []
+        self.now, self.latest, self.monitors = 1000.0, 1000.0, []
 
     def monotonic(self):
         return self.now
@@ -65,8 +51,10 @@ class Clock:
         end = self.now + seconds
         while self.latest + heartbeat.HEARTBEAT_S <= end:
             self.now = self.latest = self.latest + heartbeat.HEARTBEAT_S
-            for loop in self.loops:
-                loop()
+            for one in self.monitors:
+                if not one.stopped.is_set():
+                    one.send()
+                    one.watch()
         self.now = end
 
     def until(self, true, seconds=200.0):
@@ -89,9 +77,8 @@ def ranks(clock):
     store = MemoryStore()
     monitors = [HeartbeatMonitor(info, store) for info in RANKS]
     for one in monitors:
-        one._threads, one._over = [], OneIteration()  # the clock runs the loops instead
-        one.start(RANKS)
-        clock.loops += [lambda one=one: one._keep_sending(), lambda one=one: one._keep_watching()]
+        one.expect(RANKS)
+    clock.monitors += monitors  # in place of their threads
     return monitors
 
 
@@ -117,9 +104,10 @@ def test_ranks_that_live_are_never_marked_dead(ranks, clock):
 
 def test_a_monitor_sends_and_watches_in_threads_of_its_own(monkeypatch):
     monkeypatch.setattr(heartbeat, "HEARTBEAT_S", 0.001)
-    one, sent, watched = HeartbeatMonitor(RANKS[0], MemoryStore()), threading.Event(), threading.Event()
-    monkeypatch.setattr(one, "_heartbeat", sent.set)
-    monkeypatch.setattr(one, "_end_if_stuck", watched.set)
+    sent, watched = threading.Event(), threading.Event()
+    monkeypatch.setattr(HeartbeatMonitor, "send", lambda self: sent.set())
+    monkeypatch.setattr(HeartbeatMonitor, "watch", lambda self: watched.set())
+    one = HeartbeatMonitor(RANKS[0], MemoryStore())
     one.start(RANKS)
     assert sent.wait(60)
     assert watched.wait(60)
@@ -129,15 +117,14 @@ def test_a_monitor_sends_and_watches_in_threads_of_its_own(monkeypatch):
 def test_no_thread_outlives_a_monitor(monkeypatch):
     """A thread that is in torch's code when Python ends would abort the process."""
     monkeypatch.setattr(heartbeat, "HEARTBEAT_S", 0.001)
-    one, begun = HeartbeatMonitor(RANKS[0], MemoryStore()), threading.Event()
-    monkeypatch.setattr(one, "_heartbeat", lambda: (begun.set(), time.sleep(0.2)))
+    begun, threads = threading.Event(), threading.active_count()
+    monkeypatch.setattr(HeartbeatMonitor, "send", lambda self: (begun.set(), time.sleep(0.2)))
+    one = HeartbeatMonitor(RANKS[0], MemoryStore())
     one.start(RANKS)
     assert begun.wait(60)
+    assert threading.active_count() == threads + 2
     one.stop()
-    assert not any(thread.is_alive() for thread in one._threads)
-    for thread in one._threads:
-        thread.join(60)
-        assert not thread.is_alive()
+    assert threading.active_count() == threads
 
 
 def test_a_rank_that_falls_silent_is_named_to_all_by_rank_0(ranks, verdict_of):
@@ -205,9 +192,9 @@ class Work:
 
 
 def test_a_collective_that_completes_as_the_wait_ends_has_not_failed():
-    assert GlooGroup._is_done(Work(broke=False))
+    assert GlooGroup.is_done(Work(broke=False))
     with pytest.raises(RuntimeError, match="Connection closed"):
-        GlooGroup._is_done(Work(broke=True))
+        GlooGroup.is_done(Work(broke=True))
 
 
 def test_a_rank_that_never_joins_the_others_ends_with_one_line():
@@ -257,14 +244,14 @@ def test_a_main_thread_that_hangs_is_ended_with_the_verdict(ranks, clock):
 
 
 def test_an_unreachable_store_is_reported_once_per_host(ranks, verdict_of):
-    ranks[0]._store.gone = True
+    ranks[0].store.gone = True
     assert is_about(verdict_of(ranks[2]), "host-gone", "rank 0 on a")
     verdict_of(ranks[1])
     assert [one.reports_failure for one in ranks[1:]] == [False, True]
 
 
 def test_a_store_that_does_not_answer_is_unreachable_as_well(ranks, verdict_of, monkeypatch):
-    monkeypatch.setattr(ranks[2], "_keep_sending", lambda: None)  # its thread waits for the answer
+    monkeypatch.setattr(ranks[2], "send", lambda: None)  # its thread waits for the answer
     assert is_about(verdict_of(ranks[2]), "host-gone", "rank 0 on a")
 
 

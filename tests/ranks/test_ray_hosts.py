@@ -110,7 +110,7 @@ def there(tmp_path):
 
 def sent(receiver, manifest, there, damaged=""):
     assert not receiver.begin(str(there), manifest.content, list(manifest.artifacts))
-    for name, piece in copies._pieces(manifest.root):
+    for name, piece in copies.pieces_of(manifest.root):
         receiver.take(name, bytes([piece[-1] ^ 1]).join([piece[:-1], b""]) if name == damaged else piece)
     receiver.verify()
 
@@ -123,7 +123,7 @@ def test_a_copy_is_verified_before_it_is_in_its_place(own_images, there, monkeyp
 
 
 def test_a_damaged_copy_is_refused_and_removed(own_images, there):
-    damaged = next(name for name, _ in copies._pieces(own_images.root) if name.endswith("x.npy"))
+    damaged = next(name for name, _ in copies.pieces_of(own_images.root) if name.endswith("x.npy"))
     with pytest.raises(WrongContent, check=lambda error: error.path == str(there)):
         sent(Receiver(), own_images, there, damaged)
     assert list(there.parent.iterdir()) == []

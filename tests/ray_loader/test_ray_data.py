@@ -18,8 +18,8 @@ from iobench.dataset.manifest import Opener
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
-from iobench.testing._cases import SCHEMA, store
-from iobench.testing._corruption import Bomb
+from iobench.testing.cases import SCHEMA, store
+from iobench.testing.corruption import Bomb
 from iobench.testing.loaders import BATCH, as_arrays, files_left_open, job_over, read_all
 
 DTYPES = {field.name: field.dtype for field in SCHEMA.fields}

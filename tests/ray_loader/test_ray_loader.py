@@ -108,12 +108,12 @@ def test_small_batches_are_shipped_together_and_large_ones_alone():
     def shipment(nbytes, count):
         return SimpleNamespace(batches=[0] * count, nbytes=nbytes, seconds=1e-6)
 
-    assert remote_worker._batches_per_shipment(shipment(1 << 14, 1)) == 64
-    assert remote_worker._batches_per_shipment(shipment(1 << 20, 1)) == 1
-    assert remote_worker._batches_per_shipment(shipment(6 << 20, 2)) == 1
+    assert remote_worker.batches_per_shipment(shipment(1 << 14, 1)) == 64
+    assert remote_worker.batches_per_shipment(shipment(1 << 20, 1)) == 1
+    assert remote_worker.batches_per_shipment(shipment(6 << 20, 2)) == 1
     slow = shipment(1 << 10, 1)
     slow.seconds = 0.05
-    assert remote_worker._batches_per_shipment(slow) == 2
+    assert remote_worker.batches_per_shipment(slow) == 2
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (4, 1, 2)])

@@ -10,7 +10,7 @@ from kinds import kind
 from iobench import formats
 from iobench.base.errors import InvalidOption, IobenchError
 from iobench.loading import loaders
-from iobench.testing._cases import SCHEMA, store
+from iobench.testing.cases import SCHEMA, store
 from iobench.testing.loaders import as_arrays, epoch_request, job_over, read_all
 
 pytestmark = pytest.mark.xdist_group("ray")

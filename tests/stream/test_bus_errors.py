@@ -6,6 +6,7 @@ import mmap
 import os
 import resource
 import signal
+import struct
 import threading
 from contextlib import suppress
 
@@ -13,8 +14,11 @@ import numpy as np
 import pytest
 from stream_cases import in_child
 
+from iobench import formats
+from iobench.base.errors import CorruptArtifact
 from iobench.dataset.index_cache import IndexCache
-from iobench.formats import Listed
+from iobench.dataset.manifest import Opener
+from iobench.formats import Field, Listed, Schema
 from iobench.host import bus_errors
 from iobench.host.bus_errors import FolderMapGuard
 from iobench.host.maps import GuardedMap
@@ -191,14 +195,14 @@ def test_a_later_handler_is_replaced_when_the_next_file_is_mapped(path):
 
 
 def test_a_map_that_is_gone_is_not_guarded(path):
-    before = set(bus_errors._guards)
+    before = set(bus_errors.active_guards)
     mapped = GuardedMap([path])
     view = rows_of(mapped)[3:5]
     guard = mapped.guard
     del mapped
-    assert guard in bus_errors._guards
+    assert guard in bus_errors.active_guards
     del view
-    assert bus_errors._guards == before
+    assert bus_errors.active_guards == before
 
 
 def test_files_side_by_side_are_intact_and_fail_alone(path, tmp_path):
@@ -237,6 +241,26 @@ def test_maps_of_a_library_are_guarded_page_by_page(path):
         rows_of(mapped).sum()
 
     ended_by_bus_error(look)  # by what it looks at after the release
+
+
+def test_pages_that_lmdb_has_lost_are_an_error_and_leaves_without_keys(tmp_path):
+    """Some versions of LMDB abort the process at a page of zeros, which is of no kind."""
+    schema = Schema(20_000, (Field("x", (8,), "uint8"),))
+    lmdb, file = formats.get("lmdb"), tmp_path / "a" / "data.mdb"
+    lmdb.write(file.parent, schema, [{"x": np.zeros((schema.samples, 8), np.uint8)}])
+
+    def look():
+        opener = Opener(lmdb, file.parent, schema)
+        with opener.guarded() as check, opener() as reader, open(file, "rb") as opened:
+            mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
+            os.truncate(file, 2 * KEPT)
+            with suppress(CorruptArtifact):
+                reader.batch(slice(None))
+            with pytest.raises(OSError, check=lost(file)):
+                check()
+            assert struct.unpack_from("<HHH", mapped, 3 * KEPT + 10) == (2, 16, KEPT)  # kind, lower, upper
+
+    in_child(look)
 
 
 @pytest.mark.parametrize("folder", ["fil", "filer"])

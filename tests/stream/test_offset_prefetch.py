@@ -8,7 +8,7 @@ import pytest
 
 from iobench.formats import Field, Listed, Schema
 from iobench.loading.order import Order
-from iobench.stream import offset_prefetch
+from iobench.stream import cached_reader, offset_prefetch
 from iobench.stream.cached_reader import CachedReader
 from iobench.stream.offset_prefetch import OffsetPrefetch
 from iobench.stream.views import joined_view
@@ -24,8 +24,12 @@ def squares(rows):
     return rows * rows
 
 
-def finished(prefetch):
-    prefetch._thread.join()
+def finished(prefetch, batches, name="x"):
+    """Wait until the offsets of the last batch are known."""
+    end = time.monotonic() + 20
+    while prefetch.of(name, batches[-1]) is None:
+        assert time.monotonic() < end
+        time.sleep(1e-3)
     return prefetch
 
 
@@ -38,7 +42,7 @@ def small_pieces(monkeypatch):
 @pytest.mark.parametrize("start", [0, 5])
 def test_offsets_of_batches_and_of_joined_batches_are_right(kind, start):
     batches = batches_of(kind)[start:]
-    result = finished(OffsetPrefetch({"x": squares, "y": np.negative}, batches))
+    result = finished(OffsetPrefetch({"x": squares, "y": np.negative}, batches), batches, "y")
     for rows in (*batches, joined_view(batches[2:9]), joined_view(batches)):
         np.testing.assert_array_equal(result.of("x", rows), squares(rows))
         np.testing.assert_array_equal(result.of("y", rows), -rows)
@@ -46,7 +50,7 @@ def test_offsets_of_batches_and_of_joined_batches_are_right(kind, start):
 
 def test_offsets_of_rows_outside_the_epoch_are_unknown():
     batches = batches_of()
-    result = finished(OffsetPrefetch({"x": squares}, batches[3:]))
+    result = finished(OffsetPrefetch({"x": squares}, batches[3:]), batches)
     others = (
         batches[2],
         batches[5].copy(),
@@ -73,7 +77,7 @@ def test_offsets_not_yet_computed_are_not_awaited():
     np.testing.assert_array_equal(result.of("x", batches[0]), squares(batches[0]))
     assert result.of("x", batches[20]) is None
     go_on.set()
-    np.testing.assert_array_equal(finished(result).of("x", batches[20]), squares(batches[20]))
+    np.testing.assert_array_equal(finished(result, batches).of("x", batches[20]), squares(batches[20]))
 
 
 def test_it_can_be_stopped_early():
@@ -84,18 +88,24 @@ def test_it_can_be_stopped_early():
         time.sleep(0.02)
         return rows
 
+    threads = threading.active_count()
     result = OffsetPrefetch({"x": slow}, batches_of())
     result.stop()
     assert len(calls) < SAMPLES // 64
-    assert not result._thread.is_alive()
+    assert threading.active_count() == threads
 
 
 def test_an_error_while_locating_is_left_to_the_gathering_thread(recwarn):
+    begun = threading.Event()
+
     def broken(rows):
+        begun.set()
         raise OSError("gone")
 
     batches = batches_of()
-    result = finished(OffsetPrefetch({"x": broken}, batches))
+    result = OffsetPrefetch({"x": broken}, batches)
+    assert begun.wait(20)
+    result.stop()
     assert result.of("x", batches[0]) is None
     assert not recwarn.list  # pytest would warn about a thread that ends by an error
 
@@ -104,18 +114,33 @@ def test_an_error_while_locating_is_left_to_the_gathering_thread(recwarn):
     "batches", [[], [slice(0, 5), slice(5, 9)], [np.arange(5), np.arange(5)]], ids=["none", "slices", "apart"]
 )
 def test_without_rows_to_locate_there_is_no_thread(batches):
-    result = OffsetPrefetch({"x": squares}, batches)
-    assert result._thread.ident is None
+    threads = threading.active_count()
+    result = OffsetPrefetch({"x": lambda rows: time.sleep(1)}, batches)
+    assert threading.active_count() == threads
     result.stop()
 
 
 def test_more_rows_than_fit_in_memory_are_located_while_gathering(monkeypatch):
     monkeypatch.setattr(offset_prefetch, "MAX_LISTED", SAMPLES - 1)
-    assert OffsetPrefetch({"x": squares}, batches_of())._thread.ident is None
+    threads = threading.active_count()
+    OffsetPrefetch({"x": lambda rows: time.sleep(1)}, batches_of())
+    assert threading.active_count() == threads
 
 
 @pytest.mark.parametrize("uneven", [0, 1], ids=["elements", "any byte"])
-def test_a_reader_gathers_by_prefetched_offsets(tmp_path, uneven):
+def test_a_reader_gathers_by_prefetched_offsets(tmp_path, uneven, monkeypatch):
+    made, requested, known = [], [], OffsetPrefetch.of
+
+    class Noting(OffsetPrefetch):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            made.append(self)
+
+        def of(self, name, part):
+            requested.append(known(self, name, part))
+            return requested[-1]
+
+    monkeypatch.setattr(cached_reader, "OffsetPrefetch", Noting)
     width = 8
     gap = np.arange(SAMPLES)[::-1] * uneven
     rows = np.random.default_rng(0).integers(0, 256, (SAMPLES, width), dtype=np.uint8)
@@ -125,9 +150,8 @@ def test_a_reader_gathers_by_prefetched_offsets(tmp_path, uneven):
     batches = batches_of()
     with CachedReader(Schema(SAMPLES, (Field("x", (width,), "uint8"),)), {"x": place}, False) as reader:
         reader.read_ahead(batches)
-        finished(reader._offsets)
-        known, requested = reader._offsets.of, []
-        reader._offsets.of = lambda name, part: requested.append(result := known(name, part)) or result
+        finished(made[-1], batches)
+        requested.clear()
         for batch in batches:
             np.testing.assert_array_equal(reader.batch(batch)["x"], rows[batch])
     assert len(requested) == len(batches)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import iobench
 from iobench.formats import Blocks, Field, Schema, Strided
 from iobench.host import page_cache
-from iobench.stream import backend_selection, readahead, readahead_window
+from iobench.stream import readahead, readahead_window
 from iobench.stream.addresses import RowAddresses
 from iobench.stream.block_reader import BlockAddresses, BlockReader
 from iobench.stream.cached_reader import CachedReader
@@ -144,7 +144,7 @@ def test_rows_are_taken_only_after_their_request(images, requested, monkeypatch)
     monkeypatch.setattr(readahead_window, "PIECE_BYTES", 600_000)
     schema, result, _ = images
     batches, seen = np.array_split(np.random.default_rng(3).permutation(200), 20), []
-    advise, read_each = os.posix_fadvise, CachedReader._read_each
+    advise, read_each = os.posix_fadvise, CachedReader.read_each
 
     def slowly(*arguments):
         if threading.current_thread().name == "iobench-ahead":
@@ -156,7 +156,7 @@ def test_rows_are_taken_only_after_their_request(images, requested, monkeypatch)
         read_each(self, name, rows, target)
 
     monkeypatch.setattr(os, "posix_fadvise", slowly)
-    monkeypatch.setattr(CachedReader, "_read_each", noting)
+    monkeypatch.setattr(CachedReader, "read_each", noting)
     with closing(CachedReader(schema, result, True)) as reader:
         reader.read_ahead(batches)
         for number, batch in enumerate(batches):
@@ -196,8 +196,8 @@ def test_all_requested_rows_come_into_the_cache(tmp_path, monkeypatch):
 def test_blocks_of_the_first_batch_are_decoded_by_several_threads(tmp_path, monkeypatch):
     variant, array = "hdf5:compression=gzip,chunk_bytes=65536", np.arange(1 << 20).reshape(512, 2048)
     manifest = prepared(tmp_path, {"x": array}, [variant])
-    monkeypatch.setattr(backend_selection, "_residency", lambda files: 0.0)
-    decode, threads, two, in_time = BlockReader._decode, set(), threading.Event(), []
+    monkeypatch.setattr(page_cache, "residency", lambda files: 0.0)
+    decode, threads, two, in_time = BlockReader.decode_block, set(), threading.Event(), []
 
     def together(self, *arguments):
         threads.add(threading.get_ident())
@@ -207,7 +207,7 @@ def test_blocks_of_the_first_batch_are_decoded_by_several_threads(tmp_path, monk
         two.set()  # one thread that does not wait is enough
         decode(self, *arguments)
 
-    monkeypatch.setattr(BlockReader, "_decode", together)
+    monkeypatch.setattr(BlockReader, "decode_block", together)
     batches = iobench.StreamLoader(manifest.root, format=variant, batch_size=256, order="random", threads=2)
     assert len(list(batches)) == 2
     assert in_time

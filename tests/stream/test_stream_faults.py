@@ -32,9 +32,8 @@ from stream_cases import (
 
 from iobench.base.errors import CorruptArtifact, InvalidSettings, LoaderFailed
 from iobench.formats import Reader
-from iobench.host import page_cache
-from iobench.host.aio import ReadQueue
-from iobench.stream import backend_selection, pipeline, readahead
+from iobench.host import io_engines, page_cache
+from iobench.stream import pipeline, readahead
 from iobench.stream.direct_reader import DirectReader
 
 pytest_plugins = ("stream_fixtures",)
@@ -327,7 +326,7 @@ def test_a_file_that_is_cut_while_it_is_opened_is_named(monkeypatch, own, name, 
         os.truncate(file, left)
         return 1.0
 
-    monkeypatch.setattr(backend_selection, "_residency", then_cut)
+    monkeypatch.setattr(page_cache, "residency", then_cut)
     with pytest.raises(CorruptArtifact, match=str(file)) as caught:
         next(iter(loader(own, name)))
     assert "\n" not in str(caught.value)
@@ -366,12 +365,13 @@ def test_a_disk_that_fails_ahead_of_the_cache_is_one_line(monkeypatch, vectors, 
 @either_order
 @pytest.mark.usefixtures("real_direct")
 def test_a_disk_that_fails_past_the_cache_is_one_line(monkeypatch, pictures, name, direct, order):
-    collected = ReadQueue._collected
+    for engine in (io_engines.LibaioEngine, io_engines.ThreadPoolEngine):
+        collect = engine.collect
 
-    def failing(self, *arguments):
-        return [(slot, number, place, -errno.EIO) for slot, number, place, _ in collected(self, *arguments)]
+        def failing(self, least, collect=collect):
+            return [(slot, -errno.EIO) for slot, _ in collect(self, least)]
 
-    monkeypatch.setattr(ReadQueue, "_collected", failing)
+        monkeypatch.setattr(engine, "collect", failing)
     with pytest.raises(LoaderFailed, check=kind("read-error")) as caught:
         list(loader(pictures, name, order=order, direct=direct))
     assert "\n" not in str(caught.value)
@@ -443,6 +443,7 @@ def test_a_fork_during_an_epoch_does_no_harm(pictures, name, direct):
         assert_batches([*result, *batches], SOURCE, rows)
 
 
+@pytest.mark.slow
 @every_variant
 def test_repeated_forks_during_an_epoch_do_no_harm(vectors, name):
     def child():

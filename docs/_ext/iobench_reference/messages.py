@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 
+from iobench.advise.checks.evidence import Advice
 from iobench.base import errors
 from iobench.base.errors import IobenchError
 from iobench.base.finding import Finding
-from iobench.diagnose.evidence import Advice
 from iobench.results.background_signs import BackgroundSign
 from iobench.results.run_warning import RunWarning
 from iobench_reference.kinds import Use, main_use, makers_of, parameters_of, scan
@@ -37,7 +37,7 @@ def advice_kinds() -> dict[str, list[Use]]:
 
 def finding_kinds() -> dict[str, list[Use]]:
     """Return every kind of finding of an answer with its uses."""
-    return scan(parameters_of(Finding))
+    return scan({**makers_of({"Finding"}), **parameters_of(Finding)})
 
 
 def error_classes() -> list[type[IobenchError]]:
@@ -75,8 +75,8 @@ def _advice() -> str:
 def _findings() -> str:
     return page(
         "Findings",
-        "Each fact in an answer of `iobench recommend` and `iobench tune` has a kind, in JSON: a verdict, a "
-        "reason, a cost, or something that was skipped.",
+        "Each fact in an answer of `iobench recommend`, `tune` and `diagnose` has a kind, in JSON: "
+        "a verdict, a reason, a cost, or something that was skipped.",
         *_sections("finding", finding_kinds()),
         label="reference-findings",
     )

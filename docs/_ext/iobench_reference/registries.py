@@ -81,8 +81,9 @@ def _install(cls: Any) -> str:
 
 
 def _format_facts(cls: Any) -> list[tuple[str, str]]:
-    adds = "yes, with `iobench add`" if _overrides(cls, "sniff") else "no"
-    chosen = "; some of its arrays with `PATH::NAME,NAME`" if cls.selectable else ""
+    detectable = issubclass(cls, formats.Detectable)
+    adds = "yes, with `iobench add`" if detectable else "no"
+    chosen = "; some of its arrays with `PATH::NAME,NAME`" if detectable and cls.selectable else ""
     return [
         ("Library", code(cls.library)),
         ("Install", _install(cls)),

@@ -21,6 +21,7 @@ from iobench.base.text import reason
 from iobench.contrib.formats.shared.record_writer import write_at
 from iobench.formats import (
     Batch,
+    Detectable,
     Field,
     Format,
     MappedReader,
@@ -60,7 +61,7 @@ NAMES = {code: dtype for dtype, code in CODES.items()}
 
 
 @dataclass(frozen=True)
-class Safetensors(Format):
+class Safetensors(Format, Detectable):
     """One file, `data.safetensors`, with one tensor per field."""
 
     name: ClassVar[str] = "safetensors"

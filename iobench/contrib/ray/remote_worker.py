@@ -45,7 +45,7 @@ class RemoteWorker:
         self._requests: deque[tuple[Sequence[Any], Any]] = deque()
         self._ready: deque[Packed | ExceptionWrapper] = deque()
         self._random: RandomState | None = None
-        self._batches_per_shipment = 1
+        self.batches_per_shipment = 1
         self._start()
 
     def begin(self, more: Callable[[int], Sequence[Any]]) -> None:
@@ -85,7 +85,7 @@ class RemoteWorker:
 
     def _request(self) -> None:
         while len(self._requests) < self._config.prefetch and (
-            indices := self._more(self._batches_per_shipment)
+            indices := self._more(self.batches_per_shipment)
         ):
             self._requests.append((indices, self._actor.ship.remote(indices)))
 
@@ -95,7 +95,7 @@ class RemoteWorker:
         shipment = self._shipment()
         self._requests.popleft()
         self._random = shipment.random
-        self._batches_per_shipment = _batches_per_shipment(shipment)
+        self.batches_per_shipment = batches_per_shipment(shipment)
         self._ready.extend(shipment.batches)
         self._request()
 
@@ -141,7 +141,7 @@ class IndexDealer:
         return len(dealt) == len(self._queues)
 
 
-def _batches_per_shipment(shipment: Shipment) -> int:
+def batches_per_shipment(shipment: Shipment) -> int:
     """Return the number of batches for the next shipment, from the size and time of the last one."""
     count = len(shipment.batches)
     by_bytes = SHIPMENT_BYTES * count / max(1, shipment.nbytes)

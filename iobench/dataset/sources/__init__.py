@@ -35,7 +35,7 @@ SANDBOXED = {".h5": "hdf5", ".hdf5": "hdf5", ".pt": "torch", ".pth": "torch", ".
 CONVERTED = (".npz", ".pt", ".pth", ".csv")  # that no format reads in place
 
 
-def open_source(path: Path, sample_shape: tuple[int, ...] | None = None) -> Source:
+def open_source(path: Path, sample_shape: tuple[int, ...] | None = None, columns: str = "packed") -> Source:
     """Open the user's data as a source.
 
     Parameters
@@ -45,6 +45,9 @@ def open_source(path: Path, sample_shape: tuple[int, ...] | None = None) -> Sour
         ``FILE::NAME,NAME`` selects arrays of a file with several, or groups of an HDF5 file.
     sample_shape : tuple of int, optional
         Shape that images are resized and cropped to. Other data have their own.
+    columns : str
+        ``packed`` makes the columns of a table (arrow, csv, lance, parquet) that have one dtype one field;
+        ``separate`` keeps a field for each.
 
     Raises
     ------
@@ -52,7 +55,7 @@ def open_source(path: Path, sample_shape: tuple[int, ...] | None = None) -> Sour
         If there are no data (`missing-file`), or they cannot be read or stored.
     """
     with source_errors(path):
-        return _open(path, sample_shape)
+        return _open(path, sample_shape, columns == "packed")
 
 
 def convertible(path: Path) -> bool:
@@ -60,7 +63,7 @@ def convertible(path: Path) -> bool:
     return contains_images(path) if path.is_dir() else path.suffix.lower() in CONVERTED
 
 
-def _open(path: Path, sample_shape: tuple[int, ...] | None) -> Source:
+def _open(path: Path, sample_shape: tuple[int, ...] | None, packed: bool) -> Source:
     path, chosen = split_selection(path)
     if not path.exists():
         raise SourceError("no such file or folder", kind="missing-file", path=path)
@@ -88,11 +91,15 @@ def _open(path: Path, sample_shape: tuple[int, ...] | None) -> Source:
 
         return NpyFile(path) if suffix == ".npy" else NpzFile(path, chosen)
     from iobench.dataset.file_tree import FileTree
+    from iobench.dataset.sources.packed_columns import packed_table
     from iobench.dataset.sources.sandboxed import FormatSource, SandboxedFile
 
+    source: SandboxedFile | FormatSource
     if suffix in SANDBOXED:
-        return SandboxedFile(path, SANDBOXED[suffix], chosen)
-    return FormatSource(FileTree.of(path.resolve()), _sniffed(path))
+        source = SandboxedFile(path, SANDBOXED[suffix], chosen)
+    else:
+        source = FormatSource(FileTree.of(path.resolve()), _sniffed(path))
+    return packed_table(source, source.kind) if packed else source
 
 
 def _sniffed(path: Path) -> str:

@@ -19,13 +19,10 @@ with needing("a .csv source", "parquet"):
     from pyarrow import csv
 
 
-class CsvAdapter:
+class CsvAdapter(formats.Detectable):
     """The methods of a format that the sandbox uses; its readers read in order only."""
 
     name = variant = "csv"
-
-    def check(self, path: Path, schema: Schema) -> None:
-        """Do nothing: every cell is checked when it is read."""
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of the columns in the first line, or of those named after `::`.

@@ -26,13 +26,10 @@ DAMAGE = (UnpicklingError, RuntimeError, OSError, ValueError, TypeError, KeyErro
 SAVE = "save them with torch.save({'x': x, 'y': y}, file)"
 
 
-class TorchAdapter:
+class TorchAdapter(formats.Detectable):
     """The methods of a format that the sandbox uses."""
 
     name = variant = "torch"
-
-    def check(self, path: Path, schema: Schema) -> None:
-        """Do nothing: `open` checks the whole file."""
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of a file's tensors, or of those named after `::`; the first axis is samples."""

@@ -21,10 +21,11 @@ from iobench.formats._arrays import (
     selection_hint,
     split_selection,
 )
-from iobench.formats._format import Format
+from iobench.formats._format import Detectable, Format
 from iobench.formats._schema import Batch, Field, Schema, field_names
 from iobench.formats.file_kind import regular
-from iobench.formats.hdf5 import datasets as _hdf5_datasets
+from iobench.formats.hdf5.datasets import DAMAGE as DATASET_DAMAGE
+from iobench.formats.hdf5.datasets import described
 from iobench.formats.hdf5.reader import Hdf5Reader
 
 # HDF5's default chunk cache, and room for the compressed chunks that a random batch touches.
@@ -40,7 +41,7 @@ DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError
 
 
 @dataclass(frozen=True)
-class Hdf5(Format):
+class Hdf5(Format, Detectable):
     """One file, `data.h5`, with one dataset per field, chunked along the samples or contiguous."""
 
     name: ClassVar[str] = "hdf5"
@@ -185,8 +186,8 @@ def _described(file: Path) -> dict[str, dict[str, Any]]:
     """Inspect a file that another program wrote; CorruptArtifact (``unreadable``) if it is not HDF5."""
     try:
         with h5py.File(regular(file), "r", locking=False) as opened:
-            return _hdf5_datasets.described(opened)
-    except _hdf5_datasets.DAMAGE as error:
+            return described(opened)
+    except DATASET_DAMAGE as error:
         raise CorruptArtifact(
             "not readable as HDF5", kind="unreadable", path=file, found=reason(error)
         ) from error

@@ -5,7 +5,7 @@ Key: the row as 8 bytes, big-endian. Value: an 8-byte header `<2sBBI` (b"IO", la
 memory (little-endian, C order). The key b"schema" holds the fields as JSON, so that the file describes
 itself.
 
-In environments that other programs wrote, keys are sample numbers (`_lmdb_keys`) and values are raw: the
+In environments that other programs wrote, keys are sample numbers (`keys`) and values are raw: the
 fields given with `--field`, one after the other.
 """
 
@@ -21,12 +21,12 @@ import lz4.frame
 
 from iobench.base.errors import corrupt
 from iobench.base.options import option
-from iobench.formats._format import Format
+from iobench.formats._format import Checkable, Detectable, Format
 from iobench.formats._schema import DTYPES, Batch, Field, Schema, raw_bytes
-from iobench.formats.lmdb import keys as _lmdb_keys
-from iobench.formats.lmdb import tree as _lmdb_tree
+from iobench.formats.lmdb import keys, tree
 from iobench.formats.lmdb.environments import Environments
 from iobench.formats.lmdb.meta import begins, read_meta
+from iobench.formats.lmdb.nodes import EMPTY_LEAF
 from iobench.formats.lmdb.reader import LmdbReader
 from iobench.formats.lmdb.values import (
     CODECS,
@@ -44,13 +44,14 @@ PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Lmdb(Format):
+class Lmdb(Format, Detectable, Checkable):
     """One LMDB environment, one key per sample."""
 
     name: ClassVar[str] = "lmdb"
     summary: ClassVar[str] = "one LMDB environment, one key per sample"
     library: ClassVar[str] = "lmdb"
     dtypes: ClassVar[frozenset[str]] = frozenset(DTYPES)
+    empty_page: ClassVar[bytes] = EMPTY_LEAF  # LMDB would abort on a page of zeros
 
     codec: str | None = option(None, "compression of each sample", choices=(None, "lz4"))
 
@@ -91,13 +92,13 @@ class Lmdb(Format):
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the stored schema, or for other programs' data one of `fields` with a sample per key."""
         file = data_file(path)
-        _lmdb_tree.check(file, read_meta(file).entries - 1, SCHEMA_KEY)
+        tree.check(file, read_meta(file).entries - 1, SCHEMA_KEY)
         env = Environments.open(path, file)
         try:
             with env.begin(buffers=True) as txn:
                 text = txn.get(SCHEMA_KEY)
                 if text is None:
-                    return _lmdb_keys.infer_schema(file, txn, fields)
+                    return keys.infer_schema(file, txn, fields)
                 return read_described(file, bytes(text), txn.stat()["entries"] - 1)
         except lmdb.Error as error:
             raise corrupt(file, "readable pages", error) from error
@@ -109,7 +110,7 @@ class Lmdb(Format):
 
         Takes 0.6 ms for 100 MB of large values, 45 ms where values are small and share pages with keys.
         """
-        _lmdb_tree.check(data_file(path), schema.samples, SCHEMA_KEY)
+        tree.check(data_file(path), schema.samples, SCHEMA_KEY)
 
     def size_bound(self, schema: Schema) -> int:
         """Return the pages for the values: small ones share leaf pages, large ones have overflow pages."""

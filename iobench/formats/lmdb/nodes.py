@@ -11,6 +11,7 @@ node    u16 × 4: in a leaf the value's bytes (two words), flags, the key's byte
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from iobench.base.errors import corrupt
 HEADER_BYTES, NODE_BYTES, NUMBER_BYTES = 16, 8, 8
 BRANCH, LEAF = 1, 2
 OVERFLOW = 1  # flag of a value in overflow pages
+EMPTY_LEAF = struct.pack("<QHHHH4080x", 0, 0, LEAF, HEADER_BYTES, 4096)  # a page without keys
 BEHIND = 8  # bytes of memory after the pages, see `Nodes`
 
 Numbers = npt.NDArray[np.int64]

@@ -17,8 +17,7 @@ from iobench.base.errors import corrupt
 from iobench.formats._placement import Blocks, Index, Listed, Placement
 from iobench.formats._reader import Convert, Reader, identity, unclosed
 from iobench.formats._schema import Array, Schema, raw_bytes
-from iobench.formats.lmdb import keys as _lmdb_keys
-from iobench.formats.lmdb import tree as _lmdb_tree
+from iobench.formats.lmdb import keys, tree
 from iobench.formats.lmdb.environments import Environments
 from iobench.formats.lmdb.values import HEADER, KEY, LAYOUT, MAGIC, SCHEMA_KEY, data_file, described
 
@@ -32,7 +31,7 @@ class LmdbReader(Reader):
         super().__init__(schema)
         self._path = data_file(path)
         self._codec = codec
-        self._keys: _lmdb_keys.Keys | None = None  # of an environment that another program wrote
+        self._keys: keys.Keys | None = None  # of an environment that another program wrote
         self._in_order = True  # keys in row order, and other keys after them
         self._key: Callable[[int], bytes] = KEY.pack
         self._env: lmdb.Environment | None = Environments.open(path, self._path)
@@ -122,7 +121,7 @@ class LmdbReader(Reader):
         return index["offset"], index["size"]
 
     def _build_values(self) -> dict[str, Array]:
-        offset, size = _lmdb_tree.values(self._path, self.schema.samples, SCHEMA_KEY)
+        offset, size = tree.values(self._path, self.schema.samples, SCHEMA_KEY)
         places = self._places(len(offset))
         offset, size = offset[places], size[places]
         wrong = size < HEADER.size if self._codec else size != self._size
@@ -194,12 +193,12 @@ class LmdbReader(Reader):
 
     def _check_external(self, txn: Any, entries: int) -> None:
         """Check an environment that another program wrote: its keys, and the first and last sample."""
-        self._keys = _lmdb_keys.keys_of(self._path, txn)
+        self._keys = keys.keys_of(self._path, txn)
         self._key = self._keys.pack
-        if self._codec or not self.schema.samples <= entries <= self.schema.samples + _lmdb_keys.MOST_OTHERS:
+        if self._codec or not self.schema.samples <= entries <= self.schema.samples + keys.MOST_OTHERS:
             raise corrupt(self._path, f"{self.schema.samples} samples, codec {self._codec}", entries)
         others = entries - self.schema.samples
-        self._in_order = self._keys.ordered and _lmdb_keys.others_at_end(txn, self._keys) == others
+        self._in_order = self._keys.ordered and keys.others_at_end(txn, self._keys) == others
         for row in (0, self.schema.samples - 1):
             value = txn.get(self._key(row))
             if value is None or len(value) != self.schema.sample_bytes:

@@ -36,7 +36,7 @@ class Accelerator(Device):
 
     def mark(self) -> Mark:
         """Record a mark behind the work submitted to the current stream so far."""
-        event = self._timing_event()
+        event = self.timing_event()
         event.record(self.current_stream())
         return DeviceMark(event)
 
@@ -106,7 +106,7 @@ class Accelerator(Device):
 
         return torch.Event(self.torch)
 
-    def _timing_event(self) -> Any:
+    def timing_event(self) -> Any:
         import torch
 
         return torch.Event(self.torch, enable_timing=True)

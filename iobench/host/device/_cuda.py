@@ -50,7 +50,7 @@ class Cuda(Accelerator):
         own = {"name": properties.name, "memory_bytes": properties.total_memory, "uuid": self.uuid}
         return {**own, "cuda": torch.version.cuda, **facts}
 
-    def _timing_event(self) -> Any:
+    def timing_event(self) -> Any:
         import torch
 
         return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

@@ -70,13 +70,13 @@ class UserLoader(Loader):
 
     @property
     def display_name(self) -> str:
-        """The file or module, and the function."""
-        return f"{self.module}:{self.function}"
+        """The file or module, and the function; without a module, the class of a live object."""
+        return f"{self.module}:{self.function}" if self.module else self.function
 
     @property
     def options(self) -> dict[str, Any]:
-        """The arguments in its word, and the hash of its file."""
-        return {**dict(self.arguments), "file_sha256": self.sha256}
+        """The arguments in its word, and the hash of its file if that is known."""
+        return {**dict(self.arguments), **({"file_sha256": self.sha256} if self.sha256 else {})}
 
     @property
     def variant(self) -> str:

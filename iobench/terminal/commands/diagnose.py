@@ -33,10 +33,10 @@ def diagnose(
     as_json: AsJson = False,
 ) -> None:
     """Find out why your own DataLoader is slow, and what to change."""
-    from iobench.diagnose import session
+    from iobench.advise import diagnose as session
+    from iobench.advise.tune import resolve_target
     from iobench.host.device import pick_device
     from iobench.terminal import display
-    from iobench.tuning.tune import resolve_target
 
     check_above_zero(batches=batches, seconds=seconds, timeout=timeout)
     diagnosis = session.diagnose(
@@ -51,4 +51,4 @@ def diagnose(
     if as_json:
         display.as_json(diagnosis.as_dict())
     else:
-        display.diagnosis(diagnosis)
+        display.answer(diagnosis)

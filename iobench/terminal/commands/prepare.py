@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -15,6 +15,8 @@ from iobench.terminal.commands._options import DataDir, parsed
 
 if TYPE_CHECKING:
     from iobench.dataset.sources import Source
+
+Columns = Literal["packed", "separate"]
 
 
 def prepare(
@@ -37,6 +39,14 @@ def prepare(
         typer.Option(
             help="Your own data: .npy, .npz, .pt, .csv, a folder of images, or any readable format; "
             "FILE::NAME,NAME selects arrays. [default: data added to --name, else generated]",
+            show_default=False,
+        ),
+    ] = None,
+    columns: Annotated[
+        Columns | None,
+        typer.Option(
+            help="Columns of one dtype in a table given by --source: one field, or a field each. "
+            "[default: packed]",
             show_default=False,
         ),
     ] = None,
@@ -67,8 +77,16 @@ def prepare(
     from iobench.terminal import display, tables
 
     generated = {"size": size, "dtype": dtype, "seed": seed, "compressibility": compressibility}
-    given = [value for value in (source, sample_shape, *generated.values()) if value is not None]
-    chosen = (None if given else _added(data_dir, name)) or _source(source, sample_shape, generated)
+    given = [value for value in (source, sample_shape, columns, *generated.values()) if value is not None]
+    if columns and source is None:
+        problem = "--columns is for a table given by --source"
+        raise InvalidSettings(problem, kind="conflicting-options", hint="omit --columns")
+    with display.progress() as progress:
+        if source is not None:
+            progress(f"inspecting {source}", 0, 0)
+        chosen = (None if given else _added(data_dir, name)) or _source(
+            source, sample_shape, columns or "packed", generated
+        )
     variants, skipped = list(format or DEFAULT_FORMATS), list[IobenchError]()
     if "all" in variants:
         every, skipped = writable_formats(chosen.schema)
@@ -105,7 +123,9 @@ def _added(data_dir: Path, name: str | None) -> Source | None:
     return AddedSource(manifest) if manifest.added else None
 
 
-def _source(source: Path | None, sample_shape: str | None, generated: Mapping[str, Any]) -> Source:
+def _source(
+    source: Path | None, sample_shape: str | None, columns: Columns, generated: Mapping[str, Any]
+) -> Source:
     """Return the source to write: the user's files, or generated data with defaults filled in."""
     import numpy as np
 
@@ -123,7 +143,7 @@ def _source(source: Path | None, sample_shape: str | None, generated: Mapping[st
                     kind="conflicting-options",
                     hint="use them for generated data only",
                 )
-            return open_source(source, shape)
+            return open_source(source, shape, columns)
         dtype = str(given.setdefault("dtype", "float32"))
         if dtype not in DTYPES:
             known = f"one of {', '.join(DTYPES)}"

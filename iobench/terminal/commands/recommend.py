@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from iobench.advise.requirements import EPOCHS, MAX_TIME_S
 from iobench.base.errors import InvalidSettings
 from iobench.base.units import parse_elements, parse_shape
 from iobench.bench.options import MODELS
 from iobench.loading.order import ORDERS
-from iobench.recommendation.requirements import EPOCHS, MAX_TIME_S
 from iobench.terminal.commands._options import (
     AsJson,
     DataDir,
@@ -102,11 +102,11 @@ def recommend(
     as_json: AsJson = False,
 ) -> None:
     """Recommend a format, a loader and settings, with code to paste."""
+    from iobench.advise.recommend import recommend as search
+    from iobench.advise.recommendation import save
+    from iobench.advise.requirements import Requirements
     from iobench.bench.strategies import AutoRounds
-    from iobench.recommendation.recommend import recommend as search
-    from iobench.recommendation.requirements import Requirements
-    from iobench.recommendation.result import save
-    from iobench.terminal import display, live, recommended
+    from iobench.terminal import display, live
 
     requirements = Requirements(
         device=device,
@@ -132,9 +132,7 @@ def recommend(
         display.as_json(recommendation.as_dict())
         save(recommendation, data_dir)
         return
-    for warning in recommendation.warnings:
-        display.warning(warning.kind, warning.sentence)
-    display.result(*recommended.parts(recommendation))
+    display.answer(recommendation)
     for path in recommendation.records:
         display.note(f"records: {path}")
     display.note(f"recommendation: {save(recommendation, data_dir)} ('iobench report' shows it)")

@@ -34,8 +34,8 @@ def report(
         )
     from iobench import report as reporting
     from iobench import studies
+    from iobench.advise import recommendation as recommendations
     from iobench.base.units import counted
-    from iobench.recommendation import result as recommendations
     from iobench.results import history
     from iobench.terminal import display
 

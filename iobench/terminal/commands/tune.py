@@ -48,8 +48,8 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest settings of your own DataLoader."""
-    from iobench.terminal import display, tuned
-    from iobench.tuning.tune import tune as search
+    from iobench.advise.tune import tune as search
+    from iobench.terminal import display
 
     result = search(
         target,
@@ -69,7 +69,6 @@ def tune(
     if as_json:
         display.as_json(result.as_dict())
         return
-    for warning in result.warnings:
-        display.warning(warning.kind, warning.sentence)
-    display.result(*tuned.parts(result))
-    display.note(f"records: {result.records}")
+    display.answer(result)
+    for path in result.records:
+        display.note(f"records: {path}")

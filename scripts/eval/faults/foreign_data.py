@@ -12,7 +12,7 @@ from eval.faults.children import DONE, run_forked
 from eval.faults.targets import VerifiedDatasets, run_or_raise
 from iobench import Manifest, formats
 from iobench.dataset import seal
-from iobench.formats import Field, Schema
+from iobench.formats import Detectable, Field, Schema
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def foreign_data(datasets: VerifiedDatasets, folder: Path) -> list[ForeignData]:
         own = folder / variant
         shutil.copytree(manifest.path_of(variant), own, ignore=shutil.ignore_patterns(seal.FILE_NAME))
         candidates = [own, *sorted(own.rglob("*"))]
-        path = next((one for one in candidates if form.sniff(one)), None)
+        path = next((one for one in candidates if isinstance(form, Detectable) and form.sniff(one)), None)
         if path is not None:
             plain = ForeignData(variant, own, path)
             every.append(_with_fields(plain, manifest.schema, folder / f"{variant}-added"))

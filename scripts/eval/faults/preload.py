@@ -15,7 +15,7 @@ import torch
 import iobench
 from iobench.base import thresholds
 from iobench.bench import case_limits
-from iobench.report import html
+from iobench.report import page
 from iobench.terminal import cli
 
 LAZY_IMPORTS = ("scipy.stats", "narwhals")  # slow imports that iobench makes on first use
@@ -44,6 +44,6 @@ def shorten_rounds() -> None:
 
     Reports go without their script: it never changes, and V8 needs seconds to start in each child.
     """
-    html._script = lambda: ""  # type: ignore[assignment]
+    page._script = lambda: ""  # type: ignore[assignment]
     case_limits.SECONDS = thresholds.ROUND_S = SHORT_S
     torch.set_num_threads(1)  # several trials share the cores

@@ -26,7 +26,7 @@ def host_register(check: Check) -> Verdict:
     device_api = device_of(torch.device(check.device))
     device_api.use()
     device_api.synchronize()  # loads CUDA's runtime
-    library = _runtime()
+    library = cuda_runtime()
     if library is None:
         return UNKNOWN, "this torch does not include libcudart"
     path = max(check.manifest().files_of("npy"), key=lambda file: file.stat().st_size)
@@ -46,7 +46,7 @@ def _register(library: Any, device_api: Any, array: Any) -> Verdict:
 
     host = torch.from_numpy(array)
     target = torch.empty_like(host, device=device_api.torch)
-    before = _copy_rate(device_api, target, host)
+    before = copy_rate(device_api, target, host)
     began = time.perf_counter()
     code = library.cudaHostRegister(array.ctypes.data, array.nbytes, READ_ONLY)
     register_s = time.perf_counter() - began
@@ -54,7 +54,7 @@ def _register(library: Any, device_api: Any, array: Any) -> Verdict:
         library.cudaGetLastError()  # clears the error, which the next CUDA call would report
         return UNKNOWN, f"cudaHostRegister of a read-only map: error {code}"
     target.zero_()
-    after = _copy_rate(device_api, target, host)
+    after = copy_rate(device_api, target, host)
     library.cudaHostUnregister(array.ctypes.data)
     evidence = (
         f"{host.nbytes >> 20} MiB registered in {register_s:.3f} s, copied at {after:.2f} GB/s, "
@@ -63,7 +63,7 @@ def _register(library: Any, device_api: Any, array: Any) -> Verdict:
     return (PASS, evidence) if torch.equal(target.cpu(), host) else (FAIL, f"wrong bytes; {evidence}")
 
 
-def _copy_rate(device_api: Any, target: Any, host: Any) -> float:
+def copy_rate(device_api: Any, target: Any, host: Any) -> float:
     """Return the best copy rate in GB/s by the device's clock."""
     rates = []
     for _ in range(COPIES):
@@ -76,7 +76,7 @@ def _copy_rate(device_api: Any, target: Any, host: Any) -> float:
     return max(rates)
 
 
-def _runtime() -> Any:
+def cuda_runtime() -> Any:
     """Return the CUDA runtime that torch has loaded, or None."""
     loaded = re.search(r"(\S*libcudart\S*)", Path("/proc/self/maps").read_text())
     if loaded is None:

@@ -16,7 +16,7 @@ from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.options import option
 from iobench.base.text import reason
 from iobench.contrib.formats.shared.rebatch import slabs
-from iobench.formats import COMPLEX, NUMPY_DTYPES, Batch, Field, Format, Schema
+from iobench.formats import COMPLEX, NUMPY_DTYPES, Batch, Checkable, Detectable, Field, Format, Schema
 from iobench.formats.file_kind import regular
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ STATE_FILE = "state.json"  # written by `datasets.Dataset.save_to_disk`
 
 
 @dataclass(frozen=True)
-class Arrow(Format):
+class Arrow(Format, Detectable, Checkable):
     """One Arrow IPC file with fixed-size lists."""
 
     name: ClassVar[str] = "arrow"

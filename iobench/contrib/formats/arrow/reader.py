@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.base.text import reason
+from iobench.base.text import listed, reason
 from iobench.contrib.formats.shared.arrow_columns import DAMAGE, arrays, leaf_of, sample_shape, values
 from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
 from iobench.contrib.formats.shared.external import not_fixed
@@ -214,8 +214,8 @@ def _names(opened: Sequence[MappedBatches], schema: Schema) -> dict[str, str]:
     names = fields_by_name(opened[0].file, opened[0].schema.names)
     for field in schema.fields:
         if field.name not in names:
-            raise corrupt(opened[0].file, f"a column {field.name}", ", ".join(names))
+            raise corrupt(opened[0].file, f"a column {field.name}", listed(names))
     for other in opened[1:]:
         if other.schema.types != opened[0].schema.types or other.schema.names != opened[0].schema.names:
-            raise corrupt(other.file, f"the columns of {opened[0].file.name}", ", ".join(other.schema.names))
+            raise corrupt(other.file, f"the columns of {opened[0].file.name}", listed(other.schema.names))
     return {field.name: names[field.name] for field in schema.fields}

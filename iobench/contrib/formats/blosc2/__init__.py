@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.base.options import option
 from iobench.contrib.formats.shared.rebatch import fill_arrays
-from iobench.formats import Batch, Field, Format, Schema
+from iobench.formats import Batch, Detectable, Field, Format, Schema
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.blosc2.reader import Blosc2Reader
@@ -19,7 +19,7 @@ BLOCK_BYTES = 256 << 10  # of whole samples: the unit of decompression, by one t
 
 
 @dataclass(frozen=True)
-class Blosc2(Format):
+class Blosc2(Format, Detectable):
     """A .b2nd file per field."""
 
     name: ClassVar[str] = "blosc2"

@@ -30,7 +30,7 @@ from iobench.contrib.formats.ffcv.beton import (
 )
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
 from iobench.contrib.formats.shared.record_writer import RecordTemplate, write_at
-from iobench.formats import Array, Batch, Field, Format, Index, Schema, raw_bytes
+from iobench.formats import Array, Batch, Detectable, Field, Format, Index, Schema, raw_bytes
 
 DATA_FILE = "data.beton"
 PAGE_BYTES = 8 << 20  # FFCV's own default
@@ -40,7 +40,7 @@ MOST_AXES = 31
 
 
 @dataclass(frozen=True)
-class Ffcv(Format):
+class Ffcv(Format, Detectable):
     """One beton with NDArrayField, IntField and FloatField."""
 
     name: ClassVar[str] = "ffcv"

@@ -25,7 +25,7 @@ from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchem
 from iobench.base.options import option
 from iobench.base.text import reason
 from iobench.contrib.formats.shared.external import FIXED
-from iobench.formats import Array, Batch, Field, Format, Schema
+from iobench.formats import Array, Batch, Detectable, Field, Format, Schema
 from iobench.formats.npy import Npy
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ QUALITY = 90
 
 
 @dataclass(frozen=True)
-class Images(Format):
+class Images(Format, Detectable):
     """A PNG or JPEG file per sample."""
 
     name: ClassVar[str] = "images"

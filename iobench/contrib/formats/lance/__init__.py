@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from iobench.formats import COMPLEX, NUMPY_DTYPES, Batch, Field, Format, Schema
+from iobench.formats import COMPLEX, NUMPY_DTYPES, Batch, Detectable, Field, Format, Schema
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.lance.reader import LanceReader
@@ -19,7 +19,7 @@ VERSIONS, TRANSACTIONS = "_versions", "_transactions"
 
 
 @dataclass(frozen=True)
-class Lance(Format):
+class Lance(Format, Detectable):
     """A Lance dataset of one version, with fixed-size lists."""
 
     name: ClassVar[str] = "lance"

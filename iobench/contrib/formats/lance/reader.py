@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.base.text import reason
+from iobench.base.text import listed, reason
 from iobench.contrib.formats.lance.library import is_panic, lance, without_panics
 from iobench.contrib.formats.shared.arrow_columns import DAMAGE, arrays, check_type, sample_shape
 from iobench.contrib.formats.shared.external import not_fixed
@@ -87,7 +87,7 @@ class LanceReader(Reader):
         names = fields_by_name(path, self._dataset.schema.names)
         for field in schema.fields:
             if field.name not in names:
-                raise corrupt(path, f"a column {field.name}", ", ".join(names))
+                raise corrupt(path, f"a column {field.name}", listed(names))
             check_type(path, field, self._dataset.schema.field(names[field.name]).type)
         self._names = {field.name: names[field.name] for field in schema.fields}
         with _damage_as_error(path, f"{schema.samples} samples"):

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.options import option
-from iobench.contrib.formats.litdata import leaves as _litdata_leaves
+from iobench.contrib.formats.litdata import leaves
 from iobench.contrib.formats.litdata.leaves import NUMPY, header_of, leaf_names
 from iobench.contrib.formats.shared.offset_shards import (
     MOST_SAMPLE_BYTES,
@@ -32,7 +32,7 @@ from iobench.contrib.formats.shared.offset_shards import (
 )
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
 from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter
-from iobench.formats import Batch, Field, Format, Schema, fields_by_name
+from iobench.formats import Batch, Detectable, Field, Format, Schema, fields_by_name
 
 INDEX = "index.json"
 LOADER = "PyTreeLoader"
@@ -40,7 +40,7 @@ WORD = 4
 
 
 @dataclass(frozen=True)
-class LitData(Format):
+class LitData(Format, Detectable):
     """An index and chunks for litdata's StreamingDataset."""
 
     name: ClassVar[str] = "litdata"
@@ -229,9 +229,7 @@ class _Index:
         at, fields = WORD * count, []
         names = fields_by_name(self.path, self.leaves)
         for (field, leaf), size in zip(names.items(), struct.unpack_from(f"<{count}I", sample), strict=True):
-            fields.append(
-                _litdata_leaves.field_of(self.path, field, self.leaves[leaf], sample[at : at + size])
-            )
+            fields.append(leaves.field_of(self.path, field, self.leaves[leaf], sample[at : at + size]))
             at += size
         return tuple(fields)
 
@@ -244,6 +242,6 @@ class _Index:
         columns = []
         for head, (name, kind) in enumerate(self.leaves.items()):
             field = selected.get(name)
-            prefix = b"" if field is None else _litdata_leaves.prefix_of(self.path, name, kind, field)
+            prefix = b"" if field is None else leaves.prefix_of(self.path, name, kind, field)
             columns.append(ShardColumn(None, head, field, prefix))
         return SampleColumns(len(columns), tuple(columns))

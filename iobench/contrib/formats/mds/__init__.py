@@ -28,11 +28,11 @@ from iobench.contrib.formats.shared.offset_shards import (
 )
 from iobench.contrib.formats.shared.placed_reader import PlacedReader
 from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter
-from iobench.formats import Batch, Field, Format, Schema
+from iobench.formats import Batch, Detectable, Field, Format, Schema
 
 
 @dataclass(frozen=True)
-class Mds(Format):
+class Mds(Format, Detectable):
     """An index and shards for mosaicml-streaming."""
 
     name: ClassVar[str] = "mds"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from iobench.base.errors import corrupt
 from iobench.base.options import option
 from iobench.contrib.formats.shared.rebatch import slabs
-from iobench.formats import COMPLEX, NUMPY_DTYPES, Batch, Field, Format, Schema
+from iobench.formats import COMPLEX, NUMPY_DTYPES, Batch, Detectable, Field, Format, Schema
 from iobench.formats.file_kind import regular
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ WIDENED = ("uint16", "int16")  # stored in four bytes
 
 
 @dataclass(frozen=True)
-class Parquet(Format):
+class Parquet(Format, Detectable):
     """One Parquet file; the row group is the unit of reading."""
 
     name: ClassVar[str] = "parquet"
@@ -70,7 +70,7 @@ class Parquet(Format):
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of the columns; all lists of a column must have one length.
 
-        Decodes every requested column.
+        Decodes every requested column of lists.
         """
         from iobench.contrib.formats.parquet.reader import infer_schema_of
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.base.text import reason
-from iobench.contrib.formats.shared.arrow_columns import DAMAGE, arrays, check_type, sample_shape
+from iobench.base.text import listed, reason
+from iobench.contrib.formats.shared.arrow_columns import DAMAGE, arrays, check_type, is_leaf, sample_shape
 from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
 from iobench.contrib.formats.shared.external import not_fixed
 from iobench.formats import Array, Batch, Field, Schema, arrays_schema, fields_by_name, unclosed
@@ -31,33 +30,47 @@ def opened(file: Path) -> pq.ParquetFile:
 
 
 def infer_schema_of(files: Sequence[Path], fields: Sequence[Field]) -> Schema:
-    """Return the schema of files that another program wrote."""
+    """Return the schema of files that another program wrote. Only lists are decoded."""
     requested = {field.name for field in fields}
     shapes: dict[str, tuple[tuple[int, ...], str]] = {}
     samples = 0
     for file in files:
-        for batch, names in _groups(file, requested):
-            samples += batch.num_rows
-            for name in names:
-                for chunk in batch.column(name).chunks:
-                    sample = sample_shape(file, name, chunk)
-                    if shapes.setdefault(name, sample) != sample:
-                        raise not_fixed(file, f"column {name}", f"{shapes[name]} and {sample}")
+        parquet = opened(file)
+        samples += parquet.metadata.num_rows
+        for name, chunk in _chunks(file, parquet, requested):
+            sample = sample_shape(file, name, chunk)
+            if shapes.setdefault(name, sample) != sample:
+                raise not_fixed(file, f"column {name}", f"{shapes[name]} and {sample}")
     if not samples:
         raise CorruptArtifact("it holds no rows", kind="empty", path=files[0])
     return arrays_schema(files[0], {n: ((samples, *s), d) for n, (s, d) in shapes.items()}, fields=fields)
 
 
-def _groups(file: Path, requested: set[str]) -> Iterator[tuple[pa.Table, list[str]]]:
-    """Yield each row group of a file with its column names: the requested columns, or all if empty."""
-    parquet = opened(file)
-    names = fields_by_name(file, parquet.schema_arrow.names)
+def _chunks(file: Path, parquet: pq.ParquetFile, requested: set[str]) -> Iterator[tuple[str, pa.Array]]:
+    """Yield columns of a file, the requested ones or all if empty: scalars without rows, lists in chunks."""
+    columns = _schema_of(file, parquet)
+    names = fields_by_name(file, columns.names)
     selected = [name for field, name in names.items() if not requested or field in requested]
-    for number in range(parquet.num_row_groups):
+    lists = []
+    for name in selected:
+        kind = columns.field(name).type
+        if isinstance(kind, pa.BaseExtensionType) or not is_leaf(kind):
+            lists.append(name)
+        else:
+            yield name, pa.array([], kind)
+    for number in range(parquet.num_row_groups if lists else 0):
         try:
-            yield parquet.read_row_group(number, selected), selected
+            table = parquet.read_row_group(number, lists)
         except DAMAGE as error:
             raise corrupt(file, f"a readable row group {number}", reason(error)) from error
+        yield from ((name, chunk) for name in lists for chunk in table.column(name).chunks)
+
+
+def _schema_of(file: Path, parquet: pq.ParquetFile) -> pa.Schema:
+    try:
+        return parquet.schema_arrow
+    except DAMAGE as error:
+        raise corrupt(file, "a readable Parquet schema", reason(error)) from error
 
 
 class ParquetReader(ChunkedReader):
@@ -124,13 +137,10 @@ class ParquetReader(ChunkedReader):
 
 def _names(file: Path, parquet: pq.ParquetFile, schema: Schema) -> dict[str, str]:
     """Return the name of each field's column; CorruptArtifact if it is missing or of another type."""
-    try:
-        columns: Any = parquet.schema_arrow
-    except DAMAGE as error:
-        raise corrupt(file, "a readable Parquet schema", reason(error)) from error
+    columns = _schema_of(file, parquet)
     names = fields_by_name(file, columns.names)
     for field in schema.fields:
         if field.name not in names:
-            raise corrupt(file, f"a column {field.name}", ", ".join(names))
+            raise corrupt(file, f"a column {field.name}", listed(names))
         check_type(file, field, columns.field(names[field.name]).type)
     return {field.name: names[field.name] for field in schema.fields}

@@ -37,13 +37,24 @@ from iobench.contrib.formats.recordio.records import (
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
 from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter
 from iobench.contrib.formats.shared.schema_file import check_described, describe
-from iobench.formats import DTYPES, Array, Batch, Field, Format, LoadOrBuild, Schema, build_now, raw_bytes
+from iobench.formats import (
+    DTYPES,
+    Array,
+    Batch,
+    Detectable,
+    Field,
+    Format,
+    LoadOrBuild,
+    Schema,
+    build_now,
+    raw_bytes,
+)
 
 DATA_FILE, INDEX_FILE = "data.rec", "data.idx"
 
 
 @dataclass(frozen=True)
-class RecordIO(Format):
+class RecordIO(Format, Detectable):
     """One .rec file with an index for MXNet."""
 
     name: ClassVar[str] = "recordio"

@@ -21,7 +21,7 @@ from iobench.base.options import option
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
 from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter, rows_within
 from iobench.contrib.formats.shared.schema_file import check_described, describe
-from iobench.contrib.formats.tfrecord import example as _example
+from iobench.contrib.formats.tfrecord import example
 from iobench.contrib.formats.tfrecord.crc32c import masked, masked_rows
 from iobench.contrib.formats.tfrecord.fields import fields_of, lists_of, locations_of
 from iobench.contrib.formats.tfrecord.records import CRC, HEAD, LENGTH, TAIL, TFRecords, lengths_are_right
@@ -30,6 +30,7 @@ from iobench.formats import (
     Array,
     Batch,
     Convert,
+    Detectable,
     Field,
     Format,
     Index,
@@ -45,7 +46,7 @@ MOST_BYTES = (1 << 31) - 1  # of a protocol buffer
 
 
 @dataclass(frozen=True)
-class TfRecord(Format):
+class TfRecord(Format, Detectable):
     """TFRecord files of tf.train.Example with one bytes value per field."""
 
     name: ClassVar[str] = "tfrecord"
@@ -60,9 +61,7 @@ class TfRecord(Format):
     def check_schema(self, schema: Schema) -> None:
         """Raise UnsupportedSchema also for samples that are too large for a protocol buffer."""
         super().check_schema(schema)
-        size = sum(
-            len(p) if isinstance(p, bytes) else p.sample_bytes for p in _example.encoded(schema.fields)
-        )
+        size = sum(len(p) if isinstance(p, bytes) else p.sample_bytes for p in example.encoded(schema.fields))
         self._refuse_large(schema, size, MOST_BYTES, "a protocol buffer")
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
@@ -122,7 +121,7 @@ class _TFRecordWriter(ShardWriter):
 
     def __init__(self, path: Path, schema: Schema, shard_bytes: int) -> None:
         self._path = path
-        parts = _example.encoded(schema.fields)
+        parts = example.encoded(schema.fields)
         size = LENGTH.pack(sum(len(p) if isinstance(p, bytes) else p.sample_bytes for p in parts))
         crc = masked_rows(np.frombuffer(size, np.uint8)[None]).tobytes()
         record = RecordTemplate.of([size + crc, *parts, bytes(TAIL)])

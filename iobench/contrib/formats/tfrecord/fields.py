@@ -10,7 +10,7 @@ import numpy as np
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.contrib.formats.shared.external import FIXED, as_options, not_fixed
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, runs
-from iobench.contrib.formats.tfrecord import example as _example
+from iobench.contrib.formats.tfrecord import example
 from iobench.contrib.formats.tfrecord.example import BYTES, FLOATS, INTS, ExampleLayout, Span
 from iobench.contrib.formats.tfrecord.records import TFRecords
 from iobench.formats import Array, Blocks, Decode, Field, Index, Listed, Placement, Schema, fields_by_name
@@ -44,7 +44,7 @@ def fields_of(path: Path, records: TFRecords) -> tuple[Field, ...]:
 def _field(records: TFRecords, name: str, span: Span) -> Field:
     """Return the field of a list of floats or integers in the first record; one value is a scalar."""
     stored = np.frombuffer(records.data(0)[span.begin : span.end], np.uint8)
-    count = len(stored) // 4 if span.kind == FLOATS else int(_example.counts(stored[None])[0])
+    count = len(stored) // 4 if span.kind == FLOATS else int(example.counts(stored[None])[0])
     if not count:
         raise not_fixed(records.path(0), f"feature {name}", "an empty list in the first record")
     return Field(name, () if count == 1 else (count,), "float32" if span.kind == FLOATS else "int64")
@@ -146,7 +146,7 @@ def _counts(records: TFRecords, begin: Index, size: Index) -> Index:
         for width in np.unique(size[records.file == number]).tolist():
             rows = np.flatnonzero((records.file == number) & (size == width))
             for some, packed in runs(records.maps[number], begin[rows], max(1, width)):
-                counts[rows[some]] = _example.counts(packed) if width else 0
+                counts[rows[some]] = example.counts(packed) if width else 0
     return counts
 
 
@@ -156,7 +156,7 @@ def _decoder(records: TFRecords, name: str) -> Decode:
     def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
         target = out[name]
         try:
-            target[...] = _example.unpacked(stored).reshape(target.shape)
+            target[...] = example.unpacked(stored).reshape(target.shape)
         except ValueError as error:
             raise corrupt(records.path(number), f"{name} of record {number}", error) from error
 

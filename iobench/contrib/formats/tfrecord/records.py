@@ -11,7 +11,7 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.contrib.formats.shared.placed_reader import Maps, runs
-from iobench.contrib.formats.tfrecord import example as _example
+from iobench.contrib.formats.tfrecord import example
 from iobench.contrib.formats.tfrecord.crc32c import masked, masked_rows
 from iobench.contrib.formats.tfrecord.example import BadExample, ExampleLayout
 from iobench.formats import Array, Index
@@ -60,7 +60,7 @@ class TFRecords:
     def layout(self, row: int) -> ExampleLayout:
         """Return the layout of a record; CorruptArtifact if it is not an Example."""
         try:
-            return _example.layout_of(self.data(row))
+            return example.layout_of(self.data(row))
         except BadExample as error:
             raise corrupt(self.path(row), f"record {row} as a tf.train.Example", error) from error
 

@@ -22,7 +22,7 @@ from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWr
 from iobench.contrib.formats.webdataset.tar import BLOCK, DIGIT, END, TarHeaders, is_tar
 from iobench.contrib.formats.webdataset.tar_columns import columns_of
 from iobench.contrib.formats.webdataset.tar_fields import check_fields, fields_of, lists_of, locations_of
-from iobench.formats import Array, Batch, Field, Format, Schema, fields_by_name
+from iobench.formats import Array, Batch, Detectable, Field, Format, Schema, fields_by_name
 from iobench.formats.file_kind import regular
 from iobench.formats.npy_header import header_of
 
@@ -30,7 +30,7 @@ DIGITS = 9  # of a sample's number, as in WebDataset's own examples
 
 
 @dataclass(frozen=True)
-class WebDataset(Format):
+class WebDataset(Format, Detectable):
     """Tar shards of .npy files, one file per field and sample."""
 
     name: ClassVar[str] = "webdataset"

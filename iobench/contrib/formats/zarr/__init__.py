@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.contrib.formats.shared.rebatch import fill_arrays
-from iobench.formats import Batch, Field, Format, Schema
+from iobench.formats import Batch, Detectable, Field, Format, Schema
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.zarr.reader import ZarrReader
@@ -24,7 +24,7 @@ OURS = "iobench"  # attribute of groups that iobench wrote, in which every chunk
 
 
 @dataclass(frozen=True)
-class Zarr(Format):
+class Zarr(Format, Detectable):
     """A Zarr group with one array per field."""
 
     name: ClassVar[str] = "zarr"

@@ -74,10 +74,12 @@ def _runs(some: tuple[str, ...], data_dir: Path, delay_s: float) -> str | None:
         assert not result.failures, result.failures
 
     results = run_together([functools.partial(run, 0), functools.partial(run, delay_s)])
+    finished = sum(result.code == DONE for result in results)
     records, problems = record.read(out)
-    if len(records) != 80 or problems:
-        return f"{len(records)} records of 80, problems {problems}"
-    return next(filter(None, map(failure_of, results)), None)
+    if not finished or len(records) != 40 * finished or problems:
+        return f"{len(records)} records of {finished} finished runs of 40, problems {problems}"
+    refused = [result for result in results if result.code != DONE and result.kind != "in-use"]
+    return f"neither finished nor refused as in use: {refused}" if refused else None
 
 
 def _later(after_s: float, data_dir: Path, call: PrepareCall) -> Callable[[], None]:

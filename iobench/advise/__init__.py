@@ -1,0 +1,1 @@
+"""Advice: what to use or to change, and the measurements behind it."""

@@ -1,0 +1,150 @@
+"""Alternatives to a recommendation, and what was skipped or failed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from iobench.advise import sentences
+from iobench.advise.candidates import default_case
+from iobench.advise.recommendation import Finalist, RacedFormat
+from iobench.advise.search import SearchResult, cost_of, rate_of
+from iobench.base.finding import Finding
+from iobench.bench.case import Case
+from iobench.bench.outcome import Run
+from iobench.results.cases import labels
+
+CLOSE = 0.9  # of the fastest, from which on an alternative is worth naming
+SMALLER = 0.95  # of the bytes, below which one is
+MAX_CLOSE = 3
+
+
+def raced_formats(result: SearchResult) -> list[RacedFormat]:
+    """Return each format by its fastest case in the race, fastest first, and if it is Pareto-optimal."""
+    manifest, measured = result.data.manifest, _measured(result.race)
+    names = case_labels([case for case, _ in measured])
+    best: dict[str, tuple[Case, float]] = {}
+    for case, rate in sorted(measured, key=lambda one: -one[1]):
+        best.setdefault(case.variant, (case, rate))
+    stored = {variant: manifest.artifacts[variant].stored_bytes for variant in best}
+
+    def dominates(other: str, variant: str) -> bool:
+        ours, theirs = ((best[name][1], -stored[name]) for name in (other, variant))
+        return ours != theirs and all(own >= their for own, their in zip(ours, theirs, strict=True))
+
+    return [
+        RacedFormat(
+            format=variant,
+            label=names[case.key],
+            bytes_per_s=rate * manifest.schema.sample_bytes,
+            disk_bytes=stored[variant] * result.data.scale,
+            pareto=not any(dominates(other, variant) for other in best),
+        )
+        for variant, (case, rate) in best.items()
+    ]
+
+
+def alternatives(result: SearchResult, use: Finalist) -> Iterator[Finding]:
+    """Yield cases to use if something else matters more than speed, from the race."""
+    measured = _measured(result.race)
+    best = max(rate for _, rate in measured)
+    manifest, names = result.data.manifest, case_labels([case for case, _ in measured])
+    close = [(case, rate) for case, rate in measured if rate >= CLOSE * best]
+    smallest, rate = min(measured, key=lambda one: (manifest.artifacts[one[0].variant].stored_bytes, -one[1]))
+    stored = {case.key: manifest.artifacts[case.variant].stored_bytes for case, _ in measured}
+    used = next(case for case in result.race.cases if result.final_case(case).key == use.key)
+    if stored[smallest.key] < SMALLER * stored[used.key]:
+        size = stored[smallest.key] / stored[used.key]
+        yield _alternative("smallest", "least disk space", names[smallest.key], rate / best, size)
+    plain = [(case, rate) for case, rate in measured if cost_of(case, manifest)[0] == 0]
+    if plain and cost_of(used, manifest)[0]:
+        case, rate = max(plain, key=lambda one: one[1])
+        yield _alternative("no-packages", "nothing to install", names[case.key], rate / best)
+    shuffled = [(case, rate) for case, rate in measured if case.order == "random"]
+    if used.order == "block" and shuffled:
+        case, rate = max(shuffled, key=lambda one: one[1])
+        yield _alternative("full-shuffle", "full shuffle", names[case.key], rate / best)
+    # the final rounds say more about finalists
+    left = [names[case.key] for case, _ in close if result.final_case(case).key not in result.roles]
+    if left:
+        named = "; ".join(left[:MAX_CLOSE])
+        yield Finding(
+            "close-in-race",
+            f"Also within {1 - CLOSE:.0%} of the fastest in the race: {named}",
+            values={"cases": named, "count": len(left)},
+        )
+
+
+def _alternative(kind: str, aim: str, case: str, speed: float, size: float | None = None) -> Finding:
+    part = f"{size:.0%} of the bytes, " if size is not None else ""
+    values: dict[str, float | int | str] = {"case": case, "speed": speed}
+    return Finding(
+        kind,
+        f"For {aim}: {case}, {part}{speed:.0%} of the speed",
+        values=values if size is None else {**values, "size": size},
+    )
+
+
+def time_limited(race: Run, max_time_s: float) -> Iterator[Finding]:
+    """Yield the finding for cases that the race had no time for."""
+    if race.skipped:
+        tried, cases, needed_s = (
+            len(race.cases) - len(race.skipped),
+            len(race.cases),
+            enough_s(race, max_time_s),
+        )
+        yield Finding(
+            "time-limited",
+            f"Tried {tried} of {cases} cases",
+            values={"tried": tried, "cases": cases, "needed_s": needed_s},
+        )
+
+
+def skipped_cases(race: Run) -> Iterator[Finding]:
+    """Yield the cases that failed in the race, or that there was no time for."""
+    labels = case_labels(race.cases)
+    yield from _failed(race, "")
+    yield from sentences.no_time([labels[key] for key in race.skipped])
+
+
+def failed_in_final(result: SearchResult) -> Iterator[Finding]:
+    """Yield the finalists that failed in the final rounds, or with the training step."""
+    yield from _failed(result.final, ", final rounds")
+    if result.with_step is not None:
+        yield from _failed(result.with_step, ", with the step")
+
+
+def missing_default(result: SearchResult) -> Iterator[Finding]:
+    """Yield why there is no comparison with the default; nothing where there is one."""
+    default = default_case(result.race.cases, result.data.default_format)
+    subject = "No comparison with the default (DataLoader, sample by sample)"
+    if default is None:
+        yield Finding("default-excluded", f"{subject}: it did not take part")
+        return
+    final = result.final_case(default).key
+    failures = {**result.race.failures, **result.final.failures}
+    if (error := failures.get(default.key) or failures.get(final)) is not None:
+        yield Finding("default-failed", f"{subject}: it failed ({error})", values={"error": error.kind})
+    elif not any(one.settings_key == final for one in result.final.valid_records):
+        yield Finding("default-no-time", f"{subject}: no time was left")
+
+
+def _failed(run: Run, when: str) -> Iterator[Finding]:
+    labels = case_labels(run.cases)
+    return sentences.failures([(labels[key], error) for key, error in run.failures.items()], when)
+
+
+def enough_s(race: Run, max_time_s: float) -> int:
+    """Return the seconds in which all cases could be tried, at the rate of those that were."""
+    needed_s = max_time_s * len(race.cases) / (len(race.cases) - len(race.skipped))
+    return math.ceil(needed_s / 10) * 10
+
+
+def case_labels(cases: Sequence[Case]) -> dict[str, str]:
+    """Return the labels of cases by key, without the process isolation, which does not matter here."""
+    facets = {case.key: {**case.facets, "isolated": False} for case in cases}
+    return {key: str(label) for key, label in labels(facets).items()}
+
+
+def _measured(race: Run) -> list[tuple[Case, float]]:
+    return [(case, rate) for case in race.cases if (rate := rate_of(race, case.key))]

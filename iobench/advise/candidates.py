@@ -1,0 +1,234 @@
+"""Cases that take part in the race, and the reasons why others do not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from iobench import formats
+from iobench.advise.requirements import CORE, Requirements
+from iobench.base.errors import InvalidSettings, IobenchError, MissingDependency
+from iobench.base.finding import Finding
+from iobench.base.units import bytes_text
+from iobench.bench.case import Case
+from iobench.bench.options import RunOptions, cases_of
+from iobench.dataset.manifest import Manifest
+from iobench.formats import Schema
+from iobench.loading import loaders
+from iobench.loading.order import shuffle_quality
+
+DEFAULT_LOADER, DEFAULT_FORMAT = "dataloader", "npy"
+BUILT_IN = ("stream", "native", DEFAULT_LOADER)  # without a process per case, so they come first
+MAX_REASONS = 4  # in the error for an empty set
+SHUFFLE_BATCHES = 50  # that an order's shuffle quality is computed from
+CORE_PACKAGES = {"torch", "tensordict", "numpy", "h5py", "lmdb"}  # installed with iobench
+MARGIN = 1.05  # of the disk limit, for estimates
+
+
+@dataclass
+class CandidateSet:
+    """The cases that take part, and why others were skipped."""
+
+    cases: list[Case]
+    skipped: list[Finding]
+
+
+def loader_words(requirements: Requirements) -> list[str]:
+    """Return the loaders with their common settings: defaults, recommended options, one worker per core.
+
+    Loaders whose content is verified quickly come first: with little time only these can be raced.
+    """
+    if "all" not in requirements.loaders:
+        return sorted(requirements.loaders, key=lambda word: word.partition(":")[0] not in BUILT_IN[:2])
+    cores = len(os.sched_getaffinity(0))
+    common = ["fetch=batch", f"num_workers={cores}", f"num_workers={cores},fetch=batch"]
+    built_in = [*BUILT_IN, *(f"{DEFAULT_LOADER}:{options}" for options in common)]
+    if requirements.only == CORE:
+        return built_in
+    others = [name for name in loaders.names() if name not in BUILT_IN]
+    return [*built_in, *others, *filter(None, map(_with_recommended_options, others))]
+
+
+def _with_recommended_options(name: str) -> str | None:
+    """Return a loader with the options its documentation recommends; None where these are the defaults."""
+    try:
+        return loaders.class_of(name).recommended_variant()
+    except IobenchError:
+        return None  # a broken package: the loader itself is reported as skipped
+
+
+def storable_variants(schema: Schema, requirements: Requirements) -> tuple[list[str], list[Finding]]:
+    """Return the format variants that can hold such samples on the disk, and why others cannot."""
+    variants, skipped = [], list[Finding]()
+    for word in formats.names() if "all" in requirements.formats else requirements.formats:
+        try:
+            format = formats.parse(word)
+            scale = (requirements.full_bytes or 0) / schema.logical_bytes or 1
+            bound = format.size_bound(schema) * scale
+        except IobenchError as error:
+            if "all" not in requirements.formats:
+                raise
+            skipped.append(skipped_by(error, format=word))
+            continue
+        limit = requirements.max_disk_bytes
+        if limit is not None and bound > MARGIN * limit:
+            skipped.append(_disk_limit(format.variant, bound, limit, "up to "))
+            continue
+        if requirements.only != CORE or formats.type_of(format.name).library in CORE_PACKAGES:
+            variants.append(format.variant)  # candidate_set says why the others are skipped
+    return variants, skipped
+
+
+def candidate_set(
+    manifest: Manifest, requirements: Requirements, device: str, cache: str, added: Sequence[str] = ()
+) -> CandidateSet:
+    """Return every case that fits the requirements, the default first, then built-in loaders.
+
+    Parameters
+    ----------
+    manifest : Manifest
+        The measured dataset.
+    requirements : Requirements
+        What has to fit.
+    device, cache : str
+        Device, and state of the page cache.
+    added : sequence of str
+        Variants in which the user's own files are stored. They take part, and the first is the default's.
+
+    Raises
+    ------
+    InvalidSettings
+        No case fits (``nothing-fits``).
+    """
+    words = requirements.formats
+    if "all" not in words:
+        words = tuple(dict.fromkeys([*words, *added]))
+    for word in requirements.formats:
+        if word != "all":
+            formats.parse(word)  # an unknown format is reported once, not for each loader
+    too_large = _too_large(manifest, requirements)
+    options = RunOptions(
+        format=words,
+        order=requirements.orders,
+        batch_size=requirements.batch_sizes,
+        cache=(cache,),
+        seed=requirements.seed,
+    )
+    cases, reasons = _cases_by_loader(manifest, requirements, options, device)
+    cases, skipped = (
+        [case for case in cases if case.variant not in too_large],
+        [*too_large.values(), *reasons],
+    )
+    if requirements.only == CORE:
+        cases = [case for case in cases if not packages_of(case)]
+        skipped.insert(
+            0, Finding("not-core", "formats and loaders that need other packages are excluded by --only core")
+        )
+    required = requirements.required_shuffle
+    for order in requirements.orders:
+        if (quality := shuffle_of(manifest, requirements, order)) < required:
+            skipped.insert(0, _low_shuffle(order, quality, required))
+            cases = [case for case in cases if case.order != order]
+    if not cases:
+        raise _nothing_fits(skipped)
+    first = default_case(cases, *added[:1])  # the others are compared with it
+    ordered = [*([first] if first else []), *cases]
+    return CandidateSet(list({case.key: case for case in ordered}.values()), skipped)
+
+
+def skipped_by(error: IobenchError, prefix: str = "", **values: str) -> Finding:
+    """Return the finding for a format or loader that an error excludes."""
+    return Finding(error.kind, prefix + str(error.changed(hint=None)), error.hint, dict(values))
+
+
+def _low_shuffle(order: str, quality: float, required: float) -> Finding:
+    return Finding(
+        "low-shuffle-quality",
+        f"{order} order: shuffle quality {quality:.2f}, less than --min-shuffle {required:g}",
+        values={"order": order, "shuffle_quality": quality, "required": required},
+    )
+
+
+def _nothing_fits(skipped: Sequence[Finding]) -> InvalidSettings:
+    reasons = "; ".join(one.sentence for one in skipped[:MAX_REASONS]) or "no format is prepared"
+    more = len(skipped) - MAX_REASONS
+    return InvalidSettings(
+        f"nothing fits the requirements: {reasons}" + (f"; and {more} more" if more > 0 else ""),
+        kind="nothing-fits",
+    )
+
+
+def _cases_by_loader(
+    manifest: Manifest, requirements: Requirements, options: RunOptions, device: str
+) -> tuple[list[Case], list[Finding]]:
+    """Return the cases of every loader that takes part, and why others do not, once for each loader."""
+    cases, reasons = list[Case](), dict[str, Finding]()
+    for word in loader_words(requirements):
+        try:
+            cases += cases_of(manifest, replace(options, loader=(word,)), [device])
+        except IobenchError as error:
+            if "all" not in requirements.loaders:
+                raise
+            named = isinstance(error, MissingDependency) or str(error).startswith(f"loader {word} ")
+            prefix = "" if named else f"loader {word}: "
+            reasons.setdefault(word.partition(":")[0], skipped_by(error, prefix, loader=word))
+    return cases, list(reasons.values())
+
+
+def shuffle_of(manifest: Manifest, requirements: Requirements, order: str) -> float:
+    """Return the lowest shuffle quality of an order's batches: see `iobench.loading.order`."""
+    if order == "random":
+        return 1.0
+    return min(_shuffle_of(manifest, order, batch_size) for batch_size in requirements.batch_sizes)
+
+
+def _shuffle_of(manifest: Manifest, order: str, batch_size: int) -> float:
+    case = Case("", "", "", loaders.get(DEFAULT_LOADER), order=order, batch_size=batch_size)
+    rows = case.row_order(manifest.schema)
+    batches = rows.batches(manifest.schema.samples, 0)[:SHUFFLE_BATCHES]
+    return shuffle_quality(batches, rows.block_rows, manifest.schema.samples)
+
+
+def packages_of(case: Case) -> set[str]:
+    """Return the packages that a case needs in addition to those installed with iobench."""
+    needed = {formats.type_of(formats.parse(case.variant).name).library, type(case.loader).library}
+    return needed - CORE_PACKAGES
+
+
+def loader_word(case: Case) -> str:
+    """Return the loader of a case as it is typed, without options that follow from the device."""
+    if case.loader.user_defined:
+        return case.loader.variant
+    plain = type(case.loader)()
+    free, decided = plain.options, plain.on(case.device).options
+    same = {name: free[name] for name, value in case.loader.options.items() if value == decided[name]}
+    return replace(case.loader, **same).variant
+
+
+def default_case(cases: Sequence[Case], format: str = DEFAULT_FORMAT) -> Case | None:
+    """Return the default: DataLoader sample by sample over the default format, or over the first one."""
+    plain = [case for case in cases if loader_word(case) == DEFAULT_LOADER and case.order != "block"]
+    return next((case for case in plain if case.variant == format), plain[0] if plain else None)
+
+
+def _too_large(manifest: Manifest, requirements: Requirements) -> dict[str, Finding]:
+    """Return a finding for each variant whose full data would exceed the disk limit."""
+    limit = requirements.max_disk_bytes
+    if limit is None:
+        return {}
+    scale = (requirements.full_bytes or 0) / manifest.schema.logical_bytes or 1
+    needed = {variant: one.stored_bytes * scale for variant, one in manifest.artifacts.items()}
+    return {
+        variant: _disk_limit(variant, disk_bytes, limit)
+        for variant, disk_bytes in needed.items()
+        if disk_bytes > limit
+    }
+
+
+def _disk_limit(variant: str, disk_bytes: float, limit: int, bound: str = "") -> Finding:
+    return Finding(
+        "disk-limit",
+        f"{variant}: {bound}{bytes_text(disk_bytes)} on disk, more than {bytes_text(limit)}",
+        values={"format": variant, "disk_bytes": disk_bytes, "limit_bytes": limit},
+    )

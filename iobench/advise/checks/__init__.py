@@ -1,0 +1,1 @@
+"""Checks of a user-defined loader: figures of a loop, profiles, and advice."""

@@ -1,0 +1,126 @@
+"""Evidence of a diagnosis, and the advice that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from iobench.advise.checks.loop_stats import LoopStats
+from iobench.advise.settings.candidate import Candidate
+from iobench.base.finding import Finding
+from iobench.results import stats
+from iobench.results.stats import Comparison, Estimate
+
+if TYPE_CHECKING:  # it loads torch
+    from iobench.advise.checks.profiling import Profile
+
+
+@dataclass(frozen=True)
+class Advice(Finding):
+    """One thing to change, and what was measured that supports it.
+
+    Attributes
+    ----------
+    gain : float or None
+        Speed-up where the change was measured: 2.0 is twice as fast.
+    gain_text : str
+        The gain in words, with its interval.
+    """
+
+    gain: float | None = None
+    gain_text: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """Observation, remedy and gain in one line."""
+        return "; ".join(part for part in (self.message, self.hint, self.gain_text) if part)
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Speed-up of a candidate over the baseline in interleaved final rounds."""
+
+    candidate: Candidate
+    ratio: Estimate
+    background_load: bool
+
+    @property
+    def times(self) -> float:
+        """Median speed-up."""
+        return self.ratio.median
+
+    @property
+    def text(self) -> str:
+        """The speed-up with its interval, what it was measured over, and other load on the machine."""
+        measured = (
+            "whole epochs"
+            if self.candidate.whole_epochs
+            else f"the first {self.candidate.batches:,} batches; for whole epochs give more --seconds"
+        )
+        interval = (
+            f" ({self.ratio.low:.1f} to {self.ratio.high:.1f})" if self.ratio.low and self.ratio.high else ""
+        )
+        load = " under background load" if self.background_load else ""
+        return f"{self.times:.1f} × as fast{interval}{load}, over {measured}"
+
+
+def measured(gain: Gain | None) -> tuple[float | None, str]:
+    """Return the last two fields of an Advice: the gain as a number and in words."""
+    return (gain.times, gain.text) if gain else (None, "")
+
+
+@dataclass
+class Evidence:
+    """Measurements that the checks look at.
+
+    Attributes
+    ----------
+    loop : LoopStats
+        A loop over the loader.
+    candidates : list of Candidate
+        Settings that were tried; the first is the baseline.
+    profiles : list of Profile
+        CPU profiles of the main process and the workers.
+    against : mapping of str to Comparison
+        Each candidate with final rounds, compared with the baseline.
+    background_load : bool
+        Other processes used the machine meanwhile.
+    """
+
+    loop: LoopStats
+    candidates: list[Candidate]
+    profiles: list[Profile]
+    against: Mapping[str, Comparison]
+    background_load: bool = False
+
+    def gain(self, selected: Callable[[Candidate], bool]) -> Gain | None:
+        """Return the largest gain of the selected candidates that are significantly faster."""
+        faster = [
+            one
+            for one in self.candidates[1:]
+            if selected(one) and one.name in self.against and self.against[one.name].outcome == "faster"
+        ]
+        best = max(faster, key=lambda one: self.against[one.name].ratio.median, default=None)
+        return Gain(best, self.against[best.name].ratio, self.background_load) if best else None
+
+    def undecided(self, kind: str) -> bool:
+        """Return True if a candidate of a kind may be faster but had too few rounds to decide."""
+        return any(
+            one.kind == kind
+            and not one.failure
+            and len(one.final_rates) < stats.MIN_ROUNDS
+            and (not one.rates or one.rate > self.candidates[0].rate)
+            for one in self.candidates[1:]
+        )
+
+    @property
+    def fetching(self) -> Profile | None:
+        """Profile of the process that asks the dataset for samples: the workers if there are any."""
+        return self.profiles[-1] if self.profiles else None
+
+    @property
+    def per_sample_s(self) -> float:
+        """Seconds of waiting per sample after the first batch."""
+        steady = self.loop.samples * (self.loop.batches - 1) / max(1, self.loop.batches)
+        return self.loop.wait_s / steady if steady else 0.0

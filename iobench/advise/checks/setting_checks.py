@@ -1,0 +1,200 @@
+"""Checks of a loader's settings: each looks at the evidence and returns advice, or None if all is good."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from iobench.advise.checks import sample_checks
+from iobench.advise.checks.evidence import Advice, Evidence, measured
+from iobench.advise.checks.loop_stats import LoopStats
+from iobench.advise.checks.sample_checks import SHARE
+from iobench.base.units import bytes_text, counted, seconds_text
+
+QUICK_SAMPLE_S = 100e-6  # below this, most of a sample's time is Python overhead
+BUSY, IDLE = 0.8, 0.5  # of a worker's time
+SLOW_FIRST = 0.3  # of an epoch, for its first batch
+UNEVEN = 0.2  # of the mean wait: below it, half of the batches hardly wait at all
+ONCE = 0.4  # of all waiting: above it, one late batch is an exception
+STARVED = 0.75  # of the time waiting: above it, no prefetching gets ahead
+FAR_AHEAD = 8  # batches per worker
+ONE_THREAD = (
+    "limit them to one per worker (OPENBLAS_NUM_THREADS=1 and OMP_NUM_THREADS=1 before Python starts, or "
+    "worker_init_fn=lambda number: threadpoolctl.threadpool_limits(1))"
+)
+
+
+def _by_sample(evidence: Evidence) -> Advice | None:
+    """Dataset that is indexed one sample at a time where whole batches would do."""
+    loader = evidence.loop.loader
+    tried = evidence.gain(lambda one: one.kind == "fetch")
+    quick = 0 < evidence.per_sample_s * max(1, loader.workers or 0) < QUICK_SAMPLE_S
+    if not loader.by_sample or not (tried or (quick and not evidence.candidates)):
+        return None
+    cost = f"each takes {seconds_text(evidence.per_sample_s)}"
+    values: dict[str, float | int | str] = {"sample_s": evidence.per_sample_s}
+    if evidence.fetching is not None and evidence.fetching.getitem_calls:
+        share = min(evidence.fetching.getitem_share + evidence.fetching.collate_share, 1)
+        calls = evidence.fetching.getitem_calls
+        cost += f"; {calls:,} calls of __getitem__ and collating take {share:.0%} of the time"
+        values |= {"getitem_calls": calls, "share": share}
+    name = "TensorDataset" if loader.tensor_dataset else str(loader.dataset)
+    workers = tried.candidate.changes.get("num_workers", loader.workers) if tried else 0
+    more = f", num_workers={workers}" if workers else ""
+    hint = (
+        f"index whole batches: DataLoader(dataset, batch_size=None, sampler=loader.batch_sampler{more})"
+        if loader.tensor_dataset or tried
+        else "give the dataset a __getitems__(indices) that returns a whole batch"
+    )
+    kind = "tensor-dataset" if loader.tensor_dataset else "per-sample"
+    values["num_workers"] = workers or 0
+    return Advice(kind, f"{name} is indexed one sample at a time: {cost}", hint, values, *measured(tried))
+
+
+def _fewer_workers(evidence: Evidence) -> Advice | None:
+    """Worker processes that cost more than they bring."""
+    loop, now = evidence.loop, evidence.loop.loader.workers or 0
+    if not now:
+        return None
+    tried = evidence.gain(lambda one: one.kind == "workers" and one.changes["num_workers"] < now)
+    batch_bytes = loop.bytes / max(1, loop.batches)
+    size, workers = bytes_text(batch_bytes), counted(now, "worker")
+    values: dict[str, float | int | str] = {"workers": now, "batch_bytes": batch_bytes}
+    if tried:
+        count = tried.candidate.changes["num_workers"]
+        message = f"{workers} cost more than they bring: each batch of {size} goes through a pipe"
+        return Advice(
+            "workers-cost",
+            message,
+            f"set num_workers={count}",
+            {**values, "num_workers": count},
+            *measured(tried),
+        )
+    main_busy = loop.cpu_s > BUSY * loop.elapsed_s
+    workers_idle = loop.worker_cpu_s < IDLE * now * loop.elapsed_s
+    if evidence.candidates or not (main_busy and workers_idle and loop.wait_share > SHARE):
+        return None
+    message = (
+        f"the main process is busy receiving batches of {size} from its {workers}, which are idle half of "
+        "the time"
+    )
+    return Advice("workers-cost", message, "try num_workers=0, or larger batches", values)
+
+
+def _more_workers(evidence: Evidence) -> Advice | None:
+    """No workers, or too few."""
+    loop, loader = evidence.loop, evidence.loop.loader
+    if loader.workers is None:
+        return None
+    now, cores, kind = loader.workers, len(os.sched_getaffinity(0)), "too-few-workers"
+    tried = evidence.gain(lambda one: one.kind == "workers" and one.changes["num_workers"] > now)
+    if tried:
+        count = tried.candidate.changes["num_workers"]
+        message = f"num_workers={now} is too few" if now else "there are no workers"
+        changes: dict[str, float | int | str] = {"workers": now, "num_workers": count}
+        return Advice(kind, message, f"set num_workers={count}", changes, *measured(tried))
+    if evidence.candidates or loop.wait_share < SHARE or now >= cores:
+        return None
+    values: dict[str, float | int | str] = {"workers": now, "num_workers": cores}
+    if now and loop.worker_cpu_s > BUSY * now * loop.elapsed_s:
+        busy = loop.worker_cpu_s / now / loop.elapsed_s
+        message = f"num_workers={now} is too few: workers are busy {busy:.0%} of the time"
+        return Advice(kind, message, f"try num_workers={cores}", {**values, "busy": busy})
+    if not now and evidence.per_sample_s > 2 * QUICK_SAMPLE_S:
+        message = f"there are no workers, and each sample takes {seconds_text(evidence.per_sample_s)}"
+        hint = f"try num_workers={cores}"
+        if loader.handles:  # which forked workers must not share
+            hint += f", each of which opens {', '.join(loader.handles)} itself"
+        return Advice(kind, message, hint, {**values, "sample_s": evidence.per_sample_s})
+    return None
+
+
+def _prefetch(evidence: Evidence) -> Advice | None:
+    """Queue of prefetched batches that is too short."""
+    tried = evidence.gain(lambda one: one.kind == "prefetch")
+    if tried is not None:
+        factor = tried.candidate.changes["prefetch_factor"]
+        hint, values = f"set prefetch_factor={factor}", {"prefetch_factor": factor}
+        return Advice("prefetch", "the queue of batches runs empty", hint, values, *measured(tried))
+    return None if evidence.candidates else _uneven(evidence.loop)
+
+
+def _uneven(loop: LoopStats) -> Advice | None:
+    """Workers that are fast enough on average, and late now and then."""
+    workers, ahead = loop.loader.workers or 0, loop.loader.prefetch_factor or 2
+    mean_s = loop.wait_s / max(1, loop.batches - 1)
+    full = loop.worker_cpu_s > BUSY * workers * loop.elapsed_s
+    even = loop.wait_p50_s > UNEVEN * mean_s or loop.wait_max_s > ONCE * loop.wait_s
+    if not workers or full or ahead >= FAR_AHEAD or even or loop.wait_share > STARVED:
+        return None
+    message = (
+        f"batches come unevenly: half of them within {seconds_text(loop.wait_p50_s)}, one after "
+        f"{seconds_text(loop.wait_max_s)}; a longer queue evens that out"
+    )
+    hint = f"set prefetch_factor={FAR_AHEAD} (now {ahead})"
+    return Advice(
+        "prefetch",
+        message,
+        hint,
+        {"prefetch_factor": FAR_AHEAD, "present": ahead, "wait_max_s": loop.wait_max_s},
+    )
+
+
+def _pinned(evidence: Evidence) -> Advice | None:
+    """Batches in pageable memory, where the device copies pinned memory asynchronously."""
+    if not evidence.loop.pins or evidence.loop.loader.pin_memory is not False:
+        return None
+    hint = "set pin_memory=True and move with non_blocking=True"
+    return Advice("pageable-memory", "batches are in pageable memory", hint, {})
+
+
+def _threads(evidence: Evidence) -> Advice | None:
+    """Libraries that start one thread per core in each worker."""
+    tried, loop = evidence.gain(lambda one: one.kind == "threads"), evidence.loop
+    full = loop.worker_cpu_s > BUSY * len(os.sched_getaffinity(0)) * loop.elapsed_s
+    if tried is None and not (full and evidence.undecided("threads")):
+        return None
+    count = tried.candidate.changes.get("num_workers") if tried else None
+    hint = f"set num_workers={count}, and {ONE_THREAD}" if count else ONE_THREAD
+    if tried is None:
+        hint += "; too little time to measure the gain: give more --seconds"
+    values = {"num_workers": count} if count else {}
+    return Advice(
+        "threads",
+        "the threads of NumPy's libraries in the workers compete for cores",
+        hint,
+        values,
+        *measured(tried),
+    )
+
+
+def _first_batch(evidence: Evidence) -> Advice | None:
+    """Start-up of workers that takes a large part of each epoch."""
+    loop, loader = evidence.loop, evidence.loop.loader
+    tried = evidence.gain(lambda one: one.kind in ("persistent", "start"))
+    part = loop.first_wait_s / max(loop.epoch_s, 1e-9)
+    late = not loader.persistent_workers and part >= SLOW_FIRST and not evidence.candidates
+    if not (tried or (late and loader.workers)):
+        return None
+    settings = tried.candidate.changes if tried else {"persistent_workers": True}
+    message = (
+        f"the first batch took {seconds_text(loop.first_wait_s)}, {part:.0%} of an epoch: "
+        f"{counted(loader.workers, 'worker')} start in each epoch"
+        if loader.workers
+        else "there are no workers; persistent ones start only once"
+    )
+    hint = "set " + ", ".join(f"{name}={value!r}" for name, value in settings.items())
+    values = {"first_wait_s": loop.first_wait_s, "share": part, "workers": loader.workers or 0, **settings}
+    return Advice("first-batch", message, hint, values, *measured(tried))
+
+
+CHECKS: tuple[Callable[[Evidence], Advice | None], ...] = (
+    _by_sample,
+    _fewer_workers,
+    _more_workers,
+    _prefetch,
+    _pinned,
+    _threads,
+    _first_batch,
+    *sample_checks.CHECKS,
+)

@@ -1,0 +1,135 @@
+"""Code to paste: the command that prepares the data, and a script that loads them."""
+
+from __future__ import annotations
+
+import shlex
+
+from iobench.advise.candidates import loader_word
+from iobench.advise.measured_data import MeasuredData
+from iobench.bench.case import Case
+from iobench.formats import NUMPY_DTYPES
+
+STREAM = """\
+from iobench import StreamLoader
+
+loader = StreamLoader({settings})
+for epoch in range({epochs}):
+    for batch in loader:
+        pass  # {fields}: tensors on {device}
+"""
+
+TORCH = '''\
+import warnings
+from pathlib import Path
+
+import torch
+from iobench import Manifest
+from torch.utils.data import DataLoader, Dataset
+
+
+warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # collating copies it
+
+
+class Samples(Dataset):
+    """Opens the data on first use, so that each worker has a reader of its own."""
+
+    def __init__(self):
+        self.opener, self.reader = Manifest.load(Path({root!r})).opener({variant!r}), None
+
+    def __len__(self):
+        return self.opener.schema.samples
+
+    def open(self):
+        self.reader = self.reader or self.opener()
+        return self.reader
+
+    def {method}
+
+
+if __name__ == "__main__":
+    loader = DataLoader(Samples(), {settings})
+    for epoch in range({epochs}):
+        for batch in loader:
+            batch = {{name: tensor.to({device!r}) for name, tensor in batch.items()}}  # {fields}
+'''
+
+SAMPLE = """__getitem__(self, row):
+        return self.open().sample(row, torch.from_numpy)"""
+BATCH = """__getitems__(self, rows):
+        return {name: torch.from_numpy(array) for name, array in self.open().batch(rows).items()}"""
+
+ANY = """\
+from iobench import batches
+
+if __name__ == "__main__":
+    for epoch in range({epochs}):
+        loader = batches(
+            {settings},
+            epoch=epoch,
+        )
+        for batch in loader:
+            pass  # {fields}: tensors on {device}
+"""
+
+
+def prepare_code(data: MeasuredData, case: Case) -> str:
+    """Return the command that prepares the full data for a case; empty where they are stored already."""
+    if data.source is None or case.variant in data.added:
+        return ""
+    words = ["iobench", "prepare", *data.source_words, "--name", name_of(data), "--format", case.variant]
+    root = data.manifest.root.parent
+    if str(root) != "data":
+        words += ["--data-dir", str(root)]
+    return shlex.join(words)
+
+
+def name_of(data: MeasuredData) -> str:
+    """Return the name of the dataset of the full data."""
+    return data.manifest.name if data.source is None else data.source.name
+
+
+def loader_code(data: MeasuredData, case: Case, epochs: int) -> str:
+    """Return a script that loops over the data as the case did; it runs once they are prepared."""
+    if case.loader.user_defined:
+        return f"# keep your own loader: {case.loader.variant}\n"
+    root = str(data.manifest.root.parent / name_of(data))
+    fields = ", ".join(f.name for f in data.manifest.schema.fields)
+    values = {"fields": fields, "device": case.device, "epochs": str(epochs)}
+    options = {name: value for name, value in case.loader.options.items() if value is not None}
+    if case.loader.name == "stream":
+        settings = {"format": case.variant, **_batching(case), "device": case.device, **options}
+        return STREAM.format(settings=_call(root, settings), **values)
+    plain = all(field.dtype in NUMPY_DTYPES for field in data.manifest.schema.fields)
+    if case.loader.name == "dataloader" and case.order != "block" and plain:
+        return _torch(root, case, options, values)
+    words = {"format": case.variant, "loader": loader_word(case), **_batching(case), "device": case.device}
+    return ANY.format(settings=_call(root, words, ",\n            "), **values)
+
+
+def _torch(root: str, case: Case, options: dict[str, object], values: dict[str, str]) -> str:
+    method = BATCH if options.pop("fetch") == "batch" else SAMPLE
+    options.pop("non_blocking", None)
+    start = options.pop("start_method", None)
+    settings = {
+        "batch_size": case.batch_size,
+        "shuffle": case.order == "random",
+        **({"multiprocessing_context": start} if start else {}),
+        **{name: value for name, value in options.items() if value},
+    }
+    text = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+    if method is BATCH:
+        text += ", collate_fn=dict"
+    return TORCH.format(root=root, variant=case.variant, method=method, settings=text, **values)
+
+
+def _batching(case: Case) -> dict[str, object]:
+    blocks = {"block_bytes": case.block_bytes, "window_bytes": case.window_bytes}
+    return {
+        "batch_size": case.batch_size,
+        "order": case.order,
+        **(blocks if case.order == "block" else {}),
+    }
+
+
+def _call(root: str, settings: dict[str, object], between: str = ", ") -> str:
+    return between.join([repr(root), *(f"{name}={value!r}" for name, value in settings.items())])

@@ -1,0 +1,179 @@
+"""Diagnosis: from the measurements of a loop to a verdict and advice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from iobench.advise import sentences
+from iobench.advise.answer import Answer
+from iobench.advise.checks.evidence import Advice, Evidence
+from iobench.advise.checks.loop_stats import LoopStats
+from iobench.advise.checks.loop_tables import loop_table, profile_table
+from iobench.advise.checks.sample_checks import memory_growth
+from iobench.advise.checks.setting_checks import CHECKS
+from iobench.advise.settings.candidate import compare_to_baseline
+from iobench.advise.tuning_result import candidates_table
+from iobench.base.finding import Finding
+from iobench.base.units import bytes_text, counted, rate_text, seconds_text
+from iobench.results import history
+from iobench.results.background_signs import background_warnings
+from iobench.results.columns import Columns
+from iobench.results.parts import BackgroundPart
+from iobench.results.run_warning import RunWarning
+from iobench.results.stats import Estimate
+
+if TYPE_CHECKING:
+    from iobench.advise.checks.profiling import Profile
+    from iobench.advise.settings.candidate import Candidate
+
+BOTTLENECK = 0.10  # of the time spent waiting: below this, loading is not the bottleneck
+MOST = 0.5  # of the time, from which on it is
+NOTHING_FASTER = Finding("nothing-faster", "No other setting that was tried is faster")
+MIN_BATCHES, MIN_S = 3, 0.05  # shorter loops support no verdict
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis(Answer):
+    """A verdict on a loop, which is its first finding, and advice, the largest gain first.
+
+    The outcome is ``bottleneck``, ``costs-time``, ``not-bottleneck``, ``too-short``, ``loader-alone`` or
+    ``empty``.
+
+    Attributes
+    ----------
+    loop : LoopStats
+        Measurements of the loop.
+    bottleneck : bool or None
+        Whether loading costs at least 10 % of the time; None without a step to compare with.
+    alone : bool
+        The loop did nothing with its batches.
+    candidates : list of Candidate
+        Settings that were tried; the first is the baseline.
+    profiles : list of Profile
+        CPU profiles of the main process and the workers.
+    """
+
+    loop: LoopStats
+    bottleneck: bool | None
+    alone: bool = False
+    candidates: list[Candidate] = field(default_factory=list)
+    profiles: list[Profile] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> Finding:
+        """Verdict on the loop."""
+        return self.findings[0]
+
+    @property
+    def advice(self) -> list[Advice]:
+        """Changes, the largest gain first."""
+        return [one for one in self.findings if isinstance(one, Advice)]
+
+    def tables(self) -> Iterator[Columns]:
+        """Yield the figures of the loop, the settings that were tried, and the profiles."""
+        yield loop_table(self.loop, self.alone)
+        if self.candidates:
+            yield candidates_table(self.candidates, compare_to_baseline(self.candidates))
+        yield from map(profile_table, self.profiles)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row with the figures of the loop."""
+        return [history.flattened(self.loop.as_dict())]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all fields, for JSON."""
+        return {
+            **asdict(replace(self, candidates=[])),
+            "loop": self.loop.as_dict(),
+            "candidates": [one.as_dict() for one in self.candidates],
+            "warnings": [one.as_dict() for one in self.warnings],
+        }
+
+
+def diagnose(
+    loop: LoopStats,
+    candidates: Sequence[Candidate] = (),
+    profiles: Sequence[Profile] = (),
+    alone: bool = False,
+    background: Sequence[BackgroundPart] = (),
+    slowdown: float | None = None,
+) -> Diagnosis:
+    """Return the diagnosis of a loop.
+
+    Parameters
+    ----------
+    loop : LoopStats
+        Measurements of the loop.
+    candidates : sequence of Candidate
+        Settings that were tried; the first is the baseline.
+    profiles : sequence of Profile
+        CPU profiles.
+    alone : bool
+        The loop did nothing with its batches, so that there is no step to compare with.
+    background : sequence of BackgroundPart
+        Load of other processes during later steps of the diagnosis.
+    slowdown : float, optional
+        Ratio of the first turns' rates to the last ones', where each turn was slower than the one before.
+    """
+    short = loop.batches < MIN_BATCHES or loop.elapsed_s < MIN_S
+    bottleneck = None if alone or short else loop.wait_share >= BOTTLENECK
+    warnings = background_warnings([loop.background, *background])
+    against = compare_to_baseline(candidates) if candidates and slowdown is None else {}
+    evidence = Evidence(loop, list(candidates), list(profiles), against, bool(warnings))
+    slow = alone or bottleneck
+    results = [check(evidence) for check in CHECKS] if slow else [memory_growth(evidence)]
+    advice = sorted((one for one in results if one is not None), key=lambda one: -(one.gain or 0.0))
+    verdict = _verdict(loop, bottleneck, alone)
+    best = [sentences.headroom(Estimate(loop.headroom, None, None))] if loop.headroom is not None else []
+    nothing = [NOTHING_FASTER] if candidates and slow and not advice else []
+    return Diagnosis(
+        outcome=verdict.kind,
+        findings=[verdict, *best, *advice, *nothing],
+        warnings=[*warnings, *([_slowing_down(slowdown)] if slowdown is not None else [])],
+        loop=loop,
+        bottleneck=bottleneck,
+        alone=alone,
+        candidates=list(candidates),
+        profiles=list(profiles),
+    )
+
+
+def _slowing_down(ratio: float) -> RunWarning:
+    """Each turn of the loader took longer than the one before, whatever its settings."""
+    return RunWarning(
+        "slowing-down",
+        f"each turn took longer than the one before, {ratio:.1f} × in total: settings cannot be compared",
+        hints=("look for what the loader keeps from epoch to epoch",),
+        values={"ratio": ratio},
+    )
+
+
+def _verdict(loop: LoopStats, bottleneck: bool | None, alone: bool) -> Finding:
+    if loop.batches == 0:
+        return Finding("empty", "The loader yielded no batches")
+    unit = "samples" if loop.samples else "batches"
+    speed = f"{rate_text(loop.rate)} {unit}/s"
+    values: dict[str, float | int | str] = {f"{unit}_per_s": loop.rate, "batches": loop.batches}
+    if loop.samples:
+        speed += f", {bytes_text(loop.bytes_per_s)}/s"
+        values["bytes_per_s"] = loop.bytes_per_s
+    if alone and loop.batches > 1:
+        return Finding("loader-alone", f"The loader alone delivers {speed}", values=values)
+    if alone or bottleneck is None:
+        took = f"{counted(loop.batches, 'batch', 'batches')} in {seconds_text(loop.elapsed_s)}"
+        return Finding("too-short", f"Too short for a verdict: {took}", values=values)
+    kind, statement = _judgement(loop.wait_share)
+    waiter = "the step" if loop.device == "cpu" else f"{loop.device} (by its own clock)"
+    message = f"{statement}: {waiter} waits {loop.wait_share:.0%} of the time ({speed})"
+    values |= {"wait_share": loop.wait_share, "device": loop.device}
+    return Finding(kind, message, values=values)
+
+
+def _judgement(wait_share: float) -> tuple[str, str]:
+    if wait_share >= MOST:
+        return "bottleneck", "Loading is the bottleneck"
+    if wait_share >= BOTTLENECK:
+        return "costs-time", "Loading costs time"
+    return "not-bottleneck", "Loading is not the bottleneck"

@@ -1,0 +1,237 @@
+"""Recommendation as data, stored beside the records it rests on, where reports find it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from iobench.advise.answer import Answer
+from iobench.base.errors import RecordError
+from iobench.base.finding import Finding
+from iobench.base.units import MIB, bytes_text, rate_text, three_digits
+from iobench.results.columns import Columns
+from iobench.results.result_store import ResultStore
+from iobench.results.stats import Comparison, Estimate
+
+DEFAULT_ROLE = "default"
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A case with the figures of its final rounds.
+
+    Attributes
+    ----------
+    key, label, format : str
+        Key and label of the case, and the format's variant.
+    roles : list of str
+        Why it is a finalist, such as ``fastest`` or ``default``.
+    samples_per_s : Estimate
+        Without the training step.
+    bytes_per_s : float
+        Median logical bytes per second.
+    rounds : int
+        Final rounds without the step.
+    against_default : Comparison or None
+        Compared with the default, with the training step if there is one.
+    tied : bool
+        Not significantly slower than the fastest.
+    limit, limit_bytes_per_s
+        Lowest hardware limit of its data path, and its bandwidth; None if not measured.
+    wait_share : float or None
+        Share of the time that the device waits, with the training step.
+    memory_bytes : int or None
+        Peak memory of all its processes.
+    disk_bytes, write_s : float
+        Disk space of the full data, and seconds to write them.
+    trained_per_s, trained_rounds
+        Samples/s with the training step, and the rounds behind it.
+    decoding_cores : float or None
+        Cores that it keeps busy, where its data are decoded.
+    """
+
+    key: str
+    label: str
+    format: str
+    roles: list[str]
+    samples_per_s: Estimate
+    bytes_per_s: float
+    rounds: int
+    against_default: Comparison | None
+    tied: bool
+    limit: str | None
+    limit_bytes_per_s: float | None
+    wait_share: float | None
+    memory_bytes: int | None
+    disk_bytes: float
+    write_s: float
+    trained_per_s: Estimate | None = None
+    trained_rounds: int = 0
+    decoding_cores: float | None = None
+
+    @property
+    def decisive_per_s(self) -> Estimate:
+        """Samples/s with the training step, or without where there is none: the basis of the choice."""
+        return self.trained_per_s or self.samples_per_s
+
+    @property
+    def decisive_rounds(self) -> int:
+        """Rounds behind `decisive_per_s`."""
+        return self.trained_rounds if self.trained_per_s else self.rounds
+
+    @property
+    def significantly_better(self) -> bool:
+        """True if it is significantly faster than the default."""
+        return self.against_default is not None and self.against_default.outcome == "faster"
+
+    @property
+    def limit_share(self) -> float | None:
+        """Share of the lowest hardware limit that it reaches; None if none was measured."""
+        return self.bytes_per_s / self.limit_bytes_per_s if self.limit_bytes_per_s else None
+
+
+@dataclass(frozen=True)
+class RacedFormat:
+    """A format by its fastest case in the race.
+
+    `disk_bytes` are those of the full data. `pareto` is True if no other format is at least as small and as
+    fast, and better in one of the two.
+    """
+
+    format: str
+    label: str
+    bytes_per_s: float
+    disk_bytes: float
+    pareto: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recommendation(Answer):
+    """A format, a loader and settings to use, and the measurements behind them.
+
+    The outcome is ``decided``: `use` is significantly faster than the default. ``tied``: so it is, and others
+    are as fast, or may be. ``keep``: nothing is significantly faster than the default. ``undecided``: too
+    few rounds to tell. ``not-bottleneck``: the default keeps the device busy already. Only with the first two
+    is there code.
+
+    Attributes
+    ----------
+    use : Finalist
+        The case to use.
+    finalists : list of Finalist
+        The cases of the final rounds, the fastest first.
+    alternatives : list of Finding
+        Cases to use if something else matters more than speed.
+    prepare : str
+        Command that prepares the data.
+    dataset : str
+        Name of the measured dataset.
+    raced : list of RacedFormat
+        Formats of the race, the fastest first.
+    time : str
+        ISO 8601, UTC.
+    """
+
+    use: Finalist
+    finalists: list[Finalist]
+    alternatives: list[Finding] = field(default_factory=list)
+    prepare: str = ""
+    dataset: str = ""
+    raced: list[RacedFormat] = field(default_factory=list)
+    time: str = ""
+
+    def tables(self) -> Iterator[Columns]:
+        """Yield the finalists."""
+        mark = " ←" if self.code else ""
+        texts: dict[str, Callable[[Finalist], str | None]] = {
+            "case": lambda one: one.label + mark * (one.key == self.use.key),
+            "MiB/s": lambda one: three_digits(one.bytes_per_s / MIB),
+            "samples/s": lambda one: rate_text(one.samples_per_s.median),
+            "with step": lambda one: rate_text(one.trained_per_s.median) if one.trained_per_s else None,
+            "× default": _times,
+            "wait": lambda one: None if one.wait_share is None else f"{one.wait_share:.1%}",
+            "on disk": lambda one: bytes_text(one.disk_bytes),
+            "role": lambda one: ", ".join(one.roles),
+        }
+        columns: Columns = [(title, [text(one) for one in self.finalists]) for title, text in texts.items()]
+        yield [(title, cells) for title, cells in columns if any(cell is not None for cell in cells)]
+
+    def lists(self) -> Iterator[tuple[str, Sequence[Finding]]]:
+        """Yield the alternatives, and what was skipped or failed."""
+        yield "Alternatives", self.alternatives
+        yield from super().lists()
+
+    def listings(self) -> Iterator[tuple[str, str]]:
+        """Yield the command that writes the data, and the code that loads them."""
+        yield "Write the full data", self.prepare
+        yield "Load them", self.code
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each finalist."""
+        return [
+            {
+                **{name: value for name, value in asdict(one).items() if not isinstance(value, dict)},
+                "roles": ", ".join(one.roles),
+                "samples_per_s": one.samples_per_s.median,
+                "samples_per_s low": one.samples_per_s.low,
+                "samples_per_s high": one.samples_per_s.high,
+                "relative to default": one.against_default.ratio.median if one.against_default else None,
+                "use": one.key == self.use.key,
+            }
+            for one in self.finalists
+        ]
+
+
+def now() -> str:
+    """Return the current time in the format of a recommendation."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def save(recommendation: Recommendation, data_dir: Path) -> Path:
+    """Store a recommendation beside the records of runs; RecordError if it cannot be written."""
+    return _STORE.save(recommendation.as_dict(), recommendation.dataset, recommendation.time, data_dir)
+
+
+def past(data_dir: Path) -> tuple[list[Recommendation], list[RecordError]]:
+    """Return the newest recommendation of each dataset, the newest first, and an error for each bad file.
+
+    RecordError if the results cannot be listed.
+    """
+    every, problems = _STORE.load(data_dir)
+    newest: dict[str, Recommendation] = {}
+    for one in reversed(every):
+        newest.setdefault(one.dataset, one)
+    return list(newest.values()), problems
+
+
+def final_run(recommendations: Sequence[Recommendation], run: Path) -> Path:
+    """Return the final rounds of the recommendation that a run belongs to; any other run unchanged."""
+    for one in recommendations:
+        names = [Path(name).name for name in one.records]
+        if run.name in names[:1] + names[2:] and (run.parent / names[1]).is_file():
+            return run.parent / names[1]
+    return run
+
+
+def _check(recommendation: Recommendation) -> None:
+    """Raise ValueError if something is missing that reports rely on."""
+    finalists = recommendation.finalists
+    speeds = [one.samples_per_s.median for one in finalists]
+    speeds += [one.bytes_per_s for one in finalists] + [one.bytes_per_s for one in recommendation.raced]
+    speeds += [one.decisive_per_s.median for one in finalists]
+    if not recommendation.findings or not finalists or min(speeds) <= 0:
+        raise ValueError("it has no finding, no finalist, or one without a speed")
+    if len(recommendation.records) < 2:
+        raise ValueError("it names no records")
+
+
+_STORE = ResultStore(Recommendation, ".recommendation.json", "a recommendation", _check)
+
+
+def _times(one: Finalist) -> str:
+    if one.against_default is None:
+        return "1" if DEFAULT_ROLE in one.roles else ""
+    return one.against_default.ratio.text("{:.2f}".format)

@@ -1,0 +1,317 @@
+"""Search: a race of all candidates, then final rounds of the finalists."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from iobench.advise import measured_data
+from iobench.advise.candidates import candidate_set, default_case, loader_word, packages_of
+from iobench.advise.measured_data import MeasuredData
+from iobench.advise.requirements import Requirements
+from iobench.advise.unmeasured import nothing_measured, out_of_time, skipped_finalists
+from iobench.base.errors import IobenchError
+from iobench.base.finding import Finding
+from iobench.base.units import counted, seconds_text
+from iobench.bench.case import Case
+from iobench.bench.observer import Observer
+from iobench.bench.options import RunOptions
+from iobench.bench.outcome import Run
+from iobench.bench.run import run
+from iobench.bench.strategies import AUTO, COMPARED, UNLIMITED, FinalRounds, SuccessiveHalving
+from iobench.dataset.manifest import Manifest
+from iobench.host.device import pick_device
+
+PROVING, RACING = 0.35, 0.3  # at most, of the time left after writing: content checks, and the race
+FINAL, FINAL_BEFORE_STEP = 0.6, 0.5  # at most, of the time left then, without and with a training step
+STEPPED = 0.8  # at most, of the time left for rounds with the step
+HALF_ROUNDS = 7
+RUNNERS_UP, NEAR = 3, 0.8  # at most; all but the first must be near the fastest: the race has few rounds
+MIN_HALF_S = 3.0  # for rounds over half as many samples
+OTHER_LOADERS = 3  # at most: without the step it is unknown whether a loader reads while the step runs
+FASTEST, RUNNER_UP, DEFAULT, CHEAPEST = "fastest", "runner-up", "default", "cheapest that feeds the step"
+OTHER_LOADER = "fastest of its loader"
+
+
+@dataclass
+class SearchResult:
+    """Runs of a search.
+
+    Attributes
+    ----------
+    data : MeasuredData
+        The measured data.
+    race, final : Run
+        The race, and the final rounds of its finalists.
+    roles : dict of str to list of str
+        Why a case is a finalist, by its key.
+    skipped : list of Finding
+        Candidates that were not measured, and why.
+    with_step : Run or None
+        Final rounds with the training step.
+    half_size : Run or None
+        Rounds of the fastest case over half as many samples.
+    notes : list of Finding
+        What could not be done.
+    """
+
+    data: MeasuredData
+    race: Run
+    final: Run
+    roles: dict[str, list[str]]
+    skipped: list[Finding]
+    with_step: Run | None = None
+    half_size: Run | None = None
+    notes: list[Finding] = field(default_factory=list)
+
+    def final_case(self, case: Case) -> Case:
+        """Return a case of the race as it is, or would be, in the final rounds."""
+        return replace(case, isolated=self.final.cases[0].isolated)
+
+    @property
+    def finalists(self) -> list[Case]:
+        """Cases of the final rounds."""
+        return [case for case in self.final.cases if case.key in self.roles]
+
+
+def search(data: MeasuredData, requirements: Requirements, observer: Observer, began: float) -> SearchResult:
+    """Race all candidates, then measure the finalists again.
+
+    Parameters
+    ----------
+    data : MeasuredData
+        The measured data.
+    requirements : Requirements
+        The training that it is for.
+    observer : Observer
+        Is notified of progress.
+    began : float
+        Start of the time limit, in seconds of the monotonic clock.
+
+    Raises
+    ------
+    InvalidSettings
+        Nothing fits (``nothing-fits``).
+    LoaderFailed
+        No case could be measured (``no-case-measured``), or there was no time (``out-of-time``).
+    """
+    device = str(pick_device(requirements.device))
+    requirements = replace(requirements, full_bytes=data.full_bytes)
+    candidates = candidate_set(data.manifest, requirements, device, data.cache, data.added)
+    observer.status(f"requirements: {requirements.describe(data.cold)}")
+    end = began + requirements.max_time_s
+    left_s = end - time.monotonic()
+    options = RunOptions(cache=(data.cache,), seed=requirements.seed, limits=False)
+    halving = SuccessiveHalving(RACING * left_s, proofs_s=PROVING * left_s, end_s=left_s)
+    race = run(data.manifest, options, observer=observer, cases=candidates.cases, strategy=halving)
+    if race.interrupted:
+        raise KeyboardInterrupt
+    roles = _roles(race, data, requirements, end - time.monotonic())
+    if not roles:
+        raise nothing_measured(race, requirements)
+    if time.monotonic() > end:
+        raise out_of_time(race, requirements)
+    chosen, roles = _same_isolation([case for case in race.cases if case.key in roles], roles)
+    share = FINAL_BEFORE_STEP if requirements.step_ms else FINAL
+    times = share * (end - time.monotonic()), end
+    final = _final_rounds(data.manifest, chosen, replace(options, limits=True), AUTO, times, observer)
+    if not final.valid_records:
+        raise nothing_measured(final, requirements)
+    result = SearchResult(data, race, final, roles, [*data.skipped, *candidates.skipped])
+    result.notes += skipped_finalists(final, "final rounds")
+    stepping = _steppable(result, chosen, requirements, end - time.monotonic())
+    result.with_step = _with_step(data.manifest, stepping, requirements, end, options, observer)
+    if result.with_step is not None and not final.skipped:  # else they were reported already
+        result.notes += skipped_finalists(result.with_step, "rounds with the step")
+    fastest = next(case for case in chosen if FASTEST in roles[case.key])
+    try:
+        result.half_size = _half_size(data, fastest, options, end, observer)
+    except IobenchError as error:  # the answer does not depend on it
+        message = f"Not measured: whether the speed depends on the amount of data ({error})"
+        result.notes.append(Finding("half-size-failed", message, values={"error": error.kind}))
+    return result
+
+
+def _same_isolation(
+    cases: Sequence[Case], roles: dict[str, list[str]]
+) -> tuple[list[Case], dict[str, list[str]]]:
+    """Return the finalists, most important first, all in processes of their own if one needs it."""
+    isolated = any(case.isolated for case in cases)
+    cases = sorted(cases, key=lambda case: _rank(roles[case.key]))
+    alike = [replace(case, isolated=isolated) for case in cases]
+    return alike, {new.key: roles[old.key] for old, new in zip(cases, alike, strict=True)}
+
+
+def rate_of(run: Run, key: str) -> float | None:
+    """Return the median samples/s of a case; None if it was not measured."""
+    rates = [one.samples_per_s for one in run.valid_records if one.settings_key == key]
+    return statistics.median(rates) if rates else None
+
+
+def _roles(race: Run, data: MeasuredData, requirements: Requirements, left_s: float) -> dict[str, list[str]]:
+    """Return the roles of the finalists by key; `left_s` are the seconds left to measure them."""
+    rates = {case.key: rate for case in race.cases if (rate := rate_of(race, case.key)) is not None}
+    if not rates:
+        return {}
+    ordered = sorted(rates, key=lambda key: rates[key], reverse=True)
+    named = [(FASTEST, ordered[0]), *((RUNNER_UP, key) for key in runners_up(rates))]
+    measured = [case for case in race.cases if case.key in rates]
+    if (default := default_case(measured, data.default_format)) is not None:
+        named.append((DEFAULT, default.key))
+    if requirements.step_ms:
+        known = {key for _, key in named}
+        stepping = _for_step(measured, rates, known, data.manifest, requirements)
+        size = requirements.batch_sizes[0]
+        epoch_s = data.manifest.schema.samples / size * requirements.step_s(size)
+        named += stepping[: max(1, int(left_s / 2 / epoch_s) - len(known))]  # an epoch to check, one to time
+    roles: dict[str, list[str]] = {}
+    for role, key in named:
+        roles.setdefault(key, []).append(role)
+    return roles
+
+
+def _for_step(
+    measured: Sequence[Case],
+    rates: Mapping[str, float],
+    known: set[str],
+    manifest: Manifest,
+    requirements: Requirements,
+) -> list[tuple[str, str]]:
+    """Return roles and keys of cases that may feed the step: the cheapest, and the fastest of other loaders.
+
+    Another loader qualifies if it would train faster, reading while the step runs, than the fastest case
+    that reads between steps.
+    """
+
+    def enough(case: Case) -> float:
+        return case.batch_size / requirements.step_s(case.batch_size)
+
+    def cost(case: Case) -> tuple[object, ...]:
+        return rates[case.key] < enough(case), *cost_of(case, manifest), -rates[case.key]
+
+    quickest = max(measured, key=lambda case: rates[case.key])
+    lower_bound = 1 / (1 / rates[quickest.key] + 1 / enough(quickest))
+    feeding = [case for case in measured if rates[case.key] >= enough(case)]
+    cheapest = [min(feeding, key=cost)] if feeding else []
+    taken = {loader_word(case) for case in measured if case in cheapest or case.key in known}
+    fastest = {loader_word(case): case for case in sorted(measured, key=lambda case: rates[case.key])}
+    others = sorted(
+        (
+            case
+            for word, case in fastest.items()
+            if word not in taken and min(rates[case.key], enough(case)) > lower_bound
+        ),
+        key=cost,
+    )
+    return [
+        *((CHEAPEST, case.key) for case in cheapest),
+        *((OTHER_LOADER, case.key) for case in others[:OTHER_LOADERS]),
+    ]
+
+
+def runners_up(rates: Mapping[str, float]) -> list[str]:
+    """Return the keys after the fastest: at least one, and others whose rate is near the fastest's."""
+    fastest, *others = sorted(rates, key=lambda key: rates[key], reverse=True)
+    near = [key for key in others[1:RUNNERS_UP] if rates[key] >= NEAR * rates[fastest]]
+    return [*others[:1], *near]
+
+
+def cost_of(case: Case, manifest: Manifest) -> tuple[int, int, float]:
+    """Return the sort key of a case's cost: packages to install, then processes, then bytes on disk."""
+    return len(packages_of(case)), case.loader.workers, manifest.artifacts[case.variant].stored_bytes
+
+
+def _final_rounds(
+    manifest: Manifest,
+    cases: Sequence[Case],
+    options: RunOptions,
+    rounds: int | str,
+    times: tuple[float, float],
+    observer: Observer,
+) -> Run:
+    """Measure again: a winner picked from noisy rounds must not keep its lucky figure.
+
+    `times` are the seconds for the rounds, and the end of the time limit.
+    """
+    max_time_s, end = times
+    options = replace(options, rounds=str(rounds), max_time=max(1.0, round(max_time_s)))
+    count = UNLIMITED if rounds == AUTO else int(rounds)
+    strategy = FinalRounds(max_time_s, count, end_s=end - time.monotonic())
+    final = run(manifest, options, observer=observer, cases=cases, strategy=strategy)
+    if final.interrupted:
+        raise KeyboardInterrupt
+    return final
+
+
+def _steppable(
+    result: SearchResult, cases: Sequence[Case], requirements: Requirements, left_s: float
+) -> list[Case]:
+    """Return the finalists that there is time to check and measure once with the step, at least two.
+
+    The fastest comes first, then the default; the others are noted.
+    """
+    if not requirements.step_ms:
+        return []
+    samples, taken, needed_s = result.data.manifest.schema.samples, list[Case](), 0.0
+    for case in sorted(cases, key=lambda case: _rank(result.roles[case.key])):
+        needed_s += 2 * math.ceil(samples / case.batch_size) * requirements.step_s(case.batch_size)
+        if needed_s <= left_s:
+            taken.append(case)
+    taken = taken if len(taken) >= min(COMPARED, len(cases)) else []
+    if len(taken) < len(cases):
+        which = f"all but {counted(len(taken), 'case')}" if taken else "all cases"
+        note = Finding(
+            "no-time-for-step",
+            f"No time for rounds with the step of {which}: these need about {seconds_text(needed_s)}",
+            values={
+                "needed_s": requirements.max_time_s + needed_s,
+                "measured": len(taken),
+                "cases": len(cases),
+            },
+        )
+        result.notes.append(note)
+    return [case for case in cases if case in taken]
+
+
+def _rank(roles: Sequence[str]) -> int:
+    return 0 if FASTEST in roles else 1 if DEFAULT in roles else 2
+
+
+def _with_step(
+    manifest: Manifest,
+    cases: Sequence[Case],
+    requirements: Requirements,
+    end: float,
+    options: RunOptions,
+    observer: Observer,
+) -> Run | None:
+    """Run final rounds with the training step; None without cases."""
+    if not cases:
+        return None
+    stepping = [
+        replace(case, model=requirements.model)
+        if requirements.model != "none"
+        else replace(case, step_s=requirements.step_s(case.batch_size))
+        for case in cases
+    ]
+    times = (STEPPED * (end - time.monotonic()), end)
+    return _final_rounds(manifest, stepping, options, AUTO, times, observer)
+
+
+def _half_size(
+    data: MeasuredData, fastest: Case, options: RunOptions, end: float, observer: Observer
+) -> Run | None:
+    """Measure the fastest case over half as many samples, which shows if its rate depends on their number.
+
+    None where there is no time or no source.
+    """
+    if end - time.monotonic() < MIN_HALF_S:
+        return None
+    manifest = measured_data.half_sample(data, [fastest.variant], end - MIN_HALF_S)
+    if manifest is None:
+        return None
+    smaller = replace(fastest, dataset=manifest.name, content=f"{manifest.content or 0:016x}")
+    return _final_rounds(manifest, [smaller], options, HALF_ROUNDS, (end - time.monotonic(), end), observer)

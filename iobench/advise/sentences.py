@@ -1,0 +1,112 @@
+"""Findings that the answers of several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from iobench.base.errors import IobenchError
+from iobench.base.finding import Finding
+from iobench.base.units import bytes_text, seconds_text, three_digits
+from iobench.results import stats
+from iobench.results.stats import Comparison, Estimate
+from iobench.results.verdict import ratio_text
+
+DECIDED, TIED, LIMITED = "decided", "tied", "limited"  # outcomes that recommend something else
+KEEP, UNDECIDED, NOT_BOTTLENECK = "keep", "undecided", "not-bottleneck"  # and that do not
+LONGER = "give a longer --max-time"
+MAX_NAMED = 5  # cases in a sentence
+
+Values = dict[str, float | int | str]
+
+
+def gain(
+    name: str,
+    ratio: Estimate,
+    baseline: str,
+    values: Values,
+    tied: bool = False,
+    subject: str = "",
+    basis: str = "",
+) -> Finding:
+    """Return what to use and its gain over a baseline; `tied` if others are as fast."""
+    kind = "tied" if tied else "decided"
+    message = f"Use {name}: {subject}{ratio_text(ratio, f'as fast as {baseline}')}{basis}"
+    return Finding(kind, message, values={"use": name, "gain": ratio.median, **values})
+
+
+def keep(
+    name: str, others: Sequence[Comparison], tried: int, basis: str = "", values: Values | None = None
+) -> Finding:
+    """Return that nothing beat the baseline in rounds of its own, or that too few rounds decide nothing.
+
+    `others` are the comparisons of final rounds; `tried` counts those of the race as well.
+    """
+    values = {"tried": tried, **(values or {})}
+    if is_undecided(others):
+        best = max(others, key=lambda one: one.ratio.median)
+        message = f"Undecided: the fastest other is {ratio_text(best.ratio, f'as fast as {name}')}{basis}"
+        return Finding("undecided", message, LONGER, {**values, "ratio": best.ratio.median})
+    slower = f"none of the {tried} others is" if tried > 1 else "the only other one is not"
+    why = f"{slower} significantly (5 %) faster{basis}" if tried else "no others could be measured"
+    return Finding("keep", f"Keep {name}: {why}", values=values)
+
+
+def is_undecided(others: Iterable[Comparison]) -> bool:
+    """Return True if one that may be faster had too few rounds for an interval."""
+    return any(
+        one.ratio.low is None and one.ratio.median > 1 + stats.MIN_DIFFERENCE and one.outcome != "slower"
+        for one in others
+    )
+
+
+def not_bottleneck(evidence: str, values: Values) -> Finding:
+    """Return that no loader can gain more, with the evidence."""
+    return Finding(NOT_BOTTLENECK, f"Loading is not the bottleneck: {evidence}", values=values)
+
+
+def headroom(times: Estimate, more: str = "", **values: float | int | str) -> Finding:
+    """Return the gain of the best possible loader, from batches that are on the device already."""
+    text = (
+        ratio_text(times, "as fast") if times.low is not None else f"{three_digits(times.median)} × as fast"
+    )
+    message = f"With batches already on the device the loop is {text}: no loader can bring more{more}"
+    return Finding("headroom", message, values={"ratio": times.median, **values})
+
+
+def memory(used: int | None) -> str:
+    """Return the memory of a case in words; empty if it is unknown."""
+    return f"{bytes_text(used)} of memory" if used else ""
+
+
+def first_batch(own_s: float, baseline_s: float) -> Finding:
+    """Return the time to the first batch of an epoch."""
+    return Finding(
+        "first-batch",
+        f"First batch of an epoch after {seconds_text(own_s)}; baseline: {seconds_text(baseline_s)}",
+        values={"first_batch_s": own_s, "baseline_first_batch_s": baseline_s},
+    )
+
+
+def failures(failed: Iterable[tuple[str, Finding | IobenchError]], when: str = "") -> Iterator[Finding]:
+    """Yield what failed, cases with the same problem together."""
+    alike: dict[str, tuple[Finding | IobenchError, list[str]]] = {}
+    for name, problem in failed:
+        alike.setdefault(str(problem), (problem, []))[1].append(name)
+    for problem, names in alike.values():
+        own = problem.message if isinstance(problem, Finding) else str(problem.changed(hint=None))
+        more = problem.values if isinstance(problem, Finding) else {}
+        values: Values = {**more, "cases": some(names), "failed": len(names)}
+        yield Finding(problem.kind, f"{some(names)}{when}: {own}", problem.hint, values)
+
+
+def no_time(names: Sequence[str], hint: str | None = None, **values: float) -> Iterator[Finding]:
+    """Yield the cases that no time was left for; nothing without any."""
+    if names:
+        message = f"no time was left for {some(names)}"
+        yield Finding("no-time", message, hint, {"cases": some(names), "skipped": len(names), **values})
+
+
+def some(names: Sequence[str]) -> str:
+    """Join the first names for a sentence, with the number of the others."""
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return "; ".join(names[:MAX_NAMED]) + more

@@ -1,0 +1,241 @@
+"""Settings of a loader that are worth trying on this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from iobench.advise.settings.candidate import BASELINE, Candidate
+from iobench.advise.settings.settings_backend import ResourceLimits
+from iobench.advise.settings.tunable_loader import TunableLoader, fetches_batches
+from iobench.advise.settings.tunable_loader import code_of as dataloader_code
+from iobench.base.finding import Finding
+from iobench.base.units import counted
+from iobench.host.device import device_of, pick_device
+from iobench.loading.inspection import open_handles
+
+MAX_WORKERS = 16
+BUSY_TIMES = 2  # workers per core: with one each, cores idle at the end of an epoch
+IDLE_TIMES = 8  # workers per core where they wait most of the time
+MORE_AHEAD = 4  # times the prefetch factor
+BATCH_FETCH = "whole batches from the dataset"
+ONE_THREAD = "one thread per worker"
+FORK = "fork"
+STARTS = {  # start methods by Python's name, the fastest first
+    FORK: "forked workers",
+    "forkserver": "workers from a fork server",
+    "spawn": "spawned workers",
+}
+SIGNALLED = ("threads", "persistent")  # kinds that are tried only if a sign suggests them, so first
+SLOW_START = 0.05  # of an epoch for its first batch, from which on the start of workers matters
+
+
+@dataclass(frozen=True)
+class LoaderTraits:
+    """Facts about the baseline that decide what else is tried.
+
+    Attributes
+    ----------
+    whole : bool
+        An epoch fits in the time available.
+    starting : bool
+        The start of workers takes a considerable part of an epoch.
+    idle : bool
+        Its processes wait most of the time, so that more workers than cores may help.
+    threads : bool
+        Libraries that it uses start threads of their own.
+    device : str
+        Device that the batches go to.
+    starts : tuple of str
+        Start methods that there is time for.
+    """
+
+    whole: bool = True
+    starting: bool = True
+    idle: bool = False
+    threads: bool = True
+    device: str = "auto"
+    starts: tuple[str, ...] = tuple(STARTS)
+
+
+def candidates_for(
+    loader: TunableLoader, traits: LoaderTraits, limits: ResourceLimits | None = None
+) -> tuple[list[Candidate], list[Finding]]:
+    """Return the baseline and the settings worth trying, and the reasons why others are skipped."""
+    limits, now = limits or ResourceLimits(), loader.workers({})
+    refined = refinements(loader, Candidate(BASELINE), traits)
+    chosen = [Candidate(BASELINE, over_limit=_worker_limit(loader, {}, limits))]
+    chosen += [one for one in refined if one.kind in SIGNALLED]
+    if fetches_batches(loader):
+        chosen.append(_candidate("fetch", BATCH_FETCH, batch_fetch=True, num_workers=0))
+        if now:
+            chosen.append(_candidate("fetch", f"{BATCH_FETCH}, {counted(now, 'worker')}", batch_fetch=True))
+    counts, why_none = _worker_counts(loader, traits, limits)
+    skipped = [why_none] if why_none else []
+    if (now or counts) and traits.starting and traits.whole:
+        skipped += _skipped_starts(loader, traits)
+    chosen += [_candidate("workers", counted(n, "worker"), num_workers=n) for n in counts]
+    if counts and max(counts) > 1:
+        many = _candidate("workers", counted(max(counts), "worker"), num_workers=max(counts))
+        # the gain of the most workers is hidden by their start unless they persist, or by too many threads
+        hiding = {"persistent"} if now else {"persistent", "threads"}
+        chosen += [one for one in refinements(loader, many, traits) if one.kind in hiding]
+    chosen += [one for one in refined if one.kind not in SIGNALLED]
+    fitting = [one for one in chosen if not one.changes or not _worker_limit(loader, one.changes, limits)]
+    return fitting, skipped
+
+
+def refinements(loader: TunableLoader, base: Candidate, traits: LoaderTraits) -> list[Candidate]:
+    """Return `base` with one more setting changed, of those that matter less than the number of workers."""
+    chosen, workers = list[Candidate](), loader.workers(base.changes)
+    if workers and _settable(loader, "prefetch_factor"):
+        ahead = MORE_AHEAD * (_current(loader, base, "prefetch_factor") or 2)
+        chosen.append(_refined(base, "prefetch", f"prefetch factor {ahead}", prefetch_factor=ahead))
+    if workers and traits.starting and traits.whole:
+        persists = _current(loader, base, "persistent_workers")
+        if _settable(loader, "persistent_workers") and not persists:
+            chosen.append(_refined(base, "persistent", "persistent workers", persistent_workers=True))
+        others = [one for one in _other_starts(loader, base, traits) if _start_problem(loader, one) is None]
+        chosen += [_refined(base, "start", STARTS[one], multiprocessing_context=one) for one in others]
+    limited = _current(loader, base, "worker_threads")
+    if workers and traits.threads and _settable(loader, "worker_threads") and not limited:
+        too_many = threads_oversubscribed(workers)
+        chosen += [_refined(base, "threads", ONE_THREAD, worker_threads=1)] if too_many else []
+    pins = device_of(pick_device(traits.device)).pins
+    if pins and _settable(loader, "pin_memory") and not _current(loader, base, "pin_memory"):
+        chosen.append(_refined(base, "pinned", "pinned memory", pin_memory=True))
+    return chosen
+
+
+def threads_oversubscribed(workers: int) -> bool:
+    """Return True if NumPy's libraries would start more threads in these workers than there are cores.
+
+    Torch limits its own threads to one per worker.
+    """
+    import threadpoolctl
+
+    pools = [one for one in threadpoolctl.threadpool_info() if one.get("user_api") == "blas"]
+    threads = max((one.get("num_threads", 1) for one in pools), default=1)
+    return threads > 1 and workers * threads > len(os.sched_getaffinity(0))
+
+
+def code_of(loader: TunableLoader, changes: Mapping[str, Any]) -> str:
+    """Return the Python code for these settings."""
+    if not loader.rebuilds:
+        return ", ".join(f"{name}={value!r}" for name, value in changes.items())
+    return dataloader_code(loader.loader, changes)
+
+
+def _candidate(kind: str, name: str, **changes: Any) -> Candidate:
+    return Candidate(name, changes, kind)
+
+
+def _refined(base: Candidate, kind: str, name: str, **changes: Any) -> Candidate:
+    full_name = f"{base.name}, {name}" if base.changes else name
+    return Candidate(full_name, {**base.changes, **changes}, kind)
+
+
+def _settable(loader: TunableLoader, name: str) -> bool:
+    return name in loader.settable
+
+
+def _current(loader: TunableLoader, base: Candidate, name: str) -> Any:
+    return base.changes.get(name, getattr(loader.loader, name, None) if loader.rebuilds else None)
+
+
+def _other_starts(loader: TunableLoader, base: Candidate, traits: LoaderTraits) -> list[str]:
+    """Return the start methods other than the present one, if the method can be set."""
+    known = multiprocessing.get_all_start_methods()  # the default comes first; it depends on Python's version
+    context = _current(loader, base, "multiprocessing_context")
+    if context is None:
+        context = multiprocessing.get_start_method(allow_none=True) or known[0]
+    now = context if isinstance(context, str) else context.get_start_method()
+    settable = _settable(loader, "multiprocessing_context")
+    return [method for method in traits.starts if method in known and method != now] if settable else []
+
+
+def _start_problem(loader: TunableLoader, method: str) -> Finding | None:
+    """Return why workers cannot start by this method; None if they can."""
+    return _open_handles(loader) if method == FORK else loader.spawn_problem
+
+
+def _open_handles(loader: TunableLoader) -> Finding | None:
+    """Return the problem of files that are open in the dataset; forked workers must not inherit them."""
+    held = open_handles(loader.dataset_for({"num_workers": 1})) if loader.rebuilds else []
+    if not held:
+        return None
+    names = ", ".join(held)
+    return Finding(
+        "open-handles",
+        f"{names} is open already and must not be inherited by a fork",
+        hint="open it in the first __getitem__",
+        values={"handles": names},
+    )
+
+
+def _skipped_starts(loader: TunableLoader, traits: LoaderTraits) -> list[Finding]:
+    """Return why some start methods are not tried, one finding for each reason."""
+    problems: dict[str, tuple[Finding, list[str]]] = {}
+    for method in _other_starts(loader, Candidate(BASELINE), traits):
+        if (problem := _start_problem(loader, method)) is not None:
+            problems.setdefault(problem.sentence, (problem, []))[1].append(method)
+    return [
+        _about(" and ".join(STARTS[method] for method in methods), problem, start_methods=",".join(methods))
+        for problem, methods in problems.values()
+    ]
+
+
+def _about(subject: str, problem: Finding, **values: str) -> Finding:
+    """Return the problem with its subject before it."""
+    return replace(problem, message=f"{subject}: {problem.message}", values={**problem.values, **values})
+
+
+def _may_repeat(loader: TunableLoader) -> bool:
+    """Return True if each worker may yield all samples: an IterableDataset has to shard them itself."""
+    return loader.rebuilds and isinstance(loader.loader.dataset, IterableDataset)
+
+
+def _worker_limit(
+    loader: TunableLoader, changes: Mapping[str, Any], limits: ResourceLimits
+) -> Finding | None:
+    """Return the finding for more workers than allowed; None if they fit."""
+    count = loader.workers(changes)
+    if limits.workers is None or count <= limits.workers:
+        return None
+    return Finding(
+        "worker-limit",
+        f"has {counted(count, 'worker')}, more than --max-workers {limits.workers}",
+        values={"workers": count, "limit": limits.workers},
+    )
+
+
+def _worker_counts(
+    loader: TunableLoader, traits: LoaderTraits, limits: ResourceLimits
+) -> tuple[Sequence[int], Finding | None]:
+    """Return other numbers of workers worth trying, or the reason why there must be none."""
+    now = loader.workers({})
+    settable = _settable(loader, "num_workers")
+    counts = [n for n in _counts(traits.idle, limits) if n != now] if settable else []
+    if now or not counts:
+        return counts, None
+    if _may_repeat(loader) and not traits.whole:
+        message = "workers: unknown whether its dataset shards its samples over them"
+        return [], Finding("sharding-unknown", message)
+    if (problem := _open_handles(loader)) is not None:
+        return [], _about("workers", problem)
+    return counts, None
+
+
+def _counts(idle: bool, limits: ResourceLimits) -> Sequence[int]:
+    """Return 0 and the powers of two up to some times the number of cores."""
+    cores = len(os.sched_getaffinity(0))
+    most = min(MAX_WORKERS, cores * (IDLE_TIMES if idle else BUSY_TIMES))
+    if limits.workers is not None:
+        most = min(most, limits.workers)
+    counts = [0, *(2**power for power in range(1, most.bit_length()) if 2**power <= most)]
+    return [*counts, 1] if most and 1 in (cores, most) else counts

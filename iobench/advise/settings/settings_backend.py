@@ -1,0 +1,172 @@
+"""Backend of runs over the settings of one live loader: each setting is a case, measured in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from iobench.advise.settings.candidate import Candidate
+from iobench.advise.settings.tunable_loader import TunableLoader
+from iobench.advise.settings.turn import TurnResult, TurnSpec, run_turn
+from iobench.base.errors import InvalidSettings, TargetError
+from iobench.base.finding import Finding
+from iobench.base.text import reason
+from iobench.base.units import bytes_text, counted
+from iobench.bench.case import Case
+from iobench.bench.executor import Executor, Tick
+from iobench.bench.hosts import Hosts, LocalHost
+from iobench.bench.options import RunOptions
+from iobench.dataset.manifest import Manifest
+from iobench.host.process_counters import descendants
+from iobench.loading.target import loader_error
+from iobench.results.parts import ContentCheckPart, Measured
+
+UNVERIFIED = Finding("no-checksums", "it reads data that iobench has no checksums of")
+DIFFERENT_SAMPLES = 0.02  # of an epoch's samples; a larger difference means other work
+
+
+@dataclass(frozen=True)
+class ResourceLimits:
+    """Limits on settings: worker processes, and bytes of memory of all processes together."""
+
+    workers: int | None = None
+    memory_bytes: int | None = None
+
+
+class SettingsBackend:
+    """Executor of every setting, since a live loader and its persistent workers cannot be sent elsewhere.
+
+    Attributes
+    ----------
+    limit_s : float or None
+        Seconds after which an epoch is cut off; None for whole epochs.
+    candidates : dict of str to Candidate
+        Candidate of each case, by its key.
+    first : TurnResult or None
+        The first turn.
+    """
+
+    world_size = 1
+
+    def __init__(self, loader: TunableLoader, spec: TurnSpec, limits: ResourceLimits | None = None) -> None:
+        self.loader, self._spec, self._limits = loader, spec, limits or ResourceLimits()
+        self.limit_s: float | None = None
+        self.candidates: dict[str, Candidate] = {}
+        self.first: TurnResult | None = None
+        # persistent workers by candidate: their memory is not that of other candidates
+        self._persistent: dict[str, set[int]] = {}
+        self._samples: float | None = None  # of a whole baseline epoch, once there was one
+
+    def begin(self, manifest: Manifest, options: RunOptions, cases: Sequence[Case]) -> list[Finding]:
+        """Describe the host; there are no notes."""
+        self._hosts = LocalHost(manifest, cases, options.sudo, options.limits)
+        return []
+
+    def executor(self, case: Case) -> Executor:
+        """Return itself."""
+        return self
+
+    @property
+    def hosts(self) -> Hosts:
+        """The local host."""
+        return self._hosts
+
+    def prove(self, case: Case, warmup: int, tick: Tick) -> ContentCheckPart | None:
+        """Start persistent workers: starting is part of their first epoch and of no later one."""
+        candidate = self.candidates[case.key]
+        if self.limit_s is None and candidate.changes.get("persistent_workers"):
+            self._taken(candidate, tick)
+        return ContentCheckPart(unverified=[UNVERIFIED])
+
+    def ready(self, case: Case, tick: Tick) -> None:
+        """Do nothing: the loader is built when it is measured."""
+
+    def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
+        """Time one turn; raises InvalidSettings if a setting other than the baseline exceeds a limit."""
+        candidate = self.candidates[case.key]
+        turn = self._taken(candidate, tick)
+        if (problem := self._violation(candidate, turn)) is None:
+            return [turn.measured]
+        if candidate.changes:
+            candidate.failure = problem
+            raise InvalidSettings(problem.message, kind=problem.kind)
+        candidate.over_limit = problem
+        return [turn.measured]
+
+    def end(self, case: Case) -> None:
+        """Do nothing: persistent workers live as long as the run."""
+
+    def trace(self, case: Case, path: Path) -> None:
+        """Do nothing: settings are not traced."""
+
+    def close(self) -> None:
+        """Drop the loaders with persistent workers, which ends these."""
+        self.loader.close()
+
+    def take(self, candidate: Candidate, limit_s: float | None, tick: Tick | None = None) -> TurnResult:
+        """Run one turn of a candidate; errors of the loader pass through."""
+        make = candidate.make or (lambda: self.loader.with_changes(candidate.changes))
+        others = (pids for name, pids in self._persistent.items() if name != candidate.name)
+        before, began = set(descendants()), time.monotonic()
+        spec = replace(self._spec, limit_s=limit_s)
+        if tick is not None:
+            spec = replace(spec, consume=_followed(spec.consume, tick))
+        try:
+            turn = run_turn(make, self.loader.workers(candidate.changes), spec, set[int]().union(*others))
+        finally:
+            candidate.turn_s = time.monotonic() - began
+        self._persistent.setdefault(candidate.name, set()).update(set(descendants()) - before)
+        if not turn.complete:
+            self.loader.close()  # else persistent workers would start their next epoch inside this one
+        memory = turn.measured.memory.peak_bytes
+        candidate.memory_bytes = max(candidate.memory_bytes or 0, memory or 0) or None
+        candidate.batches = turn.batches
+        candidate.endless = candidate.endless or (not turn.complete and turn.epoch_batches is None)
+        if not candidate.changes and candidate.make is None:
+            self._samples = turn.samples if turn.complete else None
+        self.first = self.first or turn
+        return turn
+
+    def _taken(self, candidate: Candidate, tick: Tick) -> TurnResult:
+        """Run one turn; any error of the loader is noted and becomes a TargetError."""
+        try:
+            return self.take(candidate, self.limit_s, tick)
+        except Exception as error:  # a user's loader may raise anything with these settings
+            values: dict[str, Any] = {"error": type(error).__name__, "reason": reason(error)}
+            candidate.failure = Finding("raised", reason(error), values=values)
+            raise error if isinstance(error, TargetError) else loader_error(error) from error
+
+    def _violation(self, candidate: Candidate, turn: TurnResult) -> Finding | None:
+        """Return why settings that work cannot be chosen; None if they can."""
+        limit, used, expected = self._limits.memory_bytes, candidate.memory_bytes, self._samples
+        if candidate.make is not None:
+            return None
+        if limit is not None and used is None:
+            return Finding("memory-unknown", "its memory use is unknown")
+        if limit is not None and used is not None and used > limit:
+            return Finding(
+                "memory-limit",
+                f"used {bytes_text(used)} of memory, more than {bytes_text(limit)}",
+                values={"memory_bytes": used, "limit_bytes": limit},
+            )
+        if expected is not None and turn.complete and abs(turn.samples / expected - 1) > DIFFERENT_SAMPLES:
+            return Finding(
+                "samples-not-sharded",
+                f"yields {counted(round(turn.samples), 'sample')} an epoch, not {expected:,.0f}: "
+                "its dataset does not shard them over the workers",
+                values={"samples": turn.samples, "expected": expected},
+            )
+        return None
+
+
+def _followed(consume: Any, tick: Tick) -> Any:
+    """Return the consumer, followed by the tick."""
+
+    def consume_and_tick(tensors: Sequence[Any]) -> None:
+        consume(tensors)
+        tick()
+
+    return consume_and_tick

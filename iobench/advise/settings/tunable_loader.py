@@ -1,0 +1,255 @@
+"""A user's loader, rebuilt with other settings without touching its code."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property, partial
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, default_convert
+
+from iobench.advise.settings.pickle_check import spawn_problem
+from iobench.base.errors import TargetError
+from iobench.base.finding import Finding
+from iobench.loading.inspection import batch_tensors, is_dataloader
+
+MAX_DEPTH = 4  # of datasets within datasets
+DATALOADER_SETTINGS = (
+    "num_workers",
+    "prefetch_factor",
+    "pin_memory",
+    "persistent_workers",
+    "multiprocessing_context",
+    "batch_fetch",
+    "worker_threads",
+)
+IOBENCH_SETTINGS = ("batch_fetch", "worker_threads")  # no arguments of DataLoader
+WORKER_SETTINGS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
+_DEFAULTS = {  # DataLoader's own, which generated code leaves out
+    "num_workers": "0",
+    "prefetch_factor": "2",
+    "pin_memory": "False",
+    "persistent_workers": "False",
+    "timeout": "0",
+    "drop_last": "False",
+    **dict.fromkeys(("collate_fn", "worker_init_fn", "generator", "multiprocessing_context"), "None"),
+}
+
+Changes = Mapping[str, Any]
+
+
+class TunableLoader:
+    """A loader that can be rebuilt with other settings.
+
+    A DataLoader's settings can all be changed: another one is built over the same dataset. For any other
+    loader they are the parameters of the function that builds it.
+
+    Loaders that read in this process and those that fork workers have a dataset each, a shallow copy that
+    shares all large values: a file that one of them opens on first use must not be inherited by the fork
+    of the other.
+
+    Parameters
+    ----------
+    loader : iterable
+        The loader as the user built it.
+    make : callable, optional
+        The function that built it.
+    takes : iterable of str
+        Names of the parameters of `make`.
+    workers : int
+        Workers that `make` was given, or has by default.
+
+    Raises
+    ------
+    TargetError
+        The loader is an iterator and there is no function that builds it again (``single-pass``).
+    """
+
+    def __init__(
+        self,
+        loader: Iterable[Any],
+        make: Callable[..., Iterable[Any]] | None = None,
+        takes: Iterable[str] = (),
+        workers: int = 0,
+    ) -> None:
+        self.loader: Any = loader
+        self._workers = workers
+        self._make = make
+        self.rebuilds = is_dataloader(loader) and type(loader).__iter__ is DataLoader.__iter__
+        self.settable = frozenset(DATALOADER_SETTINGS if self.rebuilds else takes if make else ())
+        self._other_dataset = shallow_copy(loader.dataset) if self.rebuilds else None  # type: ignore[attr-defined]
+        self._persistent: dict[str, Any] = {}
+        if is_single_pass(loader) and make is None:
+            raise TargetError(
+                "it is an iterator, which can be iterated over only once",
+                kind="single-pass",
+                hint="give the function that builds it, or an iterable such as a DataLoader",
+            )
+
+    def with_changes(self, changes: Changes) -> Iterable[Any]:
+        """Return the loader with these settings; the user's own loader without any.
+
+        With persistent workers it is the same object each time.
+        """
+        if not changes:
+            return self._make() if self._make and is_single_pass(self.loader) else self.loader
+        if not self.rebuilds:
+            assert self._make is not None
+            return self._make(**changes)
+        key = repr(sorted(changes.items()))
+        if key in self._persistent:
+            return self._persistent[key]  # type: ignore[no-any-return]
+        loader = rebuilt(self.loader, changes, self.dataset_for(changes))
+        if loader.persistent_workers:
+            self._persistent[key] = loader
+        return loader  # type: ignore[no-any-return]
+
+    def workers(self, changes: Changes) -> int:
+        """Return its number of workers with these settings; 0 where that is unknown."""
+        now = self.loader.num_workers if self.rebuilds else self._workers
+        return int(changes.get("num_workers", now))
+
+    @property
+    def knows_workers(self) -> bool:
+        """True if its number of workers is known: a DataLoader's, or a parameter of its function."""
+        return self.rebuilds or "num_workers" in self.settable
+
+    @cached_property
+    def spawn_problem(self) -> Finding | None:
+        """Reason why its workers cannot be spawned; None if they can, or for other loaders."""
+        return spawn_problem(self.loader) if self.rebuilds else None
+
+    def close(self) -> None:
+        """Drop the loaders with persistent workers, which ends these."""
+        self._persistent.clear()
+
+    def dataset_for(self, changes: Changes) -> Any:
+        """Return a DataLoader's dataset for these settings: the given one, or its copy."""
+        now, then = self.workers({}), self.workers(changes)
+        return self.loader.dataset if bool(now) == bool(then) else self._other_dataset
+
+
+def is_single_pass(loader: Any) -> bool:
+    """Return True for an iterator, such as a generator, which one loop exhausts."""
+    return hasattr(loader, "__next__")
+
+
+def shallow_copy(dataset: Any, depth: int = 0) -> Any:
+    """Return a copy of a dataset that shares its values; datasets inside it are copied as well.
+
+    The dataset itself where it cannot be copied.
+    """
+    try:
+        copied = copy.copy(dataset)
+        held = vars(copied)
+    except Exception:  # noqa: BLE001 - a user's dataset may raise anything when it is copied
+        return dataset
+    for name, value in held.items() if depth < MAX_DEPTH else ():
+        if isinstance(value, Dataset):
+            held[name] = shallow_copy(value, depth + 1)
+        elif isinstance(value, (list, tuple)) and any(isinstance(one, Dataset) for one in value[:1]):
+            held[name] = type(value)(shallow_copy(one, depth + 1) for one in value)
+    return copied
+
+
+def rebuilt(loader: Any, changes: Changes, dataset: Any = None) -> Any:
+    """Return a DataLoader with the arguments of the given one except for these.
+
+    Two settings are iobench's own: `batch_fetch` asks the dataset for whole batches, and `worker_threads`
+    limits the threads of each worker's libraries. Without changes the loader itself is returned.
+    """
+    if not changes:
+        return loader
+    arguments = _arguments(loader, changes)
+    if threads := changes.get("worker_threads"):
+        arguments["worker_init_fn"] = partial(limit_threads, threads, arguments["worker_init_fn"])
+    return DataLoader(loader.dataset if dataset is None else dataset, **arguments)
+
+
+def code_of(loader: Any, changes: Changes) -> str:
+    """Return the call that builds a DataLoader with the arguments of `loader` except for these."""
+    texts = {}
+    for name, value in _arguments(loader, changes).items():
+        own = next((n for n in (name, "batch_sampler") if getattr(loader, n, None) is value), None)
+        by_name = own is not None and name not in changes and not isinstance(value, (int, float, type(None)))
+        texts[name] = f"loader.{own}" if by_name else repr(value)
+    if loader.collate_fn is default_collate:
+        texts.pop("collate_fn")
+    if changes.get("worker_threads"):
+        limited = f"threadpoolctl.threadpool_limits({changes['worker_threads']})"
+        both = f"({limited}, loader.worker_init_fn(number))" if loader.worker_init_fn else limited
+        texts["worker_init_fn"] = f"lambda number: {both}"
+    given = (f"{name}={text}" for name, text in texts.items() if text != _DEFAULTS.get(name))
+    return f"DataLoader(loader.dataset, {', '.join(given)})"
+
+
+def limit_threads(threads: int, then: Callable[[int], None] | None, worker: int) -> None:
+    """Limit the threads of every library in a worker, then run the user's own `worker_init_fn`."""
+    import threadpoolctl
+
+    threadpoolctl.threadpool_limits(threads)
+    if then is not None:
+        then(worker)
+
+
+def _arguments(loader: Any, changes: Changes) -> dict[str, Any]:
+    """Return DataLoader's arguments for a loader like the given one except for these."""
+    own = {name: value for name, value in changes.items() if name not in IOBENCH_SETTINGS}
+    arguments = {**_unchanged(loader), **_batching(loader, changes.get("batch_fetch", False)), **own}
+    if not arguments["num_workers"]:
+        arguments = {name: value for name, value in arguments.items() if name not in WORKER_SETTINGS}
+        arguments["timeout"] = 0
+    return arguments
+
+
+def _unchanged(loader: Any) -> dict[str, Any]:
+    names = ["collate_fn", "pin_memory", "timeout", "num_workers", "worker_init_fn", "generator"]
+    names += ["multiprocessing_context"]
+    if loader.num_workers:
+        names += ["prefetch_factor", "persistent_workers"]
+    return {name: getattr(loader, name) for name in names}
+
+
+def _batching(loader: Any, whole: bool) -> dict[str, Any]:
+    if whole:
+        return {"batch_size": None, "sampler": loader.batch_sampler, "collate_fn": None}
+    if isinstance(loader.dataset, IterableDataset):
+        return {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    if loader.batch_sampler is not None:
+        return {"batch_sampler": loader.batch_sampler}
+    return {"batch_size": None, "sampler": loader.sampler}
+
+
+def fetches_batches(loader: TunableLoader) -> bool:
+    """Return True if the dataset, indexed with a list, gives the same batch as collating its samples.
+
+    A copy of the dataset is asked, so that no file stays open in the original.
+    """
+    own: Any = loader.loader
+    if not loader.rebuilds or own.batch_sampler is None or isinstance(own.dataset, IterableDataset):
+        return False
+    if hasattr(own.dataset, "__getitems__") or own.collate_fn is not default_collate:
+        return False
+    try:
+        dataset = shallow_copy(own.dataset)
+        size = len(dataset)
+        rows = list(dict.fromkeys((0, size // 2, size - 1)))
+        whole = default_convert(dataset[rows])  # type: ignore[no-untyped-call]
+        single = default_collate([dataset[row] for row in rows])
+    except Exception:  # noqa: BLE001 - a user's dataset may raise anything for a list
+        return False
+    return same_tensors(whole, single)
+
+
+def same_tensors(one: Any, other: Any) -> bool:
+    """Return True if two samples or batches hold the same tensors."""
+    ones, others = batch_tensors(one), batch_tensors(other)
+    return (
+        len(ones) == len(others) > 0
+        and isinstance(one, dict) == isinstance(other, dict)
+        and all(
+            type(a) is type(b) and a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())
+            for a, b in zip(ones, others, strict=True)
+        )
+    )

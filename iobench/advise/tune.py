@@ -1,0 +1,269 @@
+"""Tuning of a user's loader in one call."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from iobench.advise.settings import search_space
+from iobench.advise.settings.candidate import BASELINE, HEADROOM, Candidate, slowdown
+from iobench.advise.settings.consumer import Consumer, HeadroomLoader
+from iobench.advise.settings.settings_backend import ResourceLimits
+from iobench.advise.settings.settings_cases import SettingsCases, new_path
+from iobench.advise.settings.settings_race import CUTS, SettingsRace, finalists, hidden_gain
+from iobench.advise.settings.tunable_loader import TunableLoader
+from iobench.advise.settings.turn import CYCLES, TurnResult, TurnSpec
+from iobench.advise.settings.watchdog import Watchdog
+from iobench.advise.tuning_result import TuningResult, nothing_fits, result_of
+from iobench.base.errors import InvalidSettings, IobenchError, TargetError
+from iobench.base.thresholds import CPU_CONTENDED
+from iobench.base.units import counted, seconds_text
+from iobench.loading.target import loader_error, parse_target
+from iobench.results.record import check_writable
+
+MAX_TIME_S = 60.0
+FIRST_TURN, RACE, REFINE = 0.1, 0.35, 0.2  # of the time; the rest is for the final rounds
+MIN_FINAL = 0.25  # of the time, for the final rounds however late it is
+FINALISTS = 2  # in addition to the baseline
+NEAR = 0.9  # of the fastest in the race: other candidates that get final rounds
+PRESENT = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
+
+Status = Callable[[str], None]
+
+
+def tune(
+    target: str | Iterable[Any],
+    *,
+    device: str = "auto",
+    step_ms: float = 0.0,
+    model: str = "none",
+    headroom: bool = False,
+    max_memory_bytes: int | None = None,
+    max_workers: int | None = None,
+    max_time_s: float = MAX_TIME_S,
+    timeout_s: float = 60.0,
+    seed: int = 0,
+    data_dir: Path = Path("data"),
+    out: Path | None = None,
+    on_status: Status = lambda text: None,
+) -> TuningResult:
+    """Find the fastest settings of a loader: a race over them, then final rounds of its winners.
+
+    Every turn is stored as a record.
+
+    Parameters
+    ----------
+    target : str or iterable
+        A DataLoader, any other iterable, or a function that builds one, such as ``train.py:make_loader`` or
+        ``train.py:make_loader:batch_size=64``. All settings of a DataLoader can be changed; of any other
+        loader, the parameters of its function that have the same names.
+    device : str
+        Device that the batches go to.
+    step_ms : float
+        Length of a simulated training step in milliseconds; 0 for none.
+    model : str
+        Model to train on each batch.
+    headroom : bool
+        Also measure the loop over batches that are already on the device. Needs a step or a model.
+    max_memory_bytes, max_workers : int, optional
+        Limits on the memory of this process and its workers, and on the number of workers.
+    max_time_s : float
+        Time for everything, in seconds.
+    timeout_s : float
+        Seconds without a batch after which the loader counts as hung.
+    seed : int
+        Seed of the order of turns and of the model.
+    data_dir : Path
+        Data folder; records go to its ``results`` folder.
+    out : Path, optional
+        Record file to append to, instead of a new one.
+    on_status : callable
+        Is given a line of text at each step.
+
+    Returns
+    -------
+    TuningResult
+
+    Raises
+    ------
+    TargetError
+        The target cannot be built, raises (``raised``), hangs (``timeout``), or gets slower from turn to
+        turn (``slowing-down``).
+    InvalidSettings
+        No settings fit the limits (``nothing-fits``), or the time is too short (``too-short``).
+    """
+    began = time.monotonic()
+    _check(max_time_s=max_time_s, timeout_s=timeout_s, max_memory=max_memory_bytes)
+    if max_workers is not None and max_workers < 0:
+        raise InvalidSettings("--max-workers", kind="out-of-range", expected="0 or more", found=max_workers)
+    consumer = Consumer(device, step_ms, model, seed)
+    if headroom and not consumer.trains:
+        raise InvalidSettings(
+            "headroom needs a training step", kind="missing-option", hint="give --step-ms or --model with it"
+        )
+    loader, name = resolve_target(target)
+    watchdog, limits = Watchdog(timeout_s), ResourceLimits(max_workers, max_memory_bytes)
+    cases = SettingsCases(
+        name,
+        _present(loader),
+        str(consumer.device),
+        consumer.model,
+        consumer.step_s,
+        seed,
+        out or new_path(data_dir, name),
+    )
+    check_writable(cases.path)
+    replay = HeadroomLoader(consumer) if headroom else None
+    spec = TurnSpec(_holding(consumer, replay), consumer.synchronize, guard=watchdog.guard)
+    race = SettingsRace(loader, spec, limits, cases)
+    with watchdog.active(), race.active():
+        tuning = _Tuning(race, limits, consumer, began + max_time_s, max_time_s, on_status)
+        try:
+            return tuning.run(replay, cases.path, seed)
+        except IobenchError:
+            raise
+        except Exception as error:  # a user's loader may raise anything
+            raise loader_error(error) from error
+
+
+class _Tuning:
+    """The steps of a tuning, each with its share of the time."""
+
+    def __init__(
+        self,
+        race: SettingsRace,
+        limits: ResourceLimits,
+        consumer: Consumer,
+        end: float,
+        max_time_s: float,
+        status: Status,
+    ) -> None:
+        self._race, self._limits, self._consumer = race, limits, consumer
+        self._end, self._max_time_s, self._status = end, max_time_s, status
+
+    def run(self, replay: HeadroomLoader | None, records: Path, seed: int) -> TuningResult:
+        loader, device = self._race.loader, str(self._consumer.device)
+        self._status("measuring the baseline")
+        turn = self._race.warm_up(Candidate(BASELINE), FIRST_TURN * self._max_time_s)
+        if replay is not None:
+            replay.batches = turn.epoch_batches or turn.batches
+        starting = turn.measured.timing.first_batch_s > search_space.SLOW_START * turn.epoch_s
+        traits = search_space.LoaderTraits(turn.complete, starting, _idle(turn), not _idle(turn), device)
+        candidates, skipped = search_space.candidates_for(loader, traits, self._limits)
+        self._check_time(turn, candidates)
+        names = "; ".join(one.name for one in candidates)
+        self._status(f"race of {counted(len(candidates), 'setting')}: {names}")
+        self._race.race(candidates, RACE * self._max_time_s, seed)
+        if len(candidates) > 1:
+            candidates += self._refined(candidates, replace(traits, starting=True), seed)
+        chosen = self._finalists(candidates)
+        if replay is not None:
+            chosen.append(Candidate(HEADROOM, kind="headroom", make=lambda: replay))
+        self._status(f"final rounds: {'; '.join(one.name for one in chosen)}")
+        left_s = max(MIN_FINAL * self._max_time_s, self._end - time.monotonic())
+        self._race.final_rounds(chosen, left_s, seed=seed + 1)
+        if (ratio := slowdown(self._race.turns)) is not None:
+            raise TargetError(
+                f"the loader gets slower with each turn, {ratio:.1f} × from first to last: "
+                f"settings cannot be compared (records: {records})",
+                kind="slowing-down",
+                hint="look for what it keeps from epoch to epoch",
+            )
+        return result_of(self._race, candidates, chosen, skipped, str(records), self._consumer.trains)
+
+    def _check_time(self, turn: TurnResult, candidates: Sequence[Candidate]) -> None:
+        """Raise InvalidSettings if there is no time for one turn of each candidate and three of the best."""
+        timing, cycle = turn.measured.timing, max(1, self._race.loader.workers({}))
+        batch_s = turn.epoch_s / max(1, turn.epoch_batches or turn.batches)
+        min_s = timing.open_s + timing.first_batch_s + CYCLES * cycle * batch_s
+        needed_s = turn.wall_s + (len(candidates) + 2 * CUTS) * min_s
+        if needed_s > self._max_time_s:
+            raise InvalidSettings(
+                f"--max-time {self._max_time_s:g} is too short for one round of {len(candidates)} settings "
+                f"and {CUTS} of the best: a few batches take {seconds_text(min_s)}",
+                kind="too-short",
+                hint=f"give --max-time {math.ceil(needed_s)} or more",
+            )
+
+    def _refined(
+        self, candidates: Sequence[Candidate], traits: search_space.LoaderTraits, seed: int
+    ) -> list[Candidate]:
+        """Race the fastest candidate against itself with one more setting changed; return the latter."""
+        best = max((one for one in candidates if _fits(one)), key=lambda one: one.rate, default=None)
+        if best is None or not best.changes:
+            return []
+        known = [one.changes for one in candidates]
+        more = search_space.refinements(self._race.loader, best, traits)
+        more = [one for one in more if one.changes not in known]
+        if more:
+            self._status(f"with {best.name}: {'; '.join(one.name for one in more)}")
+            again = Candidate(best.name, best.changes, best.kind)
+            self._race.race([again, *more], REFINE * self._max_time_s, seed)
+        return more
+
+    def _finalists(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the baseline, and the candidates within the limits that are faster and near the fastest."""
+        baseline, *others = candidates
+        fitting = sorted((one for one in others if _fits(one)), key=lambda one: one.rate, reverse=True)
+        if baseline.over_limit is None:
+            fitting = [one for one in fitting if one.rate > baseline.rate or hidden_gain(baseline, one)]
+        elif not fitting:
+            least = min(
+                (one for one in candidates if one.memory_bytes), key=lambda one: one.memory_bytes or 0
+            )
+            raise nothing_fits(
+                [f"{least.name}, which uses least memory, {least.over_limit or least.failure}"]
+            )
+        near = [one for one in fitting[:FINALISTS] if one.rate >= NEAR * fitting[0].rate]
+        return finalists(candidates, near, self._end - time.monotonic())
+
+
+def resolve_target(target: str | Iterable[Any]) -> tuple[TunableLoader, str]:
+    """Return the user's loader and its name; TargetError if it cannot be built."""
+    if not isinstance(target, str):
+        return TunableLoader(target), type(target).__name__
+    called = parse_target(target)
+    workers = called.argument_or_default("num_workers")
+    known = workers if isinstance(workers, int) else 0
+    return TunableLoader(called.build(), called.build, called.parameters, known), called.name
+
+
+def _holding(consumer: Consumer, replay: HeadroomLoader | None) -> Callable[[Sequence[Any]], None]:
+    """Return the consumer; with a replay, one that also holds the first batches of the first epoch."""
+    if replay is None:
+        return consumer
+
+    def hold(tensors: Sequence[Any]) -> None:
+        replay.hold(tensors)
+        consumer(tensors)
+
+    return hold
+
+
+def _fits(candidate: Candidate) -> bool:
+    return bool(candidate.rates) and candidate.failure is None
+
+
+def _idle(turn: TurnResult) -> bool:
+    """Return True if its processes mostly slept or waited for a disk or network, not for a core."""
+    background = turn.measured.background
+    if background is not None and (background.processors or 0.0) > CPU_CONTENDED:
+        return False
+    return turn.measured.processor.cpu_s < 0.5 * turn.measured.timing.epochs_s
+
+
+def _present(loader: TunableLoader) -> dict[str, Any]:
+    return {name: getattr(loader.loader, name) for name in PRESENT} if loader.rebuilds else {}
+
+
+def _check(**numbers: float | None) -> None:
+    for name, value in numbers.items():
+        if value is not None and not 0 < value < math.inf:
+            option = "--" + name.removesuffix("_s").replace("_", "-")
+            raise InvalidSettings(
+                option, kind="out-of-range", expected="a number above 0", found=f"{value:g}"
+            )

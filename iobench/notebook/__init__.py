@@ -1,1 +1,0 @@
-"""Results in a notebook: subclasses of the public results that render themselves there."""

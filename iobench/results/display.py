@@ -1,0 +1,96 @@
+"""Display of results: their parts in order, and the renderer that draws them in a notebook."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from iobench.base.errors import MissingDependency
+
+if TYPE_CHECKING:
+    from iobench.results.columns import Columns
+
+
+@dataclass(frozen=True)
+class Block:
+    """Part of a displayed result.
+
+    Attributes
+    ----------
+    style : str
+        ``answer``: the most important sentence. ``text``: more sentences. ``list``: items below a title.
+        ``warning``: a reason not to believe it; the title is its kind. ``table`` and ``code``.
+    lines : list of str
+        Sentences, items, or lines of code.
+    title : str
+        Title of a list, of code, or kind of a warning.
+    columns : list
+        Titles and cells of a table.
+    """
+
+    style: Literal["answer", "text", "list", "warning", "table", "code"]
+    lines: list[str] = field(default_factory=list)
+    title: str = ""
+    columns: Columns = field(default_factory=list)
+
+
+class Displayed(ABC):
+    """A result with a display in a notebook, a data frame and a chart."""
+
+    @abstractmethod
+    def blocks(self) -> Iterator[Block]:
+        """Yield its parts, the answer first."""
+
+    @abstractmethod
+    def rows(self) -> list[dict[str, Any]]:
+        """Return its data, one row per measured item."""
+
+    def to_pandas(self) -> Any:
+        """Return its data as a `pandas.DataFrame`; MissingDependency without pandas."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise missing("a data frame", error) from error
+        return pandas.DataFrame(self.rows())
+
+    def plot(self) -> Any:
+        """Return its charts as one `altair.Chart`, below each other.
+
+        Raises
+        ------
+        MissingDependency
+            Without altair.
+        RecordError
+            If there is nothing to plot (``empty``).
+        """
+        return _renderer().plot(self)
+
+    def _repr_html_(self) -> str:
+        """Return its parts and its first chart as HTML."""
+        return _renderer().html(self)
+
+
+class Renderer(Protocol):
+    """Module that draws results."""
+
+    def html(self, result: Displayed) -> str:
+        """Return a result's parts and its first chart as HTML."""
+
+    def plot(self, result: Displayed) -> Any:
+        """Return a result's charts as one."""
+
+
+def render_with(load: Callable[[], Renderer]) -> None:
+    """Draw results with the renderer that `load` returns: the rooms that make results do not know it."""
+    global _renderer
+    _renderer = load
+
+
+_renderer: Callable[[], Renderer]
+
+
+def missing(what: str, error: ImportError) -> MissingDependency:
+    """Return the error for a display that needs a library that is not installed."""
+    return MissingDependency(f"{what} needs {error.name}", hint="pip install 'iobench[notebook]'")
