@@ -215,7 +215,13 @@ def read_word(cls: type[T], variant: str) -> T:
     for pair in text.split(",") if text else []:
         key, equals, value = pair.partition("=")
         if not equals:
-            raise InvalidOption(variant, kind="malformed-option", expected="OPTION=VALUE", found=repr(pair))
+            raise InvalidOption(
+                variant,
+                kind="malformed-option",
+                expected="OPTION=VALUE",
+                found=repr(pair),
+                hint=f"repeat --{cls.kind} to give several {cls.kind}s",
+            )
         if key in options:
             raise InvalidOption(f"{variant}: option {key} is given twice", kind="repeated-option")
         options[key] = specs[key].read(value) if key in specs else value

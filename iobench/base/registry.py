@@ -9,6 +9,7 @@ the command line, its value is the class.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib.util
 import re
@@ -67,13 +68,7 @@ class Registry(Generic[T]):
         if len(offers) > 1:
             raise self._ambiguous(name, offers)
         if not offers:
-            kind = self._base.kind
-            several = f"; repeat --{kind} to give several" if "," in name else ""
-            raise self._unknown(
-                f"unknown {kind} {name!r}",
-                kind=f"unknown-{kind}",
-                hint=f"known: {', '.join(self.names())}{several}",
-            )
+            raise self._not_known(name)
         return self._load(offers[0])
 
     def get(self, name: str, **options: Any) -> T:
@@ -135,6 +130,17 @@ class Registry(Generic[T]):
             return "incomplete-class", f"the methods {', '.join(sorted(undone))}", "none"
         declared(cls)  # TypeError if a dataclass field is not an option
         return None
+
+    def _not_known(self, name: str) -> IobenchError:
+        kind, known = self._base.kind, self.names()
+        hint = f"known: {', '.join(known)}"
+        if "," in name:
+            hint = "repeat the option to give several: " + " ".join(
+                f"--{kind} {one}" for one in name.split(",")
+            )
+        elif close := difflib.get_close_matches(name.lower(), known, n=1):
+            hint = f"did you mean {close[0]}? {hint}"
+        return self._unknown(f"unknown {kind} {name!r}", kind=f"unknown-{kind}", hint=hint)
 
     def _ambiguous(self, name: str, offers: tuple[EntryPoint, ...]) -> BrokenPlugin:
         return BrokenPlugin(

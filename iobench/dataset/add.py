@@ -26,7 +26,7 @@ from iobench.dataset.manifest_body import ExternalData, storable
 from iobench.dataset.prepare import sweep_and_load
 from iobench.dataset.sandbox import Description, UntrustedData
 from iobench.dataset.sources import Source, convertible, default_name
-from iobench.dataset.sources._regular_files import CLOSE_WRITERS, refused_by_system
+from iobench.dataset.sources._regular_files import CLOSE_WRITERS, no_such_path, refused_by_system
 from iobench.dataset.staging import locked, os_errors
 from iobench.dataset.verify import Progress, no_progress
 from iobench.formats import Batch, Field, Schema
@@ -155,6 +155,8 @@ def _resolved(path: Path) -> Path:
     """Return the path without links; raises SourceError if it is missing or not printable."""
     try:
         resolved = Path(os.path.realpath(path, strict=True))
+    except FileNotFoundError:
+        raise no_such_path(path) from None
     except OSError as error:
         raise refused_by_system(error, path) from error
     if printable(str(resolved)) != str(resolved):

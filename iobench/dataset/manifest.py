@@ -247,11 +247,16 @@ def missing_libraries(manifest: Manifest) -> dict[str, MissingDependency]:
 
 
 def find_dataset(data_dir: Path, name: str | None = None) -> Manifest:
-    """Load a dataset by name, or the newest in a folder; raises ManifestError if there is none."""
+    """Load a dataset by name, or the newest in a folder; raises ManifestError if there is none.
+
+    The newest is not a sample that recommend wrote, nor what a killed prepare left, unless all are.
+    """
     if name is not None:
         return Manifest.load(data_dir / check_name(name))
     with system_errors_as(ManifestError, "cannot be listed", data_dir, hint="use another --data-dir"):
         times = [(path.stat().st_mtime_ns, path.parent) for path in data_dir.glob(f"*/{FILE_NAME}")]
+        newest_first = [root for _, root in sorted(times, reverse=True)]
+        finished = (root for root in newest_first if not any(root.glob(".tmp-*")))
     if not times:
         raise ManifestError(
             "no dataset is prepared",
@@ -259,7 +264,9 @@ def find_dataset(data_dir: Path, name: str | None = None) -> Manifest:
             path=data_dir,
             hint="run 'iobench prepare --size 1e7' first",
         )
-    return Manifest.load(max(times)[1])
+    datasets = (Manifest.load(root) for root in finished)
+    chosen = next((one for one in datasets if "first" not in one.source), None)
+    return chosen or Manifest.load(newest_first[0])
 
 
 def check_name(name: str) -> str:

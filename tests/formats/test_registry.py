@@ -55,6 +55,13 @@ def test_several_formats_in_one_word_name_the_option_to_repeat():
     assert "--format" in error.value.hint
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("HDF", "hdf5"), ("numpy", "npy"), ("parqet", "parquet")])
+def test_a_similar_name_is_suggested(typed, meant):
+    with pytest.raises(UnknownFormat, check=kind("unknown-format")) as error:
+        formats.get(typed)
+    assert f"did you mean {meant}?" in error.value.hint
+
+
 @pytest.mark.parametrize("fmt", variants(), ids=lambda fmt: fmt.variant)
 def test_a_variant_can_be_parsed_back(fmt):
     assert formats.parse(fmt.variant) == fmt

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from iobench import formats
 from iobench.base.errors import SourceError
-from iobench.dataset.sources._regular_files import contains_images, source_errors
+from iobench.dataset.sources._regular_files import contains_images, no_such_path, source_errors
 from iobench.dataset.sources._source import (
     BATCH_BYTES,
     FirstSamples,
@@ -66,7 +66,7 @@ def convertible(path: Path) -> bool:
 def _open(path: Path, sample_shape: tuple[int, ...] | None, packed: bool) -> Source:
     path, chosen = split_selection(path)
     if not path.exists():
-        raise SourceError("no such file or folder", kind="missing-file", path=path)
+        raise no_such_path(path)
     suffix = "" if path.is_dir() else path.suffix.lower()
     if chosen and suffix not in (".npz", *SANDBOXED):
         raise SourceError(

@@ -86,6 +86,19 @@ def refused_by_system(error: OSError, path: str | os.PathLike[str]) -> SourceErr
     return SourceError(error.strerror or reason(error), kind=kind, path=error.filename or path)
 
 
+def no_such_path(path: Path) -> SourceError:
+    """Return the SourceError for a path that does not exist, or that is a URL."""
+    scheme, colon, place = str(path).partition(":/")
+    if colon and scheme.isalnum():
+        return SourceError(
+            "iobench reads local files, no URLs",
+            kind="remote-data",
+            path=f"{scheme}://{place.lstrip('/')}",
+            hint="download the data, or mount them as a folder, and give that path",
+        )
+    return SourceError("no such file or folder", kind="missing-file", path=path)
+
+
 def contains_images(folder: Path) -> bool:
     """Return whether the folder or one of its subfolders contains an image, by common file suffixes."""
     with os.scandir(folder) as scan:

@@ -42,13 +42,12 @@ def runs(context: typer.Context, data_dir: DataDir = Path("data"), as_json: AsJs
         if past.problem:
             display.note(f"skipped: {past.problem}")
     readable = [past for past in past_runs if not past.problem]
-    if readable:
-        display.result(tables.past_table(readable))
-        for trend in history.trends(readable):
-            if trend.step is not None:
-                display.result("", f"{trend.sentence}.")
-    else:
-        display.note(f"no runs in {data_dir / 'results'}; start one with 'iobench run'")
+    if not readable:
+        raise history.no_runs(data_dir)
+    display.result(tables.past_table(readable))
+    for trend in history.trends(readable):
+        if trend.step is not None:
+            display.result("", f"{trend.sentence}.")
 
 
 @app.command(cls=Command)
