@@ -1,5 +1,6 @@
 """Every loader on both simulated devices: built-in ones, third-party ones, and those that need a GPU."""
 
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -83,7 +84,8 @@ def test_cases_in_processes_of_their_own_are_proved_and_measured_on_both_devices
     if "spdl" not in {one["name"] for one in loaders.describe() if one["usable"] == "yes"}:
         pytest.skip("spdl is not installed")
     plug_in("everything late")
-    monkeypatch.syspath_prepend(Path(__file__).parent / "worker_site")
+    paths = [str(Path(__file__).parent / "worker_site"), *sys.path]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     devices = tuple(str(device(index)) for index in (0, 1))
     options = RunOptions(format=("npy",), loader=("spdl",), rounds="1", device=devices, limits=False)
     result = iobench.run(images, options, out=tmp_path / "r.jsonl")
