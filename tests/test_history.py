@@ -158,7 +158,7 @@ def test_very_long_names_leave_room_for_the_others(root, inside):
 
 def test_without_runs_the_command_to_measure_one_is_shown(tmp_path, inside):
     done = inside("runs", "--data-dir", tmp_path)
-    assert (done.returncode, done.stdout) == (0, "")
+    assert (complaint_kind(done, 1), done.stdout) == ("no-runs", "")
     assert "iobench run" in done.stderr
 
 
