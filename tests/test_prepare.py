@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import namedtuple
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -323,7 +324,8 @@ class TestFailure:
         before = tree(tmp_path)
 
         def fail(descriptor):
-            if os.readlink(f"/proc/self/fd/{descriptor}").endswith("manifest.json"):
+            file = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+            if file.is_file() and file.parent == tmp_path / "d":
                 raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr(os, "fsync", fail)

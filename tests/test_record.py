@@ -4,8 +4,10 @@ import dataclasses
 import fcntl
 import json
 import math
+import os
 import re
 import threading
+from pathlib import Path
 
 import pytest
 from kinds import kind
@@ -265,6 +267,12 @@ def test_a_second_writer_is_refused_and_the_lock_is_removed(tmp_path):
     with record.only_writer(path):
         pass
     assert list(path.parent.iterdir()) == []
+
+
+def test_dev_null_takes_several_writers():
+    nowhere = Path(os.devnull)
+    with record.only_writer(nowhere), record.only_writer(nowhere):
+        assert not nowhere.with_name(".null.lock").exists()
 
 
 def test_what_cannot_be_read_back_is_not_written(tmp_path):

@@ -141,13 +141,21 @@ def regular(path: Path) -> Path:
 
 @contextmanager
 def only_writer(path: Path) -> Iterator[None]:
-    """Lock a file of records for the block; RecordError if another process has locked it."""
+    """Lock a file of records for the block; RecordError if another process has locked it.
+
+    What is no regular file, such as /dev/null, takes any number of writers.
+    """
+    if path.exists() and not path.is_file():
+        yield
+        return
     lock = path.with_name(f".{path.name}.lock")
     with ExitStack() as stack:
         try:
             lock.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(open(lock, "ab"))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(file.fileno()).st_nlink == 0:  # its owner has just ended; another may lock a new one
+                raise BlockingIOError
             stack.callback(lock.unlink, missing_ok=True)
         except BlockingIOError:
             hint = "wait for its end, or measure into another file with --out"
