@@ -134,7 +134,7 @@ def append(path: Path, record: Record) -> None:
 
 def regular(path: Path) -> Path:
     """Return the path; OSError where it exists and is not a file, of which opening could block."""
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not os.path.isfile(path):  # False for a name too long
         raise OSError("it is not a file")
     return path
 
@@ -145,7 +145,7 @@ def only_writer(path: Path) -> Iterator[None]:
 
     What is no regular file, such as /dev/null, takes any number of writers.
     """
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not os.path.isfile(path):  # False for a name too long
         yield
         return
     lock = path.with_name(f".{path.name}.lock")
