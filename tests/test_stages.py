@@ -136,7 +136,8 @@ def test_every_profiled_round_is_split_without_a_rest(profiled, name):
 def test_workers_are_waited_for(profiled):
     (record,) = profiled(loaders=["dataloader:num_workers=1,start_method=fork"]).records
     stages = record.timing.stages
-    assert stages["wait"] == pytest.approx(record.timing.wait_s)
+    collected = stages["wait"] + stages.get("gc", 0.0)  # a collection while it waits is a stage of its own
+    assert stages["wait"] <= record.timing.wait_s * (1 + 1e-6) <= collected * (1 + 2e-6)
     assert stages["read"] == stages["collate"] == 0
 
 
