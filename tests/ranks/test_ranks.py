@@ -283,7 +283,9 @@ def test_limits_are_those_of_all_hosts_together(images, tmp_path, monkeypatch):
 
     monkeypatch.setattr(memory_limits, "page_cache_read", page_cache)
     monkeypatch.setattr(case_limits, "EVERY_S", 1e9)
-    (one,) = run_over(images, tmp_path / "r.jsonl", ["a", "a", "b"], limits=True, order=("sequential",)).records
+    (one,) = run_over(
+        images, tmp_path / "r.jsonl", ["a", "a", "b"], limits=True, order=("sequential",)
+    ).records
     assert one.limit.bytes_per_s == 2e12
     assert "2 hosts" in one.limit.how
     assert len(measured) == 2 * 2 * case_limits.FIRST_SAMPLES * len({1, len(os.sched_getaffinity(0))})
