@@ -357,7 +357,7 @@ def test_the_direct_option_overrides_the_selection(choose, variant, monkeypatch)
 
 
 def test_data_of_unknown_residency_counts_as_cold(choose, monkeypatch):
-    def refuse(files):
+    def refuse(files, sampled):
         raise page_cache.ResidencyUnknown(files[0], "not yours")
 
     with monkeypatch.context() as patched:

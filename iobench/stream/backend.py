@@ -137,9 +137,9 @@ class DirectBackend(Backend):
 
 
 def is_cold(files: Sequence[Path]) -> bool:
-    """Return True if some of the files' pages are not in the page cache, or that is unknown."""
+    """Return True if some of a sample of the files' pages are not in the page cache, or that is unknown."""
     try:
-        return page_cache.residency(files) < WARM_LIMIT
+        return page_cache.residency(files, sampled=True) < WARM_LIMIT
     except page_cache.ResidencyUnknown:
         return True
 

@@ -102,7 +102,7 @@ def openings(monkeypatch):
 @pytest.mark.parametrize(("later", "opened"), [(1.0, 1), (0.0, 2)])
 def test_files_are_opened_again_if_they_became_cold(monkeypatch, openings, pictures, later, opened):
     residency = 1.0
-    monkeypatch.setattr(page_cache, "residency", lambda files: residency)
+    monkeypatch.setattr(page_cache, "residency", lambda files, sampled: residency)
     one = loader(pictures, "npy")
     list(one)
     residency = later
