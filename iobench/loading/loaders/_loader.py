@@ -147,7 +147,7 @@ class Loader(Options, ABC):
         """Return the bytes of one of the buffers that it cycles through, and their number."""
         return batch_bytes, 2  # one is filled while the consumer holds the other
 
-    def rows(self, order: Order, samples: int, epoch: int) -> list[Rows]:
+    def rows(self, order: Order, samples: int, epoch: int) -> Sequence[Rows]:
         """Return the rows of each batch of this rank's epoch; every rank has the same number of batches."""
         return order.batches(samples, epoch)
 
