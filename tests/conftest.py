@@ -35,7 +35,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 SAMPLES = 203  # no multiple of a batch
 
 case_limits.SECONDS = 0.002  # per limit of a run: tests do not depend on its accuracy
-case_limits.hardware_limits.IN_TURN_BYTES = 1 << 20  # nor at what memory it takes
+case_limits.memory_limits.IN_TURN_BYTES = 1 << 20  # nor at what memory it takes
 cpu_speed.SECONDS = 0.0003  # nor at how fast the processors are
 thresholds.ROUND_S = 0.01  # nor at how sure a figure is
 

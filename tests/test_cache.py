@@ -102,6 +102,29 @@ def test_residency_is_the_fraction_of_all_pages(by_file, files):
     assert page_cache.residency([]) == 0
 
 
+@pytest.mark.parametrize("call", [page_cache.CACHESTAT, NO_SUCH_CALL])
+def test_a_sampled_residency_looks_at_a_bounded_part_of_large_files(by_file, tmp_path, monkeypatch, call):
+    monkeypatch.setattr(page_cache, "CACHESTAT", call)
+    monkeypatch.setattr(page_cache, "SPAN_BYTES", 4 * mmap.PAGESIZE)
+    file, looked, cached_pages = tmp_path / "large", [], page_cache.cached_pages
+    file.write_bytes(os.urandom(8 << 20))
+    page_cache.evict([file])
+    descriptor = os.open(file, os.O_RDONLY)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+    os.pread(descriptor, 4 << 20, 0)
+    os.close(descriptor)
+    monkeypatch.setattr(
+        page_cache, "cached_pages", lambda *given: looked.append(given[1:]) or cached_pages(*given)
+    )
+    assert page_cache.residency([file], sampled=True) == pytest.approx(0.5, abs=0.03)
+    assert sum(length for _, length in looked) == page_cache.SAMPLED_SPANS * page_cache.SPAN_BYTES
+    assert looked[0][0] == 0
+    assert sum(looked[-1]) == 8 << 20
+    looked.clear()
+    page_cache.residency([file] * 1000, sampled=True)
+    assert len(looked) <= page_cache.SAMPLED_FILES * page_cache.SAMPLED_SPANS
+
+
 def test_mincore_and_cachestat_agree(by_file, files, monkeypatch):
     page_cache.evict(files)
     with open(files[0], "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
@@ -143,7 +166,7 @@ def test_residency_of_another_users_files_is_unknown(files, monkeypatch, call):
 
 @pytest.fixture
 def unknown_residency(monkeypatch):
-    def refuse(path, size):
+    def refuse(path, start, size):
         raise page_cache.ResidencyUnknown(path, "not yours")
 
     monkeypatch.setattr(page_cache, "cached_pages", refuse)

@@ -18,7 +18,7 @@ from iobench import RunOptions
 from iobench.base.thresholds import LOWER_CACHE_SPEEDUP
 from iobench.bench import case_limits
 from iobench.bench.case_limits import CaseLimits
-from iobench.host import hardware_limits, page_cache
+from iobench.host import hardware_limits, memory_limits, page_cache
 from iobench.host.aio import DirectUnavailable
 from iobench.host.hardware_limits import Limit, LowerCacheProbe
 from iobench.host.memory import PAGE
@@ -46,8 +46,9 @@ def file(tmp_path_factory):
 MEASURES = {
     "disk": lambda file: hardware_limits.sequential_read(file, SECONDS),
     "disk, random": lambda file: hardware_limits.random_read(file, 700, SECONDS),
-    "page cache": lambda file: hardware_limits.page_cache_read(file, 100_000, 3, 2, SECONDS),
-    "memory copy": lambda file: hardware_limits.memory_copy(100_000, 3, 2, SECONDS),
+    "page cache": lambda file: memory_limits.page_cache_read(file, 100_000, 3, 2, SECONDS),
+    "gather": lambda file: memory_limits.gather_rows(file, 700, None, 100_000, 2, SECONDS),
+    "memory copy": lambda file: memory_limits.memory_copy(100_000, 3, 2, SECONDS),
 }
 
 
@@ -67,25 +68,25 @@ def test_a_file_of_a_few_bytes_has_limits_too(file, tmp_path, name, size):
 
 
 def test_slots_larger_than_the_file_are_filled_as_far_as_it_goes(file):
-    assert hardware_limits.page_cache_read(file, 8 * MIB, 2, 1, SECONDS).bytes_per_s > 0
+    assert memory_limits.page_cache_read(file, 8 * MIB, 2, 1, SECONDS).bytes_per_s > 0
 
 
 def test_the_slots_of_the_page_cache_are_many_enough_to_leave_a_processors_cache(file, monkeypatch):
     """Every slot is filled before the first one is filled again."""
-    monkeypatch.setattr(hardware_limits, "IN_TURN_BYTES", 2 * MIB)
-    rings, ring = [], hardware_limits.slots_in_turn
+    monkeypatch.setattr(memory_limits, "IN_TURN_BYTES", 2 * MIB)
+    rings, ring = [], memory_limits.slots_in_turn
 
     def noting(*sizes):
         rings.append(ring(*sizes))
         return rings[-1]
 
-    monkeypatch.setattr(hardware_limits, "slots_in_turn", noting)
-    result = hardware_limits.page_cache_read(file, 100_000, 3, 1, SECONDS)
+    monkeypatch.setattr(memory_limits, "slots_in_turn", noting)
+    result = memory_limits.page_cache_read(file, 100_000, 3, 1, SECONDS)
     assert 100_000 * len(rings[0]) > 1.9 * MIB
     assert len({slot.ctypes.data % PAGE for slot in rings[0]}) == 1
     assert len({slot.ctypes.data // PAGE for slot in rings[0]}) == len(rings[0])
     assert "1.91 MiB" in result.how
-    hardware_limits.page_cache_read(file, 8 * MIB, 3, 1, SECONDS)
+    memory_limits.page_cache_read(file, 8 * MIB, 3, 1, SECONDS)
     assert len(rings[1]) == 3
 
 
@@ -159,14 +160,17 @@ class Figures:
 
     def __init__(self, monkeypatch):
         self.rates = {"disk": 1000, "disk, random": 50, "page cache": 8000, "host to device": 12000}
+        self.rates["gather"] = 1e12
         self.asked, self.no_direct = [], False
         for name, called in {
             "disk": "sequential_read",
             "disk, random": "random_read",
             "page cache": "page_cache_read",
+            "gather": "gather_rows",
             "host to device": "host_to_device",
         }.items():
-            monkeypatch.setattr(hardware_limits, called, partial(self.measure, name))
+            module = memory_limits if hasattr(memory_limits, called) else hardware_limits
+            monkeypatch.setattr(module, called, partial(self.measure, name))
         monkeypatch.setattr(case_limits, "pick_device", torch.device)
 
     def measure(self, name, *arguments):
@@ -218,13 +222,31 @@ def test_a_warm_case_is_limited_by_the_page_cache(figures, images):
     assert set(figures.names()) == {"page cache"}
 
 
+@pytest.mark.parametrize(("order", "window_rows"), [("random", None), ("block", (64 << 20) // 776)])
+def test_a_warm_case_of_shuffled_rows_is_limited_by_gathers_of_such_rows(figures, images, order, window_rows):
+    figures.rates["gather"] = 6000
+    limits = sampled(images, warm(order=order))
+    assert lowest(limits.lowest_for(warm(order=order))) == ("gather", 6000)
+    gathers = [asked[2:4] for asked in figures.asked if asked[0] == "gather"]
+    assert set(gathers) == {(images.schema.sample_bytes, window_rows)}
+
+
+def test_a_gather_takes_every_row_once_in_the_order_of_its_windows(file, monkeypatch):
+    taken = []
+    monkeypatch.setattr(np, "take", lambda source, rows, *rest, **more: taken.append(rows))
+    memory_limits.gather_rows(file, 700, 100, 70_000, 1, SECONDS)
+    rows, count = np.concatenate(taken[1:]), file.stat().st_size // 700 // 100 * 100
+    np.testing.assert_array_equal(np.sort(rows[:count].reshape(-1, 100)), np.arange(count).reshape(-1, 100))
+    assert (np.diff(rows[:100]) != 1).any()
+
+
 def test_the_page_cache_is_measured_with_one_thread_and_with_all_cores_and_the_best_counts(
     images, monkeypatch
 ):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(6))
     rates = {1: 9e9, 6: 7e9}
     monkeypatch.setattr(
-        hardware_limits,
+        memory_limits,
         "page_cache_read",
         lambda file, size, slots, threads, s: Limit("c", "", rates[threads]),
     )
@@ -282,7 +304,7 @@ def test_the_limit_is_the_best_of_all_buffers_and_later_samples_use_the_best_met
         asked.append(size)
         return Limit("page cache", f"{size}", 1e12 / size)
 
-    monkeypatch.setattr(hardware_limits, "page_cache_read", page_cache)
+    monkeypatch.setattr(memory_limits, "page_cache_read", page_cache)
     known = sampled(images, small, large)
     sizes = [case.batch_size * images.schema.sample_bytes for case in (small, large)]
     assert {asked.count(size) for size in sizes} == {2 * case_limits.FIRST_SAMPLES} or os.cpu_count() == 1
@@ -534,7 +556,13 @@ def test_limits_as_json_are_alone_on_stdout(images, inside):
     done = show_limits(inside, images, "--device", "cpu", "--name", images.name, "--json")
     result = json.loads(done.stdout, parse_constant=pytest.fail)
     assert set(result) == {"limits", "notes"}
-    assert {one["name"] for one in result["limits"]} == {"disk", "disk, random", "page cache", "memory copy"}
+    assert {one["name"] for one in result["limits"]} == {
+        "disk",
+        "disk, random",
+        "page cache",
+        "gather",
+        "memory copy",
+    }
     assert all(one["bytes_per_s"] > 0 for one in result["limits"])
     assert len([one for one in result["limits"] if one["reads_per_s"]]) == 2
     (note,) = result["notes"]
@@ -551,7 +579,7 @@ def test_limits_without_direct_reads_have_a_note(images, inside, monkeypatch):
     done = show_limits(inside, images, "--device", "cpu", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert {one["name"] for one in result["limits"]} == {"page cache", "memory copy"}
+    assert {one["name"] for one in result["limits"]} == {"page cache", "gather", "memory copy"}
     (note,) = result["notes"]
     assert note["kind"] == "no-disk-limits"
     assert note["message"].endswith("no O_DIRECT")

@@ -1,7 +1,8 @@
 """Hardware limits of cases: the lowest bandwidth on a case's data path, in logical bytes per second.
 
-There is one limit per run and resource (page cache, disk, link to a device), whatever buffers and threads a
-case uses. With a limit of its own for each case, the share of the limit could not be compared.
+There is one limit per run and resource (page cache, gathers from it, disk, link to a device), whatever
+buffers and threads a case uses. With a limit of its own for each case, the share of the limit could not be
+compared.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from iobench.base.files import system_errors_as
 from iobench.base.finding import Finding
 from iobench.bench.case import Case
 from iobench.dataset.manifest import Manifest
-from iobench.host import hardware_limits, page_cache
+from iobench.host import hardware_limits, memory_limits, page_cache
 from iobench.host.aio import DirectUnavailable
 from iobench.host.device import pick_device
 from iobench.host.hardware_limits import Limit, LowerCacheProbe
@@ -157,6 +158,8 @@ class CaseLimits:
         slot_bytes, slots = case.loader.slots(case.batch_bytes(schema))
         if case.cache == "warm":
             yield ("page cache",), 1.0, dict(_page_cache_methods(largest, slot_bytes, slots))
+            if case.order != "sequential":
+                yield ("gather", case.order), 1.0, dict(self._gather_methods(case, slot_bytes))
         elif case.order == "random" and stored > page_cache.free_memory():
             size = schema.sample_bytes
             method = partial(hardware_limits.random_read, largest, size)
@@ -169,6 +172,16 @@ class CaseLimits:
             pinned = case.loader.pins(case.device)
             method = partial(hardware_limits.host_to_device, device, slot_bytes, pinned)
             yield (TO_DEVICE, case.device), 1.0, {(slot_bytes, pinned): method}
+
+    def _gather_methods(self, case: Case, slot_bytes: int) -> Iterator[tuple[Key, Measure]]:
+        """Yield methods that gather rows in the case's order with one thread, and with all cores."""
+        row_bytes = self._manifest.schema.sample_bytes
+        window_rows = max(1, case.window_bytes // row_bytes) if case.order == "block" else None
+        for threads in _thread_counts():
+            method = partial(
+                memory_limits.gather_rows, self._largest, row_bytes, window_rows, slot_bytes, threads
+            )
+            yield (slot_bytes, threads), method
 
     @cached_property
     def _largest(self) -> Path:
@@ -183,11 +196,15 @@ def lowest(limits: Iterable[LimitPart]) -> LimitPart | None:
 
 def _page_cache_methods(file: Path, slot_bytes: int, slots: int) -> Iterator[tuple[Key, Measure]]:
     """Yield methods that copy into such slots with one thread, and with all cores."""
-    for threads in sorted({1, len(os.sched_getaffinity(0))}):
+    for threads in _thread_counts():
         yield (
             (slot_bytes, slots, threads),
-            partial(hardware_limits.page_cache_read, file, slot_bytes, slots, threads),
+            partial(memory_limits.page_cache_read, file, slot_bytes, slots, threads),
         )
+
+
+def _thread_counts() -> list[int]:
+    return sorted({1, len(os.sched_getaffinity(0))})
 
 
 def _largest_file(manifest: Manifest, variants: Iterable[str]) -> Path:
@@ -262,9 +279,12 @@ def survey(
                 Finding("no-disk-limits", f"the limits of the disk were not measured: {error}")
             )
         on_status("copying memory")
-        for threads in sorted({1, len(os.sched_getaffinity(0))}):
-            result.limits.append(hardware_limits.page_cache_read(file, slot_bytes, SLOTS, threads, seconds))
-            result.limits.append(hardware_limits.memory_copy(slot_bytes, SLOTS, threads, seconds))
+        for threads in _thread_counts():
+            result.limits.append(memory_limits.page_cache_read(file, slot_bytes, SLOTS, threads, seconds))
+            result.limits.append(
+                memory_limits.gather_rows(file, schema.sample_bytes, None, slot_bytes, threads, seconds)
+            )
+            result.limits.append(memory_limits.memory_copy(slot_bytes, SLOTS, threads, seconds))
     if device.type != "cpu":
         on_status("copying to the device and back")
         result.limits += [

@@ -1,4 +1,4 @@
-"""Hardware limits: bandwidth of the disk, the page cache, memory and the device, independent of a loader.
+"""Hardware limits: bandwidth of the disk and of the link to a device, independent of a loader.
 
 Each limit is the best of a few methods, each run for a moment. A limit that something exceeds is too low.
 """
@@ -10,10 +10,8 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.base.thresholds import LOWER_CACHE_SPEEDUP
-from iobench.base.units import bytes_text, counted
-from iobench.host import page_cache
+from iobench.base.units import bytes_text
 from iobench.host.aio import ReadQueue, open_direct
 from iobench.host.memory import PAGE, touched_array
 
@@ -32,8 +29,6 @@ if TYPE_CHECKING:
 HOST_TO_DEVICE, DEVICE_TO_HOST = "host to device", "device to host"  # names of limits
 SECONDS = 0.25  # per method
 PIECES = ((1 << 20, 8 << 20), (4 << 20, 64 << 20))  # bytes per read and bytes in flight
-IN_TURN_BYTES = 64 << 20  # minimum size of the ring of slots: a batch is used once and leaves the CPU caches
-COPIED_BYTES = 512 << 20  # maximum part of a file that is copied from the page cache
 READS = 1500  # single reads of the lower-cache probe
 WARM_UP_S = 0.1  # in which an idle link reaches its full speed
 CHUNK_BYTES, MIN_COPIES, MAX_COPIES = 32 << 20, 8, 256  # submitted to the device at a time
@@ -57,14 +52,14 @@ def sequential_read(file: Path, seconds: float = SECONDS) -> Limit:
     rates = []
     with _direct(file) as descriptor:
         for piece, in_flight in PIECES:
-            offsets = np.arange(0, size, min(piece, _pages(size)))
+            offsets = np.arange(0, size, min(piece, whole_pages(size)))
             rates.append(measure_reads(descriptor, offsets, piece, in_flight, seconds)[1])
     return Limit("disk", "in order, past the page cache", max(rates))
 
 
 def random_read(file: Path, size: int, seconds: float = SECONDS) -> Limit:
     """Measure random reads of `size` bytes past the page cache, in whole pages; only `size` counts."""
-    length = _pages(size)
+    length = whole_pages(size)
     places = np.arange(0, max(1, file.stat().st_size - length), PAGE)
     offsets = np.random.Generator(np.random.PCG64(0)).choice(places, 1 << 14)
     rates = []
@@ -77,55 +72,6 @@ def random_read(file: Path, size: int, seconds: float = SECONDS) -> Limit:
         max(rates) * size,
         max(rates),
     )
-
-
-def page_cache_read(file: Path, slot_bytes: int, slots: int, threads: int, seconds: float = SECONDS) -> Limit:
-    """Measure copies from the page cache into a ring of slots by `threads` threads.
-
-    The result is the faster of copies out of a map and plain reads. The copied part of the file is read
-    first. The ring has as many slots as the loader uses, and at least IN_TURN_BYTES: a loader's batch is used
-    before its memory is filled again, so that this memory has left the CPU caches by then. The loader's few
-    slots alone, with batches of 128 KiB, would never leave them.
-    """
-    size = min(file.stat().st_size, COPIED_BYTES)
-    ring = slots_in_turn(slot_bytes, max(slots, threads, IN_TURN_BYTES // _pages(slot_bytes)))
-    step = min(slot_bytes, size)
-    starts = range(0, size - step + 1, step)
-    mapped = np.memmap(file, np.uint8, "r", shape=(size,))
-    with open(file, "rb", buffering=0) as opened:
-        descriptor = opened.fileno()
-        for start in range(0, size, page_cache.PIECE_BYTES):
-            os.preadv(descriptor, [bytearray(min(page_cache.PIECE_BYTES, size - start))], start)
-
-        def copy(number: int) -> None:
-            start, slot = starts[number % len(starts)], ring[number % len(ring)]
-            for low in range(0, step, page_cache.PIECE_BYTES):
-                high = min(low + page_cache.PIECE_BYTES, step)
-                slot[low:high] = mapped[start + low : start + high]
-
-        def read(number: int) -> None:
-            os.preadv(descriptor, [ring[number % len(ring)][:step].data], starts[number % len(starts)])
-
-        rates = [_calls_per_s(way, threads, seconds) * step for way in (copy, read)]
-    whole = f" ({bytes_text(len(ring) * slot_bytes)} in all)"
-    return Limit("page cache", _into(slot_bytes, threads, whole), max(rates))
-
-
-def slots_in_turn(slot_bytes: int, slots: int) -> list[Bytes]:
-    """Return `slots` page-aligned slots of touched memory."""
-    stride = _pages(slot_bytes)
-    memory = touched_array(stride * slots)
-    return [memory[start : start + slot_bytes] for start in range(0, stride * slots, stride)]
-
-
-def memory_copy(slot_bytes: int, slots: int, threads: int, seconds: float = SECONDS) -> Limit:
-    """Measure copies from one ring of slots into another by `threads` threads."""
-    source, target = ([touched_array(slot_bytes) for _ in range(max(slots, threads))] for _ in range(2))
-
-    def copy(number: int) -> None:
-        target[number % len(target)][:] = source[number % len(source)]
-
-    return Limit("memory copy", _into(slot_bytes, threads), _calls_per_s(copy, threads, seconds) * slot_bytes)
 
 
 def host_to_device(device: torch.device, slot_bytes: int, pinned: bool, seconds: float = SECONDS) -> Limit:
@@ -183,10 +129,6 @@ def probe_lower_cache(file: Path, reads: int = READS) -> LowerCacheProbe:
     return LowerCacheProbe(*medians)
 
 
-def _into(slot_bytes: int, threads: int, whole: str = "") -> str:
-    return f"into {bytes_text(slot_bytes)} buffers{whole}, {counted(threads, 'thread')}"
-
-
 @contextmanager
 def _direct(file: Path) -> Iterator[int]:
     descriptor = open_direct(file)
@@ -196,7 +138,8 @@ def _direct(file: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _pages(size: int) -> int:
+def whole_pages(size: int) -> int:
+    """Return a number of bytes rounded up to whole pages."""
     return -(-size // PAGE) * PAGE
 
 
@@ -218,25 +161,6 @@ def measure_reads(
     finally:
         queue.close()
     return reads / passed, bytes_read / passed
-
-
-def _calls_per_s(call: Callable[[int], None], threads: int, seconds: float) -> float:
-    """Return the calls per second of `threads` threads together, each call with its own number."""
-    for turn in range(threads):
-        call(turn)
-    until = time.perf_counter() + seconds
-
-    def work(first: int) -> tuple[int, float]:
-        started, done = time.perf_counter(), 0
-        for turn in count(first, threads):
-            call(turn)
-            done += 1
-            if time.perf_counter() > until:
-                break
-        return done, time.perf_counter() - started
-
-    with ThreadPoolExecutor(threads) as pool:
-        return sum(done / passed for done, passed in pool.map(work, range(threads)))
 
 
 def _transfer(device: torch.device, slot_bytes: int, pinned: bool, to_device: bool, seconds: float) -> Limit:

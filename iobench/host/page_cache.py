@@ -28,6 +28,7 @@ PREFAULT = 1.2  # times the bytes to be read
 BACKING = (PREFAULT, 3.0, 9.0)  # times them, one after the other as long as touching is slow
 MIN_RATED_BYTES = 64 << 20  # for less, the rate of touching memory says little
 PIECE_BYTES = 8 << 20
+SAMPLED_FILES, SAMPLED_SPANS, SPAN_BYTES = 64, 64, 256 << 10
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
@@ -98,19 +99,28 @@ def establish(mode: str, files: Sequence[Path], logical_bytes: int, sudo: bool =
     return {**state, "method": method, "residency": reached, "prefault_bytes_per_s": backed}
 
 
-def residency(files: Sequence[Path]) -> float:
+def residency(files: Sequence[Path], sampled: bool = False) -> float:
     """Return the fraction of the files' pages that are in the page cache, 0 to 1.
 
     Uses cachestat(2), or else mincore(2). Both answer only for files that the user owns or may write;
-    for others it raises ResidencyUnknown.
+    for others it raises ResidencyUnknown. Both take 20 ns per page, 0.1 s for 20 GiB; `sampled` bounds that:
+    it looks at SAMPLED_FILES files at most, and in each at SAMPLED_SPANS spans, evenly spaced.
     """
     cached = pages = 0
-    for path in files:
+    for path in files[:: -(-len(files) // SAMPLED_FILES)] if sampled and files else files:
         size = path.stat().st_size
-        if size:
-            pages += -(-size // PAGE)
-            cached += cached_pages(path, size)
+        for start, length in _spans(size) if sampled else [(0, size)] if size else []:
+            pages += -(-length // PAGE)
+            cached += cached_pages(path, start, length)
     return cached / pages if pages else 0.0
+
+
+def _spans(size: int) -> list[tuple[int, int]]:
+    """Return start and length of the sampled spans of a file."""
+    if size <= SAMPLED_SPANS * SPAN_BYTES:
+        return [(0, size)] if size else []
+    last = (size - SPAN_BYTES) // PAGE
+    return [(last * n // (SAMPLED_SPANS - 1) * PAGE, SPAN_BYTES) for n in range(SAMPLED_SPANS)]
 
 
 def evict(files: Sequence[Path], sudo: bool = False) -> str:
@@ -298,20 +308,20 @@ def _drop_file(path: Path) -> None:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def cached_pages(path: Path, size: int) -> int:
-    """Return how many pages of a file are in the page cache."""
+def cached_pages(path: Path, start: int, size: int) -> int:
+    """Return how many pages of `size` bytes of a file, from a page's `start` on, are in the page cache."""
     with open(path, "rb") as file:
-        span, stat = _Range(0, size), _Stat()
+        span, stat = _Range(start, size), _Stat()
         failed = _libc.syscall(CACHESTAT, file.fileno(), ctypes.byref(span), ctypes.byref(stat), 0)
-        return _mincore(path, file.fileno(), size) if failed else int(stat.cache)
+        return _mincore(path, file.fileno(), start, size) if failed else int(stat.cache)
 
 
-def _mincore(path: Path, descriptor: int, size: int) -> int:
+def _mincore(path: Path, descriptor: int, start: int, size: int) -> int:
     if os.stat(path).st_uid != os.geteuid() and not os.access(path, os.W_OK):
         raise ResidencyUnknown(path, "mincore answers only for files that you own or may write")
     _libc.mmap.restype = ctypes.c_void_p
     _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+    address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, start)
     if address == ctypes.c_void_p(-1).value:
         raise ResidencyUnknown(path, "the file cannot be mapped")
     try:

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from iobench.base.errors import IobenchError, LoaderFailed
+from iobench.base.thresholds import WARM_LIMIT
 from iobench.formats import Batch, Reader, Rows
+from iobench.host import page_cache
 from iobench.host.bus_errors import SIGBUS_HANDLED, MapGuard
 from iobench.stream.block_reader import BlockReader
 from iobench.stream.cached_reader import CachedReader
@@ -75,6 +77,10 @@ class Backend:
     def stop(self) -> None:
         """End reading ahead, so that no thread waits for it."""
 
+    def is_current(self) -> bool:
+        """Return True if the files have not changed, and this is still the way to read them."""
+        return self.unchanged.is_unchanged()
+
     def close(self) -> None:
         """Release the guards and close the reader."""
         for guard in self._guards:
@@ -113,6 +119,10 @@ class CachedBackend(Backend):
         """End reading ahead, so that no thread waits for it."""
         self.reader.stop()
 
+    def is_current(self) -> bool:
+        """Return True if the files have not changed, and are as cold or warm as when they were opened."""
+        return super().is_current() and is_cold(self.unchanged.files) == self.cold
+
 
 class DirectBackend(Backend):
     """Reads rows that are stored as they are in memory, past the page cache."""
@@ -124,6 +134,14 @@ class DirectBackend(Backend):
     def page_offset(self, name: str, rows: Rows) -> int:
         """Return the offset in a page at which memory for these rows should begin."""
         return self.reader.page_offset(name, rows.start) if isinstance(rows, slice) else 0
+
+
+def is_cold(files: Sequence[Path]) -> bool:
+    """Return True if some of a sample of the files' pages are not in the page cache, or that is unknown."""
+    try:
+        return page_cache.residency(files, sampled=True) < WARM_LIMIT
+    except page_cache.ResidencyUnknown:
+        return True
 
 
 @contextmanager

@@ -9,13 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from iobench.base.errors import InvalidSettings, IobenchError
-from iobench.base.thresholds import WARM_LIMIT
 from iobench.dataset.manifest import Opener
 from iobench.formats import Blocks, Placement, Reader, Schema
 from iobench.host import page_cache
 from iobench.host.aio import DirectUnavailable
 from iobench.host.bus_errors import FolderMapGuard, MapGuard
-from iobench.stream.backend import Backend, CachedBackend, DirectBackend, failures_of
+from iobench.stream.backend import Backend, CachedBackend, DirectBackend, failures_of, is_cold
 from iobench.stream.block_reader import BlockReader
 from iobench.stream.cached_reader import CachedReader
 from iobench.stream.change_detector import ChangeDetector
@@ -59,7 +58,7 @@ def select_backend(opener: Opener, schema: Schema, threads: int | None, direct: 
     with failures_of(opener.path):
         files = _files(opener.path)
         unchanged = ChangeDetector(files)  # first: changes during the opening count
-        cold = _residency(files) < WARM_LIMIT  # before a reader reads them
+        cold = is_cold(files)  # before a reader reads them
         with ExitStack() as ends:
             guard = FolderMapGuard(
                 opener.path, opener.empty_page
@@ -147,13 +146,6 @@ def _placed_reader(
             if direct:
                 raise InvalidSettings(str(error), kind="no-direct-reads", hint="leave direct out") from error
     return CachedReader(schema, placements, cold)
-
-
-def _residency(files: Sequence[Path]) -> float:
-    try:
-        return page_cache.residency(files)
-    except page_cache.ResidencyUnknown:
-        return 0.0
 
 
 def _fits(files: Sequence[Path]) -> bool:

@@ -19,6 +19,7 @@ class ChangeDetector:
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
+        self.files = files
         stamps = [(file, _stamp(file)) for file in files]
         self._parts = [stamps[low : low + AT_ONCE] for low in range(0, len(stamps), AT_ONCE)] or [[]]
         self._turn = itertools.count()
@@ -30,6 +31,10 @@ class ChangeDetector:
                 size = f"{now[0]} bytes, changed while it was read" if now else "no such file"
                 expected = f"{stamp[0]} bytes" if stamp else "a file"
                 raise corrupt(file, expected, size, kind="changed" if now else "missing-file")
+
+    def is_unchanged(self) -> bool:
+        """Return True if no file changed."""
+        return all(_stamp(file) == stamp for part in self._parts for file, stamp in part)
 
 
 def _stamp(file: Path) -> tuple[int, int, int] | None:

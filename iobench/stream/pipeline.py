@@ -57,6 +57,7 @@ class Pipeline:
         self._first_alone = backend.cold and not backend.decodes and not self._window
         samples = min(self._most * order.batch_size, schema.samples)
         self._fields = schema.fields
+        self.completed = False  # True if the last epoch came to its end
         self._rings: dict[str, Ring] = {}  # one per field: a label that the user keeps must not keep an image
         try:
             for f in schema.fields:
@@ -71,6 +72,7 @@ class Pipeline:
 
         An error in a thread is raised when its batch is due. Raises LoaderFailed in a forked child.
         """
+        self.completed = False
         process, pending = os.getpid(), deque[Pending[Filled]]()
         workers = WorkerPool(self._fill, self._backend.threads)
         end = partial(self._end, workers, process)
@@ -88,9 +90,14 @@ class Pipeline:
                     yield from self._hand_over(pending.popleft(), process)
             while pending:
                 yield from self._hand_over(pending.popleft(), process)
+            self.completed = True
         finally:
             atexit.unregister(end)
             end()
+
+    def is_current(self) -> bool:
+        """Return True if the files are those that were opened, and as much in the page cache."""
+        return self._backend.is_current()
 
     def close(self) -> None:
         """Close the backend, and release all memory except that of batches in use."""

@@ -20,6 +20,7 @@ from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, check_set
 from iobench.stream.backend import failures_of
 from iobench.stream.backend_selection import check_placements, select_backend
 from iobench.stream.pipeline import Pipeline, Transform
+from iobench.stream.pipeline_keeper import PipelineKeeper
 from iobench.stream.transfer import Tensors, transfer_to
 
 STATE_VERSION = 1
@@ -29,8 +30,8 @@ class StreamLoader:
     """Iterable over batches of a prepared dataset as `dict[str, Tensor]`, read ahead by threads.
 
     A batch belongs to its consumer: its memory is reused only when the last tensor over it is gone. Each
-    epoch opens and closes the files and ends its threads, however it ends. A completed epoch advances to the
-    next one, which has another order.
+    epoch ends its threads, however it ends. A completed epoch advances to the next one, which has another
+    order and reuses the open files and the memory; both are released with the loader or by `close`.
 
     Parameters
     ----------
@@ -109,6 +110,7 @@ class StreamLoader:
         self._order = batching.row_order(self._manifest.schema, *_ranks(rank, world_size))
         self._order.length(self._samples)
         self._epoch = self._position = self._resume = 0
+        self._keeper = PipelineKeeper()
 
     def __len__(self) -> int:
         """Return the number of batches in an epoch of this rank."""
@@ -119,7 +121,7 @@ class StreamLoader:
         start, self._resume = self._resume, 0
         self._position = start
         batches = self._order.batches(self._samples, self._epoch)
-        with closing(self._open()) as pipeline, closing(pipeline.run(batches, start)) as running:
+        with self._keeper.lend(self._open) as pipeline, closing(pipeline.run(batches, start)) as running:
             try:
                 for batch in running:
                     self._position += 1
@@ -130,6 +132,10 @@ class StreamLoader:
                 self._epoch, self._position = self._epoch + 1, 0
                 return
         raise failed  # a new error: the frames behind the first one would keep files mapped
+
+    def close(self) -> None:
+        """Close the files and release the memory that are kept between epochs; the next epoch opens them."""
+        self._keeper.close()
 
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next epoch, which determines its order."""

@@ -18,7 +18,7 @@ from eval import harness
 from eval.harness import Rate, Row, Trials, against, epoch_rate, fio
 from eval.harness_floor import floor
 from iobench import Manifest, StreamLoader
-from iobench.host import hardware_limits, page_cache, process_counters
+from iobench.host import hardware_limits, memory_limits, page_cache, process_counters
 from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Order, blocks_of
 
 OPTIONS = {"rounds": (5, harness.ROUNDS), "scale": (1.0, "of the datasets' size")}
@@ -57,7 +57,7 @@ def warm_large(options: argparse.Namespace) -> Iterator[Row]:
     for order in (RANDOM, SEQUENTIAL):
         contenders: dict[str, Rate] = {
             f"page cache into slots, {threads} threads": lambda number, threads=threads: (
-                hardware_limits.page_cache_read(file, slot, 5, threads).bytes_per_s
+                memory_limits.page_cache_read(file, slot, 5, threads).bytes_per_s
             )
             for threads in {1, CORES}
         }

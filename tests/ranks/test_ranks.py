@@ -17,7 +17,7 @@ from iobench.bench import case as case_module
 from iobench.bench import case_limits, executor
 from iobench.bench.options import cases_of, skip_notes
 from iobench.dataset.manifest import Manifest
-from iobench.host import background_load, hardware_limits
+from iobench.host import background_load, memory_limits
 from iobench.host.hardware_limits import Limit
 from iobench.loading.loaders import DEFAULT_LOADERS
 from iobench.loading.loaders.native import NativeEpochs
@@ -281,9 +281,11 @@ def test_limits_are_those_of_all_hosts_together(images, tmp_path, monkeypatch):
         measured.append(threads)
         return Limit("page cache", f"{threads} threads", 1e12)
 
-    monkeypatch.setattr(hardware_limits, "page_cache_read", page_cache)
+    monkeypatch.setattr(memory_limits, "page_cache_read", page_cache)
     monkeypatch.setattr(case_limits, "EVERY_S", 1e9)
-    (one,) = run_over(images, tmp_path / "r.jsonl", ["a", "a", "b"], limits=True).records
+    (one,) = run_over(
+        images, tmp_path / "r.jsonl", ["a", "a", "b"], limits=True, order=("sequential",)
+    ).records
     assert one.limit.bytes_per_s == 2e12
     assert "2 hosts" in one.limit.how
     assert len(measured) == 2 * 2 * case_limits.FIRST_SAMPLES * len({1, len(os.sched_getaffinity(0))})
@@ -301,9 +303,9 @@ def test_a_resource_shared_by_hosts_shows_when_they_read_at_once(images, tmp_pat
         return Limit("page cache", "", 1e12 if threading.get_ident() in by_itself else 5e11)
 
     monkeypatch.setattr(Rank, "sample_separately", remembered)
-    monkeypatch.setattr(hardware_limits, "page_cache_read", page_cache)
+    monkeypatch.setattr(memory_limits, "page_cache_read", page_cache)
     monkeypatch.setattr(case_limits, "EVERY_S", 1e9)
-    result = run_over(images, tmp_path / "r.jsonl", ["a", "b"], limits=True)
+    result = run_over(images, tmp_path / "r.jsonl", ["a", "b"], limits=True, order=("sequential",))
     (one,) = result.records
     assert (one.limit.bytes_per_s, one.limit.alone_bytes_per_s) == (1e12, 2e12)
     (warning,) = [one for one in warnings_of(result.records) if one.kind == "shared-limit"]

@@ -196,7 +196,7 @@ def test_all_requested_rows_come_into_the_cache(tmp_path, monkeypatch):
 def test_blocks_of_the_first_batch_are_decoded_by_several_threads(tmp_path, monkeypatch):
     variant, array = "hdf5:compression=gzip,chunk_bytes=65536", np.arange(1 << 20).reshape(512, 2048)
     manifest = prepared(tmp_path, {"x": array}, [variant])
-    monkeypatch.setattr(page_cache, "residency", lambda files: 0.0)
+    monkeypatch.setattr(page_cache, "residency", lambda files, sampled: 0.0)
     decode, threads, two, in_time = BlockReader.decode_block, set(), threading.Event(), []
 
     def together(self, *arguments):

@@ -322,7 +322,7 @@ def test_a_file_that_is_not_whole_is_refused_at_once(own, name, change):
 def test_a_file_that_is_cut_while_it_is_opened_is_named(monkeypatch, own, name, left):
     file = data_file(own, name)
 
-    def then_cut(files):
+    def then_cut(files, sampled):
         os.truncate(file, left)
         return 1.0
 

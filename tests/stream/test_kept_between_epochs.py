@@ -1,0 +1,142 @@
+"""Open files, maps and memory that StreamLoader keeps from one completed epoch to the next."""
+
+import gc
+import os
+import pickle
+import resource
+from pathlib import Path
+
+import pytest
+from conftest import image_arrays
+from stream_cases import (
+    SAMPLES,
+    assert_batches,
+    assert_nothing_left,
+    data_file,
+    every_variant,
+    every_way,
+    in_child,
+    loader,
+    rows_of,
+    vector_arrays,
+)
+
+from iobench.host import page_cache
+from iobench.stream import stream_loader
+from iobench.testing.loaders import files_in_use
+
+pytest_plugins = ("stream_fixtures",)
+
+SOURCE = image_arrays(SAMPLES)
+
+
+def map_addresses(folder):
+    """Return where this process has mapped files below a folder."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return sorted(line.split()[0] for line in lines if f"{folder.resolve()}/" in line)
+
+
+def minor_faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
+@every_way
+@pytest.mark.usefixtures("real_direct")
+def test_files_are_open_until_the_loader_is_closed_or_gone(pictures, name, direct):
+    one = loader(pictures, name, direct=direct)
+    list(one)
+    assert files_in_use(pictures.root)
+    one.close()
+    assert_nothing_left(pictures.root)
+    assert_batches(one, SOURCE, rows_of("sequential", epoch=1))
+    del one
+    gc.collect()
+    assert_nothing_left(pictures.root)
+
+
+@pytest.mark.parametrize("name", ["npy", "lmdb", "hdf5", "hdf5:compression=gzip"])
+def test_a_completed_epoch_hands_its_maps_to_the_next(pictures, name):
+    one = loader(pictures, name, order="random")
+    list(one)
+    first = map_addresses(pictures.root)
+    list(one)
+    assert map_addresses(pictures.root) == first != []
+
+
+def test_a_second_warm_epoch_touches_no_new_memory(vectors):
+    def later_faults():
+        one, source = loader(vectors, "npy", order="sequential", batch_size=256), vectors.files_of("npy")
+        page_cache.warm(source)
+        for _ in range(2):
+            for _ in one:
+                pass
+        before = minor_faults()
+        for _ in one:
+            pass
+        return minor_faults() - before
+
+    pages = sum(array.nbytes for array in vector_arrays().values()) // resource.getpagesize()
+    assert in_child(later_faults) <= 200 < pages // 16
+
+
+@every_variant
+def test_a_file_that_was_replaced_between_epochs_is_read_anew(own, name):
+    one, file = loader(own, name), data_file(own, name)
+    list(one)
+    copy = file.with_name("copy")
+    copy.write_bytes(file.read_bytes())
+    os.replace(copy, file)
+    list(one)
+    assert str(file) in files_in_use(own)
+    assert not any("(deleted)" in path for path in files_in_use(own))
+
+
+@pytest.fixture
+def openings(monkeypatch):
+    """Collect one item per opening of a dataset."""
+    select, calls = stream_loader.select_backend, []
+    monkeypatch.setattr(stream_loader, "select_backend", lambda *given: calls.append(given) or select(*given))
+    return calls
+
+
+@pytest.mark.parametrize(("later", "opened"), [(1.0, 1), (0.0, 2)])
+def test_files_are_opened_again_if_they_became_cold(monkeypatch, openings, pictures, later, opened):
+    residency = 1.0
+    monkeypatch.setattr(page_cache, "residency", lambda files, sampled: residency)
+    one = loader(pictures, "npy")
+    list(one)
+    residency = later
+    assert_batches(one, SOURCE, rows_of("sequential", epoch=1))
+    assert len(openings) == opened
+
+
+@every_way
+@pytest.mark.usefixtures("real_direct")
+def test_a_forked_child_opens_files_of_its_own(openings, pictures, name, direct):
+    one = loader(pictures, name, direct=direct)
+    list(one)
+
+    def opened_in_child():
+        assert_batches(one, SOURCE, rows_of("sequential", epoch=1))
+        return len(openings)
+
+    assert in_child(opened_in_child) == 2
+    assert_batches(one, SOURCE, rows_of("sequential", epoch=1))
+    assert len(openings) == 1
+
+
+def test_a_loader_can_be_pickled_after_an_epoch(pictures):
+    one = loader(pictures, "npy")
+    list(one)
+    assert_batches(pickle.loads(pickle.dumps(one)), SOURCE, rows_of("sequential", epoch=1))
+
+
+def test_of_two_epochs_at_the_same_time_only_one_leaves_its_files_open(pictures):
+    one = loader(pictures, "npy")
+    list(one)
+    alone = map_addresses(pictures.root)
+    for left, right in zip(one, one, strict=True):
+        assert left["y"].tolist() == right["y"].tolist()
+    assert len(map_addresses(pictures.root)) == len(alone)
+    one.close()
+    assert_nothing_left(pictures.root)
