@@ -25,6 +25,7 @@ LIMITS = {
     "seed": (0, (1 << 63) - 1),  # torch takes no more
     "epoch": (0, (1 << 63) - 1),
     "threads": (1, 1024),
+    "max_batches": (1, 1 << 40),
 }
 
 
@@ -136,17 +137,16 @@ class Order:
         """Return this rank's batches of an epoch: slices if the order is sequential, else int64 arrays."""
         return Batches(self, samples, epoch, range(self.length(samples)))
 
-    def part(self, samples: int, epoch: int, count: int) -> Batches:
-        """Return `count` batches that represent the epoch.
+    def part(self, length: int, epoch: int, count: int) -> slice:
+        """Return which `count` of an epoch's batches, `length` in all, represent the epoch.
 
-        Sequential order begins at a place of its own in each epoch; the rows of the other orders are drawn
-        from the whole dataset. Block order comes in whole windows.
+        Sequential order begins at a place of its own in each epoch. The first batches of the other orders
+        are drawn from the whole dataset.
         """
-        batches, start = self.batches(samples, epoch), 0
-        count = min(self.whole_windows(count), len(batches))
+        start = 0
         if self.kind == "sequential":
-            start = int(np.random.default_rng([self.seed, epoch]).integers(len(batches) - count + 1))
-        return batches[start : start + count]
+            start = int(np.random.default_rng([self.seed, epoch]).integers(length - count + 1))
+        return slice(start, start + count)
 
     def whole_windows(self, batches: int) -> int:
         """Return this number of batches, in block order rounded up to whole windows."""

@@ -99,6 +99,11 @@ class Pipeline:
         """Return True if the files are those that were opened, and as much in the page cache."""
         return self._backend.is_current()
 
+    @property
+    def read_ahead(self) -> int:
+        """Most batches that are read ahead of the consumer."""
+        return self._most * (self._ahead + 1)
+
     def close(self) -> None:
         """Close the backend, and release all memory except that of batches in use."""
         self._backend.close()
