@@ -1,4 +1,4 @@
-"""Progress of a run on stderr: a live view on a terminal, a line per phase and every ten seconds elsewhere."""
+"""Progress of a run on stderr: a live view on a terminal, elsewhere a line per phase or ten seconds."""
 
 from __future__ import annotations
 
