@@ -16,7 +16,7 @@ from iobench.base.units import counted
 from iobench.dataset.sources._regular_files import FileState, check_unchanged, open_regular
 from iobench.dataset.sources._source import BATCH_BYTES, Source, default_name
 from iobench.formats import Array, Batch, Field, Schema
-from iobench.formats.image_decoding import KINDS, ImageDecoder, ImageLayout
+from iobench.formats.image_decoding import KINDS, ImageDecoder, ImageLayout, image_errors
 
 MAX_THREADS = 16  # each holds an image in memory
 
@@ -93,7 +93,7 @@ class ImageFolder(Source):
         decoder = ImageDecoder(self._layout)
 
         def decoded(path: Path, state: FileState) -> Array:
-            with open_regular(path) as file:
+            with image_errors(path), open_regular(path) as file:
                 check_unchanged(path, file, state)
                 return decoder.decode(path, file, state.bytes)
 
