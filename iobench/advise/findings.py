@@ -114,7 +114,8 @@ def headline(choice: Choice, finalists: Sequence[Finalist], data: MeasuredData) 
     """Return what to use and its gain over the default, which reads the user's own files if it can."""
     use, default = choice.use, default_of(finalists)
     basis = ", over a rewritten sample" if data.rewritten else ""
-    what = "your files as they are" if data.own_format and not data.rewritten else "the default"
+    in_place = default is not None and default.format == data.own_format and not data.rewritten
+    what = "your files as they are" if in_place else "the default"
     if choice.outcome == NOT_BOTTLENECK:
         wait_share = use.wait_share or 0.0
         evidence = f"with {use.label}, {what}, the device waits {wait_share:.1%} of the time"

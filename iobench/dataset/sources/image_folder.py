@@ -85,7 +85,8 @@ class ImageFolder(Source):
 
     def in_place(self, samples: int) -> tuple[Path, str] | None:
         """Return the folder, and format images with this source's shape."""
-        return self.path, f"images:shape={'x'.join(map(str, self._layout.shape))},first={samples}"
+        part = f",first={samples}" if samples < self.schema.samples else ""
+        return self.path, f"images:shape={'x'.join(map(str, self._layout.shape))}{part}"
 
     def batches(self) -> Iterator[Batch]:
         """Yield images sorted by label and file name, decoded on all processors."""
