@@ -9,6 +9,7 @@ from kinds import kind as error_kind
 from iobench.base.errors import InvalidSettings
 from iobench.bench.options import RunOptions
 from iobench.formats import Field, Schema
+from iobench.loading import order as order_module
 from iobench.loading.order import LIMITS, ORDERS, Batching, Order, blocks_of, check_setting, shuffle_quality
 
 ORDER = st.builds(
@@ -281,3 +282,31 @@ def test_a_single_batch_is_as_shuffled_as_can_be(samples, order):
 
 def test_no_batches_count_as_shuffled():
     assert shuffle_quality([], 10, 100) == 1
+
+
+@pytest.mark.parametrize("kind", ["random", "block"])
+def test_a_batch_is_right_if_another_thread_reads_one_far_away_meanwhile(monkeypatch, kind):
+    monkeypatch.setattr(order_module, "FIRST_ROWS", 8)
+    monkeypatch.setattr(order_module, "PIECE_ROWS", 32)
+    order = Order(kind, batch_size=8, block_rows=10, window_batches=3)
+    expected = [rows.tolist() for rows in order.batches(400, 0)]
+    shared, inside = order.batches(400, 0), False
+
+    def interrupted(value):  # as if the other thread ran now
+        nonlocal inside
+        if not inside:
+            inside = True
+            assert shared[-1].tolist() == expected[-1]
+            inside = False
+        return len(value)
+
+    monkeypatch.setattr(order_module, "len", interrupted, raising=False)
+    assert [shared[number].tolist() for number in range(40)] == expected[:40]
+
+
+def test_an_epoch_can_be_drawn_before_it_is_read(monkeypatch):
+    whole = [rows.tolist() for rows in Order("random", batch_size=8).batches(400, 3)]
+    batches = Order("random", batch_size=8).batches(400, 3)
+    batches.draw()
+    monkeypatch.setattr(Order, "rows", None)
+    assert [rows.tolist() for rows in batches] == whole

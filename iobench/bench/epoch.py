@@ -20,7 +20,7 @@ from iobench.host.counters import Counters, Counts
 from iobench.host.cpu_speed import CpuSpeedProbe
 from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice, device_errors
 from iobench.loading.loaders import EpochRequest, Epochs, Job, Loader, failure, samples_of
-from iobench.loading.order import Order, row_count
+from iobench.loading.order import Batches, Order, row_count
 from iobench.loading.stages import UNTIMED, StageProfile
 from iobench.results.parts import (
     BackgroundPart,
@@ -155,11 +155,16 @@ def epoch_request(loader: Loader, job: Job, number: int, window: WindowTimer | N
     """Return the request for an epoch: the rows of its batches (map-style) or its number (iterable-style).
 
     With a window it is one for the part of the epoch around it. An iterable-style loader begins at its head.
+    The order is drawn here, outside the clock, as far as it is one piece: it is not the loader's work.
     """
     if loader.iterable_style:
         return number
     rows = loader.rows(job.order, job.opener.schema.samples, number)
-    return rows if window is None else rows[job.order.part(len(rows), number, window.part.count)]
+    if window is not None:
+        rows = rows[job.order.part(len(rows), number, window.part.count)]
+    if isinstance(rows, Batches):
+        rows.draw()
+    return rows
 
 
 def _window(epochs: Epochs, transfer: HostToDevice, spec: RoundSpec) -> WindowTimer | None:

@@ -198,6 +198,7 @@ class Batches(Sequence[Rows]):
     """Batches of an epoch, drawn when they are read, in pieces of FIRST_ROWS to PIECE_ROWS rows.
 
     Each piece is four times as long as the one before. Adjacent batches of a piece are views of one array.
+    Several threads may read the batches, each at its own place.
 
     Parameters
     ----------
@@ -211,7 +212,12 @@ class Batches(Sequence[Rows]):
 
     def __init__(self, order: Order, samples: int, epoch: int, numbers: range) -> None:
         self._order, self._samples, self._epoch, self._numbers = order, samples, epoch, numbers
-        self._piece_start, self._piece = 0, np.empty(0, np.int64)
+        self._piece = 0, np.empty(0, np.int64)  # position of its first row, and its rows
+
+    def draw(self) -> None:
+        """Draw the first piece now, as long as a piece can be."""
+        if self._numbers and self._order.kind != "sequential":
+            self._piece = self._drawn(self._numbers[0], PIECE_ROWS)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -233,18 +239,19 @@ class Batches(Sequence[Rows]):
         low, high = self._edge(number), self._edge(number + 1)
         if self._order.kind == "sequential":
             return self._order.rows(self._samples, self._epoch, low, high)
-        if not self._piece_start <= low <= high <= self._piece_start + len(self._piece):
-            self._draw(number)
-        return self._piece[low - self._piece_start : high - self._piece_start]
+        start, piece = self._piece  # at once: another thread may replace it
+        if not start <= low <= high <= start + len(piece):
+            rows = min(PIECE_ROWS, max(FIRST_ROWS, 4 * len(piece)))
+            self._piece = start, piece = self._drawn(number, rows)
+        return piece[low - start : high - start]
 
-    def _draw(self, number: int) -> None:
-        """Draw the piece that begins with a batch."""
-        rows = min(PIECE_ROWS, max(FIRST_ROWS, 4 * len(self._piece)))
+    def _drawn(self, number: int, rows: int) -> tuple[int, Index]:
+        """Return the piece of so many rows that begins with a batch."""
         count = max(1, rows // self._order.batch_size) if self._numbers.step == 1 else 1
         low, high = self._edge(number), self._edge(min(number + count, self._numbers[-1] + 1))
         piece = self._order.rows(self._samples, self._epoch, low, high)
         assert not isinstance(piece, slice)
-        self._piece_start, self._piece = low, piece
+        return low, piece
 
     def _edge(self, number: int) -> int:
         return self._order.edge(self._samples, number)
