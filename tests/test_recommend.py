@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
+import h5py
 import numpy as np
 import pytest
 from conftest import call
@@ -52,7 +54,8 @@ from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions, cases_of
 from iobench.bench.run import run
 from iobench.bench.strategies import SuccessiveHalving
-from iobench.dataset.sources import FirstSamples
+from iobench.dataset.add import AddedSource, add
+from iobench.dataset.sources import FirstSamples, open_source
 from iobench.loading import loaders
 from iobench.report import result_figures
 from iobench.results import stats
@@ -265,14 +268,17 @@ def test_the_first_samples_of_a_source(tmp_path):
 
 
 def test_a_sample_has_some_batches_and_no_more_steps_than_there_is_time_for():
-    small = iobench.Synthetic(10**8, (128,)).schema
-    assert sample_count(small, Requirements(), cold=False) * small.sample_bytes == 64 << 20
+    small = iobench.Synthetic(10**8, (128,))
+    assert sample_count(small, Requirements(), cold=False) * small.schema.sample_bytes == 64 << 20
     assert sample_count(small, Requirements(step_ms=10.0), cold=False) == 200 * 256
     assert sample_count(small, Requirements(step_ms=40.0), cold=False) == 75 * 256
     assert sample_count(small, Requirements(step_ms=40.0, max_time_s=60.0), cold=False) == 20 * 256
-    large = iobench.Synthetic(10**8, (3, 224, 224)).schema
-    assert sample_count(large, Requirements(batch_size=4), cold=False) == (64 << 20) // large.sample_bytes
-    assert sample_count(large, Requirements(batch_size=64), cold=False) == min(large.samples, 20 * 64)
+    large = iobench.Synthetic(10**9, (3, 224, 224))
+    in_64_mib = (64 << 20) // large.schema.sample_bytes
+    assert sample_count(large, Requirements(batch_size=4), cold=False) == in_64_mib
+    assert sample_count(large, Requirements(batch_size=64), cold=False) == 20 * 64
+    large.decodes = True
+    assert sample_count(large, Requirements(batch_size=64), cold=False) == 4 * 64
 
 
 def snippet(manifest, loader, order):
@@ -426,7 +432,7 @@ def test_a_significant_gain_is_preferred_to_a_higher_uncertain_median(manifest):
     chosen = choose(found, [fastest, *sure, default])
     assert (chosen.outcome, chosen.use, chosen.instead_of) == ("tied", sure[0], fastest)
     assert chosen.tied == [fastest, sure[1], default]
-    head = findings.headline(chosen, [fastest, *sure, default], rewritten=False)
+    head = findings.headline(chosen, [fastest, *sure, default], MeasuredData(manifest, 1, False))
     assert head.kind == "tied"
     expected = {"use": "native", "default": "dataloader", "gain": 1.37}
     assert head.values.items() >= expected.items()
@@ -841,6 +847,45 @@ def test_a_sample_of_other_data_gives_way_and_nothing_else_does(tmp_path):
         sample(wanted("yours", 40))
 
 
+@pytest.fixture
+def photos(tmp_path):
+    """Write a folder of images of two sizes, and return its path."""
+    Image = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(0)
+    for number in range(60):
+        folder = tmp_path / "photos" / ("cat", "dog")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = rng.integers(0, 256, (40, 30 + number, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number:03}.jpg")
+    return tmp_path / "photos"
+
+
+def test_images_are_compared_with_as_they_are_decoded_now(photos, tmp_path):
+    wanted = Requirements(batch_size=8, formats=("npy",), loaders=("stream", "dataloader"), device="cpu")
+    data = from_source(open_source(photos, (3, 16, 16)), (), wanted, tmp_path / "data", lambda text: None)
+    assert data.own_format == "images:shape=3x16x16,first=60"
+    assert not data.rewritten
+    assert Path(data.manifest.added[data.own_format].path) == photos
+    candidates = candidate_set(data.manifest, wanted, "cpu", "warm", data.added)
+    assert candidates.cases[0].variant == data.own_format
+    files = sum(file.stat().st_size for file in photos.rglob("*.jpg"))
+    assert files <= data.full_stored_bytes(data.own_format) < files + 60 * 8192
+
+
+@pytest.mark.parametrize("added", [True, False])
+def test_the_users_own_hdf5_file_is_what_others_are_compared_with(tmp_path, added):
+    with h5py.File(tmp_path / "own.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(4000.0).reshape(500, 8), chunks=(50, 2), compression="gzip")
+    source = open_source(tmp_path / "own.h5")
+    if added:
+        source = AddedSource(add(tmp_path / "own.h5", data_dir=tmp_path / "data")[0])
+    data = from_source(source, (), Requirements(batch_size=8), tmp_path / "data", lambda text: None)
+    assert (data.own_format, data.rewritten) == ("hdf5", False)
+    assert Path(data.manifest.added["hdf5"].path) == tmp_path / "own.h5"
+    part = FirstSamples(source, 100)
+    assert source.in_place(part.schema.samples) is None
+
+
 def test_the_time_needed_for_all_cases_is_estimated(manifest):
     raced = run(manifest, RunOptions(limits=False), strategy=SuccessiveHalving(600.0, rounds=1, proofs_s=0.0))
     cases, skipped = len(raced.cases), len(raced.skipped)
@@ -862,8 +907,8 @@ def test_existing_files_are_added_and_a_recommendation_is_made_for_them(inside, 
     found = json.loads(done.stdout)
     (default,) = [one["label"] for one in found["finalists"] if "default" in one["roles"]]
     assert default == "npy · dataloader"
-    (sample,) = [one for one in found["findings"] if one["kind"] == "rewritten-sample"]
-    assert sample["values"]["formats"] == "npy"
+    assert not [one for one in found["findings"] if one["kind"] == "rewritten-sample"]
+    assert found["findings"][0]["values"]["rewritten"] == 0
     if found["code"] and found["use"]["format"] != "npy":
         assert found["prepare"].startswith("iobench prepare --name mine")
     page = tmp_path / "report.html"

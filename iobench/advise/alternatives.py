@@ -26,7 +26,7 @@ def raced_formats(result: SearchResult) -> list[RacedFormat]:
     best: dict[str, tuple[Case, float]] = {}
     for case, rate in sorted(measured, key=lambda one: -one[1]):
         best.setdefault(case.variant, (case, rate))
-    stored = {variant: manifest.artifacts[variant].stored_bytes for variant in best}
+    stored = {variant: result.data.full_stored_bytes(variant) for variant in best}
 
     def dominates(other: str, variant: str) -> bool:
         ours, theirs = ((best[name][1], -stored[name]) for name in (other, variant))
@@ -37,7 +37,7 @@ def raced_formats(result: SearchResult) -> list[RacedFormat]:
             format=variant,
             label=names[case.key],
             bytes_per_s=rate * manifest.schema.sample_bytes,
-            disk_bytes=stored[variant] * result.data.scale,
+            disk_bytes=stored[variant],
             pareto=not any(dominates(other, variant) for other in best),
         )
         for variant, (case, rate) in best.items()
@@ -50,8 +50,8 @@ def alternatives(result: SearchResult, use: Finalist) -> Iterator[Finding]:
     best = max(rate for _, rate in measured)
     manifest, names = result.data.manifest, case_labels([case for case, _ in measured])
     close = [(case, rate) for case, rate in measured if rate >= CLOSE * best]
-    smallest, rate = min(measured, key=lambda one: (manifest.artifacts[one[0].variant].stored_bytes, -one[1]))
-    stored = {case.key: manifest.artifacts[case.variant].stored_bytes for case, _ in measured}
+    stored = {case.key: result.data.full_stored_bytes(case.variant) for case, _ in measured}
+    smallest, rate = min(measured, key=lambda one: (stored[one[0].key], -one[1]))
     used = next(case for case in result.race.cases if result.final_case(case).key == use.key)
     if stored[smallest.key] < SMALLER * stored[used.key]:
         size = stored[smallest.key] / stored[used.key]
@@ -116,7 +116,7 @@ def failed_in_final(result: SearchResult) -> Iterator[Finding]:
 
 def missing_default(result: SearchResult) -> Iterator[Finding]:
     """Yield why there is no comparison with the default; nothing where there is one."""
-    default = default_case(result.race.cases, result.data.default_format)
+    default = default_case(result.race.cases, result.data.own_format)
     subject = "No comparison with the default (DataLoader, sample by sample)"
     if default is None:
         yield Finding("default-excluded", f"{subject}: it did not take part")

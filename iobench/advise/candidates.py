@@ -130,7 +130,7 @@ def candidate_set(
             cases = [case for case in cases if case.order != order]
     if not cases:
         raise _nothing_fits(skipped)
-    first = default_case(cases, *added[:1])  # the others are compared with it
+    first = default_case(cases, next(iter(added), None))  # the others are compared with it
     ordered = [*([first] if first else []), *cases]
     return CandidateSet(list({case.key: case for case in ordered}.values()), skipped)
 
@@ -202,10 +202,19 @@ def loader_word(case: Case) -> str:
     return replace(case.loader, **same).variant
 
 
-def default_case(cases: Sequence[Case], format: str = DEFAULT_FORMAT) -> Case | None:
-    """Return the default: DataLoader sample by sample over the default format, or over the first one."""
+def default_case(cases: Sequence[Case], own: str | None = None) -> Case | None:
+    """Return the case that others are compared with: DataLoader, sample by sample.
+
+    Over the user's `own` files, if they are measured, with a worker per core, as is usual; else over the
+    default format, or the first one, with DataLoader's defaults.
+    """
     plain = [case for case in cases if loader_word(case) == DEFAULT_LOADER and case.order != "block"]
-    return next((case for case in plain if case.variant == format), plain[0] if plain else None)
+    if own is None:
+        return next((case for case in plain if case.variant == DEFAULT_FORMAT), plain[0] if plain else None)
+    usual = f"{DEFAULT_LOADER}:num_workers={len(os.sched_getaffinity(0))}"
+    with_workers = [case for case in cases if loader_word(case) == usual and case.order != "block"]
+    over_own = [case for case in [*with_workers, *plain] if case.variant == own]
+    return over_own[0] if over_own else default_case(cases)
 
 
 def _too_large(manifest: Manifest, requirements: Requirements) -> dict[str, Finding]:
@@ -214,7 +223,8 @@ def _too_large(manifest: Manifest, requirements: Requirements) -> dict[str, Find
     if limit is None:
         return {}
     scale = (requirements.full_bytes or 0) / manifest.schema.logical_bytes or 1
-    needed = {variant: one.stored_bytes * scale for variant, one in manifest.artifacts.items()}
+    written = {variant: one for variant, one in manifest.artifacts.items() if not one.added}
+    needed = {variant: one.stored_bytes * scale for variant, one in written.items()}
     return {
         variant: _disk_limit(variant, disk_bytes, limit)
         for variant, disk_bytes in needed.items()

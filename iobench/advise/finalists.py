@@ -89,7 +89,7 @@ def _finalist(
         limit_bytes_per_s=limit.bytes_per_s if limit else None,
         wait_share=wait_share,
         memory_bytes=max((one.memory.peak_bytes for one in own if one.memory.peak_bytes), default=None),
-        disk_bytes=artifact.stored_bytes * scale,
+        disk_bytes=result.data.full_stored_bytes(case.variant),
         write_s=artifact.write_s * scale,
         trained_per_s=None if rounds is plain else stats.estimate(list(rounds[case.key].values())),
         trained_rounds=0 if rounds is plain else len(rounds[case.key]),

@@ -46,12 +46,12 @@ def recommendation_of(result: SearchResult, requirements: Requirements) -> Recom
     finalists = finalists_of(result)
     choice = choose(result, finalists)
     missing = list(missing_default(result)) if default_of(finalists) is None else []
-    if any(one.kind == "default-no-time" for one in missing):
+    if any(one.kind in ("default-no-time", "default-failed") for one in missing):
         choice = Choice(UNDECIDED, choice.use)
     changes = choice.outcome in (DECIDED, TIED)
     case = next(case for case in result.finalists if case.key == choice.use.key)
     findings = [
-        headline(choice, finalists, bool(result.data.added)),
+        headline(choice, finalists, result.data),
         *(_certainty(choice) if changes else ()),
         *missing,
         *result.notes,
@@ -68,7 +68,11 @@ def recommendation_of(result: SearchResult, requirements: Requirements) -> Recom
         finalists=finalists,
         findings=one_time_hint(findings, requirements.max_time_s),
         alternatives=list(alternatives(result, choice.use)),
-        skipped=[*result.skipped, *skipped_cases(result.race), *failed_in_final(result)],
+        skipped=[
+            *sentences.not_installed(result.skipped),
+            *skipped_cases(result.race),
+            *failed_in_final(result),
+        ],
         prepare=prepare_code(result.data, case) if changes else "",
         code=loader_code(result.data, case, requirements.epochs) if changes else "",
         records=[str(run.path) for run in runs if run],
@@ -106,13 +110,14 @@ def default_of(finalists: Sequence[Finalist]) -> Finalist | None:
     return next((one for one in finalists if DEFAULT in one.roles), None)
 
 
-def headline(choice: Choice, finalists: Sequence[Finalist], rewritten: bool) -> Finding:
-    """Return what to use and its gain; `rewritten` if the default read a sample, not the user's files."""
+def headline(choice: Choice, finalists: Sequence[Finalist], data: MeasuredData) -> Finding:
+    """Return what to use and its gain over the default, which reads the user's own files if it can."""
     use, default = choice.use, default_of(finalists)
-    basis = ", over a rewritten sample" if rewritten else ""
+    basis = ", over a rewritten sample" if data.rewritten else ""
+    what = "your files as they are" if data.own_format and not data.rewritten else "the default"
     if choice.outcome == NOT_BOTTLENECK:
         wait_share = use.wait_share or 0.0
-        evidence = f"with {use.label}, the default, the device waits {wait_share:.1%} of the time"
+        evidence = f"with {use.label}, {what}, the device waits {wait_share:.1%} of the time"
         return sentences.not_bottleneck(evidence, {"use": use.label, "wait_share": wait_share})
     if default is None and choice.outcome == UNDECIDED:
         message = f"Undecided: {use.label} was not compared with the default"
@@ -120,10 +125,10 @@ def headline(choice: Choice, finalists: Sequence[Finalist], rewritten: bool) -> 
     if default is None:
         return Finding("no-baseline", f"Use {use.label}", values={"use": use.label})
     others = [one.against_default for one in finalists if one.against_default is not None]
-    values: Values = {"default": default.label, "rewritten": int(rewritten)}
+    values: Values = {"default": default.label, "rewritten": int(data.rewritten)}
     if use is default or use.against_default is None:
-        return sentences.keep(f"{use.label}, the default", others, len(others), basis, values)
-    baseline, training = f"with {default.label}, the default", "training is " if use.trained_per_s else ""
+        return sentences.keep(f"{use.label}, {what}", others, len(others), basis, values)
+    baseline, training = f"with {default.label}, {what}", "training is " if use.trained_per_s else ""
     tied = choice.outcome == TIED
     return sentences.gain(use.label, use.against_default.ratio, baseline, values, tied, training, basis)
 
@@ -203,11 +208,16 @@ def _costs(
         message = "Your data are in that format already: nothing has to be written"
         yield Finding("stored-already", message + (f"; it uses {memory}" if memory else ""))
         return
+    values: Values = {"write_s": use.write_s, "disk_bytes": use.disk_bytes}
+    own, more = result.data.own_format, ""
+    if own is not None and not result.data.rewritten:
+        values["disk_ratio"] = ratio = use.disk_bytes / result.data.full_stored_bytes(own)
+        more = f", {three_digits(ratio)} × your files"
     yield Finding(
         "cost",
         f"Writing all {bytes_text(result.data.full_bytes)} takes {seconds_text(use.write_s)} and "
-        f"{bytes_text(use.disk_bytes)} on disk" + (f"; reading uses {memory}" if memory else ""),
-        values={"write_s": use.write_s, "disk_bytes": use.disk_bytes, "memory_bytes": use.memory_bytes or 0},
+        f"{bytes_text(use.disk_bytes)} on disk{more}" + (f"; reading uses {memory}" if memory else ""),
+        values={**values, "memory_bytes": use.memory_bytes or 0},
     )
     if use.against_default is not None and default is not None:
         if use.format == default.format:
@@ -248,7 +258,7 @@ def break_even(result: SearchResult, use: Finalist, default: Finalist, requireme
 def _basis(result: SearchResult) -> Iterator[Finding]:
     """Yield how well the measurements represent the full data."""
     schema, data = result.data.manifest.schema, result.data
-    if data.added:
+    if data.rewritten:
         name, own = data.source.name if data.source else "", enumerated(data.added)
         yield Finding(
             "rewritten-sample",
@@ -259,7 +269,9 @@ def _basis(result: SearchResult) -> Iterator[Finding]:
         )
     if data.source is not None and data.source.description.get("kind") == "images":
         shape = "x".join(map(str, schema.fields[0].shape))
-        message = f"Each image was scaled and cropped to {shape}"
+        message = (
+            f"Each image was scaled and cropped to {shape}; no other crop can be taken from what is written"
+        )
         yield Finding("image-shape", message, "--sample-shape changes that", {"shape": shape})
     if data.scale >= LARGER:
         yield Finding(

@@ -16,16 +16,16 @@ from iobench.advise.requirements import Requirements
 from iobench.base.errors import ArtifactExists, InvalidSettings, IobenchError, UnsupportedSchema
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, counted, seconds_text
-from iobench.dataset.add import AddedSource
+from iobench.dataset.add import AddedSource, add
 from iobench.dataset.manifest import Manifest, Opener
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import FirstSamples, Source
 from iobench.dataset.verify import read_back
-from iobench.formats import Batch, Schema
+from iobench.formats import Batch
 from iobench.host import page_cache
 
 WARM_BYTES, COLD_BYTES = 64 << 20, 256 << 20  # of a sample: large enough that overhead does not dominate
-MIN_BATCHES = 20  # in a sample
+MIN_BATCHES, DECODED_BATCHES = 20, 4  # in a sample; the latter where each sample is an image to decode
 MAX_STEPS = 200  # in a sample, where there is a training step
 STEPPING = 0.01  # of the time, for an epoch with steps: half a dozen cases need four epochs each
 LAST_PART = 0.1  # of the time for writing: nothing more starts in it
@@ -63,9 +63,20 @@ class MeasuredData:
     added: tuple[str, ...] = ()
 
     @property
-    def default_format(self) -> str:
-        """Variant that the default reads: npy, or the user's own files."""
-        return self.added[0] if self.added else DEFAULT_FORMAT
+    def own_format(self) -> str | None:
+        """Variant of the user's own files, which the default reads; None if they are in no format."""
+        return next(iter(self.added), None)
+
+    @property
+    def rewritten(self) -> bool:
+        """True if the user's own files are represented by a copy of their first samples."""
+        artifact = self.manifest.artifacts.get(self.own_format or "")
+        return artifact is not None and not artifact.added
+
+    def full_stored_bytes(self, variant: str) -> float:
+        """Return the bytes that all of the data take on disk in a variant."""
+        artifact = self.manifest.artifacts[variant]
+        return artifact.stored_bytes * (1.0 if artifact.added else self.scale)
 
     def stored_already(self, variant: str) -> bool:
         """Return True if the user's own files are in that variant, so that nothing has to be written."""
@@ -102,11 +113,15 @@ def from_source(
     """
     full_bytes = requirements.full_bytes or source.schema.logical_bytes
     cold = _exceeds_memory(full_bytes)
-    first = FirstSamples(source, sample_count(source.schema, requirements, cold))
+    first = FirstSamples(source, sample_count(source, requirements, cold))
     added = tuple(source.manifest.added) if isinstance(source, AddedSource) else ()
+    own = source.in_place(first.schema.samples)
     storable, skipped = storable_variants(first.schema, replace(requirements, full_bytes=full_bytes))
     usual = [one for one in storable if one == DEFAULT_FORMAT]
-    variants = list(dict.fromkeys([*added, *usual, *storable]))
+    variants = [*dict.fromkeys([*added, *usual, *storable])]
+    if own is not None:
+        added = ()
+        variants = [one for one in variants if one != own[1]]
     _announce(first, [one for one in variants if one not in added], data_dir, status)
     manifest, late, began = None, False, time.monotonic()
     for number, variant in enumerate(variants):
@@ -120,6 +135,8 @@ def from_source(
         status(f"writing {first.schema.samples:,} samples in {variant}")
         try:
             manifest = _written(_decoded_once(first, manifest), [variant], data_dir, turn_s)
+            if own is not None and not added:
+                manifest, added = _registered(own, manifest), (own[1],)
         except ArtifactExists:
             raise
         except IobenchError as error:
@@ -129,6 +146,18 @@ def from_source(
     if manifest is None:
         raise _nothing_written(source, skipped, late)
     return MeasuredData(manifest, full_bytes, cold, source, tuple(words), skipped, added)
+
+
+def _registered(own: tuple[Path, str], sample: Manifest) -> Manifest:
+    """Add the user's own files to the sample where they lie, so that they are what others are compared with.
+
+    Raises ArtifactExists if they are not the samples that were written.
+    """
+    path, variant = own
+    if variant in sample.added and sample.unchanged(variant):
+        return sample
+    fields = sample.schema.fields
+    return add(path, variant, name=sample.name, fields=fields, data_dir=sample.root.parent)[0]
 
 
 def _no_time(variant: str) -> Finding:
@@ -234,14 +263,15 @@ def _written(first: Source, variants: list[str], data_dir: Path, left_s: float) 
         raise
 
 
-def sample_count(schema: Schema, requirements: Requirements, cold: bool) -> int:
+def sample_count(source: Source, requirements: Requirements, cold: bool) -> int:
     """Return a number of samples with enough batches and bytes, and no more steps than there is time for."""
-    largest = max(requirements.batch_sizes)
+    schema, largest = source.schema, max(requirements.batch_sizes)
+    batches = DECODED_BATCHES if source.decodes else MIN_BATCHES
     count = (COLD_BYTES if cold else WARM_BYTES) // schema.sample_bytes
     if requirements.step_ms:
         fitting = int(STEPPING * requirements.max_time_s / requirements.step_s(largest))
         count = min(count, min(MAX_STEPS, fitting) * largest)
-    return min(schema.samples, max(count, MIN_BATCHES * largest))
+    return min(schema.samples, max(count, batches * largest))
 
 
 def _exceeds_memory(full_bytes: int) -> bool:

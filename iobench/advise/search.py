@@ -15,6 +15,7 @@ from iobench.advise.requirements import Requirements
 from iobench.advise.unmeasured import nothing_measured, out_of_time, skipped_finalists
 from iobench.base.errors import IobenchError
 from iobench.base.finding import Finding
+from iobench.base.thresholds import ROUND_S
 from iobench.base.units import counted, seconds_text
 from iobench.bench.case import Case
 from iobench.bench.observer import Observer
@@ -25,8 +26,9 @@ from iobench.bench.strategies import AUTO, COMPARED, UNLIMITED, FinalRounds, Suc
 from iobench.dataset.manifest import Manifest
 from iobench.host.device import pick_device
 
-PROVING, RACING = 0.35, 0.3  # at most, of the time left after writing: content checks, and the race
-FINAL, FINAL_BEFORE_STEP = 0.6, 0.5  # at most, of the time left then, without and with a training step
+PROVING, RACING = 0.25, 0.2  # at most, of the time left after writing: content checks, and the race
+FINAL, FINAL_BEFORE_STEP = 0.8, 0.5  # at most, of the time left then, without and with a training step
+FINAL_EPOCHS = 8  # of each finalist: a content check, and rounds enough for an interval
 STEPPED = 0.8  # at most, of the time left for rounds with the step
 HALF_ROUNDS = 7
 RUNNERS_UP, NEAR = 3, 0.8  # at most; all but the first must be near the fastest: the race has few rounds
@@ -156,11 +158,15 @@ def _roles(race: Run, data: MeasuredData, requirements: Requirements, left_s: fl
     rates = {case.key: rate for case in race.cases if (rate := rate_of(race, case.key)) is not None}
     if not rates:
         return {}
-    ordered = sorted(rates, key=lambda key: rates[key], reverse=True)
-    named = [(FASTEST, ordered[0]), *((RUNNER_UP, key) for key in runners_up(rates))]
     measured = [case for case in race.cases if case.key in rates]
-    if (default := default_case(measured, data.default_format)) is not None:
+    named = [(FASTEST, max(rates, key=lambda key: rates[key]))]
+    if (default := default_case(measured, data.own_format)) is not None:
         named.append((DEFAULT, default.key))
+    final_s = {key: FINAL_EPOCHS * max(ROUND_S, data.manifest.schema.samples / rates[key]) for key in rates}
+    for key in runners_up(rates):  # no more than there is time for: the first two must be decided
+        needed_s = sum(final_s[one] for one in {key, *(known for _, known in named)})
+        if needed_s <= FINAL * left_s or len({known for _, known in named}) < COMPARED:
+            named.append((RUNNER_UP, key))
     if requirements.step_ms:
         known = {key for _, key in named}
         stepping = _for_step(measured, rates, known, data.manifest, requirements)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from iobench.base.errors import IobenchError
+from iobench.base.errors import IobenchError, MissingDependency
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, seconds_text, three_digits
 from iobench.results import stats
@@ -97,6 +98,22 @@ def failures(failed: Iterable[tuple[str, Finding | IobenchError]], when: str = "
         more = problem.values if isinstance(problem, Finding) else {}
         values: Values = {**more, "cases": some(names), "failed": len(names)}
         yield Finding(problem.kind, f"{some(names)}{when}: {own}", problem.hint, values)
+
+
+def not_installed(skipped: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield the findings, those of packages that are not installed as one with one command for all."""
+    missing = list[Finding]()
+    for one in skipped:
+        if one.kind == MissingDependency.default_kind:
+            missing.append(one)
+        else:
+            yield one
+    if missing:
+        names = sorted({str(one.values.get("loader") or one.values.get("format")) for one in missing})
+        extras = dict.fromkeys(re.findall(r"iobench\[(.+?)\]", " ".join(one.hint or "" for one in missing)))
+        hint = f"pip install 'iobench[{','.join(extras)}]'" if extras else None
+        message = f"not installed: {', '.join(names)}"
+        yield Finding(MissingDependency.default_kind, message, hint, {"names": ", ".join(names)})
 
 
 def no_time(names: Sequence[str], hint: str | None = None, **values: float) -> Iterator[Finding]:

@@ -116,6 +116,13 @@ class AddedSource(Source):
         """Description of the dataset's source."""
         return self.manifest.source
 
+    def in_place(self, samples: int) -> tuple[Path, str] | None:
+        """Return the added data, if all samples are asked for."""
+        if samples != self.schema.samples:
+            return None
+        names = ",".join(self._added.names)
+        return Path(f"{self._added.path}::{names}" if names else self._added.path), self._variant
+
     def batches(self) -> Iterator[Batch]:
         """Yield all samples in order; raises CorruptArtifact if they changed since they were added."""
         location = self.manifest.location_of(self._variant)

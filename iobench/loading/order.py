@@ -14,7 +14,7 @@ from iobench.loading.permutation import Index, KeyedPermutation
 
 ORDERS = ("sequential", "random", "block")
 BLOCK_BYTES, WINDOW_BYTES = 1 << 20, 64 << 20
-PIECE_ROWS = 8 << 20  # 64 MiB, drawn in 0.2 s
+FIRST_ROWS, PIECE_ROWS = 32 << 10, 8 << 20  # drawn in 1 ms, so that an epoch begins at once, and in 0.2 s
 QUALITY_BATCHES = 100  # spread over an epoch
 
 # minimum and maximum of each number that a user gives
@@ -195,9 +195,9 @@ class Order:
 
 
 class Batches(Sequence[Rows]):
-    """Batches of an epoch, drawn when they are read: PIECE_ROWS rows at a time, whatever its length.
+    """Batches of an epoch, drawn when they are read, in pieces of FIRST_ROWS to PIECE_ROWS rows.
 
-    Adjacent batches of a piece are views of one array.
+    Each piece is four times as long as the one before. Adjacent batches of a piece are views of one array.
 
     Parameters
     ----------
@@ -239,7 +239,8 @@ class Batches(Sequence[Rows]):
 
     def _draw(self, number: int) -> None:
         """Draw the piece that begins with a batch."""
-        count = max(1, PIECE_ROWS // self._order.batch_size) if self._numbers.step == 1 else 1
+        rows = min(PIECE_ROWS, max(FIRST_ROWS, 4 * len(self._piece)))
+        count = max(1, rows // self._order.batch_size) if self._numbers.step == 1 else 1
         low, high = self._edge(number), self._edge(min(number + count, self._numbers[-1] + 1))
         piece = self._order.rows(self._samples, self._epoch, low, high)
         assert not isinstance(piece, slice)

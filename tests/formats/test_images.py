@@ -8,6 +8,7 @@ from kinds import kind
 import iobench
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchema
+from iobench.dataset.sources import open_source
 from iobench.formats import Field, Schema
 from iobench.testing.cases import assert_rows, random_batch, store
 from iobench.testing.placements import assert_placements
@@ -112,13 +113,48 @@ def test_folders_of_classes_are_read_in_place(tmp_path):
         assert_placements(reader, expected)
 
 
+def test_images_of_several_sizes_are_read_in_place_as_prepare_decodes_them(tmp_path):
+    class_folders(tmp_path / "train", "jpg", ((60, 40), (30, 50)))
+    source = open_source(tmp_path / "train", (3, 20, 16))
+    expected = next(source.batches())
+    fmt = formats.parse("images:shape=3x20x16,first=4")
+    schema = fmt.infer_schema(tmp_path / "train", source.schema.fields)
+    assert schema == Schema(4, source.schema.fields)
+    with fmt.open(tmp_path / "train", schema) as reader:
+        batch = reader.batch(np.array([3, 0]))
+        (table,) = reader.blocks()
+        out = {"x": np.empty((1, 3, 20, 16), np.uint8)}
+        table.decode(2, memoryview(table.files[2].read_bytes()), out)
+    for name, array in batch.items():
+        np.testing.assert_array_equal(array, expected[name][[3, 0]], strict=True)
+    np.testing.assert_array_equal(out["x"][0], expected["x"][2])
+
+
+def test_a_damaged_image_of_any_size_is_named(tmp_path):
+    class_folders(tmp_path / "train", "jpg", ((60, 40), (30, 50)))
+    fmt = formats.parse("images:shape=20x16x3")
+    schema, file = fmt.infer_schema(tmp_path / "train"), tmp_path / "train/cat/1.jpg"
+    file.write_bytes(file.read_bytes()[:100])
+    with (
+        fmt.open(tmp_path / "train", schema) as reader,
+        pytest.raises(CorruptArtifact, check=kind("undecodable", path=file)),
+    ):
+        reader.batch(slice(0, 3))
+
+
+@pytest.mark.parametrize("options", ["shape=20x16x3", "first=3"])
+def test_options_of_existing_folders_cannot_be_written(tmp_path, options):
+    with pytest.raises(UnsupportedSchema, check=kind("read-only-variant")):
+        formats.parse(f"images:{options}").check_schema(SCHEMA)
+
+
 def test_images_of_several_sizes_are_refused_by_name(tmp_path):
     class_folders(tmp_path / "train", "jpg", ((6, 4), (6, 5)))
     with pytest.raises(CorruptArtifact, check=kind("unequal-shapes", path=tmp_path / "train")) as caught:
         IMAGES.infer_schema(tmp_path / "train")
     for part in ("(6, 4, 3)", "(6, 5, 3)", ".jpg"):
         assert part in caught.value.found
-    assert "--sample-shape" in caught.value.hint
+    assert "images:shape=3x224x224" in caught.value.hint
 
 
 def test_other_modes_and_links_are_refused_by_name(tmp_path):

@@ -54,6 +54,10 @@ class Source(ABC):
     def batches(self) -> Iterator[Batch]:
         """Yield all samples in order, in new arrays of about BATCH_BYTES a batch."""
 
+    def in_place(self, samples: int) -> tuple[Path, str] | None:
+        """Return path and format variant that read the first samples where they lie; None if none does."""
+        return None
+
 
 class FileSource(Source):
     """A single file of the user, or the arrays `chosen` out of it."""

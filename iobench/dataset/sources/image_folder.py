@@ -13,10 +13,10 @@ from PIL import Image
 
 from iobench.base.errors import SourceError
 from iobench.base.units import counted
-from iobench.dataset.sources._image_decoding import KINDS, ImageDecoder, ImageLayout
-from iobench.dataset.sources._regular_files import FileState
+from iobench.dataset.sources._regular_files import FileState, check_unchanged, open_regular
 from iobench.dataset.sources._source import BATCH_BYTES, Source, default_name
-from iobench.formats import Batch, Field, Schema
+from iobench.formats import Array, Batch, Field, Schema
+from iobench.formats.image_decoding import KINDS, ImageDecoder, ImageLayout, image_errors
 
 MAX_THREADS = 16  # each holds an image in memory
 
@@ -83,15 +83,25 @@ class ImageFolder(Source):
             "mtime_ns": max(state.mtime_ns for state in states),
         }
 
+    def in_place(self, samples: int) -> tuple[Path, str] | None:
+        """Return the folder, and format images with this source's shape."""
+        return self.path, f"images:shape={'x'.join(map(str, self._layout.shape))},first={samples}"
+
     def batches(self) -> Iterator[Batch]:
         """Yield images sorted by label and file name, decoded on all processors."""
         rows = self.schema.batch_rows(BATCH_BYTES)
         decoder = ImageDecoder(self._layout)
+
+        def decoded(path: Path, state: FileState) -> Array:
+            with image_errors(path), open_regular(path) as file:
+                check_unchanged(path, file, state)
+                return decoder.decode(path, file, state.bytes)
+
         with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, MAX_THREADS)) as pool:
             for start in range(0, len(self._files), rows):
                 files, numbers, states = zip(*self._files[start : start + rows], strict=True)
                 yield {
-                    "x": np.stack(list(pool.map(decoder.decode, files, states))),
+                    "x": np.stack(list(pool.map(decoded, files, states))),
                     "y": np.array(numbers, np.int64),
                 }
 

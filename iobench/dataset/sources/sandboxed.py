@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from iobench import formats
 from iobench.base.errors import SourceError
 from iobench.dataset import sandbox
 from iobench.dataset.file_tree import FileTree
@@ -25,6 +26,12 @@ class SandboxedFile(FileSource):
         with self.opened() as file:
             data = UntrustedData(selected, kind, self._state.bytes, file.fileno())
             self.schema = sandbox.describe(data).schema
+
+    def in_place(self, samples: int) -> tuple[Path, str] | None:
+        """Return the file, if all samples are asked for and a format reads it."""
+        whole = samples == self.schema.samples and self.kind in formats.names()
+        selected = Path(f"{self.path}::{','.join(self.chosen)}" if self.chosen else self.path)
+        return (selected, self.kind) if whole else None
 
     def batches(self) -> Iterator[Batch]:
         """Yield slices along the first axis."""
@@ -53,6 +60,10 @@ class FormatSource(Source):
             "digest": stamp.digest,
             **({"renamed": self.schema.renamed} if self.schema.renamed else {}),
         }
+
+    def in_place(self, samples: int) -> tuple[Path, str] | None:
+        """Return the data, if all samples are asked for."""
+        return (self.path, self.kind) if samples == self.schema.samples else None
 
     def batches(self) -> Iterator[Batch]:
         """Yield all samples in order."""

@@ -24,7 +24,7 @@ import numpy as np
 from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchema, corrupt
 from iobench.base.options import option
 from iobench.base.text import reason
-from iobench.contrib.formats.shared.external import FIXED
+from iobench.base.units import parse_shape
 from iobench.formats import Array, Batch, Detectable, Field, Format, Schema
 from iobench.formats.npy import Npy
 
@@ -50,6 +50,10 @@ class Images(Format, Detectable):
 
     lossy: str | None = option(None, "lossy codec in place of PNG", choices=(None, "jpeg"))
     quality: int = option(QUALITY, "JPEG quality", minimum=1, maximum=100)
+    shape: str | None = option(
+        None, "shape, like 3x224x224, that images of an existing folder are scaled and cropped to"
+    )
+    first: int | None = option(None, "read only the first so many images of an existing folder", minimum=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -59,6 +63,9 @@ class Images(Format, Detectable):
                 kind="conflicting-options",
                 hint="add lossy=jpeg, or omit quality",
             )
+
+        if self.shape is not None:
+            parse_shape(self.shape)
 
     @property
     def lossless(self) -> bool:
@@ -102,6 +109,12 @@ class Images(Format, Detectable):
             Kind ``not-an-image`` or ``no-images``.
         """
         super().check_schema(schema)
+        if self.shape or self.first:
+            raise UnsupportedSchema(
+                f"{self.variant} reads an existing folder and cannot be written",
+                kind="read-only-variant",
+                hint="omit shape and first",
+            )
         for field in schema.fields:
             if field.shape and not _is_image(field):
                 raise UnsupportedSchema(
@@ -150,8 +163,7 @@ class Images(Format, Detectable):
         from iobench.contrib.formats.images.reader import ImageReader
 
         if self.sniff(path):
-            files, labels = classes(path)
-            return ImageReader(path, schema, {"image": files}, {"label": labels})
+            return self._existing(path, schema)
         if not path.is_dir():
             raise corrupt(path, "a folder of images", "no such folder")
         images = {}
@@ -163,6 +175,20 @@ class Images(Format, Detectable):
                 self._check_ends(path, field, schema.samples)
         scalars = tuple(field for field in schema.fields if not field.shape)
         return ImageReader(path, schema, images, Npy().open(path, Schema(schema.samples, scalars)))
+
+    def _existing(self, path: Path, schema: Schema) -> ImageReader:
+        """Return a reader of a folder per class; its one field with a shape is the image."""
+        from iobench.contrib.formats.images.reader import ImageReader, scaled_to
+
+        files, labels = self._classes(path)
+        names = [field.name for field in schema.fields if field.shape]
+        scalars = {field.name: labels for field in schema.fields if not field.shape}
+        decode = scaled_to(parse_shape(self.shape)) if self.shape else None
+        return ImageReader(path, schema, dict.fromkeys(names, files), scalars, decode)
+
+    def _classes(self, path: Path) -> tuple[list[Path], Array]:
+        files, labels = classes(path)
+        return files[: self.first], labels[: self.first]
 
     def _check_ends(self, path: Path, field: Field, samples: int) -> None:
         """Raise CorruptArtifact if the last image is missing or there is one more."""
@@ -190,7 +216,11 @@ class Images(Format, Detectable):
         """
         from iobench.formats.pixels import shape_of
 
-        files, _ = classes(path)
+        files, _ = self._classes(path)
+        image, label = (field.name for field in fields) if len(fields) == 2 else ("image", "label")
+        if self.shape:
+            shape = parse_shape(self.shape)
+            return Schema(len(files), (Field(image, shape, "uint8"), Field(label, (), "int64")))
         shapes = {shape_of(file): file for file in files}
         if len(shapes) > 1:
             (one, first), (other, second), *_ = shapes.items()
@@ -200,9 +230,9 @@ class Images(Format, Detectable):
                 path=path,
                 expected="images of one shape",
                 found=f"{one} in {first.name} and {other} in {second.name}",
-                hint=f"{FIXED}, as 'iobench prepare --source {path} --sample-shape' does",
+                hint=f"add it with --format {self.name}:shape=3x224x224, which scales and crops each image",
             )
-        return Schema(len(files), (Field("image", next(iter(shapes)), "uint8"), Field("label", (), "int64")))
+        return Schema(len(files), (Field(image, next(iter(shapes)), "uint8"), Field(label, (), "int64")))
 
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes, a partial block per file, and the growth of incompressible images."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.errors import corrupt
+from iobench.base.errors import CorruptArtifact, SourceError, corrupt
 from iobench.base.text import reason
 from iobench.formats import (
     Array,
@@ -21,6 +22,28 @@ from iobench.formats import (
 from iobench.formats.file_kind import regular
 from iobench.formats.pixels import channels_last, decoded
 
+Decode = Callable[[Path, bytes | memoryview, Array], None]  # fills the pixels of one image
+
+
+def as_stored(file: Path, stored: bytes | memoryview, pixels: Array) -> None:
+    """Decode an image of exactly the shape of `pixels`."""
+    decoded(file, stored, channels_last(pixels))
+
+
+def scaled_to(shape: tuple[int, ...]) -> Decode:
+    """Return a function that decodes an image of any size, as `iobench prepare --sample-shape` does."""
+    from iobench.formats.image_decoding import ImageDecoder, ImageLayout
+
+    decoder = ImageDecoder(ImageLayout(shape))
+
+    def decode(file: Path, stored: bytes | memoryview, pixels: Array) -> None:
+        try:
+            pixels[...] = decoder.decode(file, BytesIO(stored), len(stored))
+        except SourceError as error:
+            raise error.converted(CorruptArtifact) from error
+
+    return decode
+
 
 class ImageReader(Reader):
     """Decodes one image per sample and field; other fields come from arrays or from another reader."""
@@ -31,8 +54,10 @@ class ImageReader(Reader):
         schema: Schema,
         files: Mapping[str, Sequence[Path]],
         others: Mapping[str, Array] | Reader,
+        decode: Decode | None = None,
     ) -> None:
         super().__init__(schema)
+        self._decode_one = decode or as_stored
         self._others = others
         known = others.schema if isinstance(others, Reader) else None
         for field in schema.fields:
@@ -63,7 +88,7 @@ class ImageReader(Reader):
 
         def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
             for target in out.values():
-                decoded(files[number], stored, channels_last(target[0]))
+                self._decode_one(files[number], stored, target[0])
 
         return Blocks((name,), tuple(files), rows, rows, np.zeros(len(rows), np.int64), sizes, decode)
 
@@ -87,15 +112,14 @@ class ImageReader(Reader):
         for name, target in rest.items():
             target[...] = self._others[name][rows]
 
-    @staticmethod
-    def _decode(files: list[Path], rows: npt.NDArray[np.int64], target: Array) -> None:
+    def _decode(self, files: list[Path], rows: npt.NDArray[np.int64], target: Array) -> None:
         for row, pixels in zip(rows.tolist(), target, strict=True):
             file = files[row]
             try:
                 stored = regular(file).read_bytes()
             except OSError as error:
                 raise corrupt(file, "an image", reason(error)) from error
-            decoded(file, stored, channels_last(pixels))
+            self._decode_one(file, stored, pixels)
 
 
 def _size(file: Path) -> int:

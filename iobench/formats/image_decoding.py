@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,12 +14,11 @@ import numpy as np
 from iobench.base.errors import SourceError, needing
 from iobench.base.text import reason
 from iobench.base.units import bytes_text
-from iobench.dataset.sources._regular_files import FileState, check_unchanged, open_regular
 
 with needing("a folder of images", "images"):
     from PIL import Image, UnidentifiedImageError
 
-from iobench.formats import check_sample
+from iobench.formats._arrays import check_sample
 from iobench.formats.pixels import MOST_PIXELS
 
 # By content, whatever the suffix. Others start programs (EPS: Ghostscript), are rare, or are not images.
@@ -84,35 +83,20 @@ class ImageDecoder:
         self._memory = _Budget(MEMORY_BYTES)
         self._one_large_file = threading.Lock()  # some decoders hold the whole file in memory
 
-    def decode(self, path: Path, state: FileState) -> np.ndarray[Any, Any]:
-        """Decode a file, which must be in the state in which the folder was listed."""
-        try:
-            if state.bytes > MAX_FILE_BYTES:
+    def decode(self, path: Path, file: BinaryIO, size: int) -> np.ndarray[Any, Any]:
+        """Decode an open file of `size` bytes; raises SourceError, which names `path`."""
+        with image_errors(path):
+            if size > MAX_FILE_BYTES:
                 raise SourceError(
                     "the file is too large to be decoded",
                     kind="file-too-large",
                     path=path,
                     expected=f"at most {bytes_text(MAX_FILE_BYTES)}",
-                    found=bytes_text(state.bytes),
+                    found=bytes_text(size),
                     hint=SHRINK,
                 )
-            with open_regular(path) as file:
-                check_unchanged(path, file, state)
-                if state.bytes <= MAX_FILE_BYTES // 16:
-                    return self._decoded(path, file)
-                with self._one_large_file:
-                    return self._decoded(path, file)
-        except SourceError:
-            raise
-        except UnidentifiedImageError as error:
-            problem = f"not an image of a supported type ({', '.join(KINDS)})"
-            raise SourceError(problem, kind="unsupported-image", path=path) from error
-        except Image.DecompressionBombError as error:
-            problem = f"more than {MOST_PIXELS:,} pixels"
-            raise SourceError(problem, kind="too-many-pixels", path=path, hint=SHRINK) from error
-        except Exception as error:  # decoders raise anything on damaged files
-            problem = f"cannot be decoded: {reason(error)}"
-            raise SourceError(problem, kind="undecodable", path=path) from error
+            with self._one_large_file if size > MAX_FILE_BYTES // 16 else nullcontext():
+                return self._decoded(path, file)
 
     def _decoded(self, path: Path, file: BinaryIO) -> np.ndarray[Any, Any]:
         with Image.open(file, formats=KINDS) as image:
@@ -122,6 +106,24 @@ class ImageDecoder:
                     return self._layout.fit(image)
                 finally:
                     image.close()  # release the pixels before others allocate as many
+
+
+@contextmanager
+def image_errors(path: Path) -> Iterator[None]:
+    """Turn whatever is raised while an image is opened and decoded into SourceError."""
+    try:
+        yield
+    except SourceError:
+        raise
+    except UnidentifiedImageError as error:
+        problem = f"not an image of a supported type ({', '.join(KINDS)})"
+        raise SourceError(problem, kind="unsupported-image", path=path) from error
+    except Image.DecompressionBombError as error:
+        problem = f"more than {MOST_PIXELS:,} pixels"
+        raise SourceError(problem, kind="too-many-pixels", path=path, hint=SHRINK) from error
+    except Exception as error:  # decoders raise anything on damaged files
+        problem = f"cannot be decoded: {reason(error)}"
+        raise SourceError(problem, kind="undecodable", path=path) from error
 
 
 def _check(path: Path, image: Image.Image, file: BinaryIO) -> None:
