@@ -4,7 +4,7 @@ from itertools import chain
 import numpy as np
 import pytest
 from conftest import image_arrays, numbers
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from kinds import kind
 from stream_cases import BATCH, SAMPLES, WINDOW, assert_batches, every_order, every_way, loader, rows_of
@@ -141,6 +141,11 @@ def test_a_state_is_the_same_on_every_rank(pictures):
         }
     ),
 )
+@example(
+    20,
+    [(1, 5, 1), (4, 1, 5)],
+    {"kind": "random", "seed": 0, "block_rows": 1, "window_batches": 1, "drop_last": True},
+)
 def test_each_sample_comes_once_over_resumes_with_other_ranks_and_batches(samples, legs, options):
     position, consumed = None, []
     for number, (world_size, batch_size, stop) in enumerate(legs):
@@ -155,6 +160,7 @@ def test_each_sample_comes_once_over_resumes_with_other_ranks_and_batches(sample
             continue  # load_state_dict refuses these ranks
         stop = min(stop, length) if number < len(legs) - 1 else length
         after = position.after(ranks[0], stop)
+        assert not 0 < stop == length or not after.remaining  # dropped ones do not come
         for one in ranks:
             batches = rows_in(RemainingBatches(one, samples, position), samples)
             consumed += [row for batch in batches[:stop] for row in batch]
