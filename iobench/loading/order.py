@@ -155,7 +155,7 @@ class Order:
 
     def rows(self, samples: int, epoch: int, low: int, high: int) -> Rows:
         """Return the rows at positions `low` to `high` of this rank's epoch, without drawing the others."""
-        start, stop = self._share(samples)
+        start, stop = self.share(samples)
         if self.kind == "sequential":
             return slice(start + low, start + high)
         if self.kind == "random":
@@ -179,7 +179,7 @@ class Order:
     def _window(self) -> int:
         return self.window_batches * self.batch_size
 
-    def _share(self, samples: int) -> tuple[int, int]:
+    def share(self, samples: int) -> tuple[int, int]:
         """Return start and end of this rank's samples, for an order in which they are consecutive."""
         each, more = divmod(samples, self.world_size)
         start = self.rank * each + min(self.rank, more)
@@ -187,7 +187,7 @@ class Order:
 
     def edge(self, samples: int, number: int) -> int:
         """Return the position at which batch `number` of this rank begins."""
-        start, stop = self._share(samples)
+        start, stop = self.share(samples)
         last = number == self.length(samples) - 1
         if last and number * self.batch_size == stop - start:
             return stop - start - 1  # another rank has one more sample, and so one more batch
