@@ -116,6 +116,7 @@ def test_a_state_of_other_settings_is_refused_by_their_name(pictures, option, na
     with pytest.raises(InvalidSettings, check=kind("other-loader"), match=named) as caught:
         one.load_state_dict(state_after(3, loader(pictures, "npy", **{"order": "block", **option})))
     assert "\n" not in str(caught.value)
+    del caught  # its frames would keep the loader, and so its files
     assert_batches(one, SOURCE, rows_of("block"))
 
 
