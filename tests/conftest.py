@@ -174,6 +174,15 @@ def call(*arguments, **options):
     return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=120, **options)
 
 
+def peak_mib():
+    """Peak memory of this process since it started.
+
+    `ru_maxrss` would include what the process that started it held at that moment (getrusage(2), execve(2)).
+    """
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) >> 10 for line in lines if line.startswith("VmHWM:"))
+
+
 def forked(action, folder):
     """Run a call in a forked child, which a library may crash; return its exit code and output."""
     with open(folder / "stdout", "w+") as out, open(folder / "stderr", "w+") as err:

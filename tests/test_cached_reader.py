@@ -25,23 +25,21 @@ from iobench.stream.direct_reader import DirectReader
 
 SIZE = 6 << 20
 SMALL, LARGE = 100, 40_000  # bytes of a row
-GAP = 8
 
 
 class Stored:
-    """A cold file of rows of one size, and their content; `gap` bytes of each row are another field's."""
+    """A cold file of rows of one size, and their content."""
 
-    def __init__(self, path, stride, gap=0):
-        self.path, self.offset, self.stride = path, 1000, stride
-        rows = np.frombuffer(np.random.default_rng(1).bytes(SIZE), np.uint8)
-        rows = rows[: SIZE // stride * stride].reshape(-1, stride)
-        self.rows = rows[:, : stride - gap]
-        path.write_bytes(bytes(self.offset) + rows.tobytes())
+    def __init__(self, path, stride):
+        self.path, self.offset = path, 1000
+        self.rows = np.frombuffer(np.random.default_rng(1).bytes(SIZE), np.uint8)
+        self.rows = self.rows[: SIZE // stride * stride].reshape(-1, stride)
+        path.write_bytes(bytes(self.offset) + self.rows.tobytes())
         page_cache.evict([path])
 
     def open(self, cold=True):
         schema = Schema(len(self.rows), (Field("x", (self.rows.shape[1],), "uint8"),))
-        return CachedReader(schema, {"x": Strided((self.path,), self.offset, self.stride)}, cold)
+        return CachedReader(schema, {"x": Strided((self.path,), self.offset, self.rows.shape[1])}, cold)
 
     def check(self, reader, rows):
         np.testing.assert_array_equal(reader.batch(rows)["x"], self.rows[rows])
@@ -67,23 +65,13 @@ class Stored:
         return [np.array([5, 0]), np.setdiff1d(np.arange(len(self.rows)), [5, 0])[::-1]]
 
 
-@pytest.fixture
-def small_pieces(by_file, monkeypatch):
+@pytest.fixture(params=[SMALL, LARGE])
+def stored(request, by_file, tmp_path, monkeypatch):
     monkeypatch.setattr(readahead, "PIECE_BYTES", 256 << 10)  # many steps of the thread in a small file
     monkeypatch.setattr(
         readahead_window, "PIECE_BYTES", 64 << 10
     )  # in which small rows lie far from each other
-
-
-@pytest.fixture(params=[SMALL, LARGE])
-def stored(request, small_pieces, tmp_path):
     return Stored(tmp_path / "rows", request.param)
-
-
-@pytest.fixture(params=[SMALL, LARGE])
-def gapped(request, small_pieces, tmp_path):
-    """Rows that are gathered in every order, and so read ahead in every order."""
-    return Stored(tmp_path / "rows", request.param, gap=GAP)
 
 
 WAYS = pytest.mark.parametrize("way", [Stored.in_order, Stored.at_random])
@@ -130,39 +118,35 @@ def in_thread(monkeypatch):
     return install
 
 
-def test_rows_in_order_are_taken_only_after_threads_have_read_them(gapped, in_thread):
-    reached, preadv = [], os.preadv
+def test_rows_in_order_are_taken_only_after_threads_have_read_them(stored, monkeypatch):
+    reached, taken = [], []
+    preadv = os.preadv
 
-    def slow(descriptor, buffers, offset):
-        time.sleep(0.005)  # a reader that does not wait is sooner
+    def noting(descriptor, buffers, offset):
+        ahead_of_it, span = list(reached), (offset, offset + sum(map(len, buffers)))
         count = preadv(descriptor, buffers, offset)
-        reached.append((offset, offset + count))
+        if threading.current_thread().name.startswith("iobench-ahead"):
+            reached.append(span)
+        else:
+            taken.append((span, ahead_of_it))
         return count
 
-    in_thread(slow)
-    with gapped.open() as reader:
-        reader.read_ahead(gapped.batches())
-        for stop in range(10, len(gapped.rows) + 1, len(gapped.rows) // 20):
-            reader.batch(slice(stop - 10, stop))
-            end = gapped.offset
-            for low, high in sorted(reached):
-                end = high if low <= end + GAP else end
-            assert end + GAP >= gapped.offset + stop * gapped.stride
-
-
-def test_long_runs_in_order_are_read_once_and_by_no_thread_ahead(stored):
+    monkeypatch.setattr(os, "preadv", noting)
     with stored.open() as reader:
-        reader.read_ahead(stored.batches())
-        assert not ahead_threads()
-        stored.check(reader, slice(0, 3))
+        stored.in_order(reader)
+    assert taken
+    for (start, end), read in taken:
+        for low, high in sorted(read):
+            start = high if low <= start < high else start
+        assert end <= start
 
 
-def test_only_the_rows_that_will_come_are_read_ahead(gapped):
-    half = len(gapped.rows) // 2
-    with gapped.open() as reader:
-        reader.read_ahead([slice(half, half + 3), slice(half + 3, len(gapped.rows))])
-        gapped.check(reader, slice(len(gapped.rows) - 5, len(gapped.rows)))
-    assert 0.45 < page_cache.residency([gapped.path]) < 0.65
+def test_only_the_rows_that_will_come_are_read_ahead(stored):
+    half = len(stored.rows) // 2
+    with stored.open() as reader:
+        reader.read_ahead([slice(half, half + 3), slice(half + 3, len(stored.rows))])
+        stored.check(reader, slice(len(stored.rows) - 5, len(stored.rows)))
+    assert 0.45 < page_cache.residency([stored.path]) < 0.65
 
 
 def test_files_that_are_warm_are_read_by_no_thread(stored):
@@ -189,7 +173,7 @@ def test_stopping_early_leaves_no_thread_no_file_and_no_map(stored, in_order):
         reader.batch(slice(0, 1))
 
 
-def test_stopping_early_does_not_wait_for_the_rest_of_the_file(gapped, in_thread):
+def test_stopping_early_does_not_wait_for_the_rest_of_the_file(stored, in_thread):
     offsets, begun, leaving = [], threading.Event(), threading.Event()
 
     def read(descriptor, buffers, offset):
@@ -200,11 +184,11 @@ def test_stopping_early_does_not_wait_for_the_rest_of_the_file(gapped, in_thread
         return sum(map(len, buffers))
 
     in_thread(read)
-    with gapped.open() as reader:
-        reader.read_ahead(gapped.batches())
+    with stored.open() as reader:
+        reader.read_ahead(stored.batches())
         begun.wait(20)
         leaving.set()
-    assert max(offsets) < gapped.offset + 2 * readahead.PIECE_BYTES  # the first piece of rows with their gaps
+    assert offsets == [stored.offset]
 
 
 def test_reading_ahead_a_second_time_leaves_nothing_open_either(stored):
@@ -260,13 +244,13 @@ def test_a_sample_is_a_row_in_memory_of_its_own(stored):
 
 
 @pytest.mark.parametrize("in_order", [True, False])
-def test_an_earlier_error_of_the_thread_is_raised_in_the_next_read(gapped, in_order, in_thread):
+def test_an_earlier_error_of_the_thread_is_raised_in_the_next_read(stored, in_order, in_thread):
     def fail(*arguments):
         raise OSError(errno.EIO, "broken")
 
     in_thread(fail)
-    with gapped.open() as reader:
-        reader.read_ahead(gapped.batches(in_order))
+    with stored.open() as reader:
+        reader.read_ahead(stored.batches(in_order))
         reader._ahead.begin()
         for thread in ahead_threads():
             thread.join()
@@ -274,7 +258,7 @@ def test_an_earlier_error_of_the_thread_is_raised_in_the_next_read(gapped, in_or
             reader.batch(slice(0, 3) if in_order else np.array([5, 0]))
 
 
-def test_an_error_of_the_thread_is_raised_in_the_waiting_read(gapped, in_thread, monkeypatch):
+def test_an_error_of_the_thread_is_raised_in_the_waiting_read(stored, in_thread, monkeypatch):
     waiting, wait_for = threading.Event(), readahead.Readahead.wait_for
 
     def fail(*arguments):
@@ -287,8 +271,8 @@ def test_an_error_of_the_thread_is_raised_in_the_waiting_read(gapped, in_thread,
 
     in_thread(fail)
     monkeypatch.setattr(readahead.Readahead, "wait_for", wait)
-    with gapped.open() as reader:
-        reader.read_ahead(gapped.batches())
+    with stored.open() as reader:
+        reader.read_ahead(stored.batches())
         with pytest.raises(OSError, match="broken"):
             reader.batch(slice(0, 3))
 

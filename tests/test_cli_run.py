@@ -24,6 +24,7 @@ NOT_SHOWN = (  # on a CPU, in one process
         "shuffle_quality",
         "profiling_share",
         "headroom",
+        "epoch_share",
     ),
     *(metric.name for metric in METRICS if metric.name.startswith(("rank_", "straggler_"))),
 )

@@ -30,10 +30,11 @@ from iobench.formats.hdf5 import datasets as _hdf5_datasets
 PEAK = """
 import resource, sys
 from faults import hostile_sources as hostile
+from conftest import peak_mib
 makers = [*hostile.SLOW, hostile.special_file, hostile.npy_long_header, hostile.image_tiles]
 tried, bad = hostile.attack(int(sys.argv[1]), 2 * len(makers), makers)
 print(*bad, sep="\\n")
-print(*(resource.getrusage(who).ru_maxrss >> 10 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+print(peak_mib(), resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10)
 """
 MOST_MIB = 1536
 

@@ -59,6 +59,7 @@ OTHERS = {
     "order": "random",
     "cache": "cold",
     "model": "mlp",
+    "max_batches": 50,
     "step_s": 0.04,
     "loader": loaders.get("stream"),
 }

@@ -79,7 +79,21 @@ def test_cases_are_listed_with_their_last_round_and_median_fastest_first(view):
     assert rows[2] == ["lmdb", "·", "native", "3", "200", "200"]
 
 
-def test_elsewhere_every_round_is_a_line(capfd):
+def test_elsewhere_a_phase_is_a_line_and_a_long_one_is_a_line_every_few_seconds(capfd, monkeypatch):
+    with live.view(strategies.parse(2)) as observer:
+        planned(observer)
+        for number in range(5):
+            observer.status(f"verifying case {number}")
+        for number in (1, 2):
+            for _ in range(3):
+                observer.recorded(NPY, rounds_of([100.0] * number)[-1])
+        assert len(capfd.readouterr().err.splitlines()) == 3
+        monkeypatch.setattr(live, "LINE_S", 0.0)
+        observer.recorded(NPY, rounds_of([100.0] * 2)[-1])
+        assert len(capfd.readouterr().err.splitlines()) == 1
+
+
+def test_elsewhere_a_round_names_its_case_and_figures(capfd):
     with live.view(strategies.parse(2)) as observer:
         planned(observer)
         observer.status("checking")

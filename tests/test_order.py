@@ -9,6 +9,7 @@ from kinds import kind as error_kind
 from iobench.base.errors import InvalidSettings
 from iobench.bench.options import RunOptions
 from iobench.formats import Field, Schema
+from iobench.loading import order as order_module
 from iobench.loading.order import LIMITS, ORDERS, Batching, Order, blocks_of, check_setting, shuffle_quality
 
 ORDER = st.builds(
@@ -102,6 +103,39 @@ def test_uneven_batches_are_refused_with_a_hint(samples, world_size, batch_size,
         Order(batch_size=batch_size, world_size=world_size).length(samples)
 
 
+@settings(deadline=None)
+@given(**EPOCHS, start=st.integers(0, 40), step=st.integers(1, 3))
+def test_batches_are_the_same_wherever_the_reading_begins(samples, order, epoch, start, step):
+    whole = order.batches(samples, epoch)
+    for own, held in zip(whole[start::step], list(whole)[start::step], strict=True):
+        np.testing.assert_array_equal(np.arange(samples)[own], np.arange(samples)[held])
+
+
+@settings(deadline=None)
+@given(**EPOCHS, count=st.integers(1, 60))
+def test_a_part_is_so_many_batches_and_begins_with_an_epoch_unless_in_stored_order(
+    samples, order, epoch, count
+):
+    whole = order.batches(samples, epoch)
+    part = whole[order.part(len(whole), epoch, min(count, len(whole)))]
+    assert len(part) == min(count, len(whole))
+    rows = rows_of(part, samples).tolist()
+    if order.kind == "sequential":
+        assert rows == list(range(rows[0], rows[-1] + 1))
+    else:
+        assert rows == rows_of(whole[: len(part)], samples).tolist()
+
+
+@pytest.mark.parametrize("kind", ORDERS)
+def test_the_parts_of_rounds_lie_all_over_the_dataset(kind):
+    order = Order(kind, 10, block_rows=5, window_batches=2)
+    rows = []
+    for epoch in range(200):
+        whole = order.batches(100_000, epoch)
+        rows.append(rows_of(whole[order.part(len(whole), epoch, 4)], 100_000))
+    assert np.histogram(np.concatenate(rows), 10, (0, 100_000))[0].min() > 0
+
+
 @pytest.mark.parametrize("kind", ["random", "block"])
 @settings(deadline=None)
 @given(seed=st.integers(0, 2**40), epoch=st.integers(0, 9))
@@ -116,15 +150,15 @@ def test_shuffled_rows_are_the_same_for_a_seed_and_differ_by_epoch(kind, seed, e
 
 
 def test_sequential_rows_are_slices_and_others_int64():
-    assert Order("sequential", 2).batches(5, 1) == [slice(0, 2), slice(2, 4), slice(4, 5)]
+    assert list(Order("sequential", 2).batches(5, 1)) == [slice(0, 2), slice(2, 4), slice(4, 5)]
     for kind in ("random", "block"):
         assert {rows.dtype for rows in Order(kind, 2).batches(5, 1)} == {np.dtype(np.int64)}
 
 
 def test_shuffled_rows_are_equal_on_every_machine():
-    assert rows_of(Order("random", 4, 3).batches(10, 1), 10).tolist() == [4, 1, 2, 8, 5, 0, 7, 9, 6, 3]
+    assert rows_of(Order("random", 4, 3).batches(10, 1), 10).tolist() == [4, 7, 8, 5, 2, 1, 6, 0, 9, 3]
     block = Order("block", 2, 3, block_rows=2, window_batches=2)
-    assert rows_of(block.batches(10, 1), 10).tolist() == [2, 3, 8, 9, 1, 4, 0, 5, 6, 7]
+    assert rows_of(block.batches(10, 1), 10).tolist() == [8, 9, 0, 1, 3, 2, 6, 7, 5, 4]
 
 
 @settings(deadline=None)
@@ -248,3 +282,31 @@ def test_a_single_batch_is_as_shuffled_as_can_be(samples, order):
 
 def test_no_batches_count_as_shuffled():
     assert shuffle_quality([], 10, 100) == 1
+
+
+@pytest.mark.parametrize("kind", ["random", "block"])
+def test_a_batch_is_right_if_another_thread_reads_one_far_away_meanwhile(monkeypatch, kind):
+    monkeypatch.setattr(order_module, "FIRST_ROWS", 8)
+    monkeypatch.setattr(order_module, "PIECE_ROWS", 32)
+    order = Order(kind, batch_size=8, block_rows=10, window_batches=3)
+    expected = [rows.tolist() for rows in order.batches(400, 0)]
+    shared, inside = order.batches(400, 0), False
+
+    def interrupted(value):  # as if the other thread ran now
+        nonlocal inside
+        if not inside:
+            inside = True
+            assert shared[-1].tolist() == expected[-1]
+            inside = False
+        return len(value)
+
+    monkeypatch.setattr(order_module, "len", interrupted, raising=False)
+    assert [shared[number].tolist() for number in range(40)] == expected[:40]
+
+
+def test_an_epoch_can_be_drawn_before_it_is_read(monkeypatch):
+    whole = [rows.tolist() for rows in Order("random", batch_size=8).batches(400, 3)]
+    batches = Order("random", batch_size=8).batches(400, 3)
+    batches.draw()
+    monkeypatch.setattr(Order, "rows", None)
+    assert [rows.tolist() for rows in batches] == whole

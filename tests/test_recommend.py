@@ -4,6 +4,7 @@ import html
 import json
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ from test_warnings import changed
 
 import iobench
 from iobench import formats
-from iobench.advise import alternatives, finalists, findings, search
+from iobench.advise import alternatives, finalists, findings, measured_data, search
 from iobench.advise.candidates import (
     candidate_set,
     default_case,
@@ -31,7 +32,7 @@ from iobench.advise.candidates import (
     storable_variants,
 )
 from iobench.advise.choice import Choice, choose
-from iobench.advise.code import loader_code
+from iobench.advise.code import loader_code, prepare_code
 from iobench.advise.measured_data import MeasuredData, from_source, sample_count
 from iobench.advise.recommendation import Finalist
 from iobench.advise.requirements import Requirements
@@ -45,6 +46,7 @@ from iobench.base.errors import (
     LoaderFailed,
     ManifestError,
     PrepareError,
+    SourceError,
     TargetError,
 )
 from iobench.base.finding import Finding
@@ -55,6 +57,7 @@ from iobench.bench.options import RunOptions, cases_of
 from iobench.bench.run import run
 from iobench.bench.strategies import SuccessiveHalving
 from iobench.dataset.add import AddedSource, add
+from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import FirstSamples, open_source
 from iobench.loading import loaders
 from iobench.report import result_figures
@@ -863,13 +866,53 @@ def photos(tmp_path):
 def test_images_are_compared_with_as_they_are_decoded_now(photos, tmp_path):
     wanted = Requirements(batch_size=8, formats=("npy",), loaders=("stream", "dataloader"), device="cpu")
     data = from_source(open_source(photos, (3, 16, 16)), (), wanted, tmp_path / "data", lambda text: None)
-    assert data.own_format == "images:shape=3x16x16,first=60"
+    assert data.own_format == "images:shape=3x16x16"
     assert not data.rewritten
     assert Path(data.manifest.added[data.own_format].path) == photos
     candidates = candidate_set(data.manifest, wanted, "cpu", "warm", data.added)
     assert candidates.cases[0].variant == data.own_format
     files = sum(file.stat().st_size for file in photos.rglob("*.jpg"))
     assert files <= data.full_stored_bytes(data.own_format) < files + 60 * 8192
+
+
+def test_the_code_for_the_users_own_images_runs(photos, tmp_path, inside, monkeypatch):
+    words = ("--source", str(photos), "--sample-shape", "3x16x16")
+    source, data_dir = open_source(photos, (3, 16, 16)), tmp_path / "data"
+    monkeypatch.setattr(measured_data, "sample_count", lambda *given: 40)
+    wanted = Requirements(batch_size=8, formats=("npy",), device="cpu")
+    data = from_source(source, words, wanted, data_dir, lambda text: None)
+    assert data.own_format == "images:shape=3x16x16,first=40"
+    made = replace(default_case(candidate_set(data.manifest, wanted, "cpu", "warm", data.added).cases))
+    case = replace(made, variant=data.own_format, loader=loaders.get("stream").on("cpu"))
+    command = shlex.split(prepare_code(data, case))
+    assert command[:2] == ["iobench", "add"]
+    assert inside(*command[1:]).returncode == 0
+    code = loader_code(data, case, epochs=1)
+    (tmp_path / "train.py").write_text(code.replace("pass", "assert batch['x'].shape[1:] == (3, 16, 16)"))
+    runpy.run_path(str(tmp_path / "train.py"), run_name="__main__")
+    assert Manifest.load(data_dir / source.name).schema == source.schema
+
+
+def test_files_that_changed_since_are_not_the_default(photos, tmp_path, monkeypatch):
+    def changed(*given, **options):
+        raise SourceError("changed while it was hashed", kind="changed")
+
+    monkeypatch.setattr(measured_data, "add", changed)
+    wanted = Requirements(batch_size=8, formats=("npy",))
+    data = from_source(open_source(photos, (3, 16, 16)), (), wanted, tmp_path / "data", lambda text: None)
+    assert data.own_format is None
+    assert [(one.kind, one.values["format"]) for one in data.skipped] == [("changed", "images:shape=3x16x16")]
+
+
+def test_a_default_over_other_files_is_not_called_the_users(manifest):
+    cases = [cases_of(manifest, options(word), ["cpu"])[0] for word in ("stream", "dataloader")]
+    fastest, default = (
+        finalist(case, rate, tied=False) for case, rate in zip(cases, (142.0, 100.0), strict=True)
+    )
+    default = replace(default, roles=[search.DEFAULT])
+    data = MeasuredData(manifest, 1, False, added=("hdf5",))
+    chosen = Choice("decided", against(fastest, 1.4, 1.3, 1.5))
+    assert "the default" in findings.headline(chosen, [chosen.use, default], data).message
 
 
 @pytest.mark.parametrize("added", [True, False])
@@ -882,8 +925,26 @@ def test_the_users_own_hdf5_file_is_what_others_are_compared_with(tmp_path, adde
     data = from_source(source, (), Requirements(batch_size=8), tmp_path / "data", lambda text: None)
     assert (data.own_format, data.rewritten) == ("hdf5", False)
     assert Path(data.manifest.added["hdf5"].path) == tmp_path / "own.h5"
-    part = FirstSamples(source, 100)
-    assert source.in_place(part.schema.samples) is None
+    assert source.in_place(100) is None
+
+
+def test_a_single_format_that_is_the_users_own_is_written_again(tmp_path):
+    with h5py.File(tmp_path / "own.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(4000.0).reshape(500, 8))
+    wanted = Requirements(batch_size=8, formats=("hdf5",))
+    data = from_source(open_source(tmp_path / "own.h5"), (), wanted, tmp_path / "data", lambda text: None)
+    assert list(data.manifest.artifacts) == ["hdf5"]
+    assert not data.manifest.added
+
+
+def test_the_size_of_the_users_own_files_is_scaled_to_the_full_size(photos, tmp_path, monkeypatch):
+    source = open_source(photos, (3, 16, 16))
+    monkeypatch.setattr(measured_data, "sample_count", lambda *given: 40)
+    wanted = Requirements(batch_size=8, formats=("npy",), full_bytes=10 * source.schema.logical_bytes)
+    data = from_source(source, (), wanted, tmp_path / "data", lambda text: None)
+    stored = data.manifest.artifacts[data.own_format].stored_bytes
+    assert data.full_stored_bytes(data.own_format) == pytest.approx(10 * stored)
+    assert data.full_stored_bytes("npy") == pytest.approx(15 * data.manifest.artifacts["npy"].stored_bytes)
 
 
 def test_the_time_needed_for_all_cases_is_estimated(manifest):

@@ -23,7 +23,7 @@ def other_value(spec):
     if spec.name in OTHERS:
         return OTHERS[spec.name]
     (default,) = spec.default if spec.is_tuple else (spec.default,)
-    value = not default if spec.type is bool else default + 1
+    value = not default if spec.type is bool else (default or 0) + 1
     return (value,) if spec.is_tuple else value
 
 

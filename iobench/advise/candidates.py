@@ -16,12 +16,10 @@ from iobench.bench.options import RunOptions, cases_of
 from iobench.dataset.manifest import Manifest
 from iobench.formats import Schema
 from iobench.loading import loaders
-from iobench.loading.order import shuffle_quality
 
 DEFAULT_LOADER, DEFAULT_FORMAT = "dataloader", "npy"
 BUILT_IN = ("stream", "native", DEFAULT_LOADER)  # without a process per case, so they come first
 MAX_REASONS = 4  # in the error for an empty set
-SHUFFLE_BATCHES = 50  # that an order's shuffle quality is computed from
 CORE_PACKAGES = {"torch", "tensordict", "numpy", "h5py", "lmdb"}  # installed with iobench
 MARGIN = 1.05  # of the disk limit, for estimates
 
@@ -185,9 +183,7 @@ def shuffle_of(manifest: Manifest, requirements: Requirements, order: str) -> fl
 
 def _shuffle_of(manifest: Manifest, order: str, batch_size: int) -> float:
     case = Case("", "", "", loaders.get(DEFAULT_LOADER), order=order, batch_size=batch_size)
-    rows = case.row_order(manifest.schema)
-    batches = rows.batches(manifest.schema.samples, 0)[:SHUFFLE_BATCHES]
-    return shuffle_quality(batches, rows.block_rows, manifest.schema.samples)
+    return case.row_order(manifest.schema).shuffle_quality(manifest.schema.samples)
 
 
 def packages_of(case: Case) -> set[str]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
+from pathlib import Path
 
 from iobench.advise.candidates import loader_word
 from iobench.advise.measured_data import MeasuredData
 from iobench.bench.case import Case
+from iobench.dataset.sources import Source
 from iobench.formats import NUMPY_DTYPES
 
 STREAM = """\
@@ -73,14 +76,28 @@ if __name__ == "__main__":
 
 
 def prepare_code(data: MeasuredData, case: Case) -> str:
-    """Return the command that prepares the full data for a case; empty where they are stored already."""
-    if data.source is None or case.variant in data.added:
+    """Return the command that prepares the full data for a case, or adds the user's own files.
+
+    Empty where they are in a dataset already.
+    """
+    if data.source is None or (case.variant in data.added and not data.source_words):
         return ""
     words = ["iobench", "prepare", *data.source_words, "--name", name_of(data), "--format", case.variant]
+    if case.variant in data.added:
+        fields = [word for field in data.source.schema.fields for word in ("--field", field.typed)]
+        path, variant = _own_files(data.source)
+        words = ["iobench", "add", str(path), "--name", name_of(data), "--format", variant, *fields]
     root = data.manifest.root.parent
     if str(root) != "data":
         words += ["--data-dir", str(root)]
     return shlex.join(words)
+
+
+def _own_files(source: Source) -> tuple[Path, str]:
+    """Return path and variant of all of the user's own files, of which a part may have been measured."""
+    own = source.in_place(source.schema.samples)
+    assert own is not None
+    return own
 
 
 def name_of(data: MeasuredData) -> str:
@@ -92,6 +109,8 @@ def loader_code(data: MeasuredData, case: Case, epochs: int) -> str:
     """Return a script that loops over the data as the case did; it runs once they are prepared."""
     if case.loader.user_defined:
         return f"# keep your own loader: {case.loader.variant}\n"
+    if case.variant in data.added and data.source is not None and not data.rewritten:
+        case = replace(case, variant=_own_files(data.source)[1])
     root = str(data.manifest.root.parent / name_of(data))
     fields = ", ".join(f.name for f in data.manifest.schema.fields)
     values = {"fields": fields, "device": case.device, "epochs": str(epochs)}

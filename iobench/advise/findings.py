@@ -46,7 +46,7 @@ def recommendation_of(result: SearchResult, requirements: Requirements) -> Recom
     finalists = finalists_of(result)
     choice = choose(result, finalists)
     missing = list(missing_default(result)) if default_of(finalists) is None else []
-    if any(one.kind == "default-no-time" for one in missing):
+    if any(one.kind in ("default-no-time", "default-failed") for one in missing):
         choice = Choice(UNDECIDED, choice.use)
     changes = choice.outcome in (DECIDED, TIED)
     case = next(case for case in result.finalists if case.key == choice.use.key)
@@ -114,7 +114,8 @@ def headline(choice: Choice, finalists: Sequence[Finalist], data: MeasuredData) 
     """Return what to use and its gain over the default, which reads the user's own files if it can."""
     use, default = choice.use, default_of(finalists)
     basis = ", over a rewritten sample" if data.rewritten else ""
-    what = "your files as they are" if data.own_format and not data.rewritten else "the default"
+    in_place = default is not None and default.format == data.own_format and not data.rewritten
+    what = "your files as they are" if in_place else "the default"
     if choice.outcome == NOT_BOTTLENECK:
         wait_share = use.wait_share or 0.0
         evidence = f"with {use.label}, {what}, the device waits {wait_share:.1%} of the time"

@@ -74,9 +74,13 @@ class MeasuredData:
         return artifact is not None and not artifact.added
 
     def full_stored_bytes(self, variant: str) -> float:
-        """Return the bytes that all of the data take on disk in a variant."""
+        """Return the bytes that all of the data take on disk in a variant.
+
+        Those of the user's own files are known: they may hold more samples than were measured of them.
+        """
         artifact = self.manifest.artifacts[variant]
-        return artifact.stored_bytes * (1.0 if artifact.added else self.scale)
+        held = self.source.schema if artifact.added and self.source is not None else self.manifest.schema
+        return artifact.stored_bytes * self.full_bytes / held.logical_bytes
 
     def stored_already(self, variant: str) -> bool:
         """Return True if the user's own files are in that variant, so that nothing has to be written."""
@@ -115,13 +119,12 @@ def from_source(
     cold = _exceeds_memory(full_bytes)
     first = FirstSamples(source, sample_count(source, requirements, cold))
     added = tuple(source.manifest.added) if isinstance(source, AddedSource) else ()
-    own = source.in_place(first.schema.samples)
     storable, skipped = storable_variants(first.schema, replace(requirements, full_bytes=full_bytes))
     usual = [one for one in storable if one == DEFAULT_FORMAT]
     variants = [*dict.fromkeys([*added, *usual, *storable])]
-    if own is not None:
-        added = ()
-        variants = [one for one in variants if one != own[1]]
+    own = source.in_place(first.schema.samples)
+    if own is not None and (others := [one for one in variants if one != own[1]]):
+        added, variants = (), others
     _announce(first, [one for one in variants if one not in added], data_dir, status)
     manifest, late, began = None, False, time.monotonic()
     for number, variant in enumerate(variants):
@@ -135,8 +138,6 @@ def from_source(
         status(f"writing {first.schema.samples:,} samples in {variant}")
         try:
             manifest = _written(_decoded_once(first, manifest), [variant], data_dir, turn_s)
-            if own is not None and not added:
-                manifest, added = _registered(own, manifest), (own[1],)
         except ArtifactExists:
             raise
         except IobenchError as error:
@@ -145,19 +146,32 @@ def from_source(
             skipped.append(skipped_by(error, "" if plain else f"format {variant}: ", format=variant))
     if manifest is None:
         raise _nothing_written(source, skipped, late)
+    if own is not None and own[1] not in variants:
+        left_s = FIRST_FORMAT * requirements.max_time_s - (time.monotonic() - began)
+        try:
+            manifest, added = _registered(own, manifest, left_s), (own[1],)
+        except IobenchError as error:
+            skipped.append(skipped_by(error, "your own files were not measured: ", format=own[1]))
     return MeasuredData(manifest, full_bytes, cold, source, tuple(words), skipped, added)
 
 
-def _registered(own: tuple[Path, str], sample: Manifest) -> Manifest:
+def _registered(own: tuple[Path, str], sample: Manifest, left_s: float) -> Manifest:
     """Add the user's own files to the sample where they lie, so that they are what others are compared with.
 
-    Raises ArtifactExists if they are not the samples that were written.
+    Raises ArtifactExists if they are not the samples that were written, OutOfTime if that takes longer than
+    `left_s`.
     """
     path, variant = own
     if variant in sample.added and sample.unchanged(variant):
         return sample
-    fields = sample.schema.fields
-    return add(path, variant, name=sample.name, fields=fields, data_dir=sample.root.parent)[0]
+    end = time.monotonic() + left_s
+
+    def in_time(what: str, done: int, total: int) -> None:
+        if time.monotonic() > end:
+            raise OutOfTime("no time was left to read them", hint="give a longer --max-time")
+
+    data_dir, fields = sample.root.parent, sample.schema.fields
+    return add(path, variant, name=sample.name, fields=fields, data_dir=data_dir, progress=in_time)[0]
 
 
 def _no_time(variant: str) -> Finding:

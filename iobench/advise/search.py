@@ -312,9 +312,9 @@ def _half_size(
 ) -> Run | None:
     """Measure the fastest case over half as many samples, which shows if its rate depends on their number.
 
-    None where there is no time or no source.
+    None where there is no time or no source, and for the user's own files.
     """
-    if end - time.monotonic() < MIN_HALF_S:
+    if end - time.monotonic() < MIN_HALF_S or data.manifest.artifacts[fastest.variant].added:
         return None
     manifest = measured_data.half_sample(data, [fastest.variant], end - MIN_HALF_S)
     if manifest is None:

@@ -32,6 +32,7 @@ class CaseSettings:
     block_bytes: int = BLOCK_BYTES
     window_bytes: int = WINDOW_BYTES
     seed: int = 0
+    max_batches: int | None = None  # of a round's window; None for whole epochs
     cache: str = "warm"
     model: str = "none"
     step_s: float = 0.0  # seconds per batch of simulated device work, instead of a training step
@@ -47,6 +48,8 @@ class CaseSettings:
             del others["block_bytes"], others["window_bytes"]
         if not self.step_s:
             del others["step_s"]
+        if self.max_batches is None:
+            del others["max_batches"]
         return {
             "dataset": self.dataset,
             "content": self.content,

@@ -14,14 +14,23 @@ from iobench.base.errors import IobenchError, LoaderFailed, WrongContent
 from iobench.base.files import system_errors_as
 from iobench.bench.device_clock import DeviceClock
 from iobench.bench.meter import Durations, Meter
+from iobench.bench.part import Part, WindowTimer
 from iobench.bench.process_group import ProcessGroup, SingleProcess
 from iobench.host.counters import Counters, Counts
 from iobench.host.cpu_speed import CpuSpeedProbe
-from iobench.loading.host_to_device import DeviceBatch, HostToDevice, device_errors
+from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice, device_errors
 from iobench.loading.loaders import EpochRequest, Epochs, Job, Loader, failure, samples_of
-from iobench.loading.order import row_count
+from iobench.loading.order import Batches, Order, row_count
 from iobench.loading.stages import UNTIMED, StageProfile
-from iobench.results.parts import BackgroundPart, DiskPart, Measured, MemoryPart, ProcessorPart, TimingPart
+from iobench.results.parts import (
+    BackgroundPart,
+    DiskPart,
+    Measured,
+    MemoryPart,
+    PartialEpoch,
+    ProcessorPart,
+    TimingPart,
+)
 
 Consumer = Callable[[DeviceBatch], None]
 
@@ -42,6 +51,8 @@ class RoundSpec:
         Least duration; 0 for a single epoch.
     profile : StageProfile or None
         Collects the time of stages.
+    batches : int or None
+        Batches of the window, where the round is a part of an epoch: see `iobench.bench.part`.
     strict : bool
         Synchronize the device after each batch.
     ended : callable
@@ -54,6 +65,7 @@ class RoundSpec:
     consume: Consumer
     seconds: float
     profile: StageProfile | None = None
+    batches: int | None = None
     strict: bool = False
     ended: Callable[[], None] = lambda: None
     group: ProcessGroup = field(default_factory=SingleProcess)
@@ -79,15 +91,19 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
         with closing(epochs):
             opening_bytes = counters.disk_so_far()
             consume = _checked(check, consume)
+            window = _window(epochs, transfer, spec)
             done = samples = logical_bytes = 0
             whole_s = 0.0  # of the slowest rank
             while not done or (whole_s < spec.seconds and done < MOST_EPOCHS):
-                request = epoch_request(loader, job, spec.number * MOST_EPOCHS + done)
+                request = epoch_request(loader, job, spec.number * MOST_EPOCHS + done, window)
                 before_s = meter.elapsed_s
                 spec.group.barrier()
-                with meter, clock or nullcontext(), profile or nullcontext():
-                    came, came_bytes = _drain(epochs, request, transfer, meter, consume)
-                _check_count(loader, came, _due(request, schema.samples))
+                timed = clock or nullcontext(), profile or nullcontext()
+                # closed outside the clock: a part may leave workers behind
+                with closing(epochs.epoch(request)) as batches, meter, timed[0], timed[1]:
+                    came, came_bytes = _drain(epochs, batches, transfer, meter, consume, window)
+                if window is None or not loader.iterable_style:
+                    _check_count(loader, came, _due(request, schema.samples))
                 whole_s += max(spec.group.all_gather(meter.elapsed_s - before_s))
                 samples, logical_bytes, done = samples + came, logical_bytes + came_bytes, done + 1
                 spec.ended()
@@ -97,6 +113,8 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
     timing = timing_of(opening, meter, waits, done, (samples, logical_bytes))
     if spec.group.world_size > 1:
         timing = replace(timing, epochs_s=whole_s, own_s=meter.elapsed_s)
+    if window is not None:
+        timing = replace(timing, partial=_partial(job.order, window, timing, schema.samples))
     timing = replace(timing, **_split(profile, epochs, opening, meter))
     made = measured_of(timing, counts[0], cpu_speed)
     return replace(made, disk=replace(made.disk, opening_bytes=opening_bytes))
@@ -133,9 +151,38 @@ def opened(loader: Loader, job: Job) -> Epochs:
         raise failure(loader, opener, error) from error
 
 
-def epoch_request(loader: Loader, job: Job, number: int) -> EpochRequest:
-    """Return the request for an epoch: the rows of its batches (map-style) or its number (iterable-style)."""
-    return number if loader.iterable_style else loader.rows(job.order, job.opener.schema.samples, number)
+def epoch_request(loader: Loader, job: Job, number: int, window: WindowTimer | None = None) -> EpochRequest:
+    """Return the request for an epoch: the rows of its batches (map-style) or its number (iterable-style).
+
+    With a window it is one for the part of the epoch around it. An iterable-style loader begins at its head.
+    The order is drawn here, outside the clock, as far as it is one piece: it is not the loader's work.
+    """
+    if loader.iterable_style:
+        return number
+    rows = loader.rows(job.order, job.opener.schema.samples, number)
+    if window is not None:
+        rows = rows[job.order.part(len(rows), number, window.part.count)]
+    if isinstance(rows, Batches):
+        rows.draw()
+    return rows
+
+
+def _window(epochs: Epochs, transfer: HostToDevice, spec: RoundSpec) -> WindowTimer | None:
+    """Return the timer of the round's window; None for whole epochs."""
+    order, samples = epochs.job.order, epochs.opener.schema.samples
+    if spec.batches is None or epochs.loader.user_defined:  # of which the epoch's length is unknown
+        return None
+    part = Part.of(order, epochs.read_ahead, spec.batches, order.length(samples))
+    return None if part is None else WindowTimer(part, transfer.synchronize)
+
+
+def _partial(order: Order, window: WindowTimer, timing: TimingPart, samples: int) -> PartialEpoch:
+    length = order.length(samples)
+    return window.partial(
+        timing.epochs,
+        (timing.samples, timing.epochs_s if timing.own_s is None else timing.own_s),
+        (order.edge(samples, length), length),
+    )
 
 
 def timing_of(
@@ -201,20 +248,27 @@ def _check_count(loader: Loader, came: int, samples: int) -> None:
 
 
 def _drain(
-    epochs: Epochs, request: EpochRequest, transfer: HostToDevice, meter: Meter, consume: Consumer
+    epochs: Epochs,
+    batches: Iterator[HostBatch],
+    transfer: HostToDevice,
+    meter: Meter,
+    consume: Consumer,
+    window: WindowTimer | None,
 ) -> tuple[int, int]:
-    """Run one epoch and synchronize; return the samples delivered to the device and their bytes."""
+    """Run one epoch or part and synchronize; return the samples delivered to the device and their bytes."""
     schema, samples, logical_bytes = epochs.opener.schema, 0, 0
     first, foreign = schema.fields[0].name, epochs.loader.user_defined
     stages = UNTIMED if transfer.device_api.is_host else epochs.stages  # on the CPU nothing moves
-    with closing(epochs.epoch(request)) as batches:
-        for batch in meter.over(map(stages.timed("host_to_device", transfer.move), batches)):
-            if foreign:
-                samples += samples_of(batch)
-                logical_bytes += sum(one.nbytes for one in batch.values())
-            else:
-                samples += batch[first].shape[0]
-            consume(batch)
+    moved = meter.over(map(stages.timed("host_to_device", transfer.move), batches))
+    if window is not None:
+        moved = window.over(moved, lambda batch: int(batch[first].shape[0]), epochs.loader.iterable_style)
+    for batch in moved:
+        if foreign:
+            samples += samples_of(batch)
+            logical_bytes += sum(one.nbytes for one in batch.values())
+        else:
+            samples += batch[first].shape[0]
+        consume(batch)
     stages.timed("host_to_device", transfer.synchronize)()
     return samples, logical_bytes or samples * schema.sample_bytes
 

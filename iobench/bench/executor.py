@@ -108,10 +108,11 @@ class InProcess:
         """Do nothing: the verification has warmed it up."""
 
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
-        """Time as many epochs as fill a round, or one with a cold cache."""
+        """Time as many epochs, or parts of one, as fill a round; one with a cold cache."""
         profile = StageProfile() if case.profile else None
         seconds = 0.0 if case.cache == "cold" else thresholds.ROUND_S
-        return [self._run(case, RoundSpec(number, lambda batch: None, seconds, profile), tick)]
+        spec = RoundSpec(number, lambda batch: None, seconds, profile, case.max_batches)
+        return [self._run(case, spec, tick)]
 
     def trace(self, case: Case, path: Path) -> None:
         """Write a Chrome trace."""
@@ -143,7 +144,9 @@ class InProcess:
         )
         allocated, reserved = step.transfer.peak_bytes() or (None, None)
         memory = replace(measured.memory, device_allocated_bytes=allocated, device_reserved_bytes=reserved)
-        return replace(measured, memory=memory, loss=step.loss)
+        # parts of several loaders differ in length, and so do their losses
+        loss = step.loss if measured.timing.partial is None else None
+        return replace(measured, memory=memory, loss=loss)
 
 
 class TrainingStep:

@@ -15,6 +15,7 @@ from iobench.base.units import counted
 from iobench.bench import strategies
 from iobench.bench.case import Case
 from iobench.bench.multi_rank import multi_rank_cases, multi_rank_obstacle
+from iobench.bench.part import LEAST_WINDOW
 from iobench.bench.run_option import check_declared, run_option
 from iobench.bench.strategies import DEFAULT_ROUNDS, MAX_TIME_S, Strategy
 from iobench.dataset.manifest import Manifest, missing_libraries
@@ -83,6 +84,12 @@ class RunOptions:
         None,
         "Start no further round after this many seconds; verification and the first round of each "
         f"case always run. [default: {MAX_TIME_S:g} with --rounds auto]",
+    )
+    max_batches: int | None = run_option(
+        None,
+        "Measure this many batches of an epoch per round, drawn from the whole dataset, and extrapolate; at "
+        f"least {LEAST_WINDOW} times what the loader reads ahead. [default: whole epochs]",
+        limits=LIMITS["max_batches"],
     )
     warmup: int = run_option(1, "Untimed epochs per case; the first verifies the content.")
     isolate: bool | None = run_option(
@@ -210,6 +217,8 @@ def _case(
         combination = {**combination, "block_bytes": BLOCK_BYTES, "window_bytes": WINDOW_BYTES}
     if loader.own_data and combination["cache"] == "cold":
         return None
+    if loader.user_defined:  # of which the length of an epoch is unknown
+        combination = {**combination, "max_batches": None}
     return Case(
         dataset=manifest.name,
         content=f"{manifest.content or 0:016x}",

@@ -20,7 +20,6 @@ from iobench.bench.outcome import Run
 from iobench.bench.resume import plan_of_run
 from iobench.host import machine_info
 from iobench.host.monitor import Monitor
-from iobench.loading.order import shuffle_quality
 from iobench.results import history, record
 from iobench.results.cases import trains
 from iobench.results.parts import (
@@ -145,10 +144,8 @@ class Recorder:
             return proof.shuffle_quality if proof else None
         if case.order != "block":
             return None
-        samples = self._run.manifest.schema.samples
-        order = case.row_order(self._run.manifest.schema)
-        batches = order.batches(samples, 1)
-        return shuffle_quality(batches[:: max(1, len(batches) // 100)], order.block_rows, samples)
+        schema = self._run.manifest.schema
+        return case.row_order(schema).shuffle_quality(schema.samples)
 
 
 def _disk_of(run: Run, case: Case) -> Path:

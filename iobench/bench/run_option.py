@@ -93,5 +93,5 @@ def check_declared(options: Any) -> None:
             if spec.choices and one not in spec.choices:
                 expected = " or ".join(spec.choices)
                 raise InvalidSettings(spec.flag, kind="unknown-choice", expected=expected, found=repr(one))
-            if spec.limits:
+            if spec.limits and one is not None:
                 check_number(spec.name, one, *spec.limits)

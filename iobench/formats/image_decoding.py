@@ -85,7 +85,7 @@ class ImageDecoder:
 
     def decode(self, path: Path, file: BinaryIO, size: int) -> np.ndarray[Any, Any]:
         """Decode an open file of `size` bytes; raises SourceError, which names `path`."""
-        with _errors_of(path):
+        with image_errors(path):
             if size > MAX_FILE_BYTES:
                 raise SourceError(
                     "the file is too large to be decoded",
@@ -109,8 +109,8 @@ class ImageDecoder:
 
 
 @contextmanager
-def _errors_of(path: Path) -> Iterator[None]:
-    """Turn whatever a decoder raises into SourceError."""
+def image_errors(path: Path) -> Iterator[None]:
+    """Turn whatever is raised while an image is opened and decoded into SourceError."""
     try:
         yield
     except SourceError:

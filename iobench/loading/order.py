@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import overload
 
 import numpy as np
-import numpy.typing as npt
 
 from iobench.base.errors import InvalidSettings
 from iobench.formats import Rows, Schema
+from iobench.loading.permutation import Index, KeyedPermutation
 
 ORDERS = ("sequential", "random", "block")
 BLOCK_BYTES, WINDOW_BYTES = 1 << 20, 64 << 20
+FIRST_ROWS, PIECE_ROWS = 32 << 10, 8 << 20  # drawn in 1 ms, so that an epoch begins at once, and in 0.2 s
+QUALITY_BATCHES = 100  # spread over an epoch
 
 # minimum and maximum of each number that a user gives
 LIMITS = {
@@ -22,9 +25,8 @@ LIMITS = {
     "seed": (0, (1 << 63) - 1),  # torch takes no more
     "epoch": (0, (1 << 63) - 1),
     "threads": (1, 1024),
+    "max_batches": (1, 1 << 40),
 }
-
-Index = npt.NDArray[np.int64]
 
 
 def check_number(name: str, value: object, least: int, most: int) -> None:
@@ -94,8 +96,8 @@ class Order:
     `window_batches` batches, so that whole blocks are read from disk.
 
     Over all ranks each sample comes exactly once, except those dropped by `drop_last`. All ranks have the
-    same number of batches, and their numbers of samples differ by at most one. Permutations are drawn with
-    PCG64 from (seed, epoch).
+    same number of batches, and their numbers of samples differ by at most one. Permutations are keyed by
+    (seed, epoch), and take no memory.
     """
 
     kind: str = "sequential"
@@ -131,46 +133,148 @@ class Order:
             )
         return count
 
-    def batches(self, samples: int, epoch: int) -> list[Rows]:
+    def batches(self, samples: int, epoch: int) -> Batches:
         """Return this rank's batches of an epoch: slices if the order is sequential, else int64 arrays."""
-        edges = self._edges(samples)
-        if self.kind == "sequential":
-            start, _ = self._share(samples)
-            return [slice(start + low, start + high) for low, high in edges]
-        rows = self._rows(samples, epoch)
-        return [rows[low:high] for low, high in edges]
+        return Batches(self, samples, epoch, range(self.length(samples)))
 
-    def _share(self, samples: int) -> tuple[int, int]:
+    def part(self, length: int, epoch: int, count: int) -> slice:
+        """Return which `count` of an epoch's batches, `length` in all, represent the epoch.
+
+        Sequential order begins at a place of its own in each epoch. The first batches of the other orders
+        are drawn from the whole dataset.
+        """
+        start = 0
+        if self.kind == "sequential":
+            start = int(np.random.default_rng([self.seed, epoch]).integers(length - count + 1))
+        return slice(start, start + count)
+
+    def whole_windows(self, batches: int) -> int:
+        """Return this number of batches, in block order rounded up to whole windows."""
+        window = self.window_batches if self.kind == "block" else 1
+        return -(-batches // window) * window
+
+    def rows(self, samples: int, epoch: int, low: int, high: int) -> Rows:
+        """Return the rows at positions `low` to `high` of this rank's epoch, without drawing the others."""
+        start, stop = self.share(samples)
+        if self.kind == "sequential":
+            return slice(start + low, start + high)
+        if self.kind == "random":
+            every = KeyedPermutation(samples, self.seed, epoch)
+            return every(np.arange(low, high) * self.world_size + self.rank)
+        blocks, window = _Blocks(samples, self.block_rows, self.seed, epoch), self._window
+        parts = [np.empty(0, np.int64)]
+        for number in range(low // window, -(-high // window)):
+            begin = number * window
+            size = min(window, stop - start - begin)
+            shuffled = np.random.default_rng([self.seed, epoch, self.rank, number]).permutation(size)
+            parts.append(blocks.rows(start + begin + shuffled[max(low - begin, 0) : high - begin]))
+        return np.concatenate(parts)
+
+    def shuffle_quality(self, samples: int) -> float:
+        """Return the shuffle quality of this rank's epochs, estimated from some batches."""
+        batches = self.batches(samples, 0)
+        return shuffle_quality(batches[:: max(1, len(batches) // QUALITY_BATCHES)], self.block_rows, samples)
+
+    @property
+    def _window(self) -> int:
+        return self.window_batches * self.batch_size
+
+    def share(self, samples: int) -> tuple[int, int]:
         """Return start and end of this rank's samples, for an order in which they are consecutive."""
         each, more = divmod(samples, self.world_size)
         start = self.rank * each + min(self.rank, more)
         return start, start + each + (self.rank < more)
 
-    def _edges(self, samples: int) -> list[tuple[int, int]]:
-        count = self.length(samples)
-        start, stop = self._share(samples)
-        edges = [min(number * self.batch_size, stop - start) for number in range(count + 1)]
-        if count and edges[-2] == edges[-1]:  # another rank has one more sample, and so one more batch
-            edges[-2] -= 1
-        return [(edges[i], edges[i + 1]) for i in range(count)]
+    def edge(self, samples: int, number: int) -> int:
+        """Return the position at which batch `number` of this rank begins."""
+        start, stop = self.share(samples)
+        last = number == self.length(samples) - 1
+        if last and number * self.batch_size == stop - start:
+            return stop - start - 1  # another rank has one more sample, and so one more batch
+        return min(number * self.batch_size, stop - start)
 
-    def _rows(self, samples: int, epoch: int) -> Index:
-        generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, epoch])))
-        if self.kind == "random":
-            start, stop = self._share(samples)
-            # 32 bits halve the time of the shuffle without changing its result
-            every = np.arange(samples, dtype=np.int32 if samples < 2**31 else np.int64)
-            generator.shuffle(every)
-            return every[self.rank :: self.world_size][: stop - start].astype(np.int64)
-        blocks = generator.permutation(-(-samples // self.block_rows)) * self.block_rows
-        rows: Index = (blocks[:, None] + np.arange(self.block_rows)).reshape(-1)
-        start, stop = self._share(samples)
-        rows = rows[rows < samples][start:stop]
-        window = self.window_batches * self.batch_size
-        own = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, epoch, self.rank])))
-        for low in range(0, len(rows), window):
-            own.shuffle(rows[low : low + window])
-        return rows
+
+class Batches(Sequence[Rows]):
+    """Batches of an epoch, drawn when they are read, in pieces of FIRST_ROWS to PIECE_ROWS rows.
+
+    Each piece is four times as long as the one before. Adjacent batches of a piece are views of one array.
+    Several threads may read the batches, each at its own place.
+
+    Parameters
+    ----------
+    order : Order
+        Order of the epoch.
+    samples, epoch : int
+        Number of samples in the dataset, and the epoch's number.
+    numbers : range
+        Numbers of the batches in the epoch.
+    """
+
+    def __init__(self, order: Order, samples: int, epoch: int, numbers: range) -> None:
+        self._order, self._samples, self._epoch, self._numbers = order, samples, epoch, numbers
+        self._piece = 0, np.empty(0, np.int64)  # position of its first row, and its rows
+
+    def draw(self) -> None:
+        """Draw the first piece now, as long as a piece can be."""
+        if self._numbers and self._order.kind != "sequential":
+            self._piece = self._drawn(self._numbers[0], PIECE_ROWS)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Rows: ...
+    @overload
+    def __getitem__(self, index: slice) -> Batches: ...
+    def __getitem__(self, index: int | slice) -> Rows | Batches:
+        """Return a batch, or several of them that are not drawn yet."""
+        if isinstance(index, slice):
+            numbers = self._numbers[index]
+            return (
+                self
+                if numbers == self._numbers
+                else Batches(self._order, self._samples, self._epoch, numbers)
+            )
+        number = self._numbers[index]
+        low, high = self._edge(number), self._edge(number + 1)
+        if self._order.kind == "sequential":
+            return self._order.rows(self._samples, self._epoch, low, high)
+        start, piece = self._piece  # at once: another thread may replace it
+        if not start <= low <= high <= start + len(piece):
+            rows = min(PIECE_ROWS, max(FIRST_ROWS, 4 * len(piece)))
+            self._piece = start, piece = self._drawn(number, rows)
+        return piece[low - start : high - start]
+
+    def _drawn(self, number: int, rows: int) -> tuple[int, Index]:
+        """Return the piece of so many rows that begins with a batch."""
+        count = max(1, rows // self._order.batch_size) if self._numbers.step == 1 else 1
+        low, high = self._edge(number), self._edge(min(number + count, self._numbers[-1] + 1))
+        piece = self._order.rows(self._samples, self._epoch, low, high)
+        assert not isinstance(piece, slice)
+        return low, piece
+
+    def _edge(self, number: int) -> int:
+        return self._order.edge(self._samples, number)
+
+
+class _Blocks:
+    """All rows, in blocks of consecutive rows that come in random order."""
+
+    def __init__(self, samples: int, block_rows: int, seed: int, epoch: int) -> None:
+        whole, self._rest = divmod(samples, block_rows)
+        self._order, self._block_rows = KeyedPermutation(whole, seed, epoch), block_rows
+        # the last block, if it is smaller, comes after so many whole ones
+        self._before = int(np.random.default_rng([seed, epoch]).integers(whole + 1)) * block_rows
+
+    def rows(self, positions: Index) -> Index:
+        """Return the rows at these positions."""
+        if not self._order.size:
+            return positions
+        after = positions >= self._before + self._rest
+        smaller = (positions >= self._before) & ~after
+        block, within = np.divmod(np.where(smaller, 0, positions - after * self._rest), self._block_rows)
+        rows: Index = self._order(block) * self._block_rows + within
+        return np.where(smaller, self._order.size * self._block_rows + positions - self._before, rows)
 
 
 def row_count(rows: Rows) -> int:
@@ -200,8 +304,9 @@ def shuffle_quality(batches: Sequence[Rows], block_rows: int, samples: int) -> f
         Samples in the dataset.
     """
     actual = expected = 0.0
-    sizes = np.bincount(np.arange(samples) // block_rows).astype(np.float64)
-    alike = float((sizes * (sizes - 1)).sum()) / max(1, samples * (samples - 1))
+    whole, rest = divmod(samples, block_rows)
+    pairs = whole * block_rows * (block_rows - 1) + rest * (rest - 1)  # of samples of one block
+    alike = pairs / max(1, samples * (samples - 1))
     for rows in batches:
         index = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
         members = np.unique(index // block_rows, return_counts=True)[1].astype(np.float64)

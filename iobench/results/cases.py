@@ -58,6 +58,7 @@ FACETS: dict[str, Facet] = {
     "block_bytes": Facet("block", lambda value: f"blocks of {bytes_text(value)}", cell=bytes_text),
     "window_bytes": Facet("window", lambda value: f"windows of {bytes_text(value)}", cell=bytes_text),
     "seed": Facet("seed", lambda value: f"seed {value}"),
+    "max_batches": Facet("round", lambda value: f"rounds of {counted(value, 'batch', 'batches')}"),
     "strict": Facet("step", lambda value: "synchronized steps" if value else "steps as in training"),
     "profile": Facet("profile", lambda value: "profiled" if value else "not profiled"),
     "isolated": Facet(

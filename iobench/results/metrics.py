@@ -176,6 +176,14 @@ METRICS: tuple[Metric, ...] = (
         _median,
     ),
     Metric(
+        "epoch_share",
+        "part",
+        "share of an epoch that a round measured, where it is a part of one; the epoch is extrapolated",
+        lambda value: f"{100 * value:.2g} %" if value < 1 else percent_text(value),
+        lambda r: None if r.timing.partial is None else r.epochs,
+        _median,
+    ),
+    Metric(
         "open_s",
         "open",
         "seconds until the loader is ready for its first request; paid once per training, not per epoch",
@@ -220,7 +228,7 @@ METRICS: tuple[Metric, ...] = (
         "disk",
         "bytes that an epoch read from disk, including workers",
         bytes_text,
-        lambda r: None if r.disk.read_bytes is None else r.disk.read_bytes / r.timing.epochs,
+        lambda r: None if r.disk.read_bytes is None else r.disk.read_bytes / r.epochs,
         _median,
     ),
     Metric(

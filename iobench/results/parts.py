@@ -30,6 +30,7 @@ class CasePart(_CaseAlways, total=False):
     block_bytes: int
     window_bytes: int
     seed: int
+    max_batches: int
     world_size: int
     strict: bool
     profile: bool

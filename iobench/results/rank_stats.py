@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from iobench.base.units import counted
 from iobench.results import stats
-from iobench.results.parts import DiskPart, Measured, MemoryPart, ProcessorPart, TimingPart
+from iobench.results.parts import DiskPart, Measured, MemoryPart, PartialEpoch, ProcessorPart, TimingPart
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
 
@@ -60,6 +60,18 @@ def _timing(timings: Sequence[TimingPart]) -> TimingPart:
         else None,
         reader_threads_s=_mean(one.reader_threads_s for one in timings),
         profiling_s=_mean(one.profiling_s for one in timings),
+        partial=_partial([one.partial for one in timings if one.partial is not None]),
+    )
+
+
+def _partial(parts: Sequence[PartialEpoch]) -> PartialEpoch | None:
+    """Return the part of all ranks together, whose epoch lasts as long as that of the slowest."""
+    if not parts:
+        return None
+    return replace(
+        parts[0],
+        epoch_s=max(one.epoch_s for one in parts),
+        epoch_samples=sum(one.epoch_samples for one in parts),
     )
 
 

@@ -97,6 +97,13 @@ class Record(Measured):
             return self.timing.partial.epoch_s
         return self.timing.epochs_s / self.timing.epochs
 
+    @property
+    def epochs(self) -> float:
+        """Number of epochs of the round, of which a partial one is a fraction."""
+        if self.timing.partial is not None:
+            return self.timing.samples / self.timing.partial.epoch_samples
+        return self.timing.epochs
+
 
 def check_writable(path: Path) -> None:
     """Raise RecordError, before anything is measured, where `append` could not write."""

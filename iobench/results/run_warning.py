@@ -40,10 +40,10 @@ class RunWarning:
 
     @property
     def sentence(self) -> str:
-        """The warning in one line: the cases, what happened, what to do."""
+        """The warning in one line: what happened, the cases, what to do."""
         more = len(self.cases) - MAX_NAMED
         names = "; ".join(self.cases[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
-        statement = f"{names}: {self.message}" if self.cases else self.message
+        statement = f"{self.message} ({names})" if self.cases else self.message
         return f"{statement}; {_alternatives(self.hints)}" if self.hints else statement
 
     def __str__(self) -> str:

@@ -71,6 +71,11 @@ class StreamEpochs(Epochs):
         """True: its threads read ahead."""
         return True
 
+    @property
+    def read_ahead(self) -> int:
+        """Most batches that its threads and slots hold."""
+        return self._pipeline.read_ahead
+
     def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
         """Yield the batches that the threads read."""
         return self._pipeline.run(request)

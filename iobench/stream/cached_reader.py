@@ -47,12 +47,8 @@ class CachedReader(ReadaheadReader):
         self._offsets = OffsetPrefetch({}, [])
 
     def read_ahead(self, batches: Sequence[Rows]) -> None:
-        """Start to locate the rows of these batches, and to fill the page cache if the files are cold.
-
-        Long runs in stored order are read straight into the batches, by as many threads as read.
-        """
-        if not (isinstance(batches[0], slice) and all(map(self._has_long_runs, self._gathers))):
-            super().read_ahead(batches)
+        """Start to locate the rows of these batches, and to fill the page cache if the files are cold."""
+        super().read_ahead(batches)
         locates = {name: gather.locate for name, gather in self._gathers.items() if gather.locate}
         self._offsets = OffsetPrefetch(locates, batches)
 
@@ -80,12 +76,6 @@ class CachedReader(ReadaheadReader):
             for position, count in runs:
                 self._read_from(position, target[done : done + count])
                 done += count
-
-    def _has_long_runs(self, name: str) -> bool:
-        """Return True if rows in stored order are read instead of gathered from the map."""
-        runs = self._addresses.runs(name, 0, self._addresses.samples)
-        stored = self._addresses.samples * self._addresses.widths[name]
-        return runs is not None and len(runs) * READ_BYTES <= stored
 
     def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
         if self._ahead is not None:

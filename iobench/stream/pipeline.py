@@ -80,10 +80,11 @@ class Pipeline:
         atexit.register(end)
         try:
             workers.start()
-            self._backend.start(batches[start:])
-            for group in _grouped(batches, start, self._sizes(start)):
+            remaining = batches[start:]
+            self._backend.start(remaining)
+            for number, group in enumerate(_grouped(remaining, self._sizes(start))):
                 pending.append(workers.submit(group))
-                if group[0] is batches[start] and self._first_alone:
+                if not number and self._first_alone:
                     pending[0].wait()
                 if len(pending) > self._ahead:
                     yield from self._hand_over(pending.popleft(), process)
@@ -97,6 +98,11 @@ class Pipeline:
     def is_current(self) -> bool:
         """Return True if the files are those that were opened, and as much in the page cache."""
         return self._backend.is_current()
+
+    @property
+    def read_ahead(self) -> int:
+        """Most batches that are read ahead of the consumer."""
+        return self._most * (self._ahead + 1)
 
     def close(self) -> None:
         """Close the backend, and release all memory except that of batches in use."""
@@ -175,12 +181,13 @@ def _checked(made: Tensors) -> Tensors:
     return made
 
 
-def _grouped(batches: Sequence[Rows], start: int, sizes: Iterator[int]) -> Iterator[list[Rows]]:
-    """Yield the batches from `start` on in groups of these sizes."""
+def _grouped(batches: Sequence[Rows], sizes: Iterator[int]) -> Iterator[list[Rows]]:
+    """Yield the batches in groups of these sizes."""
+    start = 0
     while start < len(batches):
-        size = next(sizes)
-        yield list(batches[start : start + size])
-        start += size
+        stop = min(start + next(sizes), len(batches))
+        yield [batches[number] for number in range(start, stop)]
+        start = stop
 
 
 def _joined(group: list[Rows]) -> Rows:

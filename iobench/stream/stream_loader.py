@@ -14,16 +14,17 @@ from iobench import formats
 from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.dataset.artifact_location import ArtifactLocation
 from iobench.dataset.manifest import Manifest
-from iobench.formats import Schema
+from iobench.formats import Rows, Schema
 from iobench.host.device import pick_device
 from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, check_setting
 from iobench.stream.backend import failures_of
 from iobench.stream.backend_selection import check_placements, select_backend
+from iobench.stream.epoch_position import EpochPosition, RemainingBatches
 from iobench.stream.pipeline import Pipeline, Transform
 from iobench.stream.pipeline_keeper import PipelineKeeper
 from iobench.stream.transfer import Tensors, transfer_to
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 
 class StreamLoader:
@@ -109,7 +110,8 @@ class StreamLoader:
         self._transform, self._threads, self._direct = transform, threads, direct
         self._order = batching.row_order(self._manifest.schema, *_ranks(rank, world_size))
         self._order.length(self._samples)
-        self._epoch = self._position = self._resume = 0
+        self._window_bytes, self._consumed = window_bytes, 0
+        self._start = self._position = self._epoch_start(0)
         self._keeper = PipelineKeeper()
 
     def __len__(self) -> int:
@@ -118,18 +120,18 @@ class StreamLoader:
 
     def __iter__(self) -> Generator[Tensors, None, None]:
         """Yield the batches of the epoch, or the remaining ones after `load_state_dict`."""
-        start, self._resume = self._resume, 0
-        self._position = start
-        batches = self._order.batches(self._samples, self._epoch)
+        position = self._position = self._start
+        self._consumed, self._start = 0, self._epoch_start(position.epoch)
+        batches, start = self._batches(position)
         with self._keeper.lend(self._open) as pipeline, closing(pipeline.run(batches, start)) as running:
             try:
                 for batch in running:
-                    self._position += 1
+                    self._consumed += 1
                     yield batch
             except IobenchError as error:
                 failed = self._place.with_hint(error).changed()
             else:
-                self._epoch, self._position = self._epoch + 1, 0
+                self._begin(self._epoch_start(position.epoch + 1))
                 return
         raise failed  # a new error: the frames behind the first one would keep files mapped
 
@@ -140,15 +142,21 @@ class StreamLoader:
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next epoch, which determines its order."""
         check_setting("epoch", epoch)
-        if epoch != self._epoch:
-            self._epoch, self._position, self._resume = epoch, 0, 0
+        if epoch != self._position.epoch:
+            self._begin(self._epoch_start(epoch))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the epoch, from which `load_state_dict` resumes with the next batch."""
-        return {**self._identity(), "epoch": self._epoch, "batch": self._position}
+        """Return what remains of the epoch, the same on every rank after the same number of batches."""
+        position = self._position.after(self._order, self._consumed)
+        remaining = [list(one) for one in position.remaining]
+        return {**self._identity(), **vars(position), "remaining": remaining}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resume at the position of a state; InvalidSettings if it is from a different loader."""
+        """Resume where all ranks of a state stopped, with any number of ranks and any batch size.
+
+        Raises InvalidSettings if the state is of other data, order or seed, or if the remaining samples
+        cannot be split into the same number of batches for each rank.
+        """
         if not isinstance(state, dict):
             raise InvalidSettings(
                 "not a state of a StreamLoader",
@@ -164,15 +172,24 @@ class StreamLoader:
                     expected=repr(own),
                     found=repr(state.get(name)),
                 )
-        epoch, batch = state.get("epoch"), state.get("batch")
-        if type(epoch) is not int or type(batch) is not int or epoch < 0 or not 0 <= batch <= len(self):
-            raise InvalidSettings(
-                "the state has an invalid position",
-                kind="invalid-state",
-                expected=f"batch 0 to {len(self)}",
-                found=f"batch {batch!r} of epoch {epoch!r}",
-            )
-        self._epoch, self._position, self._resume = epoch, batch, batch
+        position = EpochPosition.from_state(state, self._order, self._samples)
+        position.length(self._order)
+        self._begin(position)
+
+    def _begin(self, position: EpochPosition) -> None:
+        self._start, self._position, self._consumed = position, position, 0
+
+    def _epoch_start(self, epoch: int) -> EpochPosition:
+        return EpochPosition.start(self._order, self._samples, epoch)
+
+    def _batches(self, position: EpochPosition) -> tuple[Sequence[Rows], int]:
+        """Return batches, and the number of the first one that remains."""
+        order, start = self._order, self._epoch_start(position.epoch)
+        consumed = (self._samples - position.size) // (order.batch_size * order.world_size)
+        for number in (consumed, consumed + 1, len(self)):
+            if start.after(order, number) == position:
+                return order.batches(self._samples, position.epoch), number
+        return RemainingBatches(order, self._samples, position), 0
 
     @property
     def _samples(self) -> int:
@@ -191,17 +208,14 @@ class StreamLoader:
     def _identity(self) -> dict[str, Any]:
         """Return the settings that must be equal for a position to mean the same batches."""
         order = self._order
-        blocks = {"block_rows": order.block_rows, "window_batches": order.window_batches}
+        blocks = {"block_rows": order.block_rows, "window_bytes": self._window_bytes}
         return {
             "version": STATE_VERSION,
             "dataset": f"{self._manifest.content or 0:016x}",
             "samples": self._samples,
             "order": order.kind,
             "seed": order.seed,
-            "batch_size": order.batch_size,
             "drop_last": order.drop_last,
-            "rank": order.rank,
-            "world_size": order.world_size,
             **(blocks if order.kind == "block" else {}),
         }
 

@@ -1,4 +1,4 @@
-"""Progress of a run on stderr: a live view on a terminal, one line per round elsewhere."""
+"""Progress of a run on stderr: a live view on a terminal, elsewhere a line per phase or ten seconds."""
 
 from __future__ import annotations
 
@@ -21,26 +21,37 @@ from iobench.terminal import run_tables
 from iobench.terminal.display import note
 
 PER_S = 1  # refreshes: each takes some milliseconds of a core
+LINE_S = 10.0  # between two lines of one phase
 
 
 class Lines(Observer):
-    """Prints a line for each status, and for each round if `each_round`."""
+    """Prints a line at the beginning of each phase, and every LINE_S within it.
+
+    A phase is a round, if `each_round`, or consecutive statuses that begin with the same word.
+    """
 
     def __init__(self, strategy: Strategy, each_round: bool) -> None:
         self._rounds, self._labels, self._each_round = strategy.planned, dict[str, Label](), each_round
+        self._phase, self._printed = "", 0.0
 
     def planned(self, labels: Mapping[str, Label], batch_bytes: Mapping[str, int]) -> None:
         """Keep the labels."""
         self._labels.update(labels)
 
     def status(self, text: str) -> None:
-        """Print the status."""
-        note(text)
+        """Print the status, unless its phase was printed a moment ago."""
+        self._print(text.partition(" ")[0], text)
 
     def recorded(self, key: str, record: Record) -> None:
-        """Print the round, if rounds are printed."""
+        """Print the round likewise, if rounds are printed."""
         if self._each_round:
-            note(run_tables.round_line(record, self._labels[key], self._rounds))
+            line = run_tables.round_line(record, self._labels[key], self._rounds)
+            self._print(f"round {record.round}", line)
+
+    def _print(self, phase: str, line: str) -> None:
+        if phase != self._phase or time.monotonic() - self._printed >= LINE_S:
+            note(line)
+            self._phase, self._printed = phase, time.monotonic()
 
 
 class View(Observer):

@@ -12,6 +12,7 @@ from iobench.base.units import MIB, bytes_text, counted, rate_text, seconds_text
 from iobench.results import columns
 from iobench.results.cases import FACETS, Label
 from iobench.results.columns import Columns
+from iobench.results.metrics import BY_NAME
 from iobench.results.rank_stats import rank_layout
 from iobench.results.record import Record
 from iobench.results.summary import CaseSummary, Context, Summary
@@ -31,8 +32,13 @@ def round_line(record: Record, label: Label, rounds: int | None) -> str:
     """Describe one round in one line."""
     speed = f"{three_digits(record.bytes_per_s / MIB)} MiB/s, {rate_text(record.samples_per_s)} samples/s"
     number = f"{record.round}/{rounds}" if rounds else record.round
-    epochs = f" × {counted(record.timing.epochs, 'epoch')}" if record.timing.epochs > 1 else ""
-    return f"round {number}  {label}: {speed}, {seconds_text(record.epoch_s)}{epochs}"
+    if record.timing.partial is not None:
+        share = BY_NAME["epoch_share"].text(record.epochs)
+        length = f"{seconds_text(record.epoch_s)} an epoch from {share} of one"
+    else:
+        epochs = f" × {counted(record.timing.epochs, 'epoch')}" if record.timing.epochs > 1 else ""
+        length = f"{seconds_text(record.epoch_s)}{epochs}"
+    return f"round {number}  {label}: {speed}, {length}"
 
 
 def live_table(rates: Mapping[str, Sequence[float]], labels: Mapping[str, Label]) -> Table:

@@ -66,7 +66,7 @@ def dropped_batches_were_still_right(plug_in, schedule, manifest, arrays, index=
 
 
 def memory_stays_flat(plug_in, schedule, manifest, index=0, epochs=50, batch_size=32):
-    """Check device and pinned memory of a loader over many epochs of training."""
+    """Check device and pinned memory over many epochs of training, each with slots of its own."""
     machine = plug_in(schedule)
     where = f"{backend.NAME}:{index}"
     loader = StreamLoader(manifest.root, format="npy", batch_size=batch_size, device=where)
@@ -75,6 +75,7 @@ def memory_stays_flat(plug_in, schedule, manifest, index=0, epochs=50, batch_siz
         for batch in loader:
             (batch["x"] + 1).sum()
         del batch
+        loader.close()
         seen.append((pool.reserved, pool.allocations, machine.pinned.bytes))
     # the number of groups at once depends on threads and schedule; a leak grows with each epoch
     assert all(last <= 3 * first for first, last in zip(seen[0], seen[-1], strict=True)), seen

@@ -11,7 +11,7 @@ ROWS = np.arange(100)[::-1].copy()
 
 @pytest.mark.parametrize("kind", ["random", "block"])
 def test_an_epoch_s_batches_are_joined_without_a_copy(kind):
-    batches = Order(kind, 7, block_rows=3, window_batches=2).batches(100, 0)
+    batches = list(Order(kind, 7, block_rows=3, window_batches=2).batches(100, 0))
     for low, high in ((0, 4), (3, 9), (11, 15)):
         whole = _joined(batches[low:high])
         assert (whole == np.concatenate(batches[low:high])).all()

@@ -17,7 +17,7 @@ SAMPLES = 1000
 
 
 def batches_of(kind="random", batch_size=7):
-    return Order(kind, batch_size, block_rows=5, window_batches=3).batches(SAMPLES, 0)
+    return list(Order(kind, batch_size, block_rows=5, window_batches=3).batches(SAMPLES, 0))
 
 
 def squares(rows):

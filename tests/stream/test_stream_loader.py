@@ -32,9 +32,10 @@ from stream_cases import (
 import iobench
 from iobench.base.errors import DeviceUnavailable, InvalidSettings, ManifestError, UnknownFormat
 from iobench.host import page_cache
-from iobench.loading.order import ORDERS
+from iobench.loading.order import ORDERS, Order
 from iobench.stream import direct_reader as direct_reads
 from iobench.stream import readahead, readahead_window
+from iobench.stream.epoch_position import EpochPosition
 
 pytest_plugins = ("stream_fixtures",)
 
@@ -151,7 +152,9 @@ def test_any_settings_resume_from_any_batch(
     one = loader(pictures, way[0], direct=way[1], order=order, threads=threads, **requested, **blocks)
     assert len(one) == len(rows)
     start = state.draw(st.integers(0, len(rows)))
-    one.load_state_dict({**one.state_dict(), "epoch": epoch, "batch": start})
+    position = EpochPosition.start(Order(order, **requested, **ordered), SAMPLES, epoch)
+    after = position.after(Order(order, **requested, **ordered), start)
+    one.load_state_dict({**one.state_dict(), **vars(after)})
     assert_batches(one, SOURCE, rows[start:])
 
 

@@ -1,12 +1,18 @@
 import json
+from itertools import chain
 
+import numpy as np
 import pytest
 from conftest import image_arrays, numbers
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
 from kinds import kind
-from stream_cases import BATCH, SAMPLES, assert_batches, every_order, every_way, loader, rows_of
+from stream_cases import BATCH, SAMPLES, WINDOW, assert_batches, every_order, every_way, loader, rows_of
 
 import iobench
 from iobench.base.errors import InvalidSettings
+from iobench.loading.order import ORDERS, Order
+from iobench.stream.epoch_position import EpochPosition, RemainingBatches
 
 pytest_plugins = ("stream_fixtures",)
 
@@ -99,12 +105,10 @@ def test_a_state_may_be_used_with_another_format_and_other_fields(pictures, name
     ("option", "named"),
     [
         ({"seed": 1}, "seed: expected 0, found 1"),
-        ({"batch_size": BATCH + 1}, f"batch_size: expected {BATCH}, found {BATCH + 1}"),
         ({"order": "random"}, "order: expected 'block', found 'random'"),
         ({"drop_last": True}, "drop_last: expected False, found True"),
-        ({"rank": 0, "world_size": 2}, "world_size: expected 1, found 2"),
         ({"block_bytes": 1}, "block_rows: .* found 1"),
-        ({"window_bytes": 1}, "window_batches: .* found 1"),
+        ({"window_bytes": 1}, "window_bytes: .* found 1"),
     ],
 )
 def test_a_state_of_other_settings_is_refused_by_their_name(pictures, option, named):
@@ -115,10 +119,100 @@ def test_a_state_of_other_settings_is_refused_by_their_name(pictures, option, na
     assert_batches(one, SOURCE, rows_of("block"))
 
 
-def test_a_state_of_another_rank_is_refused(pictures):
-    one = loader(pictures, "npy", rank=0, world_size=2)
-    with pytest.raises(InvalidSettings, check=kind("other-loader", expected=0, found=1)):
-        one.load_state_dict(state_after(1, loader(pictures, "npy", rank=1, world_size=2)))
+def test_a_state_is_the_same_on_every_rank(pictures):
+    ranks = [loader(pictures, "npy", order="block", rank=rank, world_size=3) for rank in range(3)]
+    first, *others = [state_after(2, one) for one in ranks]
+    assert others == [first, first]
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    samples=st.integers(1, 150),
+    legs=st.lists(
+        st.tuples(st.integers(1, 5), st.integers(1, 9), st.integers(0, 20)), min_size=1, max_size=4
+    ),
+    options=st.fixed_dictionaries(
+        {
+            "kind": st.sampled_from(ORDERS),
+            "seed": st.integers(0, 2**40),
+            "block_rows": st.integers(1, 9),
+            "window_batches": st.integers(1, 4),
+            "drop_last": st.booleans(),
+        }
+    ),
+)
+@example(
+    20,
+    [(1, 5, 1), (4, 1, 5)],
+    {"kind": "random", "seed": 0, "block_rows": 1, "window_batches": 1, "drop_last": True},
+)
+def test_each_sample_comes_once_over_resumes_with_other_ranks_and_batches(samples, legs, options):
+    position, consumed = None, []
+    for number, (world_size, batch_size, stop) in enumerate(legs):
+        ranks = [
+            Order(batch_size=batch_size, rank=r, world_size=world_size, **options) for r in range(world_size)
+        ]
+        position = position or EpochPosition.start(ranks[0], samples, 2)
+        try:
+            length = position.length(ranks[0])
+        except InvalidSettings:
+            assume(number)
+            continue  # load_state_dict refuses these ranks
+        stop = min(stop, length) if number < len(legs) - 1 else length
+        after = position.after(ranks[0], stop)
+        assert not 0 < stop == length or not after.remaining  # dropped ones do not come
+        for one in ranks:
+            batches = rows_in(RemainingBatches(one, samples, position), samples)
+            consumed += [row for batch in batches[:stop] for row in batch]
+            # the same ranks resume with the very next batch
+            assert rows_in(RemainingBatches(one, samples, after), samples) == batches[stop:]
+        position = after
+    assert len(set(consumed)) == len(consumed)
+    if not position.remaining and not options["drop_last"]:
+        assert sorted(consumed) == list(range(samples))
+    elif position.remaining:
+        assert len(consumed) + position.size == samples
+
+
+def rows_in(batches, samples):
+    return [np.arange(samples)[rows].tolist() for rows in batches]
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("stop", [0, 3])
+def test_a_global_batch_of_random_order_does_not_depend_on_the_number_of_ranks(world_size, stop):
+    whole = rows_in(Order("random", 8, 5).batches(203, 0), 203)
+    position = EpochPosition.start(Order("random", 8, 5), 203, 0).after(Order("random", 8, 5), stop)
+    ranks = [Order("random", 8 // world_size, 5, rank=r, world_size=world_size) for r in range(world_size)]
+    batches = [rows_in(RemainingBatches(one, 203, position), 203) for one in ranks]
+    together = [sorted(chain(*parts)) for parts in zip(*batches, strict=True)]
+    full = 203 // 8 - stop
+    assert together[: full - 1] == [sorted(batch) for batch in whole[stop:][: full - 1]]
+
+
+@every_way
+@every_order
+@pytest.mark.usefixtures("real_direct")
+def test_other_ranks_and_batches_read_what_remains(pictures, name, direct, order):
+    state = state_after(2, loader(pictures, name, order=order, rank=1, world_size=2))
+    own = {"direct": direct, "order": order, "window_bytes": WINDOW * BATCH * pictures.schema.sample_bytes}
+    came = []
+    for rank in range(3):
+        one = loader(pictures, name, rank=rank, world_size=3, batch_size=7, **own)
+        one.load_state_dict(state)
+        for batch in one:
+            came += [x.tobytes() for x in batch["x"].numpy()]
+    read = [rows[:2] for rows in (rows_of(order, rank=rank, world_size=2) for rank in range(2))]
+    rest = np.delete(np.arange(SAMPLES), np.concatenate([batch for rows in read for batch in rows]))
+    assert sorted(came) == sorted(x.tobytes() for x in SOURCE["x"][rest])
+
+
+def test_a_rest_that_the_ranks_cannot_share_is_refused(pictures):
+    state = state_after(BATCHES - 1, loader(pictures, "npy"))  # 11 samples remain
+    one = loader(pictures, "npy", batch_size=1, rank=0, world_size=7)
+    with pytest.raises(InvalidSettings, check=kind("uneven-batches")):
+        one.load_state_dict(state)
+    assert one.state_dict()["remaining"] == [[0, SAMPLES]]
 
 
 def test_a_state_of_another_dataset_is_refused(pictures, tmp_path):
@@ -135,13 +229,19 @@ def test_a_state_of_another_dataset_is_refused(pictures, tmp_path):
         {"epoch": True},
         {"epoch": "1"},
         {"epoch": 0.5},
-        {"batch": -1},
-        {"batch": BATCHES + 1},
-        {"batch": None},
-        {"batch": True},
-        {"batch": 1.0},
-        {"batch": [1]},
-        {"version": 2},
+        {"remaining": [[-1, SAMPLES]]},
+        {"remaining": [[0, SAMPLES + 1]]},
+        {"remaining": [[3, 1]]},
+        {"remaining": [[4, 8], [0, 2]]},
+        {"remaining": None},
+        {"remaining": [[True, 2]]},
+        {"remaining": [[1.0, 2]]},
+        {"remaining": [1]},
+        {"ranks": 0},
+        {"ranks": SAMPLES + 1},
+        {"window_rows": 0},
+        {"window_rows": None},
+        {"version": 1},
         {"version": None},
     ],
 )
@@ -152,7 +252,9 @@ def test_a_state_that_makes_no_sense_is_refused(pictures, change):
     assert one.state_dict() == loader(pictures, "npy").state_dict()
 
 
-@pytest.mark.parametrize("missing", ["version", "dataset", "seed", "epoch", "batch"])
+@pytest.mark.parametrize(
+    "missing", ["version", "dataset", "seed", "epoch", "remaining", "ranks", "window_rows"]
+)
 def test_a_state_that_lacks_something_is_refused(pictures, missing):
     one = loader(pictures, "npy")
     state = one.state_dict()

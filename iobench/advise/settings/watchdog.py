@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import os
 import signal
 import tempfile
 import threading
@@ -19,7 +20,7 @@ import psutil
 from iobench.base.errors import TargetError
 
 T = TypeVar("T")
-WRITE_S = 0.5  # for workers to write their stacks
+WRITE_S, LOOK_S = 0.5, 0.02  # at most, for a worker to write its stacks; between two looks at the file
 REPEAT_S = 1.0  # until the next alarm, where a destructor or callback swallowed the error of this one
 
 
@@ -90,15 +91,25 @@ class Watchdog:
         for child in psutil.Process().children(recursive=True):
             try:
                 if _handles(child.pid, signal.SIGUSR1):  # the signal would end any other process
-                    child.send_signal(signal.SIGUSR1)
+                    self._write_stacks(child)
                     signalled.append(child.pid)
             except (psutil.Error, OSError):
                 continue
         if not signalled:
             return ""
-        time.sleep(WRITE_S)
         self._stacks.seek(0)
         return f"workers {', '.join(map(str, signalled))}:\n{self._stacks.read()}"
+
+    def _write_stacks(self, child: psutil.Process) -> None:
+        """Let a worker write its stacks, and wait until it has: two at once would mix their lines."""
+        assert self._stacks is not None
+        before = size = os.fstat(self._stacks.fileno()).st_size
+        child.send_signal(signal.SIGUSR1)
+        for _ in range(int(WRITE_S / LOOK_S)):
+            time.sleep(LOOK_S)
+            last, size = size, os.fstat(self._stacks.fileno()).st_size
+            if before < size == last:
+                return
 
 
 def _handles(pid: int, number: signal.Signals) -> bool:

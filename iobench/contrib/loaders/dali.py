@@ -87,6 +87,11 @@ class Dali(CopyingLoader):
         """The option `num_workers`."""
         return self.num_workers
 
+    @property
+    def read_ahead(self) -> int:
+        """The option `prefetch`, by default DALI's 2."""
+        return self.prefetch or 2
+
     def open(self, job: Job) -> Epochs:
         """Open the artifact; each process that reads opens its own reader."""
         return DaliEpochs(self, job)

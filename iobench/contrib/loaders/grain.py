@@ -63,6 +63,11 @@ class Grain(CopyingLoader):
         """The option `num_workers`."""
         return self.num_workers
 
+    @property
+    def read_ahead(self) -> int:
+        """The option `prefetch`, by default Grain's 500."""
+        return 500 if self.prefetch is None else max(1, self.prefetch)
+
     def open(self, job: Job) -> Epochs:
         """Build the source; each process that reads opens its own reader."""
         return GrainEpochs(self, job)

@@ -68,6 +68,11 @@ class RayData(CopyingLoader):
         maximum=MAX_WORKERS,
     )
 
+    @property
+    def read_ahead(self) -> int:
+        """The option `prefetch_batches`, and the batch in the making."""
+        return 1 + self.prefetch_batches
+
     def open(self, job: Job) -> Epochs:
         """Connect to Ray, or start it if none is running."""
         return RayDataEpochs(self, job)

@@ -43,6 +43,11 @@ class Spdl(CopyingLoader):
     sink: int = option(3, "batches buffered at the end of the pipeline", minimum=1, maximum=MAX_SINK)
     keep_pipeline: bool = option(False, "one pipeline for all epochs; the library takes 0.1 s to end one")
 
+    @property
+    def read_ahead(self) -> int:
+        """The sink, and what the threads read and hold."""
+        return self.sink + 2 * (self.threads or len(os.sched_getaffinity(0)))
+
     def open(self, job: Job) -> Epochs:
         """Open a reader, which the threads share."""
         return SpdlEpochs(self, job)

@@ -46,6 +46,11 @@ class TensorStore(CopyingLoader):
         0, "size of the cache of decoded chunks", minimum=0, maximum=1 << 50, unit="bytes"
     )
 
+    @property
+    def read_ahead(self) -> int:
+        """The reads in flight."""
+        return 1 + (self.prefetch or 0)
+
     def open(self, job: Job) -> Epochs:
         """Check the metadata as every loader does, and open the stores."""
         return TensorStoreEpochs(self, job)

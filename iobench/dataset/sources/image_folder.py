@@ -16,7 +16,7 @@ from iobench.base.units import counted
 from iobench.dataset.sources._regular_files import FileState, check_unchanged, open_regular
 from iobench.dataset.sources._source import BATCH_BYTES, Source, default_name
 from iobench.formats import Array, Batch, Field, Schema
-from iobench.formats.image_decoding import KINDS, ImageDecoder, ImageLayout
+from iobench.formats.image_decoding import KINDS, ImageDecoder, ImageLayout, image_errors
 
 MAX_THREADS = 16  # each holds an image in memory
 
@@ -85,7 +85,8 @@ class ImageFolder(Source):
 
     def in_place(self, samples: int) -> tuple[Path, str] | None:
         """Return the folder, and format images with this source's shape."""
-        return self.path, f"images:shape={'x'.join(map(str, self._layout.shape))},first={samples}"
+        part = f",first={samples}" if samples < self.schema.samples else ""
+        return self.path, f"images:shape={'x'.join(map(str, self._layout.shape))}{part}"
 
     def batches(self) -> Iterator[Batch]:
         """Yield images sorted by label and file name, decoded on all processors."""
@@ -93,7 +94,7 @@ class ImageFolder(Source):
         decoder = ImageDecoder(self._layout)
 
         def decoded(path: Path, state: FileState) -> Array:
-            with open_regular(path) as file:
+            with image_errors(path), open_regular(path) as file:
                 check_unchanged(path, file, state)
                 return decoder.decode(path, file, state.bytes)
 

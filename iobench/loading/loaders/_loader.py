@@ -27,6 +27,7 @@ Self = TypeVar("Self", bound="Loader")
 EpochRequest: TypeAlias = "Sequence[Rows] | int"
 
 WORKER_DIED = "DataLoader worker"  # torch's message begins with it, and gives no class of its own
+AHEAD = 2  # batches that each worker reads ahead, unless a loader has an option for it
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,11 @@ class Loader(Options, ABC):
         """Number of processes that it starts for each epoch."""
         return 0
 
+    @property
+    def read_ahead(self) -> int:
+        """Most batches that are read ahead of the consumer, as far as the options tell."""
+        return AHEAD * max(1, self.workers)
+
     def pins(self, device: str) -> bool:
         """Return whether batches are copied to a device from pinned memory."""
         return False
@@ -147,7 +153,7 @@ class Loader(Options, ABC):
         """Return the bytes of one of the buffers that it cycles through, and their number."""
         return batch_bytes, 2  # one is filled while the consumer holds the other
 
-    def rows(self, order: Order, samples: int, epoch: int) -> list[Rows]:
+    def rows(self, order: Order, samples: int, epoch: int) -> Sequence[Rows]:
         """Return the rows of each batch of this rank's epoch; every rank has the same number of batches."""
         return order.batches(samples, epoch)
 
@@ -214,6 +220,11 @@ class Epochs(ABC):
     def prefetches(self) -> bool:
         """True if batches are read ahead of the consumer, so that time in ``next()`` is waiting time."""
         return False
+
+    @property
+    def read_ahead(self) -> int:
+        """Most batches that are read ahead of the consumer."""
+        return self.loader.read_ahead
 
     def epoch(self, request: EpochRequest) -> Generator[HostBatch, None, None]:
         """Yield the batches of an epoch; closing the generator ends its workers.

@@ -48,7 +48,7 @@ class TorchDataLoader(WorkerLoader):
     )
     persistent_workers: bool = option(False, "keep workers from epoch to epoch")
 
-    def rows(self, order: Order, samples: int, epoch: int) -> list[Rows]:
+    def rows(self, order: Order, samples: int, epoch: int) -> Sequence[Rows]:
         """Return this rank's batches; over several ranks those of torch's DistributedSampler.
 
         That sampler repeats some samples, and has no blocks: block order is split as for other loaders.
@@ -153,11 +153,15 @@ class TimedDataset:
 class _BatchSampler:
     """The batches of the current epoch; persistent workers keep one DataLoader, and so one sampler."""
 
-    def __init__(self) -> None:
-        self.batches: Sequence[Any] = ()
+    def __init__(self, of_samples: bool) -> None:
+        self.batches: Sequence[Rows] = ()
+        self._of_samples = of_samples
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.batches)
+        """Yield each batch's rows, or the numbers of its samples."""
+        if not self._of_samples:
+            return iter(self.batches)
+        return (range(r.start, r.stop) if isinstance(r, slice) else r.tolist() for r in self.batches)
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -179,7 +183,7 @@ class DataLoaderEpochs(Epochs):
             )
         default = SampleDataset if loader.fetch == "sample" else BatchDataset
         self._dataset = dataset or default(job.opener)
-        self._sampler = _BatchSampler()
+        self._sampler = _BatchSampler(of_samples=loader.fetch != "batch")
         self._persistent: DataLoader[Any] | None = None
         if not loader.num_workers:
             self._dataset.open_timed(partial(self.stages.timed, "decode"))
@@ -191,7 +195,7 @@ class DataLoaderEpochs(Epochs):
 
     def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
         """Yield DataLoader's batches of these rows."""
-        self._sampler.batches = self._indices(request)
+        self._sampler.batches = request
         with interrupts.blocked(), unwarned():
             loader = self._persistent or self._build()
             if self._settings.persistent_workers:
@@ -221,11 +225,6 @@ class DataLoaderEpochs(Epochs):
             pin_memory=bool(settings.pin_memory),
             persistent_workers=settings.persistent_workers,
         )
-
-    def _indices(self, request: Sequence[Rows]) -> Sequence[Any]:
-        if self._settings.fetch == "batch":
-            return request
-        return [range(r.start, r.stop) if isinstance(r, slice) else r.tolist() for r in request]
 
     def close(self) -> None:
         """Close this process's reader and end workers that persist; others ended with their epoch."""

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from iobench.base.errors import InvalidSettings
 from iobench.base.options import declared, option
-from iobench.loading.loaders._loader import CopyingLoader
+from iobench.loading.loaders._loader import AHEAD, CopyingLoader
 
 MAX_WORKERS, MAX_PREFETCH = 1024, 65536
 
@@ -48,3 +48,8 @@ class WorkerLoader(CopyingLoader):
     def workers(self) -> int:
         """The option `num_workers`."""
         return self.num_workers
+
+    @property
+    def read_ahead(self) -> int:
+        """The batches that all workers read ahead."""
+        return max(1, self.num_workers) * (self.prefetch_factor or AHEAD)

@@ -1,0 +1,97 @@
+"""Parts of an epoch: the batches that a round delivers, and the epoch that follows from them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from iobench.base.errors import LoaderFailed
+from iobench.base.units import counted
+from iobench.loading.order import Order
+from iobench.loading.stages import Clock
+from iobench.results.parts import PartialEpoch
+
+T = TypeVar("T")
+LEAST_WINDOW = 5  # times what the loader reads ahead: less would be mostly its start
+
+
+@dataclass(frozen=True)
+class Part:
+    """The batches of a part of an epoch: a lead, a window, and a trail.
+
+    The lead and the trail are at least what the loader reads ahead. So its buffers are equally full at both
+    ends of the window, which then pays for exactly the batches that it delivers.
+    """
+
+    lead: int
+    window: int
+
+    @classmethod
+    def of(cls, order: Order, read_ahead: int, batches: int, epoch_batches: int) -> Part | None:
+        """Return the part with a window of that many batches; None if an epoch is not longer."""
+        lead = order.whole_windows(max(1, read_ahead))
+        part = cls(lead, max(order.whole_windows(batches), LEAST_WINDOW * lead))
+        return part if part.count < epoch_batches else None
+
+    @property
+    def count(self) -> int:
+        """Number of batches."""
+        return self.lead + self.window + self.lead
+
+    @property
+    def end(self) -> int:
+        """Number of batches up to the end of the window."""
+        return self.lead + self.window
+
+
+class WindowTimer:
+    """Time and samples of the windows of a round's parts."""
+
+    def __init__(
+        self, part: Part, synchronize: Callable[[], None], clock: Clock = time.perf_counter_ns
+    ) -> None:
+        self.part, self._synchronize, self._clock = part, synchronize, clock
+        self.ns = self.samples = self.batches = 0
+
+    def over(self, batches: Iterator[T], samples_of: Callable[[T], int], cut: bool) -> Iterator[T]:
+        """Yield the batches of a part and time its window; `cut` ends at the window's end."""
+        began, samples, number = 0, 0, 0
+        for number, batch in enumerate(batches, 1):
+            yield batch
+            if number > self.part.lead:
+                samples += samples_of(batch)
+            if number == self.part.lead:
+                began = self._now()
+            elif number == self.part.end:
+                self.ns += self._now() - began
+                self.samples += samples
+                if cut:
+                    break
+        if number < self.part.end:
+            raise LoaderFailed(
+                "the loader ended early",
+                kind="ended-early",
+                expected=f"at least {counted(self.part.end, 'batch', 'batches')}",
+                found=f"{number:,}",
+            )
+        self.batches += number
+
+    def partial(self, parts: int, delivered: tuple[int, float], epoch: tuple[int, int]) -> PartialEpoch:
+        """Extrapolate an epoch: what a part took, and the window's rate for the rest.
+
+        `delivered` are the samples and seconds of all parts, `epoch` the samples and batches of an epoch.
+        """
+        (samples, seconds), (epoch_samples, epoch_batches) = delivered, epoch
+        missing = epoch_samples - samples / parts
+        return PartialEpoch(
+            batches=self.batches,
+            epoch_batches=epoch_batches,
+            epoch_s=seconds / parts + missing * self.ns / 1e9 / self.samples,
+            epoch_samples=epoch_samples,
+        )
+
+    def _now(self) -> int:
+        self._synchronize()
+        return self._clock()

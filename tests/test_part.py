@@ -1,0 +1,165 @@
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from kinds import kind as error_kind
+
+import iobench
+from iobench.base.errors import InvalidSettings, LoaderFailed
+from iobench.bench.epoch import RoundSpec, epoch_request, measure
+from iobench.bench.options import RunOptions, cases_of
+from iobench.bench.part import LEAST_WINDOW, Part, WindowTimer
+from iobench.bench.run import run
+from iobench.loading import loaders
+from iobench.loading.host_to_device import HostToDevice
+from iobench.loading.loaders import Job
+from iobench.loading.order import ORDERS, Order
+from iobench.results import record
+
+BATCH = 2
+CPU = HostToDevice(torch.device("cpu"), False)
+
+
+class Loop:
+    """A simulated loader that reads ahead and a consumer, with a clock in nanoseconds.
+
+    A batch takes `made` to make and `used` to use; the first one takes `start` more. At most `ahead`
+    batches wait for the consumer.
+    """
+
+    def __init__(self, made, used, start, ahead):
+        self.made, self.used, self.start, self.ahead, self.now = made, used, start, ahead, 0
+
+    def batches(self, count):
+        """Yield batches of one sample, and let the clock run until the last one is used."""
+        finished, taken = [], []
+        for number in range(count):
+            begin = finished[-1] if finished else self.now + self.start
+            room = taken[number - self.ahead] if number >= self.ahead else 0
+            finished.append(max(begin, room) + self.made)
+            self.now = max(self.now, finished[-1])
+            taken.append(self.now)
+            yield number
+            self.now += self.used
+
+    def whole(self, count):
+        """Return how long an epoch takes."""
+        began = self.now
+        for _ in self.batches(count):
+            pass
+        return self.now - began
+
+
+@given(
+    order=st.builds(Order, st.sampled_from(ORDERS), window_batches=st.integers(1, 9)),
+    ahead=st.integers(0, 40),
+    batches=st.integers(1, 500),
+    epoch=st.integers(1, 3000),
+)
+def test_a_window_has_whole_buffers_before_and_after_it(order, ahead, batches, epoch):
+    part = Part.of(order, ahead, batches, epoch)
+    if part is None:
+        least = max(batches, LEAST_WINDOW * max(1, ahead)) + 2 * max(1, ahead)
+        assert epoch <= least + (2 + 1 + LEAST_WINDOW * 2) * order.window_batches
+        return
+    assert part.lead >= max(1, ahead)
+    assert part.window >= max(batches, LEAST_WINDOW * part.lead)
+    assert part.count == part.window + 2 * part.lead < epoch
+    if order.kind == "block":
+        assert part.lead % order.window_batches == part.window % order.window_batches == 0
+
+
+@given(
+    made=st.integers(1, 1000),
+    used=st.integers(1, 1000),
+    start=st.integers(0, 10**6),
+    ahead=st.integers(1, 12),
+    cut=st.booleans(),
+)
+def test_an_epoch_follows_from_a_part_of_it(made, used, start, ahead, cut):
+    part, epoch = Part.of(Order(), ahead, 1, 2000), 2000
+    loop = Loop(made, used, start, ahead)
+    timer = WindowTimer(part, lambda: None, lambda: loop.now)
+    samples = sum(1 for _ in timer.over(loop.batches(epoch if cut else part.count), lambda _: 1, cut))
+    assert samples == timer.batches == (part.end if cut else part.count)
+    result = timer.partial(1, (samples, loop.now / 1e9), (epoch, epoch))
+    assert result.epoch_s == pytest.approx(Loop(made, used, start, ahead).whole(epoch) / 1e9, rel=0.01)
+
+
+@pytest.mark.parametrize("delivered", [0, 1, 5])
+def test_a_loader_that_ends_before_the_window_does_is_refused(delivered):
+    part = Part.of(Order(), 1, 1, 100)
+    timer = WindowTimer(part, lambda: None)
+    early = error_kind("ended-early", found=str(delivered))
+    with pytest.raises(LoaderFailed, check=early):
+        list(timer.over(iter(range(delivered)), lambda _: 1, cut=True))
+
+
+@pytest.mark.parametrize("name", ["native", "stream", "dataloader:num_workers=2,fetch=batch"])
+@pytest.mark.parametrize("kind", ORDERS)
+def test_a_round_delivers_the_rows_of_its_part(images, name, kind):
+    loader = loaders.parse(name).on("cpu")
+    job = Job(images.opener("npy"), Order(kind, 1, block_rows=2, window_batches=2))
+    sums = []
+    measured = measure(
+        loader, job, CPU, RoundSpec(3, lambda batch: sums.append(int(batch["x"].sum())), 0.0, batches=7)
+    )
+    part = measured.timing.partial
+    if name == "stream":  # holds more than these data have
+        assert part is None
+        return
+    assert part.batches == len(sums) < part.epoch_batches == part.epoch_samples == images.schema.samples
+    ahead = Part.of(job.order, loader.read_ahead, 7, images.schema.samples)
+    window = SimpleNamespace(part=ahead)
+    with images.opener("npy")() as reader:
+        rows = epoch_request(loader, job, 3 * 10_000, window)
+        assert sums == [int(reader.batch(one)["x"].sum()) for one in rows]
+
+
+@pytest.mark.parametrize("variant", ["npy"])
+def test_records_say_what_part_a_round_was_and_their_case_has_its_own_key(images, tmp_path, variant):
+    options = RunOptions(
+        format=(variant,), loader=("native",), batch_size=(BATCH,), rounds="2", limits=False, max_batches=10
+    )
+    result = run(images, options, out=tmp_path / "r.jsonl")
+    one = record.read(result.path)[0][0]
+    samples = images.schema.samples
+    assert one.case["max_batches"] == 10
+    assert one.timing.partial.epoch_samples == samples
+    assert one.epochs == one.timing.samples / samples
+    assert one.samples_per_s == pytest.approx(samples / one.epoch_s)
+    whole = cases_of(images, RunOptions(format=(variant,), loader=("native",)), ["cpu"])[0]
+    assert "max_batches" not in whole.facets
+    assert one.settings_key != whole.key
+    assert json.loads(result.path.read_text().splitlines()[0])["timing"]["partial"]["epoch_batches"] == 102
+
+
+def test_a_loader_with_an_order_of_its_own_is_cut_at_the_end_of_the_window(tmp_path):
+    source = iobench.Synthetic(203 * 4, (4,))
+    dataset = iobench.prepare(source, ["webdataset"], data_dir=tmp_path)[0]
+    options = RunOptions(
+        format=("webdataset",),
+        loader=("webdataset",),
+        batch_size=(BATCH,),
+        rounds="1",
+        limits=False,
+        max_batches=10,
+    )
+    (one,) = run(dataset, options, out=tmp_path / "r.jsonl").records
+    assert one.timing.samples == one.timing.epochs * BATCH * (2 + 10)  # a lead and the window
+    assert one.timing.partial.batches == one.timing.epochs * (2 + 10)
+
+
+def test_an_epoch_that_is_not_longer_than_a_part_is_measured_as_a_whole(images, tmp_path):
+    options = RunOptions(format=("npy",), loader=("native",), rounds="1", limits=False, max_batches=100)
+    (one,) = run(images, options, out=tmp_path / "r.jsonl").records
+    assert one.timing.partial is None
+    assert one.epochs == one.timing.epochs
+
+
+def test_no_batches_are_refused():
+    with pytest.raises(InvalidSettings, check=error_kind("out-of-range", problem="max_batches", found=0)):
+        iobench.RunOptions(max_batches=0)
