@@ -1,4 +1,4 @@
-"""The hashes of an artifact's samples are cached, certified by the manifest's checksums, and never trusted."""
+"""Hashes of samples are cached, certified by the manifest's checksums, and never trusted."""
 
 import os
 
