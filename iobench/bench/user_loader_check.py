@@ -14,7 +14,7 @@ from iobench.bench.case import Case
 from iobench.bench.sample_coverage import SampleCoverage
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Manifest
-from iobench.dataset.verify import read_back
+from iobench.dataset.sample_hashes import sample_hashes
 from iobench.formats import Schema
 from iobench.loading.host_to_device import DeviceBatch
 from iobench.results.cases import trains
@@ -77,9 +77,7 @@ class UserLoaderCheck:
 
     def _differences(self) -> Iterator[Finding]:
         """Count samples that are missing, repeated, or not of the dataset."""
-        check, opener = Checksum(self._schema), self._manifest.opener(self._case.variant)
-        stored = np.concatenate([check.hashes(batch) for batch in read_back(opener)])
-        cover = SampleCoverage(stored, self._hashes)
+        cover = SampleCoverage(sample_hashes(self._manifest, self._case.variant), self._hashes)
         if cover.foreign == sum(map(len, self._hashes)):
             message = "none of its samples is the dataset's: they are other data, or were transformed"
             yield Finding("other-data", message)

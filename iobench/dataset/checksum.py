@@ -58,21 +58,23 @@ class Checksum:
 
         `rows`, int64 of shape ``(samples,)``, are their rows in the dataset, if known.
         """
-        hashes = self.take(batch)
-        if rows is not None:
-            self._ordered = self._ordered + _plain(_mix(hashes ^ _like(rows + 1, hashes) * _GOLDEN).sum())
+        self._add_hashes(self.hashes(batch), rows)
 
-    def take(self, batch: Mapping[str, Any]) -> Any:
-        """Add every sample of a batch with unknown rows; return one int64 per sample, as `hashes` does."""
-        hashes = self.hashes(batch)
-        self.samples += len(hashes)
-        self._content = self._content + _plain(hashes.sum())
+    def add_in_order(self, batch: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
+        """Add every sample of a NumPy batch that follows the previous one; return their hashes."""
+        hashes: npt.NDArray[np.int64] = self.hashes(batch)
+        self.add_hashes_in_order(hashes)
         return hashes
 
-    def add_in_order(self, batch: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Add every sample of a NumPy batch that follows the previous one in the dataset."""
-        count = len(next(iter(batch.values())))
-        self.add(batch, np.arange(self.samples, self.samples + count, dtype=np.int64))
+    def add_hashes_in_order(self, hashes: npt.NDArray[np.int64]) -> None:
+        """Add samples that follow the previous one in the dataset by their hashes."""
+        self._add_hashes(hashes, np.arange(self.samples, self.samples + len(hashes), dtype=np.int64))
+
+    def _add_hashes(self, hashes: Any, rows: npt.NDArray[np.int64] | None) -> None:
+        self.samples += len(hashes)
+        self._content = self._content + _plain(hashes.sum())
+        if rows is not None:
+            self._ordered = self._ordered + _plain(_mix(hashes ^ _like(rows + 1, hashes) * _GOLDEN).sum())
 
     def hashes(self, batch: Mapping[str, Any]) -> Any:
         """Return the int64 hash of each sample, as an array or tensor on the batch's device."""

@@ -82,8 +82,13 @@ class Opener:
     def __call__(self) -> Reader:
         """Open a new reader."""
         reader = self.format.open(self.path, self.schema, self.random)
-        reader.load_or_build = IndexCache(self.path, self.index, f"{self.format.variant} {self.schema}")
+        reader.load_or_build = self.index_cache
         return reader
+
+    @property
+    def index_cache(self) -> IndexCache:
+        """Cache of the indexes of the artifact's present files."""
+        return IndexCache(self.path, self.index, f"{self.format.variant} {self.schema}")
 
     def check(self) -> None:
         """Raise CorruptArtifact for damage that would crash a reader, OSError if the disk fails."""

@@ -1,0 +1,102 @@
+"""Hashes of samples are cached, certified by the manifest's checksums, and never trusted."""
+
+import os
+
+import numpy as np
+import pytest
+from conftest import image_arrays, prepared
+
+from iobench import Manifest
+from iobench.base.errors import WrongContent
+from iobench.dataset import index_cache, sample_hashes
+from iobench.dataset.checksum import Checksum
+from iobench.dataset.verify import read_back
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    return prepared(tmp_path, image_arrays(), ["npy"])
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """Calls that read the whole artifact."""
+    calls = []
+
+    def counted(*arguments):
+        calls.append(arguments)
+        return read_back(*arguments)
+
+    monkeypatch.setattr(sample_hashes, "read_back", counted)
+    return calls
+
+
+def hashes(dataset):
+    return sample_hashes.sample_hashes(Manifest.load(dataset.root), "npy")
+
+
+def stored_list(dataset):
+    (file,) = (dataset.root / index_cache.FOLDER).glob(f"*.{sample_hashes.NAME}")
+    return file
+
+
+def flip(path, offset):
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1
+    replacement = path.with_name("replacement")
+    replacement.write_bytes(content)
+    os.replace(replacement, path)
+
+
+def test_the_list_holds_the_hash_of_each_sample_in_stored_order(dataset):
+    batches = list(read_back(dataset.opener("npy"), rows=3))
+    expected = np.concatenate([Checksum(dataset.schema).hashes(batch) for batch in batches])
+    np.testing.assert_array_equal(hashes(dataset), expected)
+
+
+def test_the_data_are_read_once(dataset, reads):
+    np.testing.assert_array_equal(hashes(dataset), hashes(dataset))
+    assert len(reads) == 1
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut off", "flipped bit"])
+def test_a_damaged_list_is_built_again(dataset, reads, damage):
+    expected = np.array(hashes(dataset))
+    file = stored_list(dataset)
+    if damage == "missing":
+        file.unlink()
+    elif damage == "cut off":
+        content = file.read_bytes()
+        file.unlink()
+        file.write_bytes(content[:-4096])
+    else:
+        flip(file, 4096 + 5)
+    np.testing.assert_array_equal(hashes(dataset), expected)
+    assert len(reads) == 2
+
+
+@pytest.mark.parametrize("change", ["other", "swapped", "short"])
+def test_a_list_of_other_data_is_refused(dataset, change):
+    opener, expected = dataset.opener("npy"), np.array(hashes(dataset))
+    stored_list(dataset).unlink()
+    forged = expected[:-1] if change == "short" else expected.copy()
+    if change == "swapped":
+        forged[[0, 1]] = forged[[1, 0]]
+    elif change == "other":
+        forged[0] += 1
+    opener.index_cache(sample_hashes.NAME, lambda: {sample_hashes.NAME: forged})
+    with pytest.raises(WrongContent) as caught:
+        hashes(dataset)
+    assert caught.value.kind == ("other-order" if change == "swapped" else "other-content")
+
+
+def test_zeroed_data_with_restored_times_make_no_list(dataset):
+    file = max(dataset.files_of("npy"), key=lambda path: path.stat().st_size)
+    before = file.stat()
+    with open(file, "r+b") as opened:
+        opened.seek(before.st_size // 2)
+        opened.write(bytes(before.st_size // 4))
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(WrongContent):
+        hashes(dataset)
+    assert not list((dataset.root / index_cache.FOLDER).glob("*"))
