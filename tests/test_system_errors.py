@@ -70,3 +70,36 @@ def test_what_the_system_lacks_is_one_line(folder, images, lacks, command, kind)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert f"error[{kind}]" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("size", "command"),
+    [
+        ("64k", "run --name {images} --loader dataloader:num_workers=1 --batch-size 200"),
+        ("4k", "run --name {images} --loader dataloader:num_workers=1"),
+        ("4k", "diagnose train.py:make_loader"),
+    ],
+)
+def test_full_shared_memory_is_one_line_that_says_how_to_enlarge_it(folder, images, size, command):
+    mounted = [
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"',
+        "sh",
+    ]
+    if subprocess.run([*mounted, "true"], capture_output=True).returncode:
+        pytest.skip("a small /dev/shm needs root")
+    where = ["--data-dir", images.root.parent, *"--rounds 2 --format npy --no-limits".split()]
+    given = [word.format(images=images.root.name) for word in command.split()]
+    done = subprocess.run(
+        [*mounted, sys.executable, "-m", "iobench", *given, *(where if "{images}" in command else [])],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "error[no-shared-memory]" in done.stderr.splitlines()[-1]
+    assert "--shm-size" in done.stderr.splitlines()[-1]

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import errno
+import os
 import traceback
+from pathlib import Path
 
 from iobench.base.errors import SystemRefused
+from iobench.base.units import bytes_text
 
 NO_THREAD = "can't start new thread"
 STARTERS = ("/subprocess.py", "/multiprocessing/popen_fork.py", "/multiprocessing/util.py")
+SEMAPHORES = ("/multiprocessing/synchronize.py",)
+SHARED_MEMORY = Path("/dev/shm")
+TORCH_FILE = "</torch_"  # torch's messages name its files in shared memory so
 RAISE_LIMIT = "raise the limit of processes ('ulimit -u', the container's pids limit) or free memory"
 
 
@@ -21,16 +27,35 @@ def cannot_start(reason: str) -> SystemRefused:
     )
 
 
+def _no_shared_memory() -> SystemRefused:
+    """Return the error for full shared memory, which is 64 MiB in a Docker container by default."""
+    disk = os.statvfs(SHARED_MEMORY)
+    return SystemRefused(
+        f"shared memory is full: it has {bytes_text(disk.f_blocks * disk.f_frsize)}",
+        kind="no-shared-memory",
+        path=SHARED_MEMORY,
+        hint="start the container with more ('--shm-size 8g'), or use fewer workers or smaller batches",
+    )
+
+
 def system_error(error: BaseException) -> SystemRefused | None:
     """Return the one-line error for what the system lacks or refuses; None for any other error."""
     if isinstance(error, SystemRefused):
         return error
     if isinstance(error, RuntimeError) and str(error) == NO_THREAD:
         return cannot_start("the system refused a thread")
+    if (
+        isinstance(error, RuntimeError)
+        and TORCH_FILE in str(error)
+        and os.strerror(errno.ENOSPC) in str(error)
+    ):
+        return _no_shared_memory()
     if not isinstance(error, OSError):
         return None
-    if error.errno in (errno.EAGAIN, errno.ENOMEM) and _is_of_a_start(error):
+    if error.errno in (errno.EAGAIN, errno.ENOMEM) and _is_raised_in(STARTERS, error):
         return cannot_start(error.strerror or "the system refused it")
+    if error.errno == errno.ENOSPC and _is_raised_in(SEMAPHORES, error):
+        return _no_shared_memory()
     if "No usable temporary directory" in str(error):
         return SystemRefused(
             "no writable temporary folder", kind="no-temporary-folder", hint="set TMPDIR to one"
@@ -45,7 +70,7 @@ def system_error(error: BaseException) -> SystemRefused | None:
     return None
 
 
-def _is_of_a_start(error: BaseException) -> bool:
-    """Return True if a module that starts processes raised the error: a read may fail with EAGAIN, too."""
+def _is_raised_in(modules: tuple[str, ...], error: BaseException) -> bool:
+    """Return True if one of these modules raised the error: a read may fail with the same number."""
     frames = traceback.extract_tb(error.__traceback__)
-    return any(frame.filename.endswith(STARTERS) for frame in frames)
+    return any(frame.filename.endswith(modules) for frame in frames)

@@ -86,8 +86,14 @@ class _InterruptHandler:
         if isinstance(lost.exc_value, KeyboardInterrupt):
             signal.signal(signal.SIGALRM, self)
             signal.setitimer(signal.ITIMER_REAL, RETRY_S)
-        else:
+        elif not _is_of_an_unfinished_iterator(lost):
             sys.__unraisablehook__(lost)
+
+
+def _is_of_an_unfinished_iterator(lost: Any) -> bool:
+    """Return True for what torch's iterator raises as it is deleted after its construction failed."""
+    name = getattr(lost.object, "__qualname__", "")
+    return name == "_MultiProcessingDataLoaderIter.__del__" and isinstance(lost.exc_value, AttributeError)
 
 
 def _importing(module: str) -> bool:
