@@ -56,7 +56,7 @@ class RoundSpec:
     strict : bool
         Synchronize the device after each batch.
     ended : callable
-        Called after each epoch, outside the clock.
+        Called after each epoch; not timed.
     group : ProcessGroup
         The ranks that begin each epoch at the same moment.
     """
@@ -99,7 +99,7 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
                 before_s = meter.elapsed_s
                 spec.group.barrier()
                 timed = clock or nullcontext(), profile or nullcontext()
-                # closed outside the clock: a part may leave workers behind
+                # closing is not timed: a part may leave workers behind
                 with closing(epochs.epoch(request)) as batches, meter, timed[0], timed[1]:
                     came, came_bytes = _drain(epochs, batches, transfer, meter, consume, window)
                 if window is None or not loader.iterable_style:
@@ -155,7 +155,7 @@ def epoch_request(loader: Loader, job: Job, number: int, window: WindowTimer | N
     """Return the request for an epoch: the rows of its batches (map-style) or its number (iterable-style).
 
     With a window it is one for the part of the epoch around it. An iterable-style loader begins at its head.
-    The order is drawn here, outside the clock, as far as it is one piece: it is not the loader's work.
+    The first piece of the order is drawn before timing starts.
     """
     if loader.iterable_style:
         return number

@@ -60,11 +60,9 @@ class Checksum:
         """
         self._add_hashes(self.hashes(batch), rows)
 
-    def add_in_order(self, batch: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
-        """Add every sample of a NumPy batch that follows the previous one; return their hashes."""
-        hashes: npt.NDArray[np.int64] = self.hashes(batch)
-        self.add_hashes_in_order(hashes)
-        return hashes
+    def add_in_order(self, batch: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Add every sample of a NumPy batch that follows the previous one in the dataset."""
+        self.add_hashes_in_order(self.hashes(batch))
 
     def add_hashes_in_order(self, hashes: npt.NDArray[np.int64]) -> None:
         """Add samples that follow the previous one in the dataset by their hashes."""

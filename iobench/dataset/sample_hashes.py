@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.dataset.checksum import Checksum
-from iobench.dataset.manifest import Manifest, Opener
+from iobench.dataset.manifest import Manifest
 from iobench.dataset.verify import compare, read_back
 
 NAME = "hashes"  # of the index
@@ -23,28 +23,22 @@ def sample_hashes(manifest: Manifest, variant: str) -> npt.NDArray[np.int64]:
 
     Raises WrongContent if the stored samples, or a stored list, do not make the manifest's checksums.
     """
-    opener, expected = manifest.opener(variant), manifest.checksums_of(variant)
-    hint = manifest.location_of(variant).hint
+    opener, hasher = manifest.opener(variant), Checksum(manifest.schema)
 
     def build() -> dict[str, npt.NDArray[np.int64]]:
-        hashes, check = _read(opener)
-        compare(expected, opener.path, check, hint)  # before it is stored
+        hashes = np.concatenate([hasher.hashes(batch) for batch in read_back(opener)])
+        _certify(hashes, manifest, variant)  # before it is stored
         return {NAME: hashes}
 
-    hashes = opener.index_cache(NAME, build)[NAME]
+    hashes = np.asarray(opener.index_cache(NAME, build)[NAME])
+    _certify(hashes, manifest, variant)
+    return hashes
+
+
+def _certify(hashes: npt.NDArray[np.int64], manifest: Manifest, variant: str) -> None:
+    """Raise WrongContent if hashes in stored order do not make the manifest's checksums."""
     check = Checksum(manifest.schema)
     for low in range(0, len(hashes), PIECE):
-        check.add_hashes_in_order(np.asarray(hashes[low : low + PIECE]))
-    compare(expected, opener.path, check, hint)
-    return np.asarray(hashes)
-
-
-def _read(opener: Opener) -> tuple[npt.NDArray[np.int64], Checksum]:
-    """Read an artifact; return the hash of each sample, and their checksum."""
-    check, done = Checksum(opener.schema), 0
-    hashes = np.empty(opener.schema.samples, np.int64)
-    for batch in read_back(opener):
-        some = check.add_in_order(batch)
-        hashes[done : done + len(some)] = some
-        done += len(some)
-    return hashes, check
+        check.add_hashes_in_order(hashes[low : low + PIECE])
+    place = manifest.location_of(variant)
+    compare(manifest.checksums_of(variant), manifest.opener(variant).path, check, place.hint)

@@ -42,16 +42,19 @@ def system_error(error: BaseException) -> SystemRefused | None:
     """Return the one-line error for what the system lacks or refuses; None for any other error."""
     if isinstance(error, SystemRefused):
         return error
-    if isinstance(error, RuntimeError) and str(error) == NO_THREAD:
+    if isinstance(error, RuntimeError):
+        return _of_runtime_error(str(error))
+    return _of_os_error(error) if isinstance(error, OSError) else None
+
+
+def _of_runtime_error(message: str) -> SystemRefused | None:
+    if message == NO_THREAD:
         return cannot_start("the system refused a thread")
-    if (
-        isinstance(error, RuntimeError)
-        and TORCH_FILE in str(error)
-        and os.strerror(errno.ENOSPC) in str(error)
-    ):
-        return _no_shared_memory()
-    if not isinstance(error, OSError):
-        return None
+    full = TORCH_FILE in message and os.strerror(errno.ENOSPC) in message
+    return _no_shared_memory() if full else None
+
+
+def _of_os_error(error: OSError) -> SystemRefused | None:
     if error.errno in (errno.EAGAIN, errno.ENOMEM) and _is_raised_in(STARTERS, error):
         return cannot_start(error.strerror or "the system refused it")
     if error.errno == errno.ENOSPC and _is_raised_in(SEMAPHORES, error):
