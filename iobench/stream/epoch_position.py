@@ -11,6 +11,7 @@ import numpy as np
 from iobench.base.errors import InvalidSettings
 from iobench.formats import Rows
 from iobench.loading.order import Order, check_setting
+from iobench.loading.permutation import Index
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -109,6 +110,7 @@ class RemainingBatches(Sequence[Rows]):
     def __init__(self, order: Order, samples: int, position: EpochPosition) -> None:
         self._samples, self._position, self._count = samples, position, position.length(order)
         self._order = order
+        self._drawn = (-1, -1), np.empty(0, np.int64)  # rank and number of a window of block order, its rows
         if order.kind == "random" and position.remaining:
             # a position belongs to the rank that it has in a whole epoch
             begin = position.remaining[0][0]
@@ -141,26 +143,35 @@ class RemainingBatches(Sequence[Rows]):
         parts = [part for one in ranges for part in self._rows(*one)]
         return np.concatenate(parts)
 
-    def _rows(self, low: int, high: int) -> Iterable[np.ndarray[Any, Any]]:
+    def _rows(self, low: int, high: int) -> Iterable[Index]:
         """Yield the rows at a range of positions."""
         if self._order.kind == "sequential":
             yield np.arange(low, high)
             return
-        position = self._position
+        position, size = self._position, self._position.window_rows
         for rank in range(position.ranks):
             one = replace(
                 self._order,
                 rank=rank,
                 world_size=position.ranks,
-                batch_size=position.window_rows,
+                batch_size=size,
                 window_batches=1,
             )
             start, stop = one.share(self._samples)
             first, last = max(low, start), min(high, stop)
-            if first < last:
-                rows = one.rows(self._samples, position.epoch, first - start, last - start)
-                assert not isinstance(rows, slice)
-                yield rows
+            for number in range((first - start) // size, -(-(last - start) // size) if first < last else 0):
+                begin = start + number * size
+                yield self._window(one, number)[max(first - begin, 0) : last - begin]
+
+    def _window(self, one: Order, number: int) -> Index:
+        """Return the rows of a window; the last one is kept, because the next batch is mostly of it, too."""
+        key, rows = self._drawn  # at once: another thread may replace it
+        if key != (one.rank, number):
+            (start, stop), low = one.share(self._samples), number * one.batch_size
+            high = min(low + one.batch_size, stop - start)
+            rows = np.asarray(one.rows(self._samples, self._position.epoch, low, high))
+            self._drawn = (one.rank, number), rows
+        return rows
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> Ranges:
