@@ -281,8 +281,9 @@ def unprivileged(tmp_path):
     @contextlib.contextmanager
     def unprivileged():
         user = os.geteuid()
-        for folder in (tmp_path, *tmp_path.parents[:2]):
-            folder.chmod(0o755)
+        for folder in (tmp_path, *tmp_path.parents):
+            if folder.stat().st_mode & 0o005 != 0o005:
+                folder.chmod(0o755)
         if user == 0:
             os.seteuid(65534)
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 KINDS = {
+    *("environments", "full-disk", "interrupts-in-callbacks", "names", "permissions", "results-folder"),
     *("command-lines", "concurrency", "corruption", "corruption-foreign", "interrupts", "leaks"),
     "manifest-mutations",
     *("crash-at-syscalls", "crash-at-times", "read-errors", "record-mutations", "hostile-sources"),

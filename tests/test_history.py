@@ -243,3 +243,20 @@ def test_a_report_without_docstrings_is_refused_in_one_line(root):
     done = iobench("report", "--data-dir", root, PYTHONOPTIMIZE="2")
     assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
     assert b"error[no-docstrings]" in done.stderr
+
+
+@pytest.mark.parametrize("command", [(), ("export", "--out", "t.csv")])
+def test_runs_without_permission_are_not_said_to_be_none(root, inside, unprivileged, command):
+    assert inside("runs", "--data-dir", root).returncode == 0  # imports what this user may read
+    for path in (root / "results").glob("*.jsonl"):
+        path.chmod(0)
+    with unprivileged():
+        done = inside("runs", "--data-dir", root, *command)
+    assert complaint_kind(done) == "no-permission"
+
+
+def test_an_export_names_runs_that_it_lacks(root, inside):
+    (root / "results" / "third.jsonl").touch()
+    done = inside("runs", "--data-dir", root, "export", "--out", root / "t.csv")
+    assert done.returncode == 0
+    assert "third.jsonl" in done.stderr

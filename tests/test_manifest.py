@@ -255,3 +255,20 @@ def test_a_manifest_without_permission_is_not_called_damaged(tmp_path, unprivile
     manifest.path_of("npy").chmod(0)
     with unprivileged(), pytest.raises(CorruptArtifact, check=kind("no-permission")):
         manifest.location_of("npy").check()
+
+
+def test_a_dataset_without_permission_is_not_said_to_be_none(manifest, unprivileged):
+    manifest.root.chmod(0)
+    with unprivileged(), pytest.raises(ManifestError, check=kind("no-permission", path=manifest.root)):
+        find_dataset(manifest.root.parent)
+    manifest.root.chmod(0o755)
+
+
+@pytest.mark.parametrize("name", [".iobench-seal.json", "x.npy"])
+def test_a_file_without_permission_is_not_said_to_be_damage(manifest, unprivileged, name):
+    file = manifest.path_of("npy") / name
+    file.chmod(0)
+    for folder in (manifest.root, file.parent):
+        folder.chmod(0o755)
+    with unprivileged(), pytest.raises(CorruptArtifact, check=kind("no-permission", path=file)):
+        manifest.opener("npy")()

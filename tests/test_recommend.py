@@ -1,5 +1,6 @@
 """`iobench recommend`: elimination in a race, findings about the finalists, and code that runs."""
 
+import contextlib
 import html
 import json
 import re
@@ -46,6 +47,7 @@ from iobench.base.errors import (
     LoaderFailed,
     ManifestError,
     PrepareError,
+    RecordError,
     SourceError,
     TargetError,
 )
@@ -474,6 +476,53 @@ def test_nothing_is_recommended_unless_it_beat_the_default_in_rounds_of_its_own(
     for kept, outcome in ((once, "undecided"), (alike, "keep")):
         assert (kept.outcome, kept.findings[0].kind, kept.use.key) == (outcome, outcome, cases[1].key)
         assert (kept.code, kept.prepare, "←" in table_text(kept)) == ("", "", False)
+
+
+class Ending(Observer):
+    """Ends the run of that number, the race being the first, by an exception in its second round."""
+
+    def __init__(self, run, exception):
+        self.run, self.exception, self.planned_runs, self.rounds = run, exception, 0, 0
+
+    def planned(self, labels, batch_bytes):
+        self.planned_runs, self.rounds = self.planned_runs + 1, 0
+
+    def recorded(self, key, record):
+        self.rounds += 1
+        if (self.planned_runs, self.rounds) == (self.run, 2):
+            raise self.exception
+
+
+@pytest.mark.parametrize(
+    ("exception", "noted"),
+    [(KeyboardInterrupt(), "interrupted"), (RecordError("full", kind="not-writable"), "stopped")],
+)
+@pytest.mark.parametrize("run", [1, 2])
+def test_a_search_that_is_ended_answers_with_what_it_has(manifest, run, exception, noted):
+    asked = Requirements(formats=("npy",), loaders=("native", "dataloader"), max_time_s=30)
+    answer = iobench.recommend(manifest, asked, observer=Ending(run, exception))
+    assert noted in [one.kind for one in answer.findings]
+    assert len(answer.finalists) == 2
+    if run == 1:  # nothing was confirmed
+        assert (answer.outcome, answer.code) == ("undecided", "")
+
+
+def test_a_search_whose_final_rounds_cannot_be_kept_answers_with_the_race(manifest, monkeypatch):
+    paths = iter([manifest.root.parent / "results" / "race.jsonl", Path("/dev/null/final.jsonl")])
+    monkeypatch.setattr("iobench.bench.run.new_path", lambda _: next(paths))
+    asked = Requirements(formats=("npy",), loaders=("native", "dataloader"), max_time_s=10)
+    answer = iobench.recommend(manifest, asked)
+    assert (answer.outcome, "stopped" in [one.kind for one in answer.findings]) == ("undecided", True)
+    assert len(answer.finalists) == 2
+
+
+def test_an_interrupted_search_is_shown_and_exits_so(manifest, inside, monkeypatch):
+    interrupt = Ending(2, KeyboardInterrupt())
+    monkeypatch.setattr("iobench.terminal.live.view", lambda *_, **__: contextlib.nullcontext(interrupt))
+    line = "recommend --name mine --format npy --loader native --loader dataloader --max-time 10 --data-dir"
+    done = inside(*line.split(), manifest.root.parent)
+    assert done.returncode == 130
+    assert "npy" in done.stdout
 
 
 def table_text(answer):

@@ -54,6 +54,8 @@ def folder(tmp_path):
         ("processes", "run --name {images} --loader dataloader:num_workers=1", "cannot-start"),
         ("processes", "prepare --source x.csv --name y", "cannot-start"),
         ("folders", "prepare --source x.csv --name y", "no-temporary-folder"),
+        ("folders", "diagnose train.py:make_loader", "no-temporary-folder"),
+        ("folders", "run --name {images} --loader dataloader:num_workers=1", "no-temporary-folder"),
         ("meminfo", "run --name {images} --loader native", "no-proc"),
     ],
 )

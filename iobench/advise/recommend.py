@@ -52,7 +52,8 @@ def recommend(
     TargetError
         The user's step raises.
     KeyboardInterrupt
-        After Ctrl-C; all records are stored.
+        After Ctrl-C before anything was measured. Later, the answer rests on what was measured until then,
+        and a finding ``interrupted`` says so.
     """
     requirements, observer, began = requirements or Requirements(), observer or Observer(), time.monotonic()
     pick_device(requirements.device)

@@ -12,8 +12,8 @@ from iobench.advise import measured_data
 from iobench.advise.candidates import candidate_set, default_case, loader_word, packages_of
 from iobench.advise.measured_data import MeasuredData
 from iobench.advise.requirements import Requirements
-from iobench.advise.unmeasured import nothing_measured, out_of_time, skipped_finalists
-from iobench.base.errors import IobenchError
+from iobench.advise.unmeasured import ended_early, nothing_measured, out_of_time, skipped_finalists
+from iobench.base.errors import IobenchError, RecordError
 from iobench.base.finding import Finding
 from iobench.base.thresholds import ROUND_S
 from iobench.base.units import counted, seconds_text
@@ -47,7 +47,7 @@ class SearchResult:
     data : MeasuredData
         The measured data.
     race, final : Run
-        The race, and the final rounds of its finalists.
+        The race, and the final rounds of its finalists; the race again where there are none.
     roles : dict of str to list of str
         Why a case is a finalist, by its key.
     skipped : list of Finding
@@ -58,6 +58,8 @@ class SearchResult:
         Rounds of the fastest case over half as many samples.
     notes : list of Finding
         What could not be done.
+    confirmed : bool
+        Whether there were final rounds.
     """
 
     data: MeasuredData
@@ -68,6 +70,7 @@ class SearchResult:
     with_step: Run | None = None
     half_size: Run | None = None
     notes: list[Finding] = field(default_factory=list)
+    confirmed: bool = True
 
     def final_case(self, case: Case) -> Case:
         """Return a case of the race as it is, or would be, in the final rounds."""
@@ -109,32 +112,58 @@ def search(data: MeasuredData, requirements: Requirements, observer: Observer, b
     options = RunOptions(cache=(data.cache,), seed=requirements.seed, limits=False)
     halving = SuccessiveHalving(RACING * left_s, proofs_s=PROVING * left_s, end_s=left_s)
     race = run(data.manifest, options, observer=observer, cases=candidates.cases, strategy=halving)
-    if race.interrupted:
-        raise KeyboardInterrupt
     roles = _roles(race, data, requirements, end - time.monotonic())
     if not roles:
-        raise nothing_measured(race, requirements)
+        raise race.ended or nothing_measured(race, requirements)
+    skipped = [*data.skipped, *candidates.skipped]
+    so_far = SearchResult(data, race, race, roles, skipped, confirmed=False)
+    if race.ended:
+        so_far.notes += ended_early(race.ended, "race")
+        return so_far
     if time.monotonic() > end:
         raise out_of_time(race, requirements)
     chosen, roles = _same_isolation([case for case in race.cases if case.key in roles], roles)
     share = FINAL_BEFORE_STEP if requirements.step_ms else FINAL
     times = share * (end - time.monotonic()), end
-    final = _final_rounds(data.manifest, chosen, replace(options, limits=True), AUTO, times, observer)
+    try:
+        final = _final_rounds(data.manifest, chosen, replace(options, limits=True), AUTO, times, observer)
+        ended = final.ended
+    except RecordError as error:  # a full disk
+        final, ended = replace(race, records=[]), error
+    if ended and not final.valid_records:
+        so_far.notes += ended_early(ended, "final rounds")
+        return so_far
     if not final.valid_records:
         raise nothing_measured(final, requirements)
-    result = SearchResult(data, race, final, roles, [*data.skipped, *candidates.skipped])
-    result.notes += skipped_finalists(final, "final rounds")
-    stepping = _steppable(result, chosen, requirements, end - time.monotonic())
-    result.with_step = _with_step(data.manifest, stepping, requirements, end, options, observer)
-    if result.with_step is not None and not final.skipped:  # else they were reported already
-        result.notes += skipped_finalists(result.with_step, "rounds with the step")
-    fastest = next(case for case in chosen if FASTEST in roles[case.key])
+    result = SearchResult(data, race, final, roles, skipped)
+    result.notes += [*skipped_finalists(final, "final rounds"), *ended_early(ended, "final rounds")]
+    if not ended:
+        _more_rounds(result, requirements, options, end, observer)
+    return result
+
+
+def _more_rounds(
+    result: SearchResult, requirements: Requirements, options: RunOptions, end: float, observer: Observer
+) -> None:
+    """Measure the finalists with the training step, then the fastest over half as many samples."""
+    stepping = _steppable(result, result.final.cases, requirements, end - time.monotonic())
+    stepped = _with_step(result.data.manifest, stepping, requirements, end, options, observer)
+    if stepped is not None:
+        result.with_step = stepped if stepped.valid_records else None
+        if not result.final.skipped:  # else they were reported already
+            result.notes += skipped_finalists(stepped, "rounds with the step")
+        result.notes += ended_early(stepped.ended, "rounds with the step")
+        if stepped.ended:
+            return
+    fastest = next(case for case in result.final.cases if FASTEST in result.roles[case.key])
     try:
-        result.half_size = _half_size(data, fastest, options, end, observer)
+        half = _half_size(result.data, fastest, options, end, observer)
     except IobenchError as error:  # the answer does not depend on it
         message = f"Not measured: whether the speed depends on the amount of data ({error})"
         result.notes.append(Finding("half-size-failed", message, values={"error": error.kind}))
-    return result
+        return
+    result.half_size = half if half and not half.ended else None
+    result.notes += ended_early(half.ended, "rounds over half the samples") if half else ()
 
 
 def _same_isolation(
@@ -246,10 +275,7 @@ def _final_rounds(
     options = replace(options, rounds=str(rounds), max_time=max(1.0, round(max_time_s)))
     count = UNLIMITED if rounds == AUTO else int(rounds)
     strategy = FinalRounds(max_time_s, count, end_s=end - time.monotonic())
-    final = run(manifest, options, observer=observer, cases=cases, strategy=strategy)
-    if final.interrupted:
-        raise KeyboardInterrupt
-    return final
+    return run(manifest, options, observer=observer, cases=cases, strategy=strategy)
 
 
 def _steppable(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from iobench.advise.requirements import Requirements
 from iobench.advise.sentences import some
-from iobench.base.errors import LoaderFailed
+from iobench.base.errors import IobenchError, LoaderFailed
 from iobench.base.finding import Finding
 from iobench.base.units import counted
 from iobench.bench.outcome import Run
@@ -38,6 +38,16 @@ def out_of_time(race: Run, requirements: Requirements) -> LoaderFailed:
         kind="out-of-time",
         hint=f"give at least --max-time {2 * requirements.max_time_s:g}",
     )
+
+
+def ended_early(ended: BaseException | None, rounds: str) -> Iterator[Finding]:
+    """Yield the finding for rounds that Ctrl-C or an error ended; `rounds` names them."""
+    if isinstance(ended, KeyboardInterrupt):
+        yield Finding(
+            "interrupted", f"Interrupted in the {rounds}: the answer rests on what was measured until then"
+        )
+    elif isinstance(ended, IobenchError):
+        yield Finding("stopped", f"The {rounds} ended early: {ended}", values={"error": ended.kind})
 
 
 def skipped_finalists(run: Run, rounds: str) -> Iterator[Finding]:

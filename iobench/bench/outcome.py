@@ -61,6 +61,11 @@ class Run(Displayed):
     stopped: IobenchError | None = None
 
     @property
+    def ended(self) -> KeyboardInterrupt | IobenchError | None:
+        """Ctrl-C, or the error, that ended the run before all rounds were made."""
+        return KeyboardInterrupt() if self.interrupted else self.stopped
+
+    @property
     def valid_records(self) -> list[Record]:
         """Records of the cases that did not fail."""
         return [one for one in self.records if one.settings_key not in self.failures]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -71,6 +72,8 @@ def run(
     path = out or new_path(manifest)
     record.check_writable(path)
     record.check_text([case.facets for case in chosen])
+    if any(case.loader.workers for case in chosen):
+        tempfile.gettempdir()  # raises FileNotFoundError: without it workers would never deliver a batch
     notes = skip_notes(manifest, options, world_size) if cases is None else []
     result = Run(manifest, options, list(chosen), path, list(earlier_records), notes=notes)
     observer = observer or Observer()

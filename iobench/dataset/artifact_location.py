@@ -126,7 +126,11 @@ class ManagedArtifact(ArtifactLocation):
             names = {os.path.dirname(name) for name in names} - {""}
 
     def _check_seal(self) -> None:
-        expected, sealed, folder = self._expected, seal.read(self.path), self.path
+        expected, folder = self._expected, self.path
+        try:
+            sealed = seal.read(folder)
+        except PermissionError as error:
+            raise no_permission(CorruptArtifact, error.filename) from error
         if sealed is None:
             raise corrupt(folder / seal.FILE_NAME, "the seal of the artifact", "none", kind="no-seal")
         if not sealed.same_data(expected):
@@ -187,9 +191,11 @@ class ExternalArtifact(ArtifactLocation):
 
 
 def _size(file: str) -> int | None:
-    """Return the size of a regular file, or None if there is none."""
+    """Return the size of a regular file, or None if there is none; CorruptArtifact if it may not be read."""
     try:
         status = os.stat(file)
+        if not os.access(file, os.R_OK, effective_ids=True):
+            raise PermissionError
     except PermissionError as error:
         raise no_permission(CorruptArtifact, file) from error
     except (OSError, ValueError):

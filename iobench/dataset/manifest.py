@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from iobench import formats
-from iobench.base.errors import InvalidSettings, ManifestError, MissingDependency
+from iobench.base.errors import InvalidSettings, ManifestError, MissingDependency, no_permission
 from iobench.base.files import system_errors_as
 from iobench.dataset import index_cache, manifest_file
 from iobench.dataset.artifact_location import ArtifactLocation, ExternalArtifact, ManagedArtifact
@@ -259,10 +259,9 @@ def find_dataset(data_dir: Path, name: str | None = None) -> Manifest:
     if name is not None:
         return Manifest.load(data_dir / check_name(name))
     with system_errors_as(ManifestError, "cannot be listed", data_dir, hint="use another --data-dir"):
-        times = [(path.stat().st_mtime_ns, path.parent) for path in data_dir.glob(f"*/{FILE_NAME}")]
-        newest_first = [root for _, root in sorted(times, reverse=True)]
+        newest_first = _newest_first(data_dir)
         finished = (root for root in newest_first if not any(root.glob(".tmp-*")))
-    if not times:
+    if not newest_first:
         raise ManifestError(
             "no dataset is prepared",
             kind="no-dataset",
@@ -272,6 +271,21 @@ def find_dataset(data_dir: Path, name: str | None = None) -> Manifest:
     datasets = (Manifest.load(root) for root in finished)
     chosen = next((one for one in datasets if "first" not in one.source), None)
     return chosen or Manifest.load(newest_first[0])
+
+
+def _newest_first(data_dir: Path) -> list[Path]:
+    """Return the datasets in a folder; ManifestError where the user may read none of them."""
+    times, denied = [], None
+    for root in data_dir.glob("*"):
+        try:
+            times.append(((root / FILE_NAME).stat().st_mtime_ns, root))
+        except PermissionError:
+            denied = no_permission(ManifestError, root)
+        except OSError:  # no manifest is in it
+            continue
+    if denied and not times:
+        raise denied
+    return [root for _, root in sorted(times, reverse=True)]
 
 
 def check_name(name: str) -> str:

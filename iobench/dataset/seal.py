@@ -58,12 +58,14 @@ def write(folder: Path, seal: Seal) -> None:
 
 
 def read(folder: Path) -> Seal | None:
-    """Read the seal of a folder; returns None if it is missing or damaged."""
+    """Return the seal of a folder, None if it is missing or damaged; raises PermissionError."""
     file = folder / FILE_NAME
     try:
         if not file.is_file() or file.stat().st_size > MAX_BYTES:
             return None
         return msgspec.json.decode(file.read_bytes(), type=Seal)
+    except PermissionError:
+        raise
     except (OSError, msgspec.DecodeError, ValueError, RecursionError):
         return None
 

@@ -57,11 +57,20 @@ def find(data_dir: Path, name: str) -> Path:
     RecordError where there is none.
     """
     for path in (Path(name), data_dir / "results" / f"{name}{SUFFIX}", data_dir / "results" / name):
-        if os.path.isfile(path):
+        if _is_file(path):
             return path
     raise RecordError(
         f"no run {name!r}", kind="unknown-run", path=data_dir / "results", hint="'iobench runs' lists them"
     )
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except PermissionError as error:
+        raise no_permission(RecordError, error.filename) from error
+    except OSError:  # no name of a file
+        return False
 
 
 def newest(data_dir: Path) -> Path:
@@ -80,6 +89,14 @@ def no_runs(data_dir: Path) -> RecordError:
     """Return the error for a data folder without runs."""
     hint = "measure one with 'iobench run'"
     return RecordError("no runs", kind="no-runs", path=data_dir / "results", hint=hint)
+
+
+def readable(data_dir: Path, runs: Sequence[PastRun]) -> list[PastRun]:
+    """Return the runs that can be read; RecordError where there is none: why not the first, or no runs."""
+    found = [one for one in runs if not one.problem]
+    if not found:
+        raise next((one.problem for one in runs if one.problem), no_runs(data_dir))
+    return found
 
 
 def delete(path: Path) -> list[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from iobench.base.text import printable
 from iobench.base.units import counted
 from iobench.results.trend import MIN_RUNS, MIN_STEP_RUNS
 from iobench.terminal.commands._options import AsJson, Command, DataDir, records_of
+
+if TYPE_CHECKING:
+    from iobench.results.past_run import PastRun
 
 app = typer.Typer(
     add_completion=False,
@@ -38,12 +41,7 @@ def runs(context: typer.Context, data_dir: DataDir = Path("data"), as_json: AsJs
     if as_json:
         display.as_json([past.as_dict() for past in past_runs])
         return
-    for past in past_runs:
-        if past.problem:
-            display.note(f"skipped: {past.problem}")
-    readable = [past for past in past_runs if not past.problem]
-    if not readable:
-        raise history.no_runs(data_dir)
+    readable = _readable(data_dir, past_runs)
     display.result(tables.past_table(readable))
     for trend in history.trends(readable):
         if trend.step is not None:
@@ -130,9 +128,20 @@ def export(
     folder = data_dir or context.obj
     paths = [history.find(folder, name) for name in names or []]
     with display.progress() as progress:
-        paths = paths or [past.path for past in history.past(folder, progress) if not past.problem]
-    if not paths:
-        raise history.no_runs(folder)
+        past_runs = [] if paths else history.past(folder, progress)
+    paths = paths or [past.path for past in _readable(folder, past_runs)]
     records = records_of(paths)
     history.export(records, out)
     display.note(f"{counted(len(records), 'round')} in {out}")
+
+
+def _readable(data_dir: Path, past_runs: list[PastRun]) -> list[PastRun]:
+    """Return the runs that can be read, after a line for each other one."""
+    from iobench.results import history
+    from iobench.terminal import display
+
+    found = history.readable(data_dir, past_runs)
+    for past in past_runs:
+        if past.problem:
+            display.note(f"skipped: {past.problem}")
+    return found

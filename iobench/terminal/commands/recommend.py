@@ -131,11 +131,13 @@ def recommend(
     if as_json:
         display.as_json(recommendation.as_dict())
         save(recommendation, data_dir)
-        return
-    display.answer(recommendation)
-    for path in recommendation.records:
-        display.note(f"records: {path}")
-    display.note(f"recommendation: {save(recommendation, data_dir)} ('iobench report' shows it)")
+    else:
+        display.answer(recommendation)
+        for path in dict.fromkeys(recommendation.records):
+            display.note(f"records: {path}")
+        display.note(f"recommendation: {save(recommendation, data_dir)} ('iobench report' shows it)")
+    if any(one.kind == "interrupted" for one in recommendation.findings):
+        raise KeyboardInterrupt
 
 
 def _data(

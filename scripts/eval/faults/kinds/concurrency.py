@@ -1,4 +1,4 @@
-"""Concurrent commands: readers while prepare replaces the data, two prepares, two runs into one file."""
+"""Concurrent commands: readers while prepare replaces the data, two prepares, runs or resumes of one file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 import iobench
-from eval.faults.children import DONE, failure_of, run_forked, run_together
+from eval.faults.children import DONE, MAX_MESSAGE, failure_of, run_forked, run_together
+from eval.faults.cli_runs import run_cli
 from eval.faults.reading import READERS
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.scenarios import NAME, PrepareCall
@@ -29,6 +30,7 @@ def concurrency(trials: Trials) -> Iterator[Outcome]:
         ("two prepares of the same data", functools.partial(_prepares, 0, 0)),
         ("two prepares of different data", functools.partial(_prepares, 1, 2)),
         ("two runs into one file", _runs),
+        ("two resumes of one run", _resumes),
     ]
     everything = variants()
     for number in trials.numbers(full=63, quick=len(pairs)):
@@ -80,6 +82,31 @@ def _runs(some: tuple[str, ...], data_dir: Path, delay_s: float) -> str | None:
         return f"{len(records)} records of {finished} finished runs of 40, problems {problems}"
     refused = [result for result in results if result.code != DONE and result.kind != "in-use"]
     return f"neither finished nor refused as in use: {refused}" if refused else None
+
+
+def _resumes(some: tuple[str, ...], data_dir: Path, delay_s: float) -> str | None:
+    two, out = PrepareCall(0, some[:2]), data_dir / "results" / "cut.jsonl"
+    run_or_raise(functools.partial(two, data_dir, ELEMENTS))
+
+    def run() -> None:
+        options = RunOptions(loader=("native",), rounds="20", limits=False)
+        iobench.run(iobench.find_dataset(data_dir, NAME), options, out=out)
+
+    def resume(after_s: float) -> None:
+        time.sleep(after_s)
+        result = run_cli("run", "--resume", str(out), "--data-dir", str(data_dir))
+        assert result.problem is None, result.problem
+        assert result.code == 0 or "error[in-use]" in result.stderr, result.stderr[-MAX_MESSAGE:]
+
+    run_or_raise(run)
+    lines = out.read_text().splitlines(keepends=True)
+    out.write_text("".join(lines[: len(lines) // 2]))
+    results = run_together([functools.partial(resume, 0), functools.partial(resume, delay_s)])
+    records, problems = record.read(out)
+    rounds = {(one.key, one.round) for one in records}
+    if len(rounds) != 40 or len(records) != 40 or problems:
+        return f"{len(records)} records of {len(rounds)} rounds, of 40, problems {problems}"
+    return next((problem for problem in map(failure_of, results) if problem), None)
 
 
 def _later(after_s: float, data_dir: Path, call: PrepareCall) -> Callable[[], None]:

@@ -1,18 +1,21 @@
-"""Ctrl-C at random times of `run`, `prepare` and `add`: exit 130, one line, no process left."""
+"""Ctrl-C in `run`, `prepare` and `add`, at any time or in callbacks: exit 130, one line, no process left."""
 
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import queue
 import random
+import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eval.faults.children import MAX_MESSAGE
+from eval.faults.children import MAX_MESSAGE, failure_of, run_forked
+from eval.faults.cli_runs import run_cli
 from eval.faults.commands import CommandResult, ForkServer, StartCommand, command, start_new
 from eval.faults.foreign_data import ForeignData, foreign_data
 from eval.faults.registry import Outcome, Trials, kind
@@ -114,3 +117,31 @@ def _failure(result: CommandResult, out: Path) -> str | None:
     for line in out.read_text().splitlines() if out.exists() else ():
         json.loads(line)
     return None
+
+
+@kind("interrupts-in-callbacks")
+def in_callbacks(trials: Trials) -> Iterator[Outcome]:
+    """Interrupt a run in a callback of the garbage collector, where Python cannot raise KeyboardInterrupt."""
+    run_or_raise(functools.partial(PrepareCall(0, ("npy",)), trials.folder, ELEMENTS))
+    for number in trials.numbers(full=100, quick=6):
+        after = trials.rng.randint(1, 60)
+        work = functools.partial(_interrupted_in_a_callback, trials.folder, after)
+        yield f"{number}: in callback {after}", failure_of(run_forked(work))
+
+
+def _interrupted_in_a_callback(folder: Path, after: int) -> None:
+    left = after
+
+    def called(phase: str, info: object) -> None:
+        nonlocal left
+        left -= signal.getsignal(signal.SIGINT) is not signal.default_int_handler  # once it is iobench's
+        if left == 0:
+            signal.raise_signal(signal.SIGINT)
+
+    gc.set_threshold(100)  # callbacks are frequent
+    gc.callbacks.append(called)
+    line = f"run --name {NAME} --loader native --rounds 200 --no-limits --data-dir {folder} --out /dev/null"
+    result = run_cli(*line.split())
+    assert left <= 0, f"{left} callbacks too few"
+    assert result.code == 130, f"exit {result.code}: {result.stderr[-MAX_MESSAGE:]}"
+    assert "Traceback" not in result.stderr, result.stderr[-MAX_MESSAGE:]

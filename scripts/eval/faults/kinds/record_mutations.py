@@ -47,7 +47,7 @@ STUDY: dict[str, Any] = {
 @kind("record-mutations")
 def records(trials: Trials) -> Iterator[Outcome]:
     """Replace one to three values, keys or items in a line of a file of records."""
-    results, new = _results(trials.folder)
+    results, new = recorded_run(trials.folder)
     for number in trials.numbers(full=500, quick=8):
         bodies = copy.deepcopy(new[:3])
         changes = [mutated(bodies[0], trials.rng) for _ in range(trials.rng.choice((1, 1, 1, 2, 3)))]
@@ -61,7 +61,7 @@ def records(trials: Trials) -> Iterator[Outcome]:
 @kind("study-mutations")
 def studies(trials: Trials) -> Iterator[Outcome]:
     """Replace values, keys or items in the result of a study, next to a valid one."""
-    results, _ = _results(trials.folder)
+    results, _ = recorded_run(trials.folder)
     (results / "valid-1.study.json").write_text(
         json.dumps({**STUDY, "name": "volume", "setup": "valid-study"})
     )
@@ -73,7 +73,7 @@ def studies(trials: Trials) -> Iterator[Outcome]:
         yield f"study {number}: {'; '.join(changes)}", failure_of(result)
 
 
-def _results(data_dir: Path) -> tuple[Path, list[dict[str, Any]]]:
+def recorded_run(data_dir: Path) -> tuple[Path, list[dict[str, Any]]]:
     """Return the results folder with a valid run, and the records of that run."""
     run_or_raise(functools.partial(PrepareCall(0, ("npy", "lmdb")), data_dir))
     results = data_dir / "results"

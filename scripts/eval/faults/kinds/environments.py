@@ -1,0 +1,184 @@
+"""Ordinary environments that lack something: encodings, output, descriptors, processes, shared memory."""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eval.faults.children import HANGS, failure_of, run_forked
+from eval.faults.cli_runs import CliResult, run_cli
+from eval.faults.mounts import mounts_permitted
+from eval.faults.registry import Outcome, Trials, kind
+from eval.faults.scenarios import NAME, PrepareCall
+from eval.faults.targets import run_or_raise
+
+TIMEOUT_S = 120
+USER = 65534  # without rights
+EACH = 4  # commands in each environment
+TRAIN = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+def make_loader():
+    return DataLoader(TensorDataset(torch.zeros(400, 8)), batch_size=16, num_workers=2)
+"""
+RUN = "run --rounds 2 --no-limits --format npy"
+COMMANDS = (
+    f"{RUN} --loader native",
+    f"{RUN} --loader dataloader:num_workers=2",
+    f"{RUN} --loader stream --isolate",
+    "runs",
+    "runs show good",
+    "compare good good",
+    "plan --ranks 2",
+    "report --out new.html",
+    "verify",
+    "limits --seconds 0.01",
+    "prepare --size 1e4 --name new",
+    "prepare --source x.csv --name new",
+    "add x.npy",
+    "recommend --max-time 10 --loader native",
+    "diagnose train.py:make_loader --seconds 1",
+    "formats",
+    "--help",
+)
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Variables, and a shell's line that starts the command as "$@"."""
+
+    name: str
+    variables: dict[str, str] = field(default_factory=dict)
+    line: str = 'exec "$@"'
+    mounts: bool = False  # in a mount namespace of its own
+
+    def start(self, arguments: list[str], folder: Path) -> CliResult | None:
+        """Run a command to its end; None where it hangs."""
+        shell = [*(["unshare", "-m"] if self.mounts else []), "sh", "-c", self.line, "sh"]
+        child = subprocess.Popen(
+            [*shell, sys.executable, "-m", "iobench", *arguments],
+            cwd=folder,
+            env=os.environ | self.variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            out, err = child.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+            return None
+        texts = [text.decode(errors="backslashreplace") for text in (out, err)]
+        return CliResult(child.returncode, *texts)
+
+
+ENVIRONMENTS = (
+    Environment("ASCII output", {"PYTHONIOENCODING": "ascii"}),
+    Environment("Latin-1 output", {"PYTHONIOENCODING": "latin-1"}),
+    Environment("the C locale", {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}),
+    Environment("closed stdout", line='exec "$@" >&-'),
+    Environment("closed output", line='exec "$@" <&- >&- 2>&-'),
+    Environment("no docstrings", {"PYTHONOPTIMIZE": "2"}),
+    Environment("colours into a pipe", {"FORCE_COLOR": "1"}),
+    Environment("a terminal of 20 columns", {"COLUMNS": "20"}),
+    *(Environment(f"{n} open files", line=f'ulimit -n {n} && exec "$@"') for n in (8, 12, 16, 24, 40)),
+    Environment("no home", {"HOME": "/nowhere"}),
+    *(
+        Environment(
+            f"/dev/shm of {size}",
+            line=f'mount -t tmpfs -o size={size} tmpfs /dev/shm && exec "$@"',
+            mounts=True,
+        )
+        for size in ("4k", "64k", "1m")
+    ),
+    Environment("no /proc", line='mount -t tmpfs tmpfs /proc && exec "$@"', mounts=True),
+)
+
+
+@kind("environments")
+def environments(trials: Trials) -> Iterator[Outcome]:
+    """Run each command in environments of ordinary people that lack something."""
+    _make_files(trials.folder)
+    known = [one for one in ENVIRONMENTS if mounts_permitted() or not one.mounts]
+    pairs = [(one, line) for one in known for line in trials.rng.sample(COMMANDS, EACH)]
+    for environment, line in trials.sample(pairs, quick=14):
+        result = environment.start(line.split(), trials.folder)
+        yield f"{environment.name}: {line}", _problem(environment, result)
+    for name, lack in LACKS.items():
+        for line in trials.sample(COMMANDS, quick=4):
+            child = run_forked(functools.partial(_lacking, lack, trials.folder, line), timeout_s=TIMEOUT_S)
+            yield f"{name}: {line}", failure_of(child)
+
+
+def _problem(environment: Environment, result: CliResult | None) -> str | None:
+    if result is None:
+        return HANGS
+    if environment.name == "closed output":  # nothing can be said, and what can be done is done
+        return None if result.code in (0, 1, 2) else f"exit {result.code}"
+    return result.problem
+
+
+def _make_files(folder: Path) -> None:
+    """Create a dataset, a run, and a loader of the user's."""
+    run_or_raise(functools.partial(PrepareCall(0, ("npy",)), folder / "data", 1 << 12))
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "x.csv").write_text("a,b\n" + "1,2\n" * 50)
+
+    def rest() -> None:
+        import numpy as np
+
+        np.save(folder / "x.npy", np.zeros((200, 4), "f4"))
+        out, here = folder / "data" / "results" / "good.jsonl", ("--data-dir", str(folder / "data"))
+        words = [*RUN.split(), "--loader", "native", "--name", NAME, "--out", str(out), *here]
+        assert run_cli(*words).code == 0
+
+    run_or_raise(rest)
+
+
+def _no_process() -> None:
+    """Have this process, a child, start no other."""
+    if os.geteuid() == 0:  # whom the limit does not hold for
+        os.setgroups([])
+        os.setresgid(USER, USER, USER)
+        os.setresuid(USER, USER, USER)
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+
+
+def _no_temporary_folder() -> None:
+    """Have this process, a child, find no folder for temporary files."""
+    kept = tempfile.TemporaryFile
+
+    def made(*arguments: object, **more: object) -> object:
+        more["dir"] = more.get("dir") or "/tmp"  # that of the trial itself, which reads the output
+        return kept(*arguments, **more)  # type: ignore[call-overload]
+
+    tempfile.TemporaryFile = made  # type: ignore[assignment]
+    tempfile.tempdir = None
+    tempfile._candidate_tempdir_list = lambda: ["/nowhere"]  # type: ignore[attr-defined]
+
+
+LACKS: dict[str, Callable[[], None]] = {
+    "no other process": _no_process,
+    "no temporary folder": _no_temporary_folder,
+}
+
+
+def _lacking(lack: Callable[[], None], folder: Path, line: str) -> None:
+    os.chdir(folder)
+    folder.chmod(0o777)
+    for inner in ("data", "data/results", f"data/{NAME}"):
+        Path(inner).chmod(0o777)
+    lack()
+    problem = run_cli(*line.split()).problem
+    assert problem is None, problem
