@@ -2,7 +2,7 @@
 
     scripts/faults [--quick] [--seed 0] [--kind NAME]... [--folder DIR] [--jobs N]
 
-Takes one to four minutes with --quick on two cores; without it each kind has 7 to 60 times as many faults.
+Takes two to five minutes with --quick on two cores; without it each kind has 7 to 60 times as many faults.
 Every kind prints one line: the number of injected faults and of failures. Each failure is one more line
 with the options that reproduce it.
 Exit code 1 after any failure. A kind of fault is a function in a module of `kinds`.
