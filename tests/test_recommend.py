@@ -462,8 +462,9 @@ def test_nothing_is_recommended_unless_it_beat_the_default_in_rounds_of_its_own(
         ]
         return replace(raced, records=records)
 
-    def answer(final):
-        found = search.SearchResult(MeasuredData(manifest, 1, False), raced, final, roles, [])
+    def answer(final, confirmed=True):
+        data = MeasuredData(manifest, 1, False)
+        found = search.SearchResult(data, raced, final, roles, [], confirmed=confirmed)
         return findings.recommendation_of(found, Requirements())
 
     faster = at({cases[0].key: 1e-4, cases[1].key: 2e-4})
@@ -473,7 +474,8 @@ def test_nothing_is_recommended_unless_it_beat_the_default_in_rounds_of_its_own(
     assert better.code
     once = answer(replace(faster, records=[one for one in faster.records if one.round == 1]))
     alike = answer(at({cases[0].key: 2e-4, cases[1].key: 2e-4}))
-    for kept, outcome in ((once, "undecided"), (alike, "keep")):
+    unconfirmed = answer(faster, confirmed=False)
+    for kept, outcome in ((once, "undecided"), (unconfirmed, "undecided"), (alike, "keep")):
         assert (kept.outcome, kept.findings[0].kind, kept.use.key) == (outcome, outcome, cases[1].key)
         assert (kept.code, kept.prepare, "←" in table_text(kept)) == ("", "", False)
 

@@ -47,7 +47,7 @@ def recommendation_of(result: SearchResult, requirements: Requirements) -> Recom
     choice = choose(result, finalists)
     missing = list(missing_default(result)) if default_of(finalists) is None else []
     if not result.confirmed or any(one.kind in ("default-no-time", "default-failed") for one in missing):
-        choice = Choice(UNDECIDED, choice.use)
+        choice = Choice(UNDECIDED, default_of(finalists) or choice.use)
     changes = choice.outcome in (DECIDED, TIED)
     case = next(case for case in result.finalists if case.key == choice.use.key)
     findings = [
