@@ -127,6 +127,13 @@ def headline(choice: Choice, finalists: Sequence[Finalist], data: MeasuredData) 
         return Finding("no-baseline", f"Use {use.label}", values={"use": use.label})
     others = [one.against_default for one in finalists if one.against_default is not None]
     values: Values = {"default": default.label, "rewritten": int(data.rewritten)}
+    better = [one for one in finalists if one.significantly_better]
+    if choice.outcome == UNDECIDED and better:
+        first = max(better, key=lambda one: one.decisive_per_s.median).label
+        message = (
+            f"Undecided: {first} was faster than {default.label}, {what}, which no final rounds confirmed"
+        )
+        return Finding("undecided", message, values={**values, "use": use.label})
     if use is default or use.against_default is None:
         return sentences.keep(f"{use.label}, {what}", others, len(others), basis, values)
     baseline, training = f"with {default.label}, {what}", "training is " if use.trained_per_s else ""
