@@ -79,6 +79,34 @@ sys.meta_path.insert(0, Interrupt())
 from iobench.__main__ import main
 main()
 """
+SWALLOWING = """
+import importlib.util, os, signal, sys, time
+from iobench.terminal import display
+noted = display.note
+
+class Swallowing:
+    def find_spec(self, name, *_):
+        return importlib.util.spec_from_loader(name, self) if name == "torch._swallowing" else None
+
+    def create_module(self, spec):
+        return None
+
+    def exec_module(self, module):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+        except KeyboardInterrupt:
+            pass  # as modules do that try what is installed
+
+def importing(*arguments):
+    noted(*arguments)
+    import torch._swallowing
+
+sys.meta_path.insert(0, Swallowing())
+display.note = importing
+from iobench.__main__ import main
+main()
+"""
 AT_TABLE = """
 import os, signal
 from iobench.terminal import display
@@ -127,6 +155,12 @@ def test_an_import_that_aborts_on_an_interrupt_is_one_line(images, tmp_path):
     done = interrupted_at(INSIDE_IMPORT, images, tmp_path)
     assert complaint(done, 130) == "iobench: interrupted"
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_an_interrupt_in_an_import_that_swallows_it_is_not_lost(images, tmp_path):
+    done = interrupted_at(SWALLOWING, images, tmp_path)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("iobench: interrupted")
 
 
 def test_an_interrupted_table_is_shown(images, tmp_path):

@@ -105,3 +105,24 @@ def test_full_shared_memory_is_one_line_that_says_how_to_enlarge_it(folder, imag
     assert "Traceback" not in done.stderr
     assert "error[no-shared-memory]" in done.stderr.splitlines()[-1]
     assert "--shm-size" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("limit", [12, 16])
+def test_too_many_open_files_are_one_line_with_the_limit(folder, limit):
+    line = f'ulimit -n {limit} && exec "$@" -m iobench diagnose train.py:make_loader --seconds 1'
+    done = subprocess.run(
+        ["sh", "-c", line, "sh", sys.executable], capture_output=True, text=True, cwd=folder
+    )
+    assert done.returncode == 1  # a worker of torch's may print a traceback of its own
+    assert "error[too-many-files]" in done.stderr.splitlines()[-1]
+    assert str(limit) in done.stderr.splitlines()[-1]
+
+
+def test_a_report_without_proc_is_one_line(folder):
+    mounted = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs tmpfs /proc && exec "$@"', "sh"]
+    if subprocess.run([*mounted, "true"], capture_output=True).returncode:
+        pytest.skip("to hide /proc needs root")
+    command = [sys.executable, "-m", "iobench", "report", "--out", "r.html"]
+    done = subprocess.run([*mounted, *command], capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 1
+    assert "error[no-proc]" in done.stderr.splitlines()[-1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import traceback
 from pathlib import Path
 
@@ -47,9 +48,21 @@ def system_error(error: BaseException) -> SystemRefused | None:
     return _of_os_error(error) if isinstance(error, OSError) else None
 
 
+def _too_many_files() -> SystemRefused:
+    """Return the error for a process that has as many files open as it may have."""
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return SystemRefused(
+        f"too many open files: the limit is {limit}",
+        kind="too-many-files",
+        hint=f"raise it with 'ulimit -n', here to {most} at most, or use fewer workers",
+    )
+
+
 def _of_runtime_error(message: str) -> SystemRefused | None:
     if message == NO_THREAD:
         return cannot_start("the system refused a thread")
+    if os.strerror(errno.EMFILE) in message:
+        return _too_many_files()
     full = TORCH_FILE in message and os.strerror(errno.ENOSPC) in message
     return _no_shared_memory() if full else None
 
@@ -59,6 +72,8 @@ def _of_os_error(error: OSError) -> SystemRefused | None:
         return cannot_start(error.strerror or "the system refused it")
     if error.errno == errno.ENOSPC and _is_raised_in(SEMAPHORES, error):
         return _no_shared_memory()
+    if error.errno == errno.EMFILE:
+        return _too_many_files()
     if "No usable temporary directory" in str(error):
         return SystemRefused(
             "no writable temporary folder", kind="no-temporary-folder", hint="set TMPDIR to one"

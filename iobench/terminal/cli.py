@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
@@ -68,14 +69,15 @@ COMMANDS = (
 class _InterruptHandler:
     """Python's handling of Ctrl-C, noting that it came: an interrupted library may raise anything.
 
-    During an import of UNINTERRUPTIBLE it waits: their C++ calls Python and aborts if that raises.
+    During an import of UNINTERRUPTIBLE it waits: their C++ calls Python and aborts if that raises, and some
+    of their modules would swallow it.
     """
 
     interrupted = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self.interrupted = True
-        if any(map(_importing, UNINTERRUPTIBLE)):
+        if _is_importing(UNINTERRUPTIBLE):
             signal.signal(signal.SIGALRM, self)
             signal.setitimer(signal.ITIMER_REAL, RETRY_S)
         else:
@@ -96,8 +98,10 @@ def _is_of_an_unfinished_iterator(lost: Any) -> bool:
     return name == "_MultiProcessingDataLoaderIter.__del__" and isinstance(lost.exc_value, AttributeError)
 
 
-def _importing(module: str) -> bool:
-    return getattr(getattr(sys.modules.get(module), "__spec__", None), "_initializing", False)
+def _is_importing(packages: Sequence[str]) -> bool:
+    """Return whether one of these packages, or a module of theirs, is being imported."""
+    modules = [module for name, module in sys.modules.copy().items() if name.partition(".")[0] in packages]
+    return any(getattr(getattr(module, "__spec__", None), "_initializing", False) for module in modules)
 
 
 def main() -> None:

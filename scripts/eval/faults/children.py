@@ -20,6 +20,7 @@ from iobench.base.errors import IobenchError
 DONE, REFUSED, CRASHED, INTERRUPTED, HANGS = 0, 1, 70, 130, "hangs"
 TIMEOUT_S = 120
 MAX_MESSAGE = 2000  # characters of an error
+NO_RIGHTS = 65534  # user and group
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,14 @@ def time_child(work: Callable[[], None]) -> float:
     if result.code != DONE:
         raise RuntimeError(f"failed without a fault, exit {result.code}: {result.output}")
     return time.monotonic() - started
+
+
+def drop_rights() -> None:
+    """Make this process, a child of root, that of a user without rights; nothing for other users."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(NO_RIGHTS, NO_RIGHTS, NO_RIGHTS)
+        os.setresuid(NO_RIGHTS, NO_RIGHTS, NO_RIGHTS)
 
 
 def limit_memory(more_bytes: int) -> None:

@@ -16,6 +16,13 @@ from iobench.dataset import index_cache
 from iobench.dataset.checksum import Checksum
 
 NAME, SMALL = "d", 4096  # the name of the dataset; its size in elements
+LOADER = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+def make_loader():
+    return DataLoader(TensorDataset(torch.zeros(400, 8)), batch_size=16, num_workers=2)
+"""
 
 
 class Inconsistent(Exception):

@@ -15,6 +15,7 @@ import iobench
 from eval.faults.children import ChildResult, failure_of, run_forked
 from eval.faults.cli_runs import expect, run_cli
 from eval.faults.registry import Outcome, Trials, kind
+from eval.faults.scenarios import LOADER
 from eval.faults.targets import installed_formats
 from iobench.formats import Batch
 
@@ -41,13 +42,6 @@ WORDS = [
 ]
 LIMITED = ("ffcv", "images", "webdataset")  # formats whose layout restricts names or types of fields
 REFUSED_NAMES = {"name-clash", "unsupported-name", "invalid-name", "not-an-image", "unsupported-field"}
-TRAIN = """
-import torch
-from torch.utils.data import DataLoader, TensorDataset
-
-def make_loader():
-    return DataLoader(TensorDataset(torch.zeros(400, 8)), batch_size=16)
-"""
 
 
 @kind("names")
@@ -134,7 +128,7 @@ def _loader_path(folder: Path, rng: random.Random, _: Sequence[str]) -> Outcome:
 
     def work() -> None:
         path.mkdir()
-        (path / "train.py").write_text(TRAIN)
+        (path / "train.py").write_text(LOADER)
         here = ("--data-dir", str(folder / "data"))
         expect(["prepare", "--size", "1e4", "--format", "npy", *here])
         target = f"{path / 'train.py'}:make_loader"

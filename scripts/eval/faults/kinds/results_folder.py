@@ -10,13 +10,12 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from eval.faults.children import failure_of, run_forked
+from eval.faults.children import drop_rights, failure_of, run_forked
 from eval.faults.cli_runs import expect, run_cli
 from eval.faults.kinds.record_mutations import recorded_run
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.scenarios import NAME
 
-USER = 65534  # without rights
 SUFFIXES = (".jsonl", ".study.json", ".recommendation.json", ".traces", ".jsonl.lock", ".tmp", "")
 ODD = ("empty", "dangling", "circle", "fifo", "folder", "socket", "device", "half", "bytes", "denied")
 REFUSED = ("no-permission", "not-writable", "is not readable")
@@ -114,10 +113,7 @@ def _without_permission(folder: Path, number: int, path: str, mode: int, command
     for one in (copy, *copy.rglob("*")):
         one.chmod(one.stat().st_mode | (0o777 if one.is_dir() else 0o666))
     target.chmod(mode)
-    if os.geteuid() == 0:
-        os.setgroups([])
-        os.setresgid(USER, USER, USER)
-        os.setresuid(USER, USER, USER)
+    drop_rights()
     result = run_cli(*command.split())
     assert result.problem is None, result.problem
     said = result.stderr.rstrip("\n").rpartition("\n")[2]
