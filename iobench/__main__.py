@@ -7,7 +7,7 @@ import signal
 import sys
 from types import FrameType
 
-from iobench.base.errors import INTERRUPTED, IobenchError
+from iobench.base.exit_codes import INTERRUPTED
 
 PLAIN = {"×": "x", "–": "-", "—": "-", "…": "...", "·": "-", "→": "->", "≤": "<=", "≥": ">="}
 MESSAGE = b"iobench: interrupted\n"
@@ -15,10 +15,12 @@ MESSAGE = b"iobench: interrupted\n"
 
 def main() -> None:
     """Run the command line. If the parent process ignores Ctrl-C, it stays ignored."""
-    _open_output()
     handled = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
     if handled:
         signal.signal(signal.SIGINT, _leave)
+    _open_output()
+    from iobench.base.errors import IobenchError
+
     try:
         from iobench.terminal.cli import main as command_line
     except IobenchError as error:  # `iobench run` has an option for each of a loader's, found by entry points

@@ -333,3 +333,7 @@ def test_several_runs_of_a_side_are_compared_as_runs(files, inside):
     assert "inconclusive" in done.stdout
     assert interval_basis("a0,a1,a2", "b0,b1,b2") == "runs"
     assert inside("compare", "a0,", "b0", "--data-dir", root).returncode == 1
+
+
+def test_a_name_that_is_too_long_for_a_file_is_no_run(tmp_path, inside):
+    assert complaint_kind(inside("compare", "x" * 5000, "y", "--data-dir", tmp_path), 1) == "unknown-run"

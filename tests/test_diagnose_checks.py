@@ -14,9 +14,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from iobench.advise import diagnose as session
-from iobench.advise.checks import loop_stats
+from iobench.advise.checks import loop_stats, profiling
 from iobench.advise.checks.evidence import Evidence
 from iobench.advise.checks.process_monitor import ProcessMonitor
+from iobench.advise.checks.profiling import FunctionShare, Profile
 from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.advise.diagnosis import diagnose
 from iobench.advise.settings.candidate import BASELINE, Candidate
@@ -194,6 +195,55 @@ def test_chunks_read_for_one_sample_each(tmp_path):
     assert "hdf5-chunks" in kinds(advice)
     (found,) = [one for one in advice if one.kind == "hdf5-chunks"]
     assert found.values == {"chunks": "rows: chunks of 256 samples"}
+
+
+class Lazily(Dataset):
+    """Samples of a file that is opened by the process that reads it."""
+
+    def __init__(self, path):
+        self.path, self.rows = path, None
+
+    def __len__(self):
+        return 512
+
+    def __getitem__(self, row):
+        if self.rows is None:
+            self.rows = h5py.File(self.path)["x"]
+        return self.rows[row]
+
+
+@pytest.mark.parametrize("options", [{}, FORK], ids=["in the main process", "in workers"])
+def test_chunks_of_a_file_that_is_opened_by_the_process_that_reads_it(tmp_path, options):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", data=np.zeros((512, 64)), chunks=(256, 64), compression="gzip")
+    loader = DataLoader(Lazily(tmp_path / "x.h5"), 16, shuffle=True, **options)
+    (found,) = [one for one in alone(loader, variants=False) if one.kind == "hdf5-chunks"]
+    assert found.values == {"chunks": "rows: chunks of 256 samples"}
+
+
+@pytest.mark.parametrize("options", [{}, FORK], ids=["in the main process", "in workers"])
+def test_a_library_that_takes_most_of_the_time_is_found(options):
+    def solve(row):
+        return np.linalg.svd(np.ones((150, 150)) + row)[1]
+
+    loader = TunableLoader(DataLoader(Samples(100, solve), 4, **options))
+    profile = profiling.profiles(loader, 5.0, None, iter)[-1]
+    assert profile.library == "numpy"
+    assert profile.library_share > 0.5
+
+
+def test_what_takes_most_of_the_time_is_named_where_there_is_no_advice():
+    watched = WatchedLoader(DataLoader(Samples(32, slow), 2, num_workers=1), "cpu", lambda stats: None)
+    assert len(list(watched)) == 16
+
+    def found(share, advice_share=0.0):
+        top = FunctionShare("h5py/_hl/dataset.py:1 __getitem__", share, 10)
+        profile = Profile("workers", 1.0, [top], 0.9, 10, 0.0, advice_share, library="h5py")
+        return {one.kind: one for one in diagnose(watched.stats, profiles=[profile], alone=True).findings}
+
+    assert found(0.8)["dominating-call"].values["share"] == 0.8
+    assert "dominating-call" not in found(0.4)
+    assert "dominating-call" not in found(0.8, advice_share=0.8)
 
 
 def test_tensors_made_of_lists_in_collate():

@@ -135,7 +135,18 @@ def test_cases_without_time_for_a_proof_are_named(manifest):
     assert len(found.skipped) == len(found.cases) - 1
 
 
-def test_the_first_round_of_a_race_ends_in_time_and_has_two_to_compare(manifest, monkeypatch):
+def test_the_first_round_of_a_race_ends_in_time_and_has_two_to_compare(manifest):
+    options = RunOptions(format=("npy", "hdf5"), loader=("native", "stream"), limits=False)
+    found = run(manifest, options, strategy=SuccessiveHalving(0.01))
+    opening = [case.key for case in found.cases[:2]]  # compared before the others are verified
+    assert [made.settings_key for made in found.records] == opening
+    assert set(found.skipped) == {case.key for case in found.cases[2:]}
+    enough = run(manifest, options, strategy=SuccessiveHalving(600.0, rounds=1))
+    assert enough.skipped == []
+    assert len(enough.records) == len(enough.cases)
+
+
+def test_quick_cases_come_first_after_the_opening(manifest, monkeypatch):
     def prove(self, case, *arguments):
         if (case.variant, case.loader.name) != ("hdf5", "stream"):
             time.sleep(0.5)  # all others are slower to prove
@@ -144,13 +155,35 @@ def test_the_first_round_of_a_race_ends_in_time_and_has_two_to_compare(manifest,
     proved = InProcess.prove
     monkeypatch.setattr(InProcess, "prove", prove)
     options = RunOptions(format=("npy", "hdf5"), loader=("native", "stream"), limits=False)
-    found = run(manifest, options, strategy=SuccessiveHalving(0.01))
-    first, *_, quick = found.cases
-    assert [made.settings_key for made in found.records] == [first.key, quick.key]
-    assert set(found.skipped) == {case.key for case in found.cases} - {first.key, quick.key}
-    enough = run(manifest, options, strategy=SuccessiveHalving(600.0, rounds=1))
-    assert enough.skipped == []
-    assert len(enough.records) == len(enough.cases)
+    found = run(manifest, options, strategy=SuccessiveHalving(600.0, rounds=1))
+    first, second, third, quick = (case.key for case in found.cases)
+    assert [made.settings_key for made in found.records] == [first, second, quick, third]
+
+
+def test_a_race_interrupted_while_cases_are_verified_has_two_to_compare(manifest, monkeypatch):
+    def prove(self, case, *arguments):
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        begun.append(case.key)
+        return proved(self, case, *arguments)
+
+    begun, proved = [], InProcess.prove
+    monkeypatch.setattr(InProcess, "prove", prove)
+    options = RunOptions(format=("npy", "hdf5"), loader=("native", "stream"), limits=False)
+    found = run(manifest, options, strategy=SuccessiveHalving(600.0))
+    assert found.interrupted
+    assert [made.settings_key for made in found.records] == begun
+
+
+def test_a_case_of_the_opening_has_one_first_round(manifest):
+    options = RunOptions(format=("npy", "hdf5"), loader=("native", "stream"), limits=False)
+    found = run(manifest, options, strategy=SuccessiveHalving(600.0, rounds=1))
+    assert sorted(made.settings_key for made in found.records) == sorted(case.key for case in found.cases)
+
+
+def test_the_first_rival_needs_no_conversion_and_is_likely_to_be_fast(manifest):
+    default, rival, *_ = candidate_set(manifest, Requirements(), "cpu", "warm").cases
+    assert (rival.variant, loader_word(rival)) == (default.variant, "stream")
 
 
 def test_the_default_is_dataloader_sample_by_sample_over_npy(manifest):

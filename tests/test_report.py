@@ -498,6 +498,24 @@ def test_images_that_cannot_be_drawn_leave_the_existing_report(tmp_path, monkeyp
     assert ((tmp_path / "r.html").read_text(), os.listdir(tmp_path)) == ("old", ["r.html"])
 
 
+def test_a_library_in_rust_that_panics_is_one_line(tmp_path, monkeypatch):
+    import vl_convert
+
+    from iobench.report import page
+
+    class PanicException(BaseException):
+        """As Rust's libraries raise it."""
+
+    def panics():
+        raise PanicException("Too many open files")
+
+    page._script.cache_clear()
+    monkeypatch.setattr(vl_convert, "javascript_bundle", panics)
+    with pytest.raises(ReportError, check=kind("library-panicked")):
+        report.write(rounds_of(STEADY), tmp_path / "r.html")
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_link_stays_one_and_a_device_is_not_replaced(tmp_path):
     (tmp_path / "link.html").symlink_to(tmp_path / "r.html")
     report.write(rounds_of(STEADY), tmp_path / "link.html")

@@ -7,6 +7,7 @@ import typer
 from kinds import complaint_kind, kind
 
 from iobench.base.errors import InvalidSettings
+from iobench.bench import strategies
 from iobench.bench.case import Case
 from iobench.bench.options import RunOptions, cases_of
 from iobench.bench.run_option import declared
@@ -99,3 +100,30 @@ def test_a_plan_and_a_resumed_run_exclude_every_option(inside, name, option):
     done = inside("run", option, "some", flag, *([] if PARAMETERS[name].is_flag else ["1"]))
     assert complaint_kind(done, 2) == "conflicting-options"
     assert flag in done.stderr
+
+
+class TestDecisiveRounds:
+    """Three rounds of all cases, then only of those that may be the fastest of their context."""
+
+    @staticmethod
+    def rates(rounds, **medians):
+        return {key: {n: rate * (1 + n % 3 / 1000) for n in range(rounds)} for key, rate in medians.items()}
+
+    def rounds(self, **options):
+        contexts = {"a": "warm", "b": "warm", "c": "warm", "d": "cold", "e": "cold"}
+        return dataclasses.replace(strategies.parse("decisive", 100.0, contexts), **options)
+
+    def test_a_case_is_only_compared_within_its_context(self):
+        rates = self.rates(3, a=100, b=20, c=90, d=5, e=4.9)
+        assert self.rounds().behind(rates) == ["b"]
+
+    def test_every_case_has_three_rounds(self):
+        assert self.rounds().behind(self.rates(2, a=100, b=1)) == []
+
+    def test_it_ends_when_every_context_has_a_winner_or_a_tie(self):
+        decided = self.rates(12, a=100, d=5, e=4.95)
+        open_still = self.rates(12, a=100, c=93, d=5)
+        assert not self.rounds().continues(12, 1.0, 1.0, decided)
+        assert self.rounds().continues(12, 1.0, 1.0, open_still)
+        assert not self.rounds().continues(12, 99.5, 1.0, open_still)
+        assert [self.rounds().notes(12, 1.0, one, {}) == [] for one in (decided, open_still)] == [True, False]

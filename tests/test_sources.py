@@ -215,6 +215,12 @@ class TestNothingIsUnpickled:
 
 
 class TestNpz:
+    def test_a_name_that_begins_with_a_slash_is_a_name(self, tmp_path):
+        np.savez(tmp_path / "a.npz", **{"/x": np.arange(6).reshape(3, 2)})
+        source = open_source(tmp_path / "a.npz")
+        assert [f.shape for f in source.schema.fields] == [(2,)]
+        np.testing.assert_array_equal(next(iter(everything(source).values())), np.arange(6).reshape(3, 2))
+
     @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
     def test_several_fields_come_back_together(self, tmp_path, save, monkeypatch):
         monkeypatch.setattr("iobench.dataset.sources.numpy_files.BATCH_BYTES", 10_000)

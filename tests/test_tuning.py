@@ -588,3 +588,14 @@ def test_padding_is_distinguished_from_similar_data(rows, padded):
 def test_numbers_of_workers_go_beyond_the_cores(monkeypatch, cores, idle, most, expected):
     monkeypatch.setattr(search_space.os, "sched_getaffinity", lambda process: set(range(cores)))
     assert search_space._counts(idle, ResourceLimits(most)) == expected
+
+
+def test_a_short_time_tries_fewer_settings():
+    def slow(row):
+        time.sleep(0.01)
+        return torch.zeros(4)
+
+    loader = DataLoader(Made(64, slow), batch_size=8)
+    found = iobench.tune(loader, max_time_s=3.0, device="cpu")
+    assert len(found.candidates) >= 2
+    assert "out-of-time" in {one.kind for one in found.skipped}

@@ -131,8 +131,18 @@ def candidate_set(
     if not cases:
         raise _nothing_fits(skipped)
     first = default_case(cases, next(iter(added), None))  # the others are compared with it
-    ordered = [*([first] if first else []), *cases]
+    ordered = [*([first, *_likely_rivals(cases, first)] if first else []), *cases]
     return CandidateSet(list({case.key: case for case in ordered}.values()), skipped)
+
+
+def _likely_rivals(cases: Sequence[Case], default: Case) -> list[Case]:
+    """Return the built-in loaders' cases over the same format, the fastest loader first.
+
+    One of them is the first to be compared with the default, and none needs a conversion.
+    """
+    same = (default.variant, default.order, default.batch_size)
+    over_same = [case for case in cases if (case.variant, case.order, case.batch_size) == same]
+    return [case for word in BUILT_IN[:2] for case in over_same if loader_word(case) == word]
 
 
 def skipped_by(error: IobenchError, prefix: str = "", **values: str) -> Finding:

@@ -11,7 +11,7 @@ from iobench.advise.answer import Answer
 from iobench.advise.checks.evidence import Advice, Evidence
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.checks.loop_tables import loop_table, profile_table
-from iobench.advise.checks.sample_checks import memory_growth
+from iobench.advise.checks.sample_checks import dominating_call, memory_growth
 from iobench.advise.checks.setting_checks import CHECKS
 from iobench.advise.settings.candidate import compare_to_baseline
 from iobench.advise.tuning_result import candidates_table
@@ -127,10 +127,11 @@ def diagnose(
     advice = sorted((one for one in results if one is not None), key=lambda one: -(one.gain or 0.0))
     verdict = _verdict(loop, bottleneck, alone)
     best = [sentences.headroom(Estimate(loop.headroom, None, None))] if loop.headroom is not None else []
+    call = dominating_call(evidence) if slow and not advice else None
     nothing = [NOTHING_FASTER] if candidates and slow and not advice else []
     return Diagnosis(
         outcome=verdict.kind,
-        findings=[verdict, *best, *advice, *nothing],
+        findings=[verdict, *best, *advice, *nothing, *([call] if call else [])],
         warnings=[*warnings, *([_slowing_down(slowdown)] if slowdown is not None else [])],
         loop=loop,
         bottleneck=bottleneck,

@@ -20,8 +20,10 @@ from iobench.advise.settings.turn import CYCLES, TurnResult, TurnSpec
 from iobench.advise.settings.watchdog import Watchdog
 from iobench.advise.tuning_result import TuningResult, nothing_fits, result_of
 from iobench.base.errors import InvalidSettings, IobenchError, TargetError
+from iobench.base.finding import Finding
 from iobench.base.thresholds import CPU_CONTENDED
 from iobench.base.units import counted, seconds_text
+from iobench.bench.strategies import COMPARED
 from iobench.loading.target import loader_error, parse_target
 from iobench.results.record import check_writable
 
@@ -154,7 +156,9 @@ class _Tuning:
         starting = turn.measured.timing.first_batch_s > search_space.SLOW_START * turn.epoch_s
         traits = search_space.LoaderTraits(turn.complete, starting, _idle(turn), not _idle(turn), device)
         candidates, skipped = search_space.candidates_for(loader, traits, self._limits)
-        self._check_time(turn, candidates)
+        fitting = self._in_time(turn, candidates)
+        skipped += [_no_time(one) for one in candidates[len(fitting) :]]
+        candidates = fitting
         names = "; ".join(one.name for one in candidates)
         self._status(f"race of {counted(len(candidates), 'setting')}: {names}")
         self._race.race(candidates, RACE * self._max_time_s, seed)
@@ -175,19 +179,23 @@ class _Tuning:
             )
         return result_of(self._race, candidates, chosen, skipped, str(records), self._consumer.trains)
 
-    def _check_time(self, turn: TurnResult, candidates: Sequence[Candidate]) -> None:
-        """Raise InvalidSettings if there is no time for one turn of each candidate and three of the best."""
+    def _in_time(self, turn: TurnResult, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates, likeliest first, that there is time for: a turn each, three of the best.
+
+        Raises InvalidSettings if there is no time for the baseline and one more.
+        """
         timing, cycle = turn.measured.timing, max(1, self._race.loader.workers({}))
         batch_s = turn.epoch_s / max(1, turn.epoch_batches or turn.batches)
         min_s = timing.open_s + timing.first_batch_s + CYCLES * cycle * batch_s
-        needed_s = turn.wall_s + (len(candidates) + 2 * CUTS) * min_s
-        if needed_s > self._max_time_s:
+        fitting = int((self._max_time_s - turn.wall_s) / min_s - 2 * CUTS)
+        if fitting < min(COMPARED, len(candidates)):
             raise InvalidSettings(
-                f"--max-time {self._max_time_s:g} is too short for one round of {len(candidates)} settings "
-                f"and {CUTS} of the best: a few batches take {seconds_text(min_s)}",
+                f"--max-time {self._max_time_s:g} is too short to compare {COMPARED} settings: a few batches "
+                f"take {seconds_text(min_s)}",
                 kind="too-short",
-                hint=f"give --max-time {math.ceil(needed_s)} or more",
+                hint=f"give --max-time {math.ceil(turn.wall_s + (COMPARED + 2 * CUTS) * min_s)} or more",
             )
+        return list(candidates[:fitting])
 
     def _refined(
         self, candidates: Sequence[Candidate], traits: search_space.LoaderTraits, seed: int
@@ -242,6 +250,10 @@ def _holding(consumer: Consumer, replay: HeadroomLoader | None) -> Callable[[Seq
         consumer(tensors)
 
     return hold
+
+
+def _no_time(candidate: Candidate) -> Finding:
+    return Finding("out-of-time", f"{candidate.name}: no time was left", values={"setting": candidate.name})
 
 
 def _fits(candidate: Candidate) -> bool:

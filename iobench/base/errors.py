@@ -36,7 +36,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-INTERRUPTED = 130  # exit code after Ctrl-C, as in a shell: 128 + the signal's number
+
+def is_panic(error: BaseException) -> bool:
+    """Return True for a panic of a library in Rust: a BaseException of a class that no module exports."""
+    return type(error).__name__ == "PanicException"
+
 
 _Error = TypeVar("_Error", bound="IobenchError")
 _FIELDS = ("problem", "kind", "path", "expected", "found", "hint")

@@ -23,6 +23,7 @@ from iobench.host import page_cache
 from iobench.loading import loaders
 from iobench.loading.loaders import DEFAULT_LOADERS, Loader
 from iobench.loading.order import BLOCK_BYTES, LIMITS, ORDERS, WINDOW_BYTES
+from iobench.results.cases import context_of
 
 MODELS = ("none", "mlp", "cnn")
 TIMEOUT_S = 120.0
@@ -79,11 +80,14 @@ class RunOptions:
     step_ms: tuple[float, ...] = run_option(
         (0.0,), "Milliseconds of a simulated training step on each batch; a list."
     )
-    rounds: str = run_option(str(DEFAULT_ROUNDS), "Timed rounds per case, or auto.")
+    rounds: str = run_option(
+        str(DEFAULT_ROUNDS),
+        "Timed rounds per case; auto: until all are precise; decisive: 3, then of those that may be fastest.",
+    )
     max_time: float | None = run_option(
         None,
         "Start no further round after this many seconds; verification and the first round of each "
-        f"case always run. [default: {MAX_TIME_S:g} with --rounds auto]",
+        f"case always run. [default: {MAX_TIME_S:g} with --rounds auto or decisive]",
     )
     max_batches: int | None = run_option(
         None,
@@ -141,12 +145,12 @@ class RunOptions:
                 expected="--order block",
                 found=", ".join(self.order),
             )
-        self.strategy  # noqa: B018 - raises if the rounds are invalid
+        self.strategy()  # raises if the rounds are invalid
 
-    @property
-    def strategy(self) -> Strategy:
-        """Number of rounds, and when they end."""
-        return strategies.parse(self.rounds, self.max_time)
+    def strategy(self, cases: Sequence[Case] = ()) -> Strategy:
+        """Return the number of rounds of the cases, and when they end."""
+        contexts = {case.key: context_of(case.facets) for case in cases}
+        return strategies.parse(self.rounds, self.max_time, contexts)
 
 
 def check_steps(step_ms: Sequence[float], models: Sequence[str]) -> None:

@@ -80,7 +80,7 @@ def run(
     batch_bytes = {case.key: world_size * case.batch_bytes(manifest.schema) for case in chosen}
     observer.planned(result.labels, batch_bytes)
     with record.only_writer(path):
-        RunLoop(result, observer, strategy or options.strategy, backend).all_rounds()
+        RunLoop(result, observer, strategy or options.strategy(chosen), backend).all_rounds()
     return result
 
 

@@ -15,7 +15,7 @@ from iobench.base.errors import (
     RecordError,
     WrongContent,
 )
-from iobench.base.units import counted
+from iobench.base.units import counted, rate_text
 from iobench.bench.case import Case
 from iobench.bench.epoch import disk_errors
 from iobench.bench.estimates import RoundEstimates
@@ -62,6 +62,7 @@ class RunLoop:
         self._began = time.monotonic()  # start of the verification
         self._wrong = set[str]()  # cases whose stored data or delivered samples were wrong
         self._checked = set[str]()  # variants whose stored data are known to be right, or were reread
+        self._opened_s: float | None = None  # of rounds before all cases were verified
         self._late_s = 0.0  # by which the verification exceeded its time, deducted from that of the rounds
         for case in {case.model: case for case in run.cases if run.manifest.artifacts}.values():
             # a model that does not fit the data fails before anything is measured
@@ -91,7 +92,8 @@ class RunLoop:
         for case in self._run.cases:
             if case.key in self._run.failures:
                 continue
-            if not self._strategy.verifies(time.monotonic() - began, [*self._took_s.values()]):
+            spent_s = time.monotonic() - began - (self._opened_s or 0.0)
+            if not self._strategy.verifies(spent_s, [*self._took_s.values()]):
                 self._run.skipped.append(case.key)
                 continue
             self._observer.status(f"verifying {self._labels[case.key]}")
@@ -102,12 +104,33 @@ class RunLoop:
                 self._run.skipped.append(case.key)
             if case.key in self._wrong and case.variant not in self._checked:
                 self._check_stored(case)
-        self._late_s = self._strategy.late_s(time.monotonic() - began)
+            if len(self._took_s) == self._strategy.opening and self._opened_s is None:
+                self._open()
+        opened_s = self._opened_s or 0.0
+        self._late_s = self._strategy.late_s(time.monotonic() - began - opened_s) + opened_s
+
+    def _open(self) -> None:
+        """Time the verified cases once: from now on there is a comparison to show."""
+        self._recorder.probe_lower_cache()
+        before = time.monotonic()
+        for case in self._remaining():
+            if case.key in self._took_s:
+                self._turn(case, 1, before)
+        self._opened_s = time.monotonic() - before
+        self._done |= {(one.settings_key, one.round) for one in self._run.records}
+        figures = [
+            f"{self._labels[one.settings_key]} {rate_text(one.samples_per_s)}" for one in self._run.records
+        ]
+        self._observer.status(f"first figures: {'; '.join(figures)} samples/s")
 
     def _prove(self, case: Case) -> None:
         """Verify a case and note the time; raises TookTooLong if the strategy has no more time for it."""
         before, progress = time.monotonic(), self._observer.begins(case.key, 0)
-        until = self._began + self._strategy.verification_end_s([*self._took_s.values()])
+        until = (
+            self._began
+            + (self._opened_s or 0.0)
+            + self._strategy.verification_end_s([*self._took_s.values()])
+        )
 
         def check() -> None:
             self._check_interrupt()
@@ -139,7 +162,8 @@ class RunLoop:
                 self._run.traces.append(path)
 
     def _time_all(self) -> None:
-        self._recorder.probe_lower_cache()
+        if self._opened_s is None:
+            self._recorder.probe_lower_cache()
         took_s = {case.key: self._took_s.get(case.key, 0.0) for case in self._remaining()}
         self._estimates.after_proofs(took_s, [key for key, _ in self._done])
         began, done = time.monotonic(), 0

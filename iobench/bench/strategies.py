@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from iobench.base.errors import InvalidSettings
@@ -15,7 +16,7 @@ from iobench.bench.rounds import Rates, worst
 from iobench.results import stats
 from iobench.results.cases import Label
 
-AUTO = "auto"
+AUTO, DECISIVE = "auto", "decisive"
 MAX_TIME_S = 300.0
 DEFAULT_ROUNDS = 15  # enough for a verdict over a dozen cases to survive one outlier
 UNLIMITED = 10_000  # rounds: the time ends first
@@ -23,6 +24,7 @@ PRECISION = 0.02  # half-width of an interval relative to its median at which no
 # Speed ratio of the fastest case to another at which the other is eliminated, by rounds made, while there
 # are too few rounds for an interval: figures of one round scatter by a factor of two on busy machines.
 FACTORS = {1: 3.0, 2: 2.0, 3: 1.5, 4: 1.5}
+SCREENING = 3  # rounds of all cases before decisive rounds leave some out
 COMPARED = 2  # cases measured whatever the time: a comparison needs two
 PROOF_SHARE = 0.3  # of the time for rounds that a late verification may use
 LATE = 2  # times the planned time, that the smallest number of final rounds may take
@@ -43,6 +45,10 @@ class Strategy(Protocol):
     @property
     def max_time_s(self) -> float:
         """Time for rounds."""
+
+    @property
+    def opening(self) -> int:
+        """Number of cases that are timed once as soon as they are verified, so that Ctrl-C has an answer."""
 
     def verifies(self, elapsed_s: float, passed_s: Sequence[float]) -> bool:
         """Return whether another case is verified; `passed_s` are the seconds of those that passed."""
@@ -77,6 +83,7 @@ class FixedRounds:
 
     max_time_s: float = math.inf
     rounds: int = DEFAULT_ROUNDS
+    opening: int = 0
 
     @property
     def planned(self) -> int | None:
@@ -179,6 +186,8 @@ class SuccessiveHalving(AutoRounds):
         is added.
     end_s : float
         Seconds from the first verification after which nothing begins, however few rounds were made.
+    opening : int
+        Cases whose first round follows their verification at once.
     ordered : bool
         The first round keeps the given order.
     """
@@ -186,6 +195,7 @@ class SuccessiveHalving(AutoRounds):
     rounds: int = 31
     proofs_s: float = math.inf
     end_s: float = math.inf
+    opening: int = COMPARED
     ordered: bool = False
 
     def verifies(self, elapsed_s: float, passed_s: Sequence[float]) -> bool:
@@ -239,6 +249,7 @@ class FinalRounds(SuccessiveHalving):
 
     rounds: int = UNLIMITED
     proofs_s: float = 0.0
+    opening: int = 0
     ordered: bool = True
     at_least: int = 1  # rounds that may take twice the time
 
@@ -262,19 +273,83 @@ class FinalRounds(SuccessiveHalving):
         return []
 
 
-def parse(rounds: int | str, max_time_s: float | None = None) -> Strategy:
-    """Return the strategy for a number of rounds or `auto`; raises InvalidSettings for anything else."""
+@dataclass(frozen=True)
+class DecisiveRounds(AutoRounds):
+    """Three rounds of all cases, then only of those that may be the fastest of their context.
+
+    They end when each context has a winner, or a tie: intervals within the minimum difference.
+
+    Attributes
+    ----------
+    contexts : mapping of str to str
+        The context of each case, by key: only cases of one context are compared.
+    """
+
+    contexts: Mapping[str, str] = field(default_factory=dict)
+
+    def behind(self, rates: Rates) -> list[str]:
+        """Return the cases that are clearly behind the fastest of their context, once all were screened."""
+        if min(len(by_round) for by_round in rates.values()) < SCREENING:
+            return []
+        groups = self._contests(rates)
+        return [
+            key
+            for fastest, *others in groups
+            for key in others
+            if _lost(rates[fastest], rates[key], len(others))
+        ]
+
+    def continues(self, done: int, elapsed_s: float, next_s: float, rates: Rates) -> bool:
+        """Return whether another round follows, which would take `next_s` seconds."""
+        decided = done >= SCREENING and all(map(partial(_tied, rates), self._contests(rates)))
+        return not decided and FixedRounds.continues(self, done, elapsed_s, next_s, rates)
+
+    def notes(self, done: int, elapsed_s: float, rates: Rates, labels: Mapping[str, Label]) -> list[Finding]:
+        """Return a note (kind `max-time-reached`) if a context was not decided."""
+        undecided = [keys for keys in self._contests(rates) if not _tied(rates, keys)]
+        if not undecided:
+            return []
+        message = f"--max-time ended the run after {counted(done, 'round')}, before every contest was decided"
+        values: dict[str, float | int | str] = {"rounds": done, "elapsed_s": elapsed_s}
+        return [Finding("max-time-reached", message, LONGER, {**values, "undecided": len(undecided)})]
+
+    def _contests(self, rates: Rates) -> list[list[str]]:
+        """Return the measured cases of each context, the fastest first."""
+        medians = {key: statistics.median(by_round.values()) for key, by_round in rates.items() if by_round}
+        groups: dict[str, list[str]] = {}
+        for key in sorted(medians, key=lambda key: medians[key], reverse=True):
+            groups.setdefault(self.contexts.get(key, ""), []).append(key)
+        return list(groups.values())
+
+
+def _tied(rates: Rates, keys: Sequence[str]) -> bool:
+    """Return whether a single case is left, or no other differs from the fastest by more than the minimum."""
+    fastest, *others = keys
+    compared = [stats.compare_paired(rates[fastest], rates[key], comparisons=len(others)) for key in others]
+    return all(one.outcome == "equivalent" for one in compared)
+
+
+def parse(
+    rounds: int | str, max_time_s: float | None = None, contexts: Mapping[str, str] | None = None
+) -> Strategy:
+    """Return the strategy for a number of rounds, `auto` or `decisive`; InvalidSettings for anything else.
+
+    `contexts` holds the context of each case, by key.
+    """
     if max_time_s is not None and not 0 < max_time_s < math.inf:
         raise InvalidSettings(
             "--max-time", kind="out-of-range", expected="a number of seconds above 0", found=max_time_s
         )
+    enough_s = MAX_TIME_S if max_time_s is None else max_time_s
     if rounds == AUTO:
-        return AutoRounds(MAX_TIME_S if max_time_s is None else max_time_s)
+        return AutoRounds(enough_s)
+    if rounds == DECISIVE:
+        return DecisiveRounds(enough_s, contexts=contexts or {})
     try:
         count = int(rounds)
     except ValueError:
         raise InvalidSettings(
-            "--rounds", kind="not-a-number", expected=f"a number or {AUTO}", found=repr(rounds)
+            "--rounds", kind="not-a-number", expected=f"a number, {AUTO} or {DECISIVE}", found=repr(rounds)
         ) from None
     if count < 1:
         raise InvalidSettings("--rounds", kind="out-of-range", expected="at least 1", found=count)

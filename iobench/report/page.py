@@ -13,6 +13,8 @@ import jinja2
 import vl_convert
 
 from iobench.advise.recommendation import Recommendation
+from iobench.base.errors import ReportError, is_panic
+from iobench.base.text import reason
 from iobench.report import across, figures, machine_facts, sentences
 from iobench.report.across import Matrix
 from iobench.report.blocks import html_of
@@ -179,4 +181,9 @@ def render(page: Page, studies: Sequence[StudyResult]) -> str:
 @lru_cache
 def _script() -> str:
     """Return Vega, Vega-Lite and Vega-Embed as one script."""
-    return str(vl_convert.javascript_bundle())  # type: ignore[call-arg]
+    try:
+        return str(vl_convert.javascript_bundle())  # type: ignore[call-arg]
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        raise ReportError(f"vl-convert failed: {reason(error)}", kind="library-panicked") from error

@@ -108,12 +108,16 @@ def by_run(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def by_context(groups: Groups) -> list[dict[str, Sequence[Record]]]:
-    """Split cases by all facets except format, loader and loader options."""
+    """Split cases by their context."""
     contexts: dict[str, dict[str, Sequence[Record]]] = {}
     for key, rounds in groups.items():
-        rest = {name: value for name, value in rounds[0].facets.items() if name not in LABEL_FACETS}
-        contexts.setdefault(key_of(rest), {})[key] = rounds
+        contexts.setdefault(context_of(rounds[0].facets), {})[key] = rounds
     return list(contexts.values())
+
+
+def context_of(facets: Facets) -> str:
+    """Return the key of a case's context: all facets except format, loader and loader options."""
+    return key_of({name: value for name, value in facets.items() if name not in LABEL_FACETS})
 
 
 def context_title(facets: Facets, among: Sequence[Facets]) -> str:

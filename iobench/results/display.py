@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from iobench.base.errors import MissingDependency
-
 if TYPE_CHECKING:
+    from iobench.base.errors import MissingDependency
     from iobench.results.columns import Columns
 
 
@@ -93,4 +92,6 @@ _renderer: Callable[[], Renderer]
 
 def missing(what: str, error: ImportError) -> MissingDependency:
     """Return the error for a display that needs a library that is not installed."""
+    from iobench.base.errors import MissingDependency
+
     return MissingDependency(f"{what} needs {error.name}", hint="pip install 'iobench[notebook]'")

@@ -57,14 +57,15 @@ def find(data_dir: Path, name: str) -> Path:
     RecordError where there is none.
     """
     for path in (Path(name), data_dir / "results" / f"{name}{SUFFIX}", data_dir / "results" / name):
-        if _is_file(path):
+        if is_file(path):
             return path
     raise RecordError(
         f"no run {name!r}", kind="unknown-run", path=data_dir / "results", hint="'iobench runs' lists them"
     )
 
 
-def _is_file(path: Path) -> bool:
+def is_file(path: Path) -> bool:
+    """Return True for a file, False for what cannot be one; RecordError without permission to look."""
     try:
         return path.is_file()
     except PermissionError as error:

@@ -12,13 +12,13 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from iobench.base.errors import (
-    INTERRUPTED,
     InvalidOption,
     InvalidSettings,
     IobenchError,
     TargetError,
     UnknownFormat,
 )
+from iobench.base.exit_codes import INTERRUPTED
 from iobench.base.text import printable, shortened
 from iobench.host.system_errors import system_error
 from iobench.ranks.rank_info import RankInfo

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import struct
 import tracemalloc
 import warnings
@@ -19,6 +20,7 @@ from iobench.testing.placements import assert_placements
 zarr = pytest.importorskip("zarr")
 numcodecs = pytest.importorskip("numcodecs")
 codecs = pytest.importorskip("iobench.contrib.formats.zarr.codecs")
+reader = pytest.importorskip("iobench.contrib.formats.zarr.reader")
 
 ZARR = formats.get("zarr")
 
@@ -322,3 +324,14 @@ def test_a_seal_in_the_folder_causes_no_warning(tmp_path, recwarn):
     (artifact.path / ".iobench-seal.json").write_text("{}")
     artifact.open().close()
     assert not recwarn.list
+
+
+def test_zarr_refuses_a_truncated_blosc_chunk_instead_of_reading_past_its_end(tmp_path):
+    path, format = tmp_path / "d", formats.parse("zarr:codec=blosc")
+    store(format, path, SCHEMA)
+    arrays, _ = reader.open_arrays(path)
+    for name, array in arrays.items():
+        chunk = max((path / name).rglob("c/**/*"), key=lambda one: one.is_file() and one.stat().st_size)
+        os.truncate(chunk, chunk.stat().st_size // 2)
+        with pytest.raises((ValueError, CorruptArtifact)):
+            array[:]

@@ -69,11 +69,12 @@ def inspect_loader(loader: Any) -> LoaderInfo:
         tensor_dataset=isinstance(dataset, TensorDataset),
         in_order=isinstance(loader.sampler, SequentialSampler),
         handles=open_handles(dataset),
-        chunks=_chunks(dataset),
+        chunks=chunks_of(dataset),
     )
 
 
-def _chunks(dataset: Any) -> list[str]:
+def chunks_of(dataset: Any) -> list[str]:
+    """Return a description of each open HDF5 dataset whose chunks hold several samples each."""
     h5py = sys.modules.get("h5py")
     if h5py is None:
         return []

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import cProfile
+import json
 import pstats
 import re
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
+from torch.utils.data import get_worker_info
+
+from iobench.advise.checks.loader_info import chunks_of
 from iobench.advise.settings.tunable_loader import TunableLoader, rebuilt
 from iobench.advise.settings.turn import ItemGuard
 
 TOP = 10
+STATS, CHUNKS = ".stats", ".chunks.json"  # files that a worker writes when it ends
 DECODERS = re.compile(
     r"\b(PIL|cv2|imageio|turbojpeg|torchvision[/.]io|zlib|gzip|bz2|lzma|lz4|zstd\w*|blosc|soundfile|librosa"
     r"|torchaudio|msgpack)\b|decompress|ImagingDecoder|_pickle\.loads|json[/.]decoder",
 )
 
+PACKAGES = ("site-packages", "dist-packages")  # folders that packages are installed in
+# <built-in method torch.stack>, <method 'reduce' of 'numpy.ufunc' objects>, {function DatasetID.read ...}
+BUILT_IN = re.compile(r"(?:built-in method |of ')([A-Za-z_]\w*)\.")
+LOADING = "/torch/utils/data/"  # the DataLoader itself
 TENSOR = "<built-in method torch.tensor>"
 
 Key = tuple[str, int, str]
@@ -57,6 +67,10 @@ class Profile:
         Share of the time inside the dataset's ``__getitem__``, including what it calls, and its calls.
     collate_share, decode_share, tensor_share : float
         Shares of collating, of decoders, and of ``torch.tensor``, which reads a list number by number.
+    library, library_share
+        The package whose own functions take most of the time, and their share.
+    chunks : list of str
+        HDF5 datasets, open in this process after the profile, whose chunks hold several samples each.
     """
 
     where: str
@@ -67,6 +81,9 @@ class Profile:
     collate_share: float
     decode_share: float
     tensor_share: float = 0.0
+    library: str = ""
+    library_share: float = 0.0
+    chunks: list[str] = field(default_factory=list)
 
 
 def profiles(loader: TunableLoader, seconds: float, batches: int | None, guard: ItemGuard) -> list[Profile]:
@@ -94,11 +111,18 @@ def profiles(loader: TunableLoader, seconds: float, batches: int | None, guard: 
                     "persistent_workers": False,  # workers write their profiles when they end
                 },
             )
-        results = [_summary("main process", _main(guard(profiled), seconds, batches), own)]
-        files = [str(path) for path in Path(folder).iterdir()]
+        main = _main(guard(profiled), seconds, batches)
+        results = [_summary("main process", main, own, chunks_of(getattr(own, "dataset", None)))]
+        files = [str(path) for path in Path(folder).glob(f"*{STATS}")]
         if files:
-            results.append(_summary("workers", pstats.Stats(*files), own))
+            results.append(_summary("workers", pstats.Stats(*files), own, _noted_chunks(Path(folder))))
     return results
+
+
+def _noted_chunks(folder: Path) -> list[str]:
+    """Return what the workers noted of their datasets."""
+    notes = [json.loads(path.read_text()) for path in folder.glob(f"*{CHUNKS}")]
+    return sorted({chunks for note in notes for chunks in note})
 
 
 def _main(loader: Iterable[Any], seconds: float, batches: int | None) -> pstats.Stats:
@@ -112,7 +136,7 @@ def _main(loader: Iterable[Any], seconds: float, batches: int | None) -> pstats.
 
 
 def _begin(folder: str, then: Callable[[int], None] | None, worker: int) -> None:
-    """Profile this worker until it ends; runs first in the worker."""
+    """Profile this worker until it ends, and note the chunks of its files; runs first in the worker."""
     profile = cProfile.Profile()
     Finalize(None, _end, args=(profile, f"{folder}/{worker}"), exitpriority=100)
     profile.enable()
@@ -122,10 +146,12 @@ def _begin(folder: str, then: Callable[[int], None] | None, worker: int) -> None
 
 def _end(profile: cProfile.Profile, path: str) -> None:
     profile.disable()
-    profile.dump_stats(path)
+    profile.dump_stats(path + STATS)
+    if (info := get_worker_info()) is not None:  # files that its dataset opened are open only here
+        Path(path + CHUNKS).write_text(json.dumps(chunks_of(info.dataset)))
 
 
-def _summary(where: str, stats: pstats.Stats, loader: Any) -> Profile:
+def _summary(where: str, stats: pstats.Stats, loader: Any, chunks: list[str]) -> Profile:
     figures: dict[Key, Figures] = stats.stats  # type: ignore[attr-defined]
     waiting = [key for key in figures if _idle(key)]
     total = sum(own for _, _, own, _, _ in figures.values()) - sum(figures[key][2] for key in waiting)
@@ -133,6 +159,7 @@ def _summary(where: str, stats: pstats.Stats, loader: Any) -> Profile:
     own = sorted(
         ((key, value) for key, value in figures.items() if key not in waiting), key=lambda kv: -kv[1][2]
     )
+    library, library_s = _library(dict(own))
     items = [value for key, value in figures.items() if _is_getitem(key, loader)]
     return Profile(
         where=where,
@@ -145,7 +172,32 @@ def _summary(where: str, stats: pstats.Stats, loader: Any) -> Profile:
         ),
         tensor_share=min(1.0, sum(v[2] for k, v in figures.items() if k[2] == TENSOR) / total),
         decode_share=min(1.0, sum(v[2] for k, v in figures.items() if DECODERS.search(_name(k))) / total),
+        library=library,
+        library_share=min(1.0, library_s / total),
+        chunks=chunks,
     )
+
+
+def _library(figures: dict[Key, Figures]) -> tuple[str, float]:
+    """Return the package whose own functions take most time, and the seconds; of files, only packages'."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for key, value in figures.items():
+        if name := _package(key):
+            seconds[name] += value[2]
+    return max(seconds.items(), key=lambda item: item[1], default=("", 0.0))
+
+
+def _package(key: Key) -> str:
+    """Return the package of an installed file, or of a built-in function by its printed name, else ''."""
+    file, _, function = key
+    if file == "~":
+        found = BUILT_IN.search(function)
+        return found[1] if found else ""
+    parts = Path(file).parts
+    places = [place for place, part in enumerate(parts) if part in PACKAGES]
+    if places:
+        return "" if LOADING in file else parts[places[-1] + 1].removesuffix(".py")
+    return "" if file.startswith("/") else file.partition("/")[0]  # Cython: h5py/h5d.pyx
 
 
 def _is_getitem(key: Key, loader: Any) -> bool:
@@ -178,6 +230,6 @@ def _name(key: Key) -> str:
     if file == "~":
         return function
     parts = Path(file).parts
-    roots = [place for place, part in enumerate(parts) if part in ("site-packages", "dist-packages")]
+    roots = [place for place, part in enumerate(parts) if part in PACKAGES]
     shown = parts[roots[-1] + 1 :] if roots else parts[-2:]
     return f"{'/'.join(shown)}:{line} {function}"

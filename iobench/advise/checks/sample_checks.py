@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from iobench.advise.checks.evidence import Advice, Evidence, measured
 from iobench.advise.checks.loop_stats import LoopStats
+from iobench.base.finding import Finding
 from iobench.base.units import bytes_text
 from iobench.host import page_cache
 
@@ -13,6 +14,7 @@ SHARE = 0.3  # of the time, from which on advice is worth giving
 IOWAIT = 0.25
 GROWTH, GROWTH_BYTES = 0.2, 100 << 20
 FREE_SHARE = 0.5  # of free memory, that cached samples may take
+MOST = 0.5  # of the time, from which on a call is named although no check knows it
 PADDED = 0.4  # of what is delivered
 MANY_TENSORS = 8  # in a batch
 
@@ -130,15 +132,33 @@ def _handles(evidence: Evidence) -> Advice | None:
 def _chunks(evidence: Evidence) -> Advice | None:
     """Random samples read from HDF5 chunks that hold several samples each."""
     loader = evidence.loop.loader
-    if not loader.chunks or not loader.by_sample or loader.in_order:
+    chunks = loader.chunks or (evidence.fetching.chunks if evidence.fetching else [])
+    if not chunks or not loader.by_sample or loader.in_order:
         return None
-    names = "; ".join(loader.chunks)
+    names = "; ".join(chunks)
     return Advice(
         "hdf5-chunks",
         f"{names}: each random sample reads a whole chunk",
         "write contiguous data or chunks of one sample: "
         "'iobench prepare --source FILE --format hdf5:chunk_bytes=0'",
         {"chunks": names},
+    )
+
+
+def dominating_call(evidence: Evidence) -> Finding | None:
+    """Return the function or library that takes most of the time, for loaders without advice."""
+    profile = evidence.fetching
+    if profile is None or not profile.functions:
+        return None
+    top = profile.functions[0]
+    what, share = (top.name, top.share) if top.share >= MOST else (profile.library, profile.library_share)
+    if share < MOST:
+        return None
+    return Finding(
+        "dominating-call",
+        f"{share:.0%} of the time of the {profile.where} is spent in {what}",
+        "do less of it for each sample, or do it once before training",
+        {"call": what, "share": share, "where": profile.where},
     )
 
 

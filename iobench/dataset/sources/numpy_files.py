@@ -159,7 +159,7 @@ def _check_member(path: Path, member: zipfile.ZipInfo) -> None:
         is_folder = member.filename.endswith("/")
         problem = "is a folder" if is_folder else "is not an .npy file"
         raise _member_error(path, member, "not-an-array", problem, "remove it from the archive")
-    if member.filename.startswith("/") or ".." in member.filename.split("/"):
+    if ".." in member.filename.split("/"):
         raise _member_error(path, member, "invalid-name", "has a name that points out of the archive")
     if member.flag_bits & 1:
         raise _member_error(path, member, "encrypted", "is encrypted", "save it without a password")

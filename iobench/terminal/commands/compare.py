@@ -86,7 +86,7 @@ def _records(data_dir: Path, name: str) -> list[Record]:
     """Return the records of one side: one run, or several separated by commas."""
     from iobench.results import history
 
-    names = [name] if Path(name).is_file() else words_of(name)
+    names = [name] if history.is_file(Path(name)) else words_of(name)
     return records_of([history.find(data_dir, one) for one in names])
 
 

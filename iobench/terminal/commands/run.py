@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from iobench.base.errors import INTERRUPTED, InvalidSettings
+from iobench.base.errors import InvalidSettings
+from iobench.base.exit_codes import INTERRUPTED
 from iobench.base.units import parse_percent
 from iobench.host import interrupts
 from iobench.terminal.commands._options import AsJson, DataDir, MinDifference, Name, parsed
@@ -99,7 +100,7 @@ def run(
     display.note(
         tables.dataset_line(manifest) + ("" if name or plan or resume else f" (the newest in {data_dir})")
     )
-    with live.view(options.strategy) as observer:
+    with live.view(options.strategy()) as observer:
         outcome = measure(
             manifest, options, out=out, observer=observer, earlier_records=rounds_before, backend=context.obj
         )

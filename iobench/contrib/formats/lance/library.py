@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from iobench.base.errors import is_panic
+
 os.environ.setdefault("LANCE_LOG", "error")  # Lance reads it on import
 
 import lance
@@ -15,15 +17,10 @@ import lance
 # Lance warns at each fork of a process that has imported it; the processes that read it are never forked.
 warnings.filterwarnings("ignore", "lance is not fork-safe")
 
-__all__ = ["is_panic", "lance", "without_panics"]
+__all__ = ["lance", "without_panics"]
 
 STDERR = 2
 _captured = threading.Lock()
-
-
-def is_panic(error: BaseException) -> bool:
-    """Return True for a panic in Lance's Rust code: a BaseException of a class that no module exports."""
-    return type(error).__name__ == "PanicException"
 
 
 @contextmanager

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.errors import CorruptArtifact, corrupt, is_panic
 from iobench.base.text import listed, reason
-from iobench.contrib.formats.lance.library import is_panic, lance, without_panics
+from iobench.contrib.formats.lance.library import lance, without_panics
 from iobench.contrib.formats.shared.arrow_columns import DAMAGE, arrays, check_type, sample_shape
 from iobench.contrib.formats.shared.external import not_fixed
 from iobench.formats import (

@@ -8,6 +8,11 @@ from typing import Any
 import numcodecs
 import numpy as np
 import numpy.typing as npt
+import zarr
+from zarr.codecs import BloscCodec
+from zarr.core.array_spec import ArraySpec
+from zarr.core.buffer import Buffer
+from zarr.registry import register_codec
 
 HEADER_BYTES = 18  # enough to read a chunk's size, for any codec
 BLOSC_HEADER_BYTES = 16
@@ -41,8 +46,8 @@ def unpack(codec: Any, stored: memoryview, whole: int, into: npt.NDArray[np.uint
     into[:] = data[: len(into)]
 
 
-def check_header(codec: Any, header: memoryview, stored: int, whole: int) -> None:
-    """Raise ValueError if a chunk's header claims other sizes than `stored` and `whole` bytes.
+def check_header(codec: Any, header: memoryview, stored: int, whole: int | None = None) -> None:
+    """Raise ValueError if a chunk's header claims other sizes than `stored` and, if known, `whole` bytes.
 
     c-blosc trusts the header and reads past the end of a truncated chunk.
     """
@@ -50,8 +55,21 @@ def check_header(codec: Any, header: memoryview, stored: int, whole: int) -> Non
         claimed = int.from_bytes(header[12:16], "little")
         if len(header) < BLOSC_HEADER_BYTES or claimed != stored:
             raise ValueError(f"{stored} compressed bytes instead of {max(claimed, BLOSC_HEADER_BYTES)}")
-    if unpacked_bytes(codec, header) not in (None, whole):
+    if whole is not None and unpacked_bytes(codec, header) not in (None, whole):
         raise ValueError(f"{unpacked_bytes(codec, header)} bytes")
+
+
+class CheckedBlosc(BloscCodec):
+    """Blosc for chunks that zarr decompresses: refuses those whose header claims another size."""
+
+    async def _decode_single(self, chunk_bytes: Buffer, chunk_spec: ArraySpec) -> Buffer:
+        header = memoryview(chunk_bytes[:HEADER_BYTES].as_numpy_array())
+        check_header(numcodecs.Blosc(), header, len(chunk_bytes))
+        return await super()._decode_single(chunk_bytes, chunk_spec)
+
+
+register_codec("blosc", CheckedBlosc)
+zarr.config.set({"codecs.blosc": f"{__name__}.{CheckedBlosc.__qualname__}"})
 
 
 def unpacked_bytes(codec: Any, header: memoryview) -> int | None:
