@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +25,7 @@ PRECISION = 0.02  # half-width of an interval relative to its median at which no
 # Speed ratio of the fastest case to another at which the other is eliminated, by rounds made, while there
 # are too few rounds for an interval: figures of one round scatter by a factor of two on busy machines.
 FACTORS = {1: 3.0, 2: 2.0, 3: 1.5, 4: 1.5}
+FAR = 3.0  # speed ratio from which on a case has lost before there are rounds enough for a verdict
 SCREENING = 3  # rounds of all cases before decisive rounds leave some out
 COMPARED = 2  # cases measured whatever the time: a comparison needs two
 PROOF_SHARE = 0.3  # of the time for rounds that a late verification may use
@@ -289,24 +291,30 @@ class DecisiveRounds(AutoRounds):
 
     def behind(self, rates: Rates) -> list[str]:
         """Return the cases that are clearly behind the fastest of their context, once all were screened."""
-        if min(len(by_round) for by_round in rates.values()) < SCREENING:
-            return []
-        groups = self._contests(rates)
+        cases = Counter(self.contexts.values())
         return [
             key
-            for fastest, *others in groups
+            for fastest, *others in self._contests(rates)
             for key in others
-            if _lost(rates[fastest], rates[key], len(others))
+            if self._lost(rates[fastest], rates[key], cases[self.contexts.get(key, "")] - 1)
         ]
+
+    @staticmethod
+    def _lost(best: Mapping[int, float], other: Mapping[int, float], comparisons: int) -> bool:
+        """Return whether a case has lost; `comparisons` as in the verdict, which must agree."""
+        done = min(len(best), len(other))
+        if done >= stats.ENOUGH_ROUNDS:
+            return _outcome(best, other, comparisons) == "faster"
+        return done >= SCREENING and min(best.values()) > FAR * max(other.values())
 
     def continues(self, done: int, elapsed_s: float, next_s: float, rates: Rates) -> bool:
         """Return whether another round follows, which would take `next_s` seconds."""
-        decided = done >= SCREENING and all(map(partial(_tied, rates), self._contests(rates)))
+        decided = done >= SCREENING and all(map(partial(self._tied, rates), self._contests(rates)))
         return not decided and FixedRounds.continues(self, done, elapsed_s, next_s, rates)
 
     def notes(self, done: int, elapsed_s: float, rates: Rates, labels: Mapping[str, Label]) -> list[Finding]:
         """Return a note (kind `max-time-reached`) if a context was not decided."""
-        undecided = [keys for keys in self._contests(rates) if not _tied(rates, keys)]
+        undecided = [keys for keys in self._contests(rates) if not self._tied(rates, keys)]
         if not undecided:
             return []
         message = f"--max-time ended the run after {counted(done, 'round')}, before every contest was decided"
@@ -321,12 +329,15 @@ class DecisiveRounds(AutoRounds):
             groups.setdefault(self.contexts.get(key, ""), []).append(key)
         return list(groups.values())
 
+    def _tied(self, rates: Rates, keys: Sequence[str]) -> bool:
+        """Return whether a single case is left, or no other differs from the fastest enough to matter."""
+        fastest, *others = keys
+        cases = Counter(self.contexts.values())[self.contexts.get(fastest, "")]
+        return all(_outcome(rates[fastest], rates[key], cases - 1) == "equivalent" for key in others)
 
-def _tied(rates: Rates, keys: Sequence[str]) -> bool:
-    """Return whether a single case is left, or no other differs from the fastest by more than the minimum."""
-    fastest, *others = keys
-    compared = [stats.compare_paired(rates[fastest], rates[key], comparisons=len(others)) for key in others]
-    return all(one.outcome == "equivalent" for one in compared)
+
+def _outcome(best: Mapping[int, float], other: Mapping[int, float], comparisons: int) -> str:
+    return stats.compare_paired(best, other, comparisons=max(1, comparisons)).outcome
 
 
 def parse(
