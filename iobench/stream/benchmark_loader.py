@@ -24,6 +24,7 @@ class Stream(Loader):
     name: ClassVar[str] = "stream"
     summary: ClassVar[str] = "StreamLoader: threads read ahead, through the page cache or past it"
     library: ClassVar[str] = "torch"
+    stateful: ClassVar[bool] = True
 
     threads: int | None = option(
         None,
@@ -46,8 +47,8 @@ class Stream(Loader):
         return max(1, GROUP_BYTES // batch_bytes) * batch_bytes, SLOTS
 
     def open(self, job: Job) -> Epochs:
-        """Open the pipeline, which touches all of its memory."""
-        return StreamEpochs(self, job)
+        """Open the pipeline, which touches all of its memory; a StreamLoader if it is to be resumed."""
+        return StreamEpochs(self, job) if job.dataset is None else StatefulStreamEpochs(self, job)
 
 
 class StreamEpochs(Epochs):
@@ -83,3 +84,34 @@ class StreamEpochs(Epochs):
     def close(self) -> None:
         """Close the files; the memory is released with the last batch."""
         self._pipeline.close()
+
+
+class StatefulStreamEpochs(Epochs):
+    """Epochs of a StreamLoader, which draws the rows itself and has a state."""
+
+    def __init__(self, loader: Stream, job: Job) -> None:
+        super().__init__(loader, job)
+        from iobench.stream.stream_loader import StreamLoader
+
+        order = job.order
+        assert job.dataset is not None
+        self._stream = StreamLoader(
+            job.dataset,
+            format=job.opener.format.variant,
+            batch_size=order.batch_size,
+            order=order.kind,
+            seed=order.seed,
+            device=job.device,
+            rank=order.rank,
+            world_size=order.world_size,
+            threads=loader.threads,
+            direct=loader.direct,
+        )
+
+    def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
+        """Yield the batches of the StreamLoader's next epoch."""
+        yield from self.resumable(self._stream)
+
+    def close(self) -> None:
+        """Close the files and release the memory."""
+        self._stream.close()

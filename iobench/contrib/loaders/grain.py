@@ -44,6 +44,7 @@ class Grain(CopyingLoader):
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
     iterable_style: ClassVar[bool] = True
     isolated: ClassVar[bool] = True
+    stateful: ClassVar[bool] = True
 
     threads: int | None = option(
         None,
@@ -119,13 +120,20 @@ class GrainEpochs(Epochs):
         return self._settings.threads != 0 or self._settings.num_workers > 0
 
     def _epoch(self, request: int) -> Iterator[HostBatch]:
-        batches = iter(self._dataset(request))
+        batches = self._library = iter(self._dataset(request))
+        if self._resumed is not None:
+            batches.set_state(self._resumed)
+            self._resumed = None
         try:
             for batch in batches:
                 tensors = tensors_of({name: np.asarray(array) for name, array in batch.items()})
                 yield self.pinned(tensors)
         finally:
             batches.close()
+
+    def state(self) -> Any:
+        """Return the state of Grain's iterator."""
+        return self._library.get_state()
 
     def _dataset(self, epoch: int) -> Any:
         import grain

@@ -39,6 +39,7 @@ class LitDataLoader(WorkerLoader):
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
     iterable_style: ClassVar[bool] = True
     isolated: ClassVar[bool] = True
+    stateful: ClassVar[bool] = True
 
     shuffle_window: int | None = option(
         None,
@@ -91,7 +92,7 @@ class LitDataEpochs(Epochs):
         with interrupts.blocked(), unwarned():
             self._loader = loader = self._loader or self._build()
             loader.current_epoch = request  # it increments this when an epoch begins
-            batches = iter(loader)
+            batches = iter(self.resumable(loader))
         names = [field.name for field in self.opener.schema.fields]
         for batch in batches:
             leaves = dict(_leaves(batch))

@@ -44,6 +44,7 @@ class Mosaic(WorkerLoader):
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
     iterable_style: ClassVar[bool] = True
     isolated: ClassVar[bool] = True
+    stateful: ClassVar[bool] = True
 
     shuffle_algo: str = option(
         "py1e",
@@ -106,7 +107,7 @@ class MosaicEpochs(Epochs):
                 pin_memory=bool(settings.pin_memory),
                 collate_fn=collate,
             )
-            batches = iter(loader)
+            batches = iter(self.resumable(loader))
         yield from map(self._typed, batches)
 
     def _typed(self, batch: HostBatch) -> HostBatch:

@@ -36,6 +36,7 @@ class TorchData(WorkerLoader):
     modules: ClassVar[tuple[str, ...]] = ("torchdata",)
     extra: ClassVar[str] = "torchdata"
     isolated: ClassVar[bool] = True
+    stateful: ClassVar[bool] = True
     need_workers: ClassVar[tuple[str, ...]] = ("prefetch_factor", "method")
 
     api: str = option(
@@ -82,6 +83,10 @@ class StatefulEpochs(DataLoaderEpochs):
         loader: type[DataLoader[Any]] = StatefulDataLoader
         return loader
 
+    def _build(self) -> DataLoader[Any]:
+        loader: DataLoader[Any] = self.resumable(super()._build())
+        return loader
+
 
 class NodesEpochs(Epochs):
     """A new chain of nodes for each epoch."""
@@ -100,8 +105,9 @@ class NodesEpochs(Epochs):
 
     def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
         remaining = _RemainingRows(request)
-        root = self._nodes(remaining)
-        root.reset()
+        self._library = root = self._nodes(remaining)
+        root.reset(self._resumed)  # which is how a node loads a state
+        self._resumed = None
         try:
             yield from root  # without a Loader, so that its workers end when nothing refers to it
         except GeneratorExit:

@@ -24,6 +24,7 @@ __all__ = [
     "describe",
     "failure",
     "get",
+    "is_target",
     "names",
     "parse",
     "samples_of",
@@ -43,6 +44,11 @@ get = LOADERS.get
 describe = LOADERS.describe
 
 
+def is_target(word: str) -> bool:
+    """Return whether a word names a user's function and not a registered loader."""
+    return _user_loader.is_target(word, names())
+
+
 def parse(word: str) -> Loader:
     """Return the loader that a word names: a registered one with its options, or a user's function."""
     if word.endswith(".py"):
@@ -51,4 +57,4 @@ def parse(word: str) -> Loader:
             kind="no-function",
             hint=f"name the function, too: {word}:make_loader",
         )
-    return _user_loader.parse(word) if _user_loader.is_target(word, names()) else LOADERS.parse(word)
+    return _user_loader.parse(word) if is_target(word) else LOADERS.parse(word)

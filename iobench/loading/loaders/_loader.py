@@ -6,6 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed
@@ -44,12 +45,15 @@ class Job:
         Device that the batches go to.
     stages : Stages
         Profile of the time spent in each stage of loading.
+    dataset : Path or None
+        Folder of the dataset, if epochs are to be saved and resumed.
     """
 
     opener: Opener
     order: Order
     device: str = "cpu"
     stages: Stages = field(default=UNTIMED, compare=False)
+    dataset: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,8 @@ class Loader(Options, ABC):
         Whether it overwrites a batch's memory when the next batch is requested.
     isolated : bool
         Whether each case of a run with this loader needs a process of its own by default.
+    stateful : bool
+        Whether its epochs have a `state` and can be resumed from it, if the job has a `dataset`.
     user_defined : bool
         True for the user's own function, whose content is checked as far as its batches allow.
     """
@@ -94,6 +100,7 @@ class Loader(Options, ABC):
     drops: ClassVar[bool] = False
     reuses: ClassVar[bool] = False
     isolated: ClassVar[bool] = False
+    stateful: ClassVar[bool] = False
     user_defined: ClassVar[bool] = False
 
     @classmethod
@@ -215,6 +222,8 @@ class Epochs(ABC):
     def __init__(self, loader: Loader, job: Job) -> None:
         self.loader, self.job = loader, job
         self.opener, self.stages = job.opener, job.stages
+        self._resumed: Any = None  # state that the next epoch begins with
+        self._library: Any = None  # what has the state of the running epoch
 
     @property
     def prefetches(self) -> bool:
@@ -240,7 +249,24 @@ class Epochs(ABC):
             failed = error.with_traceback(None).changed(problem=_last_line(error.problem))
         except Exception as error:  # noqa: BLE001 - a loader of another package may raise anything
             failed = failure(self.loader, self.opener, error)
+        finally:
+            self._library = None  # its workers end when nothing refers to it
         raise failed  # a new error: the frames of the first one would keep workers alive and files mapped
+
+    def state(self) -> Any:
+        """Return the state of the running epoch after the batch that was yielded last, for a checkpoint."""
+        return self._library.state_dict()
+
+    def resume(self, state: Any) -> None:
+        """Begin the next epoch after the batch of a state, which may be of another process."""
+        self._resumed = state
+
+    def resumable(self, library: Any) -> Any:
+        """Return the object that has the state of a new epoch, after loading the state to resume."""
+        state, self._resumed, self._library = self._resumed, None, library
+        if state is not None:
+            library.load_state_dict(state)
+        return library
 
     def pinned(self, batch: HostBatch) -> HostBatch:
         """Return a copy in pinned memory, or the batch itself if its loader does not pin.

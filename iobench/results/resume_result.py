@@ -1,0 +1,129 @@
+"""Result of a resume check: samples that were lost or repeated where an epoch was stopped and resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from iobench.base.finding import Finding
+from iobench.base.units import counted, seconds_text
+from iobench.results.display import Block, Displayed
+
+
+@dataclass(frozen=True)
+class Resume:
+    """One epoch of a loader that was stopped and resumed, compared with an unbroken one.
+
+    Attributes
+    ----------
+    loader : str
+        The loader with its options, or the user's function.
+    change : str
+        ``same``, or what changed at each stop: ``ranks 2→3``, ``workers 0→2``.
+    samples : int
+        Samples of the unbroken epoch.
+    stop_after : int
+        Batches of each rank before each stop.
+    lost, repeated, foreign : int or None
+        Samples that never came, that came too often, and that are none of the unbroken epoch's. None if the
+        resume was refused or failed.
+    same_order : bool or None
+        Whether they came in the order of the unbroken epoch; None if that is another one in each process. If
+        the number of ranks changes, only samples between common ends of global batches are compared.
+    first_batch_s : float or None
+        Seconds from opening the loader to the first batch after the last resume, of the slowest rank.
+    refused : Finding or None
+        Error that the loader raised instead of saving its state, or instead of a first batch.
+    failed : Finding or None
+        Why the resumed epoch ended: an error after its first batch, a process that died or hung.
+    """
+
+    loader: str
+    change: str
+    samples: int
+    stop_after: int = 0
+    lost: int | None = None
+    repeated: int | None = None
+    foreign: int | None = None
+    same_order: bool | None = None
+    first_batch_s: float | None = None
+    refused: Finding | None = None
+    failed: Finding | None = None
+
+    @property
+    def outcome(self) -> str:
+        """One of ``refused``, ``failed``, ``wrong`` (samples, without an error) and ``complete``."""
+        if self.refused or self.failed:
+            return "refused" if self.refused else "failed"
+        return "wrong" if self.lost or self.repeated or self.foreign else "complete"
+
+    @property
+    def title(self) -> str:
+        """The loader and the change."""
+        return f"{self.loader} ({self.change})"
+
+    @property
+    def note(self) -> str:
+        """Why there are no counts, or the number of foreign samples."""
+        if self.refused:
+            return f"refused: {self.refused.message}"
+        if self.failed:
+            return f"failed: {self.failed.message}"
+        return f"{counted(self.foreign, 'sample')} not of the unbroken epoch" if self.foreign else ""
+
+
+@dataclass
+class ResumeCheck(Displayed):
+    """All resumes of a check, in the order in which they were made."""
+
+    resumes: list[Resume] = field(default_factory=list)
+
+    @property
+    def bad(self) -> list[Resume]:
+        """Resumes that failed, or that delivered wrong samples without an error."""
+        return [one for one in self.resumes if one.outcome in ("wrong", "failed")]
+
+    @property
+    def sentence(self) -> str:
+        """The answer."""
+        if self.bad:
+            return "; ".join(map(_complaint, self.bad))
+        complete = [one for one in self.resumes if one.outcome == "complete"]
+        refused = len(self.resumes) - len(complete)
+        if not complete:
+            return f"not resumed: {counted(refused, 'resume')} refused"
+        tail = f"; {counted(refused, 'other')} refused" if refused else ""
+        return f"nothing lost or repeated in {counted(len(complete), 'resume')}{tail}"
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the answer and the table."""
+        yield Block("answer", [self.sentence])
+        cells = list(map(_cells, self.resumes))
+        titles = ("loader", "change", "lost", "repeated", "same order", "first batch", "")
+        columns = [(title, [row[place] for row in cells]) for place, title in enumerate(titles)]
+        yield Block("table", columns=columns if any(columns[-1][1]) else columns[:-1])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return one row per resume."""
+        return [{**asdict(one), "outcome": one.outcome} for one in self.resumes]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the answer and the resumes as plain values."""
+        return {"answer": self.sentence, "bad": len(self.bad), "resumes": self.rows()}
+
+
+def _complaint(one: Resume) -> str:
+    if one.failed:
+        return f"{one.title} {one.note}"
+    counts = {"lost": one.lost, "repeated": one.repeated}
+    parts = [f"{verb} {counted(count, 'sample')}" for verb, count in counts.items() if count]
+    return f"{one.title} {' and '.join(parts or ['delivered ' + one.note])} and raised no error"
+
+
+def _cells(one: Resume) -> Sequence[str | None]:
+    if one.refused or one.failed:
+        return one.loader, one.change, None, None, None, None, one.note
+    order = {True: "yes", False: "no", None: "unknown"}[one.same_order]
+    first = "" if one.first_batch_s is None else seconds_text(one.first_batch_s)
+    return one.loader, one.change, f"{one.lost:,}", f"{one.repeated:,}", order, first, one.note

@@ -1,0 +1,80 @@
+"""`iobench resume-check`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from iobench.terminal.commands._options import AsJson, DataDir, Name, check_above_zero, listed_numbers
+
+MOST = 1024  # ranks or workers
+
+
+def resume_check(
+    targets: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TARGET...",
+            help="Loaders that have a state, such as stream, or functions: train.py:make_loader.",
+        ),
+    ],
+    stop_after: Annotated[
+        int | None,
+        typer.Option(
+            help="Batches of each rank before each stop. [default: about half of the epoch in all]",
+            show_default=False,
+        ),
+    ] = None,
+    world_size: Annotated[
+        str | None,
+        typer.Option(help="Numbers of ranks before and after each stop, like 2,3.", show_default=False),
+    ] = None,
+    workers: Annotated[
+        str | None,
+        typer.Option(help="Numbers of workers before and after each stop, like 0,2.", show_default=False),
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(
+            help="Variant of the dataset. [default: the first that the loader reads]", show_default=False
+        ),
+    ] = None,
+    order: Annotated[str, typer.Option(help="Order of samples: sequential, random or block.")] = "random",
+    batch_size: Annotated[int, typer.Option(help="Samples per batch.")] = 256,
+    timeout: Annotated[
+        float, typer.Option(help="Kill a process after this many seconds without a batch.")
+    ] = 60.0,
+    data_dir: DataDir = Path("data"),
+    name: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """Stop loaders in an epoch, kill and resume them, and count lost and repeated samples.
+
+    A user's function takes neither format nor order nor batch size: give arguments in its word.
+    """
+    from iobench.bench.resumable_loaders import resumable_loaders
+    from iobench.bench.resume_check import ResumePlan, resume_check
+    from iobench.terminal import display
+
+    check_above_zero(stop_after=stop_after, timeout=timeout)
+    ranks = _numbers("--world-size", world_size, 1)
+    plan = ResumePlan(stop_after, ranks, _numbers("--workers", workers, 0), timeout)
+    loaders = resumable_loaders(targets, data_dir, name, format, order, batch_size)
+    checked = resume_check(loaders, plan, on_status=display.note)
+    if as_json:
+        display.as_json(checked.as_dict())
+    else:
+        display.answer(checked)
+    raise typer.Exit(1 if checked.bad else 0)
+
+
+def _numbers(option: str, text: str | None, least: int) -> tuple[int, ...]:
+    from iobench.loading.order import check_number
+
+    # one by one, because a number may come again
+    numbers = tuple(listed_numbers(option, part, int)[0] for part in (text or "").split(",") if text)
+    for number in numbers:
+        check_number(option, number, least, MOST)
+    return numbers
