@@ -36,45 +36,48 @@ class StoredLoader:
 
     Attributes
     ----------
+    name : str
+        The loader with its options.
     case : Case
         Loader, artifact, order and batch size.
     root : Path
         Folder of the dataset.
     """
 
+    name: str
     case: Case
     root: Path
 
-    @property
-    def name(self) -> str:
-        """The loader's variant."""
-        return self.case.loader.variant
-
     def obstacle(self, stretch: Stretch) -> InvalidSettings | None:
-        """Return an obstacle if it shares no rows among ranks, or has no option `num_workers`."""
-        loader = self.case.loader
-        if stretch.ranks is not None and (error := multi_rank_obstacle(loader, isolate=False)):
+        """Return an obstacle if it shares no rows among ranks, or cannot have so many workers."""
+        if stretch.ranks is not None and (error := multi_rank_obstacle(self.case.loader, isolate=False)):
             return error
-        if stretch.workers is not None and "num_workers" not in loader.settable:
-            return InvalidSettings("it has no option num_workers", kind="no-workers")
+        try:
+            self._with_workers(stretch.workers)
+        except InvalidSettings as error:
+            return error
         return None
 
     def open(self, stretch: Stretch) -> Opened:
         """Open it over the artifact."""
-        case, manifest = replace(self.case, world_size=stretch.ranks or 1), Manifest.load(self.root)
-        if stretch.workers is not None:
-            changed: Any = {"num_workers": stretch.workers}
-            case = replace(case, loader=replace(case.loader, **changed))
+        manifest, loader = Manifest.load(self.root), self._with_workers(stretch.workers)
+        case = replace(self.case, world_size=stretch.ranks or 1)
         job = replace(case.job(manifest, rank=stretch.rank), dataset=self.root)
-        epochs = opened(case.loader, job)
+        epochs = opened(loader, job)
         if stretch.state is not None:
             epochs.resume(checkpoint.decode(stretch.state))
-        batches, hashes = epochs.epoch(epoch_request(case.loader, job, 0)), Checksum(manifest.schema).hashes
+        batches, hashes = epochs.epoch(epoch_request(loader, job, 0)), Checksum(manifest.schema).hashes
         return (np.asarray(hashes(batch)) for batch in batches), epochs.state
 
     def expected(self, unbroken: Hashes) -> Hashes:
         """Return the hashes of the stored samples."""
         return sample_hashes(Manifest.load(self.root), self.case.variant)
+
+    def _with_workers(self, count: int | None) -> loaders.Loader:
+        loader, changes = self.case.loader, {} if count is None else {"num_workers": count}
+        if changes and "num_workers" not in loader.settable:
+            raise InvalidSettings("it has no option num_workers", kind="no-workers")
+        return replace(loader, **changes)
 
 
 @dataclass(frozen=True)
@@ -130,23 +133,18 @@ def resumable_loaders(
 
     Raises InvalidSettings if a loader has no state, or cannot read the dataset in this order.
     """
-    parsed = [OwnLoader(word) if loaders.is_target(word) else loaders.parse(word) for word in words]
-    manifest = None if all(isinstance(one, OwnLoader) for one in parsed) else find_dataset(data_dir, name)
-    chosen: list[ResumableLoader] = []
-    for one in parsed:
-        if isinstance(one, OwnLoader):
-            chosen.append(one)
-            continue
-        assert manifest is not None
-        if not one.stateful:
-            raise InvalidSettings(f"loader {one.name} has no state to resume from", kind="no-state")
-        variant = _variant(manifest, one, format, order)
+
+    def stored(word: str) -> StoredLoader:
+        loader, manifest = loaders.parse(word).on("cpu"), find_dataset(data_dir, name)
+        if not loader.stateful:
+            raise InvalidSettings(f"loader {loader.name} has no state to resume from", kind="no-state")
+        drawn: dict[str, Any] = {"order": order, "batch_size": batch_size}
+        variant = _variant(manifest, loader, format, order)
         content = f"{manifest.content or 0:016x}"
-        case = Case(
-            manifest.name, content, variant=variant, loader=one.on("cpu"), order=order, batch_size=batch_size
-        )
-        chosen.append(StoredLoader(case, manifest.root))
-    return chosen
+        case = Case(manifest.name, content, variant=variant, loader=loader, **drawn)
+        return StoredLoader(word, case, manifest.root)
+
+    return [OwnLoader(word) if loaders.is_target(word) else stored(word) for word in words]
 
 
 def _variant(manifest: Manifest, loader: loaders.Loader, format: str | None, order: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from iobench.base.errors import CaseDied, InvalidSettings, IobenchError
+from iobench.base.errors import CaseDied, InvalidSettings, IobenchError, WrongContent
 from iobench.base.finding import Finding
 from iobench.bench.resume_process import Delivery, ResumableLoader, Stretch
 from iobench.bench.sample_coverage import Hashes, SampleCoverage
@@ -54,7 +54,7 @@ def resume_check(
     InvalidSettings
         `stop_after` is not less than the number of batches of an epoch.
     IobenchError
-        A loader cannot read an unbroken epoch, or cannot be stopped.
+        A loader cannot read an unbroken epoch or its head, or has other samples in another process.
     """
     result, server = ResumeCheck(), ForkServer(*PRELOADED)
     try:
@@ -105,7 +105,7 @@ class _Checker:
         """Read an epoch with stops, and compare it with the unbroken one."""
         made = Resume(self._loader.name, change, sum(map(len, self._unbroken)))
         if obstacle := self._loader.obstacle(stretches[0]):
-            return replace(made, refused=_finding(obstacle))
+            return replace(made, skipped=_finding(obstacle))
         made = replace(made, stop_after=(stop := self._stop_after(stretches)))
         came: list[Hashes] = []
         states: list[bytes] = []
@@ -118,10 +118,23 @@ class _Checker:
                 refused = number > 0 if not failed.batches else not last and len(failed.batches) == stop
                 return _unfinished(made, failed, refused, resumed=number > 0)
             came += _global_batches(done)
+            if number == 0:
+                self._check_known(came)
             if not last and any(one.state is None for one in done):
                 break  # the epoch ended
             states = [one.state for one in done if one.state is not None]
         return self._compared(made, came, stretches, done)
+
+    def _check_known(self, came: list[Hashes]) -> None:
+        """Raise WrongContent if samples before the first stop are not those of the unbroken epoch."""
+        if foreign := SampleCoverage(self._expected, came).foreign:
+            raise WrongContent(
+                f"{self._loader.name}: samples before the stop",
+                kind="foreign-samples",
+                expected="those of an unbroken epoch",
+                found=f"{foreign:,} others",
+                hint="turn random transforms off, or seed them",
+            )
 
     def _compared(
         self, made: Resume, came: list[Hashes], stretches: Sequence[Stretch], done: Sequence[Delivery]
@@ -193,7 +206,7 @@ def _unfinished(made: Resume, failed: Delivery, refused: bool, resumed: bool) ->
 
 
 def _finding(error: IobenchError) -> Finding:
-    return Finding(error.kind, str(error))
+    return Finding(error.kind, str(error.changed(path=None, hint=None)))
 
 
 def _title(what: str, numbers: Sequence[int]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from iobench.base.finding import Finding
 from iobench.base.units import counted, seconds_text
 from iobench.results.display import Block, Displayed
+
+LISTED = 3  # bad resumes in the answer
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Resume:
         the number of ranks changes, only samples between common ends of global batches are compared.
     first_batch_s : float or None
         Seconds from opening the loader to the first batch after the last resume, of the slowest rank.
+    skipped : Finding or None
+        Why iobench cannot change this for the loader.
     refused : Finding or None
         Error that the loader raised instead of saving its state, or instead of a first batch.
     failed : Finding or None
@@ -48,14 +53,16 @@ class Resume:
     foreign: int | None = None
     same_order: bool | None = None
     first_batch_s: float | None = None
+    skipped: Finding | None = None
     refused: Finding | None = None
     failed: Finding | None = None
 
     @property
     def outcome(self) -> str:
-        """One of ``refused``, ``failed``, ``wrong`` (samples, without an error) and ``complete``."""
-        if self.refused or self.failed:
-            return "refused" if self.refused else "failed"
+        """One of ``skipped``, ``refused``, ``failed``, ``wrong`` (without an error) and ``complete``."""
+        for name in ("skipped", "refused", "failed"):
+            if getattr(self, name):
+                return name
         return "wrong" if self.lost or self.repeated or self.foreign else "complete"
 
     @property
@@ -66,10 +73,8 @@ class Resume:
     @property
     def note(self) -> str:
         """Why there are no counts, or the number of foreign samples."""
-        if self.refused:
-            return f"refused: {self.refused.message}"
-        if self.failed:
-            return f"failed: {self.failed.message}"
+        if reason := self.skipped or self.refused or self.failed:
+            return f"{self.outcome}: {reason.message}"
         return f"{counted(self.foreign, 'sample')} not of the unbroken epoch" if self.foreign else ""
 
 
@@ -88,13 +93,14 @@ class ResumeCheck(Displayed):
     def sentence(self) -> str:
         """The answer."""
         if self.bad:
-            return "; ".join(map(_complaint, self.bad))
-        complete = [one for one in self.resumes if one.outcome == "complete"]
-        refused = len(self.resumes) - len(complete)
-        if not complete:
-            return f"not resumed: {counted(refused, 'resume')} refused"
-        tail = f"; {counted(refused, 'other')} refused" if refused else ""
-        return f"nothing lost or repeated in {counted(len(complete), 'resume')}{tail}"
+            more = f"; {len(self.bad) - LISTED} more" if len(self.bad) > LISTED else ""
+            return "; ".join(map(_complaint, self.bad[:LISTED])) + more
+        counts = Counter(one.outcome for one in self.resumes)
+        whole, ordered = counts["complete"], sum(one.same_order is False for one in self.resumes)
+        parts = [f"nothing lost or repeated in {counted(whole, 'resume')}"] if whole else []
+        parts += [f"another order in {ordered}"] if ordered else []
+        parts += [f"{counts[name]} {name}" for name in ("refused", "skipped") if counts[name]]
+        return "; ".join(parts)
 
     def blocks(self) -> Iterator[Block]:
         """Yield the answer and the table."""
@@ -116,13 +122,13 @@ class ResumeCheck(Displayed):
 def _complaint(one: Resume) -> str:
     if one.failed:
         return f"{one.title} {one.note}"
-    counts = {"lost": one.lost, "repeated": one.repeated}
-    parts = [f"{verb} {counted(count, 'sample')}" for verb, count in counts.items() if count]
-    return f"{one.title} {' and '.join(parts or ['delivered ' + one.note])} and raised no error"
+    counts = {"lost": one.lost, "repeated": one.repeated, "delivered foreign": one.foreign}
+    parts = [f"{what} {counted(count, 'sample')}" for what, count in counts.items() if count]
+    return f"{one.title} {', '.join(parts)} and raised no error"
 
 
 def _cells(one: Resume) -> Sequence[str | None]:
-    if one.refused or one.failed:
+    if one.lost is None:
         return one.loader, one.change, None, None, None, None, one.note
     order = {True: "yes", False: "no", None: "unknown"}[one.same_order]
     first = "" if one.first_batch_s is None else seconds_text(one.first_batch_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import threading
@@ -19,7 +20,10 @@ from iobench.base.errors import IobenchError, MissingDependency, UnsupportedSche
 from iobench.base.options import read_word
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Opener
+from iobench.dataset.prepare import prepare
+from iobench.dataset.sources.synthetic import Synthetic
 from iobench.formats import Batch, Format, array_of, get, names
+from iobench.loading import checkpoint
 from iobench.loading.loaders import EpochRequest, Job, Loader, describe
 from iobench.loading.order import ORDERS, Order
 from iobench.testing.cases import SCHEMA, StoredArtifact, store
@@ -115,6 +119,32 @@ class LoaderContract:
         first, second, again = (self._order(job, artifact, number) for number in (1, 2, 1))
         assert first == again
         assert first != second
+
+    @pytest.mark.parametrize("stop", [1, 4])
+    def test_an_epoch_continues_after_its_state(self, stop: int, tmp_path: Path) -> None:
+        """A loader that is opened again and given the state of a stopped epoch yields the rest of it."""
+        if not self.loader.stateful:
+            pytest.skip(f"{self.loader.name} has no state")
+        manifest, _ = prepare(Synthetic(8 * SCHEMA.samples, (8,)), [self._read()[0]], data_dir=tmp_path)
+        opener, order = manifest.opener(next(iter(manifest.artifacts))), Order(self.loader.orders[-1], BATCH)
+        job = Job(opener, order, dataset=manifest.root)
+        whole, state = self._stretch(job, SCHEMA.samples)
+        first, state = self._stretch(job, stop)
+        rest, _ = self._stretch(job, SCHEMA.samples, checkpoint.decode(state))
+        assert first + rest == whole
+        assert 0 < len(first) < len(whole)
+
+    def _stretch(self, job: Job, most: int, state: Any = None) -> tuple[list[bytes], bytes]:
+        """Return at most so many batches of an epoch, as bytes, and the state after them."""
+        taken, saved = [], b""
+        with closing(self.loader.on("cpu").open(job)) as epochs:
+            if state is not None:
+                epochs.resume(state)
+            with closing(epochs.epoch(epoch_request(self.loader, job, 0))) as batches:
+                for batch in itertools.islice(batches, most):
+                    taken.append(as_arrays(batch)["x"].tobytes())
+                    saved = checkpoint.encode(epochs.state())
+        return taken, saved
 
     def _order(self, job: Job, artifact: StoredArtifact, number: int) -> list[int]:
         """Return the hashes of an epoch's samples in order, from a newly opened loader."""
