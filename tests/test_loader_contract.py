@@ -109,6 +109,10 @@ class TestTorchDataOfBatches(LoaderContract):
     loader, formats = loaders.class_of("torchdata")(fetch="batch", num_workers=2), ("npy",)
 
 
+class TestTorchDataStateful(LoaderContract):
+    loader, formats = loaders.class_of("torchdata")(api="stateful", num_workers=1), ("npy",)
+
+
 class TestGrain(LoaderContract):
     loader, formats = loaders.class_of("grain")(), PLAIN
 
