@@ -5,7 +5,6 @@ It passes on the hashes of the samples, and the state as the bytes of a checkpoi
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -81,8 +80,7 @@ def serve(connection: Connection, heartbeats: SharedCount) -> None:
     """Read the stretch that the parent sends, answer with a Delivery, and wait in its middle."""
     loader, stretch = connection.recv()
     heartbeats.count += 1  # all is imported: from now on batches are due
-    random.seed()  # as in any new process: forks of one server would draw the same numbers
-    np.random.seed()
+    np.random.seed()  # as in any new interpreter: forks of one server would draw the same numbers
     done, stream = Delivery(), None
     try:
         began = time.perf_counter()
