@@ -143,7 +143,7 @@ def counts(one):
         ("Reordering", (0, 0, 0), False),
         ("Turning", (0, 0, 0), False),  # samples within a batch
         ("Changing", (4, 0, 4), False),
-        ("Shuffled", (0, 0, 0), None),  # by a generator that nobody seeds
+        ("Shuffled", (0, 0, 0), None),  # by a generator without a seed
     ],
 )
 def test_samples_are_counted_and_the_order_is_compared(resumes, name, expected, same_order):

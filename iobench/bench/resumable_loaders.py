@@ -137,7 +137,11 @@ def resumable_loaders(
     def stored(word: str) -> StoredLoader:
         loader, manifest = loaders.parse(word).on("cpu"), find_dataset(data_dir, name)
         if not loader.stateful:
-            raise InvalidSettings(f"loader {loader.name} has no state to resume from", kind="no-state")
+            raise InvalidSettings(
+                f"loader {loader.name} has no state to resume from",
+                kind="no-state",
+                hint="name a function whose result has state_dict: train.py:make_loader",
+            )
         drawn: dict[str, Any] = {"order": order, "batch_size": batch_size}
         variant = _variant(manifest, loader, format, order)
         content = f"{manifest.content or 0:016x}"

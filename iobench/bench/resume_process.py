@@ -48,7 +48,7 @@ class Stretch:
 
 @dataclass
 class Delivery:
-    """What came of a stretch: hashes of the samples of each batch, the state, and why it ended early."""
+    """Hashes of the samples of each batch of a stretch, the state after them, and the error that ended it."""
 
     batches: list[Hashes] = field(default_factory=list)
     first_batch_s: float | None = None
@@ -60,7 +60,7 @@ Opened = tuple[Iterator[Hashes], Callable[[], Any]]  # hashes of each batch, and
 
 
 class ResumableLoader(Protocol):
-    """A loader that can be opened anew in any process."""
+    """A loader that can be opened in any process."""
 
     @property
     def name(self) -> str:
@@ -80,7 +80,7 @@ def serve(connection: Connection, heartbeats: SharedCount) -> None:
     """Read the stretch that the parent sends, answer with a Delivery, and wait in its middle."""
     loader, stretch = connection.recv()
     heartbeats.count += 1  # all is imported: from now on batches are due
-    np.random.seed()  # as in any new interpreter: forks of one server would draw the same numbers
+    np.random.seed()  # as a new interpreter does: NumPy 1 drew its seed before this process was forked
     done, stream = Delivery(), None
     try:
         began = time.perf_counter()

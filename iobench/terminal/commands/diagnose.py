@@ -32,7 +32,7 @@ def diagnose(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Find out why your own DataLoader is slow, and what to change."""
+    """Find out why your DataLoader is slow, and what to change."""
     from iobench.advise import diagnose as session
     from iobench.advise.tune import resolve_target
     from iobench.host.device import pick_device

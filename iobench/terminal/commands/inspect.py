@@ -71,7 +71,7 @@ def limits(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the bandwidth limits of this disk, memory and device."""
+    """Measure the bandwidth limits of disk, memory and device."""
     from iobench.bench.case_limits import survey
     from iobench.dataset.manifest import find_dataset
     from iobench.host.device import pick_device

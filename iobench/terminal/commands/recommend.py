@@ -101,7 +101,7 @@ def recommend(
     data_dir: DataDir = Path("data"),
     as_json: AsJson = False,
 ) -> None:
-    """Recommend a format, a loader and settings, with code to paste."""
+    """Recommend format, loader and settings, with code to paste."""
     from iobench.advise.recommend import recommend as search
     from iobench.advise.recommendation import save
     from iobench.advise.requirements import Requirements

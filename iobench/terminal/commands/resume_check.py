@@ -13,10 +13,9 @@ MOST = 1024  # ranks or workers
 
 
 def resume_check(
-    targets: Annotated[
+    target: Annotated[
         list[str],
         typer.Argument(
-            metavar="TARGET...",
             help="Loaders that have a state, such as stream, or functions: train.py:make_loader.",
         ),
     ],
@@ -50,7 +49,7 @@ def resume_check(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """Stop loaders in an epoch, kill and resume them, and count lost and repeated samples.
+    """Kill and resume loaders; count lost and repeated samples.
 
     A user's function takes neither format nor order nor batch size: give arguments in its word.
     """
@@ -61,7 +60,7 @@ def resume_check(
     check_above_zero(stop_after=stop_after, timeout=timeout)
     ranks = _numbers("--world-size", world_size, 1)
     plan = ResumePlan(stop_after, ranks, _numbers("--workers", workers, 0), timeout)
-    loaders = resumable_loaders(targets, data_dir, name, format, order, batch_size)
+    loaders = resumable_loaders(target, data_dir, name, format, order, batch_size)
     checked = resume_check(loaders, plan, on_status=display.note)
     if as_json:
         display.as_json(checked.as_dict())
