@@ -170,14 +170,14 @@ def test_a_resumed_epoch_that_does_not_end_is_cut_off(resumes):
 )
 def test_a_refusal_is_no_failure(resumes, name, outcome, reason):
     one = resumes[name]
-    assert (one.outcome, (one.refused or one.failed).kind) == (outcome, reason)
+    assert (one.outcome, one.reason.kind) == (outcome, reason)
     assert counts(one) == (None, None, None)
 
 
 @pytest.mark.timeout(100)  # less than what a process is given that has not begun
 def test_a_loader_that_hangs_is_killed(module):
     (one,) = resume_check([OwnLoader(f"{module}:Hanging")], ResumePlan(timeout_s=3)).resumes
-    assert (one.outcome, one.failed.kind) == ("failed", "timeout")
+    assert (one.outcome, one.reason.kind) == ("failed", "timeout")
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_own_functions_are_given_ranks_and_workers_if_they_take_them(module):
     assert ranks.lost == 4 * ranks.stop_after  # three ranks skip as many batches as two have read
     assert ranks.same_order is False
     _, *others = resume_check([OwnLoader(f"{module}:Shuffled")], plan).resumes
-    assert [one.skipped.kind for one in others] == ["unknown-parameter"] * 2
+    assert [one.reason.kind for one in others] == ["unknown-parameter"] * 2
 
 
 @pytest.mark.parametrize("order", ORDERS)

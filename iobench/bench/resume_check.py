@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -105,7 +106,7 @@ class _Checker:
         """Read an epoch with stops, and compare it with the unbroken one."""
         made = Resume(self._loader.name, change, sum(map(len, self._unbroken)))
         if obstacle := self._loader.obstacle(stretches[0]):
-            return replace(made, skipped=_finding(obstacle))
+            return _ended(made, "skipped", obstacle)
         made = replace(made, stop_after=(stop := self._stop_after(stretches)))
         came: list[Hashes] = []
         states: list[bytes] = []
@@ -113,10 +114,15 @@ class _Checker:
         for number, stretch in enumerate(stretches):
             last = number == len(stretches) - 1
             done = self._read(replace(stretch, stop=None if last else stop), states)
-            if failed := next((one for one in done if one.error), None):
-                # an error instead of a first batch, or of a state
-                refused = number > 0 if not failed.batches else not last and len(failed.batches) == stop
-                return _unfinished(made, failed, refused, resumed=number > 0)
+            for one in done:
+                if one.error is None:
+                    continue
+                refused = number > 0 if not one.batches else not last and len(one.batches) == stop
+                if refused and not isinstance(one.error, CaseDied):
+                    return _ended(made, "refused", one.error)
+                if number == 0:
+                    raise one.error
+                return _ended(made, "failed", one.error)
             came += _global_batches(done)
             if number == 0:
                 self._check_known(came)
@@ -147,6 +153,7 @@ class _Checker:
             lost=cover.dropped,
             repeated=cover.repeated,
             foreign=cover.foreign,
+            outcome="wrong" if cover.dropped or cover.repeated or cover.foreign else "complete",
             same_order=None if varies else _same_order(self._unbroken, came),
             first_batch_s=max((one.first_batch_s for one in done if one.first_batch_s), default=None),
         )
@@ -191,22 +198,10 @@ class _Checker:
             return Delivery(error=CaseDied(message, kind="timeout", hint="allow more time with --timeout"))
 
 
-def _unfinished(made: Resume, failed: Delivery, refused: bool, resumed: bool) -> Resume:
-    """Return a resume that was refused by an error, or that failed.
-
-    Raises the error of a loader that cannot be read until its first stop.
-    """
-    error = failed.error
-    assert error is not None
-    if refused and not isinstance(error, CaseDied):
-        return replace(made, refused=_finding(error))
-    if not resumed:
-        raise error
-    return replace(made, failed=_finding(error))
-
-
-def _finding(error: IobenchError) -> Finding:
-    return Finding(error.kind, str(error.changed(path=None, hint=None)))
+def _ended(made: Resume, outcome: Literal["skipped", "refused", "failed"], error: IobenchError) -> Resume:
+    return replace(
+        made, outcome=outcome, reason=Finding(error.kind, str(error.changed(path=None, hint=None)))
+    )
 
 
 def _title(what: str, numbers: Sequence[int]) -> str:

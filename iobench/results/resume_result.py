@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from iobench.base.finding import Finding
 from iobench.base.units import counted, seconds_text
@@ -36,12 +36,13 @@ class Resume:
         the number of ranks changes, only samples between common ends of global batches are compared.
     first_batch_s : float or None
         Seconds from opening the loader to the first batch after the last resume, of the slowest rank.
-    skipped : Finding or None
-        Why iobench cannot change this for the loader.
-    refused : Finding or None
-        Error that the loader raised instead of saving its state, or instead of a first batch.
-    failed : Finding or None
-        Why the resumed epoch ended: an error after its first batch, a process that died or hung.
+    outcome : str
+        ``complete``, or ``wrong`` if samples were lost, repeated or foreign and no error was raised.
+        ``skipped`` if iobench cannot change this for the loader. ``refused`` if the loader raised an error
+        instead of saving its state, or instead of a first batch. ``failed`` if it raised a later one, or its
+        process died or hung.
+    reason : Finding or None
+        Why it was skipped, was refused or failed.
     """
 
     loader: str
@@ -53,17 +54,8 @@ class Resume:
     foreign: int | None = None
     same_order: bool | None = None
     first_batch_s: float | None = None
-    skipped: Finding | None = None
-    refused: Finding | None = None
-    failed: Finding | None = None
-
-    @property
-    def outcome(self) -> str:
-        """One of ``skipped``, ``refused``, ``failed``, ``wrong`` (without an error) and ``complete``."""
-        for name in ("skipped", "refused", "failed"):
-            if getattr(self, name):
-                return name
-        return "wrong" if self.lost or self.repeated or self.foreign else "complete"
+    outcome: Literal["complete", "wrong", "skipped", "refused", "failed"] = "complete"
+    reason: Finding | None = None
 
     @property
     def title(self) -> str:
@@ -73,8 +65,8 @@ class Resume:
     @property
     def note(self) -> str:
         """Why there are no counts, or the number of foreign samples."""
-        if reason := self.skipped or self.refused or self.failed:
-            return f"{self.outcome}: {reason.message}"
+        if self.reason:
+            return f"{self.outcome}: {self.reason.message}"
         return f"{counted(self.foreign, 'sample')} not of the unbroken epoch" if self.foreign else ""
 
 
@@ -112,7 +104,7 @@ class ResumeCheck(Displayed):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per resume."""
-        return [{**asdict(one), "outcome": one.outcome} for one in self.resumes]
+        return list(map(asdict, self.resumes))
 
     def as_dict(self) -> dict[str, Any]:
         """Return the answer and the resumes as plain values."""
@@ -120,7 +112,7 @@ class ResumeCheck(Displayed):
 
 
 def _complaint(one: Resume) -> str:
-    if one.failed:
+    if one.reason:
         return f"{one.title} {one.note}"
     counts = {"lost": one.lost, "repeated": one.repeated, "delivered foreign": one.foreign}
     parts = [f"{what} {counted(count, 'sample')}" for what, count in counts.items() if count]
@@ -128,7 +120,7 @@ def _complaint(one: Resume) -> str:
 
 
 def _cells(one: Resume) -> Sequence[str | None]:
-    if one.lost is None:
+    if one.reason:
         return one.loader, one.change, None, None, None, None, one.note
     order = {True: "yes", False: "no", None: "unknown"}[one.same_order]
     first = "" if one.first_batch_s is None else seconds_text(one.first_batch_s)
