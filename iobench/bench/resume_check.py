@@ -105,7 +105,7 @@ class _Checker:
     def resume(self, change: str, stretches: Sequence[Stretch]) -> Resume:
         """Read an epoch with stops, and compare it with the unbroken one."""
         made = Resume(self._loader.name, change, sum(map(len, self._unbroken)))
-        if obstacle := self._loader.obstacle(stretches[0]):
+        if obstacle := next(filter(None, map(self._loader.obstacle, stretches)), None):
             return _ended(made, "skipped", obstacle)
         made = replace(made, stop_after=(stop := self._stop_after(stretches)))
         came: list[Hashes] = []
@@ -114,15 +114,8 @@ class _Checker:
         for number, stretch in enumerate(stretches):
             last = number == len(stretches) - 1
             done = self._read(replace(stretch, stop=None if last else stop), states)
-            for one in done:
-                if one.error is None:
-                    continue
-                refused = number > 0 if not one.batches else not last and len(one.batches) == stop
-                if refused and not isinstance(one.error, CaseDied):
-                    return _ended(made, "refused", one.error)
-                if number == 0:
-                    raise one.error
-                return _ended(made, "failed", one.error)
+            if failed := next((one for one in done if one.error), None):
+                return _failure(made, failed, resumed=number > 0, saving=not last)
             came += _global_batches(done)
             if number == 0:
                 self._check_known(came)
@@ -198,10 +191,24 @@ class _Checker:
             return Delivery(error=CaseDied(message, kind="timeout", hint="allow more time with --timeout"))
 
 
+def _failure(made: Resume, failed: Delivery, resumed: bool, saving: bool) -> Resume:
+    """Return a resume that was refused, by an error in place of a first batch or of a state, or that failed.
+
+    Raises the error of a loader that cannot be read until its first stop.
+    """
+    error, count = failed.error, len(failed.batches)
+    assert error is not None
+    refused = (resumed and count == 0) or (saving and count == made.stop_after)
+    if refused and not isinstance(error, CaseDied):
+        return _ended(made, "refused", error)
+    if not resumed:
+        raise error
+    return _ended(made, "failed", error)
+
+
 def _ended(made: Resume, outcome: Literal["skipped", "refused", "failed"], error: IobenchError) -> Resume:
-    return replace(
-        made, outcome=outcome, reason=Finding(error.kind, str(error.changed(path=None, hint=None)))
-    )
+    reason = Finding(error.kind, str(error.changed(path=None, hint=None)))
+    return replace(made, outcome=outcome, reason=reason)
 
 
 def _title(what: str, numbers: Sequence[int]) -> str:
