@@ -32,7 +32,8 @@ def reads(monkeypatch):
 
 
 def hashes(dataset):
-    return sample_hashes.sample_hashes(Manifest.load(dataset.root), "npy")
+    manifest = Manifest.load(dataset.root)
+    return sample_hashes.sample_hashes(manifest, "npy").of(slice(0, manifest.schema.samples))
 
 
 def stored_list(dataset):
@@ -52,6 +53,14 @@ def test_the_list_holds_the_hash_of_each_sample_in_stored_order(dataset):
     batches = list(read_back(dataset.opener("npy"), rows=3))
     expected = np.concatenate([Checksum(dataset.schema).hashes(batch) for batch in batches])
     np.testing.assert_array_equal(hashes(dataset), expected)
+
+
+def test_hashes_are_given_for_any_rows(dataset):
+    rows, everything = np.array([5, 0, 5]), hashes(dataset)
+    some = sample_hashes.sample_hashes(dataset, "npy")
+    np.testing.assert_array_equal(some.of(rows), np.asarray(everything)[rows])
+    assert some.known(rows).tolist() == [True] * 3
+    assert some.known(slice(1, 3)).tolist() == [True] * 2
 
 
 def test_the_data_are_read_once(dataset, reads):
