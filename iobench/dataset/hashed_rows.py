@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from iobench.formats import Index, Rows, Schema
 
 GOLDEN = (math.sqrt(5) - 1) / 2
+NEAR = 64  # steps tried on both sides of it
 PIECE_BYTES = 1 << 20  # small, so that a stretch of rows contains some; reading one is longer than a seek
 
 
@@ -49,7 +51,7 @@ class HashedRows:
 
     @property
     def whole(self) -> bool:
-        """Whether these are all rows."""
+        """True if these are all rows."""
         return self.count == self.samples
 
     def slices(self, rows: int) -> Iterator[slice]:
@@ -86,15 +88,29 @@ class HashedRows:
 
     @property
     def _step(self) -> int:
-        """Pieces from one in the list to the next: a number without a common factor with all."""
-        step = max(1, round(GOLDEN * self._all))
-        while math.gcd(step, self._all) != 1:
-            step += 1
-        return step
+        """Pieces from one in the list to the next."""
+        return _golden_step(self._all)
 
     def _number(self, rows: Index) -> Index:
         """Return the number in the list of the piece of each row."""
         return (rows // self.piece_rows + 1) * pow(self._step, -1, self._all) % self._all
+
+
+@lru_cache
+def _golden_step(count: int) -> int:
+    """Return the step near the golden section that spreads pieces best; manifests depend on it."""
+    middle = round(GOLDEN * count)
+    near = range(max(1, middle - NEAR), min(count, middle + NEAR) + 1)
+    return min(near, key=lambda step: (_largest_quotient(step, count), step))
+
+
+def _largest_quotient(step: int, count: int) -> float:
+    """Return the largest partial quotient of count / step; infinity if they share a factor."""
+    largest = 0
+    while step:
+        largest = max(largest, count // step)
+        count, step = step, count % step
+    return largest if count == 1 else math.inf
 
 
 def index(rows: Rows) -> Index:

@@ -117,7 +117,7 @@ def verify_artifact(
 
 @dataclass
 class _Content:
-    """What was read: the checksum, the number of samples unlike their kept hash, and the first one."""
+    """Checksum of what was read, number of samples unlike their kept hash, and the first of them."""
 
     check: Checksum
     wrong: int = 0
