@@ -133,7 +133,7 @@ class ContentCheck:
         """Check that every sample was delivered, and no other, as often as the loader declares."""
         loader = self._loader
         stored = sample_hashes(self._manifest, self._job.opener.format.variant)
-        cover = SampleCoverage(stored, self._hashes)
+        cover = SampleCoverage(stored.of(slice(0, self._manifest.schema.samples)), self._hashes)
         lost = 0 if loader.drops else cover.dropped
         twice = 0 if loader.repeats else cover.repeated
         if lost or twice or cover.foreign or cover.dropped == self._manifest.schema.samples:

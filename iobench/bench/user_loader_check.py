@@ -77,7 +77,8 @@ class UserLoaderCheck:
 
     def _differences(self) -> Iterator[Finding]:
         """Count samples that are missing, repeated, or not of the dataset."""
-        cover = SampleCoverage(sample_hashes(self._manifest, self._case.variant), self._hashes)
+        stored = sample_hashes(self._manifest, self._case.variant).of(slice(0, self._schema.samples))
+        cover = SampleCoverage(stored, self._hashes)
         if cover.foreign == sum(map(len, self._hashes)):
             message = "none of its samples is the dataset's: they are other data, or were transformed"
             yield Finding("other-data", message)

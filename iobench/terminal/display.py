@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +22,7 @@ from rich.progress import (
 from rich.text import Text
 
 from iobench.base.text import printable
-from iobench.base.units import bytes_text
+from iobench.base.units import bytes_text, seconds_text
 from iobench.bench.outcome import Run
 from iobench.dataset.verify import Progress as Report
 from iobench.results import stats, summary
@@ -31,6 +32,7 @@ from iobench.results.verdict import sentences
 from iobench.terminal import run_tables
 from iobench.terminal.tables import columns_table
 
+EVERY_S = 30.0  # between two lines about a step that takes long
 WIDE = 240  # minimum columns for files and pipes, where no table is cut off
 
 
@@ -122,14 +124,31 @@ def records(chosen: Sequence[Record], smallest: float = stats.MIN_DIFFERENCE, wi
     result(*sentences(described.contexts))
 
 
+def _line_by_line() -> Report:
+    """Return a callback that prints when a step begins, and every EVERY_S what is left of it."""
+    began: dict[str, tuple[float, float]] = {}  # of each step: the start, and the time of its last line
+
+    def report(what: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        start, last = began.setdefault(what, (now, now))
+        if total and done == 0:
+            note(what)
+        elif total and now - last >= EVERY_S:
+            began[what] = start, now
+            left = seconds_text((now - start) * (total - done) / done)
+            note(f"{what}: {done / total:.0%} of {bytes_text(total)}, about {left} left")
+
+    return report
+
+
 @contextmanager
 def progress() -> Iterator[Report]:
     """Yield a progress callback: bars with bytes/s and time left on a terminal.
 
-    Elsewhere it prints one line per step whose size is known.
+    Elsewhere it prints a line per step whose size is known, and regularly what is left of it.
     """
     if not sys.stderr.isatty():
-        yield lambda what, done, total: note(what) if total and done == 0 else None
+        yield _line_by_line()
         return
     columns = (
         TextColumn("{task.description:32}", markup=False),

@@ -20,6 +20,9 @@ T = TypeVar("T")
 
 DataDir = Annotated[Path, typer.Option(help="Folder of datasets and results.")]
 Name = Annotated[str | None, typer.Option(help="Dataset name. [default: the newest]", show_default=False)]
+Hash = Annotated[
+    str, typer.Option(help="full hashes every sample; auto hashes 10 GiB, spread out, of more than 20 GiB.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Device = Annotated[str, typer.Option(help="Target device: auto, cpu, cuda, cuda:1, …")]
 MinDifference = Annotated[str, typer.Option(help="Smallest difference that counts as one.")]
@@ -47,6 +50,13 @@ def check_above_zero(**options: float | None) -> None:
             raise InvalidSettings(
                 option, kind="out-of-range", expected="a number above 0", found=f"{value:g}"
             )
+
+
+def checked_hash(word: str) -> str:
+    """Return the value of `--hash`; InvalidSettings if it is not one."""
+    if word not in ("auto", "full"):
+        raise InvalidSettings("--hash", kind="unknown-choice", expected="auto or full", found=repr(word))
+    return word
 
 
 def field_of(text: str) -> Field:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from iobench.terminal.commands._options import DataDir, field_of
+from iobench.terminal.commands._options import DataDir, Hash, checked_hash, field_of
 
 
 def add(
@@ -30,6 +30,7 @@ def add(
             show_default=False,
         ),
     ] = None,
+    hash: Hash = "auto",
     data_dir: DataDir = Path("data"),
     overwrite: Annotated[
         bool,
@@ -49,6 +50,7 @@ def add(
             fields=fields,
             data_dir=data_dir,
             overwrite=overwrite,
+            hash=checked_hash(hash),
             progress=progress,
             warn=lambda note: display.warning(note.kind, note.sentence),
         )

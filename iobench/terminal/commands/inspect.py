@@ -7,7 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from iobench.terminal.commands._options import AsJson, DataDir, Device, Name, check_above_zero
+from iobench.base.errors import InvalidSettings, IobenchError
+from iobench.base.units import parse_elements
+from iobench.terminal.commands._options import (
+    AsJson,
+    DataDir,
+    Device,
+    Name,
+    check_above_zero,
+    checked_hash,
+    parsed,
+)
 
 
 def formats(as_json: AsJson = False) -> None:
@@ -38,28 +48,56 @@ def verify(
         list[str] | None,
         typer.Option(help="Variant of the dataset; repeatable. [default: all]", show_default=False),
     ] = None,
+    hash: Annotated[
+        str,
+        typer.Option(help="full also hashes what `add` left out of large data; auto reads what was hashed."),
+    ] = "auto",
+    sample: Annotated[
+        str | None,
+        typer.Option(
+            help="Read only rows of this size, such as 1GiB, spread over the data, for at most 2 minutes.",
+            show_default=False,
+        ),
+    ] = None,
     data_dir: DataDir = Path("data"),
     name: Name = None,
 ) -> None:
     """Read every artifact again and compare it with its manifest."""
+    from iobench.dataset.hashing import hash_rest, hashed_in_part
     from iobench.dataset.manifest import find_dataset
+    from iobench.dataset.staging import locked
     from iobench.dataset.verify import verify as reread
     from iobench.terminal import display, tables
 
+    sample_bytes = None if sample is None else parsed("--sample", parse_elements, sample)
+    if checked_hash(hash) == "full" and sample is not None:
+        raise InvalidSettings(
+            "--sample with --hash full", kind="conflicting-options", hint="give one of them"
+        )
     manifest = find_dataset(data_dir, name)
     display.note(tables.dataset_line(manifest) + ("" if name else f" (the newest in {data_dir})"))
     with display.progress() as progress:
-        problems = reread(
-            manifest,
-            format or [],
-            progress=progress,
-            on_skip=lambda sentence: display.note(f"skipped: {sentence}"),
-        )
+        if hash == "full" and manifest.part is not None:  # which reads all artifacts
+            with locked(manifest.root):
+                manifest = find_dataset(data_dir, manifest.name)
+                hash_rest(manifest, progress)
+            problems: dict[str, IobenchError | None] = dict.fromkeys(manifest.artifacts)
+        else:
+            problems = reread(
+                manifest,
+                format or [],
+                sample_bytes=sample_bytes,
+                progress=progress,
+                on_skip=lambda sentence: display.note(f"skipped: {sentence}"),
+            )
     for variant, problem in problems.items():
         if problem is None:
-            display.result(f"{variant}: intact")
+            display.result(f"{variant}: intact" + (f" in a sample of up to {sample}" if sample else ""))
         else:
             display.note(f"iobench: error[{problem.kind}]: {problem}")
+    if manifest.part is not None:
+        note = hashed_in_part(manifest)
+        display.warning(note.kind, note.sentence)
     raise typer.Exit(1 if any(problems.values()) else 0)
 
 

@@ -1,0 +1,209 @@
+"""Large added data are hashed in part; what is known is right, and the rest is hashed when asked."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kinds import kind
+
+import iobench
+from iobench import Manifest
+from iobench.base.errors import ArtifactExists, ManifestError, WrongContent
+from iobench.dataset import hashed_rows, hashing
+from iobench.dataset.add import add
+from iobench.dataset.checksum import Checksum
+from iobench.dataset.hashed_rows import HashedRows
+from iobench.dataset.hashing import hash_rest
+from iobench.dataset.sample_hashes import kept_hashes, sample_hashes
+from iobench.dataset.verify import verify_artifact
+
+SAMPLES, WIDTH = 1003, 16
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Pieces of seven rows, and data that are hashed in part from 8 KiB on."""
+    monkeypatch.setattr(hashed_rows, "PIECE_BYTES", 7 * WIDTH)
+    monkeypatch.setattr(hashing, "WHOLE_BYTES", 8 << 10)
+    monkeypatch.setattr(hashing, "PART_BYTES", 4 << 10)
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "external" / "x.npy"
+    path.parent.mkdir()
+    np.save(path, np.random.default_rng(0).integers(0, 256, (SAMPLES, WIDTH), np.uint8))
+    return path
+
+
+@pytest.fixture
+def dataset(data, tmp_path, small_parts):
+    return added(data, tmp_path)
+
+
+def added(data, tmp_path, **options):
+    return add(data, data_dir=tmp_path / "data", name="d", **options)[0]
+
+
+def all_hashes(data):
+    array = np.load(data)
+    schema = iobench.formats.Schema(len(array), (iobench.formats.Field("x", (WIDTH,), "uint8"),))
+    return Checksum(schema).hashes({"x": array})
+
+
+def rows_by_knowledge(dataset):
+    known = sample_hashes(dataset, "npy").known(slice(0, SAMPLES))
+    return np.flatnonzero(known), np.flatnonzero(~known)
+
+
+def overwrite_row(data, row):
+    """Change a row and restore the times, as a disk that lost a page does."""
+    before = data.stat()
+    with open(data, "r+b") as file:
+        file.seek(before.st_size - (SAMPLES - row) * WIDTH)
+        file.write(bytes(WIDTH))
+    os.utime(data, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(st.integers(1, 400), st.integers(1, 50), st.floats(0, 1))
+def test_the_list_holds_each_known_row_once_in_its_order(samples, piece_rows, share):
+    every = -(-samples // piece_rows)
+    hashed = HashedRows(samples, piece_rows, max(1, round(share * every)))
+    rows = np.concatenate([np.arange(part.start, part.stop) for part in hashed.slices(3)])
+    assert len(rows) == hashed.count
+    np.testing.assert_array_equal(np.sort(rows), np.flatnonzero(hashed.known(slice(0, samples))))
+    np.testing.assert_array_equal(hashed.positions(rows), np.arange(len(rows)))
+
+
+@pytest.mark.parametrize("pieces", [3, 17, 100, 641])
+def test_pieces_are_spread_over_the_data(pieces):
+    hashed = HashedRows(10_000, 10, pieces)
+    begins = sorted(part.start for part in hashed.slices(10))
+    gaps = np.diff([0, *begins, 10_000])
+    assert gaps.max() <= 3 * 10_000 / pieces
+
+
+def test_large_data_are_hashed_in_part_and_the_manifest_says_which(dataset, data, tmp_path):
+    loaded = Manifest.load(dataset.root)
+    assert loaded.part == dataset.part is not None
+    assert loaded.hashed.count * WIDTH == pytest.approx(4 << 10, abs=2 * 7 * WIDTH)
+    rows, _ = rows_by_knowledge(loaded)
+    np.testing.assert_array_equal(sample_hashes(loaded, "npy").of(rows), all_hashes(data)[rows])
+    seen = []
+    added(data, tmp_path, overwrite=True, warn=seen.append)
+    assert [note.kind for note in seen] == ["hashed-in-part"]
+
+
+def test_full_hashes_everything(data, tmp_path, small_parts):
+    dataset = added(data, tmp_path, hash="full")
+    assert dataset.part is None
+    np.testing.assert_array_equal(sample_hashes(dataset, "npy").of(np.arange(SAMPLES)), all_hashes(data))
+
+
+def test_time_ends_the_hashing_of_a_part(data, tmp_path, small_parts, monkeypatch):
+    monkeypatch.setattr(hashing, "PART_S", 0.0)
+    dataset = added(data, tmp_path)
+    assert dataset.part.pieces == 1
+    assert kept_hashes(dataset, "npy").hashed.count == dataset.hashed.count
+    verify_artifact(dataset, "npy")
+
+
+def test_the_list_is_kept_by_the_only_reading(dataset, monkeypatch):
+    monkeypatch.setattr("iobench.dataset.sample_hashes.stored_hashes", None)
+    assert sample_hashes(dataset, "npy").known(slice(0, SAMPLES)).sum() == dataset.hashed.count
+
+
+def test_verify_names_a_wrong_row_that_is_known_and_does_not_see_others(dataset, data):
+    known, unknown = rows_by_knowledge(dataset)
+    overwrite_row(data, int(unknown[5]))
+    assert iobench.verify(dataset) == {"npy": None}
+    overwrite_row(data, int(known[5]))
+    damage = iobench.verify(dataset)["npy"]
+    assert kind("other-content", expected=f"row {known[5]:,} as it was hashed")(damage)
+
+
+def test_verify_of_a_sample_names_a_wrong_row_of_it(data, tmp_path, small_parts):
+    dataset = added(data, tmp_path, hash="full")
+    sample = HashedRows.part_of(dataset.schema, 1 << 10)
+    inside = np.flatnonzero(sample.known(slice(0, SAMPLES)))
+    outside = np.flatnonzero(~sample.known(slice(0, SAMPLES)))
+    overwrite_row(data, int(outside[0]))
+    assert iobench.verify(dataset, sample_bytes=1 << 10) == {"npy": None}
+    overwrite_row(data, int(inside[3]))
+    damage = iobench.verify(dataset, sample_bytes=1 << 10)["npy"]
+    assert kind("other-content", expected=f"row {inside[3]:,} as it was hashed")(damage)
+
+
+def test_a_sample_needs_kept_hashes_which_verify_keeps(dataset):
+    (file,) = (dataset.root / ".index").glob("*.hashes")
+    file.unlink()
+    assert kind("no-hashes")(iobench.verify(dataset, sample_bytes=1 << 10)["npy"])
+    assert iobench.verify(dataset) == {"npy": None}
+    assert iobench.verify(dataset, sample_bytes=1 << 10) == {"npy": None}
+
+
+def test_the_rest_is_hashed_later(dataset, data):
+    hash_rest(dataset, lambda *step: None)
+    loaded = Manifest.load(dataset.root)
+    whole = Checksum(loaded.schema)
+    whole.add_hashes(all_hashes(data), np.arange(SAMPLES))
+    assert (loaded.part, loaded.content, loaded.ordered) == (None, whole.content, whole.ordered)
+    np.testing.assert_array_equal(kept_hashes(loaded, "npy").of(slice(0, SAMPLES)), all_hashes(data))
+    assert iobench.verify(loaded) == {"npy": None}
+
+
+def test_the_rest_of_data_whose_known_rows_changed_is_refused(dataset, data):
+    overwrite_row(data, int(rows_by_knowledge(dataset)[0][0]))
+    with pytest.raises(WrongContent, check=kind("other-content")):
+        hash_rest(dataset, lambda *step: None)
+    assert Manifest.load(dataset.root).part == dataset.part
+
+
+@pytest.mark.parametrize("claim", ["more pieces", "all", "longer pieces"])
+def test_a_manifest_that_claims_too_much_is_refused(dataset, claim):
+    path = dataset.root / "manifest.json"
+    body = json.loads(path.read_text())
+    if claim == "all":
+        body["hashed"] = None
+    else:
+        body["hashed"]["pieces" if claim == "more pieces" else "piece_rows"] += 1
+    path.write_text(json.dumps(body))
+    with pytest.raises(WrongContent):
+        sample_hashes(Manifest.load(dataset.root), "npy")
+    assert iobench.verify(Manifest.load(dataset.root))["npy"].kind == "other-content"
+
+
+@pytest.mark.parametrize("part", [{"piece_rows": 1003, "pieces": 1}, {"piece_rows": 7, "pieces": 200}])
+def test_a_part_that_is_no_part_is_a_damaged_manifest(dataset, part):
+    path = dataset.root / "manifest.json"
+    body = json.loads(path.read_text())
+    path.write_text(json.dumps(body | {"hashed": part}))
+    with pytest.raises(ManifestError, check=kind("damaged-manifest")):
+        Manifest.load(dataset.root)
+
+
+def test_the_same_data_join_with_the_same_rows_and_other_data_do_not(dataset, data, tmp_path):
+    blob = tmp_path / "external" / "group"
+    blob.mkdir()
+    np.save(blob / "x.npy", np.load(data))
+    same = add(blob, "npy", data_dir=tmp_path / "data", name="e")[0]
+    assert same.part == dataset.part
+    assert (same.content, same.ordered) == (dataset.content, dataset.ordered)
+    table = iobench.prepare(iobench.AddedSource(dataset), ["hdf5"], data_dir=tmp_path / "other", name="h")[0]
+    file = next(path for path in table.files_of("hdf5") if path.suffix == ".h5")
+    copy = file.rename(tmp_path / "external" / "x.h5")
+    both = add(copy, "hdf5", data_dir=tmp_path / "data", name="d")[0]
+    assert set(both.artifacts) == {"npy", "hdf5"}
+    assert both.part == dataset.part
+    with pytest.raises(ArtifactExists, check=kind("hashed-in-part")):
+        add(copy, "hdf5", data_dir=tmp_path / "data", name="d", hash="full")
+
+
+def test_prepare_hashes_the_rest_first(dataset, tmp_path):
+    both, _ = iobench.prepare(iobench.AddedSource(dataset), ["memmap"], data_dir=tmp_path / "data", name="d")
+    assert both.part is None
+    assert iobench.verify(both) == {"npy": None, "memmap": None}
