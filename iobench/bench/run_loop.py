@@ -26,6 +26,7 @@ from iobench.bench.observer import Observer
 from iobench.bench.outcome import Run
 from iobench.bench.recorder import Recorder
 from iobench.bench.resume import check_same
+from iobench.bench.round_length import PROOF_ROUNDS, RoundLengths
 from iobench.bench.rounds import Rates, interleaved
 from iobench.bench.strategies import Strategy
 from iobench.dataset.verify import verify_artifact
@@ -57,6 +58,7 @@ class RunLoop:
             check_same(run.records, run.cases, self._recorder.machine)
             observer.resumed(run.records)
             self._estimates.resumed(run, len(self._done))
+        self._lengths = RoundLengths(run.manifest.schema)
         self._check_interrupt: interrupts.Check = lambda: None
         self._took_s: dict[str, float] = {}  # latest duration of a verification or round, by case
         self._began = time.monotonic()  # start of the verification
@@ -137,8 +139,10 @@ class RunLoop:
             if time.monotonic() > until:
                 raise TookTooLong
 
-        proof = self._executor(case).prove(case, self._options.warmup, Tick(check, progress))
-        self._recorder.proved(case, proof)
+        limit_s = PROOF_ROUNDS * case.round_seconds
+        proof = self._executor(case).prove(case, self._options.warmup, Tick(check, progress), limit_s)
+        self._recorder.proved(case, proof.check)
+        self._lengths.proved(case, proof)
         self._took_s[case.key] = (time.monotonic() - before) / self._options.warmup
         self._checked.add(case.variant)
 
@@ -217,12 +221,14 @@ class RunLoop:
             self._run.manifest.opener(case.variant)  # raises if files are gone or have changed in size
         hosts.sample_limits()
         headroom = self._recorder.measure_headroom(case, number)
-        self._executor(case).ready(case, Tick(self._check_interrupt))
+        batches = self._lengths.batches(case)
+        self._executor(case).ready(case, Tick(self._check_interrupt), batches)
         state = hosts.establish(case)
-        measured = self._executor(case).measure(case, number, self._tick(case, number))
+        measured = self._executor(case).measure(case, number, self._tick(case, number), batches)
         made = self._recorder.record(case, number, total_of_ranks(measured), state, headroom)
         record.append(self._run.path, made)
         self._run.records.append(made)
+        self._lengths.measured(case, made)
         self._observer.recorded(case.key, made)
         if not case.loader.iterable_style:
             self._run.failures |= loss_mismatches(self._run, case, made)

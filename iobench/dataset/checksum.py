@@ -58,7 +58,7 @@ class Checksum:
 
         `rows`, int64 of shape ``(samples,)``, are their rows in the dataset, if known.
         """
-        self._add_hashes(self.hashes(batch), rows)
+        self.add_hashes(self.hashes(batch), rows)
 
     def add_in_order(self, batch: Mapping[str, npt.NDArray[Any]]) -> None:
         """Add every sample of a NumPy batch that follows the previous one in the dataset."""
@@ -66,9 +66,10 @@ class Checksum:
 
     def add_hashes_in_order(self, hashes: npt.NDArray[np.int64]) -> None:
         """Add samples that follow the previous one in the dataset by their hashes."""
-        self._add_hashes(hashes, np.arange(self.samples, self.samples + len(hashes), dtype=np.int64))
+        self.add_hashes(hashes, np.arange(self.samples, self.samples + len(hashes), dtype=np.int64))
 
-    def _add_hashes(self, hashes: Any, rows: npt.NDArray[np.int64] | None) -> None:
+    def add_hashes(self, hashes: Any, rows: npt.NDArray[np.int64] | None) -> None:
+        """Add samples by their hashes, and by their rows, if known."""
         self.samples += len(hashes)
         self._content = self._content + _plain(hashes.sum())
         if rows is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from conftest import damage
 from kinds import kind
 from plugin_cases import PACKAGE, installed, made
@@ -98,6 +99,35 @@ def test_dropped_and_repeated_samples_are_detected(package, images, tmp_path, mo
     (error,) = result.failures.values()
     assert counts_of(error) == counts
     assert not result.records
+
+
+@pytest.mark.parametrize(("wrong", "found"), [(None, None), ("twice", "1 repeated"), ("other", "1 that")])
+def test_samples_of_a_part_are_the_datasets_and_none_came_twice(
+    package, images, tmp_path, monkeypatch, wrong, found
+):
+    import iobench_tape
+
+    epoch = iobench_tape.TapeEpochs._epoch
+
+    def changed(self, asked):
+        for number, batch in enumerate(epoch(self, asked)):
+            if number == 5 and wrong == "twice":
+                batch = {name: torch.cat([one[:1], one[:1], one[1:-1]]) for name, one in batch.items()}
+            elif number == 5 and wrong == "other":
+                batch["x"][1] ^= 1
+            yield batch
+
+    monkeypatch.setattr(iobench_tape.TapeEpochs, "_epoch", changed)
+    asked = {"isolate": False, "batch_size": (4,), "max_batches": 10, "order": ("random",)}
+    result = run(images, tmp_path, "tape", **asked)
+    if wrong is None:
+        check = result.records[0].content_check
+        assert (check.verified_samples, check.dropped) == (4 * (2 + 10), 0)  # a lead and the window
+        return
+    (error,) = result.failures.values()
+    assert kind("wrong-samples")(error)
+    assert found in error.found
+    assert "missing" not in error.found
 
 
 @pytest.mark.parametrize("missing", [True, False])
