@@ -34,6 +34,10 @@ class Partly(SampleHashes):
         super().__init__(np.asarray(hashes, np.int64))
         self._kept = np.asarray(kept, bool)
 
+    def of(self, rows):
+        assert self.known(rows).all()
+        return super().of(rows)
+
     def known(self, rows):
         return self._kept[rows]
 

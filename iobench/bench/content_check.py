@@ -16,7 +16,7 @@ import torch
 from iobench.base.errors import WrongContent
 from iobench.base.finding import Finding
 from iobench.bench.process_group import ProcessGroup, SingleProcess
-from iobench.bench.sample_coverage import SampleCoverage
+from iobench.bench.sample_coverage import SampleCoverage, kept_hashes
 from iobench.dataset.checksum import MASK, Checksum
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sample_hashes import sample_hashes
@@ -118,25 +118,24 @@ class ContentCheck:
         self._pending.clear()
         rows: Index = np.concatenate(parts)
         hashes: Index = torch.cat(hashes_of_parts).cpu().numpy()
+        self._compared += len(rows)
         known = self._stored.known(rows)
-        wrong = np.flatnonzero(known & (self._stored.of(rows) != hashes))
+        rows, hashes = rows[known], hashes[known]
+        self._known += len(rows)
+        wrong = np.flatnonzero(self._stored.of(rows) != hashes)
         if len(wrong):
             raise self._wrong_row(int(rows[wrong[0]]), int(hashes[wrong[0]]))
-        self._compared += len(rows)
-        self._known += int(known.sum())
 
     def _wrong_row(self, row: int, found: int) -> WrongContent:
         """Return the error for a row that came with the hash of another row, or of none."""
-        samples = self._manifest.schema.samples
-        for low in range(0, samples, PIECE):
-            piece = slice(low, min(low + PIECE, samples))
-            others = np.flatnonzero((self._stored.of(piece) == found) & self._stored.known(piece))
+        for rows, hashes in kept_hashes(self._stored, self._manifest.schema.samples):
+            others = rows[hashes == found]
             if len(others):
                 return WrongContent(
                     "samples reached the device in another order than requested",
                     kind="wrong-order",
                     expected=f"row {row}",
-                    found=f"row {low + others[0]}",
+                    found=f"row {others[0]}",
                     hint=self._hint,
                 )
         return WrongContent(

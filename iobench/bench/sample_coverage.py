@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,14 @@ MOST_BATCHES = 100  # sampled evenly from the epoch to estimate its shuffle qual
 PIECE = 1 << 20  # stored hashes at a time
 SPARE = 16  # bits of the filter per delivered hash, so that it passes few others
 MOST_BITS = 26
+
+
+def kept_hashes(stored: SampleHashes, samples: int) -> Iterator[tuple[npt.NDArray[np.int64], Hashes]]:
+    """Yield rows whose hashes were kept, and these, in pieces."""
+    for low in range(0, samples, PIECE):
+        rows = np.arange(low, min(low + PIECE, samples))
+        rows = rows[stored.known(rows)]
+        yield rows, stored.of(rows)
 
 
 class SampleCoverage:
@@ -53,23 +61,23 @@ class SampleCoverage:
         mask = (1 << min(MOST_BITS, (SPARE * len(self._values)).bit_length())) - 1
         passed, known = np.zeros(mask + 1, bool), 0
         passed[self._values & mask] = True
-        for low in range(0, self._samples, PIECE):
-            rows = slice(low, min(low + PIECE, self._samples))
-            hashes, kept = self._stored.of(rows), self._stored.known(rows)
-            known += int(kept.sum())
-            some = np.flatnonzero(passed[hashes & mask] & kept)
+        for rows, hashes in kept_hashes(self._stored, self._samples):
+            known += len(rows)
+            some = np.flatnonzero(passed[hashes & mask])
             some = some[np.argsort(hashes[some], kind="stable")]  # near each other in the cache
             place = np.searchsorted(self._values, hashes[some]).clip(max=len(self._values) - 1)
             hit = self._values[place] == hashes[some] if len(self._values) else place < 0
             np.add.at(self._due, place[hit], 1)
-            self._row[place[hit]] = low + some[hit]
+            self._row[place[hit]] = rows[some[hit]]
         return known
 
     @property
     def in_order(self) -> bool:
         """True if samples came in stored order, except dropped ones and repetitions at the end."""
         first = self._delivered[: self._samples]
-        if np.array_equal(first, self._stored.of(slice(0, len(first)))):
+        rows = np.arange(len(first))
+        known = self._stored.known(rows)
+        if np.array_equal(first[known], self._stored.of(rows[known])):
             return True
         return bool(np.all(np.diff(self._rows(first)) > 0))
 
