@@ -1,5 +1,6 @@
 """A case is verified over what it delivers: whole epochs, or the part that a round is."""
 
+import time
 from collections import Counter
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from iobench.bench.options import RunOptions, cases_of
 from iobench.bench.part import TimeLimit
 from iobench.bench.round_length import RoundLengths
 from iobench.bench.sample_coverage import SampleCoverage
+from iobench.bench.strategies import FixedRounds
 from iobench.dataset.sample_hashes import SampleHashes
 from iobench.loading.loaders.native import NativeEpochs
 from iobench.results import columns, record
@@ -204,3 +206,43 @@ def test_rounds_are_as_long_as_the_speed_of_a_case_allows(images):
     lengths.proved(explicit, Proof(None, batch_s=0.02, sample_s=0.01))
     assert lengths.batches(explicit) == 7
     assert usual.round_seconds == ROUND_SECONDS
+
+
+def test_all_of_a_run_is_within_its_time():
+    rounds = FixedRounds(60.0, rounds=10)
+    assert rounds.verification_s(0.0, 12) == pytest.approx(0.3 * 60 / 12)
+    assert rounds.verification_s(30.0, 5) == 0.0, "the next case is verified over its first batch"
+    assert rounds.round_s(20.0, 4) == pytest.approx(0.8 * 40 / (10 * 4))
+    assert rounds.late_s(18.0) == 18.0
+    assert rounds.verifies(59.0, [1.0]), "a comparison needs two"
+    assert not rounds.verifies(37.0, [1.0, 1.0])
+    assert not rounds.skips(1, 59.0, 59.0, 5.0, measured=0)
+    assert rounds.skips(1, 59.0, 59.0, 5.0, measured=1)
+    assert not rounds.skips(1, 54.0, 54.0, 5.0, measured=1)
+    assert not rounds.is_slow(10.0, 9.0, 6)
+    assert rounds.is_slow(12.0, 9.0, 6), "it would take more than twice its share"
+    assert not rounds.is_slow(50.0, 9.0, 2), "a comparison needs two"
+    unlimited = FixedRounds()
+    assert unlimited.verifies(1e9, [1.0, 1.0])
+    assert unlimited.verification_s(1e9, 3) == unlimited.round_s(1e9, 3) == np.inf
+    assert not unlimited.is_slow(1e9, 1e9, 3)
+
+
+def test_what_there_is_no_time_for_is_skipped_with_its_reason(images, tmp_path):
+    result = run(images, tmp_path, "native", "stream", "dataloader", max_time=1e-3)
+    assert not result.failures
+    assert len(result.records) == 1
+    reasons = [one.values["reason"] for one in result.notes if one.kind == "skipped"]
+    assert reasons == ["no-time"] * 2
+    assert len(result.skipped) == 2
+
+
+def test_a_slow_case_takes_no_more_than_twice_its_share(images, tmp_path, monkeypatch):
+    read = NativeEpochs._read
+    monkeypatch.setattr(NativeEpochs, "_read", lambda self, rows: (time.sleep(0.02), read(self, rows))[1])
+    asked = {"rounds": "1000", "max_time": 3.0}
+    result = run(images, tmp_path, "native", "stream", "dataloader", "dataloader:fetch=batch", **asked)
+    rounds = Counter(one.case["loader"] for one in result.records)
+    used_s = sum(one.timing.epochs_s for one in result.records if one.case["loader"] == "native")
+    assert used_s <= 2 * 3.0 / 4
+    assert rounds["stream"] > rounds["native"] > 0
