@@ -308,7 +308,7 @@ class TestChanges:
         manifest = added("npy", external)
         np.save(external / "other.npy", np.zeros((5, 2)))
         hashed = []
-        monkeypatch.setattr(sandbox, "checksum", lambda *of: hashed.append(of))
+        monkeypatch.setattr(sandbox, "hashes", lambda *of: hashed.append(of))
         with pytest.raises(ArtifactExists, check=kind("variant-exists")):
             add(external / "other.npy", name="d", data_dir=manifest.root.parent)
         safe = write_lmdb(external / "t")
@@ -325,14 +325,13 @@ class TestChanges:
             add(write_npy(external / "other"), "npy", name="d", data_dir=manifest.root.parent)
 
     def test_a_file_that_changes_while_it_is_hashed(self, external, monkeypatch):
-        hash = sandbox.checksum
+        hash = sandbox.hashes
 
-        def checksum(data, schema, report):
-            sums = hash(data, schema, report)
+        def hashes(*arguments):
+            yield from hash(*arguments)
             os.utime(external / "npy/y.npy", (1, 1))
-            return sums
 
-        monkeypatch.setattr(sandbox, "checksum", checksum)
+        monkeypatch.setattr(sandbox, "hashes", hashes)
         with pytest.raises(SourceError, check=kind("changed", path=external / "npy")):
             added("npy", external)
         assert tree(external.parent / "data") == {}

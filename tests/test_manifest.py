@@ -23,6 +23,7 @@ def test_a_saved_manifest_is_loaded(manifest):
     assert Manifest.load(manifest.root) == manifest
     folders = [manifest.path_of(variant).name for variant in ("lmdb", "npy")]
     assert sorted(path.name for path in manifest.root.iterdir()) == [
+        ".index",
         ".lock",
         folders[0],
         "manifest.json",

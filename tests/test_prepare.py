@@ -28,7 +28,7 @@ from iobench.base.errors import (
 from iobench.dataset import artifact_writer
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import DEFAULT_FORMATS
-from iobench.dataset.verify import read_back
+from iobench.dataset.read_back import read_back
 from iobench.terminal.cli import main
 
 VARIANTS = [*DEFAULT_FORMATS, "hdf5:chunk_bytes=0", "hdf5:compression=gzip", "lmdb:codec=lz4"]
@@ -73,7 +73,8 @@ def assert_tidy(root, variants=()):
     listed = Manifest.load(root).artifacts if variants else {}
     assert set(listed) == set(variants)
     folders = {artifact.folder for artifact in listed.values()}
-    assert names == ({".lock", "manifest.json", *folders} if variants else set())
+    assert names == ({".index", ".lock", "manifest.json", *folders} if variants else set())
+    assert {path.stem for path in (root / ".index").glob("*")} == folders
 
 
 class Changing(Arrays):
@@ -440,7 +441,7 @@ def test_memory_does_not_grow_with_the_data(tmp_path):
         "import importlib, sys, iobench\n"
         "from pathlib import Path\n"
         "from conftest import peak_mib\n"
-        "importlib.import_module('iobench.dataset.verify').READER_BYTES = 32 << 20\n"
+        "importlib.import_module('iobench.dataset.read_back').READER_BYTES = 32 << 20\n"
         "def prepare(size):\n"
         "    iobench.prepare(iobench.Synthetic(size), data_dir=Path(sys.argv[1]), name=str(size))\n"
         "prepare(25_000_000)\n"

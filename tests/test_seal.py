@@ -14,7 +14,7 @@ import iobench
 from iobench.base.errors import CorruptArtifact, SourceError, WrongContent
 from iobench.dataset import seal
 from iobench.dataset.manifest import Manifest
-from iobench.dataset.verify import content_of
+from iobench.dataset.verify import verify_artifact
 
 pytest_plugins = ("manifest_fixtures",)
 
@@ -29,7 +29,7 @@ def names(root):
 
 def assert_tidy(manifest):
     folders = {manifest.path_of(variant).name for variant in manifest.artifacts}
-    assert names(manifest.root) == {".lock", "manifest.json", *folders}
+    assert names(manifest.root) == {".index", ".lock", "manifest.json", *folders}
     assert set(iobench.verify(manifest).values()) == {None}
 
 
@@ -89,7 +89,8 @@ class TestReplacing:
             assert reader.batch(slice(0, 203))["x"].tobytes() == numbers().arrays["x"].tobytes()
         with pytest.raises(CorruptArtifact, check=kind("missing-file")):
             manifest.opener("npy")
-        assert content_of(new.opener("npy")).content == new.content != manifest.content
+        verify_artifact(new, "npy")
+        assert new.content != manifest.content
         assert_tidy(new)
 
     def test_nothing_is_removed_before_the_last_is_verified(self, manifest, tmp_path, monkeypatch):

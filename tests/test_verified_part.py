@@ -20,7 +20,6 @@ from iobench.bench.part import TimeLimit
 from iobench.bench.round_length import RoundLengths
 from iobench.bench.sample_coverage import SampleCoverage
 from iobench.bench.strategies import FixedRounds
-from iobench.dataset.sample_hashes import SampleHashes
 from iobench.loading.loaders.native import NativeEpochs
 from iobench.results import columns, record
 from iobench.results.summary import summarise
@@ -29,16 +28,15 @@ BATCH = 2
 NEVER_WHOLE = 1e-6  # seconds
 
 
-class Partly(SampleHashes):
+class Partly:
     """Hashes of which only some were kept."""
 
     def __init__(self, hashes, kept):
-        super().__init__(np.asarray(hashes, np.int64))
-        self._kept = np.asarray(kept, bool)
+        self._hashes, self._kept = np.asarray(hashes, np.int64), np.asarray(kept, bool)
 
     def of(self, rows):
         assert self.known(rows).all()
-        return super().of(rows)
+        return self._hashes[rows]
 
     def known(self, rows):
         return self._kept[rows]

@@ -19,8 +19,8 @@ from iobench.base.units import bytes_text, counted, seconds_text
 from iobench.dataset.add import AddedSource, add
 from iobench.dataset.manifest import Manifest, Opener
 from iobench.dataset.prepare import prepare
+from iobench.dataset.read_back import read_back
 from iobench.dataset.sources import FirstSamples, Source
-from iobench.dataset.verify import read_back
 from iobench.formats import Batch
 from iobench.host import page_cache
 

@@ -11,6 +11,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,14 @@ from iobench.base.finding import Finding
 from iobench.base.text import listed, printable, shortened
 from iobench.dataset import sandbox, seal
 from iobench.dataset.artifact_writer import CLOCK_S, Prepared, library_of
+from iobench.dataset.checksum import Checksum
 from iobench.dataset.file_tree import FileTree
+from iobench.dataset.hashed_rows import HashedRows
+from iobench.dataset.hashing import hash_rows, hashed_in_part, rows_to_hash
 from iobench.dataset.manifest import FILE_NAME, Artifact, Manifest, check_name, check_readable
-from iobench.dataset.manifest_body import ExternalData, storable
+from iobench.dataset.manifest_body import ExternalData, HashedPart, storable
 from iobench.dataset.prepare import sweep_and_load
+from iobench.dataset.sample_hashes import HashWriter
 from iobench.dataset.sandbox import Description, UntrustedData
 from iobench.dataset.sources import Source, convertible, default_name
 from iobench.dataset.sources._regular_files import CLOSE_WRITERS, no_such_path, refused_by_system
@@ -42,10 +47,11 @@ def add(
     fields: Sequence[Field] = (),
     data_dir: Path = Path("data"),
     overwrite: bool = False,
+    hash: str = "auto",
     progress: Progress = no_progress,
     warn: Callable[[Finding], None] = lambda finding: None,
 ) -> tuple[Manifest, Prepared]:
-    """Add existing data to a dataset where they lie, after hashing every sample once.
+    """Add existing data to a dataset where they lie, after hashing their samples once.
 
     Parameters
     ----------
@@ -61,6 +67,8 @@ def add(
         Folder of all datasets.
     overwrite : bool
         Replace the data of an existing dataset.
+    hash : str
+        ``full`` for every sample; ``auto`` for a part of large data, see `hashing`.
     progress : callable
         Called with the activity, the bytes done and the bytes in total.
     warn : callable
@@ -94,13 +102,22 @@ def add(
         warn(note)
     _check_fields(path, schema, fields)
     added = ExternalData(str(tree.path), tree.stamp, names, bool(fields))
-    with os_errors(root), locked(root):
+    with os_errors(root), locked(root), HashWriter.temporary(root) as writer:
         before = sweep_and_load(root, overwrite)
         _check_free(before, form.variant, schema, added, overwrite)
-        made = _hashed(root, schema, form, tree, added, progress)
+        others = before is not None and not overwrite and bool(set(before.artifacts) - {form.variant})
+        hashed = rows_to_hash(before if others else None, schema, hash)
+        report = partial(progress, f"hashing {form.variant}")
+        read = partial(
+            hash_rows, schema=schema, hashed=hashed, limited=not others, writer=writer, report=report
+        )
+        made = _hashed(root, schema, form, tree, added, read)
         manifest = _extended(before, made, overwrite)
         manifest.save()
+        writer.keep(manifest, form.variant)
         seal.sweep(root, manifest.folders)
+    if manifest.part is not None:
+        warn(hashed_in_part(manifest))
     return manifest, Prepared(form.variant, "added", made.artifacts[form.variant], schema.logical_bytes)
 
 
@@ -255,15 +272,16 @@ def _check_free(
 
 
 def _hashed(
-    root: Path, schema: Schema, form: formats.Format, tree: FileTree, added: ExternalData, progress: Progress
+    root: Path,
+    schema: Schema,
+    form: formats.Format,
+    tree: FileTree,
+    added: ExternalData,
+    read: Callable[[UntrustedData], tuple[Checksum, HashedRows]],
 ) -> Manifest:
-    """Read every sample in order and return a manifest of this artifact alone."""
+    """Read the rows to hash and return a manifest of this artifact alone."""
     variant, started = form.variant, time.perf_counter()
-    progress(f"hashing {variant}", 0, schema.logical_bytes)
-    data = UntrustedData(tree.path, variant, tree.stamp.bytes)
-    content, ordered = sandbox.checksum(
-        data, schema, lambda done, total: progress(f"hashing {variant}", done, total)
-    )
+    check, hashed = read(UntrustedData(tree.path, variant, tree.stamp.bytes))
     if FileTree.of(tree.path).stamp != tree.stamp:
         raise SourceError("changed while it was hashed", kind="changed", path=tree.path, hint=CLOSE_WRITERS)
     artifact = Artifact(
@@ -280,16 +298,21 @@ def _hashed(
     source |= {"renamed": schema.renamed} if schema.renamed else {}
     described = storable(schema, source, tree.path)
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    return Manifest(root, schema, described, content, ordered, now, {variant: artifact})
+    part = None if hashed.whole else HashedPart(hashed.piece_rows, hashed.pieces)
+    return Manifest(root, schema, described, check.content, check.ordered, now, {variant: artifact}, part)
 
 
 def _extended(before: Manifest | None, made: Manifest, overwrite: bool) -> Manifest:
     """Add the new artifact to a dataset of the same data; raises ArtifactExists if it holds other data."""
     if before is None or overwrite or set(before.artifacts) <= set(made.artifacts):
         return made
-    if (before.schema, before.content, before.ordered) == (made.schema, made.content, made.ordered):
+    if _data_of(before) == _data_of(made):
         return dataclasses.replace(before, artifacts={**before.artifacts, **made.artifacts})
     raise _other_data(before)
+
+
+def _data_of(manifest: Manifest) -> tuple[object, ...]:
+    return manifest.schema, manifest.part, manifest.content, manifest.ordered
 
 
 def _other_data(before: Manifest) -> ArtifactExists:

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
@@ -16,12 +17,15 @@ from iobench.base.units import bytes_text
 from iobench.dataset import index_cache, seal
 from iobench.dataset.artifact_location import stamps, stored_bytes
 from iobench.dataset.checksum import Checksum
+from iobench.dataset.hashed_rows import HashedRows
 from iobench.dataset.manifest import Artifact, Manifest, Opener
 from iobench.dataset.manifest_body import Checksums
+from iobench.dataset.read_back import compare, read_back, stored_hashes
+from iobench.dataset.sample_hashes import HashWriter
 from iobench.dataset.seal import Seal
 from iobench.dataset.sources import Source, checked, prefetched
 from iobench.dataset.staging import new_generation, sync, sync_directory, temporary, writing_back
-from iobench.dataset.verify import Progress, compare, content_of, read_back, verify_artifact
+from iobench.dataset.verify import Progress, verify_artifact
 from iobench.formats import Batch, Format, identity
 
 CLOCK_S = time.get_clock_info("perf_counter").resolution  # shortest measurable duration
@@ -123,7 +127,8 @@ class ArtifactWriter:
     def _write(self, form: Format, batches: Callable[[], Iterator[Batch]]) -> None:
         """Run steps 2 and 3 for one variant: write, verify, seal and rename it, without listing it."""
         variant, schema, library = form.variant, self.manifest.schema, library_of(form)
-        with temporary(self.manifest.root) as folder:
+        root = self.manifest.root
+        with temporary(root) as folder, HashWriter.temporary(root) as hashes:
             check, stored = Checksum(schema), Checksum(schema)
             started = time.perf_counter()
             hashed = _hashed(batches(), check)
@@ -136,7 +141,7 @@ class ArtifactWriter:
             written = time.perf_counter()
             self._compare_source(check)
             expected = check if form.lossless else stored
-            self._verify(Opener(form, folder, schema), f"verifying {variant}", expected)
+            self._verify(Opener(form, folder, schema), f"verifying {variant}", expected, hashes)
             artifact = Artifact(
                 variant=variant,
                 files=stamps(folder),
@@ -150,7 +155,8 @@ class ArtifactWriter:
                 else Checksums(f"{stored.content:016x}", f"{stored.ordered:016x}"),
             )
             self._name(folder, artifact)
-        self.manifest.artifacts[variant] = artifact
+            self.manifest.artifacts[variant] = artifact
+            hashes.keep(self.manifest, variant)
 
     def _name(self, folder: Path, artifact: Artifact) -> None:
         sealed, target = self.manifest.seal_of(artifact), self.manifest.root / artifact.folder
@@ -185,6 +191,8 @@ class ArtifactWriter:
             if folder.name not in listed and folder.exists():
                 with contextlib.suppress(OSError):  # the next prepare tries again
                     seal.remove(folder, sealed)
+        left = {path.name for path in self.manifest.root.iterdir()}
+        index_cache.sweep(self.manifest.root, left | set(self.manifest.added))
 
     def _compare_source(self, check: Checksum) -> None:
         if self.manifest.content is None:
@@ -196,8 +204,12 @@ class ArtifactWriter:
                 hint="use --overwrite, or another --name",
             )
 
-    def _verify(self, opener: Opener, activity: str, expected: Checksum) -> None:
-        content = content_of(opener, lambda done, total: self.progress(activity, done, total))
+    def _verify(self, opener: Opener, activity: str, expected: Checksum, writer: HashWriter) -> None:
+        """Read an artifact back, compare it, and keep the hashes of its samples."""
+        content, hashed = Checksum(opener.schema), HashedRows.all_of(opener.schema.samples)
+        for rows, hashes in stored_hashes(opener, hashed, partial(self.progress, activity)):
+            content.add_hashes(hashes, rows)
+            writer.append(hashes)
         compare((expected.content, expected.ordered), opener.path, content)
 
     def _counted(self, activity: str, batches: Iterator[Batch]) -> Generator[Batch, None, None]:

@@ -62,14 +62,11 @@ class Checksum:
 
     def add_in_order(self, batch: Mapping[str, npt.NDArray[Any]]) -> None:
         """Add every sample of a NumPy batch that follows the previous one in the dataset."""
-        self.add_hashes_in_order(self.hashes(batch))
-
-    def add_hashes_in_order(self, hashes: npt.NDArray[np.int64]) -> None:
-        """Add samples that follow the previous one in the dataset by their hashes."""
+        hashes = self.hashes(batch)
         self.add_hashes(hashes, np.arange(self.samples, self.samples + len(hashes), dtype=np.int64))
 
-    def add_hashes(self, hashes: Any, rows: npt.NDArray[np.int64] | None) -> None:
-        """Add samples by their hashes, and by their rows, if known."""
+    def add_hashes(self, hashes: Any, rows: npt.NDArray[np.int64] | None = None) -> None:
+        """Add samples by their hashes, with their rows in the dataset if known."""
         self.samples += len(hashes)
         self._content = self._content + _plain(hashes.sum())
         if rows is not None:

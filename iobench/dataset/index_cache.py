@@ -2,10 +2,10 @@
 
     DATA_DIR/NAME/.index/<artifact's folder>.<index name>     arrays, each from a page boundary on
 
-A file is written under a temporary name and renamed. It is used only if it was built from the files that
-are there now; otherwise it is built again. It is not part of an artifact: deleting it costs only time. If
-it cannot be written, its arrays stay in memory. It is mapped, so that workers share it; a page that cannot
-be read raises OSError in the code that uses the index.
+A file is written piece by piece under a temporary name and renamed. It is used only if it was built from
+what is there now; otherwise it is built again. It is not part of an artifact: deleting it costs only time.
+If it cannot be written, its arrays stay in memory. It is mapped, so that workers share it; a page that
+cannot be read raises OSError in the code that uses the index.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ import os
 import secrets
 import zlib
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
 
-from iobench.formats import Array, Build
+from iobench.formats import Array, Build, build_now
 from iobench.host.bus_errors import MapGuard
 from iobench.host.maps import GuardedMap
 
 FOLDER = ".index"
-MAGIC = b"iobench index 1\n"
+MAGIC = b"iobench index 2\n"
+COPY_BYTES = 1 << 20
 MEMORY_BYTES = 1 << 30  # of indexes that could not be written; the newest always stays
 
 
@@ -48,11 +49,11 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes
     ----------
     built_from : str
-        Digest of the files that the arrays describe.
+        Identity of what the arrays describe.
     arrays : tuple of _CachedArray
         The arrays that follow.
     checksum : int
-        CRC-32 of the fields above and of all arrays.
+        CRC-32 of all arrays and of the fields above.
     """
 
     built_from: str
@@ -65,48 +66,161 @@ _verified: set[tuple[str, int, int, int]] = set()  # files with a correct checks
 
 
 class IndexCache:
-    """Callable that returns a reader's index from memory or disk, or builds and stores it.
+    """Callable that returns an index from memory or disk, or builds and stores it.
 
     Parameters
     ----------
-    data : Path
-        The artifact's folder or file.
     index : Path or None
         Path of the cache files without the name of the index; None if nothing may be written.
-    owner : str
-        Format variant and schema that the index belongs to.
+    stamp : callable
+        Returns the identity of what the index describes; an index with another one is built again.
     """
 
-    def __init__(self, data: Path, index: Path | None, owner: str) -> None:
-        self._data, self._index, self._owner = data, index, owner
+    def __init__(self, index: Path | None, stamp: Callable[[], str]) -> None:
+        self._index, self._stamp = index, stamp
 
     def __call__(self, name: str, build: Build) -> dict[str, Array]:
         """Return the arrays of the index `name`, calling `build` if they are not cached."""
         built_from = self._stamp()
-        key = (str(self._data), name, built_from)
+        key = (str(self._index), name, built_from)
         if key in kept_indexes:
             return kept_indexes[key]
-        path = None if self._index is None else self._index.with_name(f"{self._index.name}.{name}")
-        cached = None if path is None else _read(path, built_from)
-        if cached is not None:
+        path = self._path(name)
+        if (cached := self.cached(name)) is not None:
             return cached
-        built = build()
-        if built_from == self._stamp() and path is not None and _write(path, built_from, built):
-            return _read(path, built_from) or built
-        kept_indexes[key] = built
+        stored = path is not None and self._store(path, built_from, build)
+        if stored and (cached := self.cached(name)) is not None:
+            return cached
+        kept_indexes[key] = built = build_now(name, build)
         while len(kept_indexes) > 1 and sum(map(_bytes, kept_indexes.values())) > MEMORY_BYTES:
             kept_indexes.popitem(last=False)
         return built
 
-    def _stamp(self) -> str:
-        """Return a digest of the files' names, sizes, times of change and inodes."""
-        digest = hashlib.blake2b(self._owner.encode(), digest_size=16)
-        files = [self._data] if self._data.is_file() else sorted(self._data.rglob("*"))
-        for file in files:
-            with contextlib.suppress(OSError):  # the reader that opens it reports that
-                stat = file.stat()
-                digest.update(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ino}\n".encode())
-        return digest.hexdigest()
+    def cached(self, name: str) -> dict[str, Array] | None:
+        """Return the arrays of the index `name` from its file; None if it has to be built."""
+        path = self._path(name)
+        return None if path is None else _read(path, self._stamp())
+
+    def rename(self, name: str, written: IndexFile) -> None:
+        """Make a file that was written piece by piece the index `name`, if the folder can be written to."""
+        if (path := self._path(name)) is not None:
+            written.finish(path, self._stamp())
+
+    def _path(self, name: str) -> Path | None:
+        return None if self._index is None else self._index.with_name(f"{self._index.name}.{name}")
+
+    def _store(self, path: Path, built_from: str, build: Build) -> bool:
+        """Write an index and return whether that succeeded, and what it describes did not change."""
+        if not _writable(path.parent):  # building takes long: not twice
+            return False
+        with contextlib.closing(IndexFile(path.parent, path.name)) as file:
+            written = all(file.append(piece) for piece in build())
+            return written and built_from == self._stamp() and file.finish(path, built_from)
+
+
+def _writable(folder: Path) -> bool:
+    """Create a folder if it is missing; return whether files can be written to it."""
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK)
+
+
+def stamp_of(data: Path, owner: str) -> str:
+    """Return a digest of an owner and its files' names, sizes, times of change and inodes."""
+    digest = hashlib.blake2b(owner.encode(), digest_size=16)
+    for file in [data] if data.is_file() else sorted(data.rglob("*")):
+        with contextlib.suppress(OSError):  # the reader that opens it reports that
+            stat = file.stat()
+            digest.update(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ino}\n".encode())
+    return digest.hexdigest()
+
+
+class IndexFile:
+    """Arrays that grow piece by piece in a temporary file; `finish` gives it its name.
+
+    The first array is written where it stays, others into files of their own until its length is known.
+    """
+
+    def __init__(self, folder: Path, prefix: str) -> None:
+        self._prefix = folder / f"{prefix}.{secrets.token_hex(4)}"
+        self._arrays: dict[str, tuple[np.dtype[Any], BinaryIO]] = {}
+        self._checksum = 0  # of the first array
+
+    def append(self, piece: dict[str, Array]) -> bool:
+        """Append to each array; returns whether that succeeded."""
+        try:
+            for name, array in piece.items():
+                data = np.ascontiguousarray(array).data
+                self._file(name, array.dtype).write(data)
+                if name == next(iter(self._arrays)):
+                    self._checksum = zlib.crc32(data, self._checksum)
+        except OSError:  # a read-only folder or a full disk
+            return False
+        return True
+
+    def finish(self, path: Path, built_from: str) -> bool:
+        """Complete the file under its name; returns whether that succeeded."""
+        try:
+            path.parent.mkdir(exist_ok=True)
+            self._complete(built_from)
+            os.replace(self._name(0), path)
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def close(self) -> None:
+        """Remove the temporary files that are left."""
+        for number, (_, file) in enumerate(self._arrays.values()):
+            with contextlib.suppress(OSError):
+                file.close()
+            with contextlib.suppress(OSError):
+                self._name(number).unlink(missing_ok=True)
+
+    def _name(self, number: int) -> Path:
+        return Path(f"{self._prefix}-{number}.tmp")
+
+    def _file(self, name: str, dtype: np.dtype[Any]) -> BinaryIO:
+        """Return the file of an array."""
+        if name not in self._arrays:
+            path = self._name(len(self._arrays))
+            path.parent.mkdir(exist_ok=True)
+            file = open(path, "w+b")  # noqa: SIM115 - closed by `close`
+            self._arrays[name] = dtype, file
+            file.seek(0 if len(self._arrays) > 1 else mmap.PAGESIZE)
+        return self._arrays[name][1]
+
+    def _complete(self, built_from: str) -> None:
+        """Put all arrays and the header into the first file; ValueError for a header above a page."""
+        entries: list[_CachedArray] = []
+        first, checksum = next(iter(self._arrays.values()))[1], self._checksum
+        for name, (dtype, file) in self._arrays.items():
+            size = file.tell() - (mmap.PAGESIZE if file is first else 0)
+            start = mmap.PAGESIZE
+            if file is not first:
+                start = -(-first.tell() // mmap.PAGESIZE) * mmap.PAGESIZE
+                checksum = _copy(file, first, start, checksum)
+            entries.append(_CachedArray(name, dtype.str, size // dtype.itemsize, start))
+        arrays = tuple(entries)
+        header = MAGIC + msgspec.json.encode(_Header(built_from, arrays, _crc(built_from, arrays, checksum)))
+        if len(header) >= mmap.PAGESIZE:
+            raise ValueError("too many arrays")
+        first.truncate(-(-first.tell() // mmap.PAGESIZE) * mmap.PAGESIZE)
+        first.seek(0)
+        first.write(header.ljust(mmap.PAGESIZE))
+        first.flush()
+        os.fsync(first.fileno())
+
+
+def _copy(source: BinaryIO, target: BinaryIO, start: int, checksum: int) -> int:
+    """Copy a file to an offset of another one and return the checksum continued over it."""
+    source.seek(0)
+    target.seek(start)
+    while data := source.read(COPY_BYTES):
+        target.write(data)
+        checksum = zlib.crc32(data, checksum)
+    return checksum
 
 
 def sweep(root: Path, listed: Collection[str]) -> None:
@@ -115,6 +229,8 @@ def sweep(root: Path, listed: Collection[str]) -> None:
         if path.name.rpartition(".")[0] not in listed:
             with contextlib.suppress(OSError):  # the next prepare tries again
                 path.unlink()
+    with contextlib.suppress(OSError):  # it is not empty, or not there
+        (root / FOLDER).rmdir()
 
 
 class _CheckedArray(np.ndarray[Any, np.dtype[Any]]):
@@ -152,41 +268,8 @@ def _bytes(arrays: dict[str, Array]) -> int:
     return sum(array.nbytes for array in arrays.values())
 
 
-def _crc(built_from: str, arrays: tuple[_CachedArray, ...]) -> int:
-    return zlib.crc32(msgspec.json.encode((built_from, arrays)))
-
-
-def _write(path: Path, built_from: str, index: dict[str, Array]) -> bool:
-    """Write arrays into a file that appears complete; returns whether that succeeded."""
-    arrays, end = [], mmap.PAGESIZE
-    for name, array in index.items():
-        arrays.append(_CachedArray(name, array.dtype.str, len(array), end))
-        end = -(-(end + array.nbytes) // mmap.PAGESIZE) * mmap.PAGESIZE
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        path.parent.mkdir(exist_ok=True)
-        with open(temporary, "wb") as file:
-            checksum = _crc(built_from, tuple(arrays))
-            for entry, array in zip(arrays, index.values(), strict=True):
-                data = np.ascontiguousarray(array)
-                file.seek(entry.offset)
-                file.write(data.data)
-                checksum = zlib.crc32(data.data, checksum)
-            header = MAGIC + msgspec.json.encode(_Header(built_from, tuple(arrays), checksum))
-            if len(header) >= mmap.PAGESIZE:
-                return False
-            file.seek(0)
-            file.write(header.ljust(mmap.PAGESIZE))
-            file.truncate(end)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except OSError:  # a read-only folder or a full disk
-        return False
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-    return True
+def _crc(built_from: str, arrays: tuple[_CachedArray, ...], content: int) -> int:
+    return zlib.crc32(msgspec.json.encode((built_from, arrays)), content)
 
 
 def _read(path: Path, built_from: str) -> dict[str, Array] | None:
@@ -209,10 +292,11 @@ def _read(path: Path, built_from: str) -> dict[str, Array] | None:
         return None
     version = (str(path), stat.st_ino, stat.st_mtime_ns, stat.st_size)
     if version not in _verified:
-        checksum = _crc(header.built_from, header.arrays)
+        checksum = 0
         for array in index.values():
             checksum = zlib.crc32(array.data, checksum)
-        if checksum != header.checksum:  # also if a page could not be read
+        # different also if a page could not be read
+        if _crc(header.built_from, header.arrays, checksum) != header.checksum:
             return None
         _verified.add(version)
     return index

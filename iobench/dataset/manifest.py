@@ -31,12 +31,14 @@ from iobench.base.errors import InvalidSettings, ManifestError, MissingDependenc
 from iobench.base.files import system_errors_as
 from iobench.dataset import index_cache, manifest_file
 from iobench.dataset.artifact_location import ArtifactLocation, ExternalArtifact, ManagedArtifact
-from iobench.dataset.index_cache import IndexCache
+from iobench.dataset.hashed_rows import HashedRows
+from iobench.dataset.index_cache import IndexCache, stamp_of
 from iobench.dataset.manifest_body import (
     Artifact,
     Checksums,
     ExternalData,
     FileStamp,
+    HashedPart,
     ManifestBody,
 )
 from iobench.dataset.manifest_file import FILE_NAME, VERSION
@@ -88,7 +90,7 @@ class Opener:
     @property
     def index_cache(self) -> IndexCache:
         """Cache of the indexes of the artifact's present files."""
-        return IndexCache(self.path, self.index, f"{self.format.variant} {self.schema}")
+        return IndexCache(self.index, lambda: stamp_of(self.path, f"{self.format.variant} {self.schema}"))
 
     def check(self) -> None:
         """Raise CorruptArtifact for damage that would crash a reader, OSError if the disk fails."""
@@ -118,7 +120,9 @@ class Manifest:
     source : dict
         Description of the source; equal descriptions promise equal data.
     content, ordered : int or None
-        Checksum of all samples, and the one that depends on their order; see `checksum`.
+        Checksum of the hashed samples, and the one that depends on their order; see `checksum`.
+    part : HashedPart or None
+        The part of the samples that was hashed; None for all.
     artifacts : dict of str to Artifact
         Artifacts by variant, such as ``hdf5:compression=gzip``.
     """
@@ -130,6 +134,7 @@ class Manifest:
     ordered: int | None = None
     created: str = ""
     artifacts: dict[str, Artifact] = field(default_factory=dict)
+    part: HashedPart | None = None
 
     @property
     def name(self) -> str:
@@ -161,6 +166,13 @@ class Manifest:
         """Names of the folders that prepare wrote."""
         return {artifact.folder for artifact in self.artifacts.values() if artifact.added is None}
 
+    @property
+    def hashed(self) -> HashedRows:
+        """Rows whose hashes make the checksums."""
+        if self.part is None:
+            return HashedRows.all_of(self.schema.samples)
+        return HashedRows(self.schema.samples, self.part.piece_rows, self.part.pieces)
+
     def checksums_of(self, variant: str) -> tuple[int, int]:
         """Return content and ordered checksum of a variant: the dataset's own unless the variant is lossy."""
         own = self.artifacts[variant].checksum
@@ -191,8 +203,11 @@ class Manifest:
             )
         location = self.location_of(variant)
         location.check()
-        index = self.root / index_cache.FOLDER / (self.artifacts[variant].folder or variant)
-        return Opener(formats.parse(variant), location.path, self.schema, index=index)
+        return Opener(formats.parse(variant), location.path, self.schema, index=self.index_path(variant))
+
+    def index_path(self, variant: str) -> Path:
+        """Return the path of a variant's indexes without their names."""
+        return self.root / index_cache.FOLDER / (self.artifacts[variant].folder or variant)
 
     def unchanged(self, variant: str) -> bool:
         """Return whether no file of a variant was touched since it was verified."""
@@ -221,6 +236,7 @@ class Manifest:
             checksum=Checksums(f"{self.content or 0:016x}", f"{self.ordered or 0:016x}"),
             artifacts=self.artifacts,
             logical_bytes=self.schema.logical_bytes,
+            hashed=self.part,
         )
         manifest_file.write(self.root, body)
 
@@ -237,6 +253,7 @@ class Manifest:
             ordered=int(body.checksum.ordered, 16),
             created=body.created,
             artifacts=dict(body.artifacts),
+            part=body.hashed,
         )
 
 

@@ -43,6 +43,13 @@ class Checksums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ordered: Hash
 
 
+class HashedPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The part of a dataset's rows that was hashed; see `hashed_rows.HashedRows`."""
+
+    piece_rows: Count
+    pieces: Count
+
+
 class TreeStamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Identity of one state of all files of added data."""
 
@@ -109,7 +116,8 @@ class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ManifestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Content of `manifest.json`.
 
-    `logical_bytes` has to be what samples and fields make, whatever the formats compress.
+    `logical_bytes` has to be what samples and fields make, whatever the formats compress. `hashed` is the
+    part of the rows that `checksum` covers; null for all of them, as wherever prepare wrote an artifact.
     """
 
     manifest_version: int
@@ -120,6 +128,7 @@ class ManifestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checksum: Checksums
     artifacts: dict[str, Artifact]
     logical_bytes: Count
+    hashed: HashedPart | None = None
 
     @property
     def schema(self) -> Schema:
@@ -162,6 +171,8 @@ def check(body: ManifestBody) -> None:
     expected = body.schema.logical_bytes
     if body.logical_bytes != expected:
         raise ValueError(f"logical_bytes is {body.logical_bytes}, but samples and fields make {expected}")
+    if body.hashed:
+        _check_part(body, body.hashed)
     folders: set[str] = set()
     for variant, artifact in body.artifacts.items():
         _check_artifact(variant, artifact)
@@ -170,6 +181,13 @@ def check(body: ManifestBody) -> None:
         if artifact.folder in folders:
             raise ValueError(f"two artifacts are in {artifact.folder}")
         folders.add(artifact.folder)
+
+
+def _check_part(body: ManifestBody, part: HashedPart) -> None:
+    if part.piece_rows * part.pieces >= body.samples:
+        raise ValueError(f"{part.pieces} hashed pieces of {part.piece_rows} rows are no part of the samples")
+    if any(artifact.added is None or artifact.checksum for artifact in body.artifacts.values()):
+        raise ValueError("an artifact that prepare wrote is hashed in part")
 
 
 def _check_artifact(variant: str, artifact: Artifact) -> None:

@@ -17,6 +17,7 @@ from iobench.base.errors import ArtifactExists, IobenchError
 from iobench.base.units import bytes_text, counted
 from iobench.dataset import seal
 from iobench.dataset.artifact_writer import ArtifactWriter, Prepared
+from iobench.dataset.hashing import hash_rest
 from iobench.dataset.manifest import FILE_NAME, Manifest, check_name, check_readable
 from iobench.dataset.manifest_body import storable
 from iobench.dataset.sources import Source
@@ -86,6 +87,8 @@ def prepare(
     with os_errors(root), locked(root):
         before = sweep_and_load(root, overwrite)
         manifest = _manifest_for(root, before, source.schema, described, overwrite)
+        if manifest.part is not None and set(requested) - set(manifest.artifacts):
+            hash_rest(manifest, progress)  # what is written is compared with all of it
         return manifest, ArtifactWriter(source, manifest, before, overwrite, progress).write_all(requested)
 
 

@@ -1,37 +1,81 @@
 """Hashes of an artifact's samples, cached with its indexes: 8 bytes per sample.
 
-The first check that needs them reads the artifact once. A list is stored and returned only if its sums are
-the manifest's checksums, so it certifies itself. A stored list that is missing, damaged, or of files that
-were touched since is built again (see `index_cache`).
+`prepare` and `add` keep the list from the reading that they do anyway (`HashWriter`). A list is returned only
+if its sums are the manifest's checksums, so it certifies itself. One that is missing, damaged, or of other
+sums is built again by reading the artifact.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import numpy as np
 import numpy.typing as npt
 
+from iobench.base.files import TEMPORARY
 from iobench.dataset.checksum import Checksum
+from iobench.dataset.hashed_rows import HashedRows, index
+from iobench.dataset.index_cache import IndexCache, IndexFile
 from iobench.dataset.manifest import Manifest
-from iobench.dataset.verify import compare, read_back
+from iobench.dataset.read_back import compare, stored_hashes
 from iobench.formats import Rows
 
 NAME = "hashes"  # of the index
 PIECE = 1 << 20  # hashes summed at a time
 
+Hashes = npt.NDArray[np.int64]
+
 
 class SampleHashes:
     """Hashes of one artifact's samples, memory-mapped; see `sample_hashes`."""
 
-    def __init__(self, hashes: npt.NDArray[np.int64]) -> None:
-        self._hashes = hashes
+    def __init__(self, hashes: Hashes, hashed: HashedRows) -> None:
+        self._hashes, self.hashed = hashes, hashed
 
-    def of(self, rows: Rows) -> npt.NDArray[np.int64]:
-        """Return the hashes of rows that are `known`; of a slice, a view of the list."""
-        return np.asarray(self._hashes[rows])
+    def of(self, rows: Rows) -> Hashes:
+        """Return the hashes of rows that are `known`; of a slice of a whole list, a view."""
+        return np.asarray(self._hashes[self.hashed.positions(rows)])
 
     def known(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Return for each row whether its hash was kept."""
-        return np.ones(len(self._hashes[rows]), bool)
+        return self.hashed.known(rows)
+
+    def checksum(self, manifest: Manifest) -> Checksum:
+        """Return the checksum of all hashes with their rows."""
+        check, low = Checksum(manifest.schema), 0
+        for part in self.hashed.slices(PIECE):
+            hashes = np.asarray(self._hashes[low : low + part.stop - part.start])
+            check.add_hashes(hashes, index(part)[: len(hashes)])  # fewer make other sums
+            low += len(hashes)
+        return check
+
+
+class HashWriter:
+    """Hashes in the order of the list, written while the samples are read."""
+
+    def __init__(self, root: Path) -> None:
+        self._file, self._complete = IndexFile(root, f"{TEMPORARY}{NAME}"), True
+
+    def append(self, hashes: Hashes) -> None:
+        """Append the next hashes; on a full disk the list is built later instead."""
+        self._complete = self._complete and self._file.append({NAME: hashes})
+
+    def keep(self, manifest: Manifest, variant: str) -> None:
+        """Make this the list of an artifact of a dataset."""
+        if self._complete:
+            _cache(manifest, variant).rename(NAME, self._file)
+
+    @classmethod
+    @contextmanager
+    def temporary(cls, root: Path) -> Iterator[HashWriter]:
+        """Yield a writer in a dataset's folder; at the end its file is removed unless it was kept."""
+        writer = cls(root)
+        try:
+            yield writer
+        finally:
+            writer._file.close()
 
 
 def sample_hashes(manifest: Manifest, variant: str) -> SampleHashes:
@@ -39,22 +83,36 @@ def sample_hashes(manifest: Manifest, variant: str) -> SampleHashes:
 
     Raises WrongContent if the stored samples, or a stored list, do not make the manifest's checksums.
     """
-    opener, hasher = manifest.opener(variant), Checksum(manifest.schema)
 
-    def build() -> dict[str, npt.NDArray[np.int64]]:
-        hashes = np.concatenate([hasher.hashes(batch) for batch in read_back(opener)])
-        _certify(hashes, manifest, variant)  # before it is stored
-        return {NAME: hashes}
+    def build() -> Iterator[dict[str, Hashes]]:
+        check = Checksum(manifest.schema)
+        for rows, hashes in stored_hashes(manifest.opener(variant), manifest.hashed):
+            check.add_hashes(hashes, rows)
+            yield {NAME: hashes}
+        _certify(check, manifest, variant)  # before it is stored
 
-    hashes = opener.index_cache(NAME, build)[NAME]
-    _certify(hashes, manifest, variant)
-    return SampleHashes(hashes)
+    return _certified(_cache(manifest, variant)(NAME, build)[NAME], manifest, variant)
 
 
-def _certify(hashes: npt.NDArray[np.int64], manifest: Manifest, variant: str) -> None:
-    """Raise WrongContent if hashes in stored order do not make the manifest's checksums."""
-    check = Checksum(manifest.schema)
-    for low in range(0, len(hashes), PIECE):
-        check.add_hashes_in_order(np.asarray(hashes[low : low + PIECE]))
-    place = manifest.location_of(variant)
-    compare(manifest.checksums_of(variant), manifest.opener(variant).path, check, place.hint)
+def kept_hashes(manifest: Manifest, variant: str) -> SampleHashes | None:
+    """Return the hashes of an artifact's samples if a list was kept; raises as `sample_hashes`."""
+    kept = _cache(manifest, variant).cached(NAME)
+    return None if kept is None else _certified(kept[NAME], manifest, variant)
+
+
+def _cache(manifest: Manifest, variant: str) -> IndexCache:
+    """Return the cache of lists of these sums; the times of the files do not matter."""
+    hashed, sums = manifest.hashed, manifest.checksums_of(variant)
+    stamp = f"{sums[0]:016x} {sums[1]:016x} {hashed.piece_rows} {hashed.pieces}"
+    return IndexCache(manifest.index_path(variant), lambda: stamp)
+
+
+def _certified(hashes: Hashes, manifest: Manifest, variant: str) -> SampleHashes:
+    stored = SampleHashes(hashes, manifest.hashed)
+    _certify(stored.checksum(manifest), manifest, variant)
+    return stored
+
+
+def _certify(check: Checksum, manifest: Manifest, variant: str) -> None:
+    location = manifest.location_of(variant)
+    compare(manifest.checksums_of(variant), location.path, check, location.hint)

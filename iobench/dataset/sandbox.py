@@ -15,18 +15,22 @@ import json
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from iobench.base.errors import SourceError
 from iobench.base.finding import Finding
 from iobench.base.text import listed
+from iobench.dataset.hashed_rows import HashedRows, index
 from iobench.dataset.sources._source import BATCH_BYTES
-from iobench.formats import Batch, Field, Schema, raw_bytes
+from iobench.formats import Batch, Field, Index, Schema, raw_bytes
 from iobench.host.child import Child, ChildEnded, ChildHung, spawn_python
 
 LIMIT_S = 120.0  # to identify data, and to read one batch; more for large data:
@@ -35,8 +39,6 @@ MEMORY_BYTES = 768 << 20  # for reading: a sample, a chunk as stored and as unpa
 MEMORY_SHARE = 256  # one byte more for this many bytes of data, for tables of rows
 MAX_MESSAGE_BYTES = 16 << 20
 WORKER = "iobench.dataset.sandbox_worker:serve"
-
-Report = Callable[[int, int], None]  # bytes done, bytes in total
 
 
 @dataclass(frozen=True)
@@ -155,15 +157,15 @@ def batches(data: UntrustedData, schema: Schema) -> Iterator[Batch]:
             yield worker.batch(schema, min(rows, schema.samples - start))
 
 
-def checksum(data: UntrustedData, schema: Schema, report: Report) -> tuple[int, int]:
-    """Return the content checksum and the ordered checksum of all samples.
-
-    Raises SourceError if they cannot be read.
-    """
-    with _worker(data, "hash", samples=schema.samples, fields=_plain(schema.fields)) as worker:
-        while "content" not in (message := worker.message()):
-            report(message["done"], schema.logical_bytes)
-        return int(message["content"]), int(message["ordered"])
+def hashes(
+    data: UntrustedData, schema: Schema, hashed: HashedRows
+) -> Iterator[tuple[Index, npt.NDArray[np.int64]]]:
+    """Yield rows and their hashes, in the order of the list; raises SourceError if they cannot be read."""
+    rows = schema.batch_rows(BATCH_BYTES)
+    request = {"rows": rows, "piece_rows": hashed.piece_rows, "pieces": hashed.pieces}
+    with _worker(data, "hash", samples=schema.samples, fields=_plain(schema.fields), **request) as worker:
+        for part in hashed.slices(rows):
+            yield index(part), worker.hashes(part.stop - part.start)
 
 
 def _plain(fields: Sequence[Field]) -> list[list[Any]]:
@@ -189,8 +191,14 @@ class _Worker:
 
     def batch(self, schema: Schema, count: int) -> Batch:
         """Receive the next `count` samples."""
+        return self._received(schema.empty(count))
+
+    def hashes(self, count: int) -> npt.NDArray[np.int64]:
+        """Receive the hashes of the next `count` samples."""
+        return self._received({"hashes": np.empty(count, np.int64)})["hashes"]
+
+    def _received(self, batch: Batch) -> Batch:
         self.message()
-        batch = schema.empty(count)
         with self._failures():
             for array in batch.values():
                 self._child.receive_into(raw_bytes(array))

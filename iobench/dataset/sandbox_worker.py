@@ -18,9 +18,9 @@ from iobench import formats
 from iobench.base.errors import REPREPARE, CorruptArtifact, IobenchError, SourceError
 from iobench.base.text import reason
 from iobench.dataset.checksum import Checksum
+from iobench.dataset.hashed_rows import HashedRows
 from iobench.dataset.manifest import Opener
-from iobench.dataset.sources import BATCH_BYTES
-from iobench.dataset.verify import read_back
+from iobench.dataset.read_back import read_back
 from iobench.formats import Batch, Detectable, Field, Format, Schema, plain_bools
 from iobench.host.child import SharedCount, send_raw
 
@@ -107,15 +107,13 @@ def _describe(request: dict[str, Any]) -> Iterator[Reply]:
 
 def _hash(request: dict[str, Any]) -> Iterator[Reply]:
     schema = Schema(request["samples"], _fields(request["fields"]))
-    batches = _batches(request, schema)
+    hashed = HashedRows(schema.samples, request["piece_rows"], request["pieces"])
+    batches = _batches(request, schema, request["rows"], hashed)
     first = next(batches)  # sets the limits, which also apply to the checksum of large samples
-    check, done = Checksum(schema), 0
+    check = Checksum(schema)
     for batch in itertools.chain([first], batches):
         _check_bools(request["path"], batch)
-        check.add_in_order(batch)
-        done += sum(array.nbytes for array in batch.values())
-        yield {"done": done}, {}
-    yield {"content": check.content, "ordered": check.ordered}, {}
+        yield {}, {"hashes": check.hashes(batch)}
 
 
 def _read(request: dict[str, Any]) -> Iterator[Reply]:
@@ -124,14 +122,15 @@ def _read(request: dict[str, Any]) -> Iterator[Reply]:
         yield {}, batch
 
 
-def _batches(request: dict[str, Any], schema: Schema, rows: int | None = None) -> Iterator[Batch]:
+def _batches(
+    request: dict[str, Any], schema: Schema, rows: int, hashed: HashedRows | None = None
+) -> Iterator[Batch]:
     form, path = _format(request), Path(request["path"])
     _limit(request["memory_bytes"])
     Opener(form, path, schema).check()
     if request["kind"] not in ADAPTERS:
-        yield from read_back(Opener(form, path, schema), rows)
+        yield from read_back(Opener(form, path, schema), rows, hashed)
         return
-    rows = rows or schema.batch_rows(BATCH_BYTES)
     with form.open(path, schema) as reader:  # one reader: some read a file only in order
         for start in range(0, schema.samples, rows):
             yield reader.batch(slice(start, start + rows))

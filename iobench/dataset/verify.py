@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import faulthandler
-import itertools
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from pathlib import Path
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
 
 from iobench import formats
 from iobench.base.errors import (
@@ -22,14 +25,14 @@ from iobench.base.errors import (
 )
 from iobench.base.files import system_errors_as
 from iobench.dataset.checksum import Checksum
-from iobench.dataset.manifest import Manifest, Opener, missing_libraries
-from iobench.dataset.sources import BATCH_BYTES
-from iobench.formats import Batch
+from iobench.dataset.hashed_rows import HashedRows
+from iobench.dataset.manifest import Manifest, missing_libraries
+from iobench.dataset.read_back import Report, compare, stored_hashes
+from iobench.dataset.sample_hashes import HashWriter, kept_hashes
 
-READER_BYTES = 256 << 20  # read through one reader: mapped pages count as its memory until it closes
+SAMPLE_S = 120.0  # longest reading of a sample of the rows
 
 Progress = Callable[[str, int, int], None]  # (activity, bytes done, bytes in total)
-Report = Callable[[int, int], None]  # the same for a known activity
 
 
 def no_progress(activity: str, done: int, total: int) -> None:
@@ -40,6 +43,7 @@ def verify(
     manifest: Manifest,
     variants: Sequence[str] = (),
     *,
+    sample_bytes: int | None = None,
     progress: Progress = no_progress,
     on_skip: Callable[[MissingDependency], None] = lambda error: None,
 ) -> dict[str, IobenchError | None]:
@@ -51,6 +55,8 @@ def verify(
         The dataset.
     variants : sequence of str
         Variants to verify; all by default, except those whose library is not installed.
+    sample_bytes : int, optional
+        Read rows of this size, spread over the dataset, for at most SAMPLE_S; by default all hashed rows.
     progress : callable
         Called with the activity, the bytes done and the bytes in total.
     on_skip : callable
@@ -70,103 +76,125 @@ def verify(
     for error in missing.values():
         on_skip(error)
     named = [formats.parse(v).variant for v in variants] or list(manifest.artifacts)
-    return {variant: find_damage(manifest, variant, progress) for variant in named if variant not in missing}
+    present = [variant for variant in named if variant not in missing]
+    return {variant: find_damage(manifest, variant, progress, sample_bytes) for variant in present}
 
 
-def find_damage(manifest: Manifest, variant: str, progress: Progress = no_progress) -> IobenchError | None:
+def find_damage(
+    manifest: Manifest, variant: str, progress: Progress = no_progress, sample_bytes: int | None = None
+) -> IobenchError | None:
     """Reread an artifact in order and return its damage; None if it is intact."""
     try:
-        verify_artifact(manifest, variant, progress)
+        verify_artifact(manifest, variant, progress, sample_bytes)
     except IobenchError as error:
         return error.changed()
     return None
 
 
-def verify_artifact(manifest: Manifest, variant: str, progress: Progress = no_progress) -> None:
-    """Reread an artifact in order; raises WrongContent or CorruptArtifact if it differs from the manifest.
+def verify_artifact(
+    manifest: Manifest, variant: str, progress: Progress = no_progress, sample_bytes: int | None = None
+) -> None:
+    """Reread an artifact; raises WrongContent or CorruptArtifact if it differs from the manifest.
 
     Files touched since they were verified are read by a child process, because libraries may abort on a
-    damaged page.
+    damaged page. The first wrong row is named if the hashes of the samples were kept; otherwise they are
+    kept now.
     """
     opener, location = manifest.opener(variant), manifest.location_of(variant)
     # libraries that cannot be forked do not abort
     here = manifest.unchanged(variant) or not opener.format.forkable
-    read = content_of if here else _content_in_child
     errors = system_errors_as(
         CorruptArtifact, "cannot be read", opener.path, kind="read-error", hint=REPREPARE
     )
+    read = _reread if here else _reread_in_child
     with location.hinting(), errors:
-        content = read(opener, lambda done, total: progress(f"verifying {variant}", done, total))
-    compare(manifest.checksums_of(variant), opener.path, content, location.hint)
+        content = read(manifest, variant, sample_bytes, partial(progress, f"verifying {variant}"))
+    if content.wrong:
+        content.refuse(manifest, variant)
+    if sample_bytes is None:
+        compare(manifest.checksums_of(variant), opener.path, content.check, location.hint)
 
 
-def content_of(opener: Opener, report: Report = lambda done, total: None) -> Checksum:
-    """Return the checksum of an artifact, read in order through its reader."""
-    check, done, total = Checksum(opener.schema), 0, opener.schema.logical_bytes
+@dataclass
+class _Content:
+    """What was read: the checksum, the number of samples unlike their kept hash, and the first one."""
+
+    check: Checksum
+    wrong: int = 0
+    first: int = 0
+
+    def refuse(self, manifest: Manifest, variant: str) -> None:
+        """Raise WrongContent that names the first wrong row."""
+        moved = self.check.content == manifest.checksums_of(variant)[0]
+        location = manifest.location_of(variant)
+        raise WrongContent(
+            "samples in another order" if moved else "other content",
+            kind="other-order" if moved else "other-content",
+            path=location.path,
+            expected=f"row {self.first:,} as it was hashed",
+            found=f"{self.wrong:,} of {self.check.samples:,} samples differ, this one first",
+            hint=location.hint,
+        )
+
+
+def sampled_rows(manifest: Manifest, sample_bytes: int) -> HashedRows:
+    """Return hashed rows of about that size, spread over the dataset."""
+    hashed = manifest.hashed
+    sample = HashedRows.part_of(manifest.schema, sample_bytes)
+    if manifest.part is None:
+        return sample
+    return replace(hashed, pieces=min(hashed.pieces, sample.pieces))
+
+
+def _reread(manifest: Manifest, variant: str, sample_bytes: int | None, report: Report) -> _Content:
+    """Read an artifact, or a sample of its rows, and compare it with its kept hashes if there are any."""
+    kept = kept_hashes(manifest, variant)
+    if sample_bytes is not None and kept is None:
+        raise WrongContent(
+            "the hashes of its samples were not kept",
+            kind="no-hashes",
+            path=manifest.path_of(variant),
+            hint=f"run 'iobench verify --name {manifest.name}' without --sample, which keeps them",
+        )
+    hashed = manifest.hashed if sample_bytes is None else sampled_rows(manifest, sample_bytes)
+    content, end = _Content(Checksum(manifest.schema)), time.monotonic() + SAMPLE_S
+    with HashWriter.temporary(manifest.root) as writer:
+        for rows, hashes in stored_hashes(manifest.opener(variant), hashed, report):
+            content.check.add_hashes(hashes, rows)
+            if kept is None:
+                writer.append(hashes)
+            elif (wrong := np.flatnonzero(hashes != kept.of(rows))).size:
+                first = int(rows[wrong[0]])
+                content.first = min(content.first, first) if content.wrong else first
+                content.wrong += len(wrong)
+            if sample_bytes is not None and time.monotonic() > end:
+                break
+        if kept is None and manifest.checksums_of(variant) == (content.check.content, content.check.ordered):
+            writer.keep(manifest, variant)
+    return content
+
+
+def _reread_in_child(manifest: Manifest, variant: str, sample_bytes: int | None, report: Report) -> _Content:
+    total = manifest.schema.logical_bytes
     report(0, total)
-    opener.check()
-    for batch in read_back(opener):
-        check.add_in_order(batch)
-        done += sum(array.nbytes for array in batch.values())
-        report(done, total)
-    return check
-
-
-def _content_in_child(opener: Opener, report: Report) -> Checksum:
-    report(0, opener.schema.logical_bytes)
     # fork: a spawned child would have to import the caller's main module
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(1, mp_context=context, initializer=_discard_stderr) as pool:
         try:
-            content = pool.submit(content_of, opener).result()
+            content = pool.submit(_reread, manifest, variant, sample_bytes, _quietly).result()
         except BrokenProcessPool as error:
             cause = "damage that crashed its reader"
-            raise corrupt(opener.path, "a readable artifact", cause, kind="reader-crashed") from error
-    report(opener.schema.logical_bytes, opener.schema.logical_bytes)
+            path = manifest.path_of(variant)
+            raise corrupt(path, "a readable artifact", cause, kind="reader-crashed") from error
+    report(total, total)
     return content
+
+
+def _quietly(done: int, total: int) -> None:
+    """Ignore a report of progress of a child."""
 
 
 def _discard_stderr() -> None:
     """Hide the last words of a library that aborts: the error has them in one line."""
     faulthandler.disable()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-
-
-def compare(expected: tuple[int, int], folder: Path, content: Checksum, hint: str = REPREPARE) -> None:
-    """Raise WrongContent if content or order of the data in a folder differ from the expected checksums."""
-    if (content.content, content.ordered) == expected:
-        return
-    same = content.content == expected[0]
-    raise WrongContent(
-        "samples in another order" if same else "other content",
-        kind="other-order" if same else "other-content",
-        path=folder,
-        expected=f"checksum {expected[same]:016x}",
-        found=f"{content.ordered if same else content.content:016x}",
-        hint=hint,
-    )
-
-
-def read_back(opener: Opener, rows: int | None = None) -> Iterator[Batch]:
-    """Yield all samples in order, in new arrays.
-
-    Reopens the reader regularly to release mapped pages. Raises OSError if the disk fails, even under a map.
-
-    Parameters
-    ----------
-    opener : Opener
-        The artifact.
-    rows : int, optional
-        Samples of a batch; by default as many as make BATCH_BYTES.
-    """
-    schema = opener.schema
-    rows = rows or schema.batch_rows(BATCH_BYTES)
-    starts = iter(range(0, schema.samples, rows))
-    per_reader = max(1, READER_BYTES // (rows * schema.sample_bytes))
-    while some := list(itertools.islice(starts, per_reader)):
-        with opener.guarded() as check, opener() as reader:
-            check()
-            for start in some:
-                batch = reader.batch(slice(start, start + rows))
-                check()
-                yield batch

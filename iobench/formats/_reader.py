@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -15,7 +15,7 @@ from iobench.formats._schema import Array, Batch, Schema
 T = TypeVar("T")
 Rows: TypeAlias = "slice | npt.NDArray[np.int64]"
 Convert: TypeAlias = Callable[[Array], Any]
-Build: TypeAlias = Callable[[], "dict[str, Array]"]
+Build: TypeAlias = Callable[[], "Iterable[dict[str, Array]]"]
 LoadOrBuild: TypeAlias = Callable[[str, Build], "dict[str, Array]"]
 TimingWrapper: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -39,8 +39,14 @@ def unclosed(resource: T | None) -> T:
 
 
 def build_now(name: str, build: Build) -> dict[str, Array]:
-    """Build the index `name`; the `LoadOrBuild` that caches nothing."""
-    return build()
+    """Build the index `name` in memory; the `LoadOrBuild` that caches nothing."""
+    pieces = list(build())
+    if len(pieces) == 1:
+        return pieces[0]
+    joined = {}
+    for array in list(pieces[0]):  # one at a time, and its pieces go: twice the index would be too much
+        joined[array] = np.concatenate([piece.pop(array) for piece in pieces])
+    return joined
 
 
 class Reader(ABC):
@@ -52,9 +58,10 @@ class Reader(ABC):
         Samples and fields of the artifact.
     load_or_build : callable
         ``load_or_build(name, build)`` returns flat arrays that take a scan of the files to build, such as
-        a byte offset per row. The opener of a reader may replace it by a cache that returns the arrays of
-        an earlier `build` while the files are unchanged. The arrays may be memory maps and must not be
-        written to. `name` identifies one index of the format.
+        a byte offset per row. `build` yields them in pieces, which are joined, so that a cache can write
+        them without holding them. The opener of a reader may replace `load_or_build` by a cache that
+        returns the arrays of an earlier `build` while the files are unchanged. The arrays may be memory
+        maps and must not be written to. `name` identifies one index of the format.
     """
 
     def __init__(self, schema: Schema) -> None:

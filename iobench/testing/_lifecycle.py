@@ -18,7 +18,7 @@ import pytest
 
 from iobench.base.errors import CorruptArtifact, UnsupportedSchema
 from iobench.base.options import build, read_word
-from iobench.formats import Field, Format, Reader, Schema
+from iobench.formats import Field, Format, Reader, Schema, build_now
 from iobench.testing.cases import (
     INDICES,
     SAMPLES,
@@ -115,7 +115,7 @@ class LifecycleTests:
         indices: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
 
         def cache(name: str, build_index: Any) -> Any:
-            indices[name] = build_index()
+            indices[name] = build_now(name, build_index)
             assert all(array.ndim == 1 for array in indices[name].values())
             return indices[name]
 

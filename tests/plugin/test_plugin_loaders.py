@@ -198,8 +198,7 @@ def test_damaged_data_are_not_their_own_reference(package, own_images, tmp_path)
     damage(own_images.files_of("npy")[0])
     found = run(own_images, tmp_path, "tape", "loop", isolate=False, order=("random",))
     assert len(found.failures) == 2
-    checksum = f"checksum {own_images.content:016x}"
-    assert all(kind("other-content", expected=checksum)(error) for error in found.failures.values())
+    assert {error.kind for error in found.failures.values()} == {"other-content"}
 
 
 def test_losses_are_compared_only_where_the_order_is_the_same(package, images, tmp_path):

@@ -286,10 +286,10 @@ def cut_under(guard, path):
 
 def test_an_index_truncated_while_in_use_is_an_error(tmp_path, path):
     def find():
-        return {"offset": np.arange(4096)}
+        yield {"offset": np.arange(4096)}
 
     def look():
-        keep = IndexCache(path, tmp_path / ".index" / "data", "a test")
+        keep = IndexCache(tmp_path / ".index" / "data", lambda: "a test")
         assert keep("values", find)["offset"].sum() == keep("values", find)["offset"].sum()
         listed = Listed((path,), np.broadcast_to(np.int64(0), 4096), keep("values", find)["offset"])
         rows = np.array([4000, 7])

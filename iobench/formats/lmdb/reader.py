@@ -120,7 +120,7 @@ class LmdbReader(Reader):
         index = self.load_or_build("values" if self._keys is None else "values-by-row", self._build_values)
         return index["offset"], index["size"]
 
-    def _build_values(self) -> dict[str, Array]:
+    def _build_values(self) -> list[dict[str, Array]]:
         offset, size = tree.values(self._path, self.schema.samples, SCHEMA_KEY)
         places = self._places(len(offset))
         offset, size = offset[places], size[places]
@@ -128,7 +128,7 @@ class LmdbReader(Reader):
         if wrong.any():
             row = int(wrong.argmax())
             raise corrupt(self._path, f"sample {row} of {self._size} bytes", f"{size[row]} bytes")
-        return {"offset": offset, "size": size}
+        return [{"offset": offset, "size": size}]
 
     def _places(self, entries: int) -> slice | Index:
         """Return the position of each row among the `entries` keys in the library's order."""

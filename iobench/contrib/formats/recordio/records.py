@@ -41,7 +41,7 @@ class RecordIORecords:
 
     def __init__(self, maps: Maps, load_or_build: LoadOrBuild) -> None:
         self._maps, self.path = maps, maps.files[0]
-        lists = load_or_build("records", self._walk)
+        lists = load_or_build("records", lambda: [self._walk()])
         self.begin, self.size, self._length = lists["begin"], lists["size"], lists["length"]
 
     def _walk(self) -> dict[str, Array]:

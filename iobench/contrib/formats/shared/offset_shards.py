@@ -129,7 +129,7 @@ def locations_in(
     """
     if not any(column.encoded for column in items.columns):
         return FieldLocations(placements(maps, rows, items, thorough=False))
-    lists = load_or_build("samples", lambda: listed(maps, rows, items))
+    lists = load_or_build("samples", lambda: [listed(maps, rows, items)])
     placement: dict[str, Placement] = {}
     blocks = []
     for field, encoded in ((column.field, column.encoded) for column in items.columns):

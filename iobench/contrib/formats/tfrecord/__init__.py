@@ -153,10 +153,10 @@ class TfRecordReader(PlacedReader):
         return sample
 
     def _locate(self, load_or_build: LoadOrBuild) -> FieldLocations:
-        lists = load_or_build("records", lambda: TFRecords.of(self._maps).lists())
+        lists = load_or_build("records", lambda: [TFRecords.of(self._maps).lists()])
         self._records = records = TFRecords(self._maps, lists["file"], lists["offset"], lists["length"])
         return locations_of(
-            records, self.schema, load_or_build("features", lambda: lists_of(records, self.schema))
+            records, self.schema, load_or_build("features", lambda: [lists_of(records, self.schema)])
         )
 
     def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:

@@ -65,7 +65,7 @@ class WebDataset(Format, Detectable):
             schema,
             maps,
             lambda load_or_build: locations_of(
-                maps, schema, load_or_build("members", lambda: lists_of(maps, schema))
+                maps, schema, load_or_build("members", lambda: [lists_of(maps, schema)])
             ),
         )
 
