@@ -52,6 +52,14 @@ class RoundLengths:
             return case.max_batches
         return max(1, int(limit_s / speed.batch_s))
 
+    def logical_bytes(self, case: Case) -> int:
+        """Return about how many bytes the case's next round reads."""
+        batches, ahead = self.batches(case), case.loader.read_ahead
+        if batches is None:
+            return self._schema.logical_bytes
+        count = max(batches, LEAST_WINDOW * ahead) + 2 * ahead
+        return min(self._schema.logical_bytes, case.world_size * count * case.batch_bytes(self._schema))
+
     def round_s(self, case: Case) -> float:
         """Return about how long the case's next round takes."""
         speed = self._speeds.get(case.key)

@@ -249,7 +249,7 @@ class RunLoop:
         headroom = self._recorder.measure_headroom(case, number)
         batches = self._lengths.batches(case)
         self._executor(case).ready(case, Tick(self._check_interrupt), batches)
-        state = hosts.establish(case)
+        state = hosts.establish(case, self._lengths.logical_bytes(case))
         measured = self._executor(case).measure(case, number, self._tick(case, number), batches)
         made = self._recorder.record(case, number, total_of_ranks(measured), state, headroom)
         record.append(self._run.path, made)

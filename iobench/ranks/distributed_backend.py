@@ -64,9 +64,9 @@ class DistributedBackend:
     def end(self, case: Case) -> None:
         """Do nothing: no resources are held between rounds."""
 
-    def establish(self, case: Case) -> CachePart:
+    def establish(self, case: Case, logical_bytes: int) -> CachePart:
         """Warm or evict the page cache of each host; returns the state of the worst host."""
-        parts = dict(zip(self._group.ranks, self._all("establish", case), strict=True))
+        parts = dict(zip(self._group.ranks, self._all("establish", case, logical_bytes), strict=True))
         leaders: list[CachePart] = [one for one in parts.values() if one is not None]
         known = [one.residency for one in leaders if one.residency is not None]
         worst = max if case.cache == "cold" else min

@@ -102,9 +102,9 @@ class Rank:
         if self._info.rank == 0:
             self._executor.trace(self._own(case), path)
 
-    def establish(self, case: Case) -> CachePart | None:
+    def establish(self, case: Case, logical_bytes: int) -> CachePart | None:
         """Warm or evict this host's page cache; None if another rank of the host does that."""
-        return self._host.establish(case) if self._info.leads_host else None
+        return self._host.establish(case, logical_bytes) if self._info.leads_host else None
 
     def sample_separately(self) -> None:
         """Sample the limits of one host after the other, to reveal shared resources by comparison."""
