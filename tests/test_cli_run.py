@@ -93,7 +93,7 @@ def test_cold_is_verified_and_shown(floats, by_file, inside, tmp_path):
 def test_a_case_that_is_wrong_is_named_and_the_others_are_measured(own_images, inside):
     damage(own_images.files_of("npy")[0])
     done = run(own_images, "--format", "npy", "--format", "lmdb", "--loader", "native", by=inside)
-    assert complaint_kind(done, 1) == "wrong-content"
+    assert complaint_kind(done, 1) == "wrong-row"
     assert "npy · native" in complaint(done, 1)
     assert "lmdb" in done.stdout
     assert list((own_images.root.parent / "results").glob("*.jsonl"))

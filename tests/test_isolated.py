@@ -229,7 +229,7 @@ from iobench.dataset.manifest import Manifest
 from iobench.host.fork_server import ForkServer
 manifest = Manifest.load(Path(sys.argv[1]))
 process = CaseProcess(a_case(manifest), manifest.root, ForkServer(*PRELOADED))
-process.ask("prove", 1, Tick(), 60.0)
+process.ask("prove", (1, 60.0), Tick(), 60.0)
 print(process._child.pid, flush=True)
 os.kill(os.getpid(), 9)
 """

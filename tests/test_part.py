@@ -1,6 +1,7 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -63,11 +64,12 @@ def test_a_window_has_whole_buffers_before_and_after_it(order, ahead, batches, e
     part = Part.of(order, ahead, batches, epoch)
     if part is None:
         least = max(batches, LEAST_WINDOW * max(1, ahead)) + 2 * max(1, ahead)
-        assert epoch <= least + (2 + 1 + LEAST_WINDOW * 2) * order.window_batches
+        assert epoch <= least + 2 * order.window_batches
         return
     assert part.lead >= max(1, ahead)
-    assert part.window >= max(batches, LEAST_WINDOW * part.lead)
-    assert part.count == part.window + 2 * part.lead < epoch
+    assert part.window >= max(batches, LEAST_WINDOW * ahead)
+    assert part.count == part.lead + part.window + part.trail < epoch
+    assert part.trail >= max(1, ahead)
     if order.kind == "block":
         assert part.lead % order.window_batches == part.window % order.window_batches == 0
 
@@ -163,3 +165,20 @@ def test_an_epoch_that_is_not_longer_than_a_part_is_measured_as_a_whole(images, 
 def test_no_batches_are_refused():
     with pytest.raises(InvalidSettings, check=error_kind("out-of-range", problem="max_batches", found=0)):
         iobench.RunOptions(max_batches=0)
+
+
+def test_parts_are_drawn_from_the_whole_dataset_and_differ_from_round_to_round():
+    samples, count = 10_000, 20
+    for kind in ORDERS:
+        order, starts, rows = Order(kind, BATCH, block_rows=4, window_batches=2), set(), set()
+        for epoch in range(50):
+            batches = order.batches(samples, epoch)
+            part = batches[order.part(len(batches), epoch, count)]
+            own = [int(row) for one in part for row in np.arange(samples)[one]]
+            assert len(set(own)) == len(own) == count * BATCH == part.samples
+            starts.add(own[0])
+            rows.update(own)
+            if kind == "sequential":
+                assert own == list(range(own[0], own[0] + len(own)))
+        assert len(starts) > 40
+        assert max(rows) - min(rows) > 0.9 * samples

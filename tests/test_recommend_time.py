@@ -41,13 +41,13 @@ def proving(monkeypatch, clock, seconds, error=None):
     """Make each content check take so long and fail with that error; returns the keys of those that began."""
     began, prove = [], InProcess.prove
 
-    def slowly(executor, case, warmup, tick):
+    def slowly(executor, case, warmup, tick, *limit):
         began.append(case.key)
         clock.now += seconds
         tick()
         if error is not None:
             raise error
-        return prove(executor, case, warmup, tick)
+        return prove(executor, case, warmup, tick, *limit)
 
     monkeypatch.setattr(InProcess, "prove", slowly)
     return began

@@ -12,7 +12,7 @@ from kinds import kind
 import iobench
 from iobench.base.errors import MissingDependency
 from iobench.bench.content_check import ContentCheck
-from iobench.bench.epoch import RoundSpec, epoch_request, measure
+from iobench.bench.epoch import RoundSpec, measure
 from iobench.loading.host_to_device import HostToDevice
 from iobench.loading.loaders import Job
 from iobench.loading.loaders.dataloader import TorchDataLoader
@@ -29,8 +29,8 @@ CPU = HostToDevice(torch.device("cpu"), non_blocking=False)
 @pytest.mark.parametrize("order", ["sequential", "random"])
 def test_a_loader_of_a_study_returns_every_sample_in_the_requested_order(images, loader, order):
     job = Job(images.opener("npy"), Order(order, 16))
-    check = ContentCheck(loader, job, images, epoch_request(loader, job, 0))
-    result = measure(loader, job, CPU, RoundSpec(0, check.add, seconds=0.0))
+    check = ContentCheck(loader, job, images)
+    result = measure(loader, job, CPU, RoundSpec(0, check.add, seconds=0.0, requested=check.expect))
     check.conclude()
     assert result.timing.samples == images.schema.samples
     assert result.timing.epochs == 1

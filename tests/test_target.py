@@ -118,7 +118,7 @@ def case_of(manifest, word, **chosen):
 
 def unverified(manifest, word, **chosen):
     """Return why its content is not verified: a dict of the values by kind."""
-    found = InProcess(manifest).prove(case_of(manifest, word, **chosen), 1, Tick())
+    found = InProcess(manifest).prove(case_of(manifest, word, **chosen), 1, Tick()).check
     return {one.kind: one.values for one in found.unverified} if found else {}
 
 
@@ -149,6 +149,16 @@ def test_its_parameters_are_filled_in_from_the_case_and_the_word(images, theirs)
 )
 def test_unverified_content_has_its_reason(images, theirs, word, name, values):
     assert values.items() <= unverified(images, word)[name].items()
+
+
+@pytest.mark.parametrize(
+    ("word", "kinds"),
+    [("make", []), ("dropping", []), ("changing", ["other-data"]), ("make:shuffle=no", ["other-order"])],
+)
+def test_of_a_part_nothing_is_missed(images, theirs, word, kinds):
+    found = InProcess(images).prove(case_of(images, word), 1, Tick(), limit_s=1e-9).check
+    assert [one.kind for one in found.unverified] == kinds
+    assert found.verified_samples == (0 if word == "changing" else 32)
 
 
 def test_another_order_than_requested_is_not_verified(images, theirs):

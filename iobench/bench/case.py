@@ -15,6 +15,8 @@ from iobench.loading.stages import UNTIMED, Stages
 from iobench.results.case_key import key_of
 from iobench.results.cases import OWN_DATA
 
+ROUND_SECONDS = 3.0  # an epoch of 40 MB is shorter with every loader here, so that it is measured as a whole
+
 
 @dataclass(frozen=True)
 class CaseSettings:
@@ -32,7 +34,8 @@ class CaseSettings:
     block_bytes: int = BLOCK_BYTES
     window_bytes: int = WINDOW_BYTES
     seed: int = 0
-    max_batches: int | None = None  # of a round's window; None for whole epochs
+    max_batches: int | None = None  # of a round's window; None for as many as `round_seconds` allows
+    round_seconds: float = ROUND_SECONDS  # rounds are parts of an epoch that takes longer
     cache: str = "warm"
     model: str = "none"
     step_s: float = 0.0  # seconds per batch of simulated device work, instead of a training step
@@ -50,6 +53,8 @@ class CaseSettings:
             del others["step_s"]
         if self.max_batches is None:
             del others["max_batches"]
+        if self.max_batches is not None or self.round_seconds == ROUND_SECONDS:
+            del others["round_seconds"]
         return {
             "dataset": self.dataset,
             "content": self.content,

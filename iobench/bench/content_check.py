@@ -1,85 +1,106 @@
 """Content check of a case: every sample, over all its fields, hashed on the device.
 
-The sum of the hashes, over all ranks, must equal the manifest's checksum.
+A row that a map-style loader delivers must have the hash of the stored one. Over a whole epoch, the sums of
+the hashes over all ranks must also equal the manifest's checksums: each sample once, in the requested order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from iobench.base.errors import WrongContent
+from iobench.base.finding import Finding
 from iobench.bench.process_group import ProcessGroup, SingleProcess
-from iobench.bench.sample_coverage import SampleCoverage
+from iobench.bench.sample_coverage import SampleCoverage, kept_hashes
 from iobench.dataset.checksum import MASK, Checksum
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sample_hashes import sample_hashes
 from iobench.formats import Rows
 from iobench.loading.host_to_device import DeviceBatch
 from iobench.loading.loaders import EpochRequest, Job, Loader
-from iobench.loading.order import row_count
+from iobench.loading.order import sample_count
 from iobench.results.parts import ContentCheckPart
+
+PIECE = 1 << 20  # hashes compared at a time: one copy from the device each, so that it is not waited for
+Index = npt.NDArray[np.int64]
+NO_HASHES = Finding("no-hashes", "no hash of these samples was kept")
 
 
 class ContentCheck:
-    """Checks that one epoch's batches on the device are the whole dataset.
+    """Checks that the batches of an epoch, or of a part of one, are the dataset's samples on the device.
 
     A map-style loader must deliver the requested rows in order. An iterable-style loader must deliver each
-    sample once, except for those that it declares to drop or repeat. The other ranks of `group` verify
-    their shares at the same time.
+    sample once, except for those that it declares to drop or repeat; in a part, none twice. The other ranks
+    of `group` verify their shares at the same time.
     """
 
     def __init__(
-        self,
-        loader: Loader,
-        job: Job,
-        manifest: Manifest,
-        request: EpochRequest,
-        group: ProcessGroup | None = None,
+        self, loader: Loader, job: Job, manifest: Manifest, group: ProcessGroup | None = None
     ) -> None:
         self._loader, self._job, self._manifest = loader, job, manifest
         self._group = group or SingleProcess()
         self._check = Checksum(manifest.schema)
-        rows: Sequence[Rows] = () if isinstance(request, int) else request
-        self._padding = loader.padding_samples(job.order, manifest.schema.samples) if rows else 0
-        self._left = sum(map(row_count, rows)) - self._padding  # rows that only this rank delivers
-        self._rows, self._batches = map(_index, rows), 0
-        self._hashes: list[npt.NDArray[np.int64]] = []
+        self._stored = sample_hashes(manifest, job.opener.format.variant)
+        self._rows: Iterator[Rows] = iter(())
+        self._padding = self._left = self._batches = self._compared = self._known = 0
+        self._pending: list[tuple[Index, Any]] = []  # rows and hashes that were not compared yet
+        self._hashes: list[Index] = []  # of an iterable-style loader
+
+    def expect(self, request: EpochRequest) -> None:
+        """Note the rows that will come next; call it before the first batch."""
+        if isinstance(request, int):
+            return
+        self._padding = self._loader.padding_samples(self._job.order, self._manifest.schema.samples)
+        self._rows, self._left = iter(request), sample_count(request) - self._padding
 
     def add(self, batch: DeviceBatch) -> None:
-        """Hash a batch; raises WrongContent if a padding sample differs from the stored row."""
+        """Hash a batch; raises WrongContent if a row differs from the stored one."""
         self._batches += 1
+        hashes: Any = self._check.hashes(batch)
         if self._loader.iterable_style:
-            hashes: Any = self._check.hashes(batch)
             self._hashes.append(hashes.cpu().numpy())
             return
-        rows = next(self._rows, None)
-        if rows is not None and len(rows) > self._left:
-            rows, batch = self._without_padding(rows, batch)
-        self._left -= 0 if rows is None else len(rows)
-        if rows is None or len(rows):
-            self._check.add(batch, rows)
+        rows = _index(next(self._rows, slice(0, 0)))
+        if len(rows) != len(hashes):
+            raise WrongContent(
+                f"batch {self._batches:,} has another number of samples",
+                kind="wrong-count",
+                expected=f"{len(rows):,}",
+                found=f"{len(hashes):,}",
+            )
+        own, self._left = min(self._left, len(rows)), max(0, self._left - len(rows))
+        self._check.add_hashes(hashes[:own], rows[:own])
+        self._pending.append((rows, hashes))
+        if sum(len(rows) for rows, _ in self._pending) >= PIECE:
+            self._compare_rows()
 
-    def conclude(self) -> ContentCheckPart | None:
-        """Return the coverage of an iterable-style loader, or the number of padding samples; else None.
+    def conclude(self, part: bool = False) -> ContentCheckPart | None:
+        """Return what is to be reported; None if the whole dataset came as requested.
 
-        Raises WrongContent if the samples of all ranks together are not those of the manifest.
+        `part` tells that the epoch was cut, so that not all samples came. Raises WrongContent if the samples
+        of all ranks together are not those of the manifest.
         """
         if self._loader.iterable_style:
-            return self._cover()
+            return self._cover(part)
+        self._compare_rows()
+        if any(self._group.all_gather(part)):
+            return self._partly(self._sum(self._known), 0)
         self._compare_batches()
-        ordered = self._compare(self._sum(self._check.content))
-        if self._sum(self._check.ordered) != ordered:
-            raise WrongContent(
-                "samples reached the device in another order than requested",
-                kind="wrong-order",
-                hint=self._hint,
-            )
-        padding = sum(self._group.all_gather(self._padding))
+        compared, known, padding = map(self._sum, (self._compared, self._known, self._padding))
+        if known < compared:
+            return self._partly(known, padding)
+        self._compare_sums()
         return ContentCheckPart(repeated=padding) if padding else None
+
+    @staticmethod
+    def _partly(verified: int, repeated: int) -> ContentCheckPart:
+        reasons = [] if verified else [NO_HASHES]
+        return ContentCheckPart(unverified=reasons, verified_samples=verified, repeated=repeated)
 
     @property
     def _hint(self) -> str:
@@ -88,6 +109,54 @@ class ContentCheck:
     def _sum(self, own: int) -> int:
         """Return the sum over all ranks, modulo 2^64."""
         return sum(self._group.all_gather(own)) & MASK
+
+    def _compare_rows(self) -> None:
+        """Compare the pending hashes with those of their rows; WrongContent at the first difference."""
+        if not self._pending:
+            return
+        parts, hashes_of_parts = zip(*self._pending, strict=True)
+        self._pending.clear()
+        rows: Index = np.concatenate(parts)
+        hashes: Index = torch.cat(hashes_of_parts).cpu().numpy()
+        self._compared += len(rows)
+        known = self._stored.known(rows)
+        rows, hashes = rows[known], hashes[known]
+        self._known += len(rows)
+        wrong = np.flatnonzero(self._stored.of(rows) != hashes)
+        if len(wrong):
+            raise self._wrong_row(int(rows[wrong[0]]), int(hashes[wrong[0]]))
+
+    def _wrong_row(self, row: int, found: int) -> WrongContent:
+        """Return the error for a row that came with the hash of another row, or of none."""
+        for rows, hashes in kept_hashes(self._stored, self._manifest.schema.samples):
+            others = rows[hashes == found]
+            if len(others):
+                return WrongContent(
+                    "samples reached the device in another order than requested",
+                    kind="wrong-order",
+                    expected=f"row {row}",
+                    found=f"row {others[0]}",
+                    hint=self._hint,
+                )
+        return WrongContent(
+            f"wrong content on the device: row {row} differs from the stored one",
+            kind="wrong-row",
+            hint=self._hint,
+        )
+
+    def _compare_sums(self) -> None:
+        """Raise WrongContent unless all ranks together delivered each sample once, in the requested order."""
+        expected = self._manifest.checksums_of(self._job.opener.format.variant)
+        found = self._sum(self._check.content), self._sum(self._check.ordered)
+        if found != expected:
+            content = found[0] != expected[0]
+            raise WrongContent(
+                "wrong content on the device" if content else "samples of the ranks are mixed up",
+                kind="wrong-content" if content else "wrong-order",
+                expected=f"checksum {expected[not content]:016x}",
+                found=f"{found[not content]:016x}",
+                hint=self._hint,
+            )
 
     def _compare_batches(self) -> None:
         """Raise WrongContent if ranks have different numbers of batches, which would deadlock training."""
@@ -101,57 +170,31 @@ class ContentCheck:
                 found=f"{few} on rank {counts.index(few)}",
             )
 
-    def _without_padding(
-        self, rows: npt.NDArray[np.int64], batch: DeviceBatch
-    ) -> tuple[npt.NDArray[np.int64], DeviceBatch]:
-        """Remove padding samples, which another rank hashes, after comparing them with the stored rows."""
-        own = self._left
-        padding = {name: tensor[own:] for name, tensor in batch.items()}
-        with self._job.opener() as reader:
-            stored = self._check.hashes(reader.batch(rows[own:]))
-        if not np.array_equal(stored, self._check.hashes(padding).cpu().numpy()):
-            raise WrongContent(
-                f"wrong content on the device: row {rows[own]} differs from the stored one",
-                kind="wrong-row",
-                hint=self._hint,
-            )
-        return rows[:own], {name: tensor[:own] for name, tensor in batch.items()}
-
-    def _compare(self, actual: int) -> int | None:
-        """Return the manifest's ordered checksum; raises WrongContent if the unordered one differs."""
-        expected, ordered = self._manifest.checksums_of(self._job.opener.format.variant)
-        if actual != expected:
-            raise WrongContent(
-                "wrong content on the device",
-                expected=f"checksum {expected:016x}",
-                found=f"{actual:016x}",
-                hint=self._hint,
-            )
-        return ordered
-
-    def _cover(self) -> ContentCheckPart:
-        """Check that every sample was delivered, and no other, as often as the loader declares."""
-        loader = self._loader
-        stored = sample_hashes(self._manifest, self._job.opener.format.variant)
-        cover = SampleCoverage(stored.of(slice(0, self._manifest.schema.samples)), self._hashes)
-        lost = 0 if loader.drops else cover.dropped
+    def _cover(self, part: bool) -> ContentCheckPart:
+        """Check that only samples of the dataset came, each as often as the loader declares."""
+        loader, order, samples = self._loader, self._job.order, self._manifest.schema.samples
+        cover = SampleCoverage(self._stored, samples, self._hashes)
+        whole = not part and cover.complete
+        dropped = cover.dropped if whole else 0
+        lost = dropped if not loader.drops or dropped == samples else 0
         twice = 0 if loader.repeats else cover.repeated
-        if lost or twice or cover.foreign or cover.dropped == self._manifest.schema.samples:
+        if lost or twice or cover.foreign:
             raise WrongContent(
                 "wrong content on the device",
                 kind="wrong-samples",
-                expected=f"each of {self._manifest.schema.samples:,} samples once",
-                found=f"{cover.dropped:,} missing, {cover.repeated:,} repeated, "
+                expected=f"{'each of' if whole else 'some of'} {samples:,} samples once",
+                found=f"{f'{dropped:,} missing, ' if whole else ''}{cover.repeated:,} repeated, "
                 f"{cover.foreign:,} that are not the dataset's",
             )
-        order = self._job.order
         return ContentCheckPart(
-            dropped=cover.dropped,
+            unverified=[] if cover.verified else [NO_HASHES],
+            verified_samples=None if whole else cover.verified,
+            dropped=dropped,
             repeated=cover.repeated,
             in_order=cover.in_order if order.kind == "sequential" else None,
             shuffle_quality=None if order.kind == "sequential" else cover.shuffle_quality(order.block_rows),
         )
 
 
-def _index(rows: Rows) -> npt.NDArray[np.int64]:
+def _index(rows: Rows) -> Index:
     return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows

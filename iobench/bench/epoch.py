@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -14,13 +15,13 @@ from iobench.base.errors import IobenchError, LoaderFailed, WrongContent
 from iobench.base.files import system_errors_as
 from iobench.bench.device_clock import DeviceClock
 from iobench.bench.meter import Durations, Meter
-from iobench.bench.part import Part, WindowTimer
+from iobench.bench.part import Part, TimeLimit, WindowTimer
 from iobench.bench.process_group import ProcessGroup, SingleProcess
 from iobench.host.counters import Counters, Counts
 from iobench.host.cpu_speed import CpuSpeedProbe
 from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice, device_errors
 from iobench.loading.loaders import EpochRequest, Epochs, Job, Loader, failure, samples_of
-from iobench.loading.order import Batches, Order, row_count
+from iobench.loading.order import Batches, Order, sample_count
 from iobench.loading.stages import UNTIMED, StageProfile
 from iobench.results.parts import (
     BackgroundPart,
@@ -53,6 +54,10 @@ class RoundSpec:
         Collects the time of stages.
     batches : int or None
         Batches of the window, where the round is a part of an epoch: see `iobench.bench.part`.
+    limit : TimeLimit or None
+        Cuts the epoch off.
+    requested : callable
+        Called with the request of each epoch before it is timed.
     strict : bool
         Synchronize the device after each batch.
     ended : callable
@@ -66,6 +71,8 @@ class RoundSpec:
     seconds: float
     profile: StageProfile | None = None
     batches: int | None = None
+    limit: TimeLimit | None = None
+    requested: Callable[[EpochRequest], None] = lambda request: None
     strict: bool = False
     ended: Callable[[], None] = lambda: None
     group: ProcessGroup = field(default_factory=SingleProcess)
@@ -82,6 +89,7 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
     job = replace(job, stages=profile or UNTIMED)
     opening, meter, clock = Meter(), Meter(), clock_of(transfer, spec)
     consume = spec.consume if clock is None else clock.around(spec.consume)
+    limit = spec.limit or TimeLimit(math.inf)
     counters = Counters(job.opener.path, early_snapshot=loader.workers > 0)
     cpu_speed = CpuSpeedProbe()
     path, guarded = job.opener.path, job.opener.guarded()
@@ -97,12 +105,13 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
             while not done or (whole_s < spec.seconds and done < MOST_EPOCHS):
                 request = epoch_request(loader, job, spec.number * MOST_EPOCHS + done, window)
                 before_s = meter.elapsed_s
+                spec.requested(request)
                 spec.group.barrier()
                 timed = clock or nullcontext(), profile or nullcontext()
                 # closing is not timed: a part may leave workers behind
                 with closing(epochs.epoch(request)) as batches, meter, timed[0], timed[1]:
-                    came, came_bytes = _drain(epochs, batches, transfer, meter, consume, window)
-                if window is None or not loader.iterable_style:
+                    came, came_bytes = _drain(epochs, batches, transfer, meter, consume, (window, limit))
+                if not (limit.cut or (window and loader.iterable_style)):
                     _check_count(loader, came, _due(request, schema.samples))
                 whole_s += max(spec.group.all_gather(meter.elapsed_s - before_s))
                 samples, logical_bytes, done = samples + came, logical_bytes + came_bytes, done + 1
@@ -113,7 +122,7 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
     timing = timing_of(opening, meter, waits, done, (samples, logical_bytes))
     if spec.group.world_size > 1:
         timing = replace(timing, epochs_s=whole_s, own_s=meter.elapsed_s)
-    if window is not None:
+    if window is not None and not limit.cut:
         timing = replace(timing, partial=_partial(job.order, window, timing, schema.samples))
     timing = replace(timing, **_split(profile, epochs, opening, meter))
     made = measured_of(timing, counts[0], cpu_speed)
@@ -170,7 +179,7 @@ def epoch_request(loader: Loader, job: Job, number: int, window: WindowTimer | N
 def _window(epochs: Epochs, transfer: HostToDevice, spec: RoundSpec) -> WindowTimer | None:
     """Return the timer of the round's window; None for whole epochs."""
     order, samples = epochs.job.order, epochs.opener.schema.samples
-    if spec.batches is None or epochs.loader.user_defined:  # of which the epoch's length is unknown
+    if spec.batches is None:
         return None
     part = Part.of(order, epochs.read_ahead, spec.batches, order.length(samples))
     return None if part is None else WindowTimer(part, transfer.synchronize)
@@ -231,7 +240,7 @@ def _split(profile: StageProfile | None, epochs: Epochs, opening: Meter, meter: 
 
 def _due(request: EpochRequest, samples: int) -> int:
     """Return the number of samples due in an epoch of this rank."""
-    return samples if isinstance(request, int) else sum(map(row_count, request))
+    return samples if isinstance(request, int) else sample_count(request)
 
 
 def _check_count(loader: Loader, came: int, samples: int) -> None:
@@ -253,21 +262,21 @@ def _drain(
     transfer: HostToDevice,
     meter: Meter,
     consume: Consumer,
-    window: WindowTimer | None,
+    ends: tuple[WindowTimer | None, TimeLimit],
 ) -> tuple[int, int]:
     """Run one epoch or part and synchronize; return the samples delivered to the device and their bytes."""
     schema, samples, logical_bytes = epochs.opener.schema, 0, 0
     first, foreign = schema.fields[0].name, epochs.loader.user_defined
     stages = UNTIMED if transfer.device_api.is_host else epochs.stages  # on the CPU nothing moves
     moved = meter.over(map(stages.timed("host_to_device", transfer.move), batches))
+    window, limit = ends
+    count: Callable[[DeviceBatch], int] = samples_of if foreign else lambda batch: int(batch[first].shape[0])
     if window is not None:
-        moved = window.over(moved, lambda batch: int(batch[first].shape[0]), epochs.loader.iterable_style)
-    for batch in moved:
+        moved = window.over(moved, count, epochs.loader.iterable_style)
+    for batch in limit.over(moved):
+        samples += count(batch)
         if foreign:
-            samples += samples_of(batch)
             logical_bytes += sum(one.nbytes for one in batch.values())
-        else:
-            samples += batch[first].shape[0]
         consume(batch)
     stages.timed("host_to_device", transfer.synchronize)()
     return samples, logical_bytes or samples * schema.sample_bytes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,8 +13,9 @@ from iobench.base import thresholds
 from iobench.bench import trace
 from iobench.bench.case import Case
 from iobench.bench.content_check import ContentCheck
-from iobench.bench.epoch import RoundSpec, epoch_request, measure
+from iobench.bench.epoch import RoundSpec, measure
 from iobench.bench.observer import Progress
+from iobench.bench.part import TimeLimit
 from iobench.bench.process_group import ProcessGroup, SingleProcess
 from iobench.bench.training import SimulatedStep, Trainer
 from iobench.bench.user_loader_check import UserLoaderCheck
@@ -27,6 +30,18 @@ from iobench.results.parts import ContentCheckPart, Measured
 
 class TookTooLong(Exception):
     """A running verification was cancelled to leave time for other cases."""
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Result of a case's verification.
+
+    `check` is None if the whole dataset came as requested. The seconds are those of loading and hashing.
+    """
+
+    check: ContentCheckPart | None = None
+    batch_s: float = 0.0
+    sample_s: float = 0.0
 
 
 @dataclass
@@ -45,18 +60,20 @@ class Tick:
 class Executor(Protocol):
     """Runs cases; an invalid or failing case raises IobenchError."""
 
-    def prove(self, case: Case, warmup: int, tick: Tick) -> ContentCheckPart | None:
+    def prove(self, case: Case, warmup: int, tick: Tick, limit_s: float = math.inf) -> Proof:
         """Verify a case: run one epoch with every sample hashed on the device, then the other warm-ups.
 
-        Returns details of the check for iterable-style and user-defined loaders; None for a map-style
-        loader that delivered exactly the requested rows.
+        An epoch that takes more than `limit_s` is cut, and verified over what it delivered.
         """
 
-    def ready(self, case: Case, tick: Tick) -> None:
-        """Prepare a verified case for a round, before its cache is warmed or evicted."""
+    def ready(self, case: Case, tick: Tick, batches: int | None = None) -> None:
+        """Prepare a verified case for such a round, before its cache is warmed or evicted."""
 
-    def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
-        """Time round `number` of a case and return one result per rank."""
+    def measure(self, case: Case, number: int, tick: Tick, batches: int | None = None) -> list[Measured]:
+        """Time round `number` of a case and return one result per rank.
+
+        It is a part of an epoch around a window of so many batches, or whole epochs.
+        """
 
     def end(self, case: Case) -> None:
         """Release the resources of a case, which may be measured again later."""
@@ -74,44 +91,49 @@ class InProcess:
     def __init__(self, manifest: Manifest, group: ProcessGroup | None = None) -> None:
         self._manifest, self._group = manifest, group or SingleProcess()
 
-    def prove(self, case: Case, warmup: int, tick: Tick) -> ContentCheckPart | None:
+    def prove(self, case: Case, warmup: int, tick: Tick, limit_s: float = math.inf) -> Proof:
         """Verify and warm up a case; raises WrongContent if the device did not receive the dataset."""
         if self._manifest.unchanged(case.variant):
             self._manifest.opener(case.variant).check()  # a library may abort on damaged pages
         else:
             verify_artifact(self._manifest, case.variant)
-        job = case.job(self._manifest, rank=self._group.rank)
-        check = (
-            UserLoaderCheck(case, self._manifest)
-            if case.loader.user_defined
-            else ContentCheck(
-                case.loader, job, self._manifest, epoch_request(case.loader, job, 0), self._group
-            )
-        )
-        step = TrainingStep.of(case, self._manifest.schema)
+        check: UserLoaderCheck | ContentCheck
+        if case.loader.user_defined:
+            check = UserLoaderCheck(case, self._manifest)
+        else:
+            job = case.job(self._manifest, rank=self._group.rank)
+            check = ContentCheck(case.loader, job, self._manifest, self._group)
+        step, count = TrainingStep.of(case, self._manifest.schema), itertools.count()
 
         def consume(batch: DeviceBatch) -> None:
+            next(count)
             step.transfer.lag()  # memory that is reused too early shows only if the consumer is late
             check.add(batch)
 
-        self._run(case, RoundSpec(0, consume, seconds=0.0), tick, step)
-        result = check.conclude()
+        limit = TimeLimit(limit_s)
+        spec = RoundSpec(
+            0, consume, seconds=0.0, batches=case.max_batches, limit=limit, requested=check.expect
+        )
+        timing = self._run(case, spec, tick, step).timing
+        result = check.conclude(part=limit.cut or timing.partial is not None)
         for _ in range(warmup - 1):
-            self.warm_up(case, tick)
-        return result
+            self.warm_up(case, tick, case.max_batches, limit_s)
+        own_s = timing.epochs_s if timing.own_s is None else timing.own_s
+        return Proof(result, own_s / max(1, next(count)), own_s / max(1, timing.samples))
 
-    def warm_up(self, case: Case, tick: Tick) -> None:
-        """Run an untimed epoch, which loads libraries and touches memory."""
-        self._run(case, RoundSpec(0, lambda batch: None, seconds=0.0), tick)
+    def warm_up(self, case: Case, tick: Tick, batches: int | None = None, limit_s: float = math.inf) -> None:
+        """Run an untimed epoch or part of one, which loads libraries and touches memory."""
+        spec = RoundSpec(0, lambda batch: None, seconds=0.0, batches=batches, limit=TimeLimit(limit_s))
+        self._run(case, spec, tick)
 
-    def ready(self, case: Case, tick: Tick) -> None:
+    def ready(self, case: Case, tick: Tick, batches: int | None = None) -> None:
         """Do nothing: the verification has warmed it up."""
 
-    def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
+    def measure(self, case: Case, number: int, tick: Tick, batches: int | None = None) -> list[Measured]:
         """Time as many epochs, or parts of one, as fill a round; one with a cold cache."""
         profile = StageProfile() if case.profile else None
         seconds = 0.0 if case.cache == "cold" else thresholds.ROUND_S
-        spec = RoundSpec(number, lambda batch: None, seconds, profile, case.max_batches)
+        spec = RoundSpec(number, lambda batch: None, seconds, profile, batches)
         return [self._run(case, spec, tick)]
 
     def trace(self, case: Case, path: Path) -> None:

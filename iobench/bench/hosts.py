@@ -18,8 +18,8 @@ WARMED = "by earlier rounds: the files are the loader's own"
 class Hosts(Protocol):
     """All hosts of a run."""
 
-    def establish(self, case: Case) -> CachePart:
-        """Bring the page cache into the case's state and describe it.
+    def establish(self, case: Case, logical_bytes: int) -> CachePart:
+        """Bring the page cache into the case's state for a round over so many bytes, and describe it.
 
         Raises ColdCacheUnavailable if that is impossible.
         """
@@ -44,13 +44,13 @@ class LocalHost:
         self._manifest, self._sudo = manifest, sudo
         self.limits = CaseLimits(manifest, cases) if limits else None
 
-    def establish(self, case: Case) -> CachePart:
+    def establish(self, case: Case, logical_bytes: int) -> CachePart:
         """Warm the case's files, or evict them and verify that."""
         manifest = self._manifest
         if case.loader.own_data:
             return CachePart(mode=case.cache, residency=None, method=WARMED)
-        files, logical = manifest.files_of(case.variant), manifest.schema.logical_bytes
-        return CachePart(**page_cache.establish(case.cache, files, logical, self._sudo))
+        files = manifest.files_of(case.variant)
+        return CachePart(**page_cache.establish(case.cache, files, logical_bytes, self._sudo))
 
     def sample_limits(self) -> None:
         """Measure the limits that are due."""

@@ -8,6 +8,7 @@ objects, never as open handles.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -15,13 +16,13 @@ from typing import Any
 
 from iobench.base.errors import CaseDied, IobenchError
 from iobench.bench.case import Case
-from iobench.bench.executor import InProcess, Tick
+from iobench.bench.executor import InProcess, Proof, Tick
 from iobench.bench.observer import Progress
 from iobench.dataset.manifest import Manifest
 from iobench.host import page_cache
 from iobench.host.child import Child, ChildEnded, ChildHung, SharedCount
 from iobench.host.fork_server import ForkServer
-from iobench.results.parts import ContentCheckPart, Measured
+from iobench.results.parts import Measured
 
 KEPT_FREE = 0.125  # share of the memory for the case that is measured
 PRELOADED = (__name__,)  # and torch with it: modules that every case needs, and no others
@@ -40,21 +41,21 @@ class Isolated:
         self._room = page_cache.free_memory()  # before any process is started
         self._server = ForkServer(*PRELOADED)
 
-    def prove(self, case: Case, warmup: int, tick: Tick) -> ContentCheckPart | None:
+    def prove(self, case: Case, warmup: int, tick: Tick, limit_s: float = math.inf) -> Proof:
         """Start the case's process and verify in it; raises the errors of `InProcess.prove`."""
-        result: ContentCheckPart | None = self._ask(case, tick, "prove", warmup)
+        result: Proof = self._ask(case, tick, "prove", (warmup, limit_s))
         self._processes[case.key].warm = True
         return result
 
-    def ready(self, case: Case, tick: Tick) -> None:
-        """If the case's process has ended, start a new one and run an untimed epoch in it."""
+    def ready(self, case: Case, tick: Tick, batches: int | None = None) -> None:
+        """If the case's process has ended, start a new one and run an untimed round in it."""
         if case.key not in self._processes or not self._processes[case.key].warm:
-            self._ask(case, tick, "warm up", None)
+            self._ask(case, tick, "warm up", batches)
             self._processes[case.key].warm = True
 
-    def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
+    def measure(self, case: Case, number: int, tick: Tick, batches: int | None = None) -> list[Measured]:
         """Time a round in the case's process."""
-        measured: list[Measured] = self._ask(case, tick, "measure", number)
+        measured: list[Measured] = self._ask(case, tick, "measure", (number, batches))
         return measured
 
     def trace(self, case: Case, path: Path) -> None:
@@ -163,9 +164,9 @@ def serve(connection: Connection, heartbeats: SharedCount) -> None:
         manifest = Manifest.load(root)
         executor = InProcess(manifest)
         calls: dict[str, Callable[[Any], Any]] = {
-            "prove": lambda warmup: executor.prove(case, warmup, tick),
-            "warm up": lambda _: executor.warm_up(case, tick),
-            "measure": lambda number: executor.measure(case, number, tick),
+            "prove": lambda asked: executor.prove(case, asked[0], tick, asked[1]),
+            "warm up": lambda batches: executor.warm_up(case, tick, batches),
+            "measure": lambda asked: executor.measure(case, asked[0], tick, asked[1]),
             "trace": lambda path: executor.trace(case, path),
         }
         while True:

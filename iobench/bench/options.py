@@ -13,7 +13,7 @@ from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.base.units import counted
 from iobench.bench import strategies
-from iobench.bench.case import Case
+from iobench.bench.case import ROUND_SECONDS, Case
 from iobench.bench.multi_rank import multi_rank_cases, multi_rank_obstacle
 from iobench.bench.part import LEAST_WINDOW
 from iobench.bench.run_option import check_declared, run_option
@@ -92,8 +92,13 @@ class RunOptions:
     max_batches: int | None = run_option(
         None,
         "Measure this many batches of an epoch per round, drawn from the whole dataset, and extrapolate; at "
-        f"least {LEAST_WINDOW} times what the loader reads ahead. [default: whole epochs]",
+        f"least {LEAST_WINDOW} times what the loader reads ahead. [default: by --round-seconds]",
         limits=LIMITS["max_batches"],
+    )
+    round_seconds: float = run_option(
+        ROUND_SECONDS,
+        "Where an epoch takes longer than this many seconds, measure a part of one per round, drawn from the "
+        "whole dataset, and extrapolate; the content is verified by part, too.",
     )
     warmup: int = run_option(1, "Untimed epochs per case; the first verifies the content.")
     isolate: bool | None = run_option(
@@ -127,9 +132,15 @@ class RunOptions:
                 expected="at least 1",
                 found=self.warmup,
             )
-        if not 0 < self.timeout < float("inf"):
+        for flag, seconds in (("--timeout", self.timeout), ("--round-seconds", self.round_seconds)):
+            if not 0 < seconds < float("inf"):
+                expected = "a number of seconds above 0"
+                raise InvalidSettings(flag, kind="out-of-range", expected=expected, found=seconds)
+        if self.max_batches is not None and self.round_seconds != ROUND_SECONDS:
             raise InvalidSettings(
-                "--timeout", kind="out-of-range", expected="a number of seconds above 0", found=self.timeout
+                "--max-batches and --round-seconds both limit a round",
+                kind="conflicting-options",
+                hint="give only one of them",
             )
         if self.sudo and "cold" not in self.cache:
             raise InvalidSettings(
@@ -221,8 +232,6 @@ def _case(
         combination = {**combination, "block_bytes": BLOCK_BYTES, "window_bytes": WINDOW_BYTES}
     if loader.own_data and combination["cache"] == "cold":
         return None
-    if loader.user_defined:  # of which the length of an epoch is unknown
-        combination = {**combination, "max_batches": None}
     return Case(
         dataset=manifest.name,
         content=f"{manifest.content or 0:016x}",

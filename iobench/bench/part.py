@@ -22,28 +22,47 @@ class Part:
     """The batches of a part of an epoch: a lead, a window, and a trail.
 
     The lead and the trail are at least what the loader reads ahead. So its buffers are equally full at both
-    ends of the window, which then pays for exactly the batches that it delivers.
+    ends of the window, which then pays for exactly the batches that it delivers. In block order the lead
+    and the window are whole windows of the shuffle, whose first batches bring in the blocks of all.
     """
 
     lead: int
     window: int
+    trail: int
 
     @classmethod
     def of(cls, order: Order, read_ahead: int, batches: int, epoch_batches: int) -> Part | None:
         """Return the part with a window of that many batches; None if an epoch is not longer."""
-        lead = order.whole_windows(max(1, read_ahead))
-        part = cls(lead, max(order.whole_windows(batches), LEAST_WINDOW * lead))
+        ahead = max(1, read_ahead)
+        window = order.whole_windows(max(batches, LEAST_WINDOW * ahead))
+        part = cls(order.whole_windows(ahead), window, ahead)
         return part if part.count < epoch_batches else None
 
     @property
     def count(self) -> int:
         """Number of batches."""
-        return self.lead + self.window + self.lead
+        return self.end + self.trail
 
     @property
     def end(self) -> int:
         """Number of batches up to the end of the window."""
         return self.lead + self.window
+
+
+class TimeLimit:
+    """Ends an epoch once it has taken some seconds; `cut` says whether it did."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds, self._clock, self.cut = seconds, clock, False
+
+    def over(self, batches: Iterator[T]) -> Iterator[T]:
+        """Yield batches, at least one, until the time is over."""
+        began = self._clock()
+        for batch in batches:
+            yield batch
+            if self._clock() - began > self._seconds:
+                self.cut = True
+                return
 
 
 class WindowTimer:

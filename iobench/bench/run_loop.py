@@ -15,7 +15,8 @@ from iobench.base.errors import (
     RecordError,
     WrongContent,
 )
-from iobench.base.units import counted, rate_text
+from iobench.base.finding import Finding
+from iobench.base.units import counted, rate_text, seconds_text
 from iobench.bench.case import Case
 from iobench.bench.epoch import disk_errors
 from iobench.bench.estimates import RoundEstimates
@@ -26,13 +27,15 @@ from iobench.bench.observer import Observer
 from iobench.bench.outcome import Run
 from iobench.bench.recorder import Recorder
 from iobench.bench.resume import check_same
+from iobench.bench.round_length import PROOF_ROUNDS, RoundLengths
 from iobench.bench.rounds import Rates, interleaved
-from iobench.bench.strategies import Strategy
+from iobench.bench.strategies import LONGER, Strategy
 from iobench.dataset.verify import verify_artifact
 from iobench.host import interrupts
 from iobench.results import record
 from iobench.results.rank_stats import total_of_ranks
 
+UNVERIFIED = "--max-time left no time to verify it"
 FATAL = (ColdCacheUnavailable, RecordError, RankLost)  # nothing can be measured after one of these
 
 
@@ -57,9 +60,11 @@ class RunLoop:
             check_same(run.records, run.cases, self._recorder.machine)
             observer.resumed(run.records)
             self._estimates.resumed(run, len(self._done))
+        self._lengths = RoundLengths(run.manifest.schema)
         self._check_interrupt: interrupts.Check = lambda: None
         self._took_s: dict[str, float] = {}  # latest duration of a verification or round, by case
         self._began = time.monotonic()  # start of the verification
+        self._used_s: dict[str, float] = {}  # by the rounds of each case
         self._wrong = set[str]()  # cases whose stored data or delivered samples were wrong
         self._checked = set[str]()  # variants whose stored data are known to be right, or were reread
         self._opened_s: float | None = None  # of rounds before all cases were verified
@@ -88,31 +93,34 @@ class RunLoop:
 
     def _prove_all(self) -> None:
         self._estimates.before_proofs(len(self._run.cases))
-        began = self._began = time.monotonic()
-        for case in self._run.cases:
+        self._began = time.monotonic()
+        for number, case in enumerate(self._run.cases):
             if case.key in self._run.failures:
                 continue
-            spent_s = time.monotonic() - began - (self._opened_s or 0.0)
+            spent_s = time.monotonic() - self._began - (self._opened_s or 0.0)
             if not self._strategy.verifies(spent_s, [*self._took_s.values()]):
-                self._run.skipped.append(case.key)
+                self._skip(case, UNVERIFIED)
                 continue
             self._observer.status(f"verifying {self._labels[case.key]}")
+            left_s = self._strategy.verification_s(spent_s, len(self._run.cases) - number)
             try:
                 with self._collecting_failures(case):
-                    self._prove(case)
+                    self._prove(case, min(left_s, PROOF_ROUNDS * case.round_seconds))
             except TookTooLong:
-                self._run.skipped.append(case.key)
+                self._skip(case, UNVERIFIED)
             if case.key in self._wrong and case.variant not in self._checked:
                 self._check_stored(case)
             if len(self._took_s) == self._strategy.opening and self._opened_s is None:
                 self._open()
-        opened_s = self._opened_s or 0.0
-        self._late_s = self._strategy.late_s(time.monotonic() - began - opened_s) + opened_s
+        opened_s, spent_s = self._opened_s or 0.0, time.monotonic() - self._began
+        self._late_s = self._strategy.late_s(spent_s - opened_s) + opened_s
+        self._lengths.limit_s = self._strategy.round_s(spent_s, len(self._remaining()))
 
     def _open(self) -> None:
         """Time the verified cases once: from now on there is a comparison to show."""
         self._recorder.probe_lower_cache()
         before = time.monotonic()
+        self._lengths.limit_s = self._strategy.round_s(before - self._began, len(self._run.cases))
         for case in self._remaining():
             if case.key in self._took_s:
                 self._turn(case, 1, before)
@@ -123,7 +131,14 @@ class RunLoop:
         ]
         self._observer.status(f"first figures: {'; '.join(figures)} samples/s")
 
-    def _prove(self, case: Case) -> None:
+    def _skip(self, case: Case, reason: str) -> None:
+        """Leave a case out for want of time."""
+        self._run.skipped.append(case.key)
+        self._executor(case).end(case)
+        message = f"skipped: {self._labels[case.key]}: {reason}"
+        self._run.notes.append(Finding("skipped", message, LONGER, {"reason": "no-time"}))
+
+    def _prove(self, case: Case, limit_s: float) -> None:
         """Verify a case and note the time; raises TookTooLong if the strategy has no more time for it."""
         before, progress = time.monotonic(), self._observer.begins(case.key, 0)
         until = (
@@ -137,8 +152,9 @@ class RunLoop:
             if time.monotonic() > until:
                 raise TookTooLong
 
-        proof = self._executor(case).prove(case, self._options.warmup, Tick(check, progress))
-        self._recorder.proved(case, proof)
+        proof = self._executor(case).prove(case, self._options.warmup, Tick(check, progress), limit_s)
+        self._recorder.proved(case, proof.check)
+        self._lengths.proved(case, proof)
         self._took_s[case.key] = (time.monotonic() - before) / self._options.warmup
         self._checked.add(case.variant)
 
@@ -190,18 +206,32 @@ class RunLoop:
         """Time a case in a round, if there is time; without its first round it is skipped altogether."""
         before, measured = time.monotonic(), len(self._run.valid_records)
         elapsed_s, total_s = before - began + self._late_s, before - self._began
-        if not self._strategy.skips(number, elapsed_s, total_s, measured):
+        next_s = self._next_s(case, number)
+        late = self._strategy.skips(number, elapsed_s, total_s, next_s, measured)
+        if not late and not (measured and self._is_slow(case, number)):
             with self._collecting_failures(case):
                 self._time(case, number)
             self._took_s[case.key] = time.monotonic() - before
+            self._used_s[case.key] = self._used_s.get(case.key, 0.0) + self._took_s[case.key]
         elif number == 1:
-            self._run.skipped.append(case.key)
-            self._executor(case).end(case)
+            self._skip(case, f"a round of it takes about {seconds_text(next_s)}")
+
+    def _next_s(self, case: Case, number: int) -> float:
+        """Return about how long the case's round of this number takes."""
+        return self._lengths.round_s(case) if number == 1 else self._took_s.get(case.key, 0.0)
+
+    def _is_slow(self, case: Case, number: int) -> bool:
+        """Return whether the case has had its share of the time."""
+        next_s = self._next_s(case, number)
+        return self._strategy.is_slow(self._used_s.get(case.key, 0.0), next_s, len(self._run.cases))
 
     def _after_round(self, done: int, elapsed_s: float) -> bool:
         """Eliminate cases after `done` rounds, and return whether another round follows."""
         rates = self._rates()
-        lost, more = self._strategy.after_round(done, elapsed_s, rates, self._took_s)
+        # a case that has had its share makes no further round, and so does not count
+        ready = [case for case in self._remaining() if done and not self._is_slow(case, done + 1)]
+        took_s = {case.key: self._next_s(case, done + 1) for case in ready}
+        lost, more = self._strategy.after_round(done, elapsed_s, rates, took_s)
         self._run.eliminated |= dict.fromkeys(lost, done)
         for case in self._run.cases:
             if case.key in lost:
@@ -217,12 +247,14 @@ class RunLoop:
             self._run.manifest.opener(case.variant)  # raises if files are gone or have changed in size
         hosts.sample_limits()
         headroom = self._recorder.measure_headroom(case, number)
-        self._executor(case).ready(case, Tick(self._check_interrupt))
-        state = hosts.establish(case)
-        measured = self._executor(case).measure(case, number, self._tick(case, number))
+        batches = self._lengths.batches(case)
+        self._executor(case).ready(case, Tick(self._check_interrupt), batches)
+        state = hosts.establish(case, self._lengths.logical_bytes(case))
+        measured = self._executor(case).measure(case, number, self._tick(case, number), batches)
         made = self._recorder.record(case, number, total_of_ranks(measured), state, headroom)
         record.append(self._run.path, made)
         self._run.records.append(made)
+        self._lengths.measured(case, made)
         self._observer.recorded(case.key, made)
         if not case.loader.iterable_style:
             self._run.failures |= loss_mismatches(self._run, case, made)

@@ -1,59 +1,94 @@
-"""Coverage of one epoch: which samples were delivered and in which order, identified by hash."""
+"""Coverage of an epoch or a part of one: which samples were delivered and in which order, by their hashes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from iobench.dataset.sample_hashes import SampleHashes
 from iobench.loading.order import shuffle_quality
 
 Hashes = npt.NDArray[np.int64]
 MOST_BATCHES = 100  # sampled evenly from the epoch to estimate its shuffle quality
+PIECE = 1 << 20  # stored hashes at a time
+SPARE = 16  # bits of the filter per delivered hash, so that it passes few others
+MOST_BITS = 26
+
+
+def kept_hashes(stored: SampleHashes, samples: int) -> Iterator[tuple[npt.NDArray[np.int64], Hashes]]:
+    """Yield rows whose hashes were kept, and these, in pieces."""
+    for low in range(0, samples, PIECE):
+        rows = np.arange(low, min(low + PIECE, samples))
+        rows = rows[stored.known(rows)]
+        yield rows, stored.of(rows)
 
 
 class SampleCoverage:
     """Comparison of delivered samples with stored rows.
 
-    Needs about 40 bytes per sample. Rows with equal content count as often as they were stored.
+    The stored hashes are read once, in pieces: memory depends on what was delivered, about 50 bytes a
+    sample. Rows with equal content count as often as they were stored. Rows without a kept hash are
+    unknown, and so are the samples that match no other.
 
     Parameters
     ----------
-    stored : int64 array
-        One hash per stored row, in stored order.
+    stored : SampleHashes
+        Hashes of the stored rows.
+    samples : int
+        Number of stored rows.
     delivered : sequence of int64 arrays
         One hash per delivered sample, one array per batch.
     """
 
-    def __init__(self, stored: Hashes, delivered: Sequence[Hashes]) -> None:
-        self._stored, self._batches = stored, delivered
+    def __init__(self, stored: SampleHashes, samples: int, delivered: Sequence[Hashes]) -> None:
+        self._stored, self._samples, self._batches = stored, samples, delivered
         self._delivered = np.concatenate(delivered) if delivered else np.empty(0, np.int64)
-        self._by_hash = np.argsort(stored, kind="stable")
-        values, due = np.unique(stored, return_counts=True)
-        position = np.searchsorted(values, self._delivered).clip(max=len(values) - 1)
-        known = values[position] == self._delivered
-        came = np.bincount(position[known], minlength=len(values))
-        self._has_duplicates = len(values) < len(stored)
-        self.foreign = int((~known).sum())
-        self.dropped = int((due - came).clip(min=0).sum())
-        self.repeated = int((came - due).clip(min=0).sum())
+        self._values, came = np.unique(self._delivered, return_counts=True)
+        self._due = np.zeros(len(self._values), np.int64)
+        self._row = np.zeros(len(self._values), np.int64)  # of rows with equal content the last
+        known = self._find()
+        matched = self._due > 0
+        self.complete = known == samples
+        self.verified = int(came[matched].sum())
+        self.foreign = int(came[~matched].sum()) if self.complete else 0
+        self.repeated = int((came - self._due)[matched].clip(min=0).sum())
+        self.dropped = known - int(np.minimum(came, self._due).sum())
+
+    def _find(self) -> int:
+        """Count how often each delivered hash was stored; return the number of rows with a kept hash."""
+        mask = (1 << min(MOST_BITS, (SPARE * len(self._values)).bit_length())) - 1
+        passed, known = np.zeros(mask + 1, bool), 0
+        passed[self._values & mask] = True
+        for rows, hashes in kept_hashes(self._stored, self._samples):
+            known += len(rows)
+            some = np.flatnonzero(passed[hashes & mask])
+            some = some[np.argsort(hashes[some], kind="stable")]  # near each other in the cache
+            place = np.searchsorted(self._values, hashes[some]).clip(max=len(self._values) - 1)
+            hit = self._values[place] == hashes[some] if len(self._values) else place < 0
+            np.add.at(self._due, place[hit], 1)
+            self._row[place[hit]] = rows[some[hit]]
+        return known
 
     @property
     def in_order(self) -> bool:
         """True if samples came in stored order, except dropped ones and repetitions at the end."""
-        first = self._delivered[: len(self._stored)]
-        if self.dropped:
-            return bool(np.all(np.diff(self._rows(first)) > 0))
-        return bool(np.array_equal(first, self._stored))
+        first = self._delivered[: self._samples]
+        rows = np.arange(len(first))
+        known = self._stored.known(rows)
+        if np.array_equal(first[known], self._stored.of(rows[known])):
+            return True
+        return bool(np.all(np.diff(self._rows(first)) > 0))
 
     def shuffle_quality(self, block_rows: int) -> float | None:
         """Return the batches' shuffle quality (see iobench.loading.order); None if rows have duplicates."""
-        if self._has_duplicates:
+        if (self._due != 1).any():
             return None
         some = self._batches[:: max(1, len(self._batches) // MOST_BATCHES)]
-        return shuffle_quality([self._rows(batch) for batch in some], block_rows, len(self._stored))
+        return shuffle_quality([self._rows(batch) for batch in some], block_rows, self._samples)
 
     def _rows(self, hashes: Hashes) -> npt.NDArray[np.int64]:
-        """Return the row of each sample; of rows with equal content the first."""
-        return self._by_hash[np.searchsorted(self._stored, hashes, sorter=self._by_hash)]
+        """Return the row of each delivered sample."""
+        rows: npt.NDArray[np.int64] = self._row[np.searchsorted(self._values, hashes)]
+        return rows

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
 
+from iobench.base import thresholds
 from iobench.base.errors import InvalidSettings
 from iobench.base.finding import Finding
 from iobench.base.units import counted
@@ -29,6 +30,11 @@ FAR = 3.0  # speed ratio from which on a case has lost before there are rounds e
 SCREENING = 3  # rounds of all cases before decisive rounds leave some out
 COMPARED = 2  # cases measured whatever the time: a comparison needs two
 PROOF_SHARE = 0.3  # of the time for rounds that a late verification may use
+PROOFS = 0.3  # of the whole time, for verification; after twice that nothing more is verified
+MIN_PROOF_S = 0.5  # of a race, so that small data are verified as a whole
+ROUNDS_SHARE = 0.8  # of the time for rounds that these themselves take: opening and the cache take the rest
+RACE_ROUNDS = 4  # of all cases, that a race has time for
+SLOW = 2  # times its equal share of the time, that the rounds of a case may take
 LATE = 2  # times the planned time, that the smallest number of final rounds may take
 LONGER = "give a longer --max-time"
 
@@ -58,16 +64,25 @@ class Strategy(Protocol):
     def verification_end_s(self, passed_s: Sequence[float]) -> float:
         """Return the elapsed seconds after which a running verification is cancelled."""
 
+    def verification_s(self, elapsed_s: float, left: int) -> float:
+        """Return the seconds after which the next of `left` verifications ends with a part of its epoch."""
+
+    def round_s(self, elapsed_s: float, cases: int) -> float:
+        """Return the seconds of a round, beyond which it becomes a part of an epoch, for so many cases."""
+
+    def is_slow(self, used_s: float, next_s: float, cases: int) -> bool:
+        """Return whether a round of `next_s` seconds is more than the share of one of so many cases."""
+
     def late_s(self, elapsed_s: float) -> float:
         """Return the seconds by which the whole verification was late, deducted from those for rounds."""
 
     def first(self, position: int, took_s: float) -> Any:
         """Return the sort key of a case in the first round; cases with equal keys come in random order."""
 
-    def skips(self, number: int, elapsed_s: float, total_s: float, measured: int) -> bool:
-        """Return whether there is no time for a case in round `number`.
+    def skips(self, number: int, elapsed_s: float, total_s: float, next_s: float, measured: int) -> bool:
+        """Return whether there is no time for a case in round `number`, which takes about `next_s`.
 
-        `total_s` is the time since the first verification, `measured` the number of valid records.
+        `total_s` is the time since the run began, `measured` the number of valid records.
         """
 
     def after_round(
@@ -81,7 +96,10 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True)
 class FixedRounds:
-    """So many rounds of every case. No round but the first begins if it would end after `max_time_s`."""
+    """So many rounds of every case in `max_time_s`, which verification counts for.
+
+    Rounds and verifications are cut to parts of an epoch where whole ones would take longer.
+    """
 
     max_time_s: float = math.inf
     rounds: int = DEFAULT_ROUNDS
@@ -93,24 +111,38 @@ class FixedRounds:
         return self.rounds
 
     def verifies(self, elapsed_s: float, passed_s: Sequence[float]) -> bool:
-        """Return True: every case is verified."""
-        return True
+        """Return whether there is time to verify another case; two are needed for a comparison."""
+        return elapsed_s <= (2 * PROOFS if len(passed_s) >= COMPARED else 1.0) * self.max_time_s
 
     def verification_end_s(self, passed_s: Sequence[float]) -> float:
-        """Return infinity: no verification is cancelled."""
-        return math.inf
+        """Return the elapsed seconds that leave time for rounds; the first case is cut, but not cancelled."""
+        return 2 * PROOFS * self.max_time_s if passed_s else math.inf
+
+    def verification_s(self, elapsed_s: float, left: int) -> float:
+        """Return an equal share of what is left of the time for verification."""
+        return max(0.0, PROOFS * self.max_time_s - elapsed_s) / left
+
+    def round_s(self, elapsed_s: float, cases: int) -> float:
+        """Return an equal share of the time that is left, for each planned round of each case."""
+        rounds = stats.PAIRED_ROUNDS if self.planned is None else self.planned
+        left_s = ROUNDS_SHARE * (self.max_time_s - elapsed_s)
+        return max(thresholds.ROUND_S, left_s / (rounds * max(1, cases)))
+
+    def is_slow(self, used_s: float, next_s: float, cases: int) -> bool:
+        """Return whether the case would take more than twice its equal share of the time."""
+        return cases > COMPARED and used_s + next_s > SLOW * self.max_time_s / cases
 
     def late_s(self, elapsed_s: float) -> float:
-        """Return 0: verification does not count."""
-        return 0.0
+        """Return all of its seconds: they count."""
+        return elapsed_s
 
     def first(self, position: int, took_s: float) -> Any:
         """Return the same for all cases: their order is random."""
         return 0
 
-    def skips(self, number: int, elapsed_s: float, total_s: float, measured: int) -> bool:
-        """Return False: a round has every case."""
-        return False
+    def skips(self, number: int, elapsed_s: float, total_s: float, next_s: float, measured: int) -> bool:
+        """Return whether the case would end after the time; the first one is measured in any case."""
+        return bool(measured) and elapsed_s + next_s > self.max_time_s
 
     def after_round(
         self, done: int, elapsed_s: float, rates: Rates, took_s: Mapping[str, float]
@@ -208,6 +240,18 @@ class SuccessiveHalving(AutoRounds):
         """Return the elapsed seconds that leave time for rounds."""
         return self.proofs_s + PROOF_SHARE * self.max_time_s if passed_s else self.end_s
 
+    def verification_s(self, elapsed_s: float, left: int) -> float:
+        """Return an equal share of what is left of `proofs_s`."""
+        return max(MIN_PROOF_S, (self.proofs_s - elapsed_s) / left)
+
+    def round_s(self, elapsed_s: float, cases: int) -> float:
+        """Return an equal share of the time for rounds, for each of the first rounds of each case."""
+        return max(thresholds.ROUND_S, self.max_time_s / (RACE_ROUNDS * max(1, cases)))
+
+    def is_slow(self, used_s: float, next_s: float, cases: int) -> bool:
+        """Return False: slow cases are eliminated by their figures."""
+        return False
+
     def late_s(self, elapsed_s: float) -> float:
         """Return the seconds after `proofs_s`."""
         return max(0.0, elapsed_s - self.proofs_s)
@@ -216,7 +260,7 @@ class SuccessiveHalving(AutoRounds):
         """Return the key that puts the reference case (position 0) first, then quick cases."""
         return position if self.ordered else (position > 0, took_s)
 
-    def skips(self, number: int, elapsed_s: float, total_s: float, measured: int) -> bool:
+    def skips(self, number: int, elapsed_s: float, total_s: float, next_s: float, measured: int) -> bool:
         """Return whether the time is over; the first round has two cases if it can."""
         late = number == 1 and measured >= COMPARED and elapsed_s > self.max_time_s
         return bool(measured) and (late or total_s > self.end_s)
@@ -259,6 +303,14 @@ class FinalRounds(SuccessiveHalving):
         """Return whether there is time for another case, assuming that a round takes as long as a proof."""
         until_s = self.end_s if len(passed_s) < COMPARED else self.max_time_s
         return not passed_s or elapsed_s + sum(passed_s) <= until_s
+
+    def verification_s(self, elapsed_s: float, left: int) -> float:
+        """Return an equal share of what is left of the time for verification."""
+        return max(MIN_PROOF_S, FixedRounds.verification_s(self, elapsed_s, left))
+
+    def round_s(self, elapsed_s: float, cases: int) -> float:
+        """Return an equal share of the time that is left, for each of ten rounds of each case."""
+        return FixedRounds.round_s(self, elapsed_s, cases)
 
     def verification_end_s(self, passed_s: Sequence[float]) -> float:
         """Return `end_s`, but no limit for the first case, without which there is no answer."""

@@ -11,21 +11,23 @@ import numpy.typing as npt
 from iobench.base.errors import TargetError
 from iobench.base.finding import Finding
 from iobench.bench.case import Case
+from iobench.bench.content_check import NO_HASHES
 from iobench.bench.sample_coverage import SampleCoverage
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sample_hashes import sample_hashes
 from iobench.formats import Schema
 from iobench.loading.host_to_device import DeviceBatch
+from iobench.loading.loaders import EpochRequest
 from iobench.results.cases import trains
 from iobench.results.parts import ContentCheckPart
 
 
 class UserLoaderCheck:
-    """Compares one epoch's batches on the device with the manifest, and reports what is unverified.
+    """Compares the batches of an epoch, or a part of one, with the manifest, and reports what is unverified.
 
     If batches hold the dataset's fields, every sample is hashed and compared. Otherwise the case is
-    measured as not verified.
+    measured as not verified. In a part, samples that have not come are not missed.
     """
 
     def __init__(self, case: Case, manifest: Manifest) -> None:
@@ -34,6 +36,9 @@ class UserLoaderCheck:
         self._hashes: list[npt.NDArray[np.int64]] = []
         self._other: str | None = None  # difference between its batches and the dataset's fields
         self._largest = 0
+
+    def expect(self, request: EpochRequest) -> None:
+        """Do nothing: its rows are its own."""
 
     def add(self, batch: DeviceBatch) -> None:
         """Hash a batch, if it holds the dataset's fields.
@@ -52,41 +57,41 @@ class UserLoaderCheck:
                 )
             return
         hashes: Any = self._check.hashes(batch)
-        done = self._check.samples
-        self._check.add(batch, np.arange(done, done + len(hashes), dtype=np.int64))
         self._hashes.append(hashes.cpu().numpy())
 
-    def conclude(self) -> ContentCheckPart | None:
-        """Return why the content is not verified; None if the whole dataset came as requested."""
+    def conclude(self, part: bool = False) -> ContentCheckPart | None:
+        """Return why the content is not verified; None if the whole dataset came as requested.
+
+        `part` tells that the epoch was cut, so that not all samples came.
+        """
         if not self._largest:
             raise TargetError("it yielded no batches: there is nothing to measure", kind="empty")
-        reasons = [*self._content(), *self._batches()]
-        return ContentCheckPart(unverified=reasons) if reasons else None
-
-    def _content(self) -> Iterator[Finding]:
-        requested = self._case.order
         if self._other is not None:
-            yield Finding("other-fields", self._other)
-        elif self._check.content != self._manifest.content or self._check.samples != self._schema.samples:
-            yield from self._differences()
-        elif (self._check.ordered == self._manifest.ordered) != (requested == "sequential"):
+            return ContentCheckPart(unverified=[Finding("other-fields", self._other), *self._batches()])
+        stored = sample_hashes(self._manifest, self._case.variant)
+        cover = SampleCoverage(stored, self._schema.samples, self._hashes)
+        whole = not part and cover.complete
+        reasons = [*self._content(cover, whole), *self._batches()]
+        if whole and not reasons:
+            return None
+        return ContentCheckPart(unverified=reasons, verified_samples=None if whole else cover.verified)
+
+    def _content(self, cover: SampleCoverage, whole: bool) -> Iterator[Finding]:
+        """Count samples that are missing, repeated, or not of the dataset; else compare the order."""
+        missing = cover.dropped if whole else 0
+        counts = {"foreign": cover.foreign, "missing": missing, "repeated": cover.repeated}
+        requested = self._case.order
+        if not cover.verified:
+            message = "none of its samples is the dataset's: they are other data, or were transformed"
+            yield Finding("other-data", message) if cover.complete else NO_HASHES
+        elif parts := [f"{count:,} {what}" for what, count in counts.items() if count]:
+            message = f"{', '.join(parts)} of {self._schema.samples:,} samples"
+            yield Finding("sample-coverage", message, values={**counts, "samples": self._schema.samples})
+        elif cover.in_order != (requested == "sequential"):
             theirs = "an order of its own" if requested == "sequential" else "stored order"
             wanted = "stored" if requested == "sequential" else requested
             message = f"its samples come in {theirs}, not in {wanted} order"
             yield Finding("other-order", message, values={"requested": requested})
-
-    def _differences(self) -> Iterator[Finding]:
-        """Count samples that are missing, repeated, or not of the dataset."""
-        stored = sample_hashes(self._manifest, self._case.variant).of(slice(0, self._schema.samples))
-        cover = SampleCoverage(stored, self._hashes)
-        if cover.foreign == sum(map(len, self._hashes)):
-            message = "none of its samples is the dataset's: they are other data, or were transformed"
-            yield Finding("other-data", message)
-            return
-        counts = {"foreign": cover.foreign, "missing": cover.dropped, "repeated": cover.repeated}
-        if parts := [f"{count:,} {what}" for what, count in counts.items() if count]:
-            message = f"{', '.join(parts)} of {self._schema.samples:,} samples"
-            yield Finding("sample-coverage", message, values={**counts, "samples": self._schema.samples})
 
     def _batches(self) -> Iterator[Finding]:
         requested = min(self._case.batch_size, self._schema.samples)

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from iobench.base.errors import ColdCacheUnavailable
-from iobench.base.thresholds import BACKED_BYTES_PER_S, COLD_LIMIT, WARM_LIMIT
+from iobench.base.thresholds import BACKED_BYTES_PER_S, COLD_LIMIT, LARGER_THAN_MEMORY, WARM_LIMIT
 from iobench.host.memory import PAGE, touched_map
 
 MODES = ("warm", "cold")
@@ -82,6 +82,8 @@ def establish(mode: str, files: Sequence[Path], logical_bytes: int, sudo: bool =
         If the files do not get cold or do not stay cold.
     """
     state: dict[str, Any] = {"mode": mode, "read_ahead_kib": read_ahead_kib(files[0])}
+    if mode == "warm" and sum(path.stat().st_size for path in files) > total_memory():
+        return {**state, "method": LARGER_THAN_MEMORY, "residency": _residency_if_known(files)}
     if mode == "warm":
         return {**state, "method": "read through in order", "residency": warm(files)}
     method = evict(files, sudo)
@@ -167,18 +169,28 @@ def evict(files: Sequence[Path], sudo: bool = False) -> str:
 def warm(files: Sequence[Path]) -> float | None:
     """Read all files in order; return their residency afterwards, or None if it is unknown.
 
-    Files that are not fully resident are evicted first and read in large pieces: pages that were read
-    one by one stay small, and are slower to copy from.
+    Files that are not resident are evicted first and read in large pieces: pages that were read one by one
+    stay small, and are slower to copy from. Of files of which each page is resident nothing is read.
     """
     try:
-        if residency(files) < WARM_LIMIT:
+        reached = residency(files)
+        if reached < WARM_LIMIT:
             for path in files:
                 _drop_file(path)
             prefault(int(PREFAULT * sum(path.stat().st_size for path in files)))
+        if reached == 1.0:
+            return reached
         read_through(files)
         return residency(files)
     except ResidencyUnknown:
         read_through(files)
+        return None
+
+
+def _residency_if_known(files: Sequence[Path]) -> float | None:
+    try:
+        return residency(files, sampled=True)
+    except ResidencyUnknown:
         return None
 
 

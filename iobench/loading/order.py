@@ -214,6 +214,14 @@ class Batches(Sequence[Rows]):
         self._order, self._samples, self._epoch, self._numbers = order, samples, epoch, numbers
         self._piece = 0, np.empty(0, np.int64)  # position of its first row, and its rows
 
+    @property
+    def samples(self) -> int:
+        """Number of samples in all batches."""
+        numbers = self._numbers
+        if numbers.step != 1:
+            return sum(self._edge(one + 1) - self._edge(one) for one in numbers)
+        return self._edge(numbers.stop) - self._edge(numbers.start)
+
     def draw(self) -> None:
         """Draw the first piece now, as long as a piece can be."""
         if self._numbers and self._order.kind != "sequential":
@@ -280,6 +288,11 @@ class _Blocks:
 def row_count(rows: Rows) -> int:
     """Return the number of samples in a batch."""
     return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+
+
+def sample_count(batches: Sequence[Rows]) -> int:
+    """Return the number of samples in batches, without drawing them."""
+    return batches.samples if isinstance(batches, Batches) else sum(map(row_count, batches))
 
 
 def blocks_of(schema: Schema, batch_size: int, block_bytes: int, window_bytes: int) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,13 @@ from iobench.base.finding import Finding
 from iobench.base.units import counted
 from iobench.bench.case import Case
 from iobench.bench.case_limits import TO_DEVICE, lowest
-from iobench.bench.executor import Tick
+from iobench.bench.executor import Proof, Tick
 from iobench.bench.options import RunOptions
 from iobench.dataset.manifest import Manifest
 from iobench.host.hardware_limits import LowerCacheProbe
 from iobench.ranks.group import RankGroup
 from iobench.ranks.rank import STOP, Rank, RunRequest
-from iobench.results.parts import CachePart, ContentCheckPart, LimitPart, Measured
+from iobench.results.parts import CachePart, LimitPart, Measured
 
 
 class DistributedBackend:
@@ -44,17 +45,17 @@ class DistributedBackend:
         """The first rank of each host: commands of this object."""
         return self
 
-    def prove(self, case: Case, warmup: int, tick: Tick) -> ContentCheckPart | None:
-        """Verify the shares of all ranks; the result is the same on all of them."""
-        result: ContentCheckPart | None = self._all("prove", case, warmup, tick=tick)[0]
-        return result
+    def prove(self, case: Case, warmup: int, tick: Tick, limit_s: float = math.inf) -> Proof:
+        """Verify the shares of all ranks; the check is the same on all, the times are the slowest rank's."""
+        proofs: list[Proof] = self._all("prove", case, warmup, limit_s, tick=tick)
+        return max(proofs, key=lambda proof: proof.sample_s)
 
-    def ready(self, case: Case, tick: Tick) -> None:
+    def ready(self, case: Case, tick: Tick, batches: int | None = None) -> None:
         """Do nothing: all ranks are ready since the verification."""
 
-    def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
+    def measure(self, case: Case, number: int, tick: Tick, batches: int | None = None) -> list[Measured]:
         """Time the shares of all ranks at the same time."""
-        return self._all("measure", case, number, tick=tick)
+        return self._all("measure", case, number, batches, tick=tick)
 
     def trace(self, case: Case, path: Path) -> None:
         """Write a trace on rank 0."""
@@ -63,9 +64,9 @@ class DistributedBackend:
     def end(self, case: Case) -> None:
         """Do nothing: no resources are held between rounds."""
 
-    def establish(self, case: Case) -> CachePart:
+    def establish(self, case: Case, logical_bytes: int) -> CachePart:
         """Warm or evict the page cache of each host; returns the state of the worst host."""
-        parts = dict(zip(self._group.ranks, self._all("establish", case), strict=True))
+        parts = dict(zip(self._group.ranks, self._all("establish", case, logical_bytes), strict=True))
         leaders: list[CachePart] = [one for one in parts.values() if one is not None]
         known = [one.residency for one in leaders if one.residency is not None]
         worst = max if case.cache == "cold" else min

@@ -12,7 +12,7 @@ import torch
 from iobench.base.errors import IobenchError, RanksDiffer
 from iobench.bench.case import Case
 from iobench.bench.case_limits import TO_DEVICE, CaseLimits
-from iobench.bench.executor import InProcess, Tick
+from iobench.bench.executor import InProcess, Proof, Tick
 from iobench.bench.hosts import LocalHost
 from iobench.bench.options import RunOptions
 from iobench.dataset.manifest import Manifest
@@ -20,7 +20,7 @@ from iobench.host.device import own_device
 from iobench.host.hardware_limits import LowerCacheProbe
 from iobench.ranks.collectives import Collectives, run_on_all_ranks
 from iobench.ranks.group import RankGroup
-from iobench.results.parts import CachePart, ContentCheckPart, LimitPart, Measured, RankPart
+from iobench.results.parts import CachePart, LimitPart, Measured, RankPart
 
 # without a batch while other ranks wait: seconds, or this many times the duration of the verification
 PATIENCE_S, PATIENCE_FACTOR = 60.0, 10
@@ -84,17 +84,17 @@ class Rank:
         self._request, self._manifest, self._separate = request, manifest, None
         self._executor, self._host = InProcess(manifest, self._collectives), self._new_host()
 
-    def prove(self, case: Case, warmup: int, tick: Tick) -> ContentCheckPart | None:
+    def prove(self, case: Case, warmup: int, limit_s: float, tick: Tick) -> Proof:
         """Verify this rank's share as part of the sum over all ranks, and warm it up."""
         began = time.monotonic()
-        result = self._executor.prove(self._own(case), warmup, tick)
+        result = self._executor.prove(self._own(case), warmup, tick, limit_s)
         self._proof_s[case.key] = (time.monotonic() - began) / warmup
         return result
 
-    def measure(self, case: Case, number: int, tick: Tick) -> Measured:
+    def measure(self, case: Case, number: int, batches: int | None, tick: Tick) -> Measured:
         """Time this rank's share, from the moment at which all ranks begin."""
         own = self._own(case)
-        (measured,) = self._executor.measure(own, number, tick)
+        (measured,) = self._executor.measure(own, number, tick, batches)
         return replace(measured, ranks=[self._part(own.device, measured)])
 
     def trace(self, case: Case, path: Path) -> None:
@@ -102,9 +102,9 @@ class Rank:
         if self._info.rank == 0:
             self._executor.trace(self._own(case), path)
 
-    def establish(self, case: Case) -> CachePart | None:
+    def establish(self, case: Case, logical_bytes: int) -> CachePart | None:
         """Warm or evict this host's page cache; None if another rank of the host does that."""
-        return self._host.establish(case) if self._info.leads_host else None
+        return self._host.establish(case, logical_bytes) if self._info.leads_host else None
 
     def sample_separately(self) -> None:
         """Sample the limits of one host after the other, to reveal shared resources by comparison."""

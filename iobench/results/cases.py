@@ -59,6 +59,9 @@ FACETS: dict[str, Facet] = {
     "window_bytes": Facet("window", lambda value: f"windows of {bytes_text(value)}", cell=bytes_text),
     "seed": Facet("seed", lambda value: f"seed {value}"),
     "max_batches": Facet("round", lambda value: f"rounds of {counted(value, 'batch', 'batches')}"),
+    "round_seconds": Facet(
+        "round limit", lambda value: f"rounds of at most {seconds_text(value)}", cell=seconds_text
+    ),
     "strict": Facet("step", lambda value: "synchronized steps" if value else "steps as in training"),
     "profile": Facet("profile", lambda value: "profiled" if value else "not profiled"),
     "isolated": Facet(

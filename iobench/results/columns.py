@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iobench.base.units import MIB, percent_text, three_digits
+from iobench.base.units import MIB, percent_text, rate_text, three_digits
 from iobench.results.case_key import Facets
 from iobench.results.cases import FACETS, trains, varying
 from iobench.results.metrics import METRICS, Metric
@@ -44,8 +44,8 @@ def metric_columns(cases: Sequence[CaseSummary], wide: bool = False) -> Columns:
             columns.append(("MiB/s per rank", [_rank_rates(case) for case in cases]))
         if metric.name == "straggler_wait_share":
             columns.append(("slowest", [case.slowest.name if case.slowest else None for case in cases]))
-    if any(case.unverified for case in cases):
-        columns.append(("verified", ["no" if case.unverified else "yes" for case in cases]))
+    if any(case.unverified or case.verified for case in cases):
+        columns.append(("verified", [_verified(case) for case in cases]))
     return [(title, cells) for title, cells in columns if any(cell is not None for cell in cells)]
 
 
@@ -69,6 +69,13 @@ def _metric_columns(metric: Metric, cases: Sequence[CaseSummary], wide: bool) ->
             ("95 %", ["–" if value is None else value.interval_text(metric.interval) for value in values])
         )
     return columns
+
+
+def _verified(case: CaseSummary) -> str:
+    """Return whether the content was verified, or the samples of the part that was."""
+    if case.unverified or case.verified is None:
+        return "no" if case.unverified else "yes"
+    return "{} of {}".format(*(rate_text(one) if one >= 1000 else str(one) for one in case.verified))
 
 
 def _rank_rates(case: CaseSummary) -> str | None:

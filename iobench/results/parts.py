@@ -31,6 +31,7 @@ class CasePart(_CaseAlways, total=False):
     window_bytes: int
     seed: int
     max_batches: int
+    round_seconds: float
     world_size: int
     strict: bool
     profile: bool
@@ -152,12 +153,14 @@ class MemoryPart:
 
 @dataclass(frozen=True, kw_only=True)
 class ContentCheckPart:
-    """Result of the content check of one epoch, for loaders with an order of their own.
+    """Result of the content check of one epoch, or of a part of one.
 
-    `unverified` are the reasons why the content of a user-defined loader could not be verified.
+    `unverified` are the reasons why the content could not be verified: of a user-defined loader, or of a part
+    that holds no sample whose hash was kept. Of a part it is unknown which samples would have been dropped.
     """
 
     unverified: list[Finding] = field(default_factory=list)
+    verified_samples: int | None = None  # None: all of them
     dropped: int = 0  # samples that never arrived
     repeated: int = 0  # arrivals beyond the first of each sample
     in_order: bool | None = None  # arrived in stored order; None where another order was requested

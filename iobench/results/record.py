@@ -77,6 +77,12 @@ class Record(Measured):
         return self.content_check.unverified if self.content_check else []
 
     @property
+    def verified(self) -> tuple[int, int] | None:
+        """Number of verified samples, of how many; None for all."""
+        samples = self.content_check.verified_samples if self.content_check else None
+        return None if samples is None else (samples, self.dataset.samples)
+
+    @property
     def samples_per_s(self) -> float:
         """Samples on the device per second of the epochs, of which a partial one is extrapolated."""
         if (partial := self.timing.partial) is not None:

@@ -38,6 +38,7 @@ class CaseSummary:
     stages: dict[str, float] | None = None
     reader_threads_s: float | None = None  # seconds that threads other than the consumer spent reading
     unverified: list[Finding] = field(default_factory=list)  # why its content could not be verified
+    verified: tuple[int, int] | None = None  # samples that were verified, of how many; None for all
     slowest: SlowestRank | None = None  # of several ranks
 
     @cached_property
@@ -196,6 +197,7 @@ def _case(key: str, rounds: Sequence[Record], label: Label, verdict: Verdict) ->
         }
         or None,
         unverified=next((r.unverified for r in rounds if r.unverified), []),
+        verified=next((r.verified for r in rounds if r.verified), None),
         slowest=slowest_rank(rounds),
         reader_threads_s=statistics.median(timing.reader_threads_s or 0.0 for timing in profiled)
         if profiled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from iobench.base.finding import Finding
 from iobench.base.text import reason
 from iobench.base.units import bytes_text, counted
 from iobench.bench.case import Case
-from iobench.bench.executor import Executor, Tick
+from iobench.bench.executor import Executor, Proof, Tick
 from iobench.bench.hosts import Hosts, LocalHost
 from iobench.bench.options import RunOptions
 from iobench.dataset.manifest import Manifest
@@ -74,17 +75,17 @@ class SettingsBackend:
         """The local host."""
         return self._hosts
 
-    def prove(self, case: Case, warmup: int, tick: Tick) -> ContentCheckPart | None:
+    def prove(self, case: Case, warmup: int, tick: Tick, limit_s: float = math.inf) -> Proof:
         """Start persistent workers: starting is part of their first epoch and of no later one."""
         candidate = self.candidates[case.key]
         if self.limit_s is None and candidate.changes.get("persistent_workers"):
             self._taken(candidate, tick)
-        return ContentCheckPart(unverified=[UNVERIFIED])
+        return Proof(ContentCheckPart(unverified=[UNVERIFIED]))
 
-    def ready(self, case: Case, tick: Tick) -> None:
+    def ready(self, case: Case, tick: Tick, batches: int | None = None) -> None:
         """Do nothing: the loader is built when it is measured."""
 
-    def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
+    def measure(self, case: Case, number: int, tick: Tick, batches: int | None = None) -> list[Measured]:
         """Time one turn; raises InvalidSettings if a setting other than the baseline exceeds a limit."""
         candidate = self.candidates[case.key]
         turn = self._taken(candidate, tick)

@@ -19,7 +19,8 @@ from iobench.base.options import word as option_word
 from iobench.formats import Format, Schema
 from iobench.host.memory import file_behind
 from iobench.loading import target
-from iobench.loading.loaders._loader import Epochs, Job, Loader
+from iobench.loading.inspection import is_dataloader
+from iobench.loading.loaders._loader import AHEAD, Epochs, Job, Loader
 from iobench.loading.signature import signature_of
 from iobench.loading.tensors import tensor_of
 
@@ -188,6 +189,14 @@ class UserLoaderEpochs(Epochs):
     def prefetches(self) -> bool:
         """True: unknown, so time in ``next()`` counts as waiting."""
         return True
+
+    @property
+    def read_ahead(self) -> int:
+        """The batches that the workers of a DataLoader read ahead; of another loader unknown."""
+        if not is_dataloader(self._loader):
+            return super().read_ahead
+        loader: Any = self._loader
+        return max(1, int(loader.num_workers)) * int(loader.prefetch_factor or AHEAD)
 
     def _epoch(self, request: int) -> Iterator[HostBatch]:
         schema, samples, copied = self.opener.schema, 0, None

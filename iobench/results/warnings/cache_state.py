@@ -5,11 +5,19 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from iobench.base.thresholds import BACKED_BYTES_PER_S, LOWER_CACHE_SPEEDUP, OPENING_SHARE, WARM_LIMIT
+from iobench.base.thresholds import (
+    BACKED_BYTES_PER_S,
+    LARGER_THAN_MEMORY,
+    LOWER_CACHE_SPEEDUP,
+    OPENING_SHARE,
+    WARM_LIMIT,
+)
 from iobench.base.units import bytes_text, counted, rate_text
 from iobench.results import cases
 from iobench.results.record import Record
 from iobench.results.run_warning import Cases, Check, RunWarning, warm_cases
+
+READ_AT_ONCE = 128 << 10  # bytes around a row that the kernel may read with it: its default read-ahead
 
 
 def _lower_cache(groups: Cases) -> RunWarning | None:
@@ -46,7 +54,11 @@ def _slow_memory(groups: Cases) -> RunWarning | None:
 
 def _not_warm(groups: Cases) -> RunWarning | None:
     """Warn if less than 99 % of the files' pages were in memory before a round of a warm case."""
-    residency = {key: _least_residency(rounds) for key, rounds in warm_cases(groups).items()}
+    residency = {
+        key: _least_residency(rounds)
+        for key, rounds in warm_cases(groups).items()
+        if rounds[0].cache.method != LARGER_THAN_MEMORY
+    }
     low = {key: value for key, value in residency.items() if value is not None and value < WARM_LIMIT}
     if not low:
         return None
@@ -59,12 +71,42 @@ def _not_warm(groups: Cases) -> RunWarning | None:
     )
 
 
+def _larger_than_memory(groups: Cases) -> RunWarning | None:
+    """Warn if the files of a warm case do not fit in memory, so that there is no warm state of them."""
+    large = [
+        key for key, rounds in warm_cases(groups).items() if rounds[0].cache.method == LARGER_THAN_MEMORY
+    ]
+    message = "not warm: the data do not fit in memory, so the rounds read what was not in it from disk"
+    hints = ("give --cache cold", "prepare less data")
+    return RunWarning("larger-than-memory", message, large, hints) if large else None
+
+
+def _cold_part(groups: Cases) -> RunWarning | None:
+    """Warn if a part of a cold epoch found less in memory than the epoch would, whose later rows are read with others."""
+    keys = [
+        key
+        for key, (first, *_) in groups.items()
+        if first.cache.mode == "cold"
+        and first.case.get("order") == "random"
+        and first.timing.partial is not None
+        and first.timing.logical_bytes / first.timing.samples < READ_AT_ONCE
+        and (first.dataset.stored_bytes or 0) < first.machine.memory_bytes
+    ]
+    message = (
+        "rounds are parts of a cold epoch in random order: a whole epoch is faster, since it finds in memory "
+        "what was read for earlier rows"
+    )
+    return RunWarning("cold-part", message, keys, ("give a longer --round-seconds",)) if keys else None
+
+
 def _unknown_residency(groups: Cases) -> RunWarning | None:
     """Warn if the residency of a warm case's files cannot be read by this user."""
     unknown = [
         key
         for key, rounds in warm_cases(groups).items()
-        if _least_residency(rounds) is None and rounds[0].case["format"] != cases.OWN_DATA
+        if _least_residency(rounds) is None
+        and rounds[0].case["format"] != cases.OWN_DATA
+        and rounds[0].cache.method != LARGER_THAN_MEMORY
     ]
     if not unknown:
         return None
@@ -144,6 +186,8 @@ CHECKS: tuple[Check, ...] = (
     _lower_cache,
     _slow_memory,
     _not_warm,
+    _larger_than_memory,
+    _cold_part,
     _unknown_residency,
     _mixed_eviction,
     _page_reclaim,

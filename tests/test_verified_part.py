@@ -1,0 +1,246 @@
+"""A case is verified over what it delivers: whole epochs, or the part that a round is."""
+
+import time
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kinds import kind
+
+import iobench
+from iobench.base.errors import LoaderFailed, WrongContent
+from iobench.bench import content_check, sample_coverage
+from iobench.bench.case import ROUND_SECONDS
+from iobench.bench.executor import Proof
+from iobench.bench.options import RunOptions, cases_of
+from iobench.bench.part import TimeLimit
+from iobench.bench.round_length import RoundLengths
+from iobench.bench.sample_coverage import SampleCoverage
+from iobench.bench.strategies import FixedRounds
+from iobench.loading.loaders.native import NativeEpochs
+from iobench.results import columns, record
+from iobench.results.summary import summarise
+
+BATCH = 2
+NEVER_WHOLE = 1e-6  # seconds
+
+
+class Partly:
+    """Hashes of which only some were kept."""
+
+    def __init__(self, hashes, kept):
+        self._hashes, self._kept = np.asarray(hashes, np.int64), np.asarray(kept, bool)
+
+    def of(self, rows):
+        assert self.known(rows).all()
+        return self._hashes[rows]
+
+    def known(self, rows):
+        return self._kept[rows]
+
+
+def run(manifest, folder, *loaders, **more):
+    """Run two rounds of parts over native batches of two."""
+    chosen = {"batch_size": (BATCH,), "rounds": "2", "limits": False, "device": ("cpu",), **more}
+    options = RunOptions(("npy",), loaders or ("native",), **chosen)
+    return iobench.run(manifest, options, out=folder / "r.jsonl")
+
+
+def spoiled(monkeypatch, change):
+    """Have the native loader deliver other batches: `change` is given the rows and the batch."""
+    read = NativeEpochs._read
+    monkeypatch.setattr(NativeEpochs, "_read", lambda self, rows: change(self, rows, read))
+
+
+def error_of(result):
+    (error,) = result.failures.values()
+    assert not result.records
+    return error
+
+
+@pytest.mark.parametrize("order", ["sequential", "random", "block"])
+@pytest.mark.parametrize("limit", [{"max_batches": 10}, {"round_seconds": NEVER_WHOLE}])
+def test_the_part_that_was_verified_is_in_the_record_and_in_the_table(images, tmp_path, order, limit):
+    blocks = {"block_bytes": (1,), "window_bytes": (1,)} if order == "block" else {}
+    result = run(images, tmp_path, order=(order,), **limit, **blocks)
+    assert not result.failures
+    one = record.read(result.path)[0][0]
+    # two are read ahead, on either side of the window; a time limit ends after the first batch
+    verified = BATCH * (2 + 10 + 2) if "max_batches" in limit else BATCH
+    assert one.content_check.verified_samples == verified
+    assert one.timing.partial.batches == one.timing.epochs * (2 + 10 + 2)
+    table = dict(columns.metric_columns(summarise(result.records).cases))
+    assert table["verified"] == [f"{verified} of 203"]
+
+
+def test_short_epochs_are_whole_and_verified_as_a_whole(images, tmp_path):
+    (one, _) = run(images, tmp_path).records
+    assert one.content_check is None
+    assert one.timing.partial is None
+    assert "round_seconds" not in one.case
+    limited = run(images, tmp_path, round_seconds=NEVER_WHOLE).records[0]
+    assert limited.case["round_seconds"] == NEVER_WHOLE
+
+
+def test_a_wrong_row_in_the_part_is_named(images, tmp_path, monkeypatch):
+    def flipped(epochs, rows, read):
+        batch = read(epochs, rows)
+        batch["x"][rows == wrong] ^= 1
+        return batch
+
+    job_rows = cases_of(images, RunOptions(("npy",), ("native",), batch_size=(BATCH,)), ["cpu"])[0].job(
+        images
+    )
+    wrong = int(job_rows.order.batches(203, 0)[5][1])
+    spoiled(monkeypatch, flipped)
+    for limit in ({"max_batches": 10}, {}):
+        error = error_of(run(images, tmp_path, **limit))
+        assert kind("wrong-row")(error)
+        assert f"row {wrong} " in error.problem
+
+
+@pytest.mark.parametrize("limit", [{"max_batches": 10}, {}])
+def test_rows_that_change_places_are_named(images, tmp_path, monkeypatch, limit):
+    monkeypatch.setattr(content_check, "PIECE", 7)  # compared and searched in pieces
+
+    def swapped(epochs, rows, read):
+        return read(epochs, rows[::-1].copy())
+
+    spoiled(monkeypatch, swapped)
+    error = error_of(run(images, tmp_path, **limit))
+    assert kind("wrong-order")(error)
+    assert error.expected != error.found
+
+
+@pytest.mark.parametrize("limit", [{"max_batches": 10}, {}])
+@pytest.mark.parametrize(("stop", "kinds"), [(5, "ended-early"), (13, "wrong-count")])
+def test_a_loader_that_ends_early_is_an_error(images, tmp_path, monkeypatch, limit, stop, kinds):
+    epoch = NativeEpochs._epoch
+    monkeypatch.setattr(NativeEpochs, "_epoch", lambda self, rows: epoch(self, rows[:stop]))
+    error = error_of(run(images, tmp_path, **limit))
+    assert error.kind == (kinds if limit else "wrong-count")
+    assert isinstance(error, LoaderFailed if error.kind == "ended-early" else WrongContent)
+
+
+def test_a_loader_that_ends_before_its_time_is_an_error(images, tmp_path, monkeypatch):
+    """A part ends early only when its time is over."""
+    epoch = NativeEpochs._epoch
+    monkeypatch.setattr(NativeEpochs, "_epoch", lambda self, rows: epoch(self, rows[:20]))
+    monkeypatch.setattr(TimeLimit, "over", lambda self, batches: batches)
+    assert error_of(run(images, tmp_path, round_seconds=NEVER_WHOLE)).kind == "wrong-count"
+
+
+def test_rows_without_a_kept_hash_are_not_called_verified(images, tmp_path, monkeypatch):
+    found = content_check.sample_hashes
+
+    def some(manifest, variant):
+        return Partly(found(manifest, variant).of(slice(0, 203)), np.arange(203) < kept)
+
+    monkeypatch.setattr(content_check, "sample_hashes", some)
+    kept = 100
+    assert run(images, tmp_path).records[0].content_check.verified_samples == 100
+    kept = 0
+    (finding,) = run(images, tmp_path).records[0].content_check.unverified
+    assert finding.kind == "no-hashes"
+
+
+hashes = st.lists(st.integers(-3, 3), max_size=30)
+
+
+@given(hashes, st.lists(hashes, max_size=5), st.lists(st.booleans(), min_size=30, max_size=30))
+def test_samples_are_counted_whatever_the_pieces(stored, delivered, kept):
+    kept = kept[: len(stored)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sample_coverage, "PIECE", 4)
+        batches = [np.array(one, np.int64) for one in delivered]
+        cover = SampleCoverage(Partly(stored, kept), len(stored), batches)
+    due = Counter(one for one, known in zip(stored, kept, strict=True) if known)
+    came = Counter(one for batch in delivered for one in batch)
+    assert cover.complete == all(kept)
+    assert cover.verified == sum(count for one, count in came.items() if due[one])
+    assert cover.foreign == (sum(count for one, count in came.items() if not due[one]) if all(kept) else 0)
+    assert cover.repeated == sum(max(0, count - due[one]) for one, count in came.items() if due[one])
+    assert cover.dropped == sum(max(0, count - came[one]) for one, count in due.items())
+
+
+def test_time_limits_end_an_epoch_after_its_first_batch_at_the_earliest():
+    clock = SimpleNamespace(now=0.0)
+
+    def batches():
+        for number in range(5):
+            clock.now += 1.0
+            yield number
+
+    def came(seconds):
+        clock.now = 0.0
+        limit = TimeLimit(seconds, lambda: clock.now)
+        return list(limit.over(batches())), limit.cut
+
+    assert came(0.5) == ([0], True)
+    assert came(3.0) == ([0, 1, 2, 3], True)
+    assert came(60.0) == ([0, 1, 2, 3, 4], False)
+
+
+def test_rounds_are_as_long_as_the_speed_of_a_case_allows(images):
+    def case(**more):
+        options = RunOptions(("npy",), ("native",), batch_size=(BATCH,), **more)
+        return cases_of(images, options, ["cpu"])[0]
+
+    usual, lengths = case(), RoundLengths(images.schema)
+    assert lengths.batches(usual) is None
+    lengths.proved(usual, Proof(None, batch_s=0.02, sample_s=0.01))  # an epoch of 2.03 s
+    assert lengths.batches(usual) is None
+    assert lengths.round_s(usual) == pytest.approx(2.03)
+    lengths.limit_s = 1.0
+    assert lengths.batches(usual) == 50
+    assert lengths.round_s(usual) == pytest.approx(1.0 + 2 * 2 * 0.02)
+    half = SimpleNamespace(epoch_s=2.03 / 2)
+    lengths.measured(usual, half)  # hashing took half of the time
+    assert lengths.batches(usual) == 100
+    explicit = case(max_batches=7)
+    lengths.proved(explicit, Proof(None, batch_s=0.02, sample_s=0.01))
+    assert lengths.batches(explicit) == 7
+    assert usual.round_seconds == ROUND_SECONDS
+
+
+def test_all_of_a_run_is_within_its_time():
+    rounds = FixedRounds(60.0, rounds=10)
+    assert rounds.verification_s(0.0, 12) == pytest.approx(0.3 * 60 / 12)
+    assert rounds.verification_s(30.0, 5) == 0.0, "the next case is verified over its first batch"
+    assert rounds.round_s(20.0, 4) == pytest.approx(0.8 * 40 / (10 * 4))
+    assert rounds.late_s(18.0) == 18.0
+    assert rounds.verifies(59.0, [1.0]), "a comparison needs two"
+    assert not rounds.verifies(37.0, [1.0, 1.0])
+    assert not rounds.skips(1, 59.0, 59.0, 5.0, measured=0)
+    assert rounds.skips(1, 59.0, 59.0, 5.0, measured=1)
+    assert not rounds.skips(1, 54.0, 54.0, 5.0, measured=1)
+    assert not rounds.is_slow(10.0, 9.0, 6)
+    assert rounds.is_slow(12.0, 9.0, 6), "it would take more than twice its share"
+    assert not rounds.is_slow(50.0, 9.0, 2), "a comparison needs two"
+    unlimited = FixedRounds()
+    assert unlimited.verifies(1e9, [1.0, 1.0])
+    assert unlimited.verification_s(1e9, 3) == unlimited.round_s(1e9, 3) == np.inf
+    assert not unlimited.is_slow(1e9, 1e9, 3)
+
+
+def test_what_there_is_no_time_for_is_skipped_with_its_reason(images, tmp_path):
+    result = run(images, tmp_path, "native", "stream", "dataloader", max_time=1e-3)
+    assert not result.failures
+    assert len(result.records) == 1
+    reasons = [one.values["reason"] for one in result.notes if one.kind == "skipped"]
+    assert reasons == ["no-time"] * 2
+    assert len(result.skipped) == 2
+
+
+def test_a_slow_case_takes_no_more_than_twice_its_share(images, tmp_path, monkeypatch):
+    read = NativeEpochs._read
+    monkeypatch.setattr(NativeEpochs, "_read", lambda self, rows: (time.sleep(0.02), read(self, rows))[1])
+    asked = {"rounds": "1000", "max_time": 3.0}
+    result = run(images, tmp_path, "native", "stream", "dataloader", "dataloader:fetch=batch", **asked)
+    rounds = Counter(one.case["loader"] for one in result.records)
+    used_s = sum(one.timing.epochs_s for one in result.records if one.case["loader"] == "native")
+    assert used_s <= 2 * 3.0 / 4
+    assert rounds["stream"] > rounds["native"] > 0
