@@ -22,6 +22,13 @@ DataDir = Annotated[Path, typer.Option(help="Folder of datasets and results.")]
 Name = Annotated[str | None, typer.Option(help="Dataset name. [default: the newest]", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Device = Annotated[str, typer.Option(help="Target device: auto, cpu, cuda, cuda:1, …")]
+SourceFormat = Annotated[
+    str | None,
+    typer.Option(
+        help="Format of your own data, like tokens:dtype=uint16,window=513. [default: detected]",
+        show_default=False,
+    ),
+]
 MinDifference = Annotated[str, typer.Option(help="Smallest difference that counts as one.")]
 
 
