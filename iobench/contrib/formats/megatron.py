@@ -155,7 +155,9 @@ class MegatronIndex:
         expected_size = HEADER.size + sequences * 12 + borders * 8
         if size != expected_size:
             raise corrupt(
-                file, f"{expected_size:,} bytes for {sequences:,} sequences, {borders:,} borders", f"{size:,}"
+                file,
+                f"an index of {expected_size:,} bytes for {sequences:,} sequences, {borders:,} borders",
+                f"{size:,}",
             )
         stored = np.memmap(file, np.uint8, "r")[HEADER.size :]
         lengths, pointers = stored[: 4 * sequences], stored[4 * sequences : 12 * sequences]
@@ -181,7 +183,7 @@ class MegatronIndex:
                 at = int(wrong[0])
                 raise corrupt(
                     self.file,
-                    f"sequence {low + at} from byte {begins[at] * width:,} on",
+                    f"sequence {low + at} of {self.file.name} from byte {begins[at] * width:,} on",
                     f"{lengths[at]:,} tokens from byte {pointers[at]:,} on",
                 )
             end = int(begins[-1] + lengths[-1])
@@ -194,5 +196,5 @@ class MegatronIndex:
             for low in range(0, len(self.borders), PIECE)
         )
         if ends != [0, len(self.lengths)] or falling:
-            expected = f"rising borders of documents from 0 to {len(self.lengths)}"
+            expected = f"rising borders of documents in {self.file.name} from 0 to {len(self.lengths)}"
             raise corrupt(self.file, expected, "falling ones" if falling else ends)
