@@ -16,10 +16,11 @@ from iobench.base.errors import CorruptArtifact, LoaderFailed
 from iobench.base.options import read_word
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Opener
+from iobench.formats import Field, Schema
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
-from iobench.testing.cases import SCHEMA, store
+from iobench.testing.cases import SAMPLES, SCHEMA, store
 from iobench.testing.corruption import Bomb
 from iobench.testing.loaders import LoaderContract, as_arrays, epoch_request, is_python_helper, job_over
 
@@ -33,6 +34,7 @@ FORMATS = {
 
 
 KINDS = ("npy", "hdf5", "lmdb", "memmap", "zarr", "parquet", "webdataset")  # one for each way of reading
+TOKENS, WINDOWS = ("megatron", "tokens"), Schema(SAMPLES, (Field("tokens", (17,), "uint16"),))
 OTHERS = tuple(name for name in formats.names() if name not in KINDS)
 
 
@@ -59,6 +61,18 @@ class TestNative(LoaderContract):
 class TestStream(LoaderContract):
     formats = KINDS
     loader = loaders.parse("stream")
+
+
+class TestDataLoaderOfTokens(TestDataLoader):
+    formats, samples = TOKENS, WINDOWS
+
+
+class TestNativeOfTokens(TestNative):
+    formats, samples = TOKENS, WINDOWS
+
+
+class TestStreamOfTokens(TestStream):
+    formats, samples = TOKENS, WINDOWS
 
 
 @pytest.mark.slow

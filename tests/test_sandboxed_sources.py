@@ -188,7 +188,8 @@ class TestFormats:
 
     def test_the_user_chooses_among_several_formats(self, folder, monkeypatch):
         monkeypatch.setattr(sandbox, "sniff", lambda path: SniffResult(("npy", "images"), {}))
-        assert "iobench add" in refused(folder, "ambiguous-format").hint
+        assert "--source-format" in refused(folder, "ambiguous-format").hint
+        assert open_source(folder, format="npy").schema.samples
 
     def test_memory_of_the_process_that_reads_is_limited(self, tmp_path, monkeypatch):
         """The limit keeps a file that unpacks to more than the machine has from filling memory."""

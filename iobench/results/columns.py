@@ -64,7 +64,7 @@ def _metric_columns(metric: Metric, cases: Sequence[CaseSummary], wide: bool) ->
     columns: Columns = [
         (metric.title, [None if value is None else metric.text(value.median) for value in values])
     ]
-    if metric.interval is not None and wide:
+    if metric.interval is not None and wide and any(values):
         columns.append(
             ("95 %", ["–" if value is None else value.interval_text(metric.interval) for value in values])
         )

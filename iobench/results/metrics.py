@@ -5,6 +5,7 @@ Tables, the report, exports and the reference are generated from this list.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -66,6 +67,12 @@ def _of_ranks(record: Record, statistic: Callable[[list[float]], float]) -> floa
     return None if rates is None else statistic(rates)
 
 
+def _of_tokens(record: Record, samples: float) -> float | None:
+    """Return the tokens in so many samples; None if the samples have other fields than `tokens`."""
+    fields = record.dataset.fields
+    return samples * math.prod(fields[0].shape) if [one.name for one in fields] == ["tokens"] else None
+
+
 METRICS: tuple[Metric, ...] = (
     Metric(
         "samples_per_s",
@@ -86,6 +93,16 @@ METRICS: tuple[Metric, ...] = (
         stats.estimate,
         main=True,
         interval=_mib,
+    ),
+    Metric(
+        "tokens_per_s",
+        "tokens/s",
+        "tokens delivered to the device per second of an epoch, where the samples are windows of tokens",
+        rate_text,
+        lambda r: _of_tokens(r, r.samples_per_s),
+        stats.estimate,
+        main=True,
+        interval=rate_text,
     ),
     Metric(
         "limit_bytes_per_s",

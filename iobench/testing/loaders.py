@@ -22,7 +22,7 @@ from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Opener
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sources.synthetic import Synthetic
-from iobench.formats import Batch, Format, array_of, get, names
+from iobench.formats import Batch, Format, Schema, array_of, get, names
 from iobench.loading import checkpoint
 from iobench.loading.loaders import EpochRequest, Job, Loader, describe
 from iobench.loading.order import ORDERS, Order
@@ -39,11 +39,14 @@ class LoaderContract:
     ----------
     loader : Loader
         The loader under test.
+    samples : Schema
+        A schema of 23 samples that the formats hold.
     formats : sequence of str or None
         Formats to test, if they represent all that the loader reads; by default every installed one.
     """
 
     loader: Loader
+    samples: Schema = SCHEMA
     formats: Sequence[str] | None = None
 
     @pytest.fixture(scope="class", autouse=True)
@@ -67,7 +70,7 @@ class LoaderContract:
         for name in self.formats or names():
             with suppress(MissingDependency, UnsupportedSchema):
                 fmt: Format = get(name)
-                fmt.check_schema(SCHEMA)
+                fmt.check_schema(self.samples)
                 readable += [name] if self.loader.reads(fmt) else []
         return readable
 
@@ -75,7 +78,7 @@ class LoaderContract:
     @staticmethod
     def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> StoredArtifact:
         """Return an artifact of 23 samples in one format."""
-        return store(get(request.param), tmp_path_factory.mktemp("artifact") / "a", SCHEMA)
+        return store(get(request.param), tmp_path_factory.mktemp("artifact") / "a", request.cls.samples)
 
     @pytest.fixture
     def job(self, request: pytest.FixtureRequest, artifact: StoredArtifact) -> Job:
@@ -97,13 +100,14 @@ class LoaderContract:
 
     def test_an_epoch_has_every_sample(self, job: Job, artifact: StoredArtifact) -> None:
         """Two consecutive epochs have each sample exactly once, except as `repeats` and `drops` allow."""
-        hashes = Checksum(SCHEMA).hashes(artifact.source)
+        check = Checksum(artifact.schema)
+        hashes = check.hashes(artifact.source)
         with closing(self.loader.on("cpu").open(job)) as epochs:
             for number in (0, 1):
                 batches: Iterable[Any] = epochs.epoch(epoch_request(self.loader, job, number))
                 if not self.loader.reuses:  # batches stay valid
                     batches = list(batches)
-                seen = np.concatenate([Checksum(SCHEMA).hashes(as_arrays(batch)) for batch in batches])
+                seen = np.concatenate([check.hashes(as_arrays(batch)) for batch in batches])
                 if not self.loader.repeats:
                     assert len(seen) == len(set(seen.tolist()))
                 assert seen.size
@@ -150,7 +154,7 @@ class LoaderContract:
         """Return the hashes of an epoch's samples in order, from a newly opened loader."""
         with closing(self.loader.on("cpu").open(job)) as epochs:
             batches = map(as_arrays, epochs.epoch(epoch_request(self.loader, job, number)))
-            return [one for batch in batches for one in Checksum(SCHEMA).hashes(batch).tolist()]
+            return [one for batch in batches for one in Checksum(artifact.schema).hashes(batch).tolist()]
 
     def test_the_artifact_is_not_modified(self, artifact: StoredArtifact) -> None:
         """No file is written into the artifact or next to it."""
@@ -173,10 +177,10 @@ class LoaderContract:
         """Batches have the schema's fields, dtypes and shapes, with a leading axis of samples."""
         with closing(self.loader.on("cpu").open(job)) as epochs:
             for batch in map(as_arrays, epochs.epoch(epoch_request(self.loader, job, 0))):
-                assert set(batch) == {field.name for field in SCHEMA.fields}
+                assert set(batch) == {field.name for field in self.samples.fields}
                 (count,) = {len(array) for array in batch.values()}
                 assert 0 < count <= BATCH
-                for field in SCHEMA.fields:
+                for field in self.samples.fields:
                     array = batch[field.name]
                     assert (array.shape, str(array.dtype)) == ((count, *field.shape), field.dtype)
 
@@ -203,7 +207,7 @@ class LoaderContract:
 
     def test_a_missing_artifact_is_a_one_line_error(self, artifact: StoredArtifact, tmp_path: Path) -> None:
         """A missing artifact raises IobenchError on opening or on reading."""
-        missing = StoredArtifact(artifact.format, tmp_path / "missing", SCHEMA, artifact.source)
+        missing = StoredArtifact(artifact.format, tmp_path / "missing", artifact.schema, artifact.source)
         job = job_over(missing, self.loader.orders[0])
         with pytest.raises(IobenchError) as caught:
             read_all(self.loader, job)
@@ -212,13 +216,13 @@ class LoaderContract:
 
 def job_over(artifact: StoredArtifact, kind: str) -> Job:
     """Return a job over an artifact in an order, in small batches."""
-    opener = Opener(artifact.format, artifact.path, SCHEMA, random=kind != "sequential")
+    opener = Opener(artifact.format, artifact.path, artifact.schema, random=kind != "sequential")
     return Job(opener, Order(kind, BATCH, block_rows=3, window_batches=2))
 
 
 def epoch_request(loader: Loader, job: Job, number: int) -> EpochRequest:
     """Return the argument of `Epochs.epoch`: a number, or the rows of each batch for map-style loaders."""
-    return number if loader.iterable_style else job.order.batches(SCHEMA.samples, number)
+    return number if loader.iterable_style else job.order.batches(job.opener.schema.samples, number)
 
 
 def _tree(folder: Path) -> dict[Path, tuple[int, int]]:

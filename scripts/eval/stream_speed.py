@@ -8,10 +8,14 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 import iobench
 from eval import harness
@@ -27,13 +31,13 @@ SAMPLES = {"images": ("uint8", (3, 224, 224), 2e9), "rows": ("float32", (128,), 
 CORES = len(os.sched_getaffinity(0))
 DIRECT = {"direct": "stream:direct=true", "cached": "stream:direct=false"}
 SEQUENTIAL, RANDOM = Order("sequential", 128), Order("random", 128)
-SMALL = Order("random", 1024)
+SMALL, OF_TOKENS = Order("random", 1024), Order("random", 64)
 
 
 def trials(options: argparse.Namespace) -> Trials:
     works = (
         *(warm_large, warm_small, cold_sequential, cold_random_large, cold_random_small, block),
-        *(encoded, own_cost),
+        *(encoded, tokens, own_cost),
     )
     return {work.__name__: partial(work, options) for work in works}
 
@@ -170,6 +174,65 @@ def encoded(options: argparse.Namespace) -> Iterator[Row]:
     }
     rates = harness.medians(contenders, options.rounds)
     yield {"work": "LMDB, 512 B, random", **against(rates, "stream", best(rates, "dataloader"), 2)}
+
+
+def tokens(options: argparse.Namespace) -> Iterator[Row]:
+    """Compare windows of 1,025 tokens in batches of 64, random, warm, with usual loops: in MB/s of uint16.
+
+    `get_batch` is nanoGPT's: it maps the file for each batch, draws with replacement, and copies inputs and
+    targets as int64; the batches of "stream, int64" are converted likewise.
+    """
+    file = options.folder / "train.bin"
+    count = int(1e8 * options.scale)
+    np.random.default_rng(0).integers(0, 50_257, count).astype(np.uint16).tofile(file)
+    data = iobench.add(file, "tokens:dtype=uint16", name="tokens", data_dir=options.folder)[0]
+    variant = next(iter(data.artifacts))
+    others = ("native", *dataloaders("sample"))
+    contenders = {one: epoch_rate(data, variant, one, OF_TOKENS) for one in ("stream", *others)}
+    contenders["stack of views"] = partial(loop_rate, data, partial(stack_of_views, file))
+    contenders["get_batch"] = partial(loop_rate, data, partial(get_batch, file))
+    contenders["stream, int64"] = partial(loop_rate, data, partial(converted, data, variant))
+    rates = harness.medians(contenders, options.rounds)
+    best_dataloader = best(rates, "dataloader")
+    for one, other, expected in (
+        *(("stream", name, 3) for name in ("native", "stack of views")),
+        ("stream, int64", "get_batch", 3),
+        ("stream", best_dataloader, 10),
+    ):
+        yield {"work": "windows of tokens", **against(rates, one, other, expected)}
+
+
+def loop_rate(data: Manifest, loop: Callable[[int], Iterator[Any]], number: int) -> float:
+    """Return the bytes of windows per second of one epoch of a loop, as uint16."""
+    batches, elapsed_s = harness.timed(lambda: sum(1 for _ in loop(number)))
+    assert batches == -(-data.schema.samples // 64), batches
+    return data.schema.logical_bytes / elapsed_s
+
+
+def stack_of_views(file: Path, number: int) -> Iterator[torch.Tensor]:
+    """Yield stacks of slices of a plain array, which are cheaper than slices of `np.memmap`."""
+    stored = np.asarray(np.memmap(file, np.uint16, "r"))
+    for rows in OF_TOKENS.batches((len(stored) - 1025) // 1024 + 1, number):
+        yield torch.from_numpy(np.stack([stored[i * 1024 : i * 1024 + 1025] for i in rows.tolist()]))
+
+
+def get_batch(file: Path, number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield batches as nanoGPT's train.py makes them, for as many as an epoch has."""
+    samples = (file.stat().st_size // 2 - 1025) // 1024 + 1
+    for _ in range(-(-samples // 64)):
+        data = np.memmap(file, dtype=np.uint16, mode="r")
+        starts = torch.randint(len(data) - 1024, (64,))
+        x = torch.stack([torch.from_numpy(data[i : i + 1024].astype(np.int64)) for i in starts])
+        y = torch.stack([torch.from_numpy(data[i + 1 : i + 1025].astype(np.int64)) for i in starts])
+        yield x, y
+
+
+def converted(data: Manifest, variant: str, number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield StreamLoader's batches as int64, split into inputs and targets."""
+    loader = StreamLoader(data.root, format=variant, batch_size=64, order="random", seed=number)
+    for batch in loader:
+        ids = batch["tokens"].long()
+        yield ids[:, :-1], ids[:, 1:]
 
 
 def own_cost(options: argparse.Namespace) -> Iterator[Row]:

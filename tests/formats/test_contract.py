@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from format_cases import NARROW, SMALL, variants
+from format_cases import IMAGES, SMALL, TOKENS, variants
 
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
@@ -55,7 +55,18 @@ class TestImages(NarrowFormatContract):
     )
     blob_axes, most_bytes, most_samples = (1,), 300_000, 100
 
-    @pytest.fixture(scope="class", params=NARROW)
+    @pytest.fixture(scope="class", params=IMAGES)
+    @staticmethod
+    def fmt(request):
+        return formats.parse(request.param)
+
+
+class TestTokens(NarrowFormatContract):
+    """The contract suite for windows of tokens."""
+
+    samples = Schema(SAMPLES, (Field("ids", (17,), "uint16"),))
+
+    @pytest.fixture(scope="class", params=TOKENS)
     @staticmethod
     def fmt(request):
         return formats.parse(request.param)

@@ -7,21 +7,43 @@ from kinds import kind
 import iobench
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, InvalidSettings
+from iobench.dataset.prepare import writable_formats
 from iobench.loading import loaders
 from iobench.testing.cases import store
 
 SAMPLES = 11
 
 
+def prepared(folder, **arrays):
+    """Prepare arrays in every format that can hold them."""
+    np.savez(folder / "a.npz", **arrays)
+    source = iobench.open_source(folder / "a.npz")
+    return iobench.prepare(source, writable_formats(source.schema)[0], data_dir=folder / "data")[0]
+
+
 @pytest.fixture(scope="module")
-def every(tmp_path_factory):
-    """Images with labels, which every format can hold."""
-    folder = tmp_path_factory.mktemp("every")
+def images(tmp_path_factory):
+    """Images with labels."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (SAMPLES, 8, 6, 3), dtype=np.uint8)
-    np.savez(folder / "a.npz", image=images, label=np.arange(SAMPLES))
-    source = iobench.open_source(folder / "a.npz")
-    return iobench.prepare(source, formats.names(), data_dir=folder / "data")[0]
+    return prepared(tmp_path_factory.mktemp("images"), image=images, label=np.arange(SAMPLES))
+
+
+@pytest.fixture(scope="module")
+def windows(tmp_path_factory):
+    """Windows of tokens."""
+    tokens = np.random.default_rng(0).integers(0, 50_257, (SAMPLES, 17)).astype(np.uint16)
+    return prepared(tmp_path_factory.mktemp("windows"), tokens=tokens)
+
+
+@pytest.fixture(params=["images", "windows"])
+def every(request):
+    """A dataset in every format that can hold it."""
+    return request.getfixturevalue(request.param)
+
+
+def test_every_format_holds_images_or_windows(images, windows):
+    assert {*images.artifacts, *windows.artifacts} == set(formats.names())
 
 
 def test_every_format_is_measured_with_every_default_loader(every):
@@ -30,19 +52,19 @@ def test_every_format_is_measured_with_every_default_loader(every):
     )
     result = iobench.run(every, options)
     assert not result.failures
-    assert len(result.records) == 3 * len(formats.names())
-    libraries = {library for name in formats.names() for library in formats.get(name).libraries}
+    assert len(result.records) == 3 * len(every.artifacts)
+    libraries = {library for name in every.artifacts for library in formats.get(name).libraries}
     assert libraries <= set(result.records[0].machine.versions)
 
 
 def test_every_artifact_is_intact_also_after_it_was_touched(every):
-    assert iobench.verify(every) == dict.fromkeys(formats.names())
-    for name in formats.names():
+    assert iobench.verify(every) == dict.fromkeys(every.artifacts)
+    for name in every.artifacts:
         next(iter(every.files_of(name))).touch()
-    assert iobench.verify(every) == dict.fromkeys(formats.names())
+    assert iobench.verify(every) == dict.fromkeys(every.artifacts)
 
 
-def test_workers_of_a_format_that_must_not_be_forked_are_spawned(every):
+def test_workers_of_a_format_that_must_not_be_forked_are_spawned(images):
     options = iobench.RunOptions(
         ("lance",),
         ("dataloader:num_workers=1,persistent_workers=yes",),
@@ -50,10 +72,10 @@ def test_workers_of_a_format_that_must_not_be_forked_are_spawned(every):
         rounds="1",
         limits=False,
     )
-    assert not iobench.run(every, options).failures
+    assert not iobench.run(images, options).failures
     forked = loaders.parse("dataloader:num_workers=1,start_method=fork")
     with pytest.raises(InvalidSettings, match="lance", check=kind("not-forkable")):
-        forked.open(loaders.Job(every.opener("lance"), None))
+        forked.open(loaders.Job(images.opener("lance"), None))
 
 
 def test_a_librarys_message_about_damage_is_one_short_line(tmp_path):

@@ -105,6 +105,28 @@ def test_readahead_is_right(shards, kind, first):
     assert files_in_use(shards.folder) == set()
 
 
+@READERS
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize(("width", "stride"), [(2050, 2048), (2050, 2), (34, 32), (100_000, 40_000), (6, 4)])
+def test_rows_may_overlap(width, stride, small, open_reader, tmp_path, monkeypatch):
+    """Windows of tokens: each row begins before the one before it ends."""
+    if not small:
+        monkeypatch.setattr(direct_reader, "SMALL_BYTES", 0)
+    content, offset = np.random.default_rng(2).bytes(300_000), 1024
+    count = min(200, (len(content) - offset - width) // stride + 1)
+    (tmp_path / "tokens").write_bytes(content)
+    place = Strided((tmp_path / "tokens",), offset, stride)
+    stored = np.frombuffer(content, np.uint8)[offset:]
+    rows = np.lib.stride_tricks.sliding_window_view(stored, width)[::stride][:count]
+    schema, order = Schema(count, (Field("x", (width,), "uint8"),)), np.random.default_rng(1)
+    for batches in ([slice(0, count)], np.split(order.permutation(count), [1, count // 2])):
+        with open_reader(schema, {"x": place}) as reader:
+            if isinstance(reader, CachedReader):
+                reader.read_ahead(batches)
+            for batch in batches:
+                np.testing.assert_array_equal(reader.batch(batch)["x"], rows[batch])
+
+
 def lies(shards):
     """Placements that lead out of their files."""
     listed = shards.listed["x"]

@@ -35,7 +35,12 @@ SANDBOXED = {".h5": "hdf5", ".hdf5": "hdf5", ".pt": "torch", ".pth": "torch", ".
 CONVERTED = (".npz", ".pt", ".pth", ".csv")  # that no format reads in place
 
 
-def open_source(path: Path, sample_shape: tuple[int, ...] | None = None, columns: str = "packed") -> Source:
+def open_source(
+    path: Path,
+    sample_shape: tuple[int, ...] | None = None,
+    columns: str = "packed",
+    format: str | None = None,
+) -> Source:
     """Open the user's data as a source.
 
     Parameters
@@ -48,6 +53,9 @@ def open_source(path: Path, sample_shape: tuple[int, ...] | None = None, columns
     columns : str
         ``packed`` makes the columns of a table (arrow, csv, lance, parquet) that have one dtype one field;
         ``separate`` keeps a field for each.
+    format : str, optional
+        Format of the data with its options, such as ``tokens:dtype=uint16``; by default the one that
+        recognizes them.
 
     Raises
     ------
@@ -55,7 +63,7 @@ def open_source(path: Path, sample_shape: tuple[int, ...] | None = None, columns
         If there are no data (`missing-file`), or they cannot be read or stored.
     """
     with source_errors(path):
-        return _open(path, sample_shape, columns == "packed")
+        return _open(path, sample_shape, columns == "packed", format and formats.parse(format).variant)
 
 
 def convertible(path: Path) -> bool:
@@ -63,11 +71,13 @@ def convertible(path: Path) -> bool:
     return contains_images(path) if path.is_dir() else path.suffix.lower() in CONVERTED
 
 
-def _open(path: Path, sample_shape: tuple[int, ...] | None, packed: bool) -> Source:
+def _open(
+    path: Path, sample_shape: tuple[int, ...] | None, packed: bool, format: str | None = None
+) -> Source:
     path, chosen = split_selection(path)
     if not path.exists():
         raise no_such_path(path)
-    suffix = "" if path.is_dir() else path.suffix.lower()
+    suffix = "" if path.is_dir() or format else path.suffix.lower()
     if chosen and suffix not in (".npz", *SANDBOXED):
         raise SourceError(
             "only arrays of .npz, .pt, .csv, .h5 and .hdf5 files can be selected",
@@ -75,7 +85,7 @@ def _open(path: Path, sample_shape: tuple[int, ...] | None, packed: bool) -> Sou
             path=path,
             hint=f"omit ::{','.join(chosen)}",
         )
-    if path.is_dir() and (sample_shape is not None or contains_images(path)):
+    if not format and path.is_dir() and (sample_shape is not None or contains_images(path)):
         from iobench.dataset.sources.image_folder import ImageFolder
 
         return ImageFolder(path, sample_shape or (3, 224, 224))
@@ -98,7 +108,7 @@ def _open(path: Path, sample_shape: tuple[int, ...] | None, packed: bool) -> Sou
     if suffix in SANDBOXED:
         source = SandboxedFile(path, SANDBOXED[suffix], chosen)
     else:
-        source = FormatSource(FileTree.of(path.resolve()), _sniffed(path))
+        source = FormatSource(FileTree.of(path.resolve()), format or _sniffed(path))
     return packed_table(source, source.kind) if packed else source
 
 
@@ -108,11 +118,7 @@ def _sniffed(path: Path) -> str:
 
     result = sandbox.sniff(path.resolve())
     if result.ambiguity:
-        hint = (
-            "name the entry to read"
-            if result.members
-            else "run 'iobench add PATH --format F --name N', then convert it with 'iobench prepare --name N'"
-        )
+        hint = "name the entry to read" if result.members else "give --source-format"
         raise SourceError(result.ambiguity, kind="ambiguous-format", path=path, hint=hint)
     if result.formats:
         return result.formats[0]
@@ -128,5 +134,5 @@ def _sniffed(path: Path) -> str:
         f"{path.suffix or 'a file without a suffix'} is not read, and no format recognizes it ({known})",
         kind="unrecognized",
         path=path,
-        hint="give .npy, .npz, .pt, .csv, .h5, .hdf5 or a folder of images",
+        hint="give .npy, .npz, .pt, .csv, .h5, .hdf5, a folder of images, or --source-format",
     )

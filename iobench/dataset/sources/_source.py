@@ -8,13 +8,14 @@ import queue
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from iobench.base.errors import SourceError
+from iobench.base.finding import Finding
 from iobench.dataset.sources._regular_files import (
     CLOSE_WRITERS,
     FileState,
@@ -39,11 +40,14 @@ class Source(ABC):
         Default name of a dataset of this source.
     decodes : bool
         Whether producing a batch is expensive; prepare then caches the batches.
+    notes : sequence of Finding
+        What a user should know about the data.
     """
 
     schema: Schema
     name: str
     decodes: bool = False
+    notes: Sequence[Finding] = ()
 
     @property
     @abstractmethod

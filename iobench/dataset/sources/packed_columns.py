@@ -26,7 +26,7 @@ class PackedColumns(Source):
     def __init__(self, table: Source) -> None:
         self._table = table
         self.packed = _packed(table.schema)
-        self.name, self.decodes = table.name, table.decodes
+        self.name, self.decodes, self.notes = table.name, table.decodes, table.notes
         inside = {name for columns in self.packed.values() for name in columns}
         kept = [field for field in table.schema.fields if field.name not in inside]
         matrices = [
@@ -52,7 +52,7 @@ class PackedColumns(Source):
 
 def packed_table(source: Source, kind: str) -> Source:
     """Return a table with its columns packed; any other source, or a table without such columns, itself."""
-    return PackedColumns(source) if kind in TABLES and _packed(source.schema) else source
+    return PackedColumns(source) if kind.partition(":")[0] in TABLES and _packed(source.schema) else source
 
 
 def _packed(schema: Schema) -> dict[str, list[str]]:

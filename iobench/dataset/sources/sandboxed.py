@@ -25,7 +25,8 @@ class SandboxedFile(FileSource):
         selected = Path(f"{self.path}::{','.join(chosen)}" if chosen else self.path)
         with self.opened() as file:
             data = UntrustedData(selected, kind, self._state.bytes, file.fileno())
-            self.schema = sandbox.describe(data).schema
+            described = sandbox.describe(data)
+        self.schema, self.notes = described.schema, described.notes
 
     def in_place(self, samples: int) -> tuple[Path, str] | None:
         """Return the file, if all samples are asked for and a format reads it."""
@@ -46,7 +47,8 @@ class FormatSource(Source):
     def __init__(self, tree: FileTree, kind: str) -> None:
         self.path, self._stamp, self.kind = tree.path, tree.stamp, kind
         self.name = default_name(self.path.stem)
-        self.schema = sandbox.describe(UntrustedData(self.path, kind, self._stamp.bytes)).schema
+        described = sandbox.describe(UntrustedData(self.path, kind, self._stamp.bytes))
+        self.schema, self.notes = described.schema, described.notes
 
     @property
     def description(self) -> dict[str, Any]:

@@ -25,6 +25,13 @@ Hash = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Device = Annotated[str, typer.Option(help="Target device: auto, cpu, cuda, cuda:1, …")]
+SourceFormat = Annotated[
+    str | None,
+    typer.Option(
+        help="Format of your own data, like tokens:dtype=uint16,window=513. [default: detected]",
+        show_default=False,
+    ),
+]
 MinDifference = Annotated[str, typer.Option(help="Smallest difference that counts as one.")]
 
 

@@ -11,7 +11,7 @@ import typer
 
 from iobench.base.errors import InvalidSettings, IobenchError, SourceError
 from iobench.base.units import parse_elements, parse_shape
-from iobench.terminal.commands._options import DataDir, parsed
+from iobench.terminal.commands._options import DataDir, SourceFormat, parsed
 
 if TYPE_CHECKING:
     from iobench.dataset.sources import Source
@@ -42,6 +42,7 @@ def prepare(
             show_default=False,
         ),
     ] = None,
+    source_format: SourceFormat = None,
     columns: Annotated[
         Columns | None,
         typer.Option(
@@ -78,15 +79,18 @@ def prepare(
 
     generated = {"size": size, "dtype": dtype, "seed": seed, "compressibility": compressibility}
     given = [value for value in (source, sample_shape, columns, *generated.values()) if value is not None]
-    if columns and source is None:
-        problem = "--columns is for a table given by --source"
-        raise InvalidSettings(problem, kind="conflicting-options", hint="omit --columns")
+    for option, value in (("--columns", columns), ("--source-format", source_format)):
+        if value and source is None:
+            problem = f"{option} is for data given by --source"
+            raise InvalidSettings(problem, kind="conflicting-options", hint=f"omit {option}")
     with display.progress() as progress:
         if source is not None:
             progress(f"inspecting {source}", 0, 0)
         chosen = (None if given else _added(data_dir, name)) or _source(
-            source, sample_shape, columns or "packed", generated
+            source, sample_shape, columns or "packed", source_format, generated
         )
+    for note in chosen.notes:
+        display.warning(note.kind, note.sentence)
     variants, skipped = list(format or DEFAULT_FORMATS), list[IobenchError]()
     if "all" in variants:
         every, skipped = writable_formats(chosen.schema)
@@ -124,7 +128,11 @@ def _added(data_dir: Path, name: str | None) -> Source | None:
 
 
 def _source(
-    source: Path | None, sample_shape: str | None, columns: Columns, generated: Mapping[str, Any]
+    source: Path | None,
+    sample_shape: str | None,
+    columns: Columns,
+    source_format: str | None,
+    generated: Mapping[str, Any],
 ) -> Source:
     """Return the source to write: the user's files, or generated data with defaults filled in."""
     import numpy as np
@@ -143,7 +151,7 @@ def _source(
                     kind="conflicting-options",
                     hint="use them for generated data only",
                 )
-            return open_source(source, shape, columns)
+            return open_source(source, shape, columns, source_format)
         dtype = str(given.setdefault("dtype", "float32"))
         if dtype not in DTYPES:
             known = f"one of {', '.join(DTYPES)}"

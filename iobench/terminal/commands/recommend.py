@@ -17,6 +17,7 @@ from iobench.terminal.commands._options import (
     DataDir,
     Device,
     Name,
+    SourceFormat,
     listed_numbers,
     parsed,
 )
@@ -42,6 +43,7 @@ def recommend(
             show_default=False,
         ),
     ] = None,
+    source_format: SourceFormat = None,
     sample_shape: Annotated[
         str | None, typer.Option(help="Shape that images are cropped to, as for 'iobench prepare'.")
     ] = None,
@@ -125,7 +127,7 @@ def recommend(
         max_time_s=max_time,
         seed=seed,
     )
-    of, words = _data(name, source, add, sample_shape, data_dir)
+    of, words = _data(name, source, add, source_format, sample_shape, data_dir)
     with live.view(AutoRounds(max_time), each_round=False) as observer:
         recommendation = search(of, requirements, data_dir=data_dir, source_words=words, observer=observer)
     if as_json:
@@ -141,7 +143,12 @@ def recommend(
 
 
 def _data(
-    name: str | None, source: Path | None, added: Path | None, sample_shape: str | None, data_dir: Path
+    name: str | None,
+    source: Path | None,
+    added: Path | None,
+    source_format: str | None,
+    sample_shape: str | None,
+    data_dir: Path,
 ) -> tuple[Manifest | Source, list[str]]:
     """Return the dataset or the source, and the `iobench prepare` arguments that name the source."""
     if source is None and sample_shape is not None:
@@ -152,19 +159,30 @@ def _data(
         other = "--name" if name is not None else "--add"
         raise InvalidSettings(f"{other} with --source", kind="conflicting-options", hint="give one of them")
     if added is not None:
-        return _added(added, name, data_dir), []
+        return _added(added, source_format, name, data_dir), []
     if source is None:
+        if source_format is not None:
+            raise InvalidSettings(
+                "--source-format without --source or --add",
+                kind="missing-option",
+                hint="use it with one of them",
+            )
         from iobench.dataset.manifest import find_dataset
 
         return find_dataset(data_dir, name), []
     from iobench.dataset.sources import open_source
+    from iobench.terminal import display
 
     shape = parsed("--sample-shape", parse_shape, sample_shape) if sample_shape is not None else None
     shaped = ["--sample-shape", sample_shape] if sample_shape is not None else []
-    return open_source(source, shape), ["--source", str(source), *shaped]
+    named = ["--source-format", source_format] if source_format is not None else []
+    opened = open_source(source, shape, format=source_format)
+    for note in opened.notes:
+        display.warning(note.kind, note.sentence)
+    return opened, ["--source", str(source), *named, *shaped]
 
 
-def _added(path: Path, name: str | None, data_dir: Path) -> Source:
+def _added(path: Path, format: str | None, name: str | None, data_dir: Path) -> Source:
     """Return the user's own files, registered in place, as the source of a sample."""
     from iobench.dataset.add import AddedSource, add
     from iobench.terminal import display
@@ -172,6 +190,7 @@ def _added(path: Path, name: str | None, data_dir: Path) -> Source:
     with display.progress() as progress:
         manifest, _ = add(
             path,
+            format,
             name=name,
             data_dir=data_dir,
             progress=progress,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import iobench
-from eval.faults.targets import accepts, run_or_raise
+from eval.faults.targets import generated, run_or_raise
 from iobench import Manifest
 from iobench.dataset import index_cache
 from iobench.dataset.checksum import Checksum
@@ -36,7 +36,7 @@ class PrepareCall:
     seed: int
     variants: tuple[str, ...]
     overwrite: bool = False
-    images: bool = False  # if a variant, here or in another call, cannot store vectors
+    beside: tuple[str, ...] = ()  # variants of another call, which must be able to store the data, too
 
     def __call__(self, data_dir: Path, elements: int = SMALL) -> None:
         """Call prepare."""
@@ -44,11 +44,8 @@ class PrepareCall:
         iobench.prepare(source, self.variants, data_dir=data_dir, name=NAME, overwrite=self.overwrite)
 
     def _source(self, elements: int) -> iobench.Synthetic:
-        """Return vectors, or images if a variant cannot store vectors."""
-        vectors = iobench.Synthetic(elements, (16,), seed=self.seed)
-        if not self.images and all(accepts(variant, vectors.schema) for variant in self.variants):
-            return vectors
-        return iobench.Synthetic(elements, (8, 8, 3), "uint8", self.seed)
+        """Return data that all variants can store."""
+        return generated((*self.variants, *self.beside), elements, self.seed)
 
     def content(self, elements: int) -> int:
         """Return the checksum of the data."""
@@ -131,13 +128,12 @@ def truncate(variant: str, root: Path) -> None:
 def scenarios(formats: Sequence[str]) -> list[Scenario]:
     """Return the scenarios: a new dataset, an addition, replacements and a repair."""
     some, rest = tuple(formats[:1]), tuple(formats)
-    images = not all(accepts(one, iobench.Synthetic(SMALL, (16,)).schema) for one in rest)
-    old, new = PrepareCall(0, rest, images=images), PrepareCall(1, rest, overwrite=True, images=images)
+    old, new = PrepareCall(0, rest), PrepareCall(1, rest, overwrite=True)
     return [
         Scenario("new", None, old),
-        Scenario("add", PrepareCall(0, some, images=images), old),
+        Scenario("add", PrepareCall(0, some, beside=rest), old),
         Scenario("overwrite", old, new),
-        Scenario("overwrite with the same data", old, PrepareCall(0, some, overwrite=True, images=images)),
+        Scenario("overwrite with the same data", old, PrepareCall(0, some, overwrite=True, beside=rest)),
         Scenario("repair", old, old, functools.partial(truncate, rest[0]), damaged=rest[0]),
     ]
 

@@ -64,21 +64,36 @@ def random_groups(rng: random.Random) -> list[list[str]]:
     """Return all formats in random order, in groups for one dataset each."""
     mixed = installed_formats()
     rng.shuffle(mixed)
-    return [mixed[first : first + FORMATS_PER_DATASET] for first in range(0, len(mixed), FORMATS_PER_DATASET)]
+    windows = [name for name in mixed if "tokens" in arrays(name, 1)]  # which hold no other samples
+    others = [name for name in mixed if name not in windows]
+    size = FORMATS_PER_DATASET
+    return [*(others[first : first + size] for first in range(0, len(others), size)), windows]
 
 
 def arrays(variant: str, samples: int) -> Batch:
-    """Return vectors, labels and flags for a variant, or images if it cannot store vectors."""
+    """Return vectors, labels and flags for a variant, or else images, or else windows of tokens."""
     rng = np.random.default_rng(3)
     x = rng.random((samples, 64), np.float32)
     vectors = {"x": x, "y": np.arange(samples), "flag": rng.random((samples, 3)) < 0.5}
     if accepts(variant, schema_of(vectors)):
         return vectors
-    return {
+    images = {
         "image": rng.integers(0, 256, (samples, IMAGE_SIDE, IMAGE_SIDE, 3), np.uint8),
         "y": np.arange(samples),
         "flag": rng.random(samples) < 0.5,
     }
+    if accepts(variant, schema_of(images)):
+        return images
+    ids = rng.integers(0, 200, (samples, 64))
+    of_any_dtype = ({"tokens": ids.astype(dtype)} for dtype in ("uint16", "uint8", "uint32", "uint64"))
+    return next(windows for windows in of_any_dtype if accepts(variant, schema_of(windows)))
+
+
+def generated(variants: Iterable[str], elements: int, seed: int = 0) -> iobench.Synthetic:
+    """Return vectors that all variants can store, or else images, or else windows of tokens."""
+    kinds = (((16,), "float32"), ((8, 8, 3), "uint8"), ((16,), "uint16"))
+    sources = (iobench.Synthetic(elements, shape, dtype, seed) for shape, dtype in kinds)
+    return next(one for one in sources if all(accepts(variant, one.schema) for variant in variants))
 
 
 def schema_of(batch: Batch) -> Schema:
@@ -97,7 +112,7 @@ def accepts(variant: str, schema: Schema) -> bool:
 
 
 class VerifiedDatasets:
-    """All variants, prepared in one dataset for vectors and one for images, and read once."""
+    """All variants, prepared in a dataset for each kind of `arrays`, and read once."""
 
     def __init__(
         self, folder: Path, variants: Iterable[str], samples: int = 300, image_samples: int | None = None
@@ -105,9 +120,10 @@ class VerifiedDatasets:
         self._manifests = dict[str, Manifest]()
         groups: dict[str, list[str]] = {}
         for variant in variants:
-            groups.setdefault("images" if "image" in arrays(variant, 1) else "vectors", []).append(variant)
+            first = schema_of(arrays(variant, 1)).fields[0]
+            groups.setdefault(f"{first.name}-{first.dtype}", []).append(variant)
         for name, group in groups.items():
-            count = image_samples or samples if name == "images" else samples
+            count = image_samples or samples if name.startswith("image") else samples
             run_or_raise(functools.partial(_prepare, folder / name, group, count))
             manifest = Manifest.load(folder / name / "d")
             self._manifests |= dict.fromkeys(group, manifest)

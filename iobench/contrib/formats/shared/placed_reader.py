@@ -159,7 +159,7 @@ class PlacedReader(Reader):
         """Copy one field of these rows into `target`, file by file."""
         flat = target.reshape(len(rows), -1).view(np.uint8)
         for number, at, offsets in _by_file(*place.locate(rows)):
-            _copy(self._stored(number, offsets, flat.shape[1]), offsets, flat, at)
+            copy_rows(self._stored(number, offsets, flat.shape[1]), offsets, flat, at)
 
     def _decode(self, rows: Index, out: Mapping[str, Array]) -> None:
         """Decode the blocks of these rows, each once, and copy the rows out of them."""
@@ -185,7 +185,7 @@ def _by_file(file: Index, offset: Index) -> Iterator[tuple[int, Index, Index]]:
         yield number, at, offset[at]
 
 
-def _copy(stored: Array, offsets: Index, flat: Array, at: Index) -> None:
+def copy_rows(stored: Array, offsets: Index, flat: Array, at: Index) -> None:
     """Copy a row of `flat` from each offset, into the rows `at`."""
     width = flat.shape[1]
     if width > WINDOW_BYTES:

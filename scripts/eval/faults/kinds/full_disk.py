@@ -13,12 +13,14 @@ from eval.faults.cli_runs import expect, run_cli
 from eval.faults.mounts import fill, mount_small, mounts_permitted
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.scenarios import NAME, PrepareCall
-from eval.faults.targets import installed_formats, run_or_raise
+from eval.faults.targets import accepts, installed_formats, run_or_raise
 from iobench import studies
+from iobench.formats import Field, Schema
 from iobench.studies._base import StudyResult
 from iobench.studies._rounds import Measurements
 
 SIZE = 1 << 20  # bytes of the disk
+IMAGES = Schema(1, (Field("x", (32, 32, 3), "uint8"),))
 RUN = "run --rounds 2 --no-limits --format npy --loader native"
 SAVING = (  # commands that keep something in the results, and what they show all the same
     (RUN, ""),
@@ -83,19 +85,9 @@ def _data_on_a_full_disk(folder: Path, form: str, room: int) -> None:
     mount_small(Path("disk"), SIZE)
     fill(Path("disk"), room)
     where = ["--data-dir", "disk/data", "--name", "n"]
-    line = [
-        "prepare",
-        "--size",
-        "2e6",
-        "--sample-shape",
-        "32x32x3",
-        "--dtype",
-        "uint8",
-        "--format",
-        form,
-        *where,
-    ]
-    result = run_cli(*line)
+    images = accepts(form, IMAGES)
+    data = ["--sample-shape", "32x32x3" if images else "64", "--dtype", "uint8" if images else "uint16"]
+    result = run_cli("prepare", "--size", "2e6", *data, "--format", form, *where)
     assert result.code == 1, f"exit {result.code}"
     assert result.problem is None, result.problem
     assert not Path("disk/data/n/manifest.json").exists(), "a manifest of incomplete data"

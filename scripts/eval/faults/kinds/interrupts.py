@@ -20,11 +20,9 @@ from eval.faults.commands import CommandResult, ForkServer, StartCommand, comman
 from eval.faults.foreign_data import ForeignData, foreign_data
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.scenarios import NAME, PrepareCall
-from eval.faults.targets import VerifiedDatasets, accepts, installed_formats, run_or_raise
-from iobench.formats import Field, Schema
+from eval.faults.targets import VerifiedDatasets, generated, installed_formats, run_or_raise
 
 PARALLEL, ELEMENTS = 3, 1 << 14
-VECTORS = Schema(1, (Field("x", (128,), "float32"),))
 NEW_EVERY = 5  # every fifth command starts a new interpreter, so that its imports are interrupted, too
 
 
@@ -45,7 +43,8 @@ class _Commands:
         """Return the arguments of trial `number`, with its own records or the dataset `name` to replace."""
         form, data_dir = self.formats[number % len(self.formats)], str(self.folder / "other")
         if what == "prepare":
-            shape = [] if accepts(form, VECTORS) else ["--sample-shape", "32x32x3", "--dtype", "uint8"]
+            (one,) = generated((form,), ELEMENTS).schema.fields
+            shape = ["--sample-shape", "x".join(map(str, one.shape)), "--dtype", one.dtype]
             line = ["prepare", "--size", "1e6", "--overwrite", "--data-dir", data_dir, "--name", name]
             return [*line, *shape, "--format", form, *(["--format", "npy"] if form != "npy" else [])]
         if what == "add":

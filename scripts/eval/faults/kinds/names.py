@@ -40,8 +40,22 @@ WORDS = [
     "a/b",
     "a.b",
 ]
-LIMITED = ("ffcv", "images", "webdataset")  # formats whose layout restricts names or types of fields
-REFUSED_NAMES = {"name-clash", "unsupported-name", "invalid-name", "not-an-image", "unsupported-field"}
+LIMITED = (
+    "ffcv",
+    "images",
+    "megatron",
+    "tokens",
+    "webdataset",
+)  # formats whose layout restricts names or types of fields
+REFUSED_NAMES = {
+    "name-clash",
+    "not-windows",
+    "unsupported-dtype",
+    "unsupported-name",
+    "invalid-name",
+    "not-an-image",
+    "unsupported-field",
+}
 
 
 @kind("names")

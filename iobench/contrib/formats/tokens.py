@@ -1,0 +1,157 @@
+"""Format tokens: one flat file of token ids without a header, nanoGPT's `train.bin`, read in windows.
+
+Files with llm.c's header, which modded-nanogpt writes, are read, too: 256 int32, the first three of which
+are a magic number, a version and the number of tokens.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt
+from iobench.base.finding import Finding
+from iobench.base.options import option
+from iobench.base.text import reason
+from iobench.contrib.formats.shared.token_windows import TokenStream, TokenWindows
+from iobench.formats import Schema
+from iobench.formats.file_kind import regular
+
+DATA_FILE = "tokens.bin"
+DTYPES = ("uint8", "uint16", "uint32", "uint64")
+
+HEADER, HEADER_BYTES = struct.Struct("<3i"), 1024
+HEADERS = {(20240520, 1): "uint16", (20240801, 7): "uint32"}  # by magic and version
+
+HEAD_BYTES = 1 << 20  # of a file, by which its dtype is recognized
+MIN_HEAD_BYTES = 1 << 10  # so that no short text is taken for ids of twice the size
+MIN_SNIFFED_BYTES = 64 << 10  # so that other numbers surely include one larger than
+MOST_ID = 65_500  # Megatron's limit of a vocabulary in uint16
+LARGE_HALF = 16  # upper half of an id of 2**20, which no vocabulary reaches
+
+
+@dataclass(frozen=True)
+class Tokens(TokenWindows):
+    """A flat file of token ids, read in windows."""
+
+    name: ClassVar[str] = "tokens"
+    summary: ClassVar[str] = "one flat .bin of token ids, as nanoGPT's train.bin, read in windows"
+    dtypes: ClassVar[frozenset[str]] = frozenset(DTYPES)
+
+    dtype: str | None = option(
+        None,
+        "dtype of an existing file; by default that of uint16 and uint32 which alone fits it",
+        choices=(None, *DTYPES),
+    )
+
+    def check_schema(self, schema: Schema) -> None:
+        """Raise UnsupportedSchema also for another dtype than the option's."""
+        super().check_schema(schema)
+        (field,) = schema.fields
+        if self.dtype not in (None, field.dtype):
+            raise UnsupportedSchema(
+                f"format {self.variant} cannot hold field {field.name}",
+                kind="unsupported-dtype",
+                expected=self.dtype,
+                found=field.dtype,
+            )
+
+    def data_file(self, path: Path) -> Path:
+        """Return the file of tokens in a folder."""
+        return path / DATA_FILE
+
+    def stream(self, path: Path, dtype: str | None) -> TokenStream:
+        """Return the tokens of a folder that `write` made, or of a file.
+
+        Raises
+        ------
+        CorruptArtifact
+            Kind ``unknown-dtype`` if nothing says of which dtype they are.
+        """
+        told = self.dtype or dtype
+        if path.is_dir() and told:
+            return TokenStream.to_the_end(self.data_file(path), told)
+        if header := header_of(_head(path, HEADER_BYTES)):
+            stream = TokenStream.to_the_end(path, header[0], HEADER_BYTES)
+            if stream.tokens != header[1]:
+                raise corrupt(path, f"{header[1]:,} tokens, as its header says", f"{stream.tokens:,}")
+            return stream
+        return TokenStream.to_the_end(path, told or _certain_dtype(path))
+
+    def sniff(self, path: Path) -> bool:
+        """Return True for a .bin file with llm.c's header, or whose content fits ids of one dtype alone."""
+        if path.suffix != ".bin" or _belongs_to_an_index(path):
+            return False
+        try:
+            head = _head(path, HEAD_BYTES)
+        except CorruptArtifact:
+            return False
+        if len(head) < MIN_SNIFFED_BYTES:
+            return header_of(head) is not None
+        dtype = fitting_dtype(head)
+        ids = np.frombuffer(head, "<u2")
+        return header_of(head) is not None or dtype == "uint32" or bool(dtype and ids.max() < MOST_ID)
+
+    def notes(self, path: Path, schema: Schema) -> list[Finding]:
+        """Return also a note if the dtype was chosen by the content."""
+        notes, dtype = super().notes(path, schema), schema.fields[0].dtype
+        if self.dtype is None and header_of(_head(path, HEADER_BYTES)) is None:
+            message = f"read as {dtype} tokens, which alone fits its content: it has no header"
+            hint = f"if that is wrong, name the format with its dtype, such as {self.name}:dtype=uint32"
+            notes.append(Finding("inferred-dtype", message, hint, {"dtype": dtype}))
+        return notes
+
+
+def header_of(head: bytes) -> tuple[str, int] | None:
+    """Return dtype and number of tokens by llm.c's header; None if the file does not begin with one."""
+    if len(head) < HEADER_BYTES:
+        return None
+    magic, version, tokens = HEADER.unpack_from(head)
+    dtype = HEADERS.get((magic, version))
+    return None if dtype is None else (dtype, tokens)
+
+
+def fitting_dtype(head: bytes) -> str | None:
+    """Return uint16 or uint32, if the first bytes of a file fit ids of that dtype alone.
+
+    As uint32, uint16 ids are far larger than any vocabulary. As uint16, every second word of uint32 ids is
+    the upper half of an id, and so small; but every second one of ids of 64 bits would be 0.
+    """
+    words = np.frombuffer(head, "<u2", len(head) // 4 * 2)
+    lower, upper = words[::2], words[1::2]
+    if len(head) % 4 or upper.max(initial=0) >= LARGE_HALF:
+        return "uint16"
+    large = len(head) >= MIN_HEAD_BYTES and lower[::2].max() >= LARGE_HALF and lower[1::2].any()
+    return "uint32" if large else None
+
+
+def _certain_dtype(path: Path) -> str:
+    dtype = fitting_dtype(_head(path, HEAD_BYTES))
+    if dtype is None:
+        raise CorruptArtifact(
+            "the dtype of its tokens is not certain",
+            kind="unknown-dtype",
+            path=path,
+            expected="ids that are either uint16 or uint32",
+            found="ids that could be both",
+            hint="say which: --format tokens:dtype=uint16 of 'iobench add', or --source-format",
+        )
+    return dtype
+
+
+def _head(path: Path, most: int) -> bytes:
+    """Return the first bytes of a file."""
+    try:
+        with open(regular(path), "rb") as file:
+            return file.read(most)
+    except OSError as error:
+        raise corrupt(path, "a file of tokens", reason(error)) from error
+
+
+def _belongs_to_an_index(path: Path) -> bool:
+    """Return True for the data of Megatron and for the chunks of LitData, which are .bin files, too."""
+    return path.with_suffix(".idx").exists() or (path.parent / "index.json").exists()
