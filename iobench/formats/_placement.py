@@ -37,7 +37,7 @@ class Placement(ABC):
 
 @dataclass(frozen=True)
 class Strided(Placement):
-    """Sample i lies at byte `offset + i * stride` of the only file."""
+    """Sample i lies at byte `offset + i * stride` of the only file; a small stride makes samples overlap."""
 
     offset: int
     stride: int
