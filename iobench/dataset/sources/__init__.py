@@ -114,8 +114,8 @@ def _sniffed(path: Path) -> str:
             else "run 'iobench add PATH --format F --name N', then convert it with 'iobench prepare --name N'"
         )
         raise SourceError(result.ambiguity, kind="ambiguous-format", path=path, hint=hint)
-    if result.formats:
-        return result.formats[0]
+    if name := result.first_format(path):
+        return name
     known = ", ".join(formats.names())
     if path.is_dir():
         raise SourceError(
