@@ -12,7 +12,7 @@ import pytest
 KINDS = {
     *("environments", "full-disk", "interrupts-in-callbacks", "names", "permissions", "results-folder"),
     *("command-lines", "concurrency", "corruption", "corruption-foreign", "interrupts", "leaks"),
-    "manifest-mutations",
+    *("manifest-mutations", "missing-libraries"),
     *("crash-at-syscalls", "crash-at-times", "read-errors", "record-mutations", "hostile-sources"),
     "study-mutations",
 }

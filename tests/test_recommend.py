@@ -63,6 +63,7 @@ from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import FirstSamples, open_source
 from iobench.loading import loaders
 from iobench.report import result_figures
+from iobench.report.result_figures import finalists_and_formats
 from iobench.results import stats
 
 
@@ -538,6 +539,8 @@ def test_a_search_that_is_ended_answers_with_what_it_has(manifest, run, exceptio
     answer = iobench.recommend(manifest, asked, observer=Ending(run, exception))
     assert noted in [one.kind for one in answer.findings]
     assert len(answer.finalists) == 2
+    assert answer.confirmed == (run == 2)
+    assert ("race" in finalists_and_formats(answer)[0].caption) == (run == 1)
     if run == 1:  # nothing was confirmed
         assert (answer.outcome, answer.code) == ("undecided", "")
 

@@ -388,3 +388,11 @@ def test_records_are_kept_when_the_cache_cannot_be_made_cold_any_more(by_file, i
     for file, mapped in held:
         mapped.close()
         file.close()
+
+
+def test_a_host_name_that_is_not_utf8_is_recorded_and_read_back(images, monkeypatch, tmp_path):
+    monkeypatch.setattr("platform.node", lambda: "h\udcff")
+    options = iobench.RunOptions(("npy",), ("native",), rounds="1", limits=False)
+    result = iobench.run(images, options, out=tmp_path / "r.jsonl")
+    records, problems = record.read(result.path)
+    assert (len(records), problems, result.failures) == (1, [], {})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -75,7 +74,6 @@ def diagnose(
         The loader raises (``raised``, with its traceback), hangs (``timeout``) or yields nothing
         (``empty``).
     """
-    tempfile.gettempdir()  # raises FileNotFoundError: without it workers would never deliver a batch
     end, watchdog, background = time.monotonic() + seconds, Watchdog(timeout_s), list[BackgroundPart]()
     tunable = loader if isinstance(loader, TunableLoader) else TunableLoader(loader, _maker(loader))
     candidates, ratio = list[Candidate](), None

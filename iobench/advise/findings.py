@@ -79,6 +79,7 @@ def recommendation_of(result: SearchResult, requirements: Requirements) -> Recom
         dataset=result.data.manifest.name,
         raced=raced_formats(result),
         time=now(),
+        confirmed=result.confirmed,
         warnings=relevant_warnings(result),
     )
 

@@ -133,6 +133,8 @@ class Recommendation(Answer):
         Formats of the race, the fastest first.
     time : str
         ISO 8601, UTC.
+    confirmed : bool
+        False if the figures are those of the race, because it ended before the final rounds.
     """
 
     use: Finalist
@@ -142,6 +144,7 @@ class Recommendation(Answer):
     dataset: str = ""
     raced: list[RacedFormat] = field(default_factory=list)
     time: str = ""
+    confirmed: bool = True
 
     def tables(self) -> Iterator[Columns]:
         """Yield the finalists."""

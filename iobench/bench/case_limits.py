@@ -21,7 +21,7 @@ from iobench.base.errors import IobenchError, LoaderFailed, ManifestError
 from iobench.base.files import system_errors_as
 from iobench.base.finding import Finding
 from iobench.bench.case import Case
-from iobench.dataset.manifest import Manifest
+from iobench.dataset.manifest import Manifest, missing_libraries
 from iobench.host import hardware_limits, memory_limits, page_cache
 from iobench.host.aio import DirectUnavailable
 from iobench.host.device import pick_device
@@ -259,12 +259,16 @@ def survey(
 ) -> Survey:
     """Measure every limit that a case of this dataset can have, for `seconds` per method.
 
+    Artifacts whose library is not installed are skipped with a note, unless there are no others.
     Raises CorruptArtifact if an artifact is not as it was prepared, LoaderFailed if the disk fails.
     """
-    for variant in manifest.artifacts:
+    missing = missing_libraries(manifest)
+    variants = [variant for variant in manifest.artifacts if variant not in missing] or [*missing]
+    for variant in variants:
         manifest.opener(variant)
     result, schema = Survey(), manifest.schema
-    file = _largest_file(manifest, manifest.artifacts)
+    result.notes += [Finding("skipped", f"skipped: {error}") for error in missing.values()]
+    file = _largest_file(manifest, variants)
     slot_bytes = max(1, min(batch_size, schema.samples) * schema.sample_bytes)
     sizes = sorted({PAGE, schema.sample_bytes})
     disk: list[Measure] = [partial(hardware_limits.sequential_read, file)]

@@ -220,8 +220,8 @@ def _sniffed(path: Path) -> str:
         choice = f"give --format {result.formats[0]}" if result.formats else "give --format"
         hint = f"name the entry to add, or {choice}" if result.members else choice
         raise SourceError(result.ambiguity, kind="ambiguous-format", path=path, hint=hint)
-    if result.formats:
-        return result.formats[0]
+    if name := result.first_format(path):
+        return name
     asked = ", ".join(name for name in formats.names() if name not in result.missing)
     missing = f"; libraries missing for {listed(result.missing)}" if result.missing else ""
     raise SourceError(

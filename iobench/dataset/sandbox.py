@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.errors import SourceError
+from iobench import formats
+from iobench.base.errors import MissingDependency, SourceError
 from iobench.base.finding import Finding
 from iobench.base.text import listed
 from iobench.dataset.hashed_rows import HashedRows, index
@@ -115,6 +116,21 @@ class SniffResult:
         if members:
             return f"no format recognizes the folder as a whole; it contains {members}"
         return f"recognized as {' and as '.join(self.formats)}" if len(self.formats) > 1 else ""
+
+    def first_format(self, path: Path) -> str | None:
+        """Return the first format that recognizes the data at `path`; None without one.
+
+        Raises MissingDependency if its library is not installed.
+        """
+        if not self.formats:
+            return None
+        name = self.formats[0]
+        try:
+            formats.type_of(name)
+        except MissingDependency as error:
+            problem = f"this looks like {name}: {error.problem}"
+            raise error.changed(path=path, problem=problem) from None
+        return name
 
 
 def sniff(path: Path) -> SniffResult:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from iobench import formats
-from iobench.base.errors import REPREPARE, CorruptArtifact, IobenchError, SourceError
+from iobench.base.errors import REPREPARE, CorruptArtifact, IobenchError, MissingDependency, SourceError
 from iobench.base.text import reason
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.hashed_rows import HashedRows
@@ -45,8 +45,10 @@ def serve(connection: Connection, heartbeats: SharedCount, *descriptors: int) ->
             for array in batch.values():
                 send_raw(connection, formats.raw_bytes(array))
     except IobenchError as error:
+        kind = error.kind if isinstance(error, MissingDependency) else None
         error = error.converted(SourceError)
-        failure = error.changed(hint=None if error.hint == REPREPARE else error.hint).fields()
+        hint = None if error.hint == REPREPARE else error.hint
+        failure = error.changed(kind=kind or error.kind, hint=hint).fields()
         connection.send_bytes(json.dumps(failure).encode())
     except Exception as error:  # noqa: BLE001 - libraries raise anything on damaged files
         problem = f"cannot be read as {request['kind'] or 'any format'}: {reason(error)}"
@@ -57,7 +59,7 @@ def _sniff(request: dict[str, Any]) -> Iterator[Reply]:
     path, known, missing = Path(request["path"]), [], {}
     for name in formats.names():
         try:
-            known.append(formats.get(name))
+            known.append(formats.class_of(name)())  # without its library, too: a sniff needs none
         except IobenchError as error:
             missing[name] = str(error)
     _limit(request["memory_bytes"])  # only now: the memory of loaded libraries counts

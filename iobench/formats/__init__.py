@@ -84,6 +84,7 @@ __all__ = [
     "arrays_schema",
     "build_now",
     "check_sample",
+    "class_of",
     "describe",
     "field_names",
     "fields_by_name",
@@ -109,6 +110,7 @@ __all__ = [
 FORMATS: Registry[Format] = Registry(Format, "iobench.formats", UnknownFormat)  # type: ignore[type-abstract]
 
 names = FORMATS.names
+class_of = FORMATS.class_of
 type_of = FORMATS.type_of
 get = FORMATS.get
 parse = FORMATS.parse

@@ -108,6 +108,11 @@ class ImageDecoder:
                     image.close()  # release the pixels before others allocate as many
 
 
+def image_kind(path: Path) -> str | None:
+    """Return the image type that a file's suffix names, which may be none of KINDS."""
+    return Image.registered_extensions().get(path.suffix.lower())
+
+
 @contextmanager
 def image_errors(path: Path) -> Iterator[None]:
     """Turn whatever is raised while an image is opened and decoded into SourceError."""

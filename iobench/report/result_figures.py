@@ -47,7 +47,8 @@ def finalists_and_formats(recommendation: Recommendation, prefix: str = "") -> l
     """Return the finalists' speeds, and formats by size and speed where there are several."""
     speeds = [_row(one, place) for place, one in enumerate(recommendation.finalists)]
     notes = {one.key: ", ".join(one.roles) for one in recommendation.finalists}
-    title, caption = "Speed of the finalists", "Medians of the final rounds with 95 % intervals, "
+    rounds = "the final rounds" if recommendation.confirmed else "the race"
+    title, caption = "Speed of the finalists", f"Medians of {rounds} with 95 % intervals, "
     if any(one.trained_per_s for one in recommendation.finalists):
         title, caption = f"{title} with the training step", f"{caption}with the training step."
     else:

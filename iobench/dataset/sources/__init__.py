@@ -120,8 +120,8 @@ def _sniffed(path: Path) -> str:
     if result.ambiguity:
         hint = "name the entry to read" if result.members else "give --source-format"
         raise SourceError(result.ambiguity, kind="ambiguous-format", path=path, hint=hint)
-    if result.formats:
-        return result.formats[0]
+    if name := result.first_format(path):
+        return name
     known = ", ".join(formats.names())
     if path.is_dir():
         raise SourceError(

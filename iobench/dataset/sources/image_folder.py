@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from iobench.base.errors import SourceError
 from iobench.base.units import counted
 from iobench.dataset.sources._regular_files import FileState, check_unchanged, open_regular
 from iobench.dataset.sources._source import BATCH_BYTES, Source, default_name
 from iobench.formats import Array, Batch, Field, Schema
-from iobench.formats.image_decoding import KINDS, ImageDecoder, ImageLayout, image_errors
+from iobench.formats.image_decoding import KINDS, ImageDecoder, ImageLayout, image_errors, image_kind
 
 MAX_THREADS = 16  # each holds an image in memory
 
@@ -132,7 +131,7 @@ def _images(folder: Path) -> list[Path]:
 
 def _is_image(file: Path) -> bool:
     """Return whether a file has an image's suffix; raises SourceError for an image type that is not read."""
-    kind = Image.registered_extensions().get(file.suffix.lower())
+    kind = image_kind(file)
     if kind is None or kind in KINDS:
         return kind is not None
     raise SourceError(

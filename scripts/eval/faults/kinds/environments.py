@@ -29,7 +29,7 @@ COMMANDS = (
     "runs",
     "runs show good",
     "compare good good",
-    "plan --ranks 2",
+    "plan --ranks 2 --nodes 1",
     "report --out new.html",
     "verify",
     "limits --seconds 0.01",
