@@ -23,11 +23,23 @@ WHOLE, FIRST, MIDDLE, LAST = range(4)
 IR_HEADER = struct.Struct("<IfQQ")  # flag, label, id, id2
 LABEL_AT = 4
 ID_AT = 8
+PIECE = 1 << 16  # lines of an index made at a time
 
 
-def index_of(begins: Index) -> str:
-    """Return the text of an index: number and offset of each record."""
-    return "".join(f"{row}\t{begin}\n" for row, begin in enumerate(begins.tolist()))
+def index_of(begins: Index, first: int = 0) -> str:
+    """Return the text of an index: number, from `first` on, and offset of each record."""
+    return "".join(f"{row}\t{begin}\n" for row, begin in enumerate(begins.tolist(), first))
+
+
+def _is_index_of(stored: Array, begins: Index) -> bool:
+    """Return whether a file is the index of these records; its text is made piece by piece."""
+    place = 0
+    for low in range(0, len(begins), PIECE):
+        text = index_of(begins[low : low + PIECE], low).encode()
+        if stored[place : place + len(text)].tobytes() != text:
+            return False
+        place += len(text)
+    return place == len(stored)
 
 
 class RecordIORecords:
@@ -70,7 +82,7 @@ class RecordIORecords:
             raise corrupt(self.path, "the last part of a record", "the end of the file", kind="truncated")
         lists = {"begin": begin, "size": size, "length": lengths}
         records = {name: np.frombuffer(values, np.int64) for name, values in lists.items()}
-        if len(self._maps.files) > 1 and self._maps[1].tobytes() != index_of(records["begin"]).encode():
+        if len(self._maps.files) > 1 and not _is_index_of(self._maps[1], records["begin"]):
             raise corrupt(
                 self._maps.files[1], "the number and offset of each record", "others", kind="invalid-index"
             )
