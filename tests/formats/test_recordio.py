@@ -175,3 +175,24 @@ def test_a_wrong_index_is_corrupt(tmp_path):
 def test_samples_too_large_for_a_record_are_refused():
     with pytest.raises(UnsupportedSchema, match=r"536870912.* video", check=kind("sample-too-large")):
         RECORDIO.check_schema(Schema(2, (Field("video", (1 << 29,), "uint8"),)))
+
+
+@pytest.mark.parametrize("change", ["none", "digit", "line less", "line more"])
+def test_an_index_is_compared_to_its_end(tmp_path, monkeypatch, change):
+    monkeypatch.setattr("iobench.contrib.formats.recordio.records.PIECE", 2)
+    artifact = store(RECORDIO, tmp_path / "a", SCHEMA)
+    file = next(path for path in artifact.path.iterdir() if path.suffix == ".idx")
+    lines = file.read_text().splitlines(keepends=True)
+    if change == "digit":
+        lines[-1] = lines[-1].replace("\n", "0\n")
+    elif change == "line less":
+        lines.pop()
+    elif change == "line more":
+        lines.append(lines[-1])
+    file.write_text("".join(lines))
+    if change == "none":
+        with artifact.open() as reader:
+            assert_rows(reader.batch(slice(None)), artifact.source, slice(None))
+        return
+    with artifact.open() as reader, pytest.raises(CorruptArtifact, check=kind("invalid-index")):
+        reader.batch(slice(None))
