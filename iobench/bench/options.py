@@ -86,8 +86,9 @@ class RunOptions:
     )
     max_time: float | None = run_option(
         None,
-        "Start no further round after this many seconds; verification and the first round of each "
-        f"case always run. [default: {MAX_TIME_S:g} with --rounds auto or decisive]",
+        "Verify and measure in this many seconds: both become parts of an epoch where whole ones take "
+        "longer, and cases that there is no time for are skipped. "
+        f"[default: {MAX_TIME_S:g} with --rounds auto or decisive]",
     )
     max_batches: int | None = run_option(
         None,

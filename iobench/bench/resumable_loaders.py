@@ -19,8 +19,9 @@ from iobench.bench.multi_rank import multi_rank_obstacle
 from iobench.bench.resume_process import Opened, ResumableLoader, Stretch
 from iobench.bench.sample_coverage import Hashes
 from iobench.dataset.checksum import Checksum
+from iobench.dataset.hashed_rows import HashedRows
 from iobench.dataset.manifest import Manifest, find_dataset
-from iobench.dataset.sample_hashes import sample_hashes
+from iobench.dataset.sample_hashes import SampleHashes, sample_hashes
 from iobench.formats import Field, Schema
 from iobench.loading import checkpoint, loaders, target
 from iobench.loading.inspection import batch_tensors, samples_in
@@ -69,10 +70,9 @@ class StoredLoader:
         batches, hashes = epochs.epoch(epoch_request(loader, job, 0)), Checksum(manifest.schema).hashes
         return (np.asarray(hashes(batch)) for batch in batches), epochs.state
 
-    def expected(self, unbroken: Hashes) -> Hashes:
+    def expected(self, unbroken: Hashes) -> SampleHashes:
         """Return the hashes of the stored samples."""
-        manifest = Manifest.load(self.root)
-        return sample_hashes(manifest, self.case.variant).of(slice(0, manifest.schema.samples))
+        return sample_hashes(Manifest.load(self.root), self.case.variant)
 
     def _with_workers(self, count: int | None) -> loaders.Loader:
         loader, changes = self.case.loader, {} if count is None else {"num_workers": count}
@@ -118,9 +118,9 @@ class OwnLoader:
             loader.load_state_dict(checkpoint.decode(stretch.state))
         return map(_hashes_of, loader), loader.state_dict
 
-    def expected(self, unbroken: Hashes) -> Hashes:
+    def expected(self, unbroken: Hashes) -> SampleHashes:
         """Return what came without a stop: what else should come is unknown."""
-        return unbroken
+        return SampleHashes(unbroken, HashedRows.all_of(len(unbroken)))
 
     def _filled(self, stretch: Stretch) -> dict[str, int]:
         ranks = dict(zip(RANKS, (stretch.rank, stretch.ranks), strict=True)) if stretch.ranks else {}

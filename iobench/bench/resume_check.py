@@ -126,7 +126,7 @@ class _Checker:
 
     def _check_known(self, came: list[Hashes]) -> None:
         """Raise WrongContent if samples before the first stop are not those of the unbroken epoch."""
-        if foreign := SampleCoverage(self._expected, came).foreign:
+        if foreign := self._cover(came).foreign:
             raise WrongContent(
                 f"{self._loader.name}: samples before the stop",
                 kind="foreign-samples",
@@ -135,10 +135,13 @@ class _Checker:
                 hint="turn random transforms off, or seed them",
             )
 
+    def _cover(self, came: list[Hashes]) -> SampleCoverage:
+        return SampleCoverage(self._expected, self._expected.hashed.samples, came)
+
     def _compared(
         self, made: Resume, came: list[Hashes], stretches: Sequence[Stretch], done: Sequence[Delivery]
     ) -> Resume:
-        cover = SampleCoverage(self._expected, came)
+        cover = self._cover(came)
         first = made.stop_after
         varies = not _same_order(self._unbroken[:first], came[:first])
         return replace(

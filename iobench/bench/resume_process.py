@@ -16,6 +16,7 @@ import numpy as np
 
 from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.bench.sample_coverage import Hashes
+from iobench.dataset.sample_hashes import SampleHashes
 from iobench.host.child import SharedCount
 from iobench.loading import checkpoint, target
 
@@ -72,7 +73,7 @@ class ResumableLoader(Protocol):
     def open(self, stretch: Stretch) -> Opened:
         """Open it, and load the state."""
 
-    def expected(self, unbroken: Hashes) -> Hashes:
+    def expected(self, unbroken: Hashes) -> SampleHashes:
         """Return the hashes of the samples of an epoch, given those that came without a stop."""
 
 

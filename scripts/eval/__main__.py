@@ -10,7 +10,8 @@ from eval import harness
 
 NAMES = (
     *("diagnoses", "fio_check", "harness_floor", "hosts", "isolation", "minimal_loops", "pairs"),
-    *("placements", "recommendations", "stream_speed", "tunings", "verdicts", "write_speed"),
+    *("partial_rounds", "placements", "recommendations", "stream_speed", "tunings"),
+    *("verdicts", "write_speed"),
 )
 
 

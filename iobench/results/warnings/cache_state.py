@@ -82,7 +82,7 @@ def _larger_than_memory(groups: Cases) -> RunWarning | None:
 
 
 def _cold_part(groups: Cases) -> RunWarning | None:
-    """Warn if a part of a cold epoch found less in memory than the epoch would, whose later rows are read with others."""
+    """Warn if a part of a cold epoch found less in memory than the later rows of the epoch would."""
     keys = [
         key
         for key, (first, *_) in groups.items()
