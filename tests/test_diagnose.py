@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
+from types import SimpleNamespace
 
 import h5py
 import lmdb
@@ -23,6 +24,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import iobench
 from iobench.advise import diagnose as session
+from iobench.advise.checks import setting_checks
 from iobench.advise.checks.loader_info import LoaderInfo, inspect_loader
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.checks.loop_tables import loop_table
@@ -37,6 +39,7 @@ from iobench.base.errors import TargetError
 from iobench.base.finding import Finding
 from iobench.loading import target
 from iobench.loading.inspection import batch_tensors
+from iobench.results.parts import BackgroundPart
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 GOOD = LoopStats(
@@ -46,7 +49,7 @@ GOOD = LoopStats(
         workers=2,
         batch_size=64,
         prefetch_factor=2,
-        pin_memory=True,
+        pin_memory=False,
         persistent_workers=True,
         by_sample=False,
     ),
@@ -94,12 +97,16 @@ def fetching(rate):
 
 
 def profile(**shares):
-    values = {"getitem_share": 0.2, "getitem_calls": 100, "collate_share": 0.1, "decode_share": 0.0, **shares}
+    values = {"getitem_share": 0.2, "getitem_calls": 100, "collate_share": 0.1, **shares}
     return Profile("main process", 1.0, [], **values)
 
 
+def spending(kind, **more):
+    return profile(costs={kind: 0.6}, **more)
+
+
 def test_a_loop_that_hardly_waits_gets_no_advice():
-    found = diagnose(GOOD, [], [profile(decode_share=0.9)])
+    found = diagnose(GOOD, [], [profile(costs={"decoding": 0.9})])
     assert (found.bottleneck, found.advice) == (False, [])
     assert found.verdict.kind == "not-bottleneck"
     assert found.verdict.values == {
@@ -142,14 +149,14 @@ def names(table):
     return table[0][1]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_settings_that_were_measured_are_those_that_are_advised(workers):
+@pytest.mark.parametrize(("workers", "kind"), [(0, "too-few-workers"), (2, "first-batch")])
+def test_the_settings_that_were_measured_are_those_that_are_advised(workers, kind):
     changes = {"num_workers": 16, "persistent_workers": True}
     base = candidate(BASELINE, 100)
     best = dataclasses.replace(candidate("16 persistent workers", 340, **changes), kind="persistent")
     own = {"workers": workers, "persistent_workers": False}
     (advice,) = diagnose(loop(loader=own, first_wait_s=6.0), [base, best]).advice
-    assert (advice.kind, advice.gain) == ("first-batch", pytest.approx(3.4))
+    assert (advice.kind, advice.gain) == (kind, pytest.approx(3.4))
     assert advice.values.items() >= {"workers": workers, **changes}.items()
     assert all(f"{name}={value}" in advice.hint for name, value in changes.items())
     assert advice.sentence.endswith(advice.gain_text)
@@ -167,9 +174,22 @@ def test_whole_batches_are_advised_with_the_workers_they_were_measured_with(work
     assert "sampler=loader.batch_sampler" in advice[0].hint
 
 
+@pytest.mark.parametrize(("device", "named"), [("cpu", True), ("cuda:0", False)])
+def test_pinned_memory_is_named_where_no_device_copies_from_it(monkeypatch, device, named):
+    pins = SimpleNamespace(pins=device != "cpu")
+    monkeypatch.setattr(setting_checks, "pick_device", lambda name: device)
+    monkeypatch.setattr(setting_checks, "device_of", lambda device: pins)
+    assert ("pinned-without-device" in kinds(loop(loader={"pin_memory": True}))) == named
+    assert "pinned-without-device" not in kinds(loop())
+
+
 def test_one_batch_alone_is_too_short_for_a_verdict():
     verdict = diagnose(loop(batches=1), alone=True).verdict
     assert (verdict.kind, verdict.values["batches"]) == ("too-short", 1)
+
+
+def tried(kind, rate, **changes):
+    return dataclasses.replace(candidate(kind, rate, **(changes or {"a": 1})), kind=kind)
 
 
 AS = candidate(BASELINE, 100)
@@ -193,11 +213,24 @@ QUICK = {"samples": 10**7}  # a sample in less than a microsecond
         ("too-few-workers", (loop(loader={"workers": 0}, workers=0, samples=1000),)),
         ("prefetch", (loop(), [AS, candidate("prefetch factor 8", 150, prefetch_factor=8)])),
         ("prefetch", (loop(wait_p50_s=0.001, wait_max_s=0.5),)),
-        ("python-lists", (loop(), [], [profile(tensor_share=0.6)])),
+        ("python-lists", (loop(), [], [spending("lists")])),
         ("padding", (loop(padding=0.6),)),
         ("pageable-memory", (loop(loader={"pin_memory": False}, device="cuda:0", pins=True),)),
         ("disk", (loop(iowait=0.5, disk_bytes=10**10),)),
-        ("decoding", (loop(), [], [profile(decode_share=0.6)])),
+        ("decoding", (loop(), [], [spending("decoding")])),
+        ("single-elements", (loop(), [], [spending("elements")])),
+        ("dataframe-rows", (loop(), [], [spending("rows")])),
+        ("manager-proxy", (loop(), [], [spending("proxies")])),
+        ("lock", (loop(), [], [spending("locks")])),
+        ("file-per-sample", (loop(), [], [spending("files", file_calls=100)])),
+        ("repeated-work", (loop(), [AS, tried("cache", 300)], [profile(getitem_share=0.9)])),
+        ("jpeg-draft", (loop(), [AS, tried("draft", 300, width=8, height=8)], [spending("decoding")])),
+        ("default-collate", (loop(), [AS, tried("default-collate", 300)], [profile()])),
+        ("garbage-collection", (loop(), [AS, tried("gc", 300)], [profile()])),
+        ("garbage-collection", (loop(gc_s=2.0),)),
+        ("garbage-collection", (loop(), [], [profile(gc_share=0.2)])),
+        ("repeated-samples", (loop(loader={"iterable": True}, repeated=0.9),)),
+        ("queue-memory", (loop(loader={"prefetch_factor": 99}, bytes=100 << 40),)),
         ("collate", (loop(tensors=20), [], [profile(collate_share=0.6)])),
         ("first-batch", (loop(loader={"persistent_workers": False}, first_wait_s=6.0),)),
         ("memory-growth", (loop(memory_growth_bytes=1 << 29),)),
@@ -236,6 +269,17 @@ def test_each_problem_has_its_advice(kind, evidence):
         (loop(wait_p50_s=0.001, wait_max_s=5.0),),
         (loop(wait_p50_s=0.001, worker_cpu_s=19.0, loader={"workers": 2}), [AS]),
         (loop(), [], [profile(collate_share=0.6)]),
+        (loop(), [AS, tried("cache", 101)], [spending("rows")]),
+        (loop(), [], [spending("files", file_calls=10)]),
+        (loop(loader={"batch_size": None}), [], [spending("files", file_calls=100)]),
+        (loop(loader={"workers": 0, "by_sample": False}, workers=0, **QUICK), [], [spending("locks")]),
+        (loop(gc_s=0.5),),
+        (loop(gc_s=2.0), [AS, tried("gc", 101)]),
+        (loop(repeated=0.9),),
+        (loop(loader={"iterable": True}, repeated=0.01),),
+        (loop(loader={"prefetch_factor": 2}, bytes=100 << 40),),
+        (loop(memory_growth_bytes=1 << 29, bytes=100 << 30),),
+        (loop(iowait=0.5, disk_bytes=10**6, background=BackgroundPart(disk_bytes_per_s=1e8)),),
         (dataclasses.replace(STARVING, loader=LoaderInfo(class_name="generator")),),
     ],
 )

@@ -1,20 +1,27 @@
 """Real loaders with one problem each, or none, and their diagnoses."""
 
+import functools
+import gc
+import multiprocessing
 import os
 import subprocess
 import sys
 import time
 import zlib
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import h5py
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from iobench.advise import diagnose as session
-from iobench.advise.checks import loop_stats, profiling
+from iobench.advise.checks import jpeg_draft, loop_stats, profiling, remedies
 from iobench.advise.checks.evidence import Evidence
 from iobench.advise.checks.process_monitor import ProcessMonitor
 from iobench.advise.checks.profiling import FunctionShare, Profile
@@ -222,28 +229,193 @@ def test_chunks_of_a_file_that_is_opened_by_the_process_that_reads_it(tmp_path, 
 
 
 @pytest.mark.parametrize("options", [{}, FORK], ids=["in the main process", "in workers"])
-def test_a_library_that_takes_most_of_the_time_is_found(options):
+def test_the_innermost_call_that_takes_most_of_the_time_is_named(options):
     def solve(row):
-        return np.linalg.svd(np.ones((150, 150)) + row)[1]
+        return sum(np.linalg.svd(np.ones((150, 150)) + row + part)[1] for part in range(2))
 
     loader = TunableLoader(DataLoader(Samples(100, solve), 4, **options))
-    profile = profiling.profiles(loader, 5.0, None, iter)[-1]
-    assert profile.library == "numpy"
-    assert profile.library_share > 0.5
+    hottest = profiling.profiles(loader, 5.0, None, iter)[-1].hottest
+    assert "linalg" in hottest.name
+    assert (hottest.name.split()[-1], hottest.calls) == ("svd", 200)
+    assert hottest.share > 0.5
 
 
 def test_what_takes_most_of_the_time_is_named_where_there_is_no_advice():
     watched = WatchedLoader(DataLoader(Samples(32, slow), 2, num_workers=1), "cpu", lambda stats: None)
     assert len(list(watched)) == 16
 
-    def found(share, advice_share=0.0):
-        top = FunctionShare("h5py/_hl/dataset.py:1 __getitem__", share, 10)
-        profile = Profile("workers", 1.0, [top], 0.9, 10, 0.0, advice_share, library="h5py")
+    def found(hottest, decoding=0.0):
+        profile = Profile("workers", 1.0, [], 0.9, 10, 0.0, {"decoding": decoding}, hottest=hottest)
         return {one.kind: one for one in diagnose(watched.stats, profiles=[profile], alone=True).findings}
 
-    assert found(0.8)["dominating-call"].values["share"] == 0.8
-    assert "dominating-call" not in found(0.4)
-    assert "dominating-call" not in found(0.8, advice_share=0.8)
+    top = FunctionShare("h5py/_hl/dataset.py:1 __getitem__", 0.8, 10)
+    assert found(top)["dominating-call"].values["share"] == 0.8
+    assert "dominating-call" not in found(None)
+    assert "dominating-call" not in found(top, decoding=0.8)
+
+
+def files(folder):
+    for number in range(64):
+        np.save(folder / f"{number}.npy", np.zeros(16))
+    return [lambda row: np.load(folder / f"{row}.npy"), lambda row: opened(folder / "0.npy")]
+
+
+@functools.cache
+def opened(path):
+    return np.load(path)
+
+
+def rows_of_a_table(folder):
+    table = pd.DataFrame({"x": np.zeros(64), "y": np.ones(64)})
+    values = table.to_numpy()
+    return [lambda row: table.iloc[row].to_numpy(), lambda row: values[row] * np.ones((64, 64)).sum()]
+
+
+def elements(folder):
+    numbers = torch.zeros(64, 64)
+    return [
+        lambda row: torch.tensor([numbers[row, k].item() for k in range(64)]),
+        lambda row: (numbers[row], numbers[row, 0].item()),
+    ]
+
+
+def proxies(folder):
+    manager, own = multiprocessing.Manager(), {row: np.zeros(16) for row in range(64)}
+    shared = manager.dict(own)
+    return [lambda row: (shared[row], manager.address)[0], own.__getitem__]
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        ("file-per-sample", files),
+        ("dataframe-rows", rows_of_a_table),
+        ("single-elements", elements),
+        ("manager-proxy", proxies),
+    ],
+)
+def test_what_makes_each_sample_slow_is_named_and_not_what_resembles_it(tmp_path, kind, make):
+    bad, good = make(tmp_path)
+    assert kind in kinds(alone(DataLoader(Samples(64, bad), 8), variants=False))
+    assert kind not in kinds(alone(DataLoader(Samples(64, good), 8), variants=False))
+
+
+@pytest.mark.parametrize("locked", [True, False])
+def test_workers_that_wait_for_a_lock(locked):
+    lock = multiprocessing.get_context("fork").Lock()
+
+    def read(row):
+        with lock if locked else nullcontext():
+            return slow(row)
+
+    assert ("lock" in kinds(alone(DataLoader(Samples(64, read), 4, **FORK), variants=False))) == locked
+
+
+class Stream(IterableDataset):
+    def __init__(self, shared, numbers=lambda row: torch.full((4,), row)):
+        self.shared, self.numbers = shared, numbers
+
+    def __iter__(self):
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if self.shared else (0, 1)
+        return map(self.numbers, range(first, 160, step))
+
+
+@pytest.mark.parametrize(
+    ("stream", "repeated"),
+    [
+        (Stream(shared=False), 1.0),
+        (Stream(shared=True), 0.0),
+        (Stream(shared=False, numbers=lambda row: torch.zeros(4)), None),
+    ],
+    ids=["whole in each worker", "shared by workers", "samples that are all the same"],
+)
+def test_samples_that_each_worker_repeats(stream, repeated):
+    found = session.diagnose(DataLoader(stream, 10, **FORK), seconds=3.0, variants=False)
+    assert found.loop.repeated == repeated
+    assert ("repeated-samples" in [one.kind for one in found.advice]) == bool(repeated)
+
+
+@pytest.fixture
+def photo(tmp_path):
+    Image.fromarray(np.zeros((900, 1200, 3), np.uint8)).save(tmp_path / "photo.jpg")
+    return tmp_path / "photo.jpg"
+
+
+def resized(photo, row):
+    with Image.open(photo) as image:
+        return torch.from_numpy(np.array(image.resize((200, 150))))
+
+
+def cropped(photo, row):
+    with Image.open(photo) as image:
+        return torch.from_numpy(np.array(image.crop((0, 0, 800, 600)).resize((200, 150))))
+
+
+def test_images_are_decoded_small_where_they_are_made_small(photo, monkeypatch):
+    whole, scaled = Samples(4, partial(resized, photo)), list[tuple[int, int]]()
+    assert jpeg_draft.resized_to(whole, 0) == (200, 150)
+    assert jpeg_draft.resized_to(Samples(4, partial(cropped, photo)), 0) is None
+    assert jpeg_draft.resized_to(Samples(4, slow), 0) is None
+    resize, before = Image.Image.resize, Image.open
+    monkeypatch.setattr(
+        Image.Image, "resize", lambda self, size: (scaled.append(self.size), resize(self, size))[1]
+    )
+    assert jpeg_draft.DraftDataset(whole, (200, 150))[0].shape == whole[0].shape
+    assert scaled == [(300, 225), (1200, 900)]
+    assert Image.open is before
+
+
+def test_decoding_smaller_is_tried(photo):
+    def flipped(row):
+        image = resized(photo, row)
+        return image.flip(1) + torch.randint(0, 2, (1,), dtype=torch.uint8)
+
+    found = until("jpeg-draft", lambda: DataLoader(Samples(16, flipped), 4)).advice
+    (draft,) = [one for one in found if one.kind == "jpeg-draft"]
+    assert draft.gain > 1.05
+    assert (draft.values["width"], draft.values["height"]) == (200, 150)
+
+
+def test_a_collate_function_that_does_what_torch_s_does():
+    def doubly(samples):
+        return torch.cat([one.unsqueeze(0).clone() for one in samples for _ in range(8)])[::8].clone()
+
+    images = torch.rand(128, 3, 64, 64)
+    found = until("default-collate", lambda: DataLoader(images, 32, collate_fn=doubly)).advice
+    (own,) = [one for one in found if one.kind == "default-collate"]
+    assert own.gain > 1.05
+
+
+def collecting(row):
+    gc.collect()
+    return torch.zeros(4)
+
+
+@pytest.mark.parametrize("options", [{}, FORK], ids=["in the main process", "in workers"])
+def test_the_time_of_the_garbage_collector_is_seen(options):
+    assert "garbage-collection" in kinds(
+        alone(DataLoader(Samples(16, collecting), 4, **options), variants=False)
+    )
+
+
+def test_a_frozen_heap_lasts_for_a_loop():
+    frozen = remedies.WithFrozenHeap([1, 2])
+    assert [(one, gc.get_freeze_count() > 0) for one in frozen] == [(1, True), (2, True)]
+    assert gc.get_freeze_count() == 0
+
+
+def test_samples_that_differ_from_time_to_time_are_not_cached():
+    def flip(row):
+        time.sleep(1e-3)
+        return torch.arange(8).flip(0) if torch.rand(1) < 0.5 else torch.arange(8)
+
+    def tried(make):
+        found = session.diagnose(DataLoader(Samples(32, make), 4), seconds=2.0)
+        return remedies.CACHED in [one.name for one in found.candidates]
+
+    assert tried(slow)
+    assert not tried(flip)
 
 
 def test_tensors_made_of_lists_in_collate():

@@ -12,10 +12,11 @@ from typing import Any
 
 from iobench.advise import diagnosis
 from iobench.advise.checks import profiling
-from iobench.advise.checks.caching_dataset import cache_candidate
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.checks.padding import MOST_BYTES, padding_of
 from iobench.advise.checks.profiling import Profile
+from iobench.advise.checks.remedies import remedies
+from iobench.advise.checks.repeats import repeated_share
 from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.advise.diagnosis import Diagnosis
 from iobench.advise.settings import search_space
@@ -36,7 +37,7 @@ FINALISTS = 3  # in addition to the baseline, each of another kind
 MIN_FINAL = 0.25  # of all the time, for the final rounds however late it is
 FILL = 0.2  # of the time left, to fill the cache of samples
 BETTER = 1.03  # speed-up in the race from which on a candidate gets final rounds
-EXAMINED = 8  # batches, for padding
+EXAMINED = 8  # batches at least, for padding and repeated samples
 
 
 def diagnose(
@@ -117,13 +118,12 @@ def _try_settings(
     starts = (search_space.FORK,)  # the other methods start more slowly: `tune` tries them
     traits = search_space.LoaderTraits(loop.whole_epoch, starting, loop.idle, loop.threads, device, starts)
     candidates, _ = search_space.candidates_for(loader, traits)
-    if (cached := cache_candidate(loader, loop, profiles)) is not None:
-        candidates.insert(1, cached)  # before those that take long to start
+    candidates[1:1] = remedies(loader, loop, profiles)  # before those that take long to start
     if len(candidates) < 2:
         return [], None
     race = SettingsRace(loader, spec)
     with _user_errors():
-        _run_rounds(race, candidates, cached, time_left, on_status)
+        _run_rounds(race, candidates, time_left, on_status)
     background += race.background
     return candidates, slowdown(race.turns)
 
@@ -131,7 +131,6 @@ def _try_settings(
 def _run_rounds(
     race: SettingsRace,
     candidates: Sequence[Candidate],
-    cached: Candidate | None,
     time_left: tuple[float, float],
     on_status: Callable[[str], None],
 ) -> None:
@@ -139,7 +138,7 @@ def _run_rounds(
     seconds, end = time_left
     left_s = max(2 * MIN_FINAL * seconds, end - time.monotonic())
     with race.active():
-        if cached is not None:
+        for cached in (one for one in candidates if one.kind == "cache"):
             race.warm_up(cached, left_s * FILL)  # the first epoch fills the cache
         on_status(f"race: {'; '.join(one.name for one in candidates[1:])}")
         race.race(candidates, left_s * RACE / (1 - WATCH - PROFILE))
@@ -205,10 +204,10 @@ def _watch(
 ) -> LoopStats:
     watched = WatchedLoader(loader, device, lambda stats: None)
     until, done, held, held_bytes = time.perf_counter() + seconds, 0, list[list[Any]](), 0
-    items = watchdog.guard(watched)
+    examined, items = max(EXAMINED, getattr(loader, "num_workers", 0)), watchdog.guard(watched)
     try:
         for done, batch in zip(count(1), items, strict=False):
-            if done <= EXAMINED and held_bytes < MOST_BYTES:
+            if done <= examined and held_bytes < MOST_BYTES:
                 held.append(batch_tensors(batch))
                 held_bytes += sum(one.nbytes for one in held[-1])
             if done == batches or (done > 1 and time.perf_counter() > until):
@@ -221,4 +220,6 @@ def _watch(
         items.close()
     if watched.stats is None or watched.stats.batches == 0:
         raise TargetError("the loader yields no batches", kind="empty")
-    return replace(watched.stats, padding=padding_of(held))
+    info = watched.stats.loader
+    repeated = repeated_share(held, info.workers or 0) if info.iterable else None
+    return replace(watched.stats, padding=padding_of(held), repeated=repeated)

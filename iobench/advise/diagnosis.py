@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from iobench.advise import sentences
 from iobench.advise.answer import Answer
+from iobench.advise.checks import cost_checks, sample_checks, setting_checks
+from iobench.advise.checks.cost_checks import dominating_call
 from iobench.advise.checks.evidence import Advice, Evidence
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.checks.loop_tables import loop_table, profile_table
-from iobench.advise.checks.sample_checks import dominating_call, memory_growth
-from iobench.advise.checks.setting_checks import CHECKS
+from iobench.advise.checks.sample_checks import memory_growth
 from iobench.advise.settings.candidate import compare_to_baseline
 from iobench.advise.tuning_result import candidates_table
 from iobench.base.finding import Finding
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from iobench.advise.checks.profiling import Profile
     from iobench.advise.settings.candidate import Candidate
 
+CHECKS = (*setting_checks.CHECKS, *sample_checks.CHECKS, *cost_checks.CHECKS)
 BOTTLENECK = 0.10  # of the time spent waiting: below this, loading is not the bottleneck
 MOST = 0.5  # of the time, from which on it is
 NOTHING_FASTER = Finding("nothing-faster", "No other setting that was tried is faster")

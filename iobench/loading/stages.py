@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from timeit import repeat
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
+
+from iobench.host.collector import CollectorTime
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,32 +44,23 @@ class StageProfile(Stages):
         # append is fast and thread-safe
         self._ns: dict[str, list[int]] = {stage: [] for stage in STAGES}
         self._background_ns: list[int] = []
-        self._thread = self._gc_began = self._gc_ns = 0
+        self._collector = CollectorTime(clock)
 
     def __enter__(self) -> StageProfile:
-        self._thread = threading.get_ident()
-        gc.callbacks.append(self._note_gc)
+        self._collector.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        gc.callbacks.remove(self._note_gc)
-
-    def _note_gc(self, phase: str, info: Mapping[str, Any]) -> None:
-        if threading.get_ident() != self._thread:
-            return
-        if phase == "start":
-            self._gc_began = self._clock()
-        else:
-            self._gc_ns += self._clock() - self._gc_began
+        self._collector.__exit__(*exc)
 
     def timed(self, stage: str, function: Callable[P, T]) -> Callable[P, T]:
         """Return the function, wrapped so that the time of its calls counts for a stage."""
-        note, clock = self._ns[stage].append, self._clock
+        note, clock, collector = self._ns[stage].append, self._clock, self._collector
 
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
-            before = clock() - self._gc_ns
+            before = clock() - collector.ns
             result = function(*args, **kwargs)
-            note(clock() - self._gc_ns - before)
+            note(clock() - collector.ns - before)
             return result
 
         return run
@@ -101,7 +92,7 @@ class StageProfile(Stages):
         """
         times = {stage: sum(ns) / 1e9 for stage, ns in self._ns.items()}
         times["read"] -= times["decode"]
-        times["gc"] = self._gc_ns / 1e9
+        times["gc"] = self._collector.ns / 1e9
         accounted = ("read", "decode", "collate", "host_to_device", "gc")
         unaccounted = wait_s - sum(times[stage] for stage in accounted)
         times["wait" if ahead else "other"] += max(0.0, unaccounted)

@@ -70,6 +70,12 @@ def measured(gain: Gain | None) -> tuple[float | None, str]:
     return (gain.times, gain.text) if gain else (None, "")
 
 
+def gc_share(loop: LoopStats, fetching: Profile | None) -> float:
+    """Return the share of the time that the garbage collector takes where samples are fetched."""
+    in_workers = fetching.gc_share if fetching is not None and loop.loader.workers else 0.0
+    return max(loop.gc_s / max(loop.elapsed_s, 1e-9), in_workers)
+
+
 @dataclass
 class Evidence:
     """Measurements that the checks look at.

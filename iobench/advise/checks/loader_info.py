@@ -23,6 +23,8 @@ class LoaderInfo:
         The dataset is asked for one sample at a time.
     tensor_dataset : bool
         The dataset is a TensorDataset.
+    iterable : bool
+        The dataset is an IterableDataset.
     in_order : bool
         Samples are requested in storage order.
     handles : list of str
@@ -40,6 +42,7 @@ class LoaderInfo:
     persistent_workers: bool | None = None
     by_sample: bool | None = None
     tensor_dataset: bool = False
+    iterable: bool = False
     in_order: bool = False
     handles: list[str] = field(default_factory=list)
     chunks: list[str] = field(default_factory=list)
@@ -67,6 +70,7 @@ def inspect_loader(loader: Any) -> LoaderInfo:
         persistent_workers=loader.persistent_workers,
         by_sample=by_sample,
         tensor_dataset=isinstance(dataset, TensorDataset),
+        iterable=isinstance(dataset, IterableDataset),
         in_order=isinstance(loader.sampler, SequentialSampler),
         handles=open_handles(dataset),
         chunks=chunks_of(dataset),

@@ -59,6 +59,10 @@ class LoopStats:
         Seconds of a step over batches that were on the device already.
     padding : float or None
         Share of the sequences that is padding.
+    repeated : float or None
+        Share of the first samples that more than one worker delivered; None where it is unknown.
+    gc_s : float
+        Seconds of Python's garbage collector in the main process.
     """
 
     loader: LoaderInfo
@@ -89,6 +93,8 @@ class LoopStats:
     worker_threads: int = 0
     replay_step_s: float | None = None
     padding: float | None = None
+    repeated: float | None = None
+    gc_s: float = 0.0
 
     @property
     def wait_share(self) -> float:
@@ -109,6 +115,12 @@ class LoopStats:
     def dataset_bytes(self) -> float:
         """Bytes of all samples of an epoch, as the loader delivers them."""
         return self.bytes * self._epoch_factor
+
+    @property
+    def queued_bytes(self) -> float:
+        """Bytes of the batches that workers may hold ready, those of an epoch at most."""
+        queued = (self.loader.workers or 0) * (self.loader.prefetch_factor or 0)
+        return self.bytes / max(1, self.batches) * min(queued, self.epoch_batches or queued)
 
     @property
     def _epoch_factor(self) -> float:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import cProfile
 import json
 import pstats
-import re
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -19,30 +17,28 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
+from iobench.advise.checks.call_costs import (
+    Calls,
+    Key,
+    busy_s,
+    calls_of,
+    cost_shares,
+    hottest,
+    is_idle,
+    name_of,
+)
 from iobench.advise.checks.loader_info import chunks_of
 from iobench.advise.settings.tunable_loader import TunableLoader, rebuilt
 from iobench.advise.settings.turn import ItemGuard
+from iobench.host.collector import CollectorTime
 
 TOP = 10
-STATS, CHUNKS = ".stats", ".chunks.json"  # files that a worker writes when it ends
-DECODERS = re.compile(
-    r"\b(PIL|cv2|imageio|turbojpeg|torchvision[/.]io|zlib|gzip|bz2|lzma|lz4|zstd\w*|blosc|soundfile|librosa"
-    r"|torchaudio|msgpack)\b|decompress|ImagingDecoder|_pickle\.loads|json[/.]decoder",
-)
-
-PACKAGES = ("site-packages", "dist-packages")  # folders that packages are installed in
-# <built-in method torch.stack>, <method 'reduce' of 'numpy.ufunc' objects>, {function DatasetID.read ...}
-BUILT_IN = re.compile(r"(?:built-in method |of ')([A-Za-z_]\w*)\.")
-LOADING = "/torch/utils/data/"  # the DataLoader itself
-TENSOR = "<built-in method torch.tensor>"
-
-Key = tuple[str, int, str]
-Figures = tuple[int, int, float, float, dict[Key, Any]]
+STATS, NOTES = ".stats", ".json"  # files that a worker writes when it ends
 
 
 @dataclass(frozen=True)
 class FunctionShare:
-    """A function, its own share of the time, and its number of calls."""
+    """A function, its share of the time, and its number of calls."""
 
     name: str
     share: float
@@ -65,10 +61,16 @@ class Profile:
         The functions with most time of their own, in that order.
     getitem_share, getitem_calls
         Share of the time inside the dataset's ``__getitem__``, including what it calls, and its calls.
-    collate_share, decode_share, tensor_share : float
-        Shares of collating, of decoders, and of ``torch.tensor``, which reads a list number by number.
-    library, library_share
-        The package whose own functions take most of the time, and their share.
+    collate_share : float
+        Share of collating.
+    costs : mapping of str to float
+        Share of each kind of work, see `call_costs.COSTS`.
+    file_calls : int
+        Files that were opened or read, by calls.
+    hottest : FunctionShare or None
+        The innermost function that takes most of the time, with what it calls.
+    gc_share : float
+        Share of the garbage collector.
     chunks : list of str
         HDF5 datasets, open in this process after the profile, whose chunks hold several samples each.
     """
@@ -79,10 +81,10 @@ class Profile:
     getitem_share: float
     getitem_calls: int
     collate_share: float
-    decode_share: float
-    tensor_share: float = 0.0
-    library: str = ""
-    library_share: float = 0.0
+    costs: Mapping[str, float] = field(default_factory=dict)
+    file_calls: int = 0
+    hottest: FunctionShare | None = None
+    gc_share: float = 0.0
     chunks: list[str] = field(default_factory=list)
 
 
@@ -111,125 +113,80 @@ def profiles(loader: TunableLoader, seconds: float, batches: int | None, guard: 
                     "persistent_workers": False,  # workers write their profiles when they end
                 },
             )
-        main = _main(guard(profiled), seconds, batches)
-        results = [_summary("main process", main, own, chunks_of(getattr(own, "dataset", None)))]
+        calls, gc_s = _main(guard(profiled), seconds, batches)
+        results = [_summary("main process", calls, own, gc_s, chunks_of(getattr(own, "dataset", None)))]
         files = [str(path) for path in Path(folder).glob(f"*{STATS}")]
         if files:
-            results.append(_summary("workers", pstats.Stats(*files), own, _noted_chunks(Path(folder))))
+            notes = [json.loads(path.read_text()) for path in Path(folder).glob(f"*{NOTES}")]
+            chunks = sorted({chunks for note in notes for chunks in note["chunks"]})
+            workers, gc_s = pstats.Stats(*files), sum(note["gc_s"] for note in notes)
+            results.append(_summary("workers", workers, own, gc_s, chunks))
     return results
 
 
-def _noted_chunks(folder: Path) -> list[str]:
-    """Return what the workers noted of their datasets."""
-    notes = [json.loads(path.read_text()) for path in folder.glob(f"*{CHUNKS}")]
-    return sorted({chunks for note in notes for chunks in note})
-
-
-def _main(loader: Iterable[Any], seconds: float, batches: int | None) -> pstats.Stats:
+def _main(loader: Iterable[Any], seconds: float, batches: int | None) -> tuple[pstats.Stats, float]:
+    """Return the calls of this process, and the seconds of its garbage collector."""
     profile = cProfile.Profile()
     until = time.perf_counter() + seconds
-    with profile:
+    with profile, CollectorTime() as collector:
         for _ in islice(loader, batches):
             if time.perf_counter() > until:
                 break
-    return pstats.Stats(profile)
+    return pstats.Stats(profile), collector.ns / 1e9
 
 
 def _begin(folder: str, then: Callable[[int], None] | None, worker: int) -> None:
     """Profile this worker until it ends, and note the chunks of its files; runs first in the worker."""
-    profile = cProfile.Profile()
-    Finalize(None, _end, args=(profile, f"{folder}/{worker}"), exitpriority=100)
+    profile, collector = cProfile.Profile(), CollectorTime()
+    Finalize(None, _end, args=(profile, collector, f"{folder}/{worker}"), exitpriority=100)
+    collector.__enter__()
     profile.enable()
     if then is not None:
         then(worker)
 
 
-def _end(profile: cProfile.Profile, path: str) -> None:
+def _end(profile: cProfile.Profile, collector: CollectorTime, path: str) -> None:
     profile.disable()
     profile.dump_stats(path + STATS)
-    if (info := get_worker_info()) is not None:  # files that its dataset opened are open only here
-        Path(path + CHUNKS).write_text(json.dumps(chunks_of(info.dataset)))
+    info = get_worker_info()  # files that its dataset opened are open only here
+    chunks = chunks_of(info.dataset) if info is not None else []
+    Path(path + NOTES).write_text(json.dumps({"chunks": chunks, "gc_s": collector.ns / 1e9}))
 
 
-def _summary(where: str, stats: pstats.Stats, loader: Any, chunks: list[str]) -> Profile:
-    figures: dict[Key, Figures] = stats.stats  # type: ignore[attr-defined]
-    waiting = [key for key in figures if _idle(key)]
-    total = sum(own for _, _, own, _, _ in figures.values()) - sum(figures[key][2] for key in waiting)
-    total = max(total, 1e-9)
-    own = sorted(
-        ((key, value) for key, value in figures.items() if key not in waiting), key=lambda kv: -kv[1][2]
-    )
-    library, library_s = _library(dict(own))
-    items = [value for key, value in figures.items() if _is_getitem(key, loader)]
+def _summary(where: str, stats: pstats.Stats, loader: Any, gc_s: float, chunks: list[str]) -> Profile:
+    calls: Calls = stats.stats  # type: ignore[attr-defined]
+    total = busy_s(calls)
+    own = sorted((item for item in calls.items() if not is_idle(item[0])), key=lambda item: -item[1][2])
+    items = [figures for key, figures in calls.items() if _is_getitem(key, loader)]
+    collating = [figures[3] for key, figures in calls.items() if _is_collate(key, loader)]
+    hot = hottest(calls, total)
     return Profile(
         where=where,
         total_s=total,
-        functions=[FunctionShare(_name(key), value[2] / total, value[1]) for key, value in own[:TOP]],
-        getitem_share=min(1.0, sum(value[3] for value in items) / total),
-        getitem_calls=sum(value[1] for value in items),
-        collate_share=min(
-            1.0, max((v[3] for k, v in figures.items() if _is_collate(k)), default=0.0) / total
-        ),
-        tensor_share=min(1.0, sum(v[2] for k, v in figures.items() if k[2] == TENSOR) / total),
-        decode_share=min(1.0, sum(v[2] for k, v in figures.items() if DECODERS.search(_name(k))) / total),
-        library=library,
-        library_share=min(1.0, library_s / total),
+        functions=[FunctionShare(name_of(key), one[2] / total, one[1]) for key, one in own[:TOP]],
+        getitem_share=min(1.0, sum(one[3] for one in items) / total),
+        getitem_calls=sum(one[1] for one in items),
+        collate_share=min(1.0, max(collating, default=0.0) / total),
+        costs=cost_shares(calls, total),
+        file_calls=calls_of(calls, "files"),
+        hottest=FunctionShare(name_of(hot[0]), hot[1], calls[hot[0]][1]) if hot else None,
+        gc_share=min(1.0, gc_s / total),
         chunks=chunks,
     )
 
 
-def _library(figures: dict[Key, Figures]) -> tuple[str, float]:
-    """Return the package whose own functions take most time, and the seconds; of files, only packages'."""
-    seconds: defaultdict[str, float] = defaultdict(float)
-    for key, value in figures.items():
-        if name := _package(key):
-            seconds[name] += value[2]
-    return max(seconds.items(), key=lambda item: item[1], default=("", 0.0))
-
-
-def _package(key: Key) -> str:
-    """Return the package of an installed file, or of a built-in function by its printed name, else ''."""
-    file, _, function = key
-    if file == "~":
-        found = BUILT_IN.search(function)
-        return found[1] if found else ""
-    parts = Path(file).parts
-    places = [place for place, part in enumerate(parts) if part in PACKAGES]
-    if places:
-        return "" if LOADING in file else parts[places[-1] + 1].removesuffix(".py")
-    return "" if file.startswith("/") else file.partition("/")[0]  # Cython: h5py/h5d.pyx
-
-
 def _is_getitem(key: Key, loader: Any) -> bool:
-    if key[2] not in ("__getitem__", "__getitems__"):
-        return False
-    dataset = getattr(loader, "dataset", None)
-    method = getattr(type(dataset), key[2], None)
-    code = getattr(method, "__code__", None)
-    return code is not None and (code.co_filename, code.co_firstlineno) == key[:2]
+    method = getattr(type(getattr(loader, "dataset", None)), key[2], None)
+    return key[2] in ("__getitem__", "__getitems__") and _is_code_of(method, key)
 
 
-def _is_collate(key: Key) -> bool:
+def _is_collate(key: Key, loader: Any) -> bool:
     """Return True for collating; `default_convert` only converts whole batches."""
-    return (key[0].endswith("collate.py") and key[2] != "default_convert") or "collate" in key[2]
+    if key[0].endswith("collate.py"):
+        return key[2] != "default_convert"
+    return "collate" in key[2] or _is_code_of(getattr(loader, "collate_fn", None), key)
 
 
-def _idle(key: Key) -> bool:
-    """Return True for waiting for a worker or a thread."""
-    return key[2] in (
-        "<method 'poll' of 'select.poll' objects>",
-        "<method 'acquire' of '_thread.lock' objects>",
-        "<built-in method posix.waitpid>",
-        "<method '__enter__' of '_multiprocessing.SemLock' objects>",
-        "<method 'acquire' of '_multiprocessing.SemLock' objects>",
-    )
-
-
-def _name(key: Key) -> str:
-    file, line, function = key
-    if file == "~":
-        return function
-    parts = Path(file).parts
-    roots = [place for place, part in enumerate(parts) if part in PACKAGES]
-    shown = parts[roots[-1] + 1 :] if roots else parts[-2:]
-    return f"{'/'.join(shown)}:{line} {function}"
+def _is_code_of(function: Any, key: Key) -> bool:
+    code = getattr(function, "__code__", None)
+    return code is not None and (code.co_filename, code.co_firstlineno) == key[:2]

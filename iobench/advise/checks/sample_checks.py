@@ -1,20 +1,16 @@
-"""Checks of the work per sample: decoding, collating, padding, files and memory."""
+"""Checks of what batches hold, and of files and memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from iobench.advise.checks.evidence import Advice, Evidence, measured
-from iobench.advise.checks.loop_stats import LoopStats
-from iobench.base.finding import Finding
+from iobench.advise.checks.cost_checks import SHARE
+from iobench.advise.checks.evidence import Advice, Evidence
 from iobench.base.units import bytes_text
-from iobench.host import page_cache
 
-SHARE = 0.3  # of the time, from which on advice is worth giving
 IOWAIT = 0.25
 GROWTH, GROWTH_BYTES = 0.2, 100 << 20
-FREE_SHARE = 0.5  # of free memory, that cached samples may take
-MOST = 0.5  # of the time, from which on a call is named although no check knows it
+REPEATED = 0.1  # of the samples of one worker, that others deliver as well
 PADDED = 0.4  # of what is delivered
 MANY_TENSORS = 8  # in a batch
 
@@ -25,53 +21,13 @@ def _disk(evidence: Evidence) -> Advice | None:
     if not loop.disk_bytes or (loop.iowait or 0) < IOWAIT:
         return None
     rate = loop.disk_bytes / loop.elapsed_s
+    if rate < (loop.background.disk_bytes_per_s or 0.0):  # the disk is busy for others
+        return None
     return Advice(
         "disk",
         f"CPU cores waited for the disk {loop.iowait:.0%} of the time, which delivered {bytes_text(rate)}/s",
         "'iobench limits' measures what the disk can do, 'iobench run --cache cold' which format gets there",
         {"iowait": loop.iowait or 0.0, "disk_bytes_per_s": rate},
-    )
-
-
-def fits_in_memory(loop: LoopStats) -> bool:
-    """Return True if all samples of an epoch, as delivered, fit in half of the free memory."""
-    return loop.epoch_batches is not None and 0 < loop.dataset_bytes < FREE_SHARE * page_cache.free_memory()
-
-
-def _decoding(evidence: Evidence) -> Advice | None:
-    """Repeated decoding of the same samples in each epoch."""
-    profile = evidence.fetching
-    if profile is None or profile.decode_share < SHARE:
-        return None
-    tried = evidence.gain(lambda one: one.kind == "cache")
-    message = f"{profile.decode_share:.0%} of the time is spent decoding, again in each epoch"
-    size = bytes_text(evidence.loop.dataset_bytes)
-    values: dict[str, float | int | str] = {
-        "share": profile.decode_share,
-        "dataset_bytes": evidence.loop.dataset_bytes,
-    }
-    if tried is not None:
-        hint = f"cache the decoded samples in memory: all of them take {size}"
-        return Advice("decoding", message, hint, {**values, "cached": 1}, *measured(tried))
-    cached = [one.name for one in evidence.candidates if one.kind == "cache"]
-    without_gain = ("equivalent", "slower")
-    if any(one.outcome in without_gain for name, one in evidence.against.items() if name in cached):
-        return None
-    fitting = f"; decoded they take {size}, which fits in memory" if fits_in_memory(evidence.loop) else ""
-    return Advice("decoding", message, f"decode once: 'iobench prepare --source FOLDER'{fitting}", values)
-
-
-def _lists(evidence: Evidence) -> Advice | None:
-    """Tensors made of Python lists, number by number."""
-    profile = evidence.fetching
-    if profile is None or profile.tensor_share < SHARE:
-        return None
-    return Advice(
-        "python-lists",
-        f"{profile.tensor_share:.0%} of the time is spent in torch.tensor(), which reads a list number by "
-        "number",
-        "store arrays from the beginning, and use torch.from_numpy() or torch.stack()",
-        {"share": profile.tensor_share},
     )
 
 
@@ -101,10 +57,25 @@ def _padding(evidence: Evidence) -> Advice | None:
     )
 
 
+def _repeats(evidence: Evidence) -> Advice | None:
+    """IterableDataset that yields all of its samples in each worker."""
+    loop = evidence.loop
+    if not loop.loader.iterable or (loop.repeated or 0.0) < REPEATED:
+        return None
+    workers = loop.loader.workers or 0
+    return Advice(
+        "repeated-samples",
+        f"{loop.repeated:.0%} of the samples come from more than one worker: each of {workers} yields the "
+        "whole IterableDataset, so that an epoch has every sample several times",
+        "let each worker yield its share in __iter__, by torch.utils.data.get_worker_info()",
+        {"share": loop.repeated or 0.0, "workers": workers},
+    )
+
+
 def memory_growth(evidence: Evidence) -> Advice | None:
     """Shared memory that workers copy by reading it: reference counts are written into each object's page."""
     loop = evidence.loop
-    grown, most = loop.memory_growth_bytes or 0, loop.memory_bytes or 0
+    grown, most = (loop.memory_growth_bytes or 0) - loop.queued_bytes, loop.memory_bytes or 0
     if not loop.loader.workers or grown < GROWTH_BYTES or grown < GROWTH * most:
         return None
     return Advice(
@@ -145,27 +116,9 @@ def _chunks(evidence: Evidence) -> Advice | None:
     )
 
 
-def dominating_call(evidence: Evidence) -> Finding | None:
-    """Return the function or library that takes most of the time, for loaders without advice."""
-    profile = evidence.fetching
-    if profile is None or not profile.functions:
-        return None
-    top = profile.functions[0]
-    what, share = (top.name, top.share) if top.share >= MOST else (profile.library, profile.library_share)
-    if share < MOST:
-        return None
-    return Finding(
-        "dominating-call",
-        f"{share:.0%} of the time of the {profile.where} is spent in {what}",
-        "do less of it for each sample, or do it once before training",
-        {"call": what, "share": share, "where": profile.where},
-    )
-
-
 CHECKS: tuple[Callable[[Evidence], Advice | None], ...] = (
     _disk,
-    _decoding,
-    _lists,
+    _repeats,
     _collating,
     _padding,
     memory_growth,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
-from iobench.advise.checks import sample_checks
+from iobench.advise.checks.cost_checks import SHARE
 from iobench.advise.checks.evidence import Advice, Evidence, measured
 from iobench.advise.checks.loop_stats import LoopStats
-from iobench.advise.checks.sample_checks import SHARE
 from iobench.base.units import bytes_text, counted, seconds_text
+from iobench.host import page_cache
+from iobench.host.device import device_of, pick_device
 
 QUICK_SAMPLE_S = 100e-6  # below this, most of a sample's time is Python overhead
 BUSY, IDLE = 0.8, 0.5  # of a worker's time
@@ -18,6 +20,8 @@ UNEVEN = 0.2  # of the mean wait: below it, half of the batches hardly wait at a
 ONCE = 0.4  # of all waiting: above it, one late batch is an exception
 STARVED = 0.75  # of the time waiting: above it, no prefetching gets ahead
 FAR_AHEAD = 8  # batches per worker
+USUAL_AHEAD = 2  # batches per worker, by default
+QUEUED = 0.1  # of the free memory, that batches in a queue may take
 ONE_THREAD = (
     "limit them to one per worker (OPENBLAS_NUM_THREADS=1 and OMP_NUM_THREADS=1 before Python starts, or "
     "worker_init_fn=lambda number: threadpoolctl.threadpool_limits(1))"
@@ -87,12 +91,12 @@ def _more_workers(evidence: Evidence) -> Advice | None:
     if loader.workers is None:
         return None
     now, cores, kind = loader.workers, len(os.sched_getaffinity(0)), "too-few-workers"
-    tried = evidence.gain(lambda one: one.kind == "workers" and one.changes["num_workers"] > now)
+    kinds = ("workers",) if now else ("workers", "persistent")
+    tried = evidence.gain(lambda one: one.kind in kinds and one.changes["num_workers"] > now)
     if tried:
-        count = tried.candidate.changes["num_workers"]
         message = f"num_workers={now} is too few" if now else "there are no workers"
-        changes: dict[str, float | int | str] = {"workers": now, "num_workers": count}
-        return Advice(kind, message, f"set num_workers={count}", changes, *measured(tried))
+        changes: dict[str, float | int | str] = {"workers": now, **tried.candidate.changes}
+        return Advice(kind, message, _set(tried.candidate.changes), changes, *measured(tried))
     if evidence.candidates or loop.wait_share < SHARE or now >= cores:
         return None
     values: dict[str, float | int | str] = {"workers": now, "num_workers": cores}
@@ -140,12 +144,35 @@ def _uneven(loop: LoopStats) -> Advice | None:
     )
 
 
+def _queue_memory(evidence: Evidence) -> Advice | None:
+    """Batches fetched ahead that take much of the memory."""
+    loop, loader = evidence.loop, evidence.loop.loader
+    ahead, workers = loader.prefetch_factor or 0, loader.workers or 0
+    queued, usual = loop.queued_bytes, loop.bytes / max(1, loop.batches) * workers * USUAL_AHEAD
+    if ahead <= USUAL_AHEAD or queued < QUEUED * page_cache.free_memory():
+        return None
+    return Advice(
+        "queue-memory",
+        f"prefetch_factor={ahead} lets {counted(workers, 'worker')} hold {bytes_text(queued)} of batches",
+        f"set prefetch_factor={USUAL_AHEAD}, which holds {bytes_text(usual)}",
+        {"prefetch_factor": ahead, "queued_bytes": queued, "usual_bytes": usual},
+    )
+
+
 def _pinned(evidence: Evidence) -> Advice | None:
     """Batches in pageable memory, where the device copies pinned memory asynchronously."""
     if not evidence.loop.pins or evidence.loop.loader.pin_memory is not False:
         return None
     hint = "set pin_memory=True and move with non_blocking=True"
     return Advice("pageable-memory", "batches are in pageable memory", hint, {})
+
+
+def _pinned_for_nothing(evidence: Evidence) -> Advice | None:
+    """Pinned memory where no device copies from it."""
+    if not evidence.loop.loader.pin_memory or device_of(pick_device("auto")).pins:
+        return None
+    message = "pin_memory=True has no effect: this machine has no device that copies from pinned memory"
+    return Advice("pinned-without-device", message, "set pin_memory=False here", {})
 
 
 def _threads(evidence: Evidence) -> Advice | None:
@@ -174,18 +201,20 @@ def _first_batch(evidence: Evidence) -> Advice | None:
     tried = evidence.gain(lambda one: one.kind in ("persistent", "start"))
     part = loop.first_wait_s / max(loop.epoch_s, 1e-9)
     late = not loader.persistent_workers and part >= SLOW_FIRST and not evidence.candidates
-    if not (tried or (late and loader.workers)):
+    if not loader.workers or not (tried or late):
         return None
     settings = tried.candidate.changes if tried else {"persistent_workers": True}
     message = (
         f"the first batch took {seconds_text(loop.first_wait_s)}, {part:.0%} of an epoch: "
         f"{counted(loader.workers, 'worker')} start in each epoch"
-        if loader.workers
-        else "there are no workers; persistent ones start only once"
     )
-    hint = "set " + ", ".join(f"{name}={value!r}" for name, value in settings.items())
-    values = {"first_wait_s": loop.first_wait_s, "share": part, "workers": loader.workers or 0, **settings}
-    return Advice("first-batch", message, hint, values, *measured(tried))
+    values = {"first_wait_s": loop.first_wait_s, "share": part, "workers": loader.workers, **settings}
+    return Advice("first-batch", message, _set(settings), values, *measured(tried))
+
+
+def _set(settings: Mapping[str, Any]) -> str:
+    """Return the hint for settings of a DataLoader."""
+    return "set " + ", ".join(f"{name}={value!r}" for name, value in settings.items())
 
 
 CHECKS: tuple[Callable[[Evidence], Advice | None], ...] = (
@@ -193,8 +222,9 @@ CHECKS: tuple[Callable[[Evidence], Advice | None], ...] = (
     _fewer_workers,
     _more_workers,
     _prefetch,
+    _queue_memory,
     _pinned,
+    _pinned_for_nothing,
     _threads,
     _first_batch,
-    *sample_checks.CHECKS,
 )

@@ -17,6 +17,7 @@ from iobench.advise.checks.process_monitor import ProcessMonitor
 from iobench.advise.diagnosis import diagnose
 from iobench.base.errors import InvalidSettings
 from iobench.bench.device_clock import DeviceClock
+from iobench.host.collector import CollectorTime
 from iobench.host.device import Device, device_of, pick_device
 from iobench.loading.inspection import batch_tensors, length_of, samples_in
 from iobench.results import history
@@ -76,13 +77,14 @@ class WatchedLoader(Displayed, Generic[T]):
         device = device_of(pick_device(self._device))
         processes = ProcessMonitor(str(device))
         loop = _Loop(device, processes.steady, inspect_loader(self._loader).workers or 1)
-        replay = LoopReplay[T](device, self._headroom)
+        replay, collector = LoopReplay[T](device, self._headroom), CollectorTime()
         try:
-            with processes.active():
+            with processes.active(), collector:
                 yield from loop.over(replay.holding(self._loader))
             yield from replay
         finally:
-            self.loops.append(replace(loop.stats(self._loader, processes), replay_step_s=replay.step_s))
+            stats, gc_s = loop.stats(self._loader, processes), collector.ns / 1e9
+            self.loops.append(replace(stats, replay_step_s=replay.step_s, gc_s=gc_s))
             self._on_end(self.loops[-1])
 
     def __len__(self) -> int:

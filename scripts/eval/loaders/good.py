@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -9,12 +10,19 @@ import h5py
 import lmdb
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    get_worker_info,
+)
 
 from eval.loaders.data import ROWS, WIDE, lengths
 from eval.loaders.datasets import Augmented, Computed, padded
 
-CORES = 4
+CORES = len(os.sched_getaffinity(0))
 
 
 class WholeBatches(Dataset):
@@ -170,10 +178,55 @@ class _Rows(Dataset):
         return torch.from_numpy(self.data[rows]["x"])
 
 
+class Share(IterableDataset):
+    """Numbers of a range, in blocks that workers share among them."""
+
+    def __iter__(self):
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        for block in range(first, 400, step):
+            numbers = np.random.default_rng(block).random(400_000, np.float32)
+            yield torch.from_numpy(np.sort(numbers)[:6400].reshape(64, 100))
+
+
+def shared_stream(folder: Path):
+    return DataLoader(Share(), batch_size=None, num_workers=CORES, persistent_workers=True)
+
+
+def crops(folder: Path):
+    """Random crops of images that were decoded once, in a memory-mapped file."""
+    images = memmapped_images(folder).dataset.arrays["x"]
+
+    def crop(row):
+        top, left = np.random.default_rng().integers(0, 8, 2)
+        return torch.from_numpy(np.array(images[row, top : top + 56, left : left + 56]))
+
+    return DataLoader(Computed(len(images), crop), 64, shuffle=True)
+
+
+def table(folder: Path):
+    """Columns of a table as arrays, indexed once per batch."""
+    rng = np.random.default_rng(0)
+    columns = {"x": rng.random((50_000, 41), np.float32), "label": rng.integers(0, 10, 50_000)}
+    return whole(WholeBatches(columns), 1024)
+
+
+def pairs(folder: Path):
+    """Two views of each image, joined by a collate function that torch's own is no substitute for."""
+    rows = torch.rand(512, 3, 64, 64)
+
+    def views(indices):
+        batch = rows[torch.as_tensor(indices)]
+        return torch.cat([batch + torch.rand(len(indices), 1, 1, 1), batch.flip(3)])
+
+    return whole(Computed(512, views), 32)
+
+
 LOADERS = {
     one.__name__: one
     for one in (
         *(arrays, many_fields, memmapped_images, tokens, hdf5, lmdb_batches),
         *(augmented, remote, bucketed, web_dataset, hugging_face),
+        *(shared_stream, crops, table, pairs),
     )
 }

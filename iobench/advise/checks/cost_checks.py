@@ -1,0 +1,232 @@
+"""Checks of what is done for each sample or batch, by the profile of the process that fetches samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from iobench.advise.checks.evidence import Advice, Evidence, gc_share, measured
+from iobench.advise.checks.loop_stats import LoopStats
+from iobench.advise.settings.candidate import Candidate
+from iobench.base.finding import Finding
+from iobench.base.units import bytes_text
+from iobench.host import page_cache
+
+SHARE = 0.3  # of the time, from which on advice is worth giving
+COLLECTED = 0.1  # of the time, for the garbage collector
+FREE_SHARE = 0.5  # of free memory, that cached samples may take
+PER_SAMPLE = 0.5  # files for each sample, from which on samples have files of their own
+WITHOUT_GAIN = ("equivalent", "slower")
+
+
+def fits_in_memory(loop: LoopStats) -> bool:
+    """Return True if all samples of an epoch, as delivered, fit in half of the free memory."""
+    return loop.epoch_batches is not None and 0 < loop.dataset_bytes < FREE_SHARE * page_cache.free_memory()
+
+
+def _is_cached(candidate: Candidate) -> bool:
+    return candidate.kind == "cache"
+
+
+def _share(evidence: Evidence, kind: str) -> float | None:
+    """Return the share of a kind of work; None where it is small, or where cached samples are not faster."""
+    profile = evidence.fetching
+    share = profile.costs.get(kind, 0.0) if profile is not None else 0.0
+    cached = [one.name for one in evidence.candidates if _is_cached(one)]
+    useless = any(one.outcome in WITHOUT_GAIN for name, one in evidence.against.items() if name in cached)
+    return share if share >= SHARE and not useless else None
+
+
+def _kept(evidence: Evidence) -> str:
+    """Return what it takes to keep all samples in memory, where that was measured."""
+    size = bytes_text(evidence.loop.dataset_bytes)
+    cached = evidence.gain(_is_cached)
+    return f"; measured with samples kept in memory, where all of them take {size}" if cached else ""
+
+
+def _decoding(evidence: Evidence) -> Advice | None:
+    """Repeated decoding of the same samples in each epoch."""
+    share = _share(evidence, "decoding")
+    if share is None:
+        return None
+    cached, size = evidence.gain(_is_cached), bytes_text(evidence.loop.dataset_bytes)
+    if cached is None and _draft(evidence) is not None:
+        return None
+    message = f"{share:.0%} of the time is spent decoding, again in each epoch"
+    values: dict[str, float | int | str] = {"share": share, "dataset_bytes": evidence.loop.dataset_bytes}
+    if cached is not None:
+        hint = f"cache the decoded samples in memory: all of them take {size}"
+        return Advice("decoding", message, hint, {**values, "cached": 1}, *measured(cached))
+    fitting = f"; decoded they take {size}, which fits in memory" if fits_in_memory(evidence.loop) else ""
+    return Advice("decoding", message, f"decode once: 'iobench prepare --source FOLDER'{fitting}", values)
+
+
+def _draft(evidence: Evidence) -> Advice | None:
+    """JPEG images that are decoded whole, and then made much smaller."""
+    tried = evidence.gain(lambda one: one.kind == "draft")
+    if tried is None:
+        return None
+    width, height = (tried.candidate.changes[side] for side in ("width", "height"))
+    return Advice(
+        "jpeg-draft",
+        f"JPEG images are decoded whole, and then resized to {width} × {height}",
+        f"call image.draft(None, ({width}, {height})) after Image.open(): it decodes at a smaller scale",
+        {"width": width, "height": height},
+        *measured(tried),
+    )
+
+
+def _lists(evidence: Evidence) -> Advice | None:
+    """Tensors made of Python lists, number by number."""
+    profile = evidence.fetching
+    share = profile.costs.get("lists", 0.0) if profile is not None else 0.0
+    if share < SHARE:
+        return None
+    return Advice(
+        "python-lists",
+        f"{share:.0%} of the time is spent in torch.tensor(), which reads a list number by number",
+        "store arrays from the beginning, and use torch.from_numpy() or torch.stack()",
+        {"share": share},
+        *measured(evidence.gain(lambda one: one.kind in ("cache", "default-collate"))),
+    )
+
+
+def _elements(evidence: Evidence) -> Advice | None:
+    """Numbers that are taken out of tensors or arrays one by one."""
+    share = _share(evidence, "elements")
+    if share is None:
+        return None
+    return Advice(
+        "single-elements",
+        f"{share:.0%} of the time is spent taking numbers out of tensors one by one, by .item()",
+        f"take slices and whole tensors instead{_kept(evidence)}",
+        {"share": share},
+        *measured(evidence.gain(_is_cached)),
+    )
+
+
+def _rows(evidence: Evidence) -> Advice | None:
+    """Rows of a pandas DataFrame that are taken one by one, each as a new Series."""
+    share = _share(evidence, "rows")
+    if share is None:
+        return None
+    return Advice(
+        "dataframe-rows",
+        f"{share:.0%} of the time is spent in pandas, which makes a Series of each row",
+        f"convert the columns to arrays once (DataFrame.to_numpy()), and index these{_kept(evidence)}",
+        {"share": share},
+        *measured(evidence.gain(_is_cached)),
+    )
+
+
+def _files(evidence: Evidence) -> Advice | None:
+    """One file for each sample, opened again in each epoch."""
+    share, profile = _share(evidence, "files"), evidence.fetching
+    if share is None or profile is None or evidence.loop.loader.batch_size is None:
+        return None
+    if profile.file_calls < PER_SAMPLE * profile.getitem_calls:
+        return None
+    return Advice(
+        "file-per-sample",
+        f"{share:.0%} of the time is spent opening and reading a file for each sample",
+        f"pack the samples into one file: 'iobench prepare --source FOLDER'{_kept(evidence)}",
+        {"share": share},
+        *measured(evidence.gain(_is_cached)),
+    )
+
+
+def _proxies(evidence: Evidence) -> Advice | None:
+    """Objects of a multiprocessing Manager: each access is a request to another process."""
+    share = _share(evidence, "proxies")
+    if share is None:
+        return None
+    return Advice(
+        "manager-proxy",
+        f"{share:.0%} of the time is spent asking a multiprocessing Manager, a process that serves one "
+        "request at a time",
+        f"give workers the object itself, or an array or tensor in shared memory{_kept(evidence)}",
+        {"share": share},
+        *measured(evidence.gain(_is_cached)),
+    )
+
+
+def _locks(evidence: Evidence) -> Advice | None:
+    """Workers that wait for a lock of the dataset, so that only one of them works at a time."""
+    share = _share(evidence, "locks")
+    if share is None or not evidence.loop.loader.workers:
+        return None
+    return Advice(
+        "lock",
+        f"{share:.0%} of the workers' time is spent waiting for a lock, so that they work one at a time",
+        "open what the lock protects once in each worker (in the first __getitem__), without a lock",
+        {"share": share},
+    )
+
+
+def _again(evidence: Evidence) -> Advice | None:
+    """Work that computes the same samples in each epoch, and has no check of its own."""
+    tried, profile = evidence.gain(_is_cached), evidence.fetching
+    if tried is None or profile is None or any(_share(evidence, kind) for kind in profile.costs):
+        return None
+    name, share = f"{evidence.loop.loader.dataset}.__getitem__", profile.getitem_share
+    if profile.hottest is not None and profile.hottest.share <= share:  # a part of it
+        name, share = profile.hottest.name, profile.hottest.share
+    return Advice(
+        "repeated-work",
+        f"{share:.0%} of the time is spent in {name}, which computes the same samples in each epoch",
+        f"compute them once, and store them or keep them in memory: all of them take "
+        f"{bytes_text(evidence.loop.dataset_bytes)}",
+        {"call": name, "share": share, "dataset_bytes": evidence.loop.dataset_bytes},
+        *measured(tried),
+    )
+
+
+def _own_collate(evidence: Evidence) -> Advice | None:
+    """Own collate function that returns what torch's does, and takes longer."""
+    tried = evidence.gain(lambda one: one.kind == "default-collate")
+    if tried is None or _lists(evidence) is not None:
+        return None
+    message = "the collate function returns the same batches as torch's own, by more copies"
+    return Advice("default-collate", message, "leave out collate_fn", {}, *measured(tried))
+
+
+def _collector(evidence: Evidence) -> Advice | None:
+    """Garbage collection that looks at the same long-lived objects again and again."""
+    share, tried = gc_share(evidence.loop, evidence.fetching), evidence.gain(lambda one: one.kind == "gc")
+    if tried is None and (evidence.candidates or share < COLLECTED):
+        return None
+    return Advice(
+        "garbage-collection",
+        f"garbage collection takes {share:.0%} of the time: it looks at long-lived objects again and again",
+        "call gc.freeze() before the loop, after imports and after the dataset is built",
+        {"share": share},
+        *measured(tried),
+    )
+
+
+def dominating_call(evidence: Evidence) -> Finding | None:
+    """Return the function that takes most of the time, for loaders without advice."""
+    profile = evidence.fetching
+    if profile is None or profile.hottest is None:
+        return None
+    call, share = profile.hottest.name, profile.hottest.share
+    return Finding(
+        "dominating-call",
+        f"{share:.0%} of the time of the {profile.where} is spent in {call}",
+        "do less of it for each sample, or do it once before training",
+        {"call": call, "share": share, "where": profile.where},
+    )
+
+
+CHECKS: tuple[Callable[[Evidence], Advice | None], ...] = (
+    _decoding,
+    _draft,
+    _lists,
+    _elements,
+    _rows,
+    _files,
+    _proxies,
+    _locks,
+    _again,
+    _own_collate,
+    _collector,
+)
