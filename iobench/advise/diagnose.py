@@ -92,7 +92,7 @@ def diagnose(
                 tunable,
                 loop,
                 profiles,
-                TurnSpec(_ignore, batches=batches, guard=watchdog.guard),
+                TurnSpec(batches=batches, guard=watchdog.guard),
                 (seconds, end),
                 background,
                 device,
@@ -178,10 +178,6 @@ def _best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
         if one.rates and not one.failure and faster:
             best.setdefault(one.kind, one)
     return list(best.values())[:FINALISTS]
-
-
-def _ignore(tensors: Sequence[Any]) -> None:
-    """Do nothing with a batch."""
 
 
 def _maker(loader: Any) -> Callable[[], Iterable[Any]] | None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -33,8 +33,21 @@ from iobench.results.parts import (
 )
 
 Consumer = Callable[[DeviceBatch], None]
+T = TypeVar("T")
 
 MOST_EPOCHS = 10_000  # in a round; epoch numbers of consecutive rounds are this far apart
+
+
+class Cut(Protocol):
+    """End of an epoch of unknown length, and its extrapolation."""
+
+    ended: bool  # the epoch was cut off, so that no other follows
+
+    def over(self, batches: Iterator[T]) -> Iterator[T]:
+        """Yield the batches of an epoch up to its end."""
+
+    def partial(self, samples: int) -> PartialEpoch | None:
+        """Return the extrapolated epoch; None for a whole one."""
 
 
 @dataclass
@@ -53,6 +66,10 @@ class RoundSpec:
         Collects the time of stages.
     batches : int or None
         Batches of the window, where the round is a part of an epoch: see `iobench.bench.part`.
+    cut : Cut or None
+        What ends an epoch of a loader whose epochs' length is unknown.
+    excluded : collection of int
+        Process ids whose memory does not count.
     strict : bool
         Synchronize the device after each batch.
     ended : callable
@@ -66,6 +83,8 @@ class RoundSpec:
     seconds: float
     profile: StageProfile | None = None
     batches: int | None = None
+    cut: Cut | None = None
+    excluded: Collection[int] = ()
     strict: bool = False
     ended: Callable[[], None] = lambda: None
     group: ProcessGroup = field(default_factory=SingleProcess)
@@ -82,7 +101,7 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
     job = replace(job, stages=profile or UNTIMED)
     opening, meter, clock = Meter(), Meter(), clock_of(transfer, spec)
     consume = spec.consume if clock is None else clock.around(spec.consume)
-    counters = Counters(job.opener.path, early_snapshot=loader.workers > 0)
+    counters = Counters(job.opener.path, early_snapshot=loader.workers > 0, excluded=spec.excluded)
     cpu_speed = CpuSpeedProbe()
     path, guarded = job.opener.path, job.opener.guarded()
     with device_errors(str(path)), disk_errors(path), _counting(counters) as counts, guarded as check:
@@ -101,19 +120,25 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
                 timed = clock or nullcontext(), profile or nullcontext()
                 # closing is not timed: a part may leave workers behind
                 with closing(epochs.epoch(request)) as batches, meter, timed[0], timed[1]:
-                    came, came_bytes = _drain(epochs, batches, transfer, meter, consume, window)
+                    came, came_bytes = _drain(epochs, batches, transfer, meter, consume, spec.cut or window)
+                if done and not came:
+                    break  # an iterator that is exhausted
                 if window is None or not loader.iterable_style:
                     _check_count(loader, came, _due(request, schema.samples))
                 whole_s += max(spec.group.all_gather(meter.elapsed_s - before_s))
                 samples, logical_bytes, done = samples + came, logical_bytes + came_bytes, done + 1
                 spec.ended()
                 cpu_speed.sample()
+                if spec.cut is not None and spec.cut.ended:
+                    break
             counters.note_memory()
     waits = meter.waits if clock is None else clock.waits  # the host may run ahead of the device
     timing = timing_of(opening, meter, waits, done, (samples, logical_bytes))
     if spec.group.world_size > 1:
         timing = replace(timing, epochs_s=whole_s, own_s=meter.elapsed_s)
-    if window is not None:
+    if spec.cut is not None:
+        timing = replace(timing, partial=spec.cut.partial(samples))
+    elif window is not None:
         timing = replace(timing, partial=_partial(job.order, window, timing, schema.samples))
     timing = replace(timing, **_split(profile, epochs, opening, meter))
     made = measured_of(timing, counts[0], cpu_speed)
@@ -253,15 +278,17 @@ def _drain(
     transfer: HostToDevice,
     meter: Meter,
     consume: Consumer,
-    window: WindowTimer | None,
+    window: WindowTimer | Cut | None,
 ) -> tuple[int, int]:
     """Run one epoch or part and synchronize; return the samples delivered to the device and their bytes."""
     schema, samples, logical_bytes = epochs.opener.schema, 0, 0
     first, foreign = schema.fields[0].name, epochs.loader.user_defined
     stages = UNTIMED if transfer.device_api.is_host else epochs.stages  # on the CPU nothing moves
     moved = meter.over(map(stages.timed("host_to_device", transfer.move), batches))
-    if window is not None:
+    if isinstance(window, WindowTimer):
         moved = window.over(moved, lambda batch: int(batch[first].shape[0]), epochs.loader.iterable_style)
+    elif window is not None:
+        moved = window.over(moved)
     for batch in moved:
         if foreign:
             samples += samples_of(batch)

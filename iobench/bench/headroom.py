@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
+from itertools import cycle
 from typing import Any
-
-import torch
 
 from iobench.base import thresholds
 from iobench.bench.case import Case
 from iobench.bench.executor import TrainingStep
 from iobench.dataset.manifest import Manifest
 from iobench.loading.host_to_device import DeviceBatch
+from iobench.loading.replay import MAX_HELD, MAX_HELD_BYTES, Replay
+from iobench.loading.tensors import silence_read_only_warning, tensors_of
 
-HELD_BYTES, MOST_HELD = 256 << 20, 16  # of batches that are replayed in turn
 FACETS = ("device", "batch_size", "order", "model", "step_s", "strict", "seed")
 
 
@@ -33,28 +33,30 @@ class Headroom:
 
     def _measured(self, case: Case) -> float:
         step = TrainingStep.of(case, self._manifest.schema)
-        held = self._held(case, step)
-        done = samples = 0
+        held, samples = self._held(case, step), 0
         step(held[0])  # allocates what the later steps reuse
         step.transfer.synchronize()
         began = time.perf_counter()
-        while time.perf_counter() - began < thresholds.ROUND_S:
-            batch = held[done % len(held)]
+        for batch in cycle(held):
             step(batch)
             if case.strict:
                 step.transfer.synchronize()
-            done, samples = done + 1, samples + len(next(iter(batch.values())))
+            samples += len(next(iter(batch.values())))
+            if time.perf_counter() - began >= thresholds.ROUND_S:
+                break
         step.transfer.synchronize()
         return samples / (time.perf_counter() - began)
 
     def _held(self, case: Case, step: TrainingStep) -> list[DeviceBatch]:
-        """Return whole batches of the case's order on the device, up to HELD_BYTES."""
+        """Return whole batches of the case's order on the device."""
         schema = self._manifest.schema
-        most = max(1, min(MOST_HELD, HELD_BYTES // case.batch_bytes(schema)))
-        rows = case.row_order(schema).batches(schema.samples, 0)[:most]
+        most = max(1, min(MAX_HELD, MAX_HELD_BYTES // case.batch_bytes(schema)))
+        replay = Replay[DeviceBatch](step.transfer.device_api)
         reader = self._manifest.opener(case.variant)()
+        silence_read_only_warning()
         try:
-            host = [{n: torch.from_numpy(a.copy()) for n, a in reader.batch(one).items()} for one in rows]
+            for rows in case.row_order(schema).batches(schema.samples, 0)[:most]:
+                replay.hold(tensors_of(reader.batch(rows)))
         finally:
             reader.close()
-        return [step.transfer.move(batch) for batch in host]
+        return replay.held

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from iobench.advise.settings.candidate import Candidate
-from iobench.advise.settings.turn import TurnResult
+from iobench.advise.settings.turn import Turn
 from iobench.bench.case import Case
 from iobench.dataset.manifest import Manifest
 from iobench.formats import Field, Schema
@@ -38,7 +38,7 @@ class SettingsCases:
     seed: int = 0
     path: Path = Path(os.devnull)
 
-    def case(self, candidate: Candidate, turn: TurnResult | None) -> Case:
+    def case(self, candidate: Candidate, turn: Turn | None) -> Case:
         """Return the case of a candidate; `turn` is any earlier one."""
         known = turn is not None and turn.fields and turn.fields[0][0]
         name = self.name if candidate.make is None else candidate.name
@@ -56,7 +56,7 @@ class SettingsCases:
             loader=UserLoader("", name, options, (), None, ""),
         )
 
-    def manifest(self, turn: TurnResult | None) -> Manifest:
+    def manifest(self, turn: Turn | None) -> Manifest:
         """Return the loader's data as a dataset without artifacts."""
         samples = max(1, round(turn.samples)) if turn is not None else 1
         try:

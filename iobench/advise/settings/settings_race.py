@@ -10,7 +10,7 @@ from iobench.advise.settings.candidate import Candidate
 from iobench.advise.settings.settings_backend import ResourceLimits, SettingsBackend
 from iobench.advise.settings.settings_cases import SettingsCases
 from iobench.advise.settings.tunable_loader import TunableLoader
-from iobench.advise.settings.turn import TurnResult, TurnSpec
+from iobench.advise.settings.turn import Turn, TurnSpec
 from iobench.base.finding import Finding
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
@@ -67,7 +67,7 @@ class SettingsRace:
         """Load of other processes during each turn."""
         return [turn.background for _, turn in self.turns if turn.background is not None]
 
-    def warm_up(self, candidate: Candidate, limit_s: float | None) -> TurnResult:
+    def warm_up(self, candidate: Candidate, limit_s: float | None) -> Turn:
         """Run one turn before all rounds; errors of the loader pass through."""
         return self._backend.take(candidate, limit_s)
 
@@ -78,9 +78,8 @@ class SettingsRace:
         loader may take all the time, and the second candidate is the most promising change.
         """
         limit_s = max(MIN_TURN_S, seconds / CUTS / len(candidates))
-        raced = self._run(candidates, limit_s, SuccessiveHalving(seconds, ordered=True), seed)
-        for candidate, made in raced:
-            candidate.rates[made.round] = made.samples_per_s
+        for candidate, made in self._run(candidates, limit_s, SuccessiveHalving(seconds, ordered=True), seed):
+            candidate.race.append(made)
 
     def final_rounds(
         self, candidates: Sequence[Candidate], seconds: float, rounds: int = ROUNDS, seed: int = 1
@@ -91,9 +90,7 @@ class SettingsRace:
         limit_s = None if whole else max(MIN_TURN_S, seconds / stats.ENOUGH_ROUNDS / len(candidates))
         strategy = FinalRounds(seconds, rounds, at_least=min(rounds, stats.MIN_ROUNDS))
         for candidate, made in self._run(candidates, limit_s, strategy, seed):
-            candidate.final_rates[made.round] = made.samples_per_s
-            candidate.whole_epochs = made.timing.partial is None and candidate.whole_epochs
-            candidate.wait_shares.append(made.timing.wait_s / made.timing.epochs_s)
+            candidate.final.append(made)
 
     def _run(
         self, candidates: Sequence[Candidate], limit_s: float | None, strategy: Strategy, seed: int
@@ -114,9 +111,6 @@ class SettingsRace:
         )
         self._conclude(made, backend.candidates[cases[0].key])
         turns = [(backend.candidates[one.settings_key], one) for one in made.records]
-        for candidate, turn in turns:
-            candidate.epoch_s.append(turn.epoch_s)
-            candidate.first_batch_s.append(turn.timing.first_batch_s)
         self.turns += turns
         return turns
 
