@@ -24,9 +24,8 @@ from iobench.advise.settings.pickle_check import spawn_problem
 from iobench.advise.settings.search_space import BATCH_FETCH, LoaderTraits, candidates_for
 from iobench.advise.settings.settings_backend import ResourceLimits
 from iobench.advise.settings.settings_race import SettingsRace
-from iobench.advise.settings.tunable_loader import TunableLoader, shallow_copy
+from iobench.advise.settings.tunable_loader import TunableLoader, resolve_target, shallow_copy
 from iobench.advise.settings.turn import Turn, TurnSpec
-from iobench.advise.tune import resolve_target
 from iobench.advise.tuning_result import (
     DECIDED,
     KEEP,

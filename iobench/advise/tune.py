@@ -15,7 +15,7 @@ from iobench.advise.settings.consumer import Consumer
 from iobench.advise.settings.settings_backend import ResourceLimits
 from iobench.advise.settings.settings_cases import SettingsCases, new_path
 from iobench.advise.settings.settings_race import CUTS, SettingsRace, finalists, hidden_gain
-from iobench.advise.settings.tunable_loader import TunableLoader
+from iobench.advise.settings.tunable_loader import TunableLoader, resolve_target
 from iobench.advise.settings.turn import CYCLES, Turn, TurnSpec
 from iobench.advise.settings.watchdog import Watchdog
 from iobench.advise.tuning_result import TuningResult, nothing_fits, result_of
@@ -25,7 +25,7 @@ from iobench.base.thresholds import CPU_CONTENDED
 from iobench.base.units import counted, seconds_text
 from iobench.bench.strategies import COMPARED
 from iobench.loading.replay import Replay
-from iobench.loading.target import loader_error, parse_target
+from iobench.loading.target import loader_error
 from iobench.results.record import check_writable
 
 MAX_TIME_S = 60.0
@@ -229,16 +229,6 @@ class _Tuning:
             )
         near = [one for one in fitting[:FINALISTS] if one.rate >= NEAR * fitting[0].rate]
         return finalists(candidates, near, self._end - time.monotonic())
-
-
-def resolve_target(target: str | Iterable[Any]) -> tuple[TunableLoader, str]:
-    """Return the user's loader and its name; TargetError if it cannot be built."""
-    if not isinstance(target, str):
-        return TunableLoader(target), type(target).__name__
-    called = parse_target(target)
-    workers = called.argument_or_default("num_workers")
-    known = workers if isinstance(workers, int) else 0
-    return TunableLoader(called.build(), called.build, called.parameters, known), called.name
 
 
 def _no_time(candidate: Candidate) -> Finding:

@@ -27,8 +27,8 @@ from eval.loaders.datasets import Computed
 from iobench.advise.settings import search_space
 from iobench.advise.settings.candidate import BASELINE, Candidate
 from iobench.advise.settings.settings_race import SettingsRace
+from iobench.advise.settings.tunable_loader import resolve_target
 from iobench.advise.settings.turn import TurnSpec
-from iobench.advise.tune import resolve_target
 from iobench.advise.tuning_result import TuningResult
 
 OPTIONS = {"rounds": (31, "rounds of the grid"), "max_time": (30.0, "seconds for each tuning")}
