@@ -13,8 +13,14 @@ from iobench.advise.settings import search_space
 from iobench.advise.settings.candidate import BASELINE, HEADROOM, Candidate, slowdown
 from iobench.advise.settings.consumer import Consumer
 from iobench.advise.settings.settings_backend import ResourceLimits
-from iobench.advise.settings.settings_cases import SettingsCases, new_path
-from iobench.advise.settings.settings_race import CUTS, SettingsRace, finalists, hidden_gain
+from iobench.advise.settings.settings_race import (
+    CUTS,
+    SettingsCases,
+    SettingsRace,
+    finalists,
+    hidden_gain,
+    new_path,
+)
 from iobench.advise.settings.tunable_loader import TunableLoader, resolve_target
 from iobench.advise.settings.turn import CYCLES, Turn, TurnSpec
 from iobench.advise.settings.watchdog import Watchdog

@@ -1,25 +1,94 @@
-"""Race over settings of one loader in this process, and final rounds of its fastest candidates."""
+"""Settings of one loader as cases of runs in this process: a race, and final rounds of the fastest."""
 
 from __future__ import annotations
 
+import os
+import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
 
 from iobench.advise.settings.candidate import Candidate
 from iobench.advise.settings.settings_backend import ResourceLimits, SettingsBackend
-from iobench.advise.settings.settings_cases import SettingsCases
 from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import Turn, TurnSpec
 from iobench.base.finding import Finding
+from iobench.bench.case import Case
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
 from iobench.bench.run import run
 from iobench.bench.strategies import FinalRounds, Strategy, SuccessiveHalving
+from iobench.dataset.manifest import Manifest
+from iobench.formats import Field, Schema
+from iobench.loading.loaders._user_loader import UserLoader
 from iobench.loading.loaders.dataloader import unwarned
 from iobench.results import stats
 from iobench.results.parts import BackgroundPart
 from iobench.results.record import Record
+
+OWN_ORDER = "own"
+
+
+@dataclass(frozen=True)
+class SettingsCases:
+    """A loader as its cases describe it: its name, its present settings, and what consumes its batches.
+
+    Attributes
+    ----------
+    path : Path
+        File of records; by default they are not stored.
+    """
+
+    name: str = "loader"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
+    model: str = "none"
+    step_s: float = 0.0
+    seed: int = 0
+    path: Path = Path(os.devnull)
+
+    def case(self, candidate: Candidate, turn: Turn | None) -> Case:
+        """Return the case of a candidate; `turn` is any earlier one."""
+        known = turn is not None and turn.fields and turn.fields[0][0]
+        name = self.name if candidate.make is None else candidate.name
+        options = tuple({**self.settings, **candidate.changes}.items())
+        return Case(
+            self.name,
+            content="",
+            device=self.device,
+            batch_size=turn.fields[0][0][0] if turn is not None and known else 1,
+            order=OWN_ORDER,
+            seed=self.seed,
+            model=self.model,
+            step_s=self.step_s,
+            variant="",
+            loader=UserLoader("", name, options, (), None, ""),
+        )
+
+    def manifest(self, turn: Turn | None) -> Manifest:
+        """Return the loader's data as a dataset without artifacts."""
+        samples = max(1, round(turn.samples)) if turn is not None else 1
+        try:
+            fields = [
+                Field(f"f{number}", shape[1:], dtype)
+                for number, (shape, dtype) in enumerate(turn.fields if turn is not None else ())
+            ]
+        except ValueError:  # tensors that no dataset can hold
+            fields = []
+        unknown = [Field("batch", (), "uint8")]
+        return Manifest(Path(self.name), Schema(samples, tuple(fields or unknown)), source={})
+
+
+def new_path(data_dir: Path, loader: str) -> Path:
+    """Return the path of a new record file in the data folder's results."""
+    name = re.sub(r"[^A-Za-z0-9]+", "-", loader).strip("-")
+    now = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S-%f")[:-3]
+    return data_dir / "results" / f"tune-{name}-{now}.jsonl"
+
 
 ROUNDS = 15  # of the finalists, if time allows
 CUTS = 3  # rounds that must fit in the time for an epoch to be measured whole
