@@ -101,7 +101,10 @@ class Tick:
 
 
 class Executor(Protocol):
-    """Runs cases; an invalid or failing case raises IobenchError."""
+    """Runs cases; an invalid or failing case raises IobenchError.
+
+    The methods after `measure` do nothing by default, as does `ready`.
+    """
 
     def prove(self, case: Case, warmup: int, tick: Tick) -> ContentCheckPart | None:
         """Verify a case: run one epoch with every sample hashed on the device, then the other warm-ups.
@@ -112,21 +115,25 @@ class Executor(Protocol):
 
     def ready(self, case: Case, tick: Tick) -> None:
         """Prepare a verified case for a round, before its cache is warmed or evicted."""
+        return
 
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
         """Time round `number` of a case and return one result per rank."""
 
     def end(self, case: Case) -> None:
         """Release the resources of a case, which may be measured again later."""
+        return
 
     def trace(self, case: Case, path: Path) -> None:
         """Write a torch.profiler trace of a case's first batches."""
+        return
 
     def close(self) -> None:
         """End all processes that were started."""
+        return
 
 
-class InProcess:
+class InProcess(Executor):
     """Runs cases in this process, which may be one of several ranks."""
 
     def __init__(self, manifest: Manifest, group: ProcessGroup | None = None) -> None:
@@ -162,9 +169,6 @@ class InProcess:
         """Run an untimed epoch, which loads libraries and touches memory."""
         self._run(case, RoundSpec(0, lambda batch: None, seconds=0.0), tick)
 
-    def ready(self, case: Case, tick: Tick) -> None:
-        """Do nothing: the verification has warmed it up."""
-
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
         """Time as many epochs, or parts of one, as fill a round; one with a cold cache."""
         profile = StageProfile() if case.profile else None
@@ -176,12 +180,6 @@ class InProcess:
         """Write a Chrome trace."""
         step = TrainingStep.of(case, self._manifest.schema)
         write_trace(path, case.loader, case.job(self._manifest), step.transfer, step)
-
-    def end(self, case: Case) -> None:
-        """Do nothing: no resources are held between rounds."""
-
-    def close(self) -> None:
-        """Do nothing: no processes were started."""
 
     def _run(self, case: Case, spec: RoundSpec, tick: Tick, step: TrainingStep | None = None) -> Measured:
         """Run a round with the case's training step on each batch, after freeing other cases' memory."""

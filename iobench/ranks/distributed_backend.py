@@ -11,7 +11,7 @@ from iobench.base.finding import Finding
 from iobench.base.units import counted
 from iobench.bench.case import Case
 from iobench.bench.case_limits import TO_DEVICE, lowest
-from iobench.bench.executor import Tick
+from iobench.bench.executor import Executor, Tick
 from iobench.bench.options import RunOptions
 from iobench.dataset.manifest import Manifest
 from iobench.host.hardware_limits import LowerCacheProbe
@@ -20,7 +20,7 @@ from iobench.ranks.rank import STOP, Rank, RunRequest
 from iobench.results.parts import CachePart, ContentCheckPart, LimitPart, Measured
 
 
-class DistributedBackend:
+class DistributedBackend(Executor):
     """Executor factory, executor and hosts of a run over several ranks: see iobench.bench.executor_factory.
 
     Lives on rank 0. Each method is a command that all ranks execute, rank 0 included.
@@ -49,9 +49,6 @@ class DistributedBackend:
         result: ContentCheckPart | None = self._all("prove", case, warmup, tick=tick)[0]
         return result
 
-    def ready(self, case: Case, tick: Tick) -> None:
-        """Do nothing: all ranks are ready since the verification."""
-
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
         """Time the shares of all ranks at the same time."""
         return self._all("measure", case, number, tick=tick)
@@ -59,9 +56,6 @@ class DistributedBackend:
     def trace(self, case: Case, path: Path) -> None:
         """Write a trace on rank 0."""
         self._all("trace", case, path)
-
-    def end(self, case: Case) -> None:
-        """Do nothing: no resources are held between rounds."""
 
     def establish(self, case: Case) -> CachePart:
         """Warm or evict the page cache of each host; returns the state of the worst host."""
@@ -102,9 +96,6 @@ class DistributedBackend:
         """Probe for a cache below the kernel of each host; returns the host where it is plainest."""
         probes: list[LowerCacheProbe] = [one for one in self._all("lower_cache") if one is not None]
         return max(probes, key=lambda one: one.first_s / one.second_s, default=None)
-
-    def close(self) -> None:
-        """Do nothing: no processes were started for the run."""
 
     def stop(self) -> None:
         """End the worker loops of the other ranks."""

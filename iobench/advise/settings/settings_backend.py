@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from iobench.advise.settings.candidate import Candidate
@@ -34,7 +33,7 @@ class ResourceLimits:
     memory_bytes: int | None = None
 
 
-class SettingsBackend:
+class SettingsBackend(Executor):
     """Executor of every setting, since a live loader and its persistent workers cannot be sent elsewhere.
 
     Attributes
@@ -79,9 +78,6 @@ class SettingsBackend:
             self.take(candidate, self.limit_s, tick)
         return ContentCheckPart(unverified=[UNVERIFIED])
 
-    def ready(self, case: Case, tick: Tick) -> None:
-        """Do nothing: the loader is built when it is measured."""
-
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
         """Time one turn; raises InvalidSettings if a setting other than the baseline exceeds a limit."""
         candidate = self.candidates[case.key]
@@ -93,12 +89,6 @@ class SettingsBackend:
             raise InvalidSettings(problem.message, kind=problem.kind)
         candidate.over_limit = problem
         return [turn.measured]
-
-    def end(self, case: Case) -> None:
-        """Do nothing: persistent workers live as long as the run."""
-
-    def trace(self, case: Case, path: Path) -> None:
-        """Do nothing: settings are not traced."""
 
     def close(self) -> None:
         """Drop the loaders with persistent workers, which ends these."""
