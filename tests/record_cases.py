@@ -99,6 +99,14 @@ def rounds_of(speeds, **common):
     return [a_record(speed, number, **common) for number, speed in enumerate(speeds, 1)]
 
 
+def rounds_at(rates, **shares):
+    """Return one record per round at these samples/s; `shares` of its time are `wait` and `first_batch`."""
+    return [
+        a_record(rate, n, timing={f"{name}_s": share * SAMPLES / rate for name, share in shares.items()})
+        for n, rate in rates.items()
+    ]
+
+
 def profiled(record, seconds):
     """Return the record with its epoch split over these stages, in seconds."""
     stages = {stage: seconds.get(stage, 0.0) for stage in STAGES}

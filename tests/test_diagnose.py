@@ -20,6 +20,7 @@ import pytest
 import torch
 from kinds import kind
 from PIL import Image
+from record_cases import rounds_at
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import iobench
@@ -89,7 +90,7 @@ def candidate(name, rate, **changes):
     kind = "fetch" if "batch_fetch" in changes else {"num_workers": "workers", "prefetch_factor": "prefetch"}
     kind = kind if isinstance(kind, str) else kind.get(next(iter(changes), ""), "")
     rates = {number: rate * factor for number, factor in enumerate((0.99, 1.0, 1.01), 1)}
-    return Candidate(name, changes, kind, rates=rates, final_rates=rates)
+    return Candidate(name, changes, kind, race=rounds_at(rates), final=rounds_at(rates))
 
 
 def fetching(rate):
@@ -254,9 +255,15 @@ def test_each_problem_has_its_advice(kind, evidence):
         (loop(), [AS, candidate("0 workers", 105, num_workers=0)]),
         (
             loop(),
-            [AS, Candidate("0 workers", NO_WORKERS, "workers", final_rates={1: 90, 2: 300, 3: 400})],
+            [AS, Candidate("0 workers", NO_WORKERS, "workers", final=rounds_at({1: 90, 2: 300, 3: 400}))],
         ),
-        (loop(), [AS, Candidate("0 workers", NO_WORKERS, "workers", rates={1: 300, 2: 300, 3: 300})]),
+        (
+            loop(),
+            [
+                AS,
+                Candidate("0 workers", NO_WORKERS, "workers", race=rounds_at(dict.fromkeys((1, 2, 3), 300))),
+            ],
+        ),
         (
             loop(),
             [AS, Candidate("4 workers", {"num_workers": 4}, "workers", failure=RAISED)],

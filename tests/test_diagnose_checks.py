@@ -18,6 +18,7 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from record_cases import rounds_at
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from iobench.advise import diagnose as session
@@ -506,8 +507,9 @@ def test_batches_of_any_kind_are_taken_as_they_are(batch):
     assert found.verdict.kind == "loader-alone"
 
 
-def candidate(name, kind="", **more):
-    return Candidate(name, {"a": 1} if kind else {}, kind, **more)
+def candidate(name, kind="", rates=(), final_rates=(), **more):
+    race, final = rounds_at(dict(rates)), rounds_at(dict(final_rates))
+    return Candidate(name, {"a": 1} if kind else {}, kind, race=race, final=final, **more)
 
 
 def test_candidates_with_too_few_rounds_are_undecided():
@@ -526,12 +528,12 @@ def test_candidates_with_too_few_rounds_are_undecided():
 
 
 def test_persistent_workers_get_final_rounds_where_a_race_cannot_show_their_gain():
-    base = candidate(BASELINE, rates={1: 10.0}, first_batch_s=[0.5], epoch_s=[1.0])
+    base = Candidate(BASELINE, race=rounds_at({1: 10.0}, first_batch=0.5))
     persist = candidate("persistent workers", "persistent", rates={1: 9.0})
-    more = Candidate("4 workers, persistent", {"a": 1, "b": 2}, "persistent", {1: 11.0})
+    more = Candidate("more", {"a": 1, "b": 2}, "persistent", race=rounds_at({1: 11.0}))
     few = candidate("2 workers", "workers", rates={1: 9.0})
     assert session._best_of_each_kind([base, more, few, persist]) == [persist]
-    base.first_batch_s = [0.1]  # of which little is starting
+    base.race = rounds_at({1: 10.0}, first_batch=0.1)  # of which little is starting
     assert session._best_of_each_kind([base, more, few, persist]) == [more]
 
 
@@ -550,7 +552,7 @@ def test_a_loader_that_takes_all_the_time_leaves_a_turn_for_the_most_promising_c
         Candidate("2 workers", {"num_workers": 2}),
         Candidate("none", {"num_workers": 0}),
     ]
-    race = SettingsRace(own, TurnSpec(lambda tensors: None))
+    race = SettingsRace(own, TurnSpec())
     with race.active():
         race.race(candidates, 0.01)
     assert [len(one.rates) for one in candidates] == [1, 1, 0]
@@ -559,7 +561,7 @@ def test_a_loader_that_takes_all_the_time_leaves_a_turn_for_the_most_promising_c
 def test_persistent_workers_start_before_final_rounds_are_timed(monkeypatch):
     own = TunableLoader(DataLoader(Samples(16, lambda row: torch.zeros(1)), 4, **FORK))
     candidates = [Candidate(BASELINE), Candidate("persist", {"persistent_workers": True}, "persistent")]
-    race, taken, take = SettingsRace(own, TurnSpec(lambda tensors: None)), [], SettingsBackend.take
+    race, taken, take = SettingsRace(own, TurnSpec()), [], SettingsBackend.take
 
     def noted(self, candidate, *arguments):
         taken.append(candidate.name)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from record_cases import rounds_of
 
-from iobench.results import history, past_run, record, run_index
+from iobench.results import history, record, run_index
 
 SPEEDS = [1000, 1010, 990]
 
@@ -28,13 +28,13 @@ def root(tmp_path):
 @pytest.fixture
 def read(monkeypatch):
     """The names of the runs that are read, as they are read."""
-    names, whole = [], past_run.read
+    names, whole = [], run_index.read_run
 
     def noted(path):
         names.append(path.stem)
         return whole(path)
 
-    monkeypatch.setattr(past_run, "read", noted)
+    monkeypatch.setattr(run_index, "read_run", noted)
     return names
 
 
@@ -80,7 +80,7 @@ def test_a_change_that_keeps_size_and_time_counts_too(root):
 
 
 def test_an_append_during_the_reading_is_read_the_next_time(root, monkeypatch):
-    whole = past_run.read
+    whole = run_index.read_run
 
     def outrun(path):
         run = whole(path)
@@ -88,7 +88,7 @@ def test_an_append_during_the_reading_is_read_the_next_time(root, monkeypatch):
         return run
 
     with monkeypatch.context() as patched:
-        patched.setattr(past_run, "read", outrun)
+        patched.setattr(run_index, "read_run", outrun)
         history.past(root)
     assert {one.rounds for one in history.past(root)} == {len(SPEEDS) + 1}
 

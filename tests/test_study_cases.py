@@ -20,7 +20,7 @@ from iobench.loading.order import Order
 from iobench.studies import StudyOptions, _patches, settings, small_batches
 from iobench.studies._combinations import BOTH, TABLE, Background, Resident, train_unwatched
 from iobench.studies._epochs import Discard, TrainingInParts, epochs
-from iobench.studies._libraries import hdf5_resizes, lmdb_when_full, misread_by_forks
+from iobench.studies._patches import hdf5_resizes, lmdb_when_full, misread_by_forks
 
 CPU = HostToDevice(torch.device("cpu"), non_blocking=False)
 

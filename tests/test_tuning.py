@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from kinds import complaint_kind, kind
+from record_cases import rounds_at
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import iobench
@@ -23,9 +24,8 @@ from iobench.advise.settings.pickle_check import spawn_problem
 from iobench.advise.settings.search_space import BATCH_FETCH, LoaderTraits, candidates_for
 from iobench.advise.settings.settings_backend import ResourceLimits
 from iobench.advise.settings.settings_race import SettingsRace
-from iobench.advise.settings.tunable_loader import TunableLoader, shallow_copy
-from iobench.advise.settings.turn import TurnSpec, run_turn
-from iobench.advise.tune import resolve_target
+from iobench.advise.settings.tunable_loader import TunableLoader, resolve_target, shallow_copy
+from iobench.advise.settings.turn import Turn, TurnSpec
 from iobench.advise.tuning_result import (
     DECIDED,
     KEEP,
@@ -69,10 +69,6 @@ class Endless(IterableDataset):
             yield torch.zeros(4)
 
 
-def ignored(tensors):
-    pass
-
-
 def names(loader, like=None, limits=None):
     return [
         candidate.name
@@ -87,11 +83,11 @@ def raced(rates, **wrong):
         rounds = {n: rate * factor for n, factor in enumerate((0.99, 1.0, 1.01), 1)}
         changes = {"num_workers": number} if number else {}
         candidates.append(
-            Candidate(name, changes, "workers", rates=rounds, final_rates=rounds, memory_bytes=1 << 20)
+            Candidate(name, changes, "workers", race=rounds_at(rounds), final=rounds_at(rounds))
         )
     for field, value in wrong.items():
         setattr(candidates[0], field, value)
-    return SettingsRace(TunableLoader(DataLoader(Made(8))), TurnSpec(ignored)), candidates
+    return SettingsRace(TunableLoader(DataLoader(Made(8))), TurnSpec()), candidates
 
 
 def tuned(rates, **wrong):
@@ -129,15 +125,16 @@ def test_settings_are_kept_where_nothing_could_be_tried():
 
 def test_a_setting_without_a_turn_has_no_row():
     _, candidates = raced({BASELINE: 100, "1 worker": 150, "2 workers": 150, "spawn": 1})
-    candidates[2].rates, candidates[2].final_rates, candidates[2].epoch_s = {}, {}, []
-    candidates[3].rates, candidates[3].final_rates = {}, {}
+    for candidate in candidates[2:]:
+        candidate.race, candidate.final = [], []
     candidates[3].failure = Finding("raised", "it raised")
     assert candidates_table(candidates, {})[0] == ("setting", [BASELINE, "1 worker", "spawn"])
 
 
 @pytest.mark.parametrize(("rate", "faster_step"), [(150, 0), (200, 1)])
 def test_the_wait_share_and_the_headroom_are_of_the_same_rounds(rate, faster_step):
-    over, candidates = raced({BASELINE: 100, HEADROOM: rate}, wait_shares=[0.2, 1 / 3, 0.4])
+    over, candidates = raced({BASELINE: 100, HEADROOM: rate})
+    candidates[0].final = rounds_at({1: 99.0, 2: 100.0, 3: 101.0}, wait=1 / 3)
     found = result_of(over, candidates, candidates, [], None, True)
     assert values_of(found, "wait-share") == {"wait_share": pytest.approx(1 / 3)}
     assert values_of(found, "headroom")["step_is_faster"] == faster_step
@@ -172,7 +169,7 @@ def test_a_candidate_that_failed_in_the_final_rounds_cannot_be_chosen():
 def test_an_uncertain_headroom_is_not_called_no_bottleneck():
     over, candidates = raced({BASELINE: 100, "1 worker": 130, HEADROOM: 160})
     candidates[2].make = lambda: []
-    candidates[2].final_rates = dict(enumerate((90.0, 160.0, 230.0), 1))
+    candidates[2].final = rounds_at({1: 90.0, 2: 160.0, 3: 230.0})
     assert result_of(over, candidates[:1], [candidates[0], candidates[2]], [], None, 0.5).outcome == KEEP
     assert result_of(over, candidates[:2], candidates, [], None, 0.5).outcome == DECIDED
 
@@ -278,7 +275,7 @@ def test_persistent_workers_do_not_count_as_memory_of_other_candidates():
     loader = DataLoader(Made(64), 8, worker_init_fn=lambda number: held.append(torch.ones(30 << 20)))
     plain = Candidate(BASELINE)
     persistent = Candidate("persistent", {**FORK, "persistent_workers": True}, "persistent")
-    before = SettingsRace(TunableLoader(loader), TurnSpec(ignored))
+    before = SettingsRace(TunableLoader(loader), TurnSpec())
     with before.active():
         for candidate in (plain, persistent, persistent, plain):
             before.warm_up(candidate, 60.0)
@@ -323,7 +320,7 @@ def test_no_more_workers_than_are_allowed():
 
 def test_a_stream_that_every_worker_repeats_is_rejected():
     candidate = Candidate("2 workers", dict(FORK), "workers")
-    over = SettingsRace(TunableLoader(DataLoader(Stream(), batch_size=8)), TurnSpec(ignored, min_s=0.0))
+    over = SettingsRace(TunableLoader(DataLoader(Stream(), batch_size=8)), TurnSpec(min_s=0.0))
     with over.active():
         over.race([Candidate(BASELINE), candidate], 30.0)
     assert candidate.failure.kind == "samples-not-sharded"
@@ -350,7 +347,7 @@ def test_a_long_epoch_is_cut_off_and_extrapolated():
         return torch.zeros(4)
 
     loader = DataLoader(Made(400, slow), batch_size=1)
-    turn = run_turn(lambda: loader, 0, TurnSpec(ignored, limit_s=0.05, min_s=0.0))
+    turn = Turn(lambda: loader, 0, TurnSpec(limit_s=0.05, min_s=0.0)).run()
     assert not turn.complete
     assert turn.batches < turn.epoch_batches == 400
     assert turn.samples == 400
@@ -381,13 +378,13 @@ def test_workers_of_a_cut_turn_are_counted_by_whole_cycles(monkeypatch):
     monkeypatch.setattr("iobench.advise.settings.turn.time", pairs)
     for limit_s in (0.05, 0.07, 0.09):
         pairs.now = 0.0
-        turn = run_turn(lambda: pairs, 2, TurnSpec(ignored, limit_s=limit_s, min_s=0.0))
+        turn = Turn(lambda: pairs, 2, TurnSpec(limit_s=limit_s, min_s=0.0)).run()
         assert not turn.complete
         assert turn.epoch_s == pytest.approx(100 * 0.02)
 
 
 def test_rates_that_fall_with_each_turn_are_noticed():
-    candidates = [Candidate(BASELINE, final_rates={1: 100.0}), Candidate("1 worker", final_rates={1: 100.0})]
+    candidates = [Candidate(name, final=rounds_at({1: 100.0})) for name in (BASELINE, "1 worker")]
     rates = [100.0 + n % 3 for n in range(20)], [100.0 * 0.9**n for n in range(20)]
     steady, falling = (
         [(candidates[n % 2], SimpleNamespace(samples_per_s=rate)) for n, rate in enumerate(one)]
@@ -520,7 +517,7 @@ def test_one_thread_per_worker_is_tried_where_there_are_more_threads_than_cores(
 def test_too_few_rounds_decide_nothing():
     over, candidates = raced({BASELINE: 100, "1 worker": 300})
     for candidate in candidates:
-        candidate.final_rates = {1: candidate.final_rates[1]}
+        candidate.final = candidate.final[:1]
     assert result_of(over, candidates, candidates, [], None, False).outcome == UNDECIDED
     assert settings_race.ROUNDS >= 10
 
@@ -538,7 +535,7 @@ def test_a_watched_loop_measures_the_headroom(monkeypatch):
     for batch in watched:
         came.append(float(batch[0]))
         now[0] += 0.01
-    assert came == [*range(10), *(n % 8 for n in range(20))]
+    assert came == [*range(10), *(n % 10 for n in range(20))]
     assert watched.stats.headroom == pytest.approx(3.0)
     assert watched.stats.batches == 10
     assert values_of(diagnose(watched.stats), "headroom")["ratio"] == pytest.approx(3.0)

@@ -177,7 +177,7 @@ def test_time_limits_end_an_epoch_after_its_first_batch_at_the_earliest():
     def came(seconds):
         clock.now = 0.0
         limit = TimeLimit(seconds, lambda: clock.now)
-        return list(limit.over(batches())), limit.cut
+        return list(limit.over(batches())), limit.ended
 
     assert came(0.5) == ([0], True)
     assert came(3.0) == ([0, 1, 2, 3], True)

@@ -1,15 +1,153 @@
-"""Choice among the finalists; nothing else decides which one to use."""
+"""Finalists with the figures of their final rounds, and the choice among them.
+
+Figures of the race are estimates. Nothing else decides which case to use.
+"""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
-from iobench.advise.finalists import WORTH_IT
+from iobench.advise.alternatives import case_labels
 from iobench.advise.recommendation import Finalist
-from iobench.advise.search import DEFAULT, SearchResult, cost_of
+from iobench.advise.search import CHEAPEST, DEFAULT, FASTEST, OTHER_LOADER, RUNNER_UP, SearchResult, cost_of
 from iobench.advise.sentences import DECIDED, KEEP, NOT_BOTTLENECK, TIED, UNDECIDED, is_undecided
+from iobench.bench.case import Case
+from iobench.bench.outcome import Run
 from iobench.results import stats
+from iobench.results.record import Record
+
+ByRound: TypeAlias = dict[str, dict[int, float]]  # samples/s by a case's key and the round's number
+
+WORTH_IT = 0.05  # of a training's time: a loader that saves less is not worth changing to
+
+
+def finalists_of(result: SearchResult) -> list[Finalist]:
+    """Return the finalists by their final rounds, with the training step if there is one, fastest first."""
+    plain = {case.key: rounds_of(result.final, case.key) for case in result.finalists}
+    stepped = _rates_with_step(result)
+    rounds = stepped if any(stepped.values()) else plain
+    labels = case_labels(result.finalists)
+    default = next((key for key, roles in result.roles.items() if DEFAULT in roles and rounds.get(key)), None)
+    wait_shares = _wait_shares(result)
+    measured = [
+        _finalist(result, case, labels[case.key], (plain, rounds), default, wait_shares.get(case.key))
+        for case in result.finalists
+        if plain[case.key] and rounds.get(case.key)
+    ]
+    fastest, *others = sorted(measured, key=lambda one: one.decisive_per_s.median, reverse=True)
+
+    def slower(other: Finalist) -> bool:
+        comparison = stats.compare_paired(rounds[fastest.key], rounds[other.key], comparisons=len(others))
+        return comparison.outcome == "faster"
+
+    return [
+        replace(fastest, roles=final_roles(fastest.roles, FASTEST)),
+        *(
+            replace(other, roles=final_roles(other.roles, RUNNER_UP), tied=not slower(other))
+            for other in others
+        ),
+    ]
+
+
+def final_roles(roles: Sequence[str], place: str) -> list[str]:
+    """Return the roles of a finalist whose place in the final rounds is `place`."""
+    race_places = {FASTEST, RUNNER_UP}
+    placed = place == FASTEST or not race_places.isdisjoint(roles)
+    # the fastest of all is the fastest of its loader as well
+    dropped = race_places | ({OTHER_LOADER} if place == FASTEST else set())
+    return [*([place] if placed else []), *(role for role in roles if role not in dropped)]
+
+
+def _finalist(
+    result: SearchResult,
+    case: Case,
+    label: str,
+    rates: tuple[ByRound, ByRound],
+    default: str | None,
+    wait_share: float | None,
+) -> Finalist:
+    """Return one finalist; `rates` are those of all rounds without the step, and of those that decide."""
+    plain, rounds = rates
+    own = [one for one in result.final.valid_records if one.settings_key == case.key]
+    artifact, scale = result.data.manifest.artifacts[case.variant], result.data.scale
+    limit = max((one.limit for one in own if one.limit), key=lambda one: one.bytes_per_s, default=None)
+    speed = statistics.median(one.bytes_per_s for one in own)
+    against = None
+    if default is not None and default != case.key:
+        others = sum(map(bool, rounds.values())) - 1  # as many as the fastest is compared with
+        against = stats.compare_paired(rounds[case.key], rounds[default], comparisons=others)
+    return Finalist(
+        key=case.key,
+        label=label,
+        format=case.variant,
+        roles=[role for role in result.roles[case.key] if role != CHEAPEST or _feeds(wait_share)],
+        samples_per_s=stats.estimate(list(plain[case.key].values())),
+        bytes_per_s=speed,
+        rounds=len(plain[case.key]),
+        against_default=against,
+        tied=False,
+        limit=limit.name if limit else None,
+        limit_bytes_per_s=limit.bytes_per_s if limit else None,
+        wait_share=wait_share,
+        memory_bytes=max((one.memory.peak_bytes for one in own if one.memory.peak_bytes), default=None),
+        disk_bytes=result.data.full_stored_bytes(case.variant),
+        write_s=artifact.write_s * scale,
+        trained_per_s=None if rounds is plain else stats.estimate(list(rounds[case.key].values())),
+        trained_rounds=0 if rounds is plain else len(rounds[case.key]),
+        decoding_cores=_busy_cores(own) if decodes(result, case) else None,
+    )
+
+
+def _busy_cores(records: Sequence[Record]) -> float:
+    """Return the median number of cores at work for a case."""
+    return statistics.median(one.processor.cpu_s / one.timing.epochs_s for one in records)
+
+
+def decodes(result: SearchResult, case: Case) -> bool:
+    """Return True if most bytes of a sample are stored encoded; False for a user's own loader."""
+    if case.loader.user_defined:
+        return False
+    with result.data.manifest.opener(case.variant)() as reader:
+        as_stored = reader.placement().keys()
+        encoded = sum(field.sample_bytes for field in reader.schema.fields if field.name not in as_stored)
+        return encoded > reader.schema.sample_bytes / 2
+
+
+def _feeds(wait_share: float | None) -> bool:
+    """Return False if a case was measured not to keep the device busy, which the race only estimated."""
+    return wait_share is None or wait_share < WORTH_IT
+
+
+def rounds_of(run: Run, key: str) -> dict[int, float]:
+    """Return the samples/s of a case by round."""
+    return {one.round: one.samples_per_s for one in run.valid_records if one.settings_key == key}
+
+
+def _rates_with_step(result: SearchResult) -> ByRound:
+    """Return the samples/s with the training step, by the key of the case without it."""
+    if result.with_step is None:
+        return {}
+    return {_plain_key(case): rounds_of(result.with_step, case.key) for case in result.with_step.cases}
+
+
+def _plain_key(stepping: Case) -> str:
+    """Return the key of a case without its training step."""
+    return replace(stepping, step_s=0.0, model="none").key
+
+
+def _wait_shares(result: SearchResult) -> dict[str, float]:
+    """Return the share of time that the device waits with the step, by the key of the case without it."""
+    if result.with_step is None:
+        return {}
+    keys = {case.key: _plain_key(case) for case in result.with_step.cases}
+    shares: dict[str, list[float]] = {}
+    for one in result.with_step.valid_records:
+        key = keys[one.settings_key]
+        shares.setdefault(key, []).append(one.timing.wait_s / one.timing.epochs_s)
+    return {key: statistics.median(values) for key, values in shares.items()}
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from iobench.advise.diagnosis import Diagnosis
 from iobench.advise.settings import search_space
 from iobench.advise.settings.candidate import Candidate, slowdown
 from iobench.advise.settings.settings_race import SettingsRace, finalists, hidden_gain
-from iobench.advise.settings.tunable_loader import TunableLoader, is_single_pass
+from iobench.advise.settings.tunable_loader import TunableLoader, is_single_pass, resolve_target
 from iobench.advise.settings.turn import TurnSpec
 from iobench.advise.settings.watchdog import Watchdog
 from iobench.base.errors import TargetError
@@ -41,7 +41,7 @@ EXAMINED = 8  # batches at least, for padding and repeated samples
 
 
 def diagnose(
-    loader: Iterable[Any] | TunableLoader,
+    loader: str | Iterable[Any] | TunableLoader,
     *,
     batches: int | None = None,
     seconds: float = 20.0,
@@ -54,8 +54,8 @@ def diagnose(
 
     Parameters
     ----------
-    loader : iterable or TunableLoader
-        The loader.
+    loader : str, iterable or TunableLoader
+        The loader, or the function that builds it, such as ``train.py:make_loader``.
     batches : int, optional
         Most batches of each run; without it whole epochs, if time allows.
     seconds : float
@@ -75,14 +75,14 @@ def diagnose(
         The loader raises (``raised``, with its traceback), hangs (``timeout``) or yields nothing
         (``empty``).
     """
+    tunable = loader if isinstance(loader, TunableLoader) else _tunable(loader)
     end, watchdog, background = time.monotonic() + seconds, Watchdog(timeout_s), list[BackgroundPart]()
-    tunable = loader if isinstance(loader, TunableLoader) else TunableLoader(loader, _maker(loader))
     candidates, ratio = list[Candidate](), None
     with watchdog.active():
         on_status("watching the baseline")
         loop = _watch(tunable.with_changes({}), watchdog, batches, WATCH * seconds, device)
         profiles = list[Profile]()
-        if not _exhausted(loader):
+        if not is_single_pass(loader):
             on_status("profiling the loader")
             with _recording(background), _user_errors():
                 profiles = profiling.profiles(tunable, PROFILE * seconds, batches, watchdog.guard)
@@ -91,7 +91,7 @@ def diagnose(
                 tunable,
                 loop,
                 profiles,
-                TurnSpec(_ignore, batches=batches, guard=watchdog.guard),
+                TurnSpec(batches=batches, guard=watchdog.guard),
                 (seconds, end),
                 background,
                 device,
@@ -177,17 +177,9 @@ def _best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
     return list(best.values())[:FINALISTS]
 
 
-def _ignore(tensors: Sequence[Any]) -> None:
-    """Do nothing with a batch."""
-
-
-def _maker(loader: Any) -> Callable[[], Iterable[Any]] | None:
-    """Return a function that returns the iterator itself; None for loaders that can be iterated again."""
-    return (lambda: loader) if is_single_pass(loader) else None
-
-
-def _exhausted(loader: Any) -> bool:
-    return not isinstance(loader, TunableLoader) and is_single_pass(loader)
+def _tunable(loader: str | Iterable[Any]) -> TunableLoader:
+    """Return the loader; an iterator, which can be iterated over only once, is its own maker."""
+    return TunableLoader(loader, lambda: loader) if is_single_pass(loader) else resolve_target(loader)[0]
 
 
 @contextmanager

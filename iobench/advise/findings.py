@@ -15,9 +15,8 @@ from iobench.advise.alternatives import (
     skipped_cases,
     time_limited,
 )
-from iobench.advise.choice import Choice, choose
+from iobench.advise.choice import WORTH_IT, Choice, choose, finalists_of, rounds_of
 from iobench.advise.code import loader_code, prepare_code
-from iobench.advise.finalists import WORTH_IT, finalists_of, rounds_of
 from iobench.advise.measured_data import MeasuredData, other_samples
 from iobench.advise.recommendation import Finalist, Recommendation, now
 from iobench.advise.requirements import Requirements

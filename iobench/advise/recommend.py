@@ -1,10 +1,14 @@
-"""Recommendation in one call."""
+"""Recommendation in one call, with the time of the training step: given, or measured on a batch."""
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from iobench import formats
 from iobench.advise import measured_data
@@ -12,12 +16,95 @@ from iobench.advise.findings import recommendation_of
 from iobench.advise.recommendation import Recommendation
 from iobench.advise.requirements import Requirements
 from iobench.advise.search import search
-from iobench.advise.step import time_step
+from iobench.base.errors import InvalidSettings
+from iobench.base.text import enumerated
+from iobench.base.units import three_digits
 from iobench.bench.observer import Observer
+from iobench.bench.training import Trainer
 from iobench.dataset.manifest import Manifest
-from iobench.dataset.sources import Source
+from iobench.dataset.sources import FirstSamples, Source
+from iobench.formats import Batch
 from iobench.host.device import pick_device
 from iobench.loading import loaders
+from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice
+from iobench.loading.target import import_function, summarize, target_error
+from iobench.loading.tensors import tensors_of
+
+UNEVEN = 2.0  # ratio of the median to the lower quartile, from which on steps were disturbed
+MAX_STEPS, MAX_TIMED_S = 20, 2.0  # that are timed
+
+StepFunction = Callable[[DeviceBatch], object]
+
+
+def time_step(of: Manifest | Source, requirements: Requirements, observer: Observer) -> Requirements:
+    """Return the requirements with the measured milliseconds of their model's or function's step.
+
+    Raises
+    ------
+    TargetError
+        The user's function raises (``raised``, with its traceback).
+    InvalidSettings
+        The step is given in two ways (``conflicting-options``), or the model has nothing to train on.
+    """
+    if bool(requirements.step_ms) + (requirements.model != "none") + bool(requirements.step) > 1:
+        raise InvalidSettings(
+            "--step-ms, --model and --step each define the training step",
+            kind="conflicting-options",
+            hint="give one of them",
+        )
+    if not requirements.has_unknown_step:
+        return requirements
+    transfer = HostToDevice(pick_device(requirements.device), non_blocking=False)
+    step = _function(requirements.step) if requirements.step else _model(requirements, of, transfer)
+    observer.status(f"timing the training step: {requirements.step or requirements.model}")
+    times = [_seconds(step, tensors_of(first_batch(of, size)), transfer) for size in requirements.batch_sizes]
+    step_ms = [1000 * _lower_quartile(seconds) for seconds in times]
+    observer.status(f"a step takes {enumerated([three_digits(one) for one in step_ms])} ms")
+    if any(statistics.median(seconds) > UNEVEN * _lower_quartile(seconds) for seconds in times):
+        observer.status("half of the steps took much longer, as under background load")
+    return replace(requirements, step_ms=step_ms[0], measured_ms=tuple(step_ms))
+
+
+def first_batch(of: Manifest | Source, count: int) -> Batch:
+    """Return the first samples of a dataset or a source, up to `count`."""
+    if isinstance(of, Manifest):
+        with of.opener(next(iter(of.artifacts)))() as reader:
+            return reader.batch(slice(0, min(count, of.schema.samples)))
+    parts = list(FirstSamples(of, count).batches())
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _model(requirements: Requirements, of: Manifest | Source, transfer: HostToDevice) -> StepFunction:
+    return Trainer(requirements.model, of.schema, transfer.device, requirements.seed).step
+
+
+def _function(word: str) -> StepFunction:
+    function = import_function(word)
+
+    def step(batch: DeviceBatch) -> None:
+        try:
+            function(batch)
+        except Exception as error:
+            raise target_error(f"--step {word} raised {summarize(error)}", error) from error
+
+    return step
+
+
+def _lower_quartile(seconds: list[float]) -> float:
+    """Return the lower quartile: the time of an undisturbed step."""
+    return sorted(seconds)[len(seconds) // 4]
+
+
+def _seconds(step: StepFunction, batch: HostBatch, transfer: HostToDevice) -> list[float]:
+    """Return the seconds of some steps over one batch on the device, after one warm-up step."""
+    moved, taken = transfer.move(batch), list[float]()
+    began = time.monotonic()
+    while len(taken) < 2 or (len(taken) <= MAX_STEPS and time.monotonic() - began < MAX_TIMED_S):
+        before = time.perf_counter()
+        step(dict(moved))  # a copy: the step may remove fields
+        transfer.synchronize()
+        taken.append(time.perf_counter() - before)
+    return taken[1:]
 
 
 def recommend(

@@ -11,12 +11,18 @@ from typing import Any
 
 from iobench.advise.settings import search_space
 from iobench.advise.settings.candidate import BASELINE, HEADROOM, Candidate, slowdown
-from iobench.advise.settings.consumer import Consumer, HeadroomLoader
+from iobench.advise.settings.consumer import Consumer
 from iobench.advise.settings.settings_backend import ResourceLimits
-from iobench.advise.settings.settings_cases import SettingsCases, new_path
-from iobench.advise.settings.settings_race import CUTS, SettingsRace, finalists, hidden_gain
-from iobench.advise.settings.tunable_loader import TunableLoader
-from iobench.advise.settings.turn import CYCLES, TurnResult, TurnSpec
+from iobench.advise.settings.settings_race import (
+    CUTS,
+    SettingsCases,
+    SettingsRace,
+    finalists,
+    hidden_gain,
+    new_path,
+)
+from iobench.advise.settings.tunable_loader import TunableLoader, resolve_target
+from iobench.advise.settings.turn import CYCLES, Turn, TurnSpec
 from iobench.advise.settings.watchdog import Watchdog
 from iobench.advise.tuning_result import TuningResult, nothing_fits, result_of
 from iobench.base.errors import InvalidSettings, IobenchError, TargetError
@@ -24,7 +30,8 @@ from iobench.base.finding import Finding
 from iobench.base.thresholds import CPU_CONTENDED
 from iobench.base.units import counted, seconds_text
 from iobench.bench.strategies import COMPARED
-from iobench.loading.target import loader_error, parse_target
+from iobench.loading.replay import Replay
+from iobench.loading.target import loader_error
 from iobench.results.record import check_writable
 
 MAX_TIME_S = 60.0
@@ -119,13 +126,12 @@ def tune(
         out or new_path(data_dir, name),
     )
     check_writable(cases.path)
-    replay = HeadroomLoader(consumer) if headroom else None
-    spec = TurnSpec(_holding(consumer, replay), consumer.synchronize, guard=watchdog.guard)
-    race = SettingsRace(loader, spec, limits, cases)
+    consumer.replay = Replay(consumer.transfer.device_api) if headroom else None
+    race = SettingsRace(loader, TurnSpec(consumer, guard=watchdog.guard), limits, cases)
     with watchdog.active(), race.active():
         tuning = _Tuning(race, limits, consumer, began + max_time_s, max_time_s, on_status)
         try:
-            return tuning.run(replay, cases.path, seed)
+            return tuning.run(cases.path, seed)
         except IobenchError:
             raise
         except Exception as error:  # a user's loader may raise anything
@@ -147,12 +153,13 @@ class _Tuning:
         self._race, self._limits, self._consumer = race, limits, consumer
         self._end, self._max_time_s, self._status = end, max_time_s, status
 
-    def run(self, replay: HeadroomLoader | None, records: Path, seed: int) -> TuningResult:
+    def run(self, records: Path, seed: int) -> TuningResult:
         loader, device = self._race.loader, str(self._consumer.device)
+        replay = self._consumer.replay
         self._status("measuring the baseline")
         turn = self._race.warm_up(Candidate(BASELINE), FIRST_TURN * self._max_time_s)
         if replay is not None:
-            replay.batches = turn.epoch_batches or turn.batches
+            replay.count, self._consumer.replay = turn.epoch_batches or turn.batches, None
         starting = turn.measured.timing.first_batch_s > search_space.SLOW_START * turn.epoch_s
         traits = search_space.LoaderTraits(turn.complete, starting, _idle(turn), not _idle(turn), device)
         candidates, skipped = search_space.candidates_for(loader, traits, self._limits)
@@ -179,7 +186,7 @@ class _Tuning:
             )
         return result_of(self._race, candidates, chosen, skipped, str(records), self._consumer.trains)
 
-    def _in_time(self, turn: TurnResult, candidates: Sequence[Candidate]) -> list[Candidate]:
+    def _in_time(self, turn: Turn, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates, likeliest first, that there is time for: a turn each, three of the best.
 
         Raises InvalidSettings if there is no time for the baseline and one more.
@@ -230,28 +237,6 @@ class _Tuning:
         return finalists(candidates, near, self._end - time.monotonic())
 
 
-def resolve_target(target: str | Iterable[Any]) -> tuple[TunableLoader, str]:
-    """Return the user's loader and its name; TargetError if it cannot be built."""
-    if not isinstance(target, str):
-        return TunableLoader(target), type(target).__name__
-    called = parse_target(target)
-    workers = called.argument_or_default("num_workers")
-    known = workers if isinstance(workers, int) else 0
-    return TunableLoader(called.build(), called.build, called.parameters, known), called.name
-
-
-def _holding(consumer: Consumer, replay: HeadroomLoader | None) -> Callable[[Sequence[Any]], None]:
-    """Return the consumer; with a replay, one that also holds the first batches of the first epoch."""
-    if replay is None:
-        return consumer
-
-    def hold(tensors: Sequence[Any]) -> None:
-        replay.hold(tensors)
-        consumer(tensors)
-
-    return hold
-
-
 def _no_time(candidate: Candidate) -> Finding:
     return Finding("out-of-time", f"{candidate.name}: no time was left", values={"setting": candidate.name})
 
@@ -260,7 +245,7 @@ def _fits(candidate: Candidate) -> bool:
     return bool(candidate.rates) and candidate.failure is None
 
 
-def _idle(turn: TurnResult) -> bool:
+def _idle(turn: Turn) -> bool:
     """Return True if its processes mostly slept or waited for a disk or network, not for a core."""
     background = turn.measured.background
     if background is not None and (background.processors or 0.0) > CPU_CONTENDED:

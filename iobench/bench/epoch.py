@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -15,7 +14,7 @@ from iobench.base.errors import IobenchError, LoaderFailed, WrongContent
 from iobench.base.files import system_errors_as
 from iobench.bench.device_clock import DeviceClock
 from iobench.bench.meter import Durations, Meter
-from iobench.bench.part import Part, TimeLimit, WindowTimer
+from iobench.bench.part import Part, WindowTimer
 from iobench.bench.process_group import ProcessGroup, SingleProcess
 from iobench.host.counters import Counters, Counts
 from iobench.host.cpu_speed import CpuSpeedProbe
@@ -34,8 +33,21 @@ from iobench.results.parts import (
 )
 
 Consumer = Callable[[DeviceBatch], None]
+T = TypeVar("T")
 
 MOST_EPOCHS = 10_000  # in a round; epoch numbers of consecutive rounds are this far apart
+
+
+class Cut(Protocol):
+    """End of an epoch of unknown length, and its extrapolation."""
+
+    ended: bool  # the epoch was cut off, so that no other follows
+
+    def over(self, batches: Iterator[T]) -> Iterator[T]:
+        """Yield the batches of an epoch up to its end."""
+
+    def partial(self, samples: int) -> PartialEpoch | None:
+        """Return the extrapolated epoch; None for a whole one."""
 
 
 @dataclass
@@ -54,10 +66,12 @@ class RoundSpec:
         Collects the time of stages.
     batches : int or None
         Batches of the window, where the round is a part of an epoch: see `iobench.bench.part`.
-    limit : TimeLimit or None
-        Cuts the epoch off.
+    cut : Cut or None
+        What ends an epoch before its last batch.
     requested : callable
         Called with the request of each epoch before it is timed.
+    excluded : collection of int
+        Process ids whose memory does not count.
     strict : bool
         Synchronize the device after each batch.
     ended : callable
@@ -71,8 +85,9 @@ class RoundSpec:
     seconds: float
     profile: StageProfile | None = None
     batches: int | None = None
-    limit: TimeLimit | None = None
+    cut: Cut | None = None
     requested: Callable[[EpochRequest], None] = lambda request: None
+    excluded: Collection[int] = ()
     strict: bool = False
     ended: Callable[[], None] = lambda: None
     group: ProcessGroup = field(default_factory=SingleProcess)
@@ -89,8 +104,7 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
     job = replace(job, stages=profile or UNTIMED)
     opening, meter, clock = Meter(), Meter(), clock_of(transfer, spec)
     consume = spec.consume if clock is None else clock.around(spec.consume)
-    limit = spec.limit or TimeLimit(math.inf)
-    counters = Counters(job.opener.path, early_snapshot=loader.workers > 0)
+    counters = Counters(job.opener.path, early_snapshot=loader.workers > 0, excluded=spec.excluded)
     cpu_speed = CpuSpeedProbe()
     path, guarded = job.opener.path, job.opener.guarded()
     with device_errors(str(path)), disk_errors(path), _counting(counters) as counts, guarded as check:
@@ -110,19 +124,26 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
                 timed = clock or nullcontext(), profile or nullcontext()
                 # closing is not timed: a part may leave workers behind
                 with closing(epochs.epoch(request)) as batches, meter, timed[0], timed[1]:
-                    came, came_bytes = _drain(epochs, batches, transfer, meter, consume, (window, limit))
-                if not (limit.cut or (window and loader.iterable_style)):
+                    came, came_bytes = _drain(epochs, batches, transfer, meter, consume, (window, spec.cut))
+                if done and not came:
+                    break  # an iterator that is exhausted
+                ended = spec.cut is not None and spec.cut.ended
+                if not (ended or (window and loader.iterable_style)):
                     _check_count(loader, came, _due(request, schema.samples))
                 whole_s += max(spec.group.all_gather(meter.elapsed_s - before_s))
                 samples, logical_bytes, done = samples + came, logical_bytes + came_bytes, done + 1
                 spec.ended()
                 cpu_speed.sample()
+                if ended:
+                    break
             counters.note_memory()
     waits = meter.waits if clock is None else clock.waits  # the host may run ahead of the device
     timing = timing_of(opening, meter, waits, done, (samples, logical_bytes))
     if spec.group.world_size > 1:
         timing = replace(timing, epochs_s=whole_s, own_s=meter.elapsed_s)
-    if window is not None and not limit.cut:
+    if spec.cut is not None and (partial := spec.cut.partial(samples)):
+        timing = replace(timing, partial=partial)
+    elif window is not None and not ended:
         timing = replace(timing, partial=_partial(job.order, window, timing, schema.samples))
     timing = replace(timing, **_split(profile, epochs, opening, meter))
     made = measured_of(timing, counts[0], cpu_speed)
@@ -262,18 +283,18 @@ def _drain(
     transfer: HostToDevice,
     meter: Meter,
     consume: Consumer,
-    ends: tuple[WindowTimer | None, TimeLimit],
+    ends: tuple[WindowTimer | None, Cut | None],
 ) -> tuple[int, int]:
     """Run one epoch or part and synchronize; return the samples delivered to the device and their bytes."""
     schema, samples, logical_bytes = epochs.opener.schema, 0, 0
     first, foreign = schema.fields[0].name, epochs.loader.user_defined
     stages = UNTIMED if transfer.device_api.is_host else epochs.stages  # on the CPU nothing moves
     moved = meter.over(map(stages.timed("host_to_device", transfer.move), batches))
-    window, limit = ends
+    window, cut = ends
     count: Callable[[DeviceBatch], int] = samples_of if foreign else lambda batch: int(batch[first].shape[0])
     if window is not None:
         moved = window.over(moved, count, epochs.loader.iterable_style)
-    for batch in limit.over(moved):
+    for batch in moved if cut is None else cut.over(moved):
         samples += count(batch)
         if foreign:
             logical_bytes += sum(one.nbytes for one in batch.values())

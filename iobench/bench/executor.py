@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
 
 from iobench.base import thresholds
-from iobench.bench import trace
+from iobench.base.errors import RecordError
+from iobench.base.text import reason
 from iobench.bench.case import Case
 from iobench.bench.content_check import ContentCheck
-from iobench.bench.epoch import RoundSpec, measure
+from iobench.bench.epoch import RoundSpec, epoch_request, measure, opened
 from iobench.bench.observer import Progress
 from iobench.bench.part import TimeLimit
 from iobench.bench.process_group import ProcessGroup, SingleProcess
@@ -24,8 +29,60 @@ from iobench.dataset.verify import verify_artifact
 from iobench.formats import Schema
 from iobench.host.device import pick_device
 from iobench.loading.host_to_device import DeviceBatch, HostToDevice
+from iobench.loading.loaders import Job, Loader
 from iobench.loading.stages import StageProfile
 from iobench.results.parts import ContentCheckPart, Measured
+
+T = TypeVar("T")
+BATCHES = 64  # viewers cannot open traces of many thousand batches
+
+
+def write_trace(
+    path: Path, loader: Loader, job: Job, transfer: HostToDevice, consume: Callable[[DeviceBatch], None]
+) -> None:
+    """Write a Chrome trace (chrome://tracing, ui.perfetto.dev) of a case's first 64 batches.
+
+    Raises RecordError if the file cannot be written.
+    """
+    request = epoch_request(loader, job, 1)
+    request = request if isinstance(request, int) else request[:BATCHES]
+    with profile(activities=activities_on(transfer.device)) as profiler:
+        with record_function("open"):
+            epochs = opened(loader, job)
+        with closing(epochs), closing(epochs.epoch(request)) as batches:
+            for batch in _named("next", itertools.islice(batches, BATCHES)):
+                with record_function("move"):
+                    moved = transfer.move(batch)
+                with record_function("consume"):
+                    consume(moved)
+        transfer.synchronize()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        profiler.export_chrome_trace(str(path))
+    except (OSError, RuntimeError) as error:
+        raise RecordError(
+            f"the trace cannot be written: {reason(error)}",
+            kind="not-writable",
+            path=path,
+            hint="name another file with --out",
+        ) from error
+
+
+def activities_on(device: torch.device) -> list[ProfilerActivity]:
+    """Return the host's activity, and the device's if this torch can record it."""
+    there = getattr(ProfilerActivity, device.type.upper(), ProfilerActivity.CPU)
+    return [one for one in ProfilerActivity.__members__.values() if one in (ProfilerActivity.CPU, there)]
+
+
+def _named(name: str, items: Iterator[T]) -> Iterator[T]:
+    """Yield the same items, with a span in the trace for the wait for each."""
+    while True:
+        with record_function(name):
+            try:
+                item = next(items)
+            except StopIteration:
+                return
+        yield item
 
 
 class TookTooLong(Exception):
@@ -58,7 +115,10 @@ class Tick:
 
 
 class Executor(Protocol):
-    """Runs cases; an invalid or failing case raises IobenchError."""
+    """Runs cases; an invalid or failing case raises IobenchError.
+
+    The methods after `measure` do nothing by default, as does `ready`.
+    """
 
     def prove(self, case: Case, warmup: int, tick: Tick, limit_s: float = math.inf) -> Proof:
         """Verify a case: run one epoch with every sample hashed on the device, then the other warm-ups.
@@ -68,6 +128,7 @@ class Executor(Protocol):
 
     def ready(self, case: Case, tick: Tick, batches: int | None = None) -> None:
         """Prepare a verified case for such a round, before its cache is warmed or evicted."""
+        return
 
     def measure(self, case: Case, number: int, tick: Tick, batches: int | None = None) -> list[Measured]:
         """Time round `number` of a case and return one result per rank.
@@ -77,15 +138,18 @@ class Executor(Protocol):
 
     def end(self, case: Case) -> None:
         """Release the resources of a case, which may be measured again later."""
+        return
 
     def trace(self, case: Case, path: Path) -> None:
         """Write a torch.profiler trace of a case's first batches."""
+        return
 
     def close(self) -> None:
         """End all processes that were started."""
+        return
 
 
-class InProcess:
+class InProcess(Executor):
     """Runs cases in this process, which may be one of several ranks."""
 
     def __init__(self, manifest: Manifest, group: ProcessGroup | None = None) -> None:
@@ -111,11 +175,9 @@ class InProcess:
             check.add(batch)
 
         limit = TimeLimit(limit_s)
-        spec = RoundSpec(
-            0, consume, seconds=0.0, batches=case.max_batches, limit=limit, requested=check.expect
-        )
+        spec = RoundSpec(0, consume, seconds=0.0, batches=case.max_batches, cut=limit, requested=check.expect)
         timing = self._run(case, spec, tick, step).timing
-        result = check.conclude(part=limit.cut or timing.partial is not None)
+        result = check.conclude(part=limit.ended or timing.partial is not None)
         for _ in range(warmup - 1):
             self.warm_up(case, tick, case.max_batches, limit_s)
         own_s = timing.epochs_s if timing.own_s is None else timing.own_s
@@ -123,11 +185,8 @@ class InProcess:
 
     def warm_up(self, case: Case, tick: Tick, batches: int | None = None, limit_s: float = math.inf) -> None:
         """Run an untimed epoch or part of one, which loads libraries and touches memory."""
-        spec = RoundSpec(0, lambda batch: None, seconds=0.0, batches=batches, limit=TimeLimit(limit_s))
+        spec = RoundSpec(0, lambda batch: None, seconds=0.0, batches=batches, cut=TimeLimit(limit_s))
         self._run(case, spec, tick)
-
-    def ready(self, case: Case, tick: Tick, batches: int | None = None) -> None:
-        """Do nothing: the verification has warmed it up."""
 
     def measure(self, case: Case, number: int, tick: Tick, batches: int | None = None) -> list[Measured]:
         """Time as many epochs, or parts of one, as fill a round; one with a cold cache."""
@@ -139,13 +198,7 @@ class InProcess:
     def trace(self, case: Case, path: Path) -> None:
         """Write a Chrome trace."""
         step = TrainingStep.of(case, self._manifest.schema)
-        trace.write(path, case.loader, case.job(self._manifest), step.transfer, step)
-
-    def end(self, case: Case) -> None:
-        """Do nothing: no resources are held between rounds."""
-
-    def close(self) -> None:
-        """Do nothing: no processes were started."""
+        write_trace(path, case.loader, case.job(self._manifest), step.transfer, step)
 
     def _run(self, case: Case, spec: RoundSpec, tick: Tick, step: TrainingStep | None = None) -> Measured:
         """Run a round with the case's training step on each batch, after freeing other cases' memory."""

@@ -50,10 +50,10 @@ class Part:
 
 
 class TimeLimit:
-    """Ends an epoch once it has taken some seconds; `cut` says whether it did."""
+    """Ends an epoch once it has taken some seconds; `ended` says whether it did."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._seconds, self._clock, self.cut = seconds, clock, False
+        self._seconds, self._clock, self.ended = seconds, clock, False
 
     def over(self, batches: Iterator[T]) -> Iterator[T]:
         """Yield batches, at least one, until the time is over."""
@@ -61,8 +61,11 @@ class TimeLimit:
         for batch in batches:
             yield batch
             if self._clock() - began > self._seconds:
-                self.cut = True
+                self.ended = True
                 return
+
+    def partial(self, samples: int) -> None:
+        """Return None: what was cut off is not extrapolated."""
 
 
 class WindowTimer:

@@ -12,7 +12,7 @@ from iobench.base.finding import Finding
 from iobench.base.units import counted
 from iobench.bench.case import Case
 from iobench.bench.case_limits import TO_DEVICE, lowest
-from iobench.bench.executor import Proof, Tick
+from iobench.bench.executor import Executor, Proof, Tick
 from iobench.bench.options import RunOptions
 from iobench.dataset.manifest import Manifest
 from iobench.host.hardware_limits import LowerCacheProbe
@@ -21,7 +21,7 @@ from iobench.ranks.rank import STOP, Rank, RunRequest
 from iobench.results.parts import CachePart, LimitPart, Measured
 
 
-class DistributedBackend:
+class DistributedBackend(Executor):
     """Executor factory, executor and hosts of a run over several ranks: see iobench.bench.executor_factory.
 
     Lives on rank 0. Each method is a command that all ranks execute, rank 0 included.
@@ -50,9 +50,6 @@ class DistributedBackend:
         proofs: list[Proof] = self._all("prove", case, warmup, limit_s, tick=tick)
         return max(proofs, key=lambda proof: proof.sample_s)
 
-    def ready(self, case: Case, tick: Tick, batches: int | None = None) -> None:
-        """Do nothing: all ranks are ready since the verification."""
-
     def measure(self, case: Case, number: int, tick: Tick, batches: int | None = None) -> list[Measured]:
         """Time the shares of all ranks at the same time."""
         return self._all("measure", case, number, batches, tick=tick)
@@ -60,9 +57,6 @@ class DistributedBackend:
     def trace(self, case: Case, path: Path) -> None:
         """Write a trace on rank 0."""
         self._all("trace", case, path)
-
-    def end(self, case: Case) -> None:
-        """Do nothing: no resources are held between rounds."""
 
     def establish(self, case: Case, logical_bytes: int) -> CachePart:
         """Warm or evict the page cache of each host; returns the state of the worst host."""
@@ -103,9 +97,6 @@ class DistributedBackend:
         """Probe for a cache below the kernel of each host; returns the host where it is plainest."""
         probes: list[LowerCacheProbe] = [one for one in self._all("lower_cache") if one is not None]
         return max(probes, key=lambda one: one.first_s / one.second_s, default=None)
-
-    def close(self) -> None:
-        """Do nothing: no processes were started for the run."""
 
     def stop(self) -> None:
         """End the worker loops of the other ranks."""

@@ -14,9 +14,8 @@ from iobench.base.errors import RecordError, needing, no_permission
 from iobench.base.files import replace_file, system_errors_as
 from iobench.results import record, run_index, trend
 from iobench.results.metrics import row_of
-from iobench.results.past_run import PastRun
 from iobench.results.record import Record
-from iobench.results.run_index import Progress
+from iobench.results.run_index import PastRun, Progress
 from iobench.results.trend import Trend
 
 SUFFIX, TRACES = ".jsonl", ".traces"

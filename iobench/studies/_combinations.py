@@ -107,7 +107,7 @@ class BackgroundEpochs(DataLoaderEpochs):
     """DataLoader's epochs, prefetched by a thread."""
 
     @property
-    def ahead(self) -> bool:
+    def prefetches(self) -> bool:
         """True: the thread reads ahead."""
         return True
 

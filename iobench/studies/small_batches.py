@@ -27,13 +27,15 @@ from iobench.studies._claims import (
     no_gpu,
     opposite,
 )
-from iobench.studies._libraries import hdf5_resizes, lmdb_when_full, misread_by_forks
 from iobench.studies._patches import (
     CHANNELS,
     COMPRESSIBILITY,
     SIDE,
     SMALL_SIDE,
     contenders_of,
+    hdf5_resizes,
+    lmdb_when_full,
+    misread_by_forks,
     openers_of,
     pinned_contenders,
     pinned_name,

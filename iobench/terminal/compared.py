@@ -9,7 +9,7 @@ from rich.table import Table
 from iobench.base.text import printable
 from iobench.base.units import MIB, three_digits
 from iobench.results.compare import CaseComparison, CompareResult
-from iobench.results.machine_change import MachineChange
+from iobench.results.run_comparison import MachineChange
 from iobench.results.stats import Estimate
 from iobench.terminal.tables import plain_table
 

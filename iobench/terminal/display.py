@@ -21,6 +21,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from iobench.advise.answer import Answer
 from iobench.base.text import printable
 from iobench.base.units import bytes_text, seconds_text
 from iobench.bench.outcome import Run
@@ -74,7 +75,15 @@ def as_json(value: Any) -> None:
     print(json.dumps(plain(value), indent=2))
 
 
-def answer(shown: Displayed, to_stderr: bool = False) -> None:
+def answer(result: Answer, json: bool = False) -> None:
+    """Print a result's parts, or all of its data as JSON."""
+    if not json:
+        parts(result)
+    else:
+        as_json(result.as_dict())
+
+
+def parts(shown: Displayed, to_stderr: bool = False) -> None:
     """Print a result's parts: the answer first; warnings to stderr."""
     console = _console(to_stderr)
     for number, block in enumerate(shown.blocks()):

@@ -14,7 +14,7 @@ from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import Prepared
 from iobench.host.hardware_limits import Limit
 from iobench.results.columns import Columns, is_numeric
-from iobench.results.past_run import PastRun
+from iobench.results.run_index import PastRun
 from iobench.results.trend import Trend, speeds_text
 
 if TYPE_CHECKING:  # they load torch

@@ -36,4 +36,4 @@ def watch(loader: Iterable[T], device: str = "auto", headroom: int = 0) -> Watch
 def _report(stats: LoopStats) -> None:
     from iobench.terminal import display  # it takes long to import, and only now it is needed
 
-    display.answer(diagnose(stats), to_stderr=True)
+    display.parts(diagnose(stats), to_stderr=True)

@@ -92,7 +92,7 @@ def achieved(own: TunableLoader, candidate: Candidate) -> float | None:
     """Return the speed-up of the advised settings over interleaved whole epochs."""
     again = Candidate(candidate.name, candidate.changes, candidate.kind, make=candidate.make)
     both = [Candidate(BASELINE), again]
-    race = SettingsRace(own, TurnSpec(lambda tensors: None))
+    race = SettingsRace(own, TurnSpec())
     with race.active():
         for each in both:
             race.warm_up(each, None)

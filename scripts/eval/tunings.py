@@ -26,10 +26,9 @@ from eval.harness import Row, Trials
 from eval.loaders.datasets import Computed
 from iobench.advise.settings import search_space
 from iobench.advise.settings.candidate import BASELINE, Candidate
-from iobench.advise.settings.consumer import Consumer
 from iobench.advise.settings.settings_race import SettingsRace
+from iobench.advise.settings.tunable_loader import resolve_target
 from iobench.advise.settings.turn import TurnSpec
-from iobench.advise.tune import resolve_target
 from iobench.advise.tuning_result import TuningResult
 
 OPTIONS = {"rounds": (31, "rounds of the grid"), "max_time": (30.0, "seconds for each tuning")}
@@ -108,8 +107,7 @@ def regret(make: Callable[[Path], DataLoader], options: argparse.Namespace) -> I
 def grid(loader: DataLoader, result: TuningResult, rounds: int) -> dict[str, Candidate]:
     """Measure all settings; return those near the fastest, the baseline and the chosen one."""
     own, _ = resolve_target(loader)
-    consumer = Consumer("cpu")
-    race = SettingsRace(own, TurnSpec(consumer, consumer.synchronize))
+    race = SettingsRace(own, TurnSpec())
     known: dict[str, Candidate] = {}
     for idle in (False, True):  # tune may have classified it as either
         like = search_space.LoaderTraits(idle=idle, starts=())
@@ -125,6 +123,6 @@ def grid(loader: DataLoader, result: TuningResult, rounds: int) -> dict[str, Can
         near = [candidate for candidate in working if max(candidate.final_rates.values()) * NEAR > best]
         near += [t for t in working if t.name in (BASELINE, result.use.name) and t not in near]
         for candidate in near:
-            candidate.final_rates.clear()
+            candidate.final.clear()
         race.final_rounds(near, float("inf"), rounds)
     return {candidate.name: candidate for candidate in near}

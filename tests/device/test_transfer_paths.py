@@ -13,7 +13,7 @@ from simulated import device
 
 import iobench
 from iobench.base.errors import LoaderFailed
-from iobench.bench import trace
+from iobench.bench.executor import activities_on
 from iobench.bench.training import Trainer
 from iobench.dataset.checksum import Checksum
 from iobench.loading import loaders
@@ -248,7 +248,7 @@ def test_a_proof_waits_for_the_device_once_and_not_in_each_batch(late, images):
     ("kind", "seen"), [("cpu", {"CPU"}), ("cuda", {"CPU", "CUDA"}), ("xpu", {"CPU", "XPU"})]
 )
 def test_a_trace_sees_the_host_and_the_device(kind, seen):
-    assert {activity.name for activity in trace.activities_on(torch.device(kind))} == seen
+    assert {activity.name for activity in activities_on(torch.device(kind))} == seen
 
 
 def test_release_memory_returns_all_memory(machine, images):

@@ -8,9 +8,8 @@ import pytest
 
 from iobench.formats import Field, Listed, Schema
 from iobench.loading.order import Order
-from iobench.stream import cached_reader, offset_prefetch
-from iobench.stream.cached_reader import CachedReader
-from iobench.stream.offset_prefetch import OffsetPrefetch
+from iobench.stream import cached_reader
+from iobench.stream.cached_reader import CachedReader, OffsetPrefetch
 from iobench.stream.views import joined_view
 
 SAMPLES = 1000
@@ -35,7 +34,7 @@ def finished(prefetch, batches, name="x"):
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(offset_prefetch, "PIECE_ROWS", 64)
+    monkeypatch.setattr(cached_reader, "PIECE_ROWS", 64)
 
 
 @pytest.mark.parametrize("kind", ["random", "block"])
@@ -121,7 +120,7 @@ def test_without_rows_to_locate_there_is_no_thread(batches):
 
 
 def test_more_rows_than_fit_in_memory_are_located_while_gathering(monkeypatch):
-    monkeypatch.setattr(offset_prefetch, "MAX_LISTED", SAMPLES - 1)
+    monkeypatch.setattr(cached_reader, "MAX_LISTED", SAMPLES - 1)
     threads = threading.active_count()
     OffsetPrefetch({"x": lambda rows: time.sleep(1)}, batches_of())
     assert threading.active_count() == threads

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from iobench.base.finding import Finding
 from iobench.results import stats
 from iobench.results.record import Record
 from iobench.results.stats import Comparison
 
+if TYPE_CHECKING:  # it loads torch
+    from iobench.advise.settings.turn import Turn
+
 BASELINE = "baseline"  # the loader with the settings it came with
 HEADROOM = "batches already on the device"
+FIGURES = (  # in JSON
+    *("name", "changes", "kind", "eliminated"),
+    *("rates", "final_rates", "rate", "whole_epochs", "batches", "first_batch_s", "epoch_s", "wait_shares"),
+    *("turn_s", "endless", "memory_bytes"),
+)
 
 
 @dataclass
 class Candidate:
-    """Candidate settings and their measurements.
+    """Candidate settings and their turns; all figures follow from these.
 
     Attributes
     ----------
@@ -28,22 +36,6 @@ class Candidate:
         Settings that differ from the baseline, by argument name.
     kind : str
         Group of the changed setting, such as ``workers`` or ``prefetch``.
-    rates, final_rates : dict of int to float
-        Samples/s by round number, of the race and of the final rounds.
-    whole_epochs : bool
-        True while every final round was a whole epoch.
-    batches : int
-        Batches of the last turn's epoch, or the part of them that was measured.
-    first_batch_s, epoch_s : list of float
-        Seconds of each turn to its first batch, and of a whole epoch.
-    wait_shares : list of float
-        Share of each final turn that the step spent waiting.
-    turn_s : float
-        Wall time of the last turn, in seconds.
-    endless : bool
-        A turn was cut off and the loader has no length.
-    memory_bytes : int or None
-        Peak memory of all its processes; None if the kernel reports none.
     failure : Finding or None
         Why the candidate cannot be chosen.
     over_limit : Finding or None
@@ -52,25 +44,32 @@ class Candidate:
         Round of the race after which it was eliminated.
     make : callable or None
         Builds the loader where it is not the user's own loader with other settings.
+    race, final : list of Record
+        Records of the race and of the final rounds.
+    turns : list of Turn
+        All turns in order of time, those that are no rounds included.
     """
 
     name: str
     changes: dict[str, Any] = field(default_factory=dict)
     kind: str = ""
-    rates: dict[int, float] = field(default_factory=dict)
-    final_rates: dict[int, float] = field(default_factory=dict)
-    whole_epochs: bool = True
-    batches: int = 0
-    first_batch_s: list[float] = field(default_factory=list)
-    epoch_s: list[float] = field(default_factory=list)
-    wait_shares: list[float] = field(default_factory=list)
-    turn_s: float = 0.0
-    endless: bool = False
-    memory_bytes: int | None = None
     failure: Finding | None = None
     over_limit: Finding | None = None
     eliminated: int | None = None
     make: Callable[[], Iterable[Any]] | None = field(default=None, repr=False, compare=False)
+    race: list[Record] = field(default_factory=list, repr=False, compare=False)
+    final: list[Record] = field(default_factory=list, repr=False, compare=False)
+    turns: list[Turn] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def rates(self) -> dict[int, float]:
+        """Samples/s by round of the race."""
+        return {one.round: one.samples_per_s for one in self.race}
+
+    @property
+    def final_rates(self) -> dict[int, float]:
+        """Samples/s by final round."""
+        return {one.round: one.samples_per_s for one in self.final}
 
     @property
     def rate(self) -> float:
@@ -78,10 +77,53 @@ class Candidate:
         rates = self.final_rates or self.rates
         return statistics.median(rates.values()) if rates else 0.0
 
+    @property
+    def whole_epochs(self) -> bool:
+        """True if every final round was a whole epoch."""
+        return all(one.timing.partial is None for one in self.final)
+
+    @property
+    def first_batch_s(self) -> list[float]:
+        """Seconds of each round to its first batch."""
+        return [one.timing.first_batch_s for one in (*self.race, *self.final)]
+
+    @property
+    def epoch_s(self) -> list[float]:
+        """Seconds of a whole epoch in each round."""
+        return [one.epoch_s for one in (*self.race, *self.final)]
+
+    @property
+    def wait_shares(self) -> list[float]:
+        """Share of each final round that the step spent waiting."""
+        return [one.timing.wait_s / one.timing.epochs_s for one in self.final]
+
+    @property
+    def batches(self) -> int:
+        """Batches of the last turn."""
+        return self.turns[-1].batches if self.turns else 0
+
+    @property
+    def turn_s(self) -> float:
+        """Wall time of the last turn, in seconds."""
+        return self.turns[-1].wall_s if self.turns else 0.0
+
+    @property
+    def endless(self) -> bool:
+        """True if a turn was cut off and the loader has no length."""
+        return any(not one.complete and one.epoch_batches is None for one in self.turns)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Peak memory of all its processes; None if the kernel reports none."""
+        return max((one.measured.memory.peak_bytes or 0 for one in self.turns), default=0) or None
+
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields and the rate, for JSON."""
-        plain = {name: value for name, value in asdict(replace(self, make=None)).items() if name != "make"}
-        return {**plain, "rate": self.rate}
+        """Return the settings and the figures, for JSON."""
+        return {
+            **{name: getattr(self, name) for name in FIGURES},
+            "failure": asdict(self.failure) if self.failure else None,
+            "over_limit": asdict(self.over_limit) if self.over_limit else None,
+        }
 
 
 def compare_to_baseline(candidates: Sequence[Candidate]) -> dict[str, Comparison]:

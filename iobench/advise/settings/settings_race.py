@@ -1,25 +1,94 @@
-"""Race over settings of one loader in this process, and final rounds of its fastest candidates."""
+"""Settings of one loader as cases of runs in this process: a race, and final rounds of the fastest."""
 
 from __future__ import annotations
 
+import os
+import re
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
 
 from iobench.advise.settings.candidate import Candidate
 from iobench.advise.settings.settings_backend import ResourceLimits, SettingsBackend
-from iobench.advise.settings.settings_cases import SettingsCases
 from iobench.advise.settings.tunable_loader import TunableLoader
-from iobench.advise.settings.turn import TurnResult, TurnSpec
+from iobench.advise.settings.turn import Turn, TurnSpec
 from iobench.base.finding import Finding
+from iobench.bench.case import Case
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
 from iobench.bench.run import run
 from iobench.bench.strategies import FinalRounds, Strategy, SuccessiveHalving
+from iobench.dataset.manifest import Manifest
+from iobench.formats import Field, Schema
+from iobench.loading.loaders._user_loader import UserLoader
 from iobench.loading.loaders.dataloader import unwarned
 from iobench.results import stats
 from iobench.results.parts import BackgroundPart
 from iobench.results.record import Record
+
+OWN_ORDER = "own"
+
+
+@dataclass(frozen=True)
+class SettingsCases:
+    """A loader as its cases describe it: its name, its present settings, and what consumes its batches.
+
+    Attributes
+    ----------
+    path : Path
+        File of records; by default they are not stored.
+    """
+
+    name: str = "loader"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
+    model: str = "none"
+    step_s: float = 0.0
+    seed: int = 0
+    path: Path = Path(os.devnull)
+
+    def case(self, candidate: Candidate, turn: Turn | None) -> Case:
+        """Return the case of a candidate; `turn` is any earlier one."""
+        known = turn is not None and turn.fields and turn.fields[0][0]
+        name = self.name if candidate.make is None else candidate.name
+        options = tuple({**self.settings, **candidate.changes}.items())
+        return Case(
+            self.name,
+            content="",
+            device=self.device,
+            batch_size=turn.fields[0][0][0] if turn is not None and known else 1,
+            order=OWN_ORDER,
+            seed=self.seed,
+            model=self.model,
+            step_s=self.step_s,
+            variant="",
+            loader=UserLoader("", name, options, (), None, ""),
+        )
+
+    def manifest(self, turn: Turn | None) -> Manifest:
+        """Return the loader's data as a dataset without artifacts."""
+        samples = max(1, round(turn.samples)) if turn is not None else 1
+        try:
+            fields = [
+                Field(f"f{number}", shape[1:], dtype)
+                for number, (shape, dtype) in enumerate(turn.fields if turn is not None else ())
+            ]
+        except ValueError:  # tensors that no dataset can hold
+            fields = []
+        unknown = [Field("batch", (), "uint8")]
+        return Manifest(Path(self.name), Schema(samples, tuple(fields or unknown)), source={})
+
+
+def new_path(data_dir: Path, loader: str) -> Path:
+    """Return the path of a new record file in the data folder's results."""
+    name = re.sub(r"[^A-Za-z0-9]+", "-", loader).strip("-")
+    now = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S-%f")[:-3]
+    return data_dir / "results" / f"tune-{name}-{now}.jsonl"
+
 
 ROUNDS = 15  # of the finalists, if time allows
 CUTS = 3  # rounds that must fit in the time for an epoch to be measured whole
@@ -67,7 +136,7 @@ class SettingsRace:
         """Load of other processes during each turn."""
         return [turn.background for _, turn in self.turns if turn.background is not None]
 
-    def warm_up(self, candidate: Candidate, limit_s: float | None) -> TurnResult:
+    def warm_up(self, candidate: Candidate, limit_s: float | None) -> Turn:
         """Run one turn before all rounds; errors of the loader pass through."""
         return self._backend.take(candidate, limit_s)
 
@@ -78,9 +147,8 @@ class SettingsRace:
         loader may take all the time, and the second candidate is the most promising change.
         """
         limit_s = max(MIN_TURN_S, seconds / CUTS / len(candidates))
-        raced = self._run(candidates, limit_s, SuccessiveHalving(seconds, ordered=True), seed)
-        for candidate, made in raced:
-            candidate.rates[made.round] = made.samples_per_s
+        for candidate, made in self._run(candidates, limit_s, SuccessiveHalving(seconds, ordered=True), seed):
+            candidate.race.append(made)
 
     def final_rounds(
         self, candidates: Sequence[Candidate], seconds: float, rounds: int = ROUNDS, seed: int = 1
@@ -91,9 +159,7 @@ class SettingsRace:
         limit_s = None if whole else max(MIN_TURN_S, seconds / stats.ENOUGH_ROUNDS / len(candidates))
         strategy = FinalRounds(seconds, rounds, at_least=min(rounds, stats.MIN_ROUNDS))
         for candidate, made in self._run(candidates, limit_s, strategy, seed):
-            candidate.final_rates[made.round] = made.samples_per_s
-            candidate.whole_epochs = made.timing.partial is None and candidate.whole_epochs
-            candidate.wait_shares.append(made.timing.wait_s / made.timing.epochs_s)
+            candidate.final.append(made)
 
     def _run(
         self, candidates: Sequence[Candidate], limit_s: float | None, strategy: Strategy, seed: int
@@ -114,9 +180,6 @@ class SettingsRace:
         )
         self._conclude(made, backend.candidates[cases[0].key])
         turns = [(backend.candidates[one.settings_key], one) for one in made.records]
-        for candidate, turn in turns:
-            candidate.epoch_s.append(turn.epoch_s)
-            candidate.first_batch_s.append(turn.timing.first_batch_s)
         self.turns += turns
         return turns
 

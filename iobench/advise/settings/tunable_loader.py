@@ -12,7 +12,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, default_colla
 from iobench.advise.settings.pickle_check import spawn_problem
 from iobench.base.errors import TargetError
 from iobench.base.finding import Finding
-from iobench.loading.inspection import batch_tensors, is_dataloader
+from iobench.loading.inspection import batch_tensors
+from iobench.loading.target import parse_target
 
 MAX_DEPTH = 4  # of datasets within datasets
 DATALOADER_SETTINGS = (
@@ -76,7 +77,7 @@ class TunableLoader:
         self.loader: Any = loader
         self._workers = workers
         self._make = make
-        self.rebuilds = is_dataloader(loader) and type(loader).__iter__ is DataLoader.__iter__
+        self.rebuilds = isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__
         self.settable = frozenset(DATALOADER_SETTINGS if self.rebuilds else takes if make else ())
         self._other_dataset = shallow_copy(loader.dataset) if self.rebuilds else None  # type: ignore[attr-defined]
         self._persistent: dict[str, Any] = {}
@@ -128,6 +129,16 @@ class TunableLoader:
         """Return a DataLoader's dataset for these settings: the given one, or its copy."""
         now, then = self.workers({}), self.workers(changes)
         return self.loader.dataset if bool(now) == bool(then) else self._other_dataset
+
+
+def resolve_target(target: str | Iterable[Any]) -> tuple[TunableLoader, str]:
+    """Return the user's loader and its name; TargetError if it cannot be built."""
+    if not isinstance(target, str):
+        return TunableLoader(target), type(target).__name__
+    called = parse_target(target)
+    workers = called.argument_or_default("num_workers")
+    known = workers if isinstance(workers, int) else 0
+    return TunableLoader(called.build(), called.build, called.parameters, known), called.name
 
 
 def is_single_pass(loader: Any) -> bool:

@@ -1,27 +1,35 @@
-"""One timed turn of a loader: an epoch, several short ones, or the part of a long one that fits in time."""
+"""One timed turn of a live loader: an epoch, several short ones, or the part of one that fits in time."""
 
 from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
+from iobench.advise.settings.consumer import Consumer
 from iobench.base import thresholds
 from iobench.base.errors import TargetError
-from iobench.bench.epoch import measured_of, timing_of
-from iobench.bench.meter import Meter
-from iobench.host.counters import Counters
-from iobench.host.cpu_speed import CpuSpeedProbe
-from iobench.loading.inspection import batch_tensors, length_of, samples_in
-from iobench.results.parts import Measured, PartialEpoch, TimingPart
+from iobench.bench.epoch import RoundSpec, measure
+from iobench.bench.executor import Tick
+from iobench.dataset.manifest import Opener
+from iobench.formats import Field, Schema
+from iobench.formats.npy import Npy
+from iobench.loading.host_to_device import DeviceBatch, HostBatch
+from iobench.loading.inspection import batch_tensors, length_of
+from iobench.loading.loaders import EpochRequest, Epochs, Job, Loader
+from iobench.loading.order import Batching
+from iobench.loading.target import loader_error
+from iobench.results.parts import Measured, PartialEpoch
 
+T = TypeVar("T")
 ItemGuard = Callable[[Iterable[Any]], Iterable[Any]]
 
 CYCLES = 2  # of all workers, after the first one, that a cut turn has to cover
+UNKNOWN = Schema(1, (Field("batch", (), "uint8"),))
 
 
 @dataclass(frozen=True)
@@ -32,40 +40,17 @@ class TurnSpec:
     Epochs shorter than `min_s` are repeated until together they have lasted that long.
     """
 
-    consume: Callable[[Sequence[Any]], None]  # is given the tensors of a batch
-    synchronize: Callable[[], None] = lambda: None
+    consumer: Consumer = field(default_factory=Consumer)
     limit_s: float | None = None
     batches: int | None = None
     min_s: float | None = None
     guard: ItemGuard = lambda items: items
 
 
-@dataclass(frozen=True)
-class TurnResult:
-    """Measurements of one turn.
+class Turn:
+    """One timed turn over a loader, as a round of `iobench.bench.epoch`.
 
-    `epoch_s` and `samples` are those of a whole epoch. Where it was cut off they are extrapolated from the
-    rate after the first batch of every worker. `epoch_batches` is None where the length is unknown.
-    """
-
-    measured: Measured
-    batches: int  # delivered
-    epoch_batches: int | None
-    epoch_s: float
-    samples: float
-    fields: list[tuple[tuple[int, ...], str]]  # shape and dtype of each tensor of the first batch
-    wall_s: float  # including opening and closing
-
-    @property
-    def complete(self) -> bool:
-        """True if it was a whole epoch."""
-        return self.measured.timing.partial is None
-
-
-def run_turn(
-    make: Callable[[], Iterable[Any]], workers: int, spec: TurnSpec, excluded: Collection[int] = ()
-) -> TurnResult:
-    """Build a loader and time one turn over it; errors of the loader pass through.
+    A cut epoch is extrapolated from the rate after the first batch of every worker.
 
     Parameters
     ----------
@@ -75,117 +60,189 @@ def run_turn(
         Number of its worker processes.
     spec : TurnSpec
         Length of the turn, and the use of each batch.
-    excluded : collection of int
-        Process ids whose memory does not count.
 
-    Raises
-    ------
-    TargetError
-        The loader yields no batches (``empty``).
+    Attributes
+    ----------
+    measured : Measured
+        Measurements, after `run`.
+    batches : int
+        Batches delivered.
+    epoch_batches : int or None
+        Batches of an epoch; None where its length is unknown.
+    fields : list of (tuple of int, str)
+        Shape and dtype of each tensor of the first batch.
+    wall_s : float
+        Seconds including opening and closing.
+    error : Exception or None
+        What the loader raised.
     """
-    began = time.perf_counter()
-    counters = Counters(Path.cwd(), early_snapshot=workers > 0, excluded=excluded)
-    stream, opening = _TimedStream(workers), Meter()
-    cpu_speed = CpuSpeedProbe()
-    counters.start()
-    try:
-        with opening:
-            loader = make()
-        total, min_s = length_of(loader), thresholds.ROUND_S if spec.min_s is None else spec.min_s
-        while not stream.epochs or (not stream.cut and stream.elapsed_s < min_s):
-            before = stream.batches
-            stream.run_epoch(loader, spec)
-            if stream.batches == before:
-                break  # an iterator that is exhausted
-            cpu_speed.sample()
-        if not stream.batches:
-            raise TargetError("the loader yields no batches", kind="empty")
-        counters.note_memory()
-        del loader
-    finally:
-        counts = counters.stop()
-    epoch_s, samples, complete = stream.epoch(total)
-    timing, partial = _timing(stream, opening), None
-    if not complete:
-        partial = PartialEpoch(
-            batches=stream.batches, epoch_batches=total, epoch_s=epoch_s, epoch_samples=samples
-        )
-    return TurnResult(
-        measured=measured_of(replace(timing, partial=partial), counts, cpu_speed),
-        batches=stream.batches,
-        epoch_batches=total,
-        epoch_s=epoch_s,
-        samples=samples,
-        fields=stream.fields,
-        wall_s=time.perf_counter() - began,
-    )
 
+    measured: Measured
 
-class _TimedStream:
-    """Delivered batches and their times."""
-
-    def __init__(self, workers: int) -> None:
-        self._cycle = max(1, workers)
-        self.meter = Meter()
-        self.epochs = self.batches = self.samples = self.bytes = 0
-        self.elapsed_s, self.cut = 0.0, False
+    def __init__(self, make: Callable[[], Iterable[Any]], workers: int, spec: TurnSpec) -> None:
+        self.make, self.workers, self._spec, self._cycle = make, workers, spec, max(1, workers)
+        self.batches, self.wall_s = 0, 0.0
+        self.epoch_batches: int | None = None
         self.fields: list[tuple[tuple[int, ...], str]] = []
-        self._marks = array("d")  # seconds from the start of the epoch, of each batch
+        self.error: Exception | None = None
+        self.ended = False  # the first epoch was cut off, so that no other follows
+        self._marks = array("d")  # seconds from the start of the first epoch, of each batch
 
-    def run_epoch(self, loader: Iterable[Any], spec: TurnSpec) -> None:
-        """Time one epoch; only the first one of a turn is ever cut off."""
-        began, self._marks = time.perf_counter(), array("d")
-        with closing(_generator(spec.guard(loader))) as items:
-            for batch in self.meter.over(items):
-                tensors = batch_tensors(batch)
-                spec.consume(tensors)
-                self._note(tensors, time.perf_counter() - began)
-                if not self.epochs and self._enough(spec):
-                    self.cut = True
-                    break
-            spec.synchronize()
-            ended = time.perf_counter() - began  # closing a cut epoch is not part of it
-        self.elapsed_s += ended
-        self.epochs += bool(self._marks)
+    @property
+    def complete(self) -> bool:
+        """True if it was a whole epoch."""
+        return self.measured.timing.partial is None
 
-    def epoch(self, total: int | None) -> tuple[float, float, bool]:
-        """Return seconds and samples of a whole epoch, and whether one was whole."""
-        delivered = len(self._marks)
-        if not self.cut or delivered == total:
-            return self.elapsed_s / self.epochs, self.samples / self.epochs, True
-        return self._extrapolated(total if total is not None else delivered)
+    @property
+    def epoch_s(self) -> float:
+        """Seconds of a whole epoch."""
+        timing = self.measured.timing
+        return timing.partial.epoch_s if timing.partial else timing.epochs_s / timing.epochs
 
-    def _extrapolated(self, total: int) -> tuple[float, float, bool]:
+    @property
+    def samples(self) -> float:
+        """Samples of a whole epoch."""
+        timing = self.measured.timing
+        return timing.partial.epoch_samples if timing.partial else timing.samples / timing.epochs
+
+    def run(self, tick: Tick | None = None, excluded: Collection[int] = ()) -> Turn:
+        """Build the loader and time one turn over it.
+
+        Parameters
+        ----------
+        tick : Tick, optional
+            Called for each batch.
+        excluded : collection of int
+            Process ids whose memory does not count.
+
+        Raises
+        ------
+        TargetError
+            The loader raises, or yields no batches (``empty``).
+        """
+        began, consumer = time.perf_counter(), self._spec.consumer
+        count = tick or Tick()
+
+        def consume(batch: DeviceBatch) -> None:
+            consumer(batch)
+            count()
+
+        seconds = thresholds.ROUND_S if self._spec.min_s is None else self._spec.min_s
+        job = Job(_NoData(Npy(), Path.cwd(), UNKNOWN), Batching().row_order(UNKNOWN), str(consumer.device))
+        spec = RoundSpec(0, consume, seconds, cut=self, excluded=excluded)
+        self.measured = measure(_LiveLoader(self), job, consumer.transfer, spec)
+        self.wall_s = time.perf_counter() - began
+        return self
+
+    def items(self, loader: Iterable[Any]) -> Iterator[HostBatch]:
+        """Yield the tensors of each batch of one epoch, named ``f0``, ``f1`` and so on."""
+        for batch in self._spec.guard(loader):
+            tensors = batch_tensors(batch)
+            if not self.fields:
+                self.fields = [(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in tensors]
+            self.batches += 1
+            yield {f"f{n}": self._spec.consumer.taken(one) for n, one in enumerate(tensors)}
+
+    def over(self, batches: Iterator[T]) -> Iterator[T]:
+        """Yield the batches of one epoch; only the first one is ever cut off."""
+        began, first = time.perf_counter(), not self._marks
+        for batch in batches:
+            yield batch
+            if first:
+                self._marks.append(time.perf_counter() - began)
+                self.ended = self._enough()
+                if self.ended:
+                    return
+        if not self._marks:
+            raise TargetError("the loader yields no batches", kind="empty")
+
+    def partial(self, samples: int) -> PartialEpoch | None:
         """Extrapolate by whole cycles, in each of which every worker delivers one batch."""
-        cycle, delivered = self._cycle, len(self._marks)
+        cycle, marks, delivered = self._cycle, self._marks, len(self._marks)
+        if not self.ended or delivered == self.epoch_batches:
+            return None
+        total = delivered if self.epoch_batches is None else self.epoch_batches
         whole = (delivered - cycle) // cycle * cycle
-        if whole <= 0:
-            return self._marks[-1] / delivered * total, self.samples / delivered * total, False
-        each_s = (self._marks[cycle + whole - 1] - self._marks[cycle - 1]) / whole
-        expected = self._marks[cycle - 1] + each_s * max(0, total - cycle)
-        return max(expected, 1e-9), self.samples / delivered * total, False
+        expected = marks[-1] / delivered * total
+        if whole > 0:
+            each_s = (marks[cycle + whole - 1] - marks[cycle - 1]) / whole
+            expected = max(marks[cycle - 1] + each_s * max(0, total - cycle), 1e-9)
+        return PartialEpoch(
+            batches=delivered,
+            epoch_batches=self.epoch_batches,
+            epoch_s=expected,
+            epoch_samples=samples / delivered * total,
+        )
 
-    def _enough(self, spec: TurnSpec) -> bool:
-        delivered = len(self._marks)
-        if spec.batches is not None and delivered >= spec.batches:
+    @contextmanager
+    def errors(self) -> Iterator[None]:
+        """Note what the loader raises, and turn it into a TargetError."""
+        try:
+            yield
+        except TargetError:
+            raise
+        except Exception as error:  # a user's loader may raise anything
+            self.error = error
+            raise loader_error(error) from error
+
+    def _enough(self) -> bool:
+        delivered, limits = len(self._marks), self._spec
+        if limits.batches is not None and delivered >= limits.batches:
             return True
-        late = spec.limit_s is not None and self._marks[-1] > spec.limit_s
+        late = limits.limit_s is not None and self._marks[-1] > limits.limit_s
         return late and delivered >= self._cycle * (1 + CYCLES)
 
-    def _note(self, tensors: list[Any], at: float) -> None:
-        if not self.fields and tensors:
-            self.fields = [(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in tensors]
-        self._marks.append(at)
-        self.batches += 1
-        self.samples += samples_in(tensors) or 1
-        self.bytes += sum(tensor.nbytes for tensor in tensors)
+
+class _NoData(Opener):
+    """Stands for an artifact that there is none of: a live loader has its own data."""
+
+    def guarded(self) -> AbstractContextManager[Callable[[], None]]:
+        """Guard nothing."""
+        return nullcontext(lambda: None)
 
 
-def _generator(items: Iterable[Any]) -> Generator[Any, None, None]:
-    yield from items
+@dataclass(frozen=True)
+class _LiveLoader(Loader):
+    """The loader of a turn."""
+
+    name: ClassVar[str] = "live"
+    library: ClassVar[str] = "torch"
+    iterable_style: ClassVar[bool] = True
+    user_defined: ClassVar[bool] = True
+
+    turn: Turn
+
+    def __post_init__(self) -> None:
+        """Skip the check of options: there are none."""
+
+    @property
+    def workers(self) -> int:
+        """Number of its worker processes."""
+        return self.turn.workers
+
+    def open(self, job: Job) -> Epochs:
+        """Build the loader; its errors become a TargetError."""
+        return _LiveEpochs(self.turn, self, job)
 
 
-def _timing(stream: _TimedStream, opening: Meter) -> TimingPart:
-    delivered = stream.samples, max(1, stream.bytes)
-    timing = timing_of(opening, stream.meter, stream.meter.waits, stream.epochs, delivered)
-    return replace(timing, epochs_s=stream.elapsed_s)
+class _LiveEpochs(Epochs):
+    """Epochs of a live loader."""
+
+    def __init__(self, turn: Turn, loader: Loader, job: Job) -> None:
+        super().__init__(loader, job)
+        self._turn = turn
+        with turn.errors():
+            self._live: Any = turn.make()
+        turn.epoch_batches = length_of(self._live)
+
+    def epoch(self, request: EpochRequest) -> Generator[HostBatch, None, None]:
+        """Yield the tensors of each batch; errors of the loader become a TargetError."""
+        with self._turn.errors():
+            yield from self._epoch(request)
+
+    def _epoch(self, request: EpochRequest) -> Iterator[HostBatch]:
+        return self._turn.items(self._live)
+
+    def close(self) -> None:
+        """Release the loader, and with it its workers."""
+        self._live = None

@@ -34,13 +34,12 @@ def diagnose(
 ) -> None:
     """Find out why your DataLoader is slow, and what to change."""
     from iobench.advise import diagnose as session
-    from iobench.advise.tune import resolve_target
     from iobench.host.device import pick_device
     from iobench.terminal import display
 
     check_above_zero(batches=batches, seconds=seconds, timeout=timeout)
     diagnosis = session.diagnose(
-        resolve_target(target)[0],
+        target,
         batches=batches,
         seconds=seconds,
         timeout_s=timeout,
@@ -48,7 +47,4 @@ def diagnose(
         device=str(pick_device(device)),
         on_status=display.note,
     )
-    if as_json:
-        display.as_json(diagnosis.as_dict())
-    else:
-        display.answer(diagnosis)
+    display.answer(diagnosis, as_json)

@@ -15,7 +15,7 @@ from iobench.results.trend import MIN_RUNS, MIN_STEP_RUNS
 from iobench.terminal.commands._options import AsJson, Command, DataDir, records_of
 
 if TYPE_CHECKING:
-    from iobench.results.past_run import PastRun
+    from iobench.results.run_index import PastRun
 
 app = typer.Typer(
     add_completion=False,

@@ -130,14 +130,12 @@ def recommend(
     of, words = _data(name, source, add, source_format, sample_shape, data_dir)
     with live.view(AutoRounds(max_time), each_round=False) as observer:
         recommendation = search(of, requirements, data_dir=data_dir, source_words=words, observer=observer)
-    if as_json:
-        display.as_json(recommendation.as_dict())
-        save(recommendation, data_dir)
-    else:
-        display.answer(recommendation)
+    display.answer(recommendation, as_json)
+    saved = save(recommendation, data_dir)
+    if not as_json:
         for path in dict.fromkeys(recommendation.records):
             display.note(f"records: {path}")
-        display.note(f"recommendation: {save(recommendation, data_dir)} ('iobench report' shows it)")
+        display.note(f"recommendation: {saved} ('iobench report' shows it)")
     if any(one.kind == "interrupted" for one in recommendation.findings):
         raise KeyboardInterrupt
 

@@ -65,7 +65,7 @@ def resume_check(
     if as_json:
         display.as_json(checked.as_dict())
     else:
-        display.answer(checked)
+        display.parts(checked)
     raise typer.Exit(1 if checked.bad else 0)
 
 

@@ -66,9 +66,6 @@ def tune(
         out=out,
         on_status=display.note,
     )
-    if as_json:
-        display.as_json(result.as_dict())
-        return
-    display.answer(result)
-    for path in result.records:
+    display.answer(result, as_json)
+    for path in () if as_json else result.records:
         display.note(f"records: {path}")
