@@ -21,6 +21,7 @@ NOT_SHOWN = (  # on a CPU, in one process
         "device_allocated_bytes",
         "device_reserved_bytes",
         "loss",
+        "tokens_per_s",  # of token files
         "shuffle_quality",
         "profiling_share",
         "headroom",
