@@ -347,7 +347,7 @@ def test_a_long_epoch_is_cut_off_and_extrapolated():
         return torch.zeros(4)
 
     loader = DataLoader(Made(400, slow), batch_size=1)
-    turn = Turn(lambda: loader, 0, TurnSpec(limit_s=0.05, min_s=0.0)).run()
+    turn = Turn(lambda: loader, 0, TurnSpec(limit_s=0.05, min_s=10.0)).run()
     assert not turn.complete
     assert turn.batches < turn.epoch_batches == 400
     assert turn.samples == 400
@@ -527,9 +527,10 @@ def test_a_watched_loop_measures_the_headroom(monkeypatch):
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 
     def loader():
+        reused = torch.zeros(4)
         for number in range(10):
             now[0] += 0.02
-            yield torch.full((4,), float(number))
+            yield reused.fill_(number)
 
     watched, came = WatchedLoader(loader(), "cpu", lambda stats: None, headroom=20), []
     for batch in watched:
