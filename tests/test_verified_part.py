@@ -1,6 +1,5 @@
 """A case is verified over what it delivers: whole epochs, or the part that a round is."""
 
-import time
 from collections import Counter
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ from kinds import kind
 
 import iobench
 from iobench.base.errors import LoaderFailed, WrongContent
-from iobench.bench import content_check, sample_coverage
+from iobench.bench import content_check, run_loop, sample_coverage
 from iobench.bench.case import ROUND_SECONDS
 from iobench.bench.executor import Proof
 from iobench.bench.options import RunOptions, cases_of
@@ -236,11 +235,17 @@ def test_what_there_is_no_time_for_is_skipped_with_its_reason(images, tmp_path):
 
 
 def test_a_slow_case_takes_no_more_than_twice_its_share(images, tmp_path, monkeypatch):
-    read = NativeEpochs._read
-    monkeypatch.setattr(NativeEpochs, "_read", lambda self, rows: (time.sleep(0.02), read(self, rows))[1])
-    asked = {"rounds": "1000", "max_time": 3.0}
-    result = run(images, tmp_path, "native", "stream", "dataloader", "dataloader:fetch=batch", **asked)
+    clock, time_case = SimpleNamespace(now=0.0), run_loop.RunLoop._time
+
+    def slowly(self, case, number):
+        clock.now += 10.0 if case.loader.name == "native" else 1.0
+        time_case(self, case, number)
+
+    monkeypatch.setattr(run_loop, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(run_loop.RunLoop, "_time", slowly)
+    words = ("native", "stream", "dataloader", "dataloader:fetch=batch")
+    result = run(images, tmp_path, *words, rounds="1000", max_time=60.0)
     rounds = Counter(one.case["loader"] for one in result.records)
-    used_s = sum(one.timing.epochs_s for one in result.records if one.case["loader"] == "native")
-    assert used_s <= 2 * 3.0 / 4
-    assert rounds["stream"] > rounds["native"] > 0
+    assert rounds["native"] == 3, "four would take more than twice 15 s"
+    assert rounds["stream"] == 10, "the others have what is left"
+    assert clock.now <= 60.0
