@@ -195,6 +195,7 @@ def tried(kind, rate, **changes):
 
 AS = candidate(BASELINE, 100)
 NO_WORKERS = {"num_workers": 0}
+UNTRIED = Candidate("persistent workers", {"persistent_workers": True}, "persistent")
 RAISED = Finding("raised", "no")
 QUICK = {"samples": 10**7}  # a sample in less than a microsecond
 
@@ -228,8 +229,14 @@ QUICK = {"samples": 10**7}  # a sample in less than a microsecond
         ("jpeg-draft", (loop(), [AS, tried("draft", 300, width=8, height=8)], [spending("decoding")])),
         ("default-collate", (loop(), [AS, tried("default-collate", 300)], [profile()])),
         ("garbage-collection", (loop(), [AS, tried("gc", 300)], [profile()])),
-        ("garbage-collection", (loop(gc_s=2.0),)),
+        ("garbage-collection", (loop(loader={"workers": 0}, gc_s=2.0, **QUICK), [], [profile(gc_share=0.2)])),
         ("garbage-collection", (loop(), [], [profile(gc_share=0.2)])),
+        ("workers-cost", (loop(loader={"workers": 4096}, worker_cpu_s=19.0), [AS, tried("threads", 90)])),
+        ("first-batch", (loop(loader={"persistent_workers": False}, first_wait_s=6.0), [AS, UNTRIED])),
+        (
+            "per-sample",
+            (loop(loader={"by_sample": True}, **QUICK), [AS, dataclasses.replace(UNTRIED, kind="fetch")]),
+        ),
         ("repeated-samples", (loop(loader={"iterable": True}, repeated=0.9),)),
         ("queue-memory", (loop(loader={"prefetch_factor": 99}, bytes=100 << 40),)),
         ("collate", (loop(tensors=20), [], [profile(collate_share=0.6)])),
@@ -280,8 +287,11 @@ def test_each_problem_has_its_advice(kind, evidence):
         (loop(), [], [spending("files", file_calls=10)]),
         (loop(loader={"batch_size": None}), [], [spending("files", file_calls=100)]),
         (loop(loader={"workers": 0, "by_sample": False}, workers=0, **QUICK), [], [spending("locks")]),
-        (loop(gc_s=0.5),),
-        (loop(gc_s=2.0), [AS, tried("gc", 101)]),
+        (loop(gc_s=5.0),),
+        (loop(loader={"workers": 0}, gc_s=5.0, **QUICK), [], [profile(gc_share=0.05)]),
+        (loop(), [AS, tried("gc", 101)], [profile(gc_share=0.2)]),
+        (loop(loader={"workers": 4096}), [AS, candidate("0 workers", 90, num_workers=0)]),
+        (loop(loader={"workers": 4096}, worker_cpu_s=1.0), [AS, tried("threads", 90)]),
         (loop(repeated=0.9),),
         (loop(loader={"iterable": True}, repeated=0.01),),
         (loop(loader={"prefetch_factor": 2}, bytes=100 << 40),),

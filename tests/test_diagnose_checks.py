@@ -242,7 +242,9 @@ def test_the_innermost_call_that_takes_most_of_the_time_is_named(options):
 
 
 def test_what_takes_most_of_the_time_is_named_where_there_is_no_advice():
-    watched = WatchedLoader(DataLoader(Samples(32, slow), 2, num_workers=1), "cpu", lambda stats: None)
+    watched = WatchedLoader(
+        DataLoader(Samples(32, slow), 2, num_workers=1, persistent_workers=True), "cpu", lambda stats: None
+    )
     assert len(list(watched)) == 16
 
     def found(hottest, decoding=0.0):

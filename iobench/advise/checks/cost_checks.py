@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from iobench.advise.checks.evidence import Advice, Evidence, gc_share, measured
+from iobench.advise.checks.evidence import Advice, Evidence, gc_shares, measured
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.settings.candidate import Candidate
 from iobench.base.finding import Finding
@@ -31,9 +31,13 @@ def _share(evidence: Evidence, kind: str) -> float | None:
     """Return the share of a kind of work; None where it is small, or where cached samples are not faster."""
     profile = evidence.fetching
     share = profile.costs.get(kind, 0.0) if profile is not None else 0.0
-    cached = [one.name for one in evidence.candidates if _is_cached(one)]
-    useless = any(one.outcome in WITHOUT_GAIN for name, one in evidence.against.items() if name in cached)
-    return share if share >= SHARE and not useless else None
+    return share if share >= SHARE and not _without_gain(evidence, "cache") else None
+
+
+def _without_gain(evidence: Evidence, kind: str) -> bool:
+    """Return True if a candidate of a kind was measured to be no faster."""
+    tried = [one.name for one in evidence.candidates if one.kind == kind]
+    return any(one.outcome in WITHOUT_GAIN for name, one in evidence.against.items() if name in tried)
 
 
 def _kept(evidence: Evidence) -> str:
@@ -191,9 +195,11 @@ def _own_collate(evidence: Evidence) -> Advice | None:
 
 def _collector(evidence: Evidence) -> Advice | None:
     """Garbage collection that looks at the same long-lived objects again and again."""
-    share, tried = gc_share(evidence.loop, evidence.fetching), evidence.gain(lambda one: one.kind == "gc")
-    if tried is None and (evidence.candidates or share < COLLECTED):
+    shares, tried = gc_shares(evidence.loop, evidence.fetching), evidence.gain(lambda one: one.kind == "gc")
+    # rare collections may all fall into one loop, or into few of the turns that were compared
+    if tried is None and (min(shares, default=0.0) < COLLECTED or _without_gain(evidence, "gc")):
         return None
+    share = max(shares)
     return Advice(
         "garbage-collection",
         f"garbage collection takes {share:.0%} of the time: it looks at long-lived objects again and again",

@@ -70,10 +70,10 @@ def measured(gain: Gain | None) -> tuple[float | None, str]:
     return (gain.times, gain.text) if gain else (None, "")
 
 
-def gc_share(loop: LoopStats, fetching: Profile | None) -> float:
-    """Return the share of the time that the garbage collector takes where samples are fetched."""
-    in_workers = fetching.gc_share if fetching is not None and loop.loader.workers else 0.0
-    return max(loop.gc_s / max(loop.elapsed_s, 1e-9), in_workers)
+def gc_shares(loop: LoopStats, fetching: Profile | None) -> list[float]:
+    """Return the shares of the time that the garbage collector took where samples are fetched, by loop."""
+    watched = [] if loop.loader.workers else [loop.gc_s / max(loop.elapsed_s, 1e-9)]
+    return [*watched, fetching.gc_share] if fetching is not None else watched
 
 
 @dataclass
@@ -109,6 +109,13 @@ class Evidence:
         ]
         best = max(faster, key=lambda one: self.against[one.name].ratio.median, default=None)
         return Gain(best, self.against[best.name].ratio, self.background_load) if best else None
+
+    def tried(self, kind: str, count: Callable[[int], bool]) -> bool:
+        """Return True if a candidate of a kind with such a number of workers was measured."""
+        return any(
+            one.rates and one.kind == kind and count(one.changes["num_workers"])
+            for one in self.candidates[1:]
+        )
 
     def undecided(self, kind: str) -> bool:
         """Return True if a candidate of a kind may be faster but had too few rounds to decide."""

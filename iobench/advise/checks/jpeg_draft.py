@@ -25,20 +25,28 @@ def resized_to(dataset: Any, row: Any) -> Size | None:
     One sample is taken, and Pillow's calls are watched. An image that is cropped before it is resized has
     another size by then than the one it was decoded to.
     """
-    image = sys.modules.get("PIL.Image")
-    if image is None:
+    decoded, resized = _sizes(dataset, row)
+    wanted = {to for size, to in resized if size in decoded}
+    if len(decoded) != 1 or len(wanted) != 1:
         return None
-    decoded, wanted = set[Size](), set[Size]()
+    (width, height), to = decoded.pop(), wanted.pop()
+    enough = min(width // max(1, to[0]), height // max(1, to[1])) >= MIN_SCALE
+    return to if enough else None
+
+
+def _sizes(dataset: Any, row: Any) -> tuple[set[Size], set[tuple[Size, Size]]]:
+    """Return the sizes of the JPEG images in a sample, and those of images before and after resizing."""
+    decoded, resized = set[Size](), set[tuple[Size, Size]]()
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
+        values, name = frame.f_locals, frame.f_code.co_name
         if event not in ("call", "return") or not frame.f_code.co_filename.endswith(("Image.py", "File.py")):
             return
-        values, name = frame.f_locals, frame.f_code.co_name
-        picture = values.get("self")
+        picture: Any = values.get("self")
         if event == "return" and name == "load" and getattr(picture, "format", "") == "JPEG":
-            decoded.add(picture.size)  # type: ignore[union-attr]
-        elif event == "call" and name == "resize" and picture.size in decoded and not values.get("box"):  # type: ignore[union-attr]
-            wanted.add(tuple(values["size"]))
+            decoded.add(picture.size)
+        elif event == "call" and name == "resize" and not values.get("box"):
+            resized.add((picture.size, tuple(values["size"])))  # it may be decoded only now
 
     before = sys.getprofile()
     sys.setprofile(note)
@@ -46,11 +54,7 @@ def resized_to(dataset: Any, row: Any) -> Size | None:
         dataset[row]
     finally:
         sys.setprofile(before)
-    if len(decoded) != 1 or len(wanted) != 1:
-        return None
-    (width, height), (to_width, to_height) = decoded.pop(), wanted.pop()
-    enough = min(width // max(1, to_width), height // max(1, to_height)) >= MIN_SCALE
-    return (to_width, to_height) if enough else None
+    return decoded, resized
 
 
 class DraftDataset(Dataset[Any]):

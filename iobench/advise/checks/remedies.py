@@ -11,7 +11,7 @@ from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from iobench.advise.checks import jpeg_draft
 from iobench.advise.checks.cost_checks import COLLECTED, SHARE, fits_in_memory
-from iobench.advise.checks.evidence import gc_share
+from iobench.advise.checks.evidence import gc_shares
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.checks.profiling import Profile
 from iobench.advise.settings.candidate import Candidate
@@ -21,12 +21,17 @@ CACHED = "samples cached in memory"
 FROZEN = "gc.freeze()"
 DEFAULT_COLLATE = "torch's own collate function"
 DECODED = 0.1  # of the time, from which on it is tried to decode less
-CHECKED, CHECKED_S = 12, 0.5  # samples that are compared with themselves, and the time for it
+CHECKED, MIN_CHECKED = 12, 6  # samples that are compared with themselves, if time allows, and at least
+CHECKED_S = 0.5
 SLOW_SAMPLE_S = 20e-6  # under the profiler; indexing a tensor takes less
 
 
 class CachingDataset(Dataset[Any]):
-    """A dataset that asks another one for each sample once."""
+    """A dataset that asks another one for each sample once.
+
+    A sample is returned as views of its values: those cost as much as rows of one array, in which most keep
+    samples, and what is done to a sample's containers does not last.
+    """
 
     def __init__(self, dataset: Any) -> None:
         self._dataset, self._cached = dataset, dict[Any, Any]()
@@ -37,7 +42,18 @@ class CachingDataset(Dataset[Any]):
     def __getitem__(self, row: Any) -> Any:
         if row not in self._cached:
             self._cached[row] = self._dataset[row]
-        return self._cached[row]
+        return _views(self._cached[row])
+
+
+def _views(sample: Any) -> Any:
+    """Return a sample with views of its tensors and arrays."""
+    if hasattr(sample, "shape") and sample.shape:
+        return sample[:]
+    if isinstance(sample, dict):
+        return {name: _views(value) for name, value in sample.items()}
+    if type(sample) in (list, tuple):
+        return type(sample)(map(_views, sample))
+    return sample
 
 
 class WithFrozenHeap:
@@ -65,7 +81,7 @@ def remedies(loader: TunableLoader, loop: LoopStats, profiles: Sequence[Profile]
     own: Any = loader.loader
     if loader.rebuilds and not isinstance(own.dataset, IterableDataset) and own.batch_sampler is not None:
         found += _for_samples(own, loop, fetching)
-    if gc_share(loop, fetching) >= COLLECTED and not gc.get_freeze_count():
+    if max(gc_shares(loop, fetching)) >= COLLECTED and not gc.get_freeze_count():
         frozen = {"gc": "freeze"}
         found.append(Candidate(FROZEN, frozen, "gc", make=lambda: WithFrozenHeap(loader.with_changes({}))))
     return found
@@ -95,7 +111,7 @@ def _repeats(dataset: Any) -> bool:
     for number, row in enumerate(range(min(CHECKED, len(dataset)))):
         if not same_tensors(dataset[row], dataset[row]):
             return False
-        if number and time.perf_counter() > until:
+        if number >= MIN_CHECKED and time.perf_counter() > until:
             break
     return True
 

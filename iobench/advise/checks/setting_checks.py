@@ -14,6 +14,7 @@ from iobench.host import page_cache
 from iobench.host.device import device_of, pick_device
 
 QUICK_SAMPLE_S = 100e-6  # below this, most of a sample's time is Python overhead
+MANY = 2  # workers per core, from which on they compete
 BUSY, IDLE = 0.8, 0.5  # of a worker's time
 SLOW_FIRST = 0.3  # of an epoch, for its first batch
 UNEVEN = 0.2  # of the mean wait: below it, half of the batches hardly wait at all
@@ -33,7 +34,8 @@ def _by_sample(evidence: Evidence) -> Advice | None:
     loader = evidence.loop.loader
     tried = evidence.gain(lambda one: one.kind == "fetch")
     quick = 0 < evidence.per_sample_s * max(1, loader.workers or 0) < QUICK_SAMPLE_S
-    if not loader.by_sample or not (tried or (quick and not evidence.candidates)):
+    untried = not evidence.candidates or evidence.undecided("fetch")
+    if not loader.by_sample or not (tried or (quick and untried)):
         return None
     cost = f"each takes {seconds_text(evidence.per_sample_s)}"
     values: dict[str, float | int | str] = {"sample_s": evidence.per_sample_s}
@@ -74,6 +76,10 @@ def _fewer_workers(evidence: Evidence) -> Advice | None:
             {**values, "num_workers": count},
             *measured(tried),
         )
+    cores, fewer = len(os.sched_getaffinity(0)), evidence.tried("workers", lambda n: n < now)
+    if now > MANY * cores and not fewer and loop.worker_cpu_s > IDLE * loop.elapsed_s:
+        message = f"{workers} compete for {counted(cores, 'core')}"
+        return Advice("workers-cost", message, f"set num_workers={cores}", {**values, "num_workers": cores})
     main_busy = loop.cpu_s > BUSY * loop.elapsed_s
     workers_idle = loop.worker_cpu_s < IDLE * now * loop.elapsed_s
     if evidence.candidates or not (main_busy and workers_idle and loop.wait_share > SHARE):
@@ -178,7 +184,8 @@ def _pinned_for_nothing(evidence: Evidence) -> Advice | None:
 def _threads(evidence: Evidence) -> Advice | None:
     """Libraries that start one thread per core in each worker."""
     tried, loop = evidence.gain(lambda one: one.kind == "threads"), evidence.loop
-    full = loop.worker_cpu_s > BUSY * len(os.sched_getaffinity(0)) * loop.elapsed_s
+    left = 1 - (loop.background.processors or 0.0)  # of the cores, by other processes
+    full = loop.worker_cpu_s > BUSY * left * len(os.sched_getaffinity(0)) * loop.elapsed_s
     if tried is None and not (full and evidence.undecided("threads")):
         return None
     count = tried.candidate.changes.get("num_workers") if tried else None
@@ -200,7 +207,8 @@ def _first_batch(evidence: Evidence) -> Advice | None:
     loop, loader = evidence.loop, evidence.loop.loader
     tried = evidence.gain(lambda one: one.kind in ("persistent", "start"))
     part = loop.first_wait_s / max(loop.epoch_s, 1e-9)
-    late = not loader.persistent_workers and part >= SLOW_FIRST and not evidence.candidates
+    untried = not evidence.candidates or evidence.undecided("persistent")
+    late = not loader.persistent_workers and part >= SLOW_FIRST and untried
     if not loader.workers or not (tried or late):
         return None
     settings = tried.candidate.changes if tried else {"persistent_workers": True}

@@ -11,7 +11,7 @@ import os
 import re
 import time
 import zlib
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +43,7 @@ def rows_of_a_table(folder: Path, repaired: bool = False):
     rng = np.random.default_rng(0)
     table = pd.DataFrame({f"c{number}": rng.random(4000, np.float32) for number in range(20)})
     table["label"] = rng.integers(0, 10, 4000)
-    x, y = torch.from_numpy(table.iloc[:, :-1].to_numpy()), torch.from_numpy(table["label"].to_numpy())
+    x, y = torch.from_numpy(table.iloc[:, :-1].to_numpy()), table["label"].tolist()
 
     def take(row):
         if repaired:
@@ -83,7 +83,7 @@ def tokenising(folder: Path, repaired: bool = False):
         ids = [known.get(word.lower(), 1) for word in pattern.findall(texts[row])][:64]
         return torch.from_numpy(np.array(ids + [0] * (64 - len(ids))))
 
-    ready = [tokens(row) for row in range(len(texts))] if repaired else []
+    ready = torch.stack([tokens(row) for row in range(len(texts))])
     return DataLoader(Computed(len(texts), ready.__getitem__ if repaired else tokens), 32, shuffle=True)
 
 
@@ -109,12 +109,11 @@ def locked_file(folder: Path, repaired: bool = False):
 
 def manager_dict(folder: Path, repaired: bool = False):
     """Samples in a Manager's dict (ptrblck/pytorch_misc#14)."""
-    samples = {row: torch.full((64,), float(row)) for row in range(1500)}
-    manager = multiprocessing.Manager()
-    shared = samples if repaired else manager.dict({row: one.numpy() for row, one in samples.items()})
+    samples, manager = np.random.default_rng(0).random((1500, 64), np.float32), multiprocessing.Manager()
+    shared = samples if repaired else manager.dict(enumerate(samples))
 
     def take(row):
-        return torch.as_tensor(shared[row])
+        return torch.from_numpy(shared[row])
 
     data = Computed(len(samples), take)
     data.manager = manager  # which ends when nothing refers to it
@@ -219,14 +218,23 @@ class Frozen:
         gc.unfreeze()
 
 
+@cache
+def annotations():
+    return [{"box": [[float(n)] * 4 for _ in range(4)], "of": [n] * 4} for n in range(40_000)]
+
+
 def many_objects(folder: Path, repaired: bool = False):
     """Annotations as Python objects, which the collector looks at again and again (karpathy/nanochat#477)."""
-    held = [{"box": [[float(n)] * 4 for _ in range(4)], "of": [n] * 4} for n in range(60_000)]
+    held = annotations()
 
     def take(row):
-        return {"box": [list(one) for one in held[row]["box"]], "of": list(held[row]["of"])}
+        box, of = held[row]["box"], held[row]["of"]
+        return [{"box": [[x + view for x in one] for one in box], "of": list(of)} for view in range(4)]
 
-    loader = DataLoader(Computed(len(held), take), 256, shuffle=True, collate_fn=list)
+    def collate(samples):
+        return torch.tensor([len(views) for views in samples])
+
+    loader = DataLoader(Computed(len(held), take), 256, shuffle=True, collate_fn=collate)
     return Frozen(loader) if repaired else loader
 
 
