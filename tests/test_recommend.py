@@ -603,7 +603,9 @@ def test_the_caption_explains_significance_where_finalists_are_tied(manifest):
     case = cases_of(manifest, options("native"), ["cpu"])[0]
     alone, tied = finalist(case, 10.0, False), finalist(case, 9.0, True)
     captions = [
-        result_figures.finalists_and_formats(SimpleNamespace(finalists=made, raced=[]))[0].caption
+        result_figures.finalists_and_formats(SimpleNamespace(finalists=made, raced=[], confirmed=True))[
+            0
+        ].caption
         for made in ([alone], [alone, tied])
     ]
     assert ["ratio" in one for one in captions] == [False, True]

@@ -15,7 +15,7 @@ from typing import Any
 from iobench import formats
 from iobench.base.errors import ArtifactExists, IobenchError
 from iobench.base.units import bytes_text, counted
-from iobench.dataset import seal
+from iobench.dataset import index_cache, seal
 from iobench.dataset.artifact_writer import ArtifactWriter, Prepared
 from iobench.dataset.hashing import hash_rest
 from iobench.dataset.manifest import FILE_NAME, Manifest, check_name, check_readable
@@ -106,7 +106,7 @@ def writable_formats(schema: Schema) -> tuple[list[str], list[IobenchError]]:
 
 
 def sweep_and_load(root: Path, overwrite: bool) -> Manifest | None:
-    """Run step 1: load the manifest on disk, if any, and remove folders that it does not list.
+    """Run step 1: load the manifest on disk, if any, and remove folders and indexes that it does not list.
 
     If it cannot be read, the folders that belong to it are unknown: prepare continues only with `overwrite`,
     and all sealed folders stay until a new manifest is listed.
@@ -114,6 +114,7 @@ def sweep_and_load(root: Path, overwrite: bool) -> Manifest | None:
     remove_temporary(root)
     if not os.path.lexists(root / FILE_NAME):
         seal.sweep(root, ())
+        index_cache.sweep(root, ())
         return None
     try:
         before = Manifest.load(root)
@@ -122,6 +123,7 @@ def sweep_and_load(root: Path, overwrite: bool) -> Manifest | None:
             return None
         raise
     seal.sweep(root, before.folders)
+    index_cache.sweep(root, {*before.folders, *before.added})
     return before
 
 
