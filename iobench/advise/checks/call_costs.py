@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import iobench
-
 Key = tuple[str, int, str]  # file, line, function
 Figures = tuple[int, int, float, float, dict[Key, Any]]  # calls, own and total seconds, the same by caller
 Calls = Mapping[Key, Figures]
 
 PACKAGES = ("site-packages", "dist-packages")  # folders that packages are installed in
-OWN = (str(Path(iobench.__file__).parent), "/torch/utils/data/")  # iobench, and the DataLoader itself
+OWN = (str(Path(__file__).parents[2]), "/torch/utils/data/")  # iobench, and the DataLoader itself
 HOT = 0.5  # of the time
 # the queues of a DataLoader wait for work, not for the user's code
 QUEUES = re.compile(r"multiprocessing/(queues|connection|popen\w*|process)\.py|threading\.py|/utils/data/")

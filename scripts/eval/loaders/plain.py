@@ -1,4 +1,4 @@
-"""How much faster a repaired loader is in a plain loop: a script of its own, as a user would write it."""
+"""Gain of a repaired loader in a plain loop: a script of its own, as a user would write it."""
 
 from __future__ import annotations
 
