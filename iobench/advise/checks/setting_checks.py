@@ -97,8 +97,8 @@ def _more_workers(evidence: Evidence) -> Advice | None:
     if loader.workers is None:
         return None
     now, cores, kind = loader.workers, len(os.sched_getaffinity(0)), "too-few-workers"
-    kinds = ("workers",) if now else ("workers", "persistent")
-    tried = evidence.gain(lambda one: one.kind in kinds and one.changes["num_workers"] > now)
+    kinds = ("workers",) if _starts_slowly(loop) else ("workers", "persistent")
+    tried = evidence.gain(lambda one: one.kind in kinds and one.changes.get("num_workers", now) > now)
     if tried:
         message = f"num_workers={now} is too few" if now else "there are no workers"
         changes: dict[str, float | int | str] = {"workers": now, **tried.candidate.changes}
@@ -205,10 +205,16 @@ def _threads(evidence: Evidence) -> Advice | None:
 def _first_batch(evidence: Evidence) -> Advice | None:
     """Start-up of workers that takes a large part of each epoch."""
     loop, loader = evidence.loop, evidence.loop.loader
-    tried = evidence.gain(lambda one: one.kind in ("persistent", "start"))
+    now = loader.workers or 0
+    few = not _starts_slowly(loop)  # then more workers are what makes more persistent workers faster
+    tried = evidence.gain(
+        lambda one: (
+            one.kind in ("persistent", "start") and not (few and one.changes.get("num_workers", now) > now)
+        )
+    )
     part = loop.first_wait_s / max(loop.epoch_s, 1e-9)
     untried = not evidence.candidates or evidence.undecided("persistent")
-    late = not loader.persistent_workers and part >= SLOW_FIRST and untried
+    late = not loader.persistent_workers and _starts_slowly(loop) and untried
     if not loader.workers or not (tried or late):
         return None
     settings = tried.candidate.changes if tried else {"persistent_workers": True}
@@ -218,6 +224,11 @@ def _first_batch(evidence: Evidence) -> Advice | None:
     )
     values = {"first_wait_s": loop.first_wait_s, "share": part, "workers": loader.workers, **settings}
     return Advice("first-batch", message, _set(settings), values, *measured(tried))
+
+
+def _starts_slowly(loop: LoopStats) -> bool:
+    """Return True if workers start in each epoch for a large part of it."""
+    return bool(loop.loader.workers) and loop.first_wait_s >= SLOW_FIRST * max(loop.epoch_s, 1e-9)
 
 
 def _set(settings: Mapping[str, Any]) -> str:
