@@ -16,7 +16,7 @@ from eval.faults.targets import VerifiedDatasets, installed_formats
 from iobench import formats, studies
 from iobench.loading import loaders
 
-HERE = "--data-dir whole/vectors"
+HERE = "--data-dir whole/x-float32"
 RUN = f"run --rounds 1 --no-limits {HERE}"
 OTHERS = (
     *(f"{RUN} --loader native", f"{RUN} --loader all --format npy", f"{RUN} --format npy --ray auto"),
@@ -29,7 +29,7 @@ MEASURED = """
 from pathlib import Path
 import iobench
 options = iobench.RunOptions(format=("npy",), loader=("native",), rounds="1", limits=False)
-result = iobench.run(iobench.find_dataset(Path("whole/vectors")), options)
+result = iobench.run(iobench.find_dataset(Path("whole/x-float32")), options)
 """
 IN_A_NOTEBOOK = [MEASURED + code for code in ("result.to_pandas()", "result.plot()", "result._repr_html_()")]
 
