@@ -1,12 +1,16 @@
-"""Concurrent commands: readers while prepare replaces the data, two prepares, runs or resumes of one file."""
+"""Concurrent commands: readers while prepare replaces the data, two prepares or runs, suspended runs."""
 
 from __future__ import annotations
 
 import functools
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
+
+import psutil
 
 import iobench
 from eval.faults.children import DONE, MAX_MESSAGE, failure_of, run_forked, run_together
@@ -19,6 +23,7 @@ from iobench import Manifest, RunOptions
 from iobench.results import record
 
 ELEMENTS = 1 << 16
+SUSPENDED_S, SILENT_S = 3.0, 2.0  # the suspension, and a --timeout that it exceeds
 Attempt: TypeAlias = "Callable[[tuple[str, ...], Path, float], str | None]"
 
 
@@ -31,6 +36,8 @@ def concurrency(trials: Trials) -> Iterator[Outcome]:
         ("two prepares of different data", functools.partial(_prepares, 1, 2)),
         ("two runs into one file", _runs),
         ("two resumes of one run", _resumes),
+        ("a suspended run", functools.partial(_suspended, ())),
+        ("a suspended isolated run", functools.partial(_suspended, ("--isolate",))),
     ]
     everything = [one for one in variants() if "tokens" not in arrays(one, 1)]  # these hold nothing else
     for number in trials.numbers(full=63, quick=len(pairs)):
@@ -106,6 +113,34 @@ def _resumes(some: tuple[str, ...], data_dir: Path, delay_s: float) -> str | Non
     rounds = {(one.key, one.round) for one in records}
     if len(rounds) != 40 or len(records) != 40 or problems:
         return f"{len(records)} records of {len(rounds)} rounds, of 40, problems {problems}"
+    return next((problem for problem in map(failure_of, results) if problem), None)
+
+
+def _suspended(isolate: tuple[str, ...], some: tuple[str, ...], data_dir: Path, delay_s: float) -> str | None:
+    run_or_raise(functools.partial(PrepareCall(0, some[:1]), data_dir, ELEMENTS))
+    out, target = data_dir / "out.jsonl", os.getpid()
+
+    def run() -> None:
+        words = ["--data-dir", str(data_dir), "--out", str(out), "--timeout", str(SILENT_S), *isolate]
+        result = run_cli("run", "--loader", "native", "--rounds", "50", "--no-limits", *words)
+        assert (result.code, result.problem) == (0, None), result.stderr[-MAX_MESSAGE:]
+
+    def suspend() -> None:
+        while not out.exists():  # until the first round has ended
+            time.sleep(0.01)
+        time.sleep(delay_s)
+        others = [one for one in psutil.Process(target).children() if one.pid != os.getpid()]
+        every = [process for one in others for process in (one, *one.children(recursive=True))]
+        for number in (signal.SIGSTOP, signal.SIGCONT):
+            for process in every:
+                process.send_signal(number)
+            time.sleep(SUSPENDED_S)
+
+    results = run_together([run, suspend])
+    records, problems = record.read(out)
+    still = [one for one in records if one.timing.epochs_s > SUSPENDED_S and not one.processor.suspended_s]
+    if len(records) != 50 or problems or still:
+        return f"{len(records)} records of 50, {len(still)} not said to be suspended, problems {problems}"
     return next((problem for problem in map(failure_of, results) if problem), None)
 
 

@@ -1,4 +1,4 @@
-"""Ordinary environments that lack something: encodings, output, descriptors, processes, shared memory."""
+"""Ordinary environments that lack something: encodings, output, descriptors, processes, temporary folders."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from eval.faults.targets import run_or_raise
 
 TIMEOUT_S = 120
 EACH = 4  # commands in each environment
+NO_TEMPORARY_FOLDER = "no-temporary-folder"  # a folder of code that hides all of them
 RUN = "run --rounds 2 --no-limits --format npy"
 COMMANDS = (
     f"{RUN} --loader native",
@@ -50,11 +51,11 @@ class Environment:
     name: str
     variables: dict[str, str] = field(default_factory=dict)
     line: str = 'exec "$@"'
-    mounts: bool = False  # in a mount namespace of its own
+    mounts: bool = False  # in namespaces of its own, of mounts and of the host name
 
     def start(self, arguments: list[str], folder: Path) -> CliResult | None:
         """Run a command to its end; None where it hangs."""
-        shell = [*(["unshare", "-m"] if self.mounts else []), "sh", "-c", self.line, "sh"]
+        shell = [*(["unshare", "-mu"] if self.mounts else []), "sh", "-c", self.line, "sh"]
         child = subprocess.Popen(
             [*shell, sys.executable, "-m", "iobench", *arguments],
             cwd=folder,
@@ -93,6 +94,12 @@ ENVIRONMENTS = (
         )
         for size in ("4k", "64k", "1m")
     ),
+    Environment(
+        "a host name that is not UTF-8",
+        line="""python3 -c 'import socket; socket.sethostname(b"h\\xff")' && exec "$@\"""",
+        mounts=True,
+    ),
+    Environment("no temporary folder", {"PYTHONPATH": NO_TEMPORARY_FOLDER}),
     Environment("no /proc", line='mount -t tmpfs tmpfs /proc && exec "$@"', mounts=True),
 )
 
@@ -125,6 +132,9 @@ def _make_files(folder: Path) -> None:
     """Create a dataset, a run, and a loader of the user's."""
     run_or_raise(functools.partial(PrepareCall(0, ("npy",)), folder / "data", 1 << 12))
     (folder / "train.py").write_text(LOADER)
+    (folder / NO_TEMPORARY_FOLDER).mkdir()
+    hides = "import tempfile; tempfile._candidate_tempdir_list = lambda: ['/no-such-folder']\n"
+    (folder / NO_TEMPORARY_FOLDER / "sitecustomize.py").write_text(hides)
     (folder / "x.csv").write_text("a,b\n" + "1,2\n" * 50)
 
     def rest() -> None:

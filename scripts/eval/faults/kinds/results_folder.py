@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 import random
 import shutil
@@ -16,6 +17,7 @@ from eval.faults.kinds.record_mutations import recorded_run
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.scenarios import NAME
 
+MANY = 300
 SUFFIXES = (".jsonl", ".study.json", ".recommendation.json", ".traces", ".jsonl.lock", ".tmp", "")
 ODD = ("empty", "dangling", "circle", "fifo", "folder", "socket", "device", "half", "bytes", "denied")
 REFUSED = ("no-permission", "not-writable", "is not readable")
@@ -35,6 +37,9 @@ def results_folder(trials: Trials) -> Iterator[Outcome]:
         command = "report --out new.html" if number % 8 == 7 else trials.rng.choice(COMMANDS)
         work = functools.partial(_among_odd_files, trials.folder, number, odd, command)
         yield f"{number}: {command} among {odd}", failure_of(run_forked(work, timeout_s=60))
+    for number in trials.numbers(full=10, quick=1):
+        work = functools.partial(_among_many, trials.folder, number, trials.rng.random())
+        yield f"many runs {number}", failure_of(run_forked(work))
 
 
 @kind("permissions")
@@ -68,6 +73,28 @@ def _among_odd_files(folder: Path, number: int, odd: list[tuple[str, str]], comm
     expect(command.split())
     if command == "runs":
         expect(["runs"], "good")
+    shutil.rmtree(copy)
+
+
+def _among_many(folder: Path, number: int, seed: float) -> None:
+    """List, report and plan from many runs, some of them cut off or overwritten."""
+    copy, rng = _copy(folder, 1000 + number), random.Random(seed)
+    results = copy / "data" / "results"
+    good, intact = (results / "good.jsonl").read_bytes(), {"good"}
+    for name in map("run-{}".format, range(MANY)):
+        damage = rng.choice(("none", "none", "none", "cut", "bytes"))
+        intact |= {name} if damage == "none" else set()
+        cut = good[: rng.randrange(len(good))]
+        (results / f"{name}.jsonl").write_bytes({"none": good, "cut": cut, "bytes": bytes(256)}[damage])
+    for again in range(2):  # the second time with an index
+        listed = run_cli("runs", "--json")
+        assert (listed.code, listed.problem) == (0, None), listed.problem
+        runs = {one["name"]: one["problem"] for one in json.loads(listed.stdout)}
+        lost = intact - {name for name, problem in runs.items() if problem is None}
+        assert not lost, f"listing {again}: lost {sorted(lost)}"
+        assert len(runs) == MANY + 1, f"listing {again}: {len(runs)} runs"
+    for command in ("runs", "plan --ranks 2 --nodes 1", "report --out new.html"):
+        expect(command.split())
     shutil.rmtree(copy)
 
 
