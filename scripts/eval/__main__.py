@@ -9,7 +9,7 @@ import sys
 from eval import harness
 
 NAMES = (
-    *("diagnoses", "fio_check", "harness_floor", "hosts", "isolation", "minimal_loops", "pairs"),
+    *("diagnoses", "fidelity", "fio_check", "harness_floor", "hosts", "isolation", "pairs"),
     *("partial_rounds", "placements", "recommendations", "stream_speed", "tunings"),
     *("verdicts", "write_speed"),
 )
