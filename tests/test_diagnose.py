@@ -238,6 +238,13 @@ QUICK = {"samples": 10**7}  # a sample in less than a microsecond
             (loop(loader={"by_sample": True}, **QUICK), [AS, dataclasses.replace(UNTRIED, kind="fetch")]),
         ),
         ("repeated-samples", (loop(loader={"iterable": True}, repeated=0.9),)),
+        (
+            "repeated-samples",
+            (
+                loop(loader={"iterable": True}, repeated=0.9),
+                [AS, candidate("4 workers", 200, num_workers=4)],
+            ),
+        ),
         ("queue-memory", (loop(loader={"prefetch_factor": 99}, bytes=100 << 40),)),
         ("collate", (loop(tensors=20), [], [profile(collate_share=0.6)])),
         ("first-batch", (loop(loader={"persistent_workers": False}, first_wait_s=6.0),)),

@@ -11,6 +11,7 @@ from iobench.results.parts import BackgroundPart
 
 QUEUE_THREADS = 2  # of a worker: its own, and the one that feeds its queue
 IDLE = 0.5  # of the time on a core
+REPEATED = 0.1  # of the samples, from which on it is no chance that workers deliver the same
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,11 @@ class LoopStats:
     def dataset_bytes(self) -> float:
         """Bytes of all samples of an epoch, as the loader delivers them."""
         return self.bytes * self._epoch_factor
+
+    @property
+    def repeats(self) -> bool:
+        """True if several workers deliver the same samples."""
+        return self.loader.iterable and (self.repeated or 0.0) >= REPEATED
 
     @property
     def queued_bytes(self) -> float:

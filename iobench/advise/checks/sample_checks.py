@@ -10,7 +10,6 @@ from iobench.base.units import bytes_text
 
 IOWAIT = 0.25
 GROWTH, GROWTH_BYTES = 0.2, 100 << 20
-REPEATED = 0.1  # of the samples of one worker, that others deliver as well
 PADDED = 0.4  # of what is delivered
 MANY_TENSORS = 8  # in a batch
 
@@ -60,7 +59,7 @@ def _padding(evidence: Evidence) -> Advice | None:
 def _repeats(evidence: Evidence) -> Advice | None:
     """IterableDataset that yields all of its samples in each worker."""
     loop = evidence.loop
-    if not loop.loader.iterable or (loop.repeated or 0.0) < REPEATED:
+    if not loop.repeats:
         return None
     workers = loop.loader.workers or 0
     return Advice(

@@ -94,7 +94,7 @@ def _fewer_workers(evidence: Evidence) -> Advice | None:
 def _more_workers(evidence: Evidence) -> Advice | None:
     """No workers, or too few."""
     loop, loader = evidence.loop, evidence.loop.loader
-    if loader.workers is None:
+    if loader.workers is None or loop.repeats:  # more of them would deliver the same samples
         return None
     now, cores, kind = loader.workers, len(os.sched_getaffinity(0)), "too-few-workers"
     kinds = ("workers",) if _starts_slowly(loop) else ("workers", "persistent")
