@@ -22,7 +22,7 @@ from record_cases import rounds_at
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from iobench.advise import diagnose as session
-from iobench.advise.checks import jpeg_draft, loop_stats, profiling, remedies
+from iobench.advise.checks import call_costs, jpeg_draft, loop_stats, profiling, remedies
 from iobench.advise.checks.evidence import Evidence
 from iobench.advise.checks.process_monitor import ProcessMonitor
 from iobench.advise.checks.profiling import FunctionShare, Profile
@@ -312,6 +312,15 @@ def test_workers_that_wait_for_a_lock(locked):
             return slow(row)
 
     assert ("lock" in kinds(alone(DataLoader(Samples(64, read), 4, **FORK), variants=False))) == locked
+
+
+@pytest.mark.parametrize(
+    ("caller", "share"), [("/lib/multiprocessing/queues.py", 0.0), ("/mine/data.py", 1.0)]
+)
+def test_a_queue_that_waits_for_work_is_no_lock(caller, share):
+    lock = ("~", 0, "<method 'acquire' of '_multiprocessing.SemLock' objects>")
+    calls = {lock: (1, 1, 5.0, 5.0, {(caller, 1, "get"): (1, 1, 5.0, 5.0)})}
+    assert call_costs.cost_shares(calls, call_costs.busy_s(calls))["locks"] == share
 
 
 class Stream(IterableDataset):
