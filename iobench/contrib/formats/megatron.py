@@ -166,7 +166,7 @@ class MegatronIndex:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens up to the end of the last sequence, as far as it can be in the file."""
+        """Number of tokens up to the end of the last sequence; unchecked until `check`."""
         if not len(self.lengths):
             return 0
         return int(self.pointers[-1]) // np.dtype(self.dtype).itemsize + int(self.lengths[-1])
