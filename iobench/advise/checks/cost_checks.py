@@ -94,63 +94,44 @@ def _lists(evidence: Evidence) -> Advice | None:
     )
 
 
-def _elements(evidence: Evidence) -> Advice | None:
-    """Numbers that are taken out of tensors or arrays one by one."""
-    share = _share(evidence, "elements")
+def _costly(evidence: Evidence, cost: str, kind: str, doing: str, cure: str) -> Advice | None:
+    """Return advice on a kind of work that takes much of the time, with the gain of keeping its results."""
+    share = _share(evidence, cost)
     if share is None:
         return None
-    return Advice(
-        "single-elements",
-        f"{share:.0%} of the time is spent taking numbers out of tensors one by one, by .item()",
-        f"take slices and whole tensors instead{_kept(evidence)}",
-        {"share": share},
-        *measured(evidence.gain(_is_cached)),
-    )
+    message, hint = f"{share:.0%} of the time is spent {doing}", f"{cure}{_kept(evidence)}"
+    return Advice(kind, message, hint, {"share": share}, *measured(evidence.gain(_is_cached)))
+
+
+def _elements(evidence: Evidence) -> Advice | None:
+    """Numbers that are taken out of tensors or arrays one by one."""
+    doing = "taking numbers out of tensors one by one, by .item()"
+    return _costly(evidence, "elements", "single-elements", doing, "take slices and whole tensors instead")
 
 
 def _rows(evidence: Evidence) -> Advice | None:
     """Rows of a pandas DataFrame that are taken one by one, each as a new Series."""
-    share = _share(evidence, "rows")
-    if share is None:
-        return None
-    return Advice(
-        "dataframe-rows",
-        f"{share:.0%} of the time is spent in pandas, which makes a Series of each row",
-        f"convert the columns to arrays once (DataFrame.to_numpy()), and index these{_kept(evidence)}",
-        {"share": share},
-        *measured(evidence.gain(_is_cached)),
-    )
+    cure = "convert the columns to arrays once (DataFrame.to_numpy()), and index these"
+    doing = "in pandas, which makes a Series of each row"
+    return _costly(evidence, "rows", "dataframe-rows", doing, cure)
 
 
 def _files(evidence: Evidence) -> Advice | None:
     """One file for each sample, opened again in each epoch."""
-    share, profile = _share(evidence, "files"), evidence.fetching
-    if share is None or profile is None or evidence.loop.loader.batch_size is None:
+    profile = evidence.fetching
+    if profile is None or evidence.loop.loader.batch_size is None:
         return None
     if profile.file_calls < PER_SAMPLE * profile.getitem_calls:
         return None
-    return Advice(
-        "file-per-sample",
-        f"{share:.0%} of the time is spent opening and reading a file for each sample",
-        f"pack the samples into one file: 'iobench prepare --source FOLDER'{_kept(evidence)}",
-        {"share": share},
-        *measured(evidence.gain(_is_cached)),
-    )
+    cure = "pack the samples into one file: 'iobench prepare --source FOLDER'"
+    return _costly(evidence, "files", "file-per-sample", "opening and reading a file for each sample", cure)
 
 
 def _proxies(evidence: Evidence) -> Advice | None:
     """Objects of a multiprocessing Manager: each access is a request to another process."""
-    share = _share(evidence, "proxies")
-    if share is None:
-        return None
-    return Advice(
-        "manager-proxy",
-        f"{share:.0%} of the time is spent asking a multiprocessing Manager, a process that serves one "
-        "request at a time",
-        f"give workers the object itself, or an array or tensor in shared memory{_kept(evidence)}",
-        {"share": share},
-        *measured(evidence.gain(_is_cached)),
-    )
+    doing = "asking a multiprocessing Manager, a process that serves one request at a time"
+    cure = "give workers the object itself, or an array or tensor in shared memory"
+    return _costly(evidence, "proxies", "manager-proxy", doing, cure)
 
 
 def _locks(evidence: Evidence) -> Advice | None:
