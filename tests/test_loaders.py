@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import SAMPLES, every_dtype_arrays, image_arrays
 from kinds import kind as kind_check
+from tensordict import MemoryMappedTensor
 
 from iobench.base.errors import CorruptArtifact, LoaderFailed
 from iobench.bench.epoch import opened
@@ -18,6 +19,7 @@ from iobench.host import page_cache
 from iobench.host.counters import Counters
 from iobench.loading import loaders, order
 from iobench.loading.loaders import Job
+from iobench.loading.loaders.dataloader import BatchDataset
 from iobench.testing.loaders import files_left_open
 
 FETCHES, LOADERS = ("sample", "batch"), loaders.DEFAULT_LOADERS
@@ -213,3 +215,26 @@ def test_persistent_workers_last_for_all_epochs_and_end_with_the_loader(images, 
     assert pids[0] == pids[1] == pids[2]
     epochs.close()
     assert not psutil.wait_procs(workers_alive(), timeout=10)[1]
+
+
+@pytest.mark.parametrize("kind", order.ORDERS)
+def test_a_dataset_is_asked_for_lists_of_numbers_as_by_torch(images, monkeypatch, kind):
+    asked = []
+    original = BatchDataset.__getitems__
+    monkeypatch.setattr(
+        BatchDataset, "__getitems__", lambda self, rows: asked.append(rows) or original(self, rows)
+    )
+    epoch(images, "npy", rows=ROWS[kind], fetch="batch")
+    assert asked == [np.arange(SAMPLES)[rows].tolist() for rows in ROWS[kind]]
+
+
+@pytest.mark.parametrize(("name", "expected"), [("npy", np.memmap), ("memmap", MemoryMappedTensor)])
+def test_a_sample_is_a_row_of_what_the_library_opens(images, monkeypatch, name, expected):
+    # indexing these classes costs more than indexing plain arrays, and users do it
+    indexed = []
+    original = expected.__getitem__
+    monkeypatch.setattr(
+        expected, "__getitem__", lambda self, row: indexed.append(type(self)) or original(self, row)
+    )
+    epoch(images, name, fetch="sample")
+    assert indexed.count(expected) == SAMPLES * len(images.schema.fields)

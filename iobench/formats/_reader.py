@@ -101,7 +101,7 @@ class Reader(ABC):
         self._check_out(count, out)
         self._fill(checked, out)
 
-    def batch(self, rows: Rows) -> Batch:
+    def batch(self, rows: Rows | Sequence[int]) -> Batch:
         """Return the rows in new arrays; IndexError outside 0..len-1."""
         checked, count = self._checked(rows)
         out = {name: np.empty((count, *shape), dtype) for name, (shape, dtype) in self._specs.items()}
@@ -109,9 +109,10 @@ class Reader(ABC):
         return out
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """Return one sample: each field without the leading axis, passed through `convert`.
+        """Return one sample: each field without the leading axis, made a tensor by `convert` if it is given.
 
         For map-style Datasets, which call it once per sample. An array may be a read-only view of the file.
+        `convert` is torch.from_numpy, or does as it does; a library that returns tensors needs no call of it.
         New arrays unless overridden; IndexError outside 0..len-1.
         """
         self._check_row(row)

@@ -22,7 +22,7 @@ from iobench.formats._arrays import arrays_schema, unsupported_dtype
 from iobench.formats._format import Detectable, Format
 from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import Strided
-from iobench.formats._reader import Rows
+from iobench.formats._reader import Convert, Rows, identity
 from iobench.formats._schema import DTYPES, Array, Batch, Field, Schema, field_names, raw_bytes
 
 META = "meta.json"
@@ -105,10 +105,18 @@ class MemmapReader(MappedReader):
         super().__init__(schema, arrays, places)
         self._load = load
         self._samples: Any = None
+        self._tensors: tuple[tuple[str, Any], ...] = ()
 
     def load(self) -> None:
-        """Map the files with TensorDict as well, for `native`."""
+        """Map the files with TensorDict as well, for `native` and `sample`."""
         self._samples = self._load()
+        self._tensors = tuple((f.name, self._samples.get(f.name)) for f in self.schema.fields)
+
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
+        """Return one sample as views of the map; instead of converted arrays, TensorDict's own tensors."""
+        if convert is identity or not self._tensors:
+            return super().sample(row, convert)
+        return {name: tensor[row] for name, tensor in self._tensors}
 
     def native(self, rows: Rows) -> Any:
         """Return a tensorclass of the rows: a lazy view of the map for a slice, a copy for indices."""
@@ -120,7 +128,7 @@ class MemmapReader(MappedReader):
     def close(self) -> None:
         """Drop the maps; they are released with the last view of them."""
         super().close()
-        self._samples = None
+        self._samples, self._tensors = None, ()
 
 
 @functools.cache

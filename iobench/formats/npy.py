@@ -122,5 +122,4 @@ def _map(file: Path, field: Field, samples: int) -> tuple[Array, int]:
     size = file.stat().st_size
     if size != mapped.offset + mapped.nbytes:
         raise corrupt(file, f"{mapped.offset + mapped.nbytes} bytes", f"{size} bytes")
-    # plain ndarray: np.memmap spends a third of each index in __array_finalize__
-    return np.asarray(mapped), mapped.offset
+    return mapped, mapped.offset

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iobench.formats import Array, Batch
+from iobench.formats import Array, Batch, Schema
 
 if TYPE_CHECKING:
     import torch
+
+
+def converter(schema: Schema) -> Callable[[Array], torch.Tensor]:
+    """Return the function that makes tensors of these fields: torch's own, unless one is bfloat16."""
+    import torch
+
+    return tensor_of if any(field.dtype == "bfloat16" for field in schema.fields) else torch.from_numpy
 
 
 def tensor_of(array: Array) -> torch.Tensor:
     """Return a tensor that shares the array's memory."""
     import torch
 
-    if array.dtype == "bfloat16":  # torch does not accept the NumPy dtype of ml_dtypes
+    if array.dtype.kind == "V" and array.dtype == "bfloat16":  # torch does not accept ml_dtypes' dtype
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 

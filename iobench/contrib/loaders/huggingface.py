@@ -126,7 +126,7 @@ class HuggingFaceSamples(SampleDataset):
 class HuggingFaceBatches(HuggingFaceSamples, BatchDataset):
     """A Dataset of whole batches of tensors."""
 
-    def __getitems__(self, rows: Rows) -> dict[str, torch.Tensor]:  # type: ignore[override]
+    def __getitems__(self, rows: Rows | Sequence[int]) -> dict[str, torch.Tensor]:  # type: ignore[override]
         """Return the batch of these rows."""
         return {name: tensor for view in self.open() for name, tensor in view[rows].items()}
 
@@ -137,7 +137,7 @@ class ArrowBatches(HuggingFaceBatches):
     def _formatted(self, dataset: Any) -> Any:
         yield dataset.with_format("arrow")
 
-    def __getitems__(self, rows: Rows) -> dict[str, torch.Tensor]:  # type: ignore[override]
+    def __getitems__(self, rows: Rows | Sequence[int]) -> dict[str, torch.Tensor]:  # type: ignore[override]
         """Return the batch of these rows, in new memory."""
         (view,) = self.open()
         table = view[rows]

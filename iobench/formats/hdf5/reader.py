@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,7 @@ class Hdf5Reader(Reader):
         """Return the datasets in this machine's byte order; external files may hold others."""
         return [(name, dataset) for name, dataset in self._datasets.items() if dataset.dtype.isnative]
 
-    def batch(self, rows: Rows) -> Batch:
+    def batch(self, rows: Rows | Sequence[int]) -> Batch:
         """Return the rows in new arrays; a slice uses h5py's fast path."""
         checked, _ = self._checked(rows)
         if not isinstance(checked, slice) or not self._datasets or not self._native:
@@ -64,7 +64,8 @@ class Hdf5Reader(Reader):
         sample = {}
         try:
             for name, dataset in self._datasets.items():
-                sample[name] = convert(np.asarray(dataset[row], native_dtype(dataset.dtype)))
+                value = dataset[row]  # what h5py returns of a scalar is no array
+                sample[name] = convert(np.asarray(value, None if self._native else native_dtype(value.dtype)))
             return sample
         except OSError as error:
             raise corrupt(self._path, "readable samples", reason(error)) from error

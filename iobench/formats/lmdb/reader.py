@@ -47,17 +47,19 @@ class LmdbReader(Reader):
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """Return one sample in new arrays; IndexError out of range."""
-        env = unclosed(self._env)
-        self._check_row(row)
+        env, value = unclosed(self._env), None
         try:
-            with env.begin() as txn:
-                value = txn.get(self._key(row))
+            if row >= 0:
+                with env.begin() as txn:
+                    value = txn.get(self._key(row))
         except lmdb.Error as error:
             raise corrupt(self._path, "readable pages", error) from error
-        decoded = self._decoded(row, value)
+        if self._codec or value is None or len(value) != self._size:
+            self._check_row(row)
+            value = self._decoded(row, value)
         sample = {}
         for name, dtype, shape, elements, offset in self._columns:
-            sample[name] = convert(np.frombuffer(decoded, dtype, elements, offset).reshape(shape))
+            sample[name] = convert(np.frombuffer(value, dtype, elements, offset).reshape(shape))
         return sample
 
     def placement(self) -> dict[str, Placement]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -18,10 +19,10 @@ from iobench.formats import Convert, Reader, Rows, TimingWrapper
 from iobench.host import interrupts
 from iobench.loading.loaders._loader import Epochs, Job
 from iobench.loading.loaders.workers import WorkerLoader, fetch_option
-from iobench.loading.order import Order
+from iobench.loading.order import Order, row_count
 from iobench.loading.portable_error import PortableError
 from iobench.loading.stages import UNTIMED, Stages
-from iobench.loading.tensors import silence_read_only_warning, tensor_of
+from iobench.loading.tensors import converter, silence_read_only_warning
 
 if TYPE_CHECKING:
     import torch
@@ -99,7 +100,7 @@ class SampleDataset:
     def open(self) -> Reader:
         """Return this process's reader, opened on the first call."""
         if self._reader is None:
-            self._reader, self._convert = self._opener(), tensor_of
+            self._reader, self._convert = self._opener(), converter(self._opener.schema)
             self._sample = self._reader.sample  # later samples skip the check above
             silence_read_only_warning()
         return self._reader
@@ -132,7 +133,7 @@ class SampleDataset:
 class BatchDataset(SampleDataset):
     """A Dataset of whole batches (`__getitems__`), each read into new arrays."""
 
-    def __getitems__(self, rows: Rows) -> dict[str, torch.Tensor]:
+    def __getitems__(self, rows: Rows | Sequence[int]) -> dict[str, torch.Tensor]:
         """Return the batch of these rows."""
         try:
             reader = self.open()
@@ -151,20 +152,25 @@ class TimedDataset:
 
 
 class _BatchSampler:
-    """The batches of the current epoch; persistent workers keep one DataLoader, and so one sampler."""
+    """The batches of the current epoch, lists drawn number by number as by torch's samplers.
 
-    def __init__(self, of_samples: bool) -> None:
+    Persistent workers keep one DataLoader, and so one sampler.
+    """
+
+    def __init__(self) -> None:
         self.batches: Sequence[Rows] = ()
-        self._of_samples = of_samples
 
-    def __iter__(self) -> Iterator[Any]:
-        """Yield each batch's rows, or the numbers of its samples."""
-        if not self._of_samples:
-            return iter(self.batches)
-        return (range(r.start, r.stop) if isinstance(r, slice) else r.tolist() for r in self.batches)
+    def __iter__(self) -> Iterator[list[int]]:
+        """Yield the numbers of each batch's samples."""
+        numbers = self._numbers()
+        return ([*islice(numbers, row_count(rows))] for rows in self.batches)
 
     def __len__(self) -> int:
         return len(self.batches)
+
+    def _numbers(self) -> Iterator[int]:
+        for rows in self.batches:
+            yield from range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
 
 
 class DataLoaderEpochs(Epochs):
@@ -183,7 +189,7 @@ class DataLoaderEpochs(Epochs):
             )
         default = SampleDataset if loader.fetch == "sample" else BatchDataset
         self._dataset = dataset or default(job.opener)
-        self._sampler = _BatchSampler(of_samples=loader.fetch != "batch")
+        self._sampler = _BatchSampler()
         self._persistent: DataLoader[Any] | None = None
         if not loader.num_workers:
             self._dataset.open_timed(partial(self.stages.timed, "decode"))
