@@ -105,7 +105,8 @@ from tensordict import TensorDict
 
 class Samples(torch.utils.data.Dataset):
     def __init__(self):
-        self.x = TensorDict.load_memmap(PATH)["x"]
+        self.samples = TensorDict.load_memmap(PATH)
+        self.x = self.samples["x"]
 
     def __len__(self):
         return len(self.x)
@@ -114,7 +115,7 @@ class Samples(torch.utils.data.Dataset):
         return {{"x": self.x[row]}}
 
     def __getitems__(self, rows):
-        return {{"x": self.x[rows]}}
+        return {{"x": self.samples[rows]["x"]}}
 """,
     "arrow": """
 import pyarrow
