@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 
 import iobench
 from iobench import formats
@@ -28,6 +29,9 @@ from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.formats import NUMPY_DTYPES
 from iobench.host import cpu_speed, page_cache
 from iobench.terminal.cli import main
+
+settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any-machine")  # no test depends on wall time
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell, and in some CIs
     signal.signal(signal.SIGINT, signal.default_int_handler)
