@@ -33,7 +33,7 @@ from iobench.bench.strategies import LONGER, Strategy
 from iobench.dataset.verify import verify_artifact
 from iobench.host import interrupts
 from iobench.results import record
-from iobench.results.rank_stats import total_of_ranks
+from iobench.results.over_ranks import joined
 
 UNVERIFIED = "--max-time left no time to verify it"
 FATAL = (ColdCacheUnavailable, RecordError, RankLost)  # nothing can be measured after one of these
@@ -251,7 +251,7 @@ class RunLoop:
         self._executor(case).ready(case, Tick(self._check_interrupt), batches)
         state = hosts.establish(case, self._lengths.logical_bytes(case))
         measured = self._executor(case).measure(case, number, self._tick(case, number), batches)
-        made = self._recorder.record(case, number, total_of_ranks(measured), state, headroom)
+        made = self._recorder.record(case, number, joined(measured), state, headroom)
         record.append(self._run.path, made)
         self._run.records.append(made)
         self._lengths.measured(case, made)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypedDict
 import msgspec
 
 from iobench.base.finding import Finding
+from iobench.results.over_ranks import Averaged, Largest, Listed, OfFirst, OfRank, Part, Summed
 
 
 class _CaseAlways(TypedDict):
@@ -76,53 +77,53 @@ class CachePart:
 class PartialEpoch:
     """Part of an epoch that a round measured, and the whole epoch, extrapolated."""
 
-    batches: int
-    epoch_batches: int | None  # None where the length is unknown
-    epoch_s: float
-    epoch_samples: float
+    batches: OfFirst[int]
+    epoch_batches: OfFirst[int | None]  # None where the length is unknown
+    epoch_s: Largest[float]
+    epoch_samples: Summed[float]
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimingPart:
     """Times of a round's epochs, summed over all epochs unless noted otherwise."""
 
-    samples: int
-    logical_bytes: int
-    epochs_s: float  # from each epoch's first request until the device finished its last batch; with
+    samples: Summed[int]
+    logical_bytes: Summed[int]
+    epochs_s: OfFirst[float]  # from each epoch's first request until the device finished its last batch; with
     # several ranks, from the common start until the slowest rank's device finished
-    own_s: float | None = None  # the same until this rank's own device finished; None for a single rank
-    epochs: int = 1
-    open_s: float  # until the loader was ready for the first request
-    first_batch_s: float  # until the first batch of the first epoch was ready on the device
-    wait_s: float  # idle time of the device between steps; on the CPU, time blocked in next()
-    wait_p50_s: float
-    wait_p99_s: float
-    stages: dict[str, float] | None = None  # seconds of the consuming thread by stage
-    reader_threads_s: float | None = None  # seconds that threads other than the consumer spent reading
-    profiling_s: float | None = None  # overhead of --profile itself
-    partial: PartialEpoch | None = None  # where the round ended before its epoch did
+    own_s: OfRank[float | None] = None  # until this rank's own device finished; None for a single rank
+    epochs: OfFirst[int] = 1
+    open_s: Largest[float]  # until the loader was ready for the first request
+    first_batch_s: Largest[float]  # until the first batch of the first epoch was ready on the device
+    wait_s: Averaged[float]  # idle time of the device between steps; on the CPU, time blocked in next()
+    wait_p50_s: Averaged[float]
+    wait_p99_s: Largest[float]
+    stages: Averaged[dict[str, float] | None] = None  # seconds of the consuming thread by stage
+    reader_threads_s: Averaged[float | None] = None  # that threads other than the consumer spent reading
+    profiling_s: Averaged[float | None] = None  # overhead of --profile itself
+    partial: Part[PartialEpoch | None] = None  # where the round ended before its epoch did
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessorPart:
     """Processor time of a round."""
 
-    cpu_s: float  # of this process and its workers
-    major_faults: int = 0
-    steal_s: float | None = None  # given to other machines by the hypervisor, all processors together
-    cpu_speed_per_s: float | None = (
+    cpu_s: Summed[float]  # of this process and its workers
+    major_faults: Summed[int] = 0
+    steal_s: OfFirst[float | None] = None  # given to other machines by the hypervisor, all processors
+    cpu_speed_per_s: Averaged[float | None] = (
         None  # rate of plain Python right before and after: see iobench.host.cpu_speed
     )
-    suspended_s: float = 0.0  # in which the process did not run at all
+    suspended_s: Largest[float] = 0.0  # in which the process did not run at all
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiskPart:
     """Bytes read from disk; None where the kernel keeps no account."""
 
-    read_bytes: int | None = None  # by this process and its workers
-    opening_bytes: int | None = None  # of these, before the clock of the first epoch started
-    device_read_bytes: int | None = None  # of the disk under the data, by all processes
+    read_bytes: Summed[int | None] = None  # by this process and its workers
+    opening_bytes: Summed[int | None] = None  # of these, before the clock of the first epoch started
+    device_read_bytes: OfFirst[int | None] = None  # of the disk under the data, by all processes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,9 +147,9 @@ class BackgroundPart:
 class MemoryPart:
     """Peaks of memory, in bytes."""
 
-    peak_bytes: int | None = None  # of the process, plus the USS of its workers; no page cache
-    device_allocated_bytes: int | None = None
-    device_reserved_bytes: int | None = None
+    peak_bytes: Summed[int | None] = None  # of the process, plus the USS of its workers; no page cache
+    device_allocated_bytes: Summed[int | None] = None
+    device_reserved_bytes: Summed[int | None] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,13 +266,13 @@ class RankPart:
 class Measured:
     """Measurements of a round: the parts of a record that an executor fills.
 
-    `ranks` holds those of each rank; the other parts are then totals of all ranks.
+    `ranks` holds those of each rank; the other parts are then those of all ranks, joined as each field says.
     """
 
-    timing: TimingPart
-    processor: ProcessorPart
-    disk: DiskPart
-    memory: MemoryPart
-    background: BackgroundPart | None = None
-    loss: float | None = None  # of the last step of the round's first epoch
-    ranks: list[RankPart] | None = None
+    timing: Part[TimingPart]
+    processor: Part[ProcessorPart]
+    disk: Part[DiskPart]
+    memory: Part[MemoryPart]
+    background: OfFirst[BackgroundPart | None] = None
+    loss: OfFirst[float | None] = None  # of the last step of the round's first epoch
+    ranks: Listed[list[RankPart] | None] = None
