@@ -171,7 +171,7 @@ def rounds(rows: list[Row]) -> Any:
             x=alt.X(
                 field="round",
                 type="quantitative",
-                axis=alt.Axis(tickMinStep=1, format="d"),
+                axis=alt.Axis(values=_few_numbers(max(row["round"] for row in rows)), format="d"),
                 scale=alt.Scale(zero=False, padding=20),
             ),
             y=alt.Y(
@@ -184,6 +184,11 @@ def rounds(rows: list[Row]) -> Any:
         )
     )
     return _wide(chart, 220)
+
+
+def _few_numbers(last: int) -> list[int]:
+    """Return at most about ten of the numbers from 1 to the last."""
+    return list(range(1, last + 1, max(1, round(last / 10))))
 
 
 def over_time(rows: list[Row], names: Sequence[str], title: str, share: bool) -> Any:
