@@ -177,7 +177,7 @@ class Reader(ABC):
         if index.ndim != 1 or (index.size and index.dtype.kind not in "iu"):
             raise ValueError(f"rows must be a 1-D array of integers, not {index.dtype} {index.shape}")
         index = index.astype(np.int64, copy=False)
-        if index.size and (int(index.min()) < 0 or int(index.max()) >= len(self)):
+        if index.size and index.view(np.uint64).max() >= len(self):  # negative ones are the largest
             raise IndexError(f"rows {index.min()}..{index.max()} are not all in 0..{len(self) - 1}")
         return index, len(index)
 
