@@ -136,13 +136,18 @@ def candidate_set(
 
 
 def _likely_rivals(cases: Sequence[Case], default: Case) -> list[Case]:
-    """Return the built-in loaders' cases over the same format, the fastest loader first.
+    """Return the cases to compare with the default first: the likeliest winner, then without a conversion.
 
-    One of them is the first to be compared with the default, and none needs a conversion.
+    These are stream over the default format, and the built-in loaders over the default's own.
     """
-    same = (default.variant, default.order, default.batch_size)
-    over_same = [case for case in cases if (case.variant, case.order, case.batch_size) == same]
-    return [case for word in BUILT_IN[:2] for case in over_same if loader_word(case) == word]
+    likely = (("stream", DEFAULT_FORMAT), *((word, default.variant) for word in BUILT_IN[:2]))
+    alike = [case for case in cases if (case.order, case.batch_size) == (default.order, default.batch_size)]
+    return [
+        case
+        for word, variant in likely
+        for case in alike
+        if (loader_word(case), case.variant) == (word, variant)
+    ]
 
 
 def skipped_by(error: IobenchError, prefix: str = "", **values: str) -> Finding:
