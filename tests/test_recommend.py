@@ -45,7 +45,6 @@ from iobench.base.errors import (
     ArtifactExists,
     CaseDied,
     InvalidSettings,
-    LoaderFailed,
     ManifestError,
     PrepareError,
     RecordError,
@@ -849,8 +848,20 @@ def test_loaders_that_get_slower_or_raise_lose_the_race_and_are_listed(manifest,
     found = iobench.recommend(manifest, requirements)
     assert found.use.label.startswith("npy · stream")
     assert any("unusable" in one.message for one in found.skipped)
-    with pytest.raises(LoaderFailed, check=kind("no-case-measured")):
-        iobench.recommend(manifest, Requirements(formats=("npy",), loaders=(broken,), max_time_s=10.0))
+    if found.findings[0].kind in ("decided", "tied"):
+        assert "your own loader" in found.findings[0].message
+
+
+def test_a_function_of_ones_own_is_the_default_and_restricts_nothing(manifest, tmp_path):
+    (tmp_path / "own.py").write_text(LOADERS)
+    word = f"{tmp_path / 'own.py'}:slower"
+    assert {word, "stream", "dataloader", "spdl"} <= set(loader_words(Requirements(loaders=(word,))))
+    assert set(loader_words(Requirements(loaders=(word, "stream")))) == {word, "stream"}
+    wanted = Requirements(loaders=(word, "dataloader"))
+    cases = candidate_set(manifest, wanted, "cpu", "warm").cases
+    assert cases[0].loader.user_defined
+    own = default_case(cases, "hdf5")
+    assert (own.variant, own.loader.user_defined) == ("hdf5", True)
 
 
 def test_a_format_that_is_not_prepared_is_refused_before_the_step_is_timed(manifest, monkeypatch):

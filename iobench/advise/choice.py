@@ -98,6 +98,7 @@ def _finalist(
         trained_per_s=None if rounds is plain else stats.estimate(list(rounds[case.key].values())),
         trained_rounds=0 if rounds is plain else len(rounds[case.key]),
         decoding_cores=_busy_cores(own) if decodes(result, case) else None,
+        user_defined=case.loader.user_defined,
     )
 
 

@@ -147,6 +147,8 @@ def headline(choice: Choice, finalists: Sequence[Finalist], data: MeasuredData) 
 
 def _today(default: Finalist | None, data: MeasuredData) -> str:
     """Return what the default stands for."""
+    if default is not None and default.user_defined:
+        return "your own loader"
     if default is not None and default.format == data.own_format:
         return "your files as they are"
     return "your data as arrays in memory" if data.own_bytes is not None else "the default"

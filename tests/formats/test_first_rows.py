@@ -94,3 +94,17 @@ def test_a_large_file_is_compared_with_where_it_lies(tmp_path, monkeypatch):
     assert data.manifest.schema.samples == FIRST
     assert data.manifest.path_of("hdf5") == tmp_path / "own.h5"
     assert data.full_stored_bytes("hdf5") == data.manifest.artifacts["hdf5"].stored_bytes
+
+
+def test_of_the_last_block_only_the_first_rows_are_decoded(tmp_path):
+    with h5py.File(tmp_path / "own.h5", "w") as file:
+        file.create_dataset("x", data=X, chunks=(50, 8), compression="gzip")
+    manifest, _ = add(tmp_path / "own.h5", data_dir=tmp_path / "data", first=FIRST)
+    with manifest.opener("hdf5")() as reader:
+        (table,) = reader.blocks()
+        assert table.first.tolist() == [0, 50, 100, 150, 200]
+        for number, (first, last) in ((3, (150, 200)), (4, (200, FIRST))):
+            begin, out = int(table.offset[number]), {"x": np.zeros((last - first, 8))}
+            stored = table.files[0].read_bytes()[begin : begin + int(table.stored[number])]
+            table.decode(number, memoryview(stored), out)
+            np.testing.assert_array_equal(out["x"], X[first:last])

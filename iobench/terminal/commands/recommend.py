@@ -169,9 +169,11 @@ def _data(
                 kind="missing-option",
                 hint="use it with one of them",
             )
+        from iobench.dataset.add import AddedSource
         from iobench.dataset.manifest import find_dataset
 
-        return find_dataset(data_dir, name), []
+        manifest = find_dataset(data_dir, name)
+        return (AddedSource(manifest) if set(manifest.artifacts) == set(manifest.added) else manifest), []
     from iobench.dataset.sources import open_source
     from iobench.terminal import display
 
