@@ -2,8 +2,9 @@
 
 Each situation makes files as users have them and runs the command on them. Then its sample is also written in
 the usual formats that there was no time for. The candidates over these, the user's files and the recommended
-format are measured in fresh interleaved rounds, as in `recommendations`. Regret is how much longer the recommended case takes than the fastest of them, by the
-medians. `compared` says whether the default and at least one other case had final rounds.
+format are measured in fresh interleaved rounds, as in `recommendations`. Regret is how much longer the
+recommended case takes than the fastest of them, by the medians. `compared` says whether the default and at
+least one other case had final rounds.
 """
 
 from __future__ import annotations
