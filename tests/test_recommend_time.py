@@ -8,10 +8,11 @@ import pytest
 from kinds import kind
 
 import iobench
-from iobench.advise import alternatives, measured_data, search
-from iobench.advise.measured_data import MeasuredData, OutOfTime, from_source, other_samples
+from iobench.advise import alternatives, measured_data, sample_writer, search
+from iobench.advise.measured_data import MeasuredData, from_source, other_samples
 from iobench.advise.requirements import Requirements
-from iobench.advise.unmeasured import nothing_measured, out_of_time, skipped_finalists
+from iobench.advise.sample_writer import OutOfTime
+from iobench.advise.unmeasured import nothing_measured, skipped_finalists
 from iobench.base.errors import CaseDied, InvalidSettings, LoaderFailed, WrongContent
 from iobench.bench import run_loop
 from iobench.bench.executor import InProcess
@@ -64,16 +65,21 @@ def test_a_proof_that_takes_the_time_of_the_rounds_is_given_up(manifest, monkeyp
     assert found.failures == {}
 
 
-def test_while_no_case_was_found_right_others_are_tried_until_the_time_of_rounds_is_over_too(
-    manifest, monkeypatch, clock
-):
-    began = proving(monkeypatch, clock, 5.0, CaseDied("it died"))
+def test_the_default_and_one_rival_are_verified_whatever_the_time_for_it(manifest, monkeypatch, clock):
+    began = proving(monkeypatch, clock, 15.0)
     found = run(manifest, SIX, strategy=SuccessiveHalving(5.0, proofs_s=10.0, end_s=100.0))
+    assert began == [case.key for case in found.cases[:2]] == [one.settings_key for one in found.records]
+    assert found.skipped == [case.key for case in found.cases[2:]]
+
+
+def test_while_fewer_than_two_cases_were_right_others_are_tried_until_the_end(manifest, monkeypatch, clock):
+    began = proving(monkeypatch, clock, 5.0, CaseDied("it died"))
+    found = run(manifest, SIX, strategy=SuccessiveHalving(5.0, proofs_s=5.0, end_s=15.0))
     assert began == [case.key for case in found.cases[:4]]
-    assert found.skipped == [case.key for case in found.cases[4:]]
+    assert found.skipped == [case.key for case in found.cases[3:]]
     with pytest.raises(LoaderFailed, check=kind("no-case-measured")) as it:
         raise nothing_measured(found, Requirements(max_time_s=20.0))
-    assert "4 of 6" in it.value.hint
+    assert "3 of 6" in it.value.hint
     assert "\n" not in str(it.value)
 
 
@@ -135,8 +141,6 @@ def test_no_turn_begins_after_the_end(manifest, clock, monkeypatch):
     found = run(manifest, SIX, strategy=SuccessiveHalving(1000.0, end_s=25.0))
     assert made == [1, 1, 1]
     assert len(found.skipped) == 3
-    with pytest.raises(LoaderFailed, check=kind("out-of-time")):
-        raise out_of_time(found, Requirements(max_time_s=25.0))
 
 
 def test_the_finalists_come_in_the_order_in_which_they_matter(manifest):
@@ -184,11 +188,11 @@ def test_the_sample_is_announced_and_the_default_format_comes_first(tmp_path):
 
 
 def test_a_format_that_takes_too_long_to_write_is_skipped_and_leaves_nothing(tmp_path, monkeypatch):
-    def written(first, variants, data_dir, left_s):
-        return write(first, variants, data_dir, -1.0 if variants == ["hdf5"] else left_s)
+    def written(first, variants, data_dir, end):
+        return write(first, variants, data_dir, 0.0 if variants == ["hdf5"] else end)
 
-    write = measured_data._written
-    monkeypatch.setattr(measured_data, "_written", written)
+    write = sample_writer.written
+    monkeypatch.setattr(sample_writer, "written", written)
     requirements = Requirements(batch_size=1, formats=("hdf5", "memmap", "npy"))
     made = from_source(source_of(40), [], requirements, tmp_path, lambda text: None)
     assert set(made.manifest.artifacts) == {"npy", "memmap"}
@@ -203,7 +207,7 @@ def test_a_format_that_takes_too_long_to_write_is_skipped_and_leaves_nothing(tmp
 @pytest.mark.parametrize("variant", ["npy", "lance", "parquet"])
 def test_no_library_hides_the_end_of_the_time(tmp_path, variant):
     with pytest.raises(OutOfTime, match=variant):
-        measured_data._written(FirstSamples(source_of(40), 40), [variant], tmp_path, -1.0)
+        sample_writer.written(FirstSamples(source_of(40), 40), [variant], tmp_path, 0.0)
 
 
 def test_what_takes_long_to_decode_is_decoded_once(tmp_path):

@@ -35,13 +35,17 @@ class CandidateSet:
 def loader_words(requirements: Requirements) -> list[str]:
     """Return the loaders with their common settings: defaults, recommended options, one worker per core.
 
+    The user's own functions restrict nothing.
+
     Loaders whose content is verified quickly come first: with little time only these can be raced.
     """
-    if "all" not in requirements.loaders:
-        return sorted(requirements.loaders, key=lambda word: word.partition(":")[0] not in BUILT_IN[:2])
+    own = [word for word in requirements.loaders if loaders.is_target(word)]
+    named = [word for word in requirements.loaders if word not in (*own, "all")]
+    if named and "all" not in requirements.loaders:
+        return sorted([*own, *named], key=lambda word: word.partition(":")[0] not in BUILT_IN[:2])
     cores = len(os.sched_getaffinity(0))
     common = ["fetch=batch", f"num_workers={cores}", f"num_workers={cores},fetch=batch"]
-    built_in = [*BUILT_IN, *(f"{DEFAULT_LOADER}:{options}" for options in common)]
+    built_in = [*own, *BUILT_IN, *(f"{DEFAULT_LOADER}:{options}" for options in common)]
     if requirements.only == CORE:
         return built_in
     others = [name for name in loaders.names() if name not in BUILT_IN]
@@ -136,13 +140,18 @@ def candidate_set(
 
 
 def _likely_rivals(cases: Sequence[Case], default: Case) -> list[Case]:
-    """Return the built-in loaders' cases over the same format, the fastest loader first.
+    """Return the cases to compare with the default first: the likeliest winner, then without a conversion.
 
-    One of them is the first to be compared with the default, and none needs a conversion.
+    These are stream over the default format, and the built-in loaders over the default's own.
     """
-    same = (default.variant, default.order, default.batch_size)
-    over_same = [case for case in cases if (case.variant, case.order, case.batch_size) == same]
-    return [case for word in BUILT_IN[:2] for case in over_same if loader_word(case) == word]
+    likely = (("stream", DEFAULT_FORMAT), *((word, default.variant) for word in BUILT_IN[:2]))
+    alike = [case for case in cases if (case.order, case.batch_size) == (default.order, default.batch_size)]
+    return [
+        case
+        for word, variant in likely
+        for case in alike
+        if (loader_word(case), case.variant) == (word, variant)
+    ]
 
 
 def skipped_by(error: IobenchError, prefix: str = "", **values: str) -> Finding:
@@ -176,7 +185,7 @@ def _cases_by_loader(
         try:
             cases += cases_of(manifest, replace(options, loader=(word,)), [device])
         except IobenchError as error:
-            if "all" not in requirements.loaders:
+            if word in requirements.loaders:
                 raise
             named = isinstance(error, MissingDependency) or str(error).startswith(f"loader {word} ")
             prefix = "" if named else f"loader {word}: "
@@ -213,11 +222,14 @@ def loader_word(case: Case) -> str:
 
 
 def default_case(cases: Sequence[Case], own: str | None = None) -> Case | None:
-    """Return the case that others are compared with: DataLoader, sample by sample.
+    """Return the case that others are compared with: the user's own function, or DataLoader by sample.
 
-    Over the user's `own` files, if they are measured, with a worker per core, as is usual; else over the
-    default format, or the first one, with DataLoader's defaults.
+    DataLoader reads the user's `own` files, if they are measured, with a worker per core, as is usual; else
+    the default format, or the first one, with its defaults.
     """
+    functions = [case for case in cases if case.loader.user_defined]
+    if functions:
+        return next((case for case in functions if case.variant == own), functions[0])
     plain = [case for case in cases if loader_word(case) == DEFAULT_LOADER and case.order != "block"]
     if own is None:
         return next((case for case in plain if case.variant == DEFAULT_FORMAT), plain[0] if plain else None)

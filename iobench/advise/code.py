@@ -94,8 +94,8 @@ def prepare_code(data: MeasuredData, case: Case) -> str:
 
 
 def _own_files(source: Source) -> tuple[Path, str]:
-    """Return path and variant of all of the user's own files, of which a part may have been measured."""
-    own = source.in_place(source.schema.samples)
+    """Return path and variant of the user's own files."""
+    own = source.in_place()
     assert own is not None
     return own
 
@@ -109,7 +109,7 @@ def loader_code(data: MeasuredData, case: Case, epochs: int) -> str:
     """Return a script that loops over the data as the case did; it runs once they are prepared."""
     if case.loader.user_defined:
         return f"# keep your own loader: {case.loader.variant}\n"
-    if case.variant in data.added and data.source is not None and not data.rewritten:
+    if case.variant in data.added and data.source is not None:
         case = replace(case, variant=_own_files(data.source)[1])
     root = str(data.manifest.root.parent / name_of(data))
     fields = ", ".join(f.name for f in data.manifest.schema.fields)

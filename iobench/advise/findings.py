@@ -37,7 +37,10 @@ BUSY, LITTLE = 0.8, 0.5  # cores, and share of a limit: a case with more and les
 FEW_BATCHES = 20  # in an epoch, of which the first wait is a large part
 LARGER = 1.05  # ratio of the full data to the sample, from which on figures are extrapolated
 
-SHORT_OF_TIME = ("time-limited", "few-rounds", "default-no-time", "finalists-skipped", "no-time-for-step")
+SHORT_OF_TIME = (
+    *("time-limited", "few-rounds", "default-no-time", "no-final-rounds"),
+    *("finalists-skipped", "no-time-for-step"),
+)
 
 
 def recommendation_of(result: SearchResult, requirements: Requirements) -> Recommendation:
@@ -54,7 +57,7 @@ def recommendation_of(result: SearchResult, requirements: Requirements) -> Recom
         *(_certainty(choice) if changes else ()),
         *missing,
         *result.notes,
-        *time_limited(result.race, requirements.max_time_s),
+        *time_limited(result.race),
         *limit_share(choice.use),
         *_waiting(result, choice.use, finalists, requirements, case.batch_size),
         *(_costs(result, choice.use, finalists, requirements) if changes else ()),
@@ -99,7 +102,7 @@ def one_time_hint(findings: Sequence[Finding], max_time_s: float) -> list[Findin
     joined = Finding(
         "time-limited",
         "; ".join(one.message for one in late),
-        hint=f"--max-time {math.ceil(seconds / 10) * 10} gives time for it",
+        hint=f"--max-time {math.ceil(seconds / 10) * 10} gives time for more",
         values={"kinds": ", ".join(one.kind for one in late), "needed_s": seconds},
     )
     return [findings[0], joined, *(one for one in findings[1:] if one not in late)]
@@ -113,9 +116,7 @@ def default_of(finalists: Sequence[Finalist]) -> Finalist | None:
 def headline(choice: Choice, finalists: Sequence[Finalist], data: MeasuredData) -> Finding:
     """Return what to use and its gain over the default, which reads the user's own files if it can."""
     use, default = choice.use, default_of(finalists)
-    basis = ", over a rewritten sample" if data.rewritten else ""
-    in_place = default is not None and default.format == data.own_format and not data.rewritten
-    what = "your files as they are" if in_place else "the default"
+    what = _today(default, data)
     if choice.outcome == NOT_BOTTLENECK:
         wait_share = use.wait_share or 0.0
         evidence = f"with {use.label}, {what}, the device waits {wait_share:.1%} of the time"
@@ -126,7 +127,7 @@ def headline(choice: Choice, finalists: Sequence[Finalist], data: MeasuredData) 
     if default is None:
         return Finding("no-baseline", f"Use {use.label}", values={"use": use.label})
     others = [one.against_default for one in finalists if one.against_default is not None]
-    values: Values = {"default": default.label, "rewritten": int(data.rewritten)}
+    values: Values = {"default": default.label}
     better = [one for one in finalists if one.significantly_better]
     if choice.outcome == UNDECIDED and better:
         first = max(better, key=lambda one: one.decisive_per_s.median).label
@@ -134,16 +135,30 @@ def headline(choice: Choice, finalists: Sequence[Finalist], data: MeasuredData) 
             f"Undecided: {first} was faster than {default.label}, {what}, which no final rounds confirmed"
         )
         return Finding("undecided", message, values={**values, "use": use.label})
+    if choice.outcome == UNDECIDED and not sentences.is_undecided(others):
+        why = "no other was faster, in too few rounds to be sure" if others else "no other was measured"
+        return Finding("undecided", f"Undecided: compared with {default.label}, {what}, {why}", values=values)
     if use is default or use.against_default is None:
-        return sentences.keep(f"{use.label}, {what}", others, len(others), basis, values)
+        return sentences.keep(f"{use.label}, {what}", others, len(others), values=values)
     baseline, training = f"with {default.label}, {what}", "training is " if use.trained_per_s else ""
     tied = choice.outcome == TIED
-    return sentences.gain(use.label, use.against_default.ratio, baseline, values, tied, training, basis)
+    return sentences.gain(use.label, use.against_default.ratio, baseline, values, tied, training)
+
+
+def _today(default: Finalist | None, data: MeasuredData) -> str:
+    """Return what the default stands for."""
+    if default is not None and default.user_defined:
+        return "your own loader"
+    if default is not None and default.format == data.own_format:
+        return "your files as they are"
+    return "your data as arrays in memory" if data.own_bytes is not None else "the default"
 
 
 def _certainty(choice: Choice) -> Iterator[Finding]:
     """Yield what else may be as fast, and why it was not chosen; nothing where the choice is significant."""
     use, others = choice.use, ", ".join(one.label for one in choice.tied)
+    if use.decisive_rounds < stats.MIN_ROUNDS:
+        yield Finding("few-rounds", f"Only {counted(use.decisive_rounds, 'round')} of each", values={})
     values: Values = {"tied": others, "count": len(choice.tied)}
     if choice.instead_of is not None:
         other = choice.instead_of
@@ -217,9 +232,9 @@ def _costs(
         yield Finding("stored-already", message + (f"; it uses {memory}" if memory else ""))
         return
     values: Values = {"write_s": use.write_s, "disk_bytes": use.disk_bytes}
-    own, more = result.data.own_format, ""
-    if own is not None and not result.data.rewritten:
-        values["disk_ratio"] = ratio = use.disk_bytes / result.data.full_stored_bytes(own)
+    own_bytes, more = result.data.own_bytes, ""
+    if own_bytes is not None:
+        values["disk_ratio"] = ratio = use.disk_bytes / own_bytes
         more = f", {three_digits(ratio)} × your files"
     yield Finding(
         "cost",
@@ -266,15 +281,6 @@ def break_even(result: SearchResult, use: Finalist, default: Finalist, requireme
 def _basis(result: SearchResult) -> Iterator[Finding]:
     """Yield how well the measurements represent the full data."""
     schema, data = result.data.manifest.schema, result.data
-    if data.rewritten:
-        name, own = data.source.name if data.source else "", enumerated(data.added)
-        yield Finding(
-            "rewritten-sample",
-            f"Your own files were not timed: a sample of them was written, also as {own}; their layout may "
-            "differ",
-            hint=f"'iobench run --name {name}' measures your files",
-            values={"formats": own, "dataset": name},
-        )
     if data.source is not None and data.source.description.get("kind") == "images":
         shape = "x".join(map(str, schema.fields[0].shape))
         message = (

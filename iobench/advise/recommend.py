@@ -114,6 +114,7 @@ def recommend(
     data_dir: Path = Path("data"),
     source_words: Sequence[str] = (),
     observer: Observer | None = None,
+    began: float | None = None,
 ) -> Recommendation:
     """Recommend a format, a loader and settings for a dataset or a source.
 
@@ -129,27 +130,30 @@ def recommend(
         Command-line arguments that name the source, for the printed `iobench prepare` command.
     observer : Observer, optional
         Is notified of progress.
+    began : float, optional
+        Start of the time, in seconds of the monotonic clock; by default now.
 
     Raises
     ------
     InvalidSettings
         Nothing fits the requirements.
     LoaderFailed
-        No case could be measured (``no-case-measured``), or there was no time (``out-of-time``).
+        No case could be measured (``no-case-measured``).
     TargetError
         The user's step raises.
     KeyboardInterrupt
         After Ctrl-C before anything was measured. Later, the answer rests on what was measured until then,
         and a finding ``interrupted`` says so.
     """
-    requirements, observer, began = requirements or Requirements(), observer or Observer(), time.monotonic()
+    requirements, observer = requirements or Requirements(), observer or Observer()
+    began = time.monotonic() if began is None else began
     pick_device(requirements.device)
     _check(of, requirements)
     requirements = time_step(of, requirements, observer)
     if isinstance(of, Manifest):
         data = measured_data.from_dataset(of, requirements)
     else:
-        data = measured_data.from_source(of, source_words, requirements, data_dir, observer.status)
+        data = measured_data.from_source(of, source_words, requirements, data_dir, observer.status, began)
     return recommendation_of(search(data, requirements, observer, began), requirements)
 
 

@@ -51,6 +51,8 @@ class Finalist:
         Samples/s with the training step, and the rounds behind it.
     decoding_cores : float or None
         Cores that it keeps busy, where its data are decoded.
+    user_defined : bool
+        It is the user's own function.
     """
 
     key: str
@@ -71,6 +73,7 @@ class Finalist:
     trained_per_s: Estimate | None = None
     trained_rounds: int = 0
     decoding_cores: float | None = None
+    user_defined: bool = False
 
     @property
     def decisive_per_s(self) -> Estimate:

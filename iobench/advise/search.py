@@ -12,7 +12,8 @@ from iobench.advise import measured_data
 from iobench.advise.candidates import candidate_set, default_case, loader_word, packages_of
 from iobench.advise.measured_data import MeasuredData
 from iobench.advise.requirements import Requirements
-from iobench.advise.unmeasured import ended_early, nothing_measured, out_of_time, skipped_finalists
+from iobench.advise.sample_writer import OutOfTime
+from iobench.advise.unmeasured import ended_early, no_final_rounds, nothing_measured, skipped_finalists
 from iobench.base.errors import IobenchError, RecordError
 from iobench.base.finding import Finding
 from iobench.base.thresholds import ROUND_S
@@ -25,6 +26,7 @@ from iobench.bench.run import run
 from iobench.bench.strategies import AUTO, COMPARED, UNLIMITED, FinalRounds, SuccessiveHalving
 from iobench.dataset.manifest import Manifest
 from iobench.host.device import pick_device
+from iobench.results.stats import ENOUGH_ROUNDS
 
 PROVING, RACING = 0.25, 0.2  # at most, of the time left after writing: content checks, and the race
 FINAL, FINAL_BEFORE_STEP = 0.8, 0.5  # at most, of the time left then, without and with a training step
@@ -34,6 +36,7 @@ HALF_ROUNDS = 7
 RUNNERS_UP, NEAR = 3, 0.8  # at most; all but the first must be near the fastest: the race has few rounds
 MIN_HALF_S = 3.0  # for rounds over half as many samples
 OTHER_LOADERS = 3  # at most: without the step it is unknown whether a loader reads while the step runs
+OVERTIME = 0.05  # of the time, for rounds without which there is no answer
 FASTEST, RUNNER_UP, DEFAULT, CHEAPEST = "fastest", "runner-up", "default", "cheapest that feeds the step"
 OTHER_LOADER = "fastest of its loader"
 
@@ -101,7 +104,7 @@ def search(data: MeasuredData, requirements: Requirements, observer: Observer, b
     InvalidSettings
         Nothing fits (``nothing-fits``).
     LoaderFailed
-        No case could be measured (``no-case-measured``), or there was no time (``out-of-time``).
+        No case could be measured (``no-case-measured``).
     """
     device = str(pick_device(requirements.device))
     requirements = replace(requirements, full_bytes=data.full_bytes)
@@ -117,14 +120,12 @@ def search(data: MeasuredData, requirements: Requirements, observer: Observer, b
         raise race.ended or nothing_measured(race, requirements)
     skipped = [*data.skipped, *candidates.skipped]
     so_far = SearchResult(data, race, race, roles, skipped, confirmed=False)
-    if race.ended:
-        so_far.notes += ended_early(race.ended, "race")
+    if race.ended or time.monotonic() > end:
+        so_far.notes += ended_early(race.ended, "race") if race.ended else no_final_rounds()
         return so_far
-    if time.monotonic() > end:
-        raise out_of_time(race, requirements)
     chosen, roles = _same_isolation([case for case in race.cases if case.key in roles], roles)
     share = FINAL_BEFORE_STEP if requirements.step_ms else FINAL
-    times = share * (end - time.monotonic()), end
+    times = share * (end - time.monotonic()), end + OVERTIME * requirements.max_time_s
     try:
         final = _final_rounds(data.manifest, chosen, replace(options, limits=True), AUTO, times, observer)
         ended = final.ended
@@ -156,8 +157,12 @@ def _more_rounds(
         if stepped.ended:
             return
     fastest = next(case for case in result.final.cases if FASTEST in result.roles[case.key])
+    if len({one.round for one in result.final.valid_records}) < ENOUGH_ROUNDS:
+        return  # there was hardly time for the answer
     try:
         half = _half_size(result.data, fastest, options, end, observer)
+    except OutOfTime:
+        return
     except IobenchError as error:  # the answer does not depend on it
         message = f"Not measured: whether the speed depends on the amount of data ({error})"
         result.notes.append(Finding("half-size-failed", message, values={"error": error.kind}))

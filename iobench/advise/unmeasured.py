@@ -29,15 +29,9 @@ def nothing_measured(run: Run, requirements: Requirements) -> LoaderFailed:
     )
 
 
-def out_of_time(race: Run, requirements: Requirements) -> LoaderFailed:
-    """Return the error for a race that took all the time, so that there are no final rounds."""
-    tried = len(race.cases) - len(race.skipped)
-    return LoaderFailed(
-        f"--max-time {requirements.max_time_s:g} ended before the final rounds: {tried} of "
-        f"{counted(len(race.cases), 'case')} were tried (records: {race.path})",
-        kind="out-of-time",
-        hint=f"give at least --max-time {2 * requirements.max_time_s:g}",
-    )
+def no_final_rounds() -> Iterator[Finding]:
+    """Yield the finding for a race that took all the time."""
+    yield Finding("no-final-rounds", "No time was left for final rounds")
 
 
 def ended_early(ended: BaseException | None, rounds: str) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from iobench.host.hardware_limits import LowerCacheProbe
 from iobench.results.parts import CachePart, LimitPart
 
 WARMED = "by earlier rounds: the files are the loader's own"
+PART_WARMED = "by earlier rounds: the files hold more than the dataset"
 
 
 class Hosts(Protocol):
@@ -49,6 +50,9 @@ class LocalHost:
         manifest = self._manifest
         if case.loader.own_data:
             return CachePart(mode=case.cache, residency=None, method=WARMED)
+        added = manifest.added.get(case.variant)
+        if added is not None and added.samples is not None and case.cache == "warm":
+            return CachePart(mode=case.cache, residency=None, method=PART_WARMED)
         files = manifest.files_of(case.variant)
         return CachePart(**page_cache.establish(case.cache, files, logical_bytes, self._sudo))
 

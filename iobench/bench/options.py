@@ -229,6 +229,9 @@ def _case(
     """Return the case of this combination; None if loader, format and order do not fit."""
     if combination["order"] not in loader.orders or not loader.reads(formats.parse(variant)):
         return None
+    added = manifest.added.get(variant)
+    if added is not None and added.samples is not None and loader.format_names:
+        return None  # its library would read all of the files
     if combination["order"] != "block":
         combination = {**combination, "block_bytes": BLOCK_BYTES, "window_bytes": WINDOW_BYTES}
     if loader.own_data and combination["cache"] == "cold":

@@ -35,7 +35,6 @@ MIN_PROOF_S = 0.5  # of a race, so that small data are verified as a whole
 ROUNDS_SHARE = 0.8  # of the time for rounds that these themselves take: opening and the cache take the rest
 RACE_ROUNDS = 4  # of all cases, that a race has time for
 SLOW = 2  # times its equal share of the time, that the rounds of a case may take
-LATE = 2  # times the planned time, that the smallest number of final rounds may take
 LONGER = "give a longer --max-time"
 
 
@@ -216,8 +215,7 @@ class SuccessiveHalving(AutoRounds):
     rounds : int
         Most rounds.
     proofs_s : float
-        Time for verification. No case is verified later, unless none has passed so far: then `max_time_s`
-        is added.
+        Time for verification. No case is verified later, unless fewer than two have passed so far.
     end_s : float
         Seconds from the first verification after which nothing begins, however few rounds were made.
     opening : int
@@ -234,11 +232,12 @@ class SuccessiveHalving(AutoRounds):
 
     def verifies(self, elapsed_s: float, passed_s: Sequence[float]) -> bool:
         """Return whether there is time to verify another case."""
-        return elapsed_s <= self.proofs_s + (0.0 if passed_s else self.max_time_s)
+        return elapsed_s <= (self.proofs_s if len(passed_s) >= COMPARED else self.end_s)
 
     def verification_end_s(self, passed_s: Sequence[float]) -> float:
         """Return the elapsed seconds that leave time for rounds."""
-        return self.proofs_s + PROOF_SHARE * self.max_time_s if passed_s else self.end_s
+        late = self.proofs_s + PROOF_SHARE * self.max_time_s
+        return late if len(passed_s) >= COMPARED else self.end_s
 
     def verification_s(self, elapsed_s: float, left: int) -> float:
         """Return an equal share of what is left of `proofs_s`."""
@@ -297,7 +296,7 @@ class FinalRounds(SuccessiveHalving):
     proofs_s: float = 0.0
     opening: int = 0
     ordered: bool = True
-    at_least: int = 1  # rounds that may take twice the time
+    at_least: int = 2  # rounds that may take all of the time: of one nothing can be concluded
 
     def verifies(self, elapsed_s: float, passed_s: Sequence[float]) -> bool:
         """Return whether there is time for another case, assuming that a round takes as long as a proof."""
@@ -318,8 +317,8 @@ class FinalRounds(SuccessiveHalving):
 
     def continues(self, done: int, elapsed_s: float, next_s: float, rates: Rates) -> bool:
         """Return whether another round follows, also of a single case."""
-        if done < self.at_least:
-            return not done or elapsed_s <= LATE * self.max_time_s
+        if done < min(self.at_least, self.rounds):
+            return not done or elapsed_s + next_s <= self.end_s
         return AutoRounds.continues(self, done, elapsed_s, next_s, rates)
 
     def behind(self, rates: Rates) -> list[str]:

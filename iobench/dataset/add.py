@@ -48,6 +48,7 @@ def add(
     data_dir: Path = Path("data"),
     overwrite: bool = False,
     hash: str = "auto",
+    first: int | None = None,
     progress: Progress = no_progress,
     warn: Callable[[Finding], None] = lambda finding: None,
 ) -> tuple[Manifest, Prepared]:
@@ -69,6 +70,8 @@ def add(
         Replace the data of an existing dataset.
     hash : str
         ``full`` for every sample; ``auto`` for a part of large data, see `hashing`.
+    first : int, optional
+        Make a dataset of the first so many samples, of which all are hashed.
     progress : callable
         Called with the activity, the bytes done and the bytes in total.
     warn : callable
@@ -97,11 +100,13 @@ def add(
     _check_selectable(path, form, names)
     whole = f"{tree.path}::{','.join(names)}" if names else tree.path
     description = _describe(UntrustedData(Path(whole), form.variant, tree.stamp.bytes), fields, format)
-    schema = description.schema
+    held = description.schema
+    schema = dataclasses.replace(held, samples=min(held.samples, first or held.samples))
     for note in description.notes:
         warn(note)
     _check_fields(path, schema, fields)
-    added = ExternalData(str(tree.path), tree.stamp, names, bool(fields))
+    stored_samples = held.samples if schema.samples < held.samples else None
+    added = ExternalData(str(tree.path), tree.stamp, names, bool(fields), stored_samples)
     with os_errors(root), locked(root), HashWriter.temporary(root) as writer:
         before = sweep_and_load(root, overwrite)
         _check_free(before, form.variant, schema, added, overwrite)
@@ -112,6 +117,8 @@ def add(
             hash_rows, schema=schema, hashed=hashed, limited=not others, writer=writer, report=report
         )
         made = _hashed(root, schema, form, tree, added, read)
+        if first is not None:
+            made.source["first"] = schema.samples
         manifest = _extended(before, made, overwrite)
         manifest.save()
         writer.keep(manifest, form.variant)
@@ -133,10 +140,8 @@ class AddedSource(Source):
         """Description of the dataset's source."""
         return self.manifest.source
 
-    def in_place(self, samples: int) -> tuple[Path, str] | None:
-        """Return the added data, if all samples are asked for."""
-        if samples != self.schema.samples:
-            return None
+    def in_place(self) -> tuple[Path, str] | None:
+        """Return the added data."""
         names = ",".join(self._added.names)
         return Path(f"{self._added.path}::{names}" if names else self._added.path), self._variant
 
@@ -144,7 +149,7 @@ class AddedSource(Source):
         """Yield all samples in order; raises CorruptArtifact if they changed since they were added."""
         location = self.manifest.location_of(self._variant)
         location.check()
-        data = UntrustedData(location.path, self._variant, self._added.stamp.bytes)
+        data = _untrusted(location.path, self._variant, self._added)
         try:
             yield from sandbox.batches(data, self.schema)
         except SourceError as error:
@@ -271,6 +276,10 @@ def _check_free(
         )
 
 
+def _untrusted(path: Path, variant: str, added: ExternalData) -> UntrustedData:
+    return UntrustedData(path, variant, added.stamp.bytes, samples=added.samples)
+
+
 def _hashed(
     root: Path,
     schema: Schema,
@@ -281,7 +290,7 @@ def _hashed(
 ) -> Manifest:
     """Read the rows to hash and return a manifest of this artifact alone."""
     variant, started = form.variant, time.perf_counter()
-    check, hashed = read(UntrustedData(tree.path, variant, tree.stamp.bytes))
+    check, hashed = read(_untrusted(tree.path, variant, added))
     if FileTree.of(tree.path).stamp != tree.stamp:
         raise SourceError("changed while it was hashed", kind="changed", path=tree.path, hint=CLOSE_WRITERS)
     artifact = Artifact(

@@ -152,8 +152,10 @@ class ExternalArtifact(ArtifactLocation):
     def __init__(self, root: Path, schema: Schema, artifact: Artifact, added: ExternalData) -> None:
         self.path, self._dataset = Path(added.path), root.name
         self._artifact, self._added = artifact, added
-        command = _command(root, schema, artifact.variant, added)
-        self.hint = f"restore the original files, or hash them again: {command}"
+        again = f"hash them again: {_command(root, schema, artifact.variant, added)}"
+        if added.samples is not None:
+            again = "run 'iobench recommend' again"
+        self.hint = f"restore the original files, or {again}"
 
     @property
     def files(self) -> list[Path]:

@@ -22,7 +22,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ from iobench.dataset.manifest_body import (
 )
 from iobench.dataset.manifest_file import FILE_NAME, VERSION
 from iobench.dataset.seal import Seal
-from iobench.formats import Checkable, Format, Reader, Schema
+from iobench.formats import Checkable, FirstRows, Format, Reader, Schema
 from iobench.host.bus_errors import guarded
 
 __all__ = [
@@ -73,6 +73,8 @@ class Opener:
         Whether rows will be requested in random order.
     index : Path or None
         Path of the cached indexes without their names; see `index_cache`.
+    stored_samples : int or None
+        Samples that the files hold, if the schema has only the first of them.
     """
 
     format: Format
@@ -80,23 +82,31 @@ class Opener:
     schema: Schema
     random: bool = False
     index: Path | None = None
+    stored_samples: int | None = None
 
     def __call__(self) -> Reader:
         """Open a new reader."""
-        reader = self.format.open(self.path, self.schema, self.random)
+        reader = self.format.open(self.path, self.stored_schema, self.random)
         reader.load_or_build = self.index_cache
-        return reader
+        return reader if self.stored_samples is None else FirstRows(reader, self.schema)
+
+    @property
+    def stored_schema(self) -> Schema:
+        """Schema of all that the files hold."""
+        return replace(self.schema, samples=self.stored_samples or self.schema.samples)
 
     @property
     def index_cache(self) -> IndexCache:
         """Cache of the indexes of the artifact's present files."""
-        return IndexCache(self.index, lambda: stamp_of(self.path, f"{self.format.variant} {self.schema}"))
+        return IndexCache(
+            self.index, lambda: stamp_of(self.path, f"{self.format.variant} {self.stored_schema}")
+        )
 
     def check(self) -> None:
         """Raise CorruptArtifact for damage that would crash a reader, OSError if the disk fails."""
         if isinstance(self.format, Checkable):
             with self.guarded() as check:
-                self.format.check(self.path, self.schema)
+                self.format.check(self.path, self.stored_schema)
                 check()
 
     def guarded(self) -> AbstractContextManager[Callable[[], None]]:
@@ -203,7 +213,14 @@ class Manifest:
             )
         location = self.location_of(variant)
         location.check()
-        return Opener(formats.parse(variant), location.path, self.schema, index=self.index_path(variant))
+        added = self.artifacts[variant].added
+        return Opener(
+            formats.parse(variant),
+            location.path,
+            self.schema,
+            index=self.index_path(variant),
+            stored_samples=added.samples if added else None,
+        )
 
     def index_path(self, variant: str) -> Path:
         """Return the path of a variant's indexes without their names."""

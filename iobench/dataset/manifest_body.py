@@ -72,12 +72,15 @@ class ExternalData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Selected arrays; empty for all.
     fields_given : bool
         Whether the user described the fields, because the data do not.
+    samples : int or None
+        Samples that the files hold, if the dataset has only the first of them.
     """
 
     path: Annotated[str, Meta(pattern=r"^/[^\x00-\x1f\x7f\ud800-\udfff]*$", max_length=PATH_BYTES)]
     stamp: TreeStamp
     names: tuple[Text, ...] = ()
     fields_given: bool = False
+    samples: Count | None = None
 
     @property
     def partial(self) -> bool:
@@ -177,6 +180,8 @@ def check(body: ManifestBody) -> None:
     for variant, artifact in body.artifacts.items():
         _check_artifact(variant, artifact)
         if artifact.added:
+            if (held := artifact.added.samples) is not None and held <= body.samples:
+                raise ValueError(f"{variant} holds {held} samples, no more than the dataset")
             continue
         if artifact.folder in folders:
             raise ValueError(f"two artifacts are in {artifact.folder}")

@@ -57,12 +57,15 @@ class UntrustedData:
     descriptor : int or None
         An open descriptor of the file. If given, the worker reads that file and not the one that may have
         taken its path in the meantime.
+    samples : int or None
+        Samples that it holds, if only the first of them are read.
     """
 
     path: Path
     kind: str
     bytes: int
     descriptor: int | None = None
+    samples: int | None = None
 
     @property
     def request(self) -> dict[str, Any]:
@@ -73,6 +76,7 @@ class UntrustedData:
         return {
             "path": path,
             "kind": self.kind,
+            "stored_samples": self.samples,
             # torch's own maps count in full
             "memory_bytes": MEMORY_BYTES + self.bytes // (1 if self.kind == "torch" else MEMORY_SHARE),
         }

@@ -129,9 +129,10 @@ def _batches(
 ) -> Iterator[Batch]:
     form, path = _format(request), Path(request["path"])
     _limit(request["memory_bytes"])
-    Opener(form, path, schema).check()
+    opener = Opener(form, path, schema, stored_samples=request["stored_samples"])
+    opener.check()
     if request["kind"] not in ADAPTERS:
-        yield from read_back(Opener(form, path, schema), rows, hashed)
+        yield from read_back(opener, rows, hashed)
         return
     with form.open(path, schema) as reader:  # one reader: some read a file only in order
         for start in range(0, schema.samples, rows):

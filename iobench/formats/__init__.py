@@ -21,6 +21,7 @@ from iobench.formats._arrays import (
     split_selection,
     unsupported_dtype,
 )
+from iobench.formats._first_rows import FirstRows
 from iobench.formats._format import Checkable, Detectable, Format
 from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import Blocks, Chunked, Decode, Index, Listed, Placement, Strided
@@ -68,6 +69,7 @@ __all__ = [
     "Decode",
     "Detectable",
     "Field",
+    "FirstRows",
     "Format",
     "Index",
     "Listed",

@@ -10,7 +10,7 @@ from eval import harness
 
 NAMES = (
     *("diagnoses", "fidelity", "fio_check", "harness_floor", "hosts", "isolation", "pairs"),
-    *("partial_rounds", "placements", "recommendations", "stream_speed", "tunings"),
+    *("partial_rounds", "placements", "recommendations", "situations", "stream_speed", "tunings"),
     *("verdicts", "write_speed"),
 )
 

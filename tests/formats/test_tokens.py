@@ -293,4 +293,4 @@ def test_the_format_of_a_source_can_be_told(tmp_path, inside):
     assert done.stderr.count("coverage") == 1
     source = open_source(file, format="tokens:window=17,dtype=uint16")
     assert source.schema == Schema(12, (Field("tokens", (17,), "uint16"),))
-    assert source.in_place(12) == (file, "tokens:window=17,dtype=uint16")
+    assert source.in_place() == (file, "tokens:window=17,dtype=uint16")

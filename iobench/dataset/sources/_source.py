@@ -58,8 +58,8 @@ class Source(ABC):
     def batches(self) -> Iterator[Batch]:
         """Yield all samples in order, in new arrays of about BATCH_BYTES a batch."""
 
-    def in_place(self, samples: int) -> tuple[Path, str] | None:
-        """Return path and format variant that read the first samples where they lie; None if none does."""
+    def in_place(self) -> tuple[Path, str] | None:
+        """Return path and format variant that read the samples where they lie; None if none does."""
         return None
 
 

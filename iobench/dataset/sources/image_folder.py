@@ -82,10 +82,9 @@ class ImageFolder(Source):
             "mtime_ns": max(state.mtime_ns for state in states),
         }
 
-    def in_place(self, samples: int) -> tuple[Path, str] | None:
+    def in_place(self) -> tuple[Path, str] | None:
         """Return the folder, and format images with this source's shape."""
-        part = f",first={samples}" if samples < self.schema.samples else ""
-        return self.path, f"images:shape={'x'.join(map(str, self._layout.shape))}{part}"
+        return self.path, f"images:shape={'x'.join(map(str, self._layout.shape))}"
 
     def batches(self) -> Iterator[Batch]:
         """Yield images sorted by label and file name, decoded on all processors."""

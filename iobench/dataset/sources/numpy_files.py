@@ -51,6 +51,11 @@ class NpyFile(FileSource):
         if size != self._header.data_bytes:
             raise _wrong_size(path, self._header, size)
 
+    def in_place(self) -> tuple[Path, str] | None:
+        """Return the file, if format npy maps it."""
+        mapped = self._header.dtype.isnative and not self._header.fortran
+        return (self.path, "npy") if mapped else None
+
     def batches(self) -> Iterator[Batch]:
         """Yield rows, one piece of the file at a time."""
         rows, samples = self.schema.batch_rows(BATCH_BYTES), self.schema.samples

@@ -28,11 +28,10 @@ class SandboxedFile(FileSource):
             described = sandbox.describe(data)
         self.schema, self.notes = described.schema, described.notes
 
-    def in_place(self, samples: int) -> tuple[Path, str] | None:
-        """Return the file, if all samples are asked for and a format reads it."""
-        whole = samples == self.schema.samples and self.kind in formats.names()
+    def in_place(self) -> tuple[Path, str] | None:
+        """Return the file, if a format reads it."""
         selected = Path(f"{self.path}::{','.join(self.chosen)}" if self.chosen else self.path)
-        return (selected, self.kind) if whole else None
+        return (selected, self.kind) if self.kind in formats.names() else None
 
     def batches(self) -> Iterator[Batch]:
         """Yield slices along the first axis."""
@@ -63,9 +62,9 @@ class FormatSource(Source):
             **({"renamed": self.schema.renamed} if self.schema.renamed else {}),
         }
 
-    def in_place(self, samples: int) -> tuple[Path, str] | None:
-        """Return the data, if all samples are asked for."""
-        return (self.path, self.kind) if samples == self.schema.samples else None
+    def in_place(self) -> tuple[Path, str] | None:
+        """Return the data."""
+        return self.path, self.kind
 
     def batches(self) -> Iterator[Batch]:
         """Yield all samples in order."""

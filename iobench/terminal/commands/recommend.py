@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -110,6 +111,7 @@ def recommend(
     from iobench.bench.strategies import AutoRounds
     from iobench.terminal import display, live
 
+    began = time.monotonic()
     requirements = Requirements(
         device=device,
         order=order,
@@ -129,7 +131,9 @@ def recommend(
     )
     of, words = _data(name, source, add, source_format, sample_shape, data_dir)
     with live.view(AutoRounds(max_time), each_round=False) as observer:
-        recommendation = search(of, requirements, data_dir=data_dir, source_words=words, observer=observer)
+        recommendation = search(
+            of, requirements, data_dir=data_dir, source_words=words, observer=observer, began=began
+        )
     display.answer(recommendation, as_json)
     saved = save(recommendation, data_dir)
     if not as_json:
@@ -165,9 +169,11 @@ def _data(
                 kind="missing-option",
                 hint="use it with one of them",
             )
+        from iobench.dataset.add import AddedSource
         from iobench.dataset.manifest import find_dataset
 
-        return find_dataset(data_dir, name), []
+        manifest = find_dataset(data_dir, name)
+        return (AddedSource(manifest) if set(manifest.artifacts) == set(manifest.added) else manifest), []
     from iobench.dataset.sources import open_source
     from iobench.terminal import display
 

@@ -53,7 +53,6 @@ class Images(Format, Detectable):
     shape: str | None = option(
         None, "shape, like 3x224x224, that images of an existing folder are scaled and cropped to"
     )
-    first: int | None = option(None, "read only the first so many images of an existing folder", minimum=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,11 +108,11 @@ class Images(Format, Detectable):
             Kind ``not-an-image`` or ``no-images``.
         """
         super().check_schema(schema)
-        if self.shape or self.first:
+        if self.shape:
             raise UnsupportedSchema(
                 f"{self.variant} reads an existing folder and cannot be written",
                 kind="read-only-variant",
-                hint="omit shape and first",
+                hint="omit shape",
             )
         for field in schema.fields:
             if field.shape and not _is_image(field):
@@ -180,15 +179,11 @@ class Images(Format, Detectable):
         """Return a reader of a folder per class; its one field with a shape is the image."""
         from iobench.contrib.formats.images.reader import ImageReader, scaled_to
 
-        files, labels = self._classes(path)
+        files, labels = classes(path)
         names = [field.name for field in schema.fields if field.shape]
         scalars = {field.name: labels for field in schema.fields if not field.shape}
         decode = scaled_to(parse_shape(self.shape)) if self.shape else None
         return ImageReader(path, schema, dict.fromkeys(names, files), scalars, decode)
-
-    def _classes(self, path: Path) -> tuple[list[Path], Array]:
-        files, labels = classes(path)
-        return files[: self.first], labels[: self.first]
 
     def _check_ends(self, path: Path, field: Field, samples: int) -> None:
         """Raise CorruptArtifact if the last image is missing or there is one more."""
@@ -216,7 +211,7 @@ class Images(Format, Detectable):
         """
         from iobench.formats.pixels import shape_of
 
-        files, _ = self._classes(path)
+        files, _ = classes(path)
         image, label = (field.name for field in fields) if len(fields) == 2 else ("image", "label")
         if self.shape:
             shape = parse_shape(self.shape)

@@ -1,0 +1,110 @@
+"""The first rows of data that hold more: read by every path as if the others were not there."""
+
+import h5py
+import numpy as np
+import pytest
+
+import iobench
+from iobench import Requirements, formats
+from iobench.advise import measured_data
+from iobench.bench.options import RunOptions, cases_of
+from iobench.bench.run import run
+from iobench.dataset.add import AddedSource, add
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.sources import open_source
+
+X = np.arange(4000.0).reshape(500, 8)
+FIRST = 210  # a part of the fifth block of 50 rows
+
+
+NAMES = ("hdf5", "hdf5:compression=gzip", "lmdb", "npy", "zarr", "parquet", "arrow", "webdataset")
+
+
+@pytest.fixture(params=NAMES)
+def added(request, tmp_path):
+    """Return a dataset of the first samples of data that another program wrote."""
+    form = formats.parse(request.param)
+    source = iobench.Synthetic(500 * 8, (8,))
+    whole = iobench.prepare(source, [form.variant], data_dir=tmp_path / "whole", name="all")[0]
+    path = copied(whole.path_of(form.variant), tmp_path)
+    manifest, _ = add(path, form.name, data_dir=tmp_path / "data", first=FIRST)
+    return Manifest.load(manifest.root), next(source.batches())["x"]
+
+
+def copied(path, folder):
+    """Move the files of an artifact to a folder of the user's."""
+    (folder / "own").mkdir()
+    for file in path.iterdir():
+        if file.name != "seal.json":
+            file.rename(folder / "own" / file.name)
+    return folder / "own"
+
+
+def test_only_the_first_rows_are_there(added):
+    manifest, expected = added
+    (variant,) = manifest.added
+    assert manifest.schema.samples == FIRST
+    assert manifest.source["first"] == FIRST
+    (name,) = (field.name for field in manifest.schema.fields)
+    with manifest.opener(variant)() as reader:
+        assert len(reader) == FIRST
+        rows = np.array([FIRST - 1, 0, 170])
+        np.testing.assert_array_equal(reader.batch(rows)[name], expected[rows])
+        np.testing.assert_array_equal(reader.batch(slice(0, 500))[name], expected[:FIRST])
+        np.testing.assert_array_equal(reader.sample(FIRST - 1)[name], expected[FIRST - 1])
+        for read in (reader.sample, lambda row: reader.batch(np.array([row]))):
+            with pytest.raises(IndexError):
+                read(FIRST)
+
+
+def test_every_loader_delivers_them_and_verification_passes(added):
+    manifest, _ = added
+    options = RunOptions(loader=("stream", "native", "dataloader"), rounds="1", limits=False)
+    made = run(manifest, options)
+    assert not made.failures
+    assert {one.case["loader"] for one in made.valid_records} == {"stream", "native", "dataloader"}
+    assert {one.cache.residency for one in made.valid_records} == {None}, "the rest is not read"
+
+
+def test_loaders_that_would_read_all_of_the_files_do_not_take_part(tmp_path):
+    source = iobench.Synthetic(500 * 8, (8,))
+    whole = iobench.prepare(source, ["webdataset"], data_dir=tmp_path / "whole", name="all")[0]
+    path = copied(whole.path_of("webdataset"), tmp_path)
+    for first, names in ((None, {"webdataset", "native"}), (FIRST, {"native"})):
+        manifest, _ = add(path, data_dir=tmp_path / f"data{first}", first=first)
+        options = RunOptions(loader=("webdataset", "native"), order=("sequential",))
+        assert {case.loader.name for case in cases_of(manifest, options, ["cpu"])} == names
+
+
+def test_they_can_be_the_source_of_other_formats(added, tmp_path):
+    manifest, expected = added
+    made, _ = iobench.prepare(AddedSource(manifest), ["memmap"], data_dir=tmp_path / "data", name="copy")
+    with made.opener("memmap")() as reader:
+        (array,) = reader.batch(slice(0, FIRST)).values()
+    np.testing.assert_array_equal(array, expected[:FIRST])
+
+
+def test_a_large_file_is_compared_with_where_it_lies(tmp_path, monkeypatch):
+    with h5py.File(tmp_path / "own.h5", "w") as file:
+        file.create_dataset("x", data=X, chunks=(50, 8), compression="gzip")
+    monkeypatch.setattr(measured_data, "sample_count", lambda *given: FIRST)
+    source, wanted = open_source(tmp_path / "own.h5"), Requirements(batch_size=8, formats=("npy",))
+    data = measured_data.from_source(source, (), wanted, tmp_path / "data", lambda text: None)
+    assert data.own_format == "hdf5"
+    assert data.manifest.schema.samples == FIRST
+    assert data.manifest.path_of("hdf5") == tmp_path / "own.h5"
+    assert data.full_stored_bytes("hdf5") == data.manifest.artifacts["hdf5"].stored_bytes
+
+
+def test_of_the_last_block_only_the_first_rows_are_decoded(tmp_path):
+    with h5py.File(tmp_path / "own.h5", "w") as file:
+        file.create_dataset("x", data=X, chunks=(50, 8), compression="gzip")
+    manifest, _ = add(tmp_path / "own.h5", data_dir=tmp_path / "data", first=FIRST)
+    with manifest.opener("hdf5")() as reader:
+        (table,) = reader.blocks()
+        assert table.first.tolist() == [0, 50, 100, 150, 200]
+        for number, (first, last) in ((3, (150, 200)), (4, (200, FIRST))):
+            begin, out = int(table.offset[number]), {"x": np.zeros((last - first, 8))}
+            stored = table.files[0].read_bytes()[begin : begin + int(table.stored[number])]
+            table.decode(number, memoryview(stored), out)
+            np.testing.assert_array_equal(out["x"], X[first:last])
