@@ -1,5 +1,6 @@
 """A case is verified over what it delivers: whole epochs, or the part that a round is."""
 
+import time
 from collections import Counter
 from types import SimpleNamespace
 
@@ -41,11 +42,11 @@ class Partly:
         return self._kept[rows]
 
 
-def run(manifest, folder, *loaders, **more):
+def run(manifest, folder, *loaders, began=None, **more):
     """Run two rounds of parts over native batches of two."""
     chosen = {"batch_size": (BATCH,), "rounds": "2", "limits": False, "device": ("cpu",), **more}
     options = RunOptions(("npy",), loaders or ("native",), **chosen)
-    return iobench.run(manifest, options, out=folder / "r.jsonl")
+    return iobench.run(manifest, options, out=folder / "r.jsonl", began=began)
 
 
 def spoiled(monkeypatch, change):
@@ -234,6 +235,26 @@ def test_what_there_is_no_time_for_is_skipped_with_its_reason(images, tmp_path):
     assert len(result.skipped) == 2
 
 
+def test_time_counts_from_the_beginning_of_the_command(images, tmp_path):
+    begun = time.monotonic() - 100.0
+    result = run(images, tmp_path, "native", "stream", "dataloader", max_time=60.0, began=begun)
+    assert len(result.records) == 1, "the first case is measured whatever the time"
+    assert len(result.skipped) == 2
+
+
+def test_time_between_verification_and_rounds_counts(images, tmp_path, monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+
+    def slow_traces(self):
+        clock.now += 70.0
+
+    monkeypatch.setattr(run_loop, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(run_loop.RunLoop, "_trace_all", slow_traces)
+    result = run(images, tmp_path, "native", "stream", "dataloader", max_time=60.0, began=0.0)
+    assert len(result.records) == 1
+    assert len(result.skipped) == 2
+
+
 def test_a_slow_case_takes_no_more_than_twice_its_share(images, tmp_path, monkeypatch):
     clock, time_case = SimpleNamespace(now=0.0), run_loop.RunLoop._time
 
@@ -244,7 +265,7 @@ def test_a_slow_case_takes_no_more_than_twice_its_share(images, tmp_path, monkey
     monkeypatch.setattr(run_loop, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(run_loop.RunLoop, "_time", slowly)
     words = ("native", "stream", "dataloader", "dataloader:fetch=batch")
-    result = run(images, tmp_path, *words, rounds="1000", max_time=60.0)
+    result = run(images, tmp_path, *words, rounds="1000", max_time=60.0, began=0.0)
     rounds = Counter(one.case["loader"] for one in result.records)
     assert rounds["native"] == 3, "four would take more than twice 15 s"
     assert rounds["stream"] == 10, "the others have what is left"

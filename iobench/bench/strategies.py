@@ -42,8 +42,8 @@ LONGER = "give a longer --max-time"
 class Strategy(Protocol):
     """Decisions of a run between its verifications and rounds.
 
-    Times are in seconds: `elapsed_s` since the first verification or round began, `took_s` of the latest
-    verification or round of each case, by key.
+    Times are in seconds: `elapsed_s` since the run began, less what a race does not count, `took_s` of the
+    latest verification or round of each case, by key.
     """
 
     @property
@@ -219,7 +219,7 @@ class SuccessiveHalving(AutoRounds):
         Time for verification. No case is verified later, unless none has passed so far: then `max_time_s`
         is added.
     end_s : float
-        Seconds from the first verification after which nothing begins, however few rounds were made.
+        Seconds from the beginning of the run after which nothing begins, however few rounds were made.
     opening : int
         Cases whose first round follows their verification at once.
     ordered : bool
