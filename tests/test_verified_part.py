@@ -2,10 +2,12 @@
 
 import time
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import image_arrays, prepared
 from hypothesis import given
 from hypothesis import strategies as st
 from kinds import kind
@@ -20,6 +22,11 @@ from iobench.bench.part import TimeLimit
 from iobench.bench.round_length import RoundLengths
 from iobench.bench.sample_coverage import SampleCoverage
 from iobench.bench.strategies import FixedRounds
+from iobench.dataset import hashed_rows, index_cache, sample_hashes
+from iobench.dataset import manifest as manifest_module
+from iobench.dataset import verify as verify_module
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.sample_hashes import RereadHashes
 from iobench.loading.loaders.native import NativeEpochs
 from iobench.results import columns, record
 from iobench.results.summary import summarise
@@ -134,17 +141,76 @@ def test_a_loader_that_ends_before_its_time_is_an_error(images, tmp_path, monkey
 
 
 def test_rows_without_a_kept_hash_are_not_called_verified(images, tmp_path, monkeypatch):
-    found = content_check.sample_hashes
+    found = content_check.hashes_in_time
 
-    def some(manifest, variant):
-        return Partly(found(manifest, variant).of(slice(0, 203)), np.arange(203) < kept)
+    def some(*arguments):
+        return Partly(found(*arguments).of(slice(0, 203)), np.arange(203) < kept)
 
-    monkeypatch.setattr(content_check, "sample_hashes", some)
+    monkeypatch.setattr(content_check, "hashes_in_time", some)
     kept = 100
     assert run(images, tmp_path).records[0].content_check.verified_samples == 100
     kept = 0
     (finding,) = run(images, tmp_path).records[0].content_check.unverified
     assert finding.kind == "no-hashes"
+
+
+@pytest.fixture
+def no_list(tmp_path, monkeypatch):
+    """A dataset whose list of hashes is gone, and which takes too long to read."""
+    manifest = prepared(tmp_path, image_arrays(), ["npy", "webdataset"])
+    for file in (manifest.root / index_cache.FOLDER).glob(f"*.{sample_hashes.NAME}"):
+        file.unlink()
+    monkeypatch.setattr(manifest_module, "READ_BYTES_PER_S", 0)
+    monkeypatch.setattr(sample_hashes, "stored_hashes", None)  # would read all
+    return manifest
+
+
+@pytest.mark.parametrize("limit", [{"max_batches": 10}, {"round_seconds": NEVER_WHOLE}, {}])
+def test_without_a_list_only_the_rows_of_the_part_are_read_again(no_list, tmp_path, monkeypatch, limit):
+    rows, of = [], RereadHashes.of
+
+    def counted(self, some):
+        rows.extend(some)
+        return of(self, some)
+
+    monkeypatch.setattr(RereadHashes, "of", counted)
+    one = run(no_list, tmp_path, **limit).records[0]
+    if not limit:
+        assert one.content_check is None, "the sums of a whole epoch are the manifest's"
+        return
+    assert one.content_check.verified_samples == len(rows) < 60
+    (reason,) = one.content_check.unverified
+    assert reason.kind == "no-list"
+
+
+def test_without_a_list_a_wrong_row_of_the_part_is_named(no_list, tmp_path, monkeypatch):
+    spoiled(monkeypatch, lambda self, rows, read: read(self, rows[::-1].copy()))
+    assert kind("wrong-row")(error_of(run(no_list, tmp_path, max_batches=10)))
+
+
+def test_without_a_list_an_order_that_is_the_loaders_own_is_not_verified(no_list, tmp_path):
+    options = RunOptions(("webdataset",), ("webdataset",), rounds="1", limits=False, max_batches=2)
+    (one,) = iobench.run(
+        no_list, replace(options, batch_size=(BATCH,), isolate=False), out=tmp_path / "r.jsonl"
+    ).records
+    assert [reason.kind for reason in one.content_check.unverified] == ["no-list"]
+
+
+def test_data_that_were_touched_are_read_in_part_where_all_would_take_too_long(images, tmp_path, monkeypatch):
+    seen, read = [], verify_module.stored_hashes
+
+    def noted(opener, hashed, report):
+        seen.append(hashed.count)
+        return read(opener, hashed, report)
+
+    monkeypatch.setattr(verify_module, "stored_hashes", noted)
+    monkeypatch.setattr(verify_module, "_reread_in_child", verify_module._reread)
+    monkeypatch.setattr(hashed_rows, "PIECE_BYTES", 1)
+    monkeypatch.setattr(manifest_module, "READ_BYTES_PER_S", 4)
+    monkeypatch.setattr(verify_module, "READ_BYTES_PER_S", 4)
+    monkeypatch.setattr(Manifest, "unchanged", lambda self, variant: False)
+    assert not run(images, tmp_path, max_batches=10).failures
+    assert 0 < max(seen) < 10
 
 
 hashes = st.lists(st.integers(-3, 3), max_size=30)
