@@ -80,6 +80,7 @@ class PartialEpoch:
     epoch_batches: int | None  # None where the length is unknown
     epoch_s: float
     epoch_samples: float
+    head: bool = False  # the part begins where the epoch does: the loader cannot begin elsewhere
 
 
 @dataclass(frozen=True, kw_only=True)
