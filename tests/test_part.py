@@ -120,6 +120,8 @@ def test_a_round_delivers_the_rows_of_its_part(images, name, kind):
     with images.opener("npy")() as reader:
         rows = epoch_request(loader, job, 3 * 10_000, window)
         assert sums == [int(reader.batch(one)["x"].sum()) for one in rows]
+    parts = [np.concatenate([np.r_[one] for one in epoch_request(loader, job, n, window)]) for n in range(20)]
+    assert len({rows[0] for rows in parts}) > 5, "each round has a part of its own"
 
 
 @pytest.mark.parametrize("variant", ["npy"])
