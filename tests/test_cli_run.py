@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import subprocess
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -201,6 +203,15 @@ def test_cold_through_sudo_that_is_not_here_is_an_error(by_file, images, inside,
     monkeypatch.setenv("PATH", str(tmp_path))
     done = run(images, "--cache", "cold", "--sudo", by=inside)
     assert complaint_kind(done, 1) == "no-sudo"
+
+
+def test_max_time_counts_from_the_beginning_of_the_command(images, inside, monkeypatch, tmp_path):
+    begun = SimpleNamespace(monotonic=lambda: time.monotonic() - 100.0)
+    monkeypatch.setattr("iobench.terminal.commands.run.time", begun)
+    out = tmp_path / "r.jsonl"
+    done = run(images, "--format", "npy", "--no-limits", "--max-time", "60", "--out", out, by=inside)
+    assert done.returncode == 0, done.stderr
+    assert len(record.read(out)[0]) == 1, "the first case, whatever the time"
 
 
 def test_a_plan_repeats_a_run_and_excludes_other_options(images, inside, tmp_path):

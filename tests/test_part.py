@@ -18,7 +18,8 @@ from iobench.loading import loaders
 from iobench.loading.host_to_device import HostToDevice
 from iobench.loading.loaders import Job
 from iobench.loading.order import ORDERS, Order
-from iobench.results import record
+from iobench.results import columns, record
+from iobench.results.summary import summarise
 
 BATCH = 2
 CPU = HostToDevice(torch.device("cpu"), False)
@@ -119,6 +120,8 @@ def test_a_round_delivers_the_rows_of_its_part(images, name, kind):
     with images.opener("npy")() as reader:
         rows = epoch_request(loader, job, 3 * 10_000, window)
         assert sums == [int(reader.batch(one)["x"].sum()) for one in rows]
+    parts = [np.concatenate([np.r_[one] for one in epoch_request(loader, job, n, window)]) for n in range(20)]
+    assert len({rows[0] for rows in parts}) > 5, "each round has a part of its own"
 
 
 @pytest.mark.parametrize("variant", ["npy"])
@@ -131,6 +134,8 @@ def test_records_say_what_part_a_round_was_and_their_case_has_its_own_key(images
     samples = images.schema.samples
     assert one.case["max_batches"] == 10
     assert one.timing.partial.epoch_samples == samples
+    (cell,) = dict(columns.metric_columns(summarise([one]).cases))["part"]
+    assert cell.endswith("%")
     assert one.epochs == one.timing.samples / samples
     assert one.samples_per_s == pytest.approx(samples / one.epoch_s)
     whole = cases_of(images, RunOptions(format=(variant,), loader=("native",)), ["cpu"])[0]
@@ -153,6 +158,8 @@ def test_a_loader_with_an_order_of_its_own_is_cut_at_the_end_of_the_window(tmp_p
     (one,) = run(dataset, options, out=tmp_path / "r.jsonl").records
     assert one.timing.samples == one.timing.epochs * BATCH * (2 + 10)  # a lead and the window
     assert one.timing.partial.batches == one.timing.epochs * (2 + 10)
+    (cell,) = dict(columns.metric_columns(summarise([one]).cases))["part"]
+    assert cell.endswith("%, head of the epoch")
 
 
 def test_an_epoch_that_is_not_longer_than_a_part_is_measured_as_a_whole(images, tmp_path):

@@ -34,7 +34,8 @@ def manifest(tmp_path_factory):
 def clock(monkeypatch):
     """The seconds of a race, which pass only when a test adds some."""
     found = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(run_loop, "time", SimpleNamespace(monotonic=lambda: found.now))
+    for module in ("run", "run_loop"):
+        monkeypatch.setattr(f"iobench.bench.{module}.time", SimpleNamespace(monotonic=lambda: found.now))
     return found
 
 

@@ -74,6 +74,16 @@ def test_a_list_that_is_gone_takes_one_reading(dataset, reads):
     assert len(reads) == 1
 
 
+def test_a_list_that_takes_too_long_is_not_made(dataset, reads):
+    stored_list(dataset).unlink()
+    with pytest.raises(TimeoutError):
+        sample_hashes.sample_hashes(dataset, "npy", end=0.0)
+    assert not list((dataset.root / index_cache.FOLDER).glob("*"))
+    assert sample_hashes.hashes_in_time(dataset, "npy", 0.0) is None
+    assert len(reads) == 1, "what is expected to take too long is not begun"
+    assert sample_hashes.hashes_in_time(dataset, "npy", 60.0) is not None
+
+
 @pytest.mark.parametrize("damage", ["missing", "cut off", "flipped bit"])
 def test_a_damaged_list_is_built_again(dataset, reads, damage):
     expected = np.array(hashes(dataset))

@@ -1,10 +1,13 @@
 """A case is verified over what it delivers: whole epochs, or the part that a round is."""
 
+import time
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import image_arrays, prepared
 from hypothesis import given
 from hypothesis import strategies as st
 from kinds import kind
@@ -19,6 +22,11 @@ from iobench.bench.part import TimeLimit
 from iobench.bench.round_length import RoundLengths
 from iobench.bench.sample_coverage import SampleCoverage
 from iobench.bench.strategies import FixedRounds
+from iobench.dataset import hashed_rows, index_cache, sample_hashes
+from iobench.dataset import manifest as manifest_module
+from iobench.dataset import verify as verify_module
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.sample_hashes import RereadHashes
 from iobench.loading.loaders.native import NativeEpochs
 from iobench.results import columns, record
 from iobench.results.summary import summarise
@@ -41,11 +49,11 @@ class Partly:
         return self._kept[rows]
 
 
-def run(manifest, folder, *loaders, **more):
+def run(manifest, folder, *loaders, began=None, **more):
     """Run two rounds of parts over native batches of two."""
     chosen = {"batch_size": (BATCH,), "rounds": "2", "limits": False, "device": ("cpu",), **more}
     options = RunOptions(("npy",), loaders or ("native",), **chosen)
-    return iobench.run(manifest, options, out=folder / "r.jsonl")
+    return iobench.run(manifest, options, out=folder / "r.jsonl", began=began)
 
 
 def spoiled(monkeypatch, change):
@@ -133,17 +141,76 @@ def test_a_loader_that_ends_before_its_time_is_an_error(images, tmp_path, monkey
 
 
 def test_rows_without_a_kept_hash_are_not_called_verified(images, tmp_path, monkeypatch):
-    found = content_check.sample_hashes
+    found = content_check.hashes_in_time
 
-    def some(manifest, variant):
-        return Partly(found(manifest, variant).of(slice(0, 203)), np.arange(203) < kept)
+    def some(*arguments):
+        return Partly(found(*arguments).of(slice(0, 203)), np.arange(203) < kept)
 
-    monkeypatch.setattr(content_check, "sample_hashes", some)
+    monkeypatch.setattr(content_check, "hashes_in_time", some)
     kept = 100
     assert run(images, tmp_path).records[0].content_check.verified_samples == 100
     kept = 0
     (finding,) = run(images, tmp_path).records[0].content_check.unverified
     assert finding.kind == "no-hashes"
+
+
+@pytest.fixture
+def no_list(tmp_path, monkeypatch):
+    """A dataset whose list of hashes is gone, and which takes too long to read."""
+    manifest = prepared(tmp_path, image_arrays(), ["npy", "webdataset"])
+    for file in (manifest.root / index_cache.FOLDER).glob(f"*.{sample_hashes.NAME}"):
+        file.unlink()
+    monkeypatch.setattr(manifest_module, "READ_BYTES_PER_S", 0)
+    monkeypatch.setattr(sample_hashes, "stored_hashes", None)  # would read all
+    return manifest
+
+
+@pytest.mark.parametrize("limit", [{"max_batches": 10}, {"round_seconds": NEVER_WHOLE}, {}])
+def test_without_a_list_only_the_rows_of_the_part_are_read_again(no_list, tmp_path, monkeypatch, limit):
+    rows, of = [], RereadHashes.of
+
+    def counted(self, some):
+        rows.extend(some)
+        return of(self, some)
+
+    monkeypatch.setattr(RereadHashes, "of", counted)
+    one = run(no_list, tmp_path, **limit).records[0]
+    if not limit:
+        assert one.content_check is None, "the sums of a whole epoch are the manifest's"
+        return
+    assert one.content_check.verified_samples == len(rows) < 60
+    (reason,) = one.content_check.unverified
+    assert reason.kind == "no-list"
+
+
+def test_without_a_list_a_wrong_row_of_the_part_is_named(no_list, tmp_path, monkeypatch):
+    spoiled(monkeypatch, lambda self, rows, read: read(self, rows[::-1].copy()))
+    assert kind("wrong-row")(error_of(run(no_list, tmp_path, max_batches=10)))
+
+
+def test_without_a_list_an_order_that_is_the_loaders_own_is_not_verified(no_list, tmp_path):
+    options = RunOptions(("webdataset",), ("webdataset",), rounds="1", limits=False, max_batches=2)
+    (one,) = iobench.run(
+        no_list, replace(options, batch_size=(BATCH,), isolate=False), out=tmp_path / "r.jsonl"
+    ).records
+    assert [reason.kind for reason in one.content_check.unverified] == ["no-list"]
+
+
+def test_data_that_were_touched_are_read_in_part_where_all_would_take_too_long(images, tmp_path, monkeypatch):
+    seen, read = [], verify_module.stored_hashes
+
+    def noted(opener, hashed, report):
+        seen.append(hashed.count)
+        return read(opener, hashed, report)
+
+    monkeypatch.setattr(verify_module, "stored_hashes", noted)
+    monkeypatch.setattr(verify_module, "_reread_in_child", verify_module._reread)
+    monkeypatch.setattr(hashed_rows, "PIECE_BYTES", 1)
+    monkeypatch.setattr(manifest_module, "READ_BYTES_PER_S", 4)
+    monkeypatch.setattr(verify_module, "READ_BYTES_PER_S", 4)
+    monkeypatch.setattr(Manifest, "unchanged", lambda self, variant: False)
+    assert not run(images, tmp_path, max_batches=10).failures
+    assert 0 < max(seen) < 10
 
 
 hashes = st.lists(st.integers(-3, 3), max_size=30)
@@ -211,9 +278,13 @@ def test_all_of_a_run_is_within_its_time():
     assert rounds.verification_s(30.0, 5) == 0.0, "the next case is verified over its first batch"
     assert rounds.round_s(20.0, 4) == pytest.approx(0.8 * 40 / (10 * 4))
     assert rounds.late_s(18.0) == 18.0
+    assert rounds.verification_end_s([]) == np.inf, "the first case is cut, but not cancelled"
+    assert rounds.verification_end_s([1.0]) == pytest.approx(0.6 * 60)
     assert rounds.verifies(59.0, [1.0]), "a comparison needs two"
     assert not rounds.verifies(37.0, [1.0, 1.0])
-    assert not rounds.skips(1, 59.0, 59.0, 5.0, measured=0)
+    assert not rounds.skips(1, 59.0, 59.0, 5.0, measured=0), "an answer, if it takes no long round"
+    assert rounds.skips(1, 59.0, 59.0, 31.0, measured=0)
+    assert not rounds.skips(1, 30.0, 30.0, 35.0, measured=0)
     assert rounds.skips(1, 59.0, 59.0, 5.0, measured=1)
     assert not rounds.skips(1, 54.0, 54.0, 5.0, measured=1)
     assert not rounds.is_slow(10.0, 9.0, 6)
@@ -226,11 +297,26 @@ def test_all_of_a_run_is_within_its_time():
 
 
 def test_what_there_is_no_time_for_is_skipped_with_its_reason(images, tmp_path):
-    result = run(images, tmp_path, "native", "stream", "dataloader", max_time=1e-3)
+    """Time counts from the beginning of the command."""
+    begun = time.monotonic() - 100.0
+    result = run(images, tmp_path, "native", "stream", "dataloader", max_time=60.0, began=begun)
     assert not result.failures
-    assert len(result.records) == 1
+    assert len(result.records) == 1, "the first case is measured, as its round is short"
     reasons = [one.values["reason"] for one in result.notes if one.kind == "skipped"]
     assert reasons == ["no-time"] * 2
+    assert len(result.skipped) == 2
+
+
+def test_time_between_verification_and_rounds_counts(images, tmp_path, monkeypatch):
+    clock = SimpleNamespace(now=0.0)
+
+    def slow_traces(self):
+        clock.now += 70.0
+
+    monkeypatch.setattr(run_loop, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(run_loop.RunLoop, "_trace_all", slow_traces)
+    result = run(images, tmp_path, "native", "stream", "dataloader", max_time=60.0, began=0.0)
+    assert len(result.records) == 1
     assert len(result.skipped) == 2
 
 
@@ -244,7 +330,7 @@ def test_a_slow_case_takes_no_more_than_twice_its_share(images, tmp_path, monkey
     monkeypatch.setattr(run_loop, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(run_loop.RunLoop, "_time", slowly)
     words = ("native", "stream", "dataloader", "dataloader:fetch=batch")
-    result = run(images, tmp_path, *words, rounds="1000", max_time=60.0)
+    result = run(images, tmp_path, *words, rounds="1000", max_time=60.0, began=0.0)
     rounds = Counter(one.case["loader"] for one in result.records)
     assert rounds["native"] == 3, "four would take more than twice 15 s"
     assert rounds["stream"] == 10, "the others have what is left"

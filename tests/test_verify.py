@@ -39,6 +39,18 @@ def test_a_touched_artifact_passes(own_images):
     assert iobench.verify(own_images, ["npy"]) == {"npy": None}
 
 
+def test_reading_ends_with_its_time(own_images, monkeypatch):
+    monkeypatch.setattr(iobench.formats.Schema, "batch_rows", lambda self, size: 10)
+    done = []
+    verify_artifact(own_images, "npy", lambda what, some, all: done.append(some / all), seconds=0.0)
+    assert max(done) < 0.1
+    for file in (own_images.root / ".index").glob("*.hashes"):
+        file.unlink()
+    with pytest.raises(WrongContent, check=kind("no-hashes")):
+        verify_artifact(own_images, "npy", seconds=0.0)
+    verify_artifact(own_images, "npy", seconds=600.0)
+
+
 @pytest.mark.parametrize("variant", DEFAULT_FORMATS)
 def test_a_changed_byte_is_reported(own_images, variant):
     damage(largest(own_images, variant))

@@ -6,6 +6,7 @@ the hashes over all ranks must also equal the manifest's checksums: each sample 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +20,8 @@ from iobench.bench.process_group import ProcessGroup, SingleProcess
 from iobench.bench.sample_coverage import SampleCoverage, kept_hashes
 from iobench.dataset.checksum import MASK, Checksum
 from iobench.dataset.manifest import Manifest
-from iobench.dataset.sample_hashes import sample_hashes
+from iobench.dataset.sample_hashes import RereadHashes, hashes_in_time
+from iobench.dataset.sources import BATCH_BYTES
 from iobench.formats import Rows
 from iobench.loading.host_to_device import DeviceBatch
 from iobench.loading.loaders import EpochRequest, Job, Loader
@@ -37,15 +39,26 @@ class ContentCheck:
     A map-style loader must deliver the requested rows in order. An iterable-style loader must deliver each
     sample once, except for those that it declares to drop or repeat; in a part, none twice. The other ranks
     of `group` verify their shares at the same time.
+
+    If no list of hashes was kept, and it cannot be made in `seconds`, the rows of a map-style loader are
+    compared with the stored rows, which are read again. That verifies a whole epoch, by the sums, but no
+    part.
     """
 
     def __init__(
-        self, loader: Loader, job: Job, manifest: Manifest, group: ProcessGroup | None = None
+        self,
+        loader: Loader,
+        job: Job,
+        manifest: Manifest,
+        group: ProcessGroup | None = None,
+        seconds: float = math.inf,
     ) -> None:
         self._loader, self._job, self._manifest = loader, job, manifest
         self._group = group or SingleProcess()
         self._check = Checksum(manifest.schema)
-        self._stored = sample_hashes(manifest, job.opener.format.variant)
+        self._list = hashes_in_time(manifest, job.opener.format.variant, seconds)
+        self._stored = self._list or RereadHashes(job.opener)
+        self._piece = PIECE if self._list else manifest.schema.batch_rows(BATCH_BYTES)
         self._rows: Iterator[Rows] = iter(())
         self._padding = self._left = self._batches = self._compared = self._known = 0
         self._pending: list[tuple[Index, Any]] = []  # rows and hashes that were not compared yet
@@ -76,7 +89,7 @@ class ContentCheck:
         own, self._left = min(self._left, len(rows)), max(0, self._left - len(rows))
         self._check.add_hashes(hashes[:own], rows[:own])
         self._pending.append((rows, hashes))
-        if sum(len(rows) for rows, _ in self._pending) >= PIECE:
+        if sum(len(rows) for rows, _ in self._pending) >= self._piece:
             self._compare_rows()
 
     def conclude(self, part: bool = False) -> ContentCheckPart | None:
@@ -97,9 +110,9 @@ class ContentCheck:
         self._compare_sums()
         return ContentCheckPart(repeated=padding) if padding else None
 
-    @staticmethod
-    def _partly(verified: int, repeated: int) -> ContentCheckPart:
-        reasons = [] if verified else [NO_HASHES]
+    def _partly(self, verified: int, repeated: int) -> ContentCheckPart:
+        listed = all(self._group.all_gather(self._list is not None))
+        reasons = [] if verified and listed else [NO_HASHES if listed else no_list(self._manifest)]
         return ContentCheckPart(unverified=reasons, verified_samples=verified, repeated=repeated)
 
     @property
@@ -128,7 +141,8 @@ class ContentCheck:
 
     def _wrong_row(self, row: int, found: int) -> WrongContent:
         """Return the error for a row that came with the hash of another row, or of none."""
-        for rows, hashes in kept_hashes(self._stored, self._manifest.schema.samples):
+        samples = self._manifest.schema.samples
+        for rows, hashes in kept_hashes(self._list, samples) if self._list else ():
             others = rows[hashes == found]
             if len(others):
                 return WrongContent(
@@ -173,7 +187,9 @@ class ContentCheck:
     def _cover(self, part: bool) -> ContentCheckPart:
         """Check that only samples of the dataset came, each as often as the loader declares."""
         loader, order, samples = self._loader, self._job.order, self._manifest.schema.samples
-        cover = SampleCoverage(self._stored, samples, self._hashes)
+        if self._list is None:
+            return ContentCheckPart(unverified=[no_list(self._manifest)])
+        cover = SampleCoverage(self._list, samples, self._hashes)
         whole = not part and cover.complete
         dropped = cover.dropped if whole else 0
         lost = dropped if not loader.drops or dropped == samples else 0
@@ -194,6 +210,15 @@ class ContentCheck:
             in_order=cover.in_order if order.kind == "sequential" else None,
             shuffle_quality=None if order.kind == "sequential" else cover.shuffle_quality(order.block_rows),
         )
+
+
+def no_list(manifest: Manifest) -> Finding:
+    """Return the reason for a part that was compared with nothing that was kept."""
+    return Finding(
+        "no-list",
+        "the list of hashes is missing, and there is no time to read all samples",
+        hint=f"run 'iobench verify --name {manifest.name}', which keeps it",
+    )
 
 
 def _index(rows: Rows) -> Index:

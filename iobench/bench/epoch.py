@@ -144,7 +144,8 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
     if spec.cut is not None and (partial := spec.cut.partial(samples)):
         timing = replace(timing, partial=partial)
     elif window is not None and not ended:
-        timing = replace(timing, partial=_partial(job.order, window, timing, schema.samples))
+        partial = _partial(job.order, window, timing, schema.samples)
+        timing = replace(timing, partial=replace(partial, head=loader.iterable_style))
     timing = replace(timing, **_split(profile, epochs, opening, meter))
     made = measured_of(timing, counts[0], cpu_speed)
     return replace(made, disk=replace(made.disk, opening_bytes=opening_bytes))

@@ -25,7 +25,7 @@ from iobench.bench.process_group import ProcessGroup, SingleProcess
 from iobench.bench.training import SimulatedStep, Trainer
 from iobench.bench.user_loader_check import UserLoaderCheck
 from iobench.dataset.manifest import Manifest
-from iobench.dataset.verify import verify_artifact
+from iobench.dataset.verify import verify_in_time
 from iobench.formats import Schema
 from iobench.host.device import pick_device
 from iobench.loading.host_to_device import DeviceBatch, HostToDevice
@@ -160,13 +160,13 @@ class InProcess(Executor):
         if self._manifest.unchanged(case.variant):
             self._manifest.opener(case.variant).check()  # a library may abort on damaged pages
         else:
-            verify_artifact(self._manifest, case.variant)
+            verify_in_time(self._manifest, case.variant, limit_s)
         check: UserLoaderCheck | ContentCheck
         if case.loader.user_defined:
-            check = UserLoaderCheck(case, self._manifest)
+            check = UserLoaderCheck(case, self._manifest, limit_s)
         else:
             job = case.job(self._manifest, rank=self._group.rank)
-            check = ContentCheck(case.loader, job, self._manifest, self._group)
+            check = ContentCheck(case.loader, job, self._manifest, self._group, limit_s)
         step, count = TrainingStep.of(case, self._manifest.schema), itertools.count()
 
         def consume(batch: DeviceBatch) -> None:

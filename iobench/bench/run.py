@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -33,6 +34,7 @@ def run(
     strategy: Strategy | None = None,
     earlier_records: Sequence[Record] = (),
     backend: ExecutorFactory | None = None,
+    began: float | None = None,
 ) -> Run:
     """Measure every case of a run in interleaved rounds, with one Record per timed round.
 
@@ -58,6 +60,8 @@ def run(
         Rounds of an interrupted run, which is resumed.
     backend : ExecutorFactory, optional
         Processes that measure, by default this process alone.
+    began : float, optional
+        Moment of `time.monotonic` from which the time of the run counts, by default that of the call.
 
     Raises
     ------
@@ -66,6 +70,7 @@ def run(
     """
     from iobench.bench.run_loop import RunLoop
 
+    began = time.monotonic() if began is None else began
     options = options or RunOptions()
     world_size = backend.world_size if backend else 1
     chosen = cases if cases is not None else cases_here(manifest, options, world_size)
@@ -80,7 +85,7 @@ def run(
     batch_bytes = {case.key: world_size * case.batch_bytes(manifest.schema) for case in chosen}
     observer.planned(result.labels, batch_bytes)
     with record.only_writer(path):
-        RunLoop(result, observer, strategy or options.strategy(chosen), backend).all_rounds()
+        RunLoop(result, observer, strategy or options.strategy(chosen), backend, began).all_rounds()
     return result
 
 

@@ -30,7 +30,7 @@ from iobench.bench.resume import check_same
 from iobench.bench.round_length import PROOF_ROUNDS, RoundLengths
 from iobench.bench.rounds import Rates, interleaved
 from iobench.bench.strategies import LONGER, Strategy
-from iobench.dataset.verify import verify_artifact
+from iobench.dataset.verify import verify_in_time
 from iobench.host import interrupts
 from iobench.results import record
 from iobench.results.over_ranks import joined
@@ -48,7 +48,9 @@ class RunLoop:
         observer: Observer,
         strategy: Strategy,
         backend: ExecutorFactory | None = None,
+        began: float | None = None,
     ) -> None:
+        self._began = time.monotonic() if began is None else began  # of all that the run does
         self._run, self._options, self._observer, self._strategy = run, run.options, observer, strategy
         self._labels = run.labels
         self._estimates = RoundEstimates(strategy, observer.status)
@@ -63,12 +65,11 @@ class RunLoop:
         self._lengths = RoundLengths(run.manifest.schema)
         self._check_interrupt: interrupts.Check = lambda: None
         self._took_s: dict[str, float] = {}  # latest duration of a verification or round, by case
-        self._began = time.monotonic()  # start of the verification
         self._used_s: dict[str, float] = {}  # by the rounds of each case
         self._wrong = set[str]()  # cases whose stored data or delivered samples were wrong
         self._checked = set[str]()  # variants whose stored data are known to be right, or were reread
         self._opened_s: float | None = None  # of rounds before all cases were verified
-        self._late_s = 0.0  # by which the verification exceeded its time, deducted from that of the rounds
+        self._late_s = 0.0  # by which what precedes the rounds exceeded its time, deducted from theirs
         for case in {case.model: case for case in run.cases if run.manifest.artifacts}.values():
             # a model that does not fit the data fails before anything is measured
             TrainingStep.of(case, run.manifest.schema)
@@ -93,28 +94,25 @@ class RunLoop:
 
     def _prove_all(self) -> None:
         self._estimates.before_proofs(len(self._run.cases))
-        self._began = time.monotonic()
         for number, case in enumerate(self._run.cases):
             if case.key in self._run.failures:
                 continue
             spent_s = time.monotonic() - self._began - (self._opened_s or 0.0)
-            if not self._strategy.verifies(spent_s, [*self._took_s.values()]):
+            if number and not self._strategy.verifies(spent_s, [*self._took_s.values()]):
                 self._skip(case, UNVERIFIED)
                 continue
             self._observer.status(f"verifying {self._labels[case.key]}")
             left_s = self._strategy.verification_s(spent_s, len(self._run.cases) - number)
+            left_s = min(left_s, PROOF_ROUNDS * case.round_seconds)
             try:
                 with self._collecting_failures(case):
-                    self._prove(case, min(left_s, PROOF_ROUNDS * case.round_seconds))
+                    self._prove(case, left_s)
             except TookTooLong:
                 self._skip(case, UNVERIFIED)
             if case.key in self._wrong and case.variant not in self._checked:
-                self._check_stored(case)
+                self._check_stored(case, left_s)
             if len(self._took_s) == self._strategy.opening and self._opened_s is None:
                 self._open()
-        opened_s, spent_s = self._opened_s or 0.0, time.monotonic() - self._began
-        self._late_s = self._strategy.late_s(spent_s - opened_s) + opened_s
-        self._lengths.limit_s = self._strategy.round_s(spent_s, len(self._remaining()))
 
     def _open(self) -> None:
         """Time the verified cases once: from now on there is a comparison to show."""
@@ -158,15 +156,20 @@ class RunLoop:
         self._took_s[case.key] = (time.monotonic() - before) / self._options.warmup
         self._checked.add(case.variant)
 
-    def _check_stored(self, wrong: Case) -> None:
-        """Reread a variant that others read, too; if its stored data are wrong, fail all of them at once."""
+    def _check_stored(self, wrong: Case, limit_s: float) -> None:
+        """Reread a variant that others read, too; if its stored data are wrong, fail all of them at once.
+
+        In the time there may be no more than a sample of its rows, or nothing that proves them wrong.
+        """
         self._checked.add(wrong.variant)
         same = [case.key for case in self._run.cases if case.variant == wrong.variant]
         if len(same) == 1:
             return
         try:
-            verify_artifact(self._run.manifest, wrong.variant)
+            verify_in_time(self._run.manifest, wrong.variant, limit_s)
         except IobenchError as error:
+            if error.kind == "no-hashes":
+                return
             self._run.failures |= dict.fromkeys(same, error)
 
     def _trace_all(self) -> None:
@@ -182,7 +185,9 @@ class RunLoop:
             self._recorder.probe_lower_cache()
         took_s = {case.key: self._took_s.get(case.key, 0.0) for case in self._remaining()}
         self._estimates.after_proofs(took_s, [key for key, _ in self._done])
-        began, done = time.monotonic(), 0
+        began, done, opened_s = time.monotonic(), 0, self._opened_s or 0.0
+        self._late_s = self._strategy.late_s(began - self._began - opened_s) + opened_s
+        self._lengths.limit_s = self._strategy.round_s(began - self._began, len(self._remaining()))
 
         def go_on(rounds: int) -> bool:
             nonlocal done

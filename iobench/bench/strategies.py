@@ -35,14 +35,16 @@ MIN_PROOF_S = 0.5  # of a race, so that small data are verified as a whole
 ROUNDS_SHARE = 0.8  # of the time for rounds that these themselves take: opening and the cache take the rest
 RACE_ROUNDS = 4  # of all cases, that a race has time for
 SLOW = 2  # times its equal share of the time, that the rounds of a case may take
+FIRST_SHARE = 0.5  # of the time: a shorter round of the first case is measured in any case, for an answer
+FIRST_END = 1.1  # times the time, up to which a longer one may end
 LONGER = "give a longer --max-time"
 
 
 class Strategy(Protocol):
     """Decisions of a run between its verifications and rounds.
 
-    Times are in seconds: `elapsed_s` since the first verification or round began, `took_s` of the latest
-    verification or round of each case, by key.
+    Times are in seconds: `elapsed_s` since the run began, less what a race does not count, `took_s` of the
+    latest verification or round of each case, by key.
     """
 
     @property
@@ -140,8 +142,11 @@ class FixedRounds:
         return 0
 
     def skips(self, number: int, elapsed_s: float, total_s: float, next_s: float, measured: int) -> bool:
-        """Return whether the case would end after the time; the first one is measured in any case."""
-        return bool(measured) and elapsed_s + next_s > self.max_time_s
+        """Return whether the case would end after the time; a short round of the first one never does."""
+        if measured:
+            return elapsed_s + next_s > self.max_time_s
+        long = next_s > FIRST_SHARE * self.max_time_s
+        return long and elapsed_s + next_s > FIRST_END * self.max_time_s
 
     def after_round(
         self, done: int, elapsed_s: float, rates: Rates, took_s: Mapping[str, float]
@@ -217,7 +222,7 @@ class SuccessiveHalving(AutoRounds):
     proofs_s : float
         Time for verification. No case is verified later, unless fewer than two have passed so far.
     end_s : float
-        Seconds from the first verification after which nothing begins, however few rounds were made.
+        Seconds from the beginning of the run after which nothing begins, however few rounds were made.
     opening : int
         Cases whose first round follows their verification at once.
     ordered : bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,11 +12,11 @@ import numpy.typing as npt
 from iobench.base.errors import TargetError
 from iobench.base.finding import Finding
 from iobench.bench.case import Case
-from iobench.bench.content_check import NO_HASHES
+from iobench.bench.content_check import NO_HASHES, no_list
 from iobench.bench.sample_coverage import SampleCoverage
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Manifest
-from iobench.dataset.sample_hashes import sample_hashes
+from iobench.dataset.sample_hashes import hashes_in_time
 from iobench.formats import Schema
 from iobench.loading.host_to_device import DeviceBatch
 from iobench.loading.loaders import EpochRequest
@@ -27,11 +28,12 @@ class UserLoaderCheck:
     """Compares the batches of an epoch, or a part of one, with the manifest, and reports what is unverified.
 
     If batches hold the dataset's fields, every sample is hashed and compared. Otherwise the case is
-    measured as not verified. In a part, samples that have not come are not missed.
+    measured as not verified. In a part, samples that have not come are not missed. A list of hashes that is
+    missing is made if that takes no longer than `seconds`.
     """
 
-    def __init__(self, case: Case, manifest: Manifest) -> None:
-        self._case, self._manifest = case, manifest
+    def __init__(self, case: Case, manifest: Manifest, seconds: float = math.inf) -> None:
+        self._case, self._manifest, self._seconds = case, manifest, seconds
         self._check, self._schema = Checksum(manifest.schema), manifest.schema
         self._hashes: list[npt.NDArray[np.int64]] = []
         self._other: str | None = None  # difference between its batches and the dataset's fields
@@ -68,7 +70,9 @@ class UserLoaderCheck:
             raise TargetError("it yielded no batches: there is nothing to measure", kind="empty")
         if self._other is not None:
             return ContentCheckPart(unverified=[Finding("other-fields", self._other), *self._batches()])
-        stored = sample_hashes(self._manifest, self._case.variant)
+        stored = hashes_in_time(self._manifest, self._case.variant, self._seconds)
+        if stored is None:
+            return ContentCheckPart(unverified=[no_list(self._manifest), *self._batches()])
         cover = SampleCoverage(stored, self._schema.samples, self._hashes)
         whole = not part and cover.complete
         reasons = [*self._content(cover, whole), *self._batches()]

@@ -59,6 +59,7 @@ __all__ = [
     "missing_libraries",
 ]
 
+READ_BYTES_PER_S = 200 << 20  # assumed of reading and hashing, where that decides what is read
 MAX_NAME = 200  # bytes; files of results add a time and an ending to it, and a file name has at most 255
 DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,-]*")
 
@@ -182,6 +183,10 @@ class Manifest:
         if self.part is None:
             return HashedRows.all_of(self.schema.samples)
         return HashedRows(self.schema.samples, self.part.piece_rows, self.part.pieces)
+
+    def fits(self, seconds: float) -> bool:
+        """Return whether the hashed rows can be read in this time at READ_BYTES_PER_S."""
+        return self.hashed.count * self.schema.sample_bytes <= seconds * READ_BYTES_PER_S
 
     def checksums_of(self, variant: str) -> tuple[int, int]:
         """Return content and ordered checksum of a variant: the dataset's own unless the variant is lossy."""

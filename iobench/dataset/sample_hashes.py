@@ -2,13 +2,17 @@
 
 `prepare` and `add` keep the list from the reading that they do anyway (`HashWriter`). A list is returned only
 if its sums are the manifest's checksums, so it certifies itself. One that is missing, damaged, or of other
-sums is built again by reading the artifact.
+sums is built again by reading the artifact, if there is time.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +22,9 @@ from iobench.base.files import TEMPORARY
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.hashed_rows import HashedRows, index
 from iobench.dataset.index_cache import IndexCache, IndexFile
-from iobench.dataset.manifest import Manifest
+from iobench.dataset.manifest import Manifest, Opener
 from iobench.dataset.read_back import compare, stored_hashes
+from iobench.dataset.sources import BATCH_BYTES
 from iobench.formats import Rows
 
 NAME = "hashes"  # of the index
@@ -52,6 +57,30 @@ class SampleHashes:
         return check
 
 
+class RereadHashes:
+    """Hashes of rows that are read when they are asked for, where no list was kept.
+
+    They say what is stored now, not what was stored when the dataset was made.
+    """
+
+    def __init__(self, opener: Opener) -> None:
+        self._opener, self._check = replace(opener, random=True), Checksum(opener.schema)
+
+    def of(self, rows: Rows) -> Hashes:
+        """Return the hashes of rows."""
+        some, piece = index(rows), self._opener.schema.batch_rows(BATCH_BYTES)
+        hashes = [np.empty(0, np.int64)]
+        with self._opener.guarded() as check, self._opener() as reader:
+            for low in range(0, len(some), piece):
+                hashes.append(np.asarray(self._check.hashes(reader.batch(some[low : low + piece]))))
+                check()
+        return np.concatenate(hashes)
+
+    def known(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Return True for each row."""
+        return np.ones(len(index(rows)), np.bool_)
+
+
 class HashWriter:
     """Hashes in the order of the list, written while the samples are read."""
 
@@ -78,10 +107,11 @@ class HashWriter:
             writer._file.close()
 
 
-def sample_hashes(manifest: Manifest, variant: str) -> SampleHashes:
+def sample_hashes(manifest: Manifest, variant: str, end: float = math.inf) -> SampleHashes:
     """Return the hashes of an artifact's samples.
 
-    Raises WrongContent if the stored samples, or a stored list, do not make the manifest's checksums.
+    Raises WrongContent if the stored samples, or a stored list, do not make the manifest's checksums, and
+    TimeoutError if they were not read at the moment `end` of `time.monotonic`.
     """
 
     def build() -> Iterator[dict[str, Hashes]]:
@@ -89,9 +119,20 @@ def sample_hashes(manifest: Manifest, variant: str) -> SampleHashes:
         for rows, hashes in stored_hashes(manifest.opener(variant), manifest.hashed):
             check.add_hashes(hashes, rows)
             yield {NAME: hashes}
+            if time.monotonic() > end:
+                raise TimeoutError
         _certify(check, manifest, variant)  # before it is stored
 
     return _certified(_cache(manifest, variant)(NAME, build)[NAME], manifest, variant)
+
+
+def hashes_in_time(manifest: Manifest, variant: str, seconds: float) -> SampleHashes | None:
+    """Return the hashes of an artifact's samples; None if no list was kept and reading all takes longer."""
+    if (kept := kept_hashes(manifest, variant)) is not None or not manifest.fits(seconds):
+        return kept
+    with contextlib.suppress(TimeoutError):
+        return sample_hashes(manifest, variant, time.monotonic() + seconds)
+    return None
 
 
 def kept_hashes(manifest: Manifest, variant: str) -> SampleHashes | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import math
 import multiprocessing
 import os
 import time
@@ -26,7 +27,7 @@ from iobench.base.errors import (
 from iobench.base.files import system_errors_as
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.hashed_rows import HashedRows
-from iobench.dataset.manifest import Manifest, missing_libraries
+from iobench.dataset.manifest import READ_BYTES_PER_S, Manifest, missing_libraries
 from iobench.dataset.read_back import Report, compare, stored_hashes
 from iobench.dataset.sample_hashes import HashWriter, kept_hashes
 
@@ -91,14 +92,27 @@ def find_damage(
     return None
 
 
+def verify_in_time(manifest: Manifest, variant: str, seconds: float) -> None:
+    """Reread an artifact as `verify_artifact`, or a sample of its rows if all would take longer.
+
+    A sample needs kept hashes: without them raises WrongContent of kind `no-hashes`.
+    """
+    sample = None if manifest.fits(seconds) else int(seconds * READ_BYTES_PER_S)
+    verify_artifact(manifest, variant, sample_bytes=sample, seconds=seconds)
+
+
 def verify_artifact(
-    manifest: Manifest, variant: str, progress: Progress = no_progress, sample_bytes: int | None = None
+    manifest: Manifest,
+    variant: str,
+    progress: Progress = no_progress,
+    sample_bytes: int | None = None,
+    seconds: float | None = None,
 ) -> None:
     """Reread an artifact; raises WrongContent or CorruptArtifact if it differs from the manifest.
 
     Files touched since they were verified are read by a child process, because libraries may abort on a
     damaged page. The first wrong row is named if the hashes of the samples were kept; otherwise they are
-    kept now.
+    kept now. Reading ends after `seconds`, by default without an end, or after SAMPLE_S of a sample.
     """
     opener, location = manifest.opener(variant), manifest.location_of(variant)
     # libraries that cannot be forked do not abort
@@ -108,10 +122,11 @@ def verify_artifact(
     )
     read = _reread if here else _reread_in_child
     with location.hinting(), errors:
-        content = read(manifest, variant, sample_bytes, partial(progress, f"verifying {variant}"))
+        report = partial(progress, f"verifying {variant}")
+        content = read(manifest, variant, sample_bytes, report, _seconds(sample_bytes, seconds))
     if content.wrong:
         content.refuse(manifest, variant)
-    if sample_bytes is None:
+    if sample_bytes is None and not content.ended:
         compare(manifest.checksums_of(variant), opener.path, content.check, location.hint)
 
 
@@ -122,6 +137,7 @@ class _Content:
     check: Checksum
     wrong: int = 0
     first: int = 0
+    ended: bool = False  # by the time
 
     def refuse(self, manifest: Manifest, variant: str) -> None:
         """Raise WrongContent that names the first wrong row."""
@@ -146,18 +162,30 @@ def sampled_rows(manifest: Manifest, sample_bytes: int) -> HashedRows:
     return replace(hashed, pieces=min(hashed.pieces, sample.pieces))
 
 
-def _reread(manifest: Manifest, variant: str, sample_bytes: int | None, report: Report) -> _Content:
+def _seconds(sample_bytes: int | None, seconds: float | None) -> float:
+    if seconds is not None:
+        return seconds
+    return math.inf if sample_bytes is None else SAMPLE_S
+
+
+def _no_hashes(manifest: Manifest, variant: str) -> WrongContent:
+    return WrongContent(
+        "the hashes of its samples were not kept",
+        kind="no-hashes",
+        path=manifest.path_of(variant),
+        hint=f"run 'iobench verify --name {manifest.name}', which reads all and keeps them",
+    )
+
+
+def _reread(
+    manifest: Manifest, variant: str, sample_bytes: int | None, report: Report, seconds: float
+) -> _Content:
     """Read an artifact, or a sample of its rows, and compare it with its kept hashes if there are any."""
-    kept = kept_hashes(manifest, variant)
+    kept, end = kept_hashes(manifest, variant), time.monotonic() + seconds
     if sample_bytes is not None and kept is None:
-        raise WrongContent(
-            "the hashes of its samples were not kept",
-            kind="no-hashes",
-            path=manifest.path_of(variant),
-            hint=f"run 'iobench verify --name {manifest.name}' without --sample, which keeps them",
-        )
+        raise _no_hashes(manifest, variant)
     hashed = manifest.hashed if sample_bytes is None else sampled_rows(manifest, sample_bytes)
-    content, end = _Content(Checksum(manifest.schema)), time.monotonic() + SAMPLE_S
+    content = _Content(Checksum(manifest.schema))
     with HashWriter.temporary(manifest.root) as writer:
         for rows, hashes in stored_hashes(manifest.opener(variant), hashed, report):
             content.check.add_hashes(hashes, rows)
@@ -167,21 +195,26 @@ def _reread(manifest: Manifest, variant: str, sample_bytes: int | None, report: 
                 first = int(rows[wrong[0]])
                 content.first = min(content.first, first) if content.wrong else first
                 content.wrong += len(wrong)
-            if sample_bytes is not None and time.monotonic() > end:
+            if time.monotonic() > end and content.check.samples < hashed.count:
+                content.ended = True
                 break
+        if kept is None and content.ended:
+            raise _no_hashes(manifest, variant)
         if kept is None and manifest.checksums_of(variant) == (content.check.content, content.check.ordered):
             writer.keep(manifest, variant)
     return content
 
 
-def _reread_in_child(manifest: Manifest, variant: str, sample_bytes: int | None, report: Report) -> _Content:
+def _reread_in_child(
+    manifest: Manifest, variant: str, sample_bytes: int | None, report: Report, seconds: float
+) -> _Content:
     total = manifest.schema.logical_bytes
     report(0, total)
     # fork: a spawned child would have to import the caller's main module
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(1, mp_context=context, initializer=_discard_stderr) as pool:
         try:
-            content = pool.submit(_reread, manifest, variant, sample_bytes, _quietly).result()
+            content = pool.submit(_reread, manifest, variant, sample_bytes, _quietly, seconds).result()
         except BrokenProcessPool as error:
             cause = "damage that crashed its reader"
             path = manifest.path_of(variant)

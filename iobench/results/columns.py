@@ -12,6 +12,8 @@ from iobench.results.summary import CaseSummary
 
 Columns = list[tuple[str, list[str | None]]]  # titles, each with one cell per case
 
+HEAD = "head of the epoch"
+
 
 def is_numeric(cells: Sequence[str | None]) -> bool:
     """Return whether all cells of a column are figures."""
@@ -61,9 +63,10 @@ def _relevant_metrics(cases: Sequence[CaseSummary]) -> tuple[str, ...]:
 
 def _metric_columns(metric: Metric, cases: Sequence[CaseSummary], wide: bool) -> Columns:
     values = [case.metrics.get(metric.name) for case in cases]
-    columns: Columns = [
-        (metric.title, [None if value is None else metric.text(value.median) for value in values])
-    ]
+    texts = [None if value is None else metric.text(value.median) for value in values]
+    if metric.name == "epoch_share":
+        texts = [f"{text}, {HEAD}" if case.head else text for case, text in zip(cases, texts, strict=True)]
+    columns: Columns = [(metric.title, texts)]
     if metric.interval is not None and wide and any(values):
         columns.append(
             ("95 %", ["–" if value is None else value.interval_text(metric.interval) for value in values])

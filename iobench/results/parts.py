@@ -81,6 +81,7 @@ class PartialEpoch:
     epoch_batches: OfFirst[int | None]  # None where the length is unknown
     epoch_s: Largest[float]
     epoch_samples: Summed[float]
+    head: OfFirst[bool] = False  # the part begins where the epoch does: the loader cannot begin elsewhere
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,6 +40,7 @@ class CaseSummary:
     unverified: list[Finding] = field(default_factory=list)  # why its content could not be verified
     verified: tuple[int, int] | None = None  # samples that were verified, of how many; None for all
     slowest: SlowestRank | None = None  # of several ranks
+    head: bool = False  # its rounds are parts that begin where an epoch does
 
     @cached_property
     def choice(self) -> str:
@@ -199,6 +200,7 @@ def _case(key: str, rounds: Sequence[Record], label: Label, verdict: Verdict) ->
         unverified=next((r.unverified for r in rounds if r.unverified), []),
         verified=next((r.verified for r in rounds if r.verified), None),
         slowest=slowest_rank(rounds),
+        head=any(r.timing.partial is not None and r.timing.partial.head for r in rounds),
         reader_threads_s=statistics.median(timing.reader_threads_s or 0.0 for timing in profiled)
         if profiled
         else None,

@@ -9,7 +9,7 @@ import sys
 from eval import harness
 
 NAMES = (
-    *("diagnoses", "fidelity", "fio_check", "harness_floor", "hosts", "isolation", "pairs"),
+    *("any_size", "diagnoses", "fidelity", "fio_check", "harness_floor", "hosts", "isolation", "pairs"),
     *("partial_rounds", "placements", "recommendations", "situations", "stream_speed", "tunings"),
     *("verdicts", "write_speed"),
 )

@@ -196,3 +196,22 @@ def test_an_index_is_compared_to_its_end(tmp_path, monkeypatch, change):
         return
     with artifact.open() as reader, pytest.raises(CorruptArtifact, check=kind("invalid-index")):
         reader.batch(slice(None))
+
+
+@pytest.mark.parametrize("change", ["none", "labels", "size"])
+def test_records_of_others_are_listed_piece_by_piece(tmp_path, monkeypatch, change):
+    monkeypatch.setattr("iobench.contrib.formats.recordio.records.PIECE", 2)
+    datas = [struct.pack("<IfQQ", 0, 1.0, row, 0) + bytes(12) for row in range(6)]
+    if change == "labels":
+        datas[4:] = [struct.pack("<IfQQ", 1, 1.0, row, 0) + bytes(12) for row in (4, 5)]
+    elif change == "size":
+        datas[5] += bytes(4)
+    file, fields = tmp_path / "one.rec", (Field("x", (6,), "int16"),)
+    file.write_bytes(b"".join(struct.pack("<II", MAGIC, len(data)) + data for data in datas))
+    if change == "none":
+        assert RECORDIO.infer_schema(file, fields).samples == 6
+        return
+    with pytest.raises(CorruptArtifact, check=kind("unequal-shapes")) as caught:
+        RECORDIO.infer_schema(file, fields)
+    assert caught.value.found == ("0 to 1 labels after the header" if change == "labels" else "40 bytes")
+    assert change == "labels" or "record 5 " in caught.value.problem

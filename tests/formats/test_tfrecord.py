@@ -256,3 +256,25 @@ def test_compressed_records_are_named(tmp_path):
 def test_samples_too_large_for_a_protocol_buffer_are_refused():
     with pytest.raises(UnsupportedSchema, match=r"3000000000.* video", check=kind("sample-too-large")):
         TFRECORD.check_schema(Schema(2, (Field("video", (3_000_000_000,), "uint8"),)))
+
+
+@pytest.fixture
+def pieces_of_two(monkeypatch):
+    """Records are scanned two at a time."""
+    monkeypatch.setattr("iobench.contrib.formats.tfrecord.records.PIECE", 2)
+
+
+def test_records_are_listed_piece_by_piece(tmp_path, pieces_of_two):
+    artifact = store(TFRECORD, tmp_path / "a", SCHEMA)
+    assert TFRECORD.infer_schema(artifact.path, SCHEMA.fields).samples == SCHEMA.samples > 4
+    with artifact.open() as reader:
+        assert_rows(reader.batch(slice(None)), artifact.source, slice(None))
+
+
+def test_a_record_of_a_later_piece_is_named_by_its_number(tmp_path, pieces_of_two):
+    five, other = (Schema(count, (Field("x", (width,), "int32"),)) for count, width in ((5, 3), (4, 7)))
+    (longer,) = store(TFRECORD, tmp_path / "b", other).path.glob("*.tfrecord")
+    folder = store(TFRECORD, tmp_path / "a", five).path
+    (folder / "z.tfrecord").write_bytes(longer.read_bytes())
+    with pytest.raises(CorruptArtifact, match="x of record 5 has", check=kind("unequal-shapes")):
+        TFRECORD.infer_schema(folder, five.fields)

@@ -377,7 +377,9 @@ def test_a_truncated_archive_is_reported_as_such(tmp_path, left, expected, found
     assert caught.value.hint
 
 
-def test_a_flipped_bit_in_any_header_is_detected(tmp_path):
+@pytest.mark.parametrize("piece", [1, 1 << 16])
+def test_a_flipped_bit_in_any_header_is_detected(tmp_path, monkeypatch, piece):
+    monkeypatch.setattr("iobench.contrib.formats.webdataset.tar.PIECE", piece)
     path = pack(tmp_path / "a.tar", FILES)
     stored = path.read_bytes()
     with tarfile.open(path) as archive:

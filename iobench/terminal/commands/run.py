@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,6 +77,7 @@ def run(
     from iobench.results import history
     from iobench.terminal import display, live, scaling, tables
 
+    began = time.monotonic()
     smallest = parsed("--min-difference", parse_percent, min_difference)
     over = _over(context, ranks, ray, ranks_per_host)
     rounds_before: list[Record] = []
@@ -102,7 +104,13 @@ def run(
     )
     with live.view(options.strategy()) as observer:
         outcome = measure(
-            manifest, options, out=out, observer=observer, earlier_records=rounds_before, backend=context.obj
+            manifest,
+            options,
+            out=out,
+            observer=observer,
+            earlier_records=rounds_before,
+            backend=context.obj,
+            began=began,
         )
     try:
         with interrupts.deferred() as check:  # show the results before handling Ctrl-C

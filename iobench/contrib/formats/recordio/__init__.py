@@ -30,9 +30,11 @@ from iobench.contrib.formats.recordio.records import (
     MAGIC,
     MIDDLE,
     MOST_BYTES,
+    PIECE,
     WORD,
     RecordIORecords,
     index_of,
+    labels_of,
 )
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
 from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter
@@ -46,7 +48,6 @@ from iobench.formats import (
     Format,
     LoadOrBuild,
     Schema,
-    build_now,
     raw_bytes,
 )
 
@@ -72,7 +73,9 @@ class RecordIO(Format, Detectable):
         path.mkdir()
         writer = _RecordIOWriter(path, schema)
         writer.write(batches)
-        (path / INDEX_FILE).write_text(index_of(np.frombuffer(writer.begins, np.int64)))
+        with open(path / INDEX_FILE, "w") as index:
+            for low in range(0, len(writer.begins), PIECE):
+                index.write(index_of(np.frombuffer(writer.begins[low : low + PIECE], np.int64), low))
         describe(path, schema)
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> PlacedReader:
@@ -80,7 +83,7 @@ class RecordIO(Format, Detectable):
         if not path.is_dir():
             maps = Maps([path])
             return PlacedReader(
-                schema, maps, lambda load_or_build: RecordIORecords(maps, load_or_build).inferred(schema)
+                schema, maps, lambda load_or_build: RecordIORecords.of(maps, load_or_build).inferred(schema)
             )
         check_described(path, schema)
         maps = Maps([path / DATA_FILE, path / INDEX_FILE])
@@ -119,10 +122,13 @@ class RecordIO(Format, Detectable):
             )
         maps = Maps([path])
         try:
-            records = RecordIORecords(maps, build_now)
-            schema = Schema(len(records.begin), tuple(fields))
-            records.inferred(schema)
-            return schema
+            samples, labels = 0, list[int]()
+            for records in RecordIORecords.scanned(maps):
+                labels.append(records.labels())
+                labels_of(path, np.array(labels[-2:]))
+                records.inferred(Schema(len(records.begin), tuple(fields)))
+                samples += len(records.begin)
+            return Schema(samples, tuple(fields))
         finally:
             maps.close()
 
@@ -178,5 +184,5 @@ def _in_parts(data: bytes, words: Array) -> bytes:
 
 def _written_locations(maps: Maps, schema: Schema, load_or_build: LoadOrBuild) -> FieldLocations:
     """Return the locations of the fields in records that iobench wrote."""
-    records = RecordIORecords(maps, load_or_build)
+    records = RecordIORecords.of(maps, load_or_build)
     return records.placed(schema, schema.offsets(IR_HEADER.size), IR_HEADER.size + schema.sample_bytes)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ WHOLE, FIRST, MIDDLE, LAST = range(4)
 IR_HEADER = struct.Struct("<IfQQ")  # flag, label, id, id2
 LABEL_AT = 4
 ID_AT = 8
-PIECE = 1 << 16  # lines of an index made at a time
+PIECE = 1 << 16  # records listed and compared with the index at a time
 
 
 def index_of(begins: Index, first: int = 0) -> str:
@@ -31,68 +32,54 @@ def index_of(begins: Index, first: int = 0) -> str:
     return "".join(f"{row}\t{begin}\n" for row, begin in enumerate(begins.tolist(), first))
 
 
-def _is_index_of(stored: Array, begins: Index) -> bool:
-    """Return whether a file is the index of these records; its text is made piece by piece."""
-    place = 0
-    for low in range(0, len(begins), PIECE):
-        text = index_of(begins[low : low + PIECE], low).encode()
-        if stored[place : place + len(text)].tobytes() != text:
-            return False
-        place += len(text)
-    return place == len(stored)
-
-
 class RecordIORecords:
-    """The records of a file, compared with its index if there is one.
+    """Records of a file that follow each other, compared with its index if there is one.
 
     Attributes
     ----------
     begin, size : int64 array
         Offset of each record, and the bytes that it takes including headers and padding.
+    first : int
+        Number of records before these.
     """
 
-    def __init__(self, maps: Maps, load_or_build: LoadOrBuild) -> None:
-        self._maps, self.path = maps, maps.files[0]
-        lists = load_or_build("records", lambda: [self._walk()])
+    def __init__(self, maps: Maps, lists: Mapping[str, Array], first: int = 0) -> None:
+        self._maps, self.path, self.first = maps, maps.files[0], first
         self.begin, self.size, self._length = lists["begin"], lists["size"], lists["length"]
 
-    def _walk(self) -> dict[str, Array]:
-        """Return offset, size and data length of each record; CorruptArtifact if the index differs."""
-        begin, size, lengths = array("q"), array("q"), array("q")
-        data, place, in_parts = self._maps[0].data, 0, False
-        while place < len(data):
-            kind, length = _head(data, place, self.path)
-            if (kind in (MIDDLE, LAST)) != in_parts:
-                raise corrupt(self.path, f"a record at byte {place}", f"part {kind} of a record")
-            if not in_parts:
-                begin.append(place)
-                size.append(0)
-                # parts are joined by the magic word, which does not follow the last one
-                lengths.append(-WORD if kind == FIRST else 0)
-            in_parts = kind in (FIRST, MIDDLE)
-            step = HEAD.size + length + -length % WORD
-            size[-1] += step
-            lengths[-1] += length + (WORD if kind != WHOLE else 0)
-            place += step
-            if place > len(data):
-                raise corrupt(
-                    self.path, f"a record of {length} bytes", "the end of the file", kind="truncated"
-                )
-        if in_parts:
-            raise corrupt(self.path, "the last part of a record", "the end of the file", kind="truncated")
-        lists = {"begin": begin, "size": size, "length": lengths}
-        records = {name: np.frombuffer(values, np.int64) for name, values in lists.items()}
-        if len(self._maps.files) > 1 and not _is_index_of(self._maps[1], records["begin"]):
-            raise corrupt(
-                self._maps.files[1], "the number and offset of each record", "others", kind="invalid-index"
-            )
-        return records
+    @classmethod
+    def of(cls, maps: Maps, load_or_build: LoadOrBuild) -> RecordIORecords:
+        """Return all records of a file; CorruptArtifact if they are damaged, or the index differs."""
+        return cls(maps, load_or_build("records", lambda: _compared(maps)))
 
-    @property
+    @classmethod
+    def scanned(cls, maps: Maps) -> Iterator[RecordIORecords]:
+        """Yield the records of a file piece by piece; raises as `of`."""
+        first = 0
+        for lists in _compared(maps):
+            yield cls(maps, lists, first)
+            first += len(lists["begin"])
+
+    def _pieces(self) -> Iterator[RecordIORecords]:
+        for low in range(0, len(self.begin), PIECE):
+            lists = {"begin": self.begin, "size": self.size, "length": self._length}
+            some = {name: np.asarray(part[low : low + PIECE]) for name, part in lists.items()}
+            yield RecordIORecords(self._maps, some, self.first + low)
+
+    @cached_property
     def _in_parts(self) -> Array:
         """Mask of the records that consist of several parts."""
-        several: Array = self.size != HEAD.size + self._length + -self._length % WORD
+        several = np.zeros(len(self.begin), np.bool_)
+        for low in range(0, len(several), PIECE):
+            some = slice(low, low + PIECE)
+            length = np.asarray(self._length[some])
+            several[some] = self.size[some] != HEAD.size + length + -length % WORD
         return several
+
+    def labels(self) -> int:
+        """Return the number of labels after each IRHeader; CorruptArtifact if records differ in it."""
+        flags = [np.unique(piece._flags()) for piece in self._pieces()]
+        return labels_of(self.path, np.concatenate(flags))
 
     def inferred(self, schema: Schema) -> FieldLocations:
         """Return the locations of `label` and one other field in records that another program wrote.
@@ -102,16 +89,8 @@ class RecordIORecords:
         CorruptArtifact
             Kind ``unequal-shapes`` (of records or labels), ``too-many-arrays`` or ``fields-differ``.
         """
-        flags = self._flags()
-        more = int(flags[0]) if (flags == flags[0]).all() else -1
+        more = self.labels()
         fields = {f.name: f for f in schema.fields if f.name != "label"}
-        if more < 0:
-            raise CorruptArtifact(
-                "the records differ in their number of labels",
-                kind="unequal-shapes",
-                path=self.path,
-                found=f"{int(flags.min())} to {int(flags.max())} labels after the header",
-            )
         if len(fields) > 1:
             raise CorruptArtifact(
                 "too many fields",
@@ -148,7 +127,7 @@ class RecordIORecords:
         self._check_sizes(size, least)
         if self._in_parts.any():
             return FieldLocations(blocks=[self._blocks(schema, places, size)])
-        file = np.zeros(len(self.begin), np.int64)
+        file = np.broadcast_to(np.int64(0), self.begin.shape)
         return FieldLocations(
             {n: Listed((self.path,), file, self.begin, HEAD.size + at) for n, at in places.items()}
         )
@@ -158,9 +137,9 @@ class RecordIORecords:
         lengths = self._length
         wrong = np.flatnonzero(lengths < least if size is None else lengths != size)
         if wrong.size:
-            row = int(wrong[0])
+            row, number = int(wrong[0]), self.first + int(wrong[0])
             raise CorruptArtifact(
-                f"record {row} is too short" if size is None else f"record {row} has another size",
+                f"record {number} is too short" if size is None else f"record {number} has another size",
                 kind="truncated" if size is None else "unequal-shapes",
                 path=self.path,
                 expected=f"an IRHeader with labels, {least} bytes" if size is None else f"{size} bytes",
@@ -180,7 +159,7 @@ class RecordIORecords:
                 raw = np.frombuffer(data, np.uint8, fields[name].sample_bytes, places[name])
                 target.reshape(-1).view(np.uint8)[:] = raw
 
-        file = np.zeros(len(self.begin), np.int64)
+        file = np.broadcast_to(np.int64(0), self.begin.shape)
         rows = np.arange(len(self.begin))
         return Blocks(tuple(places), (self.path,), rows, file, self.begin, self.size, decode)
 
@@ -198,6 +177,68 @@ class RecordIORecords:
     def _data(self, row: int) -> bytes:
         begin = int(self.begin[row])
         return _joined(self._maps[0][begin : begin + int(self.size[row])].data, self.path)
+
+
+def labels_of(path: Path, flags: Index) -> int:
+    """Return the number of labels that records with these flags have; CorruptArtifact if they differ."""
+    if (flags != flags[0]).any():
+        raise CorruptArtifact(
+            "the records differ in their number of labels",
+            kind="unequal-shapes",
+            path=path,
+            found=f"{int(flags.min())} to {int(flags.max())} labels after the header",
+        )
+    return int(flags[0])
+
+
+def _compared(maps: Maps) -> Iterator[dict[str, Array]]:
+    """Yield the lists of a file's records piece by piece; CorruptArtifact if its index differs."""
+    if len(maps.files) == 1:
+        yield from _walk(maps[0], maps.files[0])
+        return
+    stored, place, first = maps[1], 0, 0
+    wrong = corrupt(maps.files[1], "the number and offset of each record", "others", kind="invalid-index")
+    for lists in _walk(maps[0], maps.files[0]):
+        text = index_of(lists["begin"], first).encode()
+        if stored[place : place + len(text)].tobytes() != text:
+            raise wrong
+        place, first = place + len(text), first + len(lists["begin"])
+        yield lists
+    if place != len(stored):
+        raise wrong
+
+
+def _walk(stored: Array, path: Path) -> Iterator[dict[str, Array]]:
+    """Yield offset, size and data length of a file's records, piece by piece."""
+    begin, size, lengths = array("q"), array("q"), array("q")
+    data, place, in_parts = stored.data, 0, False
+    while place < len(data):
+        kind, length = _head(data, place, path)
+        if (kind in (MIDDLE, LAST)) != in_parts:
+            raise corrupt(path, f"a record at byte {place}", f"part {kind} of a record")
+        if not in_parts:
+            if len(begin) == PIECE:
+                yield _arrays(begin, size, lengths)
+                begin, size, lengths = array("q"), array("q"), array("q")
+            begin.append(place)
+            size.append(0)
+            # parts are joined by the magic word, which does not follow the last one
+            lengths.append(-WORD if kind == FIRST else 0)
+        in_parts = kind in (FIRST, MIDDLE)
+        step = HEAD.size + length + -length % WORD
+        size[-1] += step
+        lengths[-1] += length + (WORD if kind != WHOLE else 0)
+        place += step
+        if place > len(data):
+            raise corrupt(path, f"a record of {length} bytes", "the end of the file", kind="truncated")
+    if in_parts:
+        raise corrupt(path, "the last part of a record", "the end of the file", kind="truncated")
+    yield _arrays(begin, size, lengths)
+
+
+def _arrays(begin: array[int], size: array[int], length: array[int]) -> dict[str, Array]:
+    lists = {"begin": begin, "size": size, "length": length}
+    return {name: np.frombuffer(values, np.int64) for name, values in lists.items()}
 
 
 def _head(data: memoryview, place: int, path: Path) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -96,10 +97,12 @@ class TfRecord(Format, Detectable):
         """Return the schema of the first record, or that of `fields`; checks all other records."""
         maps = Maps(_files(path))
         try:
-            records = TFRecords.of(maps)
-            schema = Schema(len(records.file), tuple(fields) or fields_of(path, records))
-            lists_of(records, schema)
-            return schema
+            pieces = TFRecords.scanned(maps)
+            first, samples = next(pieces), 0
+            found = tuple(fields) or fields_of(path, first)
+            for lists in lists_of(chain([first], pieces), found):
+                samples += len(lists["begin_0"])
+            return Schema(samples, found)
         finally:
             maps.close()
 
@@ -153,11 +156,13 @@ class TfRecordReader(PlacedReader):
         return sample
 
     def _locate(self, load_or_build: LoadOrBuild) -> FieldLocations:
-        lists = load_or_build("records", lambda: [TFRecords.of(self._maps).lists()])
+        lists = load_or_build("records", lambda: (part.lists() for part in TFRecords.scanned(self._maps)))
         self._records = records = TFRecords(self._maps, lists["file"], lists["offset"], lists["length"])
-        return locations_of(
-            records, self.schema, load_or_build("features", lambda: [lists_of(records, self.schema)])
-        )
+        if len(records.file) != self.schema.samples:
+            folder = self._maps.files[0].parent
+            raise corrupt(folder, f"{self.schema.samples} records", len(records.file))
+        features = load_or_build("features", lambda: lists_of(records.pieces(), self.schema.fields))
+        return locations_of(records, self.schema, features)
 
     def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
         super()._read_rows(rows, out)

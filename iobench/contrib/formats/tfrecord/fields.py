@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +52,7 @@ def _field(records: TFRecords, name: str, span: Span) -> Field:
 
 def locations_of(records: TFRecords, schema: Schema, lists: Mapping[str, Array]) -> FieldLocations:
     """Return the locations of the fields, from the arrays of `lists_of`."""
-    files, rows = records.maps.files, np.arange(schema.samples)
+    files = records.maps.files
     placement: dict[str, Placement] = {}
     blocks = []
     for number, field in enumerate(schema.fields):
@@ -60,30 +60,36 @@ def locations_of(records: TFRecords, schema: Schema, lists: Mapping[str, Array])
         if size is None:
             placement[field.name] = Listed(files, records.file, begin)
         else:
-            decode = _decoder(records, field.name)
+            decode, rows = _decoder(records, field.name), np.arange(schema.samples)
             blocks.append(Blocks((field.name,), files, rows, records.file, begin, size, decode))
     return FieldLocations(placement, blocks)
 
 
-def lists_of(records: TFRecords, schema: Schema) -> dict[str, Array]:
-    """Return int64 arrays per field number: each record's value offset, and bytes of packed integers.
+def lists_of(pieces: Iterable[TFRecords], fields: Sequence[Field]) -> Iterator[dict[str, Array]]:
+    """Yield int64 arrays per field number: each record's value offset, and bytes of packed integers.
 
     Raises
     ------
     CorruptArtifact
-        The records do not match `schema`; kind ``fields-differ`` if a feature has another dtype, and
+        The records do not match `fields`; kind ``fields-differ`` if a feature has another dtype, and
         ``unequal-shapes`` if it has another length.
     """
-    folder = records.maps.files[0].parent
-    if len(records.file) != schema.samples:
-        raise corrupt(folder, f"{schema.samples} records", len(records.file))
-    names = fields_by_name(folder, sorted(records.layout(0).spans))
-    if missing := [field.name for field in schema.fields if field.name not in names]:
+    features: dict[str, int] = {}
+    for records in pieces:
+        features = features or _features(records, fields)
+        yield _lists(records, fields, features)
+
+
+def _features(records: TFRecords, fields: Sequence[Field]) -> dict[str, int]:
+    """Return the kind of the feature of each field, by its name in the first record."""
+    layout, folder = records.layout(0), records.maps.files[0].parent
+    names = fields_by_name(folder, sorted(layout.spans))
+    if missing := [field.name for field in fields if field.name not in names]:
         raise corrupt(folder, f"features {', '.join(missing)}", ", ".join(names) or "none")
-    kinds, begin, size = _spans(records, [names[field.name] for field in schema.fields])
-    lists: dict[str, Array] = {}
-    for number, field in enumerate(schema.fields):
-        stored = {FLOATS: "float32", INTS: "int64"}.get(kinds[number], field.dtype)
+    features = {}
+    for field in fields:
+        kind = features[names[field.name]] = layout.spans[names[field.name]].kind
+        stored = {FLOATS: "float32", INTS: "int64"}.get(kind, field.dtype)
         if field.dtype != stored:
             raise CorruptArtifact(
                 f"feature {field.name} has another dtype",
@@ -92,8 +98,15 @@ def lists_of(records: TFRecords, schema: Schema) -> dict[str, Array]:
                 expected=field.dtype,
                 found=stored,
             )
+    return features
+
+
+def _lists(records: TFRecords, fields: Sequence[Field], features: Mapping[str, int]) -> dict[str, Array]:
+    begin, size = _spans(records, features)
+    lists: dict[str, Array] = {}
+    for number, (field, kind) in enumerate(zip(fields, features.values(), strict=True)):
         lists[f"begin_{number}"] = begin[number]
-        if kinds[number] == INTS:
+        if kind == INTS:
             lists[f"size_{number}"] = size[number]
             counts = _counts(records, begin[number], size[number])
             _refuse_others(records, field, counts, field.elements, "numbers")
@@ -102,30 +115,29 @@ def lists_of(records: TFRecords, schema: Schema) -> dict[str, Array]:
     return lists
 
 
-def _spans(records: TFRecords, keys: Sequence[str]) -> tuple[list[int], Array, Array]:
-    """Return the kind of each feature, and offsets and bytes of its values, int64 (features, records).
+def _spans(records: TFRecords, features: Mapping[str, int]) -> tuple[Array, Array]:
+    """Return offsets and bytes of the values of each feature, int64 (features, records).
 
     Parses one record and compares many others with it at once: records whose bytes between the values are
     equal have the same layout. This avoids parsing each record.
     """
     count = len(records.file)
-    kinds = [records.layout(0).spans[key].kind for key in keys]
-    begin, size = np.empty((len(keys), count), np.int64), np.empty((len(keys), count), np.int64)
+    begin, size = np.empty((len(features), count), np.int64), np.empty((len(features), count), np.int64)
     for low in range(0, count, AT_ONCE):
         left, tried = np.arange(low, min(low + AT_ONCE, count)), 0
         while left.size:
             row, tried = int(left[0]), tried + 1
             layout = records.layout(row)
             alike = _alike(records, left, row, layout) if tried <= LAYOUTS else left == row
-            for number, key in enumerate(keys):
+            for number, (key, kind) in enumerate(features.items()):
                 span = layout.spans.get(key)
-                if span is None or span.kind != kinds[number]:
-                    actual = "none" if span is None else "values of another type"
-                    raise corrupt(records.path(row), f"feature {key} in record {row}", actual)
+                if span is None or span.kind != kind:
+                    actual, where = "none" if span is None else "values of another type", records.first + row
+                    raise corrupt(records.path(row), f"feature {key} in record {where}", actual)
                 begin[number, left[alike]] = records.offset[left[alike]] + span.begin
                 size[number, left[alike]] = span.end - span.begin
             left = left[~alike]
-    return kinds, begin, size
+    return begin, size
 
 
 def _alike(records: TFRecords, rows: Index, row: int, layout: ExampleLayout) -> Array:
@@ -168,7 +180,7 @@ def _refuse_others(records: TFRecords, field: Field, counts: Index, expected: in
     if (wrong := np.flatnonzero(counts != expected)).size:
         row = int(wrong[0])
         raise CorruptArtifact(
-            f"{field.name} of record {row} has another length",
+            f"{field.name} of record {records.first + row} has another length",
             kind="unequal-shapes",
             path=records.path(row),
             expected=f"{expected} {unit} for {field.dtype} {field.shape}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,35 +19,45 @@ from iobench.formats import Array, Index
 
 LENGTH = struct.Struct("<Q")
 CRC = struct.Struct("<I")
+PIECE = 1 << 19  # records scanned at a time: their lists take 12 MiB
 HEAD, TAIL = LENGTH.size + CRC.size, CRC.size
 GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
 class TFRecords:
-    """File number, data offset and data length of each record, in the order of the files."""
+    """File number, data offset and data length of records, in the order of the files.
+
+    `first` is the number of records before these.
+    """
 
     maps: Maps
     file: Index
     offset: Index
     length: Index
+    first: int = 0
 
     @classmethod
-    def of(cls, maps: Maps) -> TFRecords:
-        """Scan the records.
+    def scanned(cls, maps: Maps) -> Iterator[TFRecords]:
+        """Scan the records and yield them piece by piece.
 
         Raises
         ------
         CorruptArtifact
             Kind ``truncated``, ``compressed`` or ``wrong-checksum`` (of a length).
         """
-        file, offset, length = array("q"), array("q"), array("q")
+        first = 0
         for number, path in enumerate(maps.files):
-            before = len(offset)
-            _walk(maps[number], path, offset, length)
-            file.extend([number] * (len(offset) - before))
-        arrays = (np.frombuffer(part, np.int64) for part in (file, offset, length))
-        return cls(maps, *arrays)
+            for offset, length in _walk(maps[number], path):
+                yield cls(maps, np.full(len(offset), number, np.int64), offset, length, first)
+                first += len(offset)
+
+    def pieces(self) -> Iterator[TFRecords]:
+        """Yield the same records piece by piece."""
+        for low in range(0, len(self.file), PIECE):
+            some = slice(low, low + PIECE)
+            file, offset, length = (np.asarray(part[some]) for part in (self.file, self.offset, self.length))
+            yield TFRecords(self.maps, file, offset, length, self.first + low)
 
     def lists(self) -> dict[str, Array]:
         """Return the arrays of an index cache."""
@@ -62,7 +73,9 @@ class TFRecords:
         try:
             return example.layout_of(self.data(row))
         except BadExample as error:
-            raise corrupt(self.path(row), f"record {row} as a tf.train.Example", error) from error
+            raise corrupt(
+                self.path(row), f"record {self.first + row} as a tf.train.Example", error
+            ) from error
 
     def path(self, row: int) -> Path:
         """Return the file of a record."""
@@ -84,8 +97,10 @@ class TFRecords:
                 )
 
 
-def _walk(stored: Array, path: Path, offset: array[int], length: array[int]) -> None:
-    data, place, first = stored.data, 0, len(offset)
+def _walk(stored: Array, path: Path) -> Iterator[tuple[Index, Index]]:
+    """Yield offset and length of the data of a file's records, piece by piece."""
+    data, place = stored.data, 0
+    offset, length = array("q"), array("q")
     while place < len(data):
         left = len(data) - place
         size = LENGTH.unpack_from(data, place)[0] if left >= HEAD + TAIL else left
@@ -101,7 +116,15 @@ def _walk(stored: Array, path: Path, offset: array[int], length: array[int]) -> 
         offset.append(place + HEAD)
         length.append(size)
         place += HEAD + size + TAIL
-    begins = np.array(offset[first:], np.int64) - HEAD
+        if len(offset) == PIECE or place >= len(data):
+            found = np.frombuffer(offset, np.int64)
+            _check_lengths(stored, path, found - HEAD)
+            yield found, np.frombuffer(length, np.int64)
+            offset, length = array("q"), array("q")
+
+
+def _check_lengths(stored: Array, path: Path, begins: Index) -> None:
+    """Raise CorruptArtifact (``wrong-checksum``) for a record whose length does not match its checksum."""
     for some, heads in runs(stored, begins, HEAD):
         if (wrong := np.flatnonzero(~lengths_are_right(heads))).size:
             raise corrupt(

@@ -6,6 +6,7 @@ Supports POSIX.1-1988 (ustar) and POSIX.1-2001 (pax) headers and GNU's long name
 from __future__ import annotations
 
 import tarfile
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -18,6 +19,7 @@ from iobench.contrib.formats.shared.placed_reader import runs
 from iobench.formats import Array, Index
 
 BLOCK = tarfile.BLOCKSIZE
+PIECE = 1 << 16  # headers whose checksums are verified together
 MAGIC_AT, MAGIC = 257, b"ustar"
 CHECKSUM = slice(148, 156)
 END = bytes(2 * BLOCK)
@@ -59,17 +61,20 @@ def members(stored: Array, path: Path) -> Iterator[TarMember]:
         ``not-a-file`` (a link, a sparse file or another member type) or ``unsafe-path``.
     """
     data, place, long = stored.data, 0, _Long()
-    headers: list[int] = []
+    headers = array("q")
     while True:
         header = bytes(data[place : place + BLOCK])
         if header[:1] in (b"\0", b""):
             break
         headers.append(place)
+        if len(headers) == PIECE:
+            _check_sums(stored, headers, path)
+            headers = array("q")
         kind, size, begin = header[156:157], _size(header, path, place), place + BLOCK
         place = begin + -(-size // BLOCK) * BLOCK
         if place > len(data):
             # with a wrong checksum the size is not to be trusted, and the archive may be complete
-            _check_sums(stored, np.array(headers, np.int64), path)
+            _check_sums(stored, headers, path)
             whole = f"{size:,} bytes of {shortened(long.name or _name(header))}"
             raise _truncated(path, whole, f"{max(0, len(data) - begin):,}")
         if kind in (b"0", b"\0", b"7"):
@@ -87,7 +92,7 @@ def members(stored: Array, path: Path) -> Iterator[TarMember]:
             raise _not_a_file(path, _name(header), LINKS.get(kind, f"a member of type {kind!r}"))
     if bytes(data[place : place + len(END)]) != END:
         raise _truncated(path, "two empty blocks at its end", "no such end")
-    _check_sums(stored, np.array(headers, np.int64), path)
+    _check_sums(stored, headers, path)
 
 
 def _truncated(path: Path, expected: str, found: str) -> CorruptArtifact:
@@ -161,9 +166,9 @@ def _read_long(long: _Long, kind: bytes, content: bytes, path: Path) -> None:
         content = content[length:]
 
 
-def _check_sums(stored: Array, headers: Index, path: Path) -> None:
+def _check_sums(stored: Array, headers: array[int], path: Path) -> None:
     """Raise CorruptArtifact (``wrong-checksum``) if the checksum of a header is wrong."""
-    for some, blocks in runs(stored, headers, BLOCK):
+    for some, blocks in runs(stored, np.frombuffer(headers, np.int64), BLOCK):
         sums = blocks.sum(1, np.int64) - blocks[:, CHECKSUM].sum(1, np.int64) + 8 * ord(" ")
         digits = blocks[:, CHECKSUM.start : CHECKSUM.start + 6].astype(np.int64)
         digits[(digits == ord(" ")) | (digits == 0)] = ord("0")  # some programs pad with spaces
