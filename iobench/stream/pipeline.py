@@ -58,6 +58,7 @@ class Pipeline:
         samples = min(self._most * order.batch_size, schema.samples)
         self._fields = schema.fields
         self.completed = False  # True if the last epoch came to its end
+        self._workers = self._new_workers()
         self._rings: dict[str, Ring] = {}  # one per field: a label that the user keeps must not keep an image
         try:
             for f in schema.fields:
@@ -68,13 +69,15 @@ class Pipeline:
             raise
 
     def run(self, batches: Sequence[Rows], start: int = 0) -> Generator[Tensors, None, None]:
-        """Yield an epoch's batches in order, from number `start` on; the threads end with it.
+        """Yield an epoch's batches in order, from number `start` on; if it is not completed, the threads end.
 
         An error in a thread is raised when its batch is due. Raises LoaderFailed in a forked child.
         """
         self.completed = False
         process, pending = os.getpid(), deque[Pending[Filled]]()
-        workers = WorkerPool(self._fill, self._backend.threads)
+        if not self._workers.is_alive():
+            self._workers = self._new_workers()
+        workers = self._workers
         end = partial(self._end, workers, process)
         # a thread that outlives the interpreter is killed inside torch, which aborts the process
         atexit.register(end)
@@ -105,7 +108,8 @@ class Pipeline:
         return self._most * (self._ahead + 1)
 
     def close(self) -> None:
-        """Close the backend, and release all memory except that of batches in use."""
+        """End the threads, close the backend, and release all memory except that of batches in use."""
+        self._workers.close()
         self._backend.close()
         for ring in self._rings.values():
             ring.close()
@@ -113,7 +117,11 @@ class Pipeline:
     def _end(self, workers: WorkerPool[list[Rows], Filled], process: int) -> None:
         if os.getpid() == process:  # a forked child has none of these threads
             self._backend.stop()
-            workers.close()
+            if not self.completed:
+                workers.close()
+
+    def _new_workers(self) -> WorkerPool[list[Rows], Filled]:
+        return WorkerPool(self._fill, self._backend.threads)
 
     def _sizes(self, start: int) -> Iterator[int]:
         """Yield the batches per group: whole windows, or 1, 2, 4, … so that the first one comes soon."""

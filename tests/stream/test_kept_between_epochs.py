@@ -4,6 +4,7 @@ import gc
 import os
 import pickle
 import resource
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from stream_cases import (
     assert_batches,
     assert_nothing_left,
     data_file,
+    either_order,
     every_variant,
     every_way,
     in_child,
     loader,
+    our_threads,
     rows_of,
     vector_arrays,
 )
@@ -36,6 +39,12 @@ def map_addresses(folder):
     return sorted(line.split()[0] for line in lines if f"{folder.resolve()}/" in line)
 
 
+@pytest.fixture
+def always_warm(monkeypatch):
+    """Let no other process of the machine make the files cold: they would be opened again."""
+    monkeypatch.setattr(page_cache, "residency", lambda files, sampled: 1.0)
+
+
 def minor_faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 
@@ -46,6 +55,7 @@ def test_files_are_open_until_the_loader_is_closed_or_gone(pictures, name, direc
     one = loader(pictures, name, direct=direct)
     list(one)
     assert files_in_use(pictures.root)
+    assert our_threads()
     one.close()
     assert_nothing_left(pictures.root)
     assert_batches(one, SOURCE, rows_of("sequential", epoch=1))
@@ -55,6 +65,7 @@ def test_files_are_open_until_the_loader_is_closed_or_gone(pictures, name, direc
 
 
 @pytest.mark.parametrize("name", ["npy", "lmdb", "hdf5", "hdf5:compression=gzip"])
+@pytest.mark.usefixtures("always_warm")
 def test_a_completed_epoch_hands_its_maps_to_the_next(pictures, name):
     one = loader(pictures, name, order="random")
     list(one)
@@ -79,6 +90,21 @@ def test_a_second_warm_epoch_touches_no_new_memory(vectors):
     assert in_child(later_faults) <= 200 < pages // 16
 
 
+@either_order
+@pytest.mark.usefixtures("always_warm")
+def test_a_completed_epoch_hands_its_threads_to_the_next(monkeypatch, vectors, order):
+    started, start = [], threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(1) or start(thread))
+    one = loader(vectors, "npy", order=order, batch_size=256, threads=3)
+    for _ in range(3):
+        list(one)
+    assert len(started) == 3
+    next(iter(one))  # left at once: its threads end
+    assert our_threads() == []
+    list(one)
+    assert len(started) == 6
+
+
 @every_variant
 def test_a_file_that_was_replaced_between_epochs_is_read_anew(own, name):
     one, file = loader(own, name), data_file(own, name)
@@ -92,7 +118,7 @@ def test_a_file_that_was_replaced_between_epochs_is_read_anew(own, name):
 
 
 @pytest.fixture
-def openings(monkeypatch):
+def openings(monkeypatch, always_warm):
     """Collect one item per opening of a dataset."""
     select, calls = stream_loader.select_backend, []
     monkeypatch.setattr(stream_loader, "select_backend", lambda *given: calls.append(given) or select(*given))
