@@ -4,6 +4,7 @@ import gc
 import os
 import pickle
 import resource
+import sys
 import threading
 from pathlib import Path
 
@@ -11,10 +12,12 @@ import pytest
 from conftest import image_arrays
 from stream_cases import (
     SAMPLES,
+    VECTORS,
     assert_batches,
     assert_nothing_left,
     data_file,
     either_order,
+    every_order,
     every_variant,
     every_way,
     in_child,
@@ -24,13 +27,16 @@ from stream_cases import (
     vector_arrays,
 )
 
-from iobench.host import page_cache
+from iobench.host import maps, page_cache
+from iobench.loading import order as order_module
+from iobench.loading.permutation import KeyedPermutation
 from iobench.stream import stream_loader
 from iobench.testing.loaders import files_in_use
 
 pytest_plugins = ("stream_fixtures",)
 
 SOURCE = image_arrays(SAMPLES)
+OPENING = ("open", "mmap.__new__")  # audited events
 
 
 def map_addresses(folder):
@@ -74,9 +80,10 @@ def test_a_completed_epoch_hands_its_maps_to_the_next(pictures, name):
     assert map_addresses(pictures.root) == first != []
 
 
-def test_a_second_warm_epoch_touches_no_new_memory(vectors):
+@every_order
+def test_a_second_warm_epoch_touches_no_new_memory(vectors, order):
     def later_faults():
-        one, source = loader(vectors, "npy", order="sequential", batch_size=256), vectors.files_of("npy")
+        one, source = loader(vectors, "npy", order=order, batch_size=256), vectors.files_of("npy")
         page_cache.warm(source)
         for _ in range(2):
             for _ in one:
@@ -103,6 +110,46 @@ def test_a_completed_epoch_hands_its_threads_to_the_next(monkeypatch, vectors, o
     assert our_threads() == []
     list(one)
     assert len(started) == 6
+
+
+@every_variant
+@pytest.mark.usefixtures("always_warm")
+def test_a_second_epoch_opens_and_maps_nothing(monkeypatch, pictures, name):
+    def second_epoch():
+        calls, map_memory = [], maps.map_memory
+        one = loader(pictures, name, order="random")
+        list(one)
+        monkeypatch.setattr(maps, "map_memory", lambda *given: calls.append(given) or map_memory(*given))
+        sys.addaudithook(lambda event, given: calls.append(given) if event in OPENING else None)
+        list(one)
+        kept = len(calls)
+        one.close()
+        list(one)
+        return kept, len(calls)
+
+    kept, after_close = in_child(second_epoch)
+    assert kept == 0 < after_close
+
+
+@pytest.mark.parametrize("name", ["npy", "lmdb"])
+@pytest.mark.usefixtures("always_warm")
+def test_the_first_batch_waits_for_no_more_than_its_own_and_the_next_rows(monkeypatch, vectors, name):
+    drawn, call = [], KeyedPermutation.__call__
+
+    def counting(self, rows):
+        drawn.append(len(rows))
+        return call(self, rows)
+
+    monkeypatch.setattr(KeyedPermutation, "__call__", counting)
+    monkeypatch.setattr(order_module, "FIRST_ROWS", 1)
+    one = loader(vectors, name, order="random", batch_size=64)
+    for _ in range(2):
+        drawn.clear()
+        batches = iter(one)
+        next(batches)
+        assert sum(drawn) <= 4 * 64  # one batch, two more, and one to locate the rows of
+        list(batches)
+    assert sum(drawn) >= VECTORS
 
 
 @every_variant
