@@ -114,7 +114,7 @@ def test_a_sampled_residency_looks_at_a_bounded_part_of_large_files(by_file, tmp
     os.pread(descriptor, 4 << 20, 0)
     os.close(descriptor)
     monkeypatch.setattr(
-        page_cache, "cached_pages", lambda *given: looked.append(given[1:]) or cached_pages(*given)
+        page_cache, "cached_pages", lambda path, spans: looked.extend(spans) or cached_pages(path, spans)
     )
     assert page_cache.residency([file], sampled=True) == pytest.approx(0.5, abs=0.03)
     assert sum(length for _, length in looked) == page_cache.SAMPLED_SPANS * page_cache.SPAN_BYTES
@@ -123,6 +123,15 @@ def test_a_sampled_residency_looks_at_a_bounded_part_of_large_files(by_file, tmp
     looked.clear()
     page_cache.residency([file] * 1000, sampled=True)
     assert len(looked) <= page_cache.SAMPLED_FILES * page_cache.SAMPLED_SPANS
+
+
+def test_a_sampled_residency_opens_each_file_once(files, monkeypatch):
+    monkeypatch.setattr(page_cache, "SPAN_BYTES", mmap.PAGESIZE)
+    opened, real = [], os.open
+    monkeypatch.setattr(os, "open", lambda path, *given: opened.append(path) or real(path, *given))
+    page_cache.residency(files, sampled=True)
+    assert opened == files
+    assert all(len(page_cache._spans(path.stat().st_size)) > 1 for path in files)
 
 
 def test_mincore_and_cachestat_agree(by_file, files, monkeypatch):
@@ -166,7 +175,7 @@ def test_residency_of_another_users_files_is_unknown(files, monkeypatch, call):
 
 @pytest.fixture
 def unknown_residency(monkeypatch):
-    def refuse(path, start, size):
+    def refuse(path, spans):
         raise page_cache.ResidencyUnknown(path, "not yours")
 
     monkeypatch.setattr(page_cache, "cached_pages", refuse)

@@ -11,6 +11,7 @@ from iobench.bench.options import RunOptions
 from iobench.formats import Field, Schema
 from iobench.loading import order as order_module
 from iobench.loading.order import LIMITS, ORDERS, Batching, Order, blocks_of, check_setting, shuffle_quality
+from iobench.loading.permutation import KeyedPermutation
 
 ORDER = st.builds(
     Order,
@@ -308,5 +309,27 @@ def test_an_epoch_can_be_drawn_before_it_is_read(monkeypatch):
     whole = [rows.tolist() for rows in Order("random", batch_size=8).batches(400, 3)]
     batches = Order("random", batch_size=8).batches(400, 3)
     batches.draw()
-    monkeypatch.setattr(Order, "rows", None)
+    monkeypatch.setattr(KeyedPermutation, "__call__", None)
     assert [rows.tolist() for rows in batches] == whole
+    assert batches.joined(3, 9)[0].tolist() == [row for rows in whole[3:9] for row in rows]
+
+
+@settings(deadline=None)
+@given(
+    **EPOCHS,
+    ends=st.tuples(st.integers(0, 30), st.integers(1, 30)),
+    world=st.integers(1, 3),
+    read=st.booleans(),
+)
+def test_batches_joined_are_the_rows_of_each(samples, order, epoch, ends, world, read):
+    assume(samples >= world)
+    for one in ranks(replace(order, drop_last=True), world):
+        batches = one.batches(samples, epoch)
+        first, last = ends[0], min(sum(ends), len(batches))
+        assume(first < last)
+        if read:
+            assert batches[first] is not None  # a piece is drawn from there on
+        rows, sizes = batches.joined(first, last)
+        parts = batches[first:last]
+        assert sizes == sizes_of(parts)
+        assert np.arange(samples)[rows].tolist() == rows_of(parts, samples).tolist()

@@ -34,7 +34,7 @@ class FirstRows(Reader):
         self._check_row(row)
         return self._whole.sample(row, convert)
 
-    def batch(self, rows: Rows) -> Batch:
+    def batch(self, rows: Rows | Sequence[int]) -> Batch:
         """Return the rows as the other reader does."""
         return self._whole.batch(self._checked(rows)[0])
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import overload
 
 import numpy as np
 
 from iobench.base.errors import InvalidSettings
 from iobench.formats import Rows, Schema
-from iobench.loading.permutation import Index, KeyedPermutation
+from iobench.loading.draws import Draw, PermutedRows, ShuffledBlocks, StoredRows, WindowedRows
+from iobench.loading.permutation import Index
 
 ORDERS = ("sequential", "random", "block")
 BLOCK_BYTES, WINDOW_BYTES = 1 << 20, 64 << 20
-FIRST_ROWS, PIECE_ROWS = 32 << 10, 8 << 20  # drawn in 1 ms, so that an epoch begins at once, and in 0.2 s
+FIRST_ROWS, PIECE_ROWS = 1 << 10, 8 << 20  # drawn in 0.1 ms, so that an epoch begins at once, and in 0.3 s
 QUALITY_BATCHES = 100  # spread over an epoch
 
 # minimum and maximum of each number that a user gives
@@ -155,20 +157,17 @@ class Order:
 
     def rows(self, samples: int, epoch: int, low: int, high: int) -> Rows:
         """Return the rows at positions `low` to `high` of this rank's epoch, without drawing the others."""
-        start, stop = self.share(samples)
+        return self.draw(samples, epoch)(low, high)
+
+    def draw(self, samples: int, epoch: int) -> Draw:
+        """Return a function from two positions of this rank's epoch to the rows between them."""
+        share = self.share(samples)
         if self.kind == "sequential":
-            return slice(start + low, start + high)
+            return StoredRows(share[0])
         if self.kind == "random":
-            every = KeyedPermutation(samples, self.seed, epoch)
-            return every(np.arange(low, high) * self.world_size + self.rank)
-        blocks, window = _Blocks(samples, self.block_rows, self.seed, epoch), self._window
-        parts = [np.empty(0, np.int64)]
-        for number in range(low // window, -(-high // window)):
-            begin = number * window
-            size = min(window, stop - start - begin)
-            shuffled = np.random.default_rng([self.seed, epoch, self.rank, number]).permutation(size)
-            parts.append(blocks.rows(start + begin + shuffled[max(low - begin, 0) : high - begin]))
-        return np.concatenate(parts)
+            return PermutedRows(samples, self.seed, epoch, self.rank, self.world_size)
+        blocks = ShuffledBlocks(samples, self.block_rows, self.seed, epoch)
+        return WindowedRows(blocks, share, self._window, self.seed, epoch, self.rank)
 
     def shuffle_quality(self, samples: int) -> float:
         """Return the shuffle quality of this rank's epochs, estimated from some batches."""
@@ -212,13 +211,14 @@ class Batches(Sequence[Rows]):
 
     def __init__(self, order: Order, samples: int, epoch: int, numbers: range) -> None:
         self._order, self._samples, self._epoch, self._numbers = order, samples, epoch, numbers
+        self._rows = order.draw(samples, epoch)
         self._piece = 0, np.empty(0, np.int64)  # position of its first row, and its rows
 
     @property
     def samples(self) -> int:
         """Number of samples in all batches."""
         numbers = self._numbers
-        if numbers.step != 1:
+        if not self.are_adjacent:
             return sum(self._edge(one + 1) - self._edge(one) for one in numbers)
         return self._edge(numbers.stop) - self._edge(numbers.start)
 
@@ -246,43 +246,42 @@ class Batches(Sequence[Rows]):
         number = self._numbers[index]
         low, high = self._edge(number), self._edge(number + 1)
         if self._order.kind == "sequential":
-            return self._order.rows(self._samples, self._epoch, low, high)
+            return self._rows(low, high)
         start, piece = self._piece  # at once: another thread may replace it
         if not start <= low <= high <= start + len(piece):
             rows = min(PIECE_ROWS, max(FIRST_ROWS, 4 * len(piece)))
             self._piece = start, piece = self._drawn(number, rows)
         return piece[low - start : high - start]
 
+    def joined(self, first: int, last: int) -> tuple[Rows, list[int]]:
+        """Return the rows of batches `first` to `last` - 1 in one piece, and the samples of each batch.
+
+        The batches must be adjacent in the epoch. What is not drawn yet is drawn, but not kept: threads that
+        read different batches do not wait for each other.
+        """
+        numbers = self._numbers[first:last]
+        edges = [self._edge(number) for number in (*numbers, numbers.stop)]
+        low, high = edges[0], edges[-1]
+        start, piece = self._piece
+        drawn = start <= low and high <= start + len(piece)
+        rows = piece[low - start : high - start] if drawn else self._rows(low, high)
+        return rows, [end - begin for begin, end in pairwise(edges)]
+
     def _drawn(self, number: int, rows: int) -> tuple[int, Index]:
         """Return the piece of so many rows that begins with a batch."""
-        count = max(1, rows // self._order.batch_size) if self._numbers.step == 1 else 1
+        count = max(1, rows // self._order.batch_size) if self.are_adjacent else 1
         low, high = self._edge(number), self._edge(min(number + count, self._numbers[-1] + 1))
-        piece = self._order.rows(self._samples, self._epoch, low, high)
+        piece = self._rows(low, high)
         assert not isinstance(piece, slice)
         return low, piece
 
+    @property
+    def are_adjacent(self) -> bool:
+        """True if each batch follows the one before in the epoch."""
+        return self._numbers.step == 1
+
     def _edge(self, number: int) -> int:
         return self._order.edge(self._samples, number)
-
-
-class _Blocks:
-    """All rows, in blocks of consecutive rows that come in random order."""
-
-    def __init__(self, samples: int, block_rows: int, seed: int, epoch: int) -> None:
-        whole, self._rest = divmod(samples, block_rows)
-        self._order, self._block_rows = KeyedPermutation(whole, seed, epoch), block_rows
-        # the last block, if it is smaller, comes after so many whole ones
-        self._before = int(np.random.default_rng([seed, epoch]).integers(whole + 1)) * block_rows
-
-    def rows(self, positions: Index) -> Index:
-        """Return the rows at these positions."""
-        if not self._order.size:
-            return positions
-        after = positions >= self._before + self._rest
-        smaller = (positions >= self._before) & ~after
-        block, within = np.divmod(np.where(smaller, 0, positions - after * self._rest), self._block_rows)
-        rows: Index = self._order(block) * self._block_rows + within
-        return np.where(smaller, self._order.size * self._block_rows + positions - self._before, rows)
 
 
 def row_count(rows: Rows) -> int:

@@ -24,6 +24,7 @@ from iobench.stream.readahead import ReadaheadReader
 from iobench.stream.views import base_from, offset_in
 
 PIECE_ROWS = 1 << 16  # located by one call: 0.5 ms
+LEAST_ROWS = 1 << 14  # fewer are located sooner than a thread starts
 
 
 class OffsetPrefetch:
@@ -35,9 +36,10 @@ class OffsetPrefetch:
 
     def __init__(self, locates: Mapping[str, Locate], batches: Sequence[Rows]) -> None:
         first = batches[0] if batches and locates else slice(0)
-        # all following batches are views of the same array
+        # the following batches are views of the same array, as far as they are drawn
         rest = None if isinstance(first, slice) else base_from(first)
-        self._rows = rest if rest is not None and len(rest) <= MAX_LISTED else np.empty(0, np.int64)
+        worth_it = rest is not None and LEAST_ROWS <= len(rest) <= MAX_LISTED
+        self._rows = rest if rest is not None and worth_it else np.empty(0, np.int64)
         self._locates = dict(locates)
         self._offsets = {name: np.empty(len(self._rows), np.int64) for name in locates}
         self._reached, self._stopping = 0, False

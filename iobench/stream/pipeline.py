@@ -9,7 +9,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from itertools import chain, count, repeat
 
-import numpy as np
 import torch
 
 from iobench.base.errors import LoaderFailed
@@ -18,9 +17,9 @@ from iobench.loading.order import Order
 from iobench.loading.stages import UNTIMED, Stages
 from iobench.loading.tensors import tensors_of
 from iobench.stream.backend import Backend
+from iobench.stream.batch_group import BatchGroup, grouped
 from iobench.stream.ring import Ring
 from iobench.stream.transfer import Tensors, Transfer
-from iobench.stream.views import joined_view
 from iobench.stream.worker_pool import Pending, WorkerPool
 
 Transform = Callable[[Tensors], Tensors]
@@ -55,9 +54,11 @@ class Pipeline:
         self._ahead = 1 if self._window else backend.threads + 1
         # the first batch has the disk to itself, unless it must be decoded
         self._first_alone = backend.cold and not backend.decodes and not self._window
+        self._first_at_once = not backend.cold  # a warm first batch is there before others can be submitted
         samples = min(self._most * order.batch_size, schema.samples)
         self._fields = schema.fields
         self.completed = False  # True if the last epoch came to its end
+        self._workers = self._new_workers()
         self._rings: dict[str, Ring] = {}  # one per field: a label that the user keeps must not keep an image
         try:
             for f in schema.fields:
@@ -68,25 +69,27 @@ class Pipeline:
             raise
 
     def run(self, batches: Sequence[Rows], start: int = 0) -> Generator[Tensors, None, None]:
-        """Yield an epoch's batches in order, from number `start` on; the threads end with it.
+        """Yield an epoch's batches in order, from number `start` on; if it is not completed, the threads end.
 
         An error in a thread is raised when its batch is due. Raises LoaderFailed in a forked child.
         """
         self.completed = False
         process, pending = os.getpid(), deque[Pending[Filled]]()
-        workers = WorkerPool(self._fill, self._backend.threads)
+        if not self._workers.is_alive():
+            self._workers = self._new_workers()
+        workers = self._workers
         end = partial(self._end, workers, process)
         # a thread that outlives the interpreter is killed inside torch, which aborts the process
         atexit.register(end)
         try:
             workers.start()
-            remaining = batches[start:]
+            remaining = batches[start:] if start else batches
             self._backend.start(remaining)
-            for number, group in enumerate(_grouped(remaining, self._sizes(start))):
+            for number, group in enumerate(grouped(remaining, self._sizes(start))):
                 pending.append(workers.submit(group))
                 if not number and self._first_alone:
                     pending[0].wait()
-                if len(pending) > self._ahead:
+                if len(pending) > (1 if number == 1 and self._first_at_once else self._ahead):
                     yield from self._hand_over(pending.popleft(), process)
             while pending:
                 yield from self._hand_over(pending.popleft(), process)
@@ -105,15 +108,20 @@ class Pipeline:
         return self._most * (self._ahead + 1)
 
     def close(self) -> None:
-        """Close the backend, and release all memory except that of batches in use."""
+        """End the threads, close the backend, and release all memory except that of batches in use."""
+        self._workers.close()
         self._backend.close()
         for ring in self._rings.values():
             ring.close()
 
-    def _end(self, workers: WorkerPool[list[Rows], Filled], process: int) -> None:
+    def _end(self, workers: WorkerPool[BatchGroup, Filled], process: int) -> None:
         if os.getpid() == process:  # a forked child has none of these threads
             self._backend.stop()
-            workers.close()
+            if not self.completed:
+                workers.close()
+
+    def _new_workers(self) -> WorkerPool[BatchGroup, Filled]:
+        return WorkerPool(self._fill, self._backend.threads)
 
     def _sizes(self, start: int) -> Iterator[int]:
         """Yield the batches per group: whole windows, or 1, 2, 4, … so that the first one comes soon."""
@@ -136,10 +144,9 @@ class Pipeline:
         if failed is not None:
             raise failed
 
-    def _fill(self, group: list[Rows]) -> Filled:
+    def _fill(self, group: BatchGroup) -> Filled:
         """Read a group of batches into one slot and start its transfer; runs in a thread."""
-        sizes = [rows.stop - rows.start if isinstance(rows, slice) else len(rows) for rows in group]
-        rows = _joined(group)
+        rows, sizes = group.rows()
         slot = self._take(sum(sizes), rows)
         self._read(rows, slot)
         whole = tensors_of(slot)
@@ -179,26 +186,6 @@ def _checked(made: Tensors) -> Tensors:
             found=_kind(made),
         )
     return made
-
-
-def _grouped(batches: Sequence[Rows], sizes: Iterator[int]) -> Iterator[list[Rows]]:
-    """Yield the batches in groups of these sizes."""
-    start = 0
-    while start < len(batches):
-        stop = min(start + next(sizes), len(batches))
-        yield [batches[number] for number in range(start, stop)]
-        start = stop
-
-
-def _joined(group: list[Rows]) -> Rows:
-    first, last = group[0], group[-1]
-    if isinstance(first, slice) and isinstance(last, slice):
-        return slice(first.start, last.stop)
-    if len(group) == 1:
-        return first
-    parts = [rows for rows in group if not isinstance(rows, slice)]
-    whole = joined_view(parts)
-    return np.concatenate(parts) if whole is None else whole
 
 
 def _split(whole: Tensors, sizes: list[int]) -> list[Tensors]:

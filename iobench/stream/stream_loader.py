@@ -30,9 +30,9 @@ STATE_VERSION = 2
 class StreamLoader:
     """Iterable over batches of a prepared dataset as `dict[str, Tensor]`, read ahead by threads.
 
-    A batch belongs to its consumer: its memory is reused only when the last tensor over it is gone. Each
-    epoch ends its threads, however it ends. A completed epoch advances to the next one, which has another
-    order and reuses the open files and the memory; both are released with the loader or by `close`.
+    A batch belongs to its consumer: its memory is reused only when the last tensor over it is gone. A
+    completed epoch advances to the next one, which has another order and reuses the threads, the open files
+    and the memory; they end with the loader or by `close`. An epoch that is left early ends them at once.
 
     Parameters
     ----------

@@ -28,9 +28,14 @@ class WorkerPool(Generic[Item, Result]):
         ]
 
     def start(self) -> None:
-        """Start the threads."""
+        """Start the threads that do not run yet."""
         for thread in self._threads:
-            thread.start()
+            if thread.ident is None:
+                thread.start()
+
+    def is_alive(self) -> bool:
+        """Return True if all threads run; they do not in a forked child."""
+        return all(thread.is_alive() for thread in self._threads)
 
     def submit(self, item: Item) -> Pending[Result]:
         """Submit an item; return its pending result."""

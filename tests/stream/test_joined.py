@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from iobench.loading.order import Order
-from iobench.stream.pipeline import _joined
+from iobench.stream.batch_group import joined
 
 ROWS = np.arange(100)[::-1].copy()
 
@@ -13,7 +13,7 @@ ROWS = np.arange(100)[::-1].copy()
 def test_an_epoch_s_batches_are_joined_without_a_copy(kind):
     batches = list(Order(kind, 7, block_rows=3, window_batches=2).batches(100, 0))
     for low, high in ((0, 4), (3, 9), (11, 15)):
-        whole = _joined(batches[low:high])
+        whole = joined(batches[low:high])
         assert (whole == np.concatenate(batches[low:high])).all()
         assert all(np.shares_memory(whole, batch) for batch in batches[low:high])
 
@@ -32,8 +32,8 @@ def test_an_epoch_s_batches_are_joined_without_a_copy(kind):
     ],
 )
 def test_batches_that_do_not_follow_each_other_are_joined_all_the_same(group):
-    assert _joined(group).tolist() == [row for batch in group for row in batch.tolist()]
+    assert joined(group).tolist() == [row for batch in group for row in batch.tolist()]
 
 
 def test_slices_are_one_slice():
-    assert _joined([slice(3, 5), slice(5, 9)]) == slice(3, 9)
+    assert joined([slice(3, 5), slice(5, 9)]) == slice(3, 9)

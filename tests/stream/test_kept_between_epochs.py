@@ -4,36 +4,51 @@ import gc
 import os
 import pickle
 import resource
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 from conftest import image_arrays
 from stream_cases import (
     SAMPLES,
+    VECTORS,
     assert_batches,
     assert_nothing_left,
     data_file,
+    either_order,
+    every_order,
     every_variant,
     every_way,
     in_child,
     loader,
+    our_threads,
     rows_of,
     vector_arrays,
 )
 
-from iobench.host import page_cache
+from iobench.host import maps, page_cache
+from iobench.loading import order as order_module
+from iobench.loading.permutation import KeyedPermutation
 from iobench.stream import stream_loader
 from iobench.testing.loaders import files_in_use
 
 pytest_plugins = ("stream_fixtures",)
 
 SOURCE = image_arrays(SAMPLES)
+OPENING = ("open", "mmap.__new__")  # audited events
 
 
 def map_addresses(folder):
     """Return where this process has mapped files below a folder."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return sorted(line.split()[0] for line in lines if f"{folder.resolve()}/" in line)
+
+
+@pytest.fixture
+def always_warm(monkeypatch):
+    """Let no other process of the machine make the files cold: they would be opened again."""
+    monkeypatch.setattr(page_cache, "residency", lambda files, sampled: 1.0)
 
 
 def minor_faults():
@@ -46,6 +61,7 @@ def test_files_are_open_until_the_loader_is_closed_or_gone(pictures, name, direc
     one = loader(pictures, name, direct=direct)
     list(one)
     assert files_in_use(pictures.root)
+    assert our_threads()
     one.close()
     assert_nothing_left(pictures.root)
     assert_batches(one, SOURCE, rows_of("sequential", epoch=1))
@@ -55,6 +71,7 @@ def test_files_are_open_until_the_loader_is_closed_or_gone(pictures, name, direc
 
 
 @pytest.mark.parametrize("name", ["npy", "lmdb", "hdf5", "hdf5:compression=gzip"])
+@pytest.mark.usefixtures("always_warm")
 def test_a_completed_epoch_hands_its_maps_to_the_next(pictures, name):
     one = loader(pictures, name, order="random")
     list(one)
@@ -63,9 +80,10 @@ def test_a_completed_epoch_hands_its_maps_to_the_next(pictures, name):
     assert map_addresses(pictures.root) == first != []
 
 
-def test_a_second_warm_epoch_touches_no_new_memory(vectors):
+@every_order
+def test_a_second_warm_epoch_touches_no_new_memory(vectors, order):
     def later_faults():
-        one, source = loader(vectors, "npy", order="sequential", batch_size=256), vectors.files_of("npy")
+        one, source = loader(vectors, "npy", order=order, batch_size=256), vectors.files_of("npy")
         page_cache.warm(source)
         for _ in range(2):
             for _ in one:
@@ -77,6 +95,61 @@ def test_a_second_warm_epoch_touches_no_new_memory(vectors):
 
     pages = sum(array.nbytes for array in vector_arrays().values()) // resource.getpagesize()
     assert in_child(later_faults) <= 200 < pages // 16
+
+
+@either_order
+@pytest.mark.usefixtures("always_warm")
+def test_a_completed_epoch_hands_its_threads_to_the_next(monkeypatch, vectors, order):
+    started, start = [], threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: started.append(1) or start(thread))
+    one = loader(vectors, "npy", order=order, batch_size=256, threads=3)
+    for _ in range(3):
+        list(one)
+    assert len(started) == 3
+    next(iter(one))  # left at once: its threads end
+    assert our_threads() == []
+    list(one)
+    assert len(started) == 6
+
+
+@every_variant
+@pytest.mark.usefixtures("always_warm")
+def test_a_second_epoch_opens_and_maps_nothing(monkeypatch, pictures, name):
+    def second_epoch():
+        calls, map_memory = [], maps.map_memory
+        one = loader(pictures, name, order="random")
+        list(one)
+        monkeypatch.setattr(maps, "map_memory", lambda *given: calls.append(given) or map_memory(*given))
+        sys.addaudithook(lambda event, given: calls.append(given) if event in OPENING else None)
+        list(one)
+        kept = len(calls)
+        one.close()
+        list(one)
+        return kept, len(calls)
+
+    kept, after_close = in_child(second_epoch)
+    assert kept == 0 < after_close
+
+
+@pytest.mark.parametrize("name", ["npy", "lmdb"])
+@pytest.mark.usefixtures("always_warm")
+def test_the_first_batch_waits_for_no_more_than_its_own_and_the_next_rows(monkeypatch, vectors, name):
+    drawn, call = [], KeyedPermutation.__call__
+
+    def counting(self, rows):
+        drawn.append(len(rows))
+        return call(self, rows)
+
+    monkeypatch.setattr(KeyedPermutation, "__call__", counting)
+    monkeypatch.setattr(order_module, "FIRST_ROWS", 1)
+    one = loader(vectors, name, order="random", batch_size=64)
+    for _ in range(2):
+        drawn.clear()
+        batches = iter(one)
+        next(batches)
+        assert sum(drawn) <= 4 * 64  # one batch, two more, and one to locate the rows of
+        list(batches)
+    assert sum(drawn) >= VECTORS
 
 
 @every_variant
@@ -92,7 +165,7 @@ def test_a_file_that_was_replaced_between_epochs_is_read_anew(own, name):
 
 
 @pytest.fixture
-def openings(monkeypatch):
+def openings(monkeypatch, always_warm):
     """Collect one item per opening of a dataset."""
     select, calls = stream_loader.select_backend, []
     monkeypatch.setattr(stream_loader, "select_backend", lambda *given: calls.append(given) or select(*given))

@@ -35,6 +35,7 @@ def finished(prefetch, batches, name="x"):
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
     monkeypatch.setattr(cached_reader, "PIECE_ROWS", 64)
+    monkeypatch.setattr(cached_reader, "LEAST_ROWS", 64)
 
 
 @pytest.mark.parametrize("kind", ["random", "block"])
@@ -117,6 +118,13 @@ def test_without_rows_to_locate_there_is_no_thread(batches):
     result = OffsetPrefetch({"x": lambda rows: time.sleep(1)}, batches)
     assert threading.active_count() == threads
     result.stop()
+
+
+def test_few_rows_are_located_while_gathering(monkeypatch):
+    monkeypatch.setattr(cached_reader, "LEAST_ROWS", SAMPLES + 1)
+    threads = threading.active_count()
+    OffsetPrefetch({"x": lambda rows: time.sleep(1)}, batches_of())
+    assert threading.active_count() == threads
 
 
 def test_more_rows_than_fit_in_memory_are_located_while_gathering(monkeypatch):
