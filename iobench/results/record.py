@@ -196,9 +196,9 @@ def _check_text(value: Any) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        place = slice(max(0, error.start - 40), error.end + 40)
+        name = text[text.rfind('"', 0, error.start) + 1 : text.find('"', error.end)]
         raise RecordError(
-            "a name is not UTF-8, which records are", kind="not-utf-8", found=text[place], hint="rename it"
+            "a name is not UTF-8, which records are", kind="not-utf-8", found=name, hint="rename it"
         ) from None
 
 
