@@ -76,6 +76,15 @@ class TestHappyPaths:
                 name: i for i, name in enumerate(fields)
             }
 
+    def test_names_that_a_format_cannot_hold_are_shown_with_what_it_stores(self, tmp_path, prepare):
+        arrays = {name: np.zeros((20, 4), "f4") for name in ("label", "Label", "данные")}
+        np.savez(tmp_path / "c.npz", **arrays)
+        formats = ("--format", "npy", "--format", "ffcv", "--format", "webdataset")
+        for _ in ("written", "present"):
+            done = prepare(tmp_path, "--source", tmp_path / "c.npz", *formats)
+            shown = rows(done).splitlines()[-2:]
+            assert shown == ["ffcv stores данные as f", "webdataset stores Label as label_2"]
+
     def test_a_first_prepare_prints_its_table(self, ready):
         _, done = ready
         text = rows(done)

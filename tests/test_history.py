@@ -219,6 +219,8 @@ def test_a_folder_without_permission_is_named(root, unprivileged):
     (root / "results").chmod(0)
     with unprivileged(), pytest.raises(RecordError, check=kind("no-permission", path=root / "results")):
         history.past(root)
+    with unprivileged(), pytest.raises(RecordError, check=kind("no-permission")):
+        history.find(root, "second")
     (root / "results").chmod(0o755)
 
 

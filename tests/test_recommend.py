@@ -602,6 +602,17 @@ def test_an_interrupted_search_is_shown_and_exits_so(manifest, inside, monkeypat
     assert "npy" in done.stdout
 
 
+def test_an_answer_that_cannot_be_saved_is_shown(manifest, inside, monkeypatch):
+    def full(*arguments):
+        raise RecordError("cannot be written", kind="not-writable")
+
+    monkeypatch.setattr("iobench.advise.recommendation.save", full)
+    line = "recommend --name mine --format npy --loader native --max-time 10 --data-dir"
+    done = inside(*line.split(), manifest.root.parent)
+    assert (done.returncode, "error[not-writable]" in done.stderr) == (1, True)
+    assert "npy" in done.stdout
+
+
 def table_text(answer):
     return str(list(answer.tables()))
 

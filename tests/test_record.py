@@ -281,5 +281,8 @@ def test_what_cannot_be_read_back_is_not_written(tmp_path):
     with pytest.raises(RecordError, check=kind("not-a-record")):
         record.append(tmp_path / "a.jsonl", odd)
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(RecordError, check=kind("not-utf-8")):
-        record.check_text([{"loader": "\udcff.py:make"}])
+    with pytest.raises(RecordError, check=kind("not-utf-8", found="\udcff.py:make")):
+        record.check_parts(case={"loader": "\udcff.py:make"})
+    machine = dataclasses.replace(a_record(100, loader="native").machine, cores="many")
+    with pytest.raises(RecordError, match="cores", check=kind("not-a-record")):
+        record.check_parts(machine=machine)

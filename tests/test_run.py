@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import damage
@@ -26,13 +27,15 @@ from iobench.base.errors import (
     UnknownFormat,
 )
 from iobench.base.thresholds import COLD_LIMIT, WARM_LIMIT
-from iobench.bench import executor
+from iobench.bench import executor, recorder
 from iobench.bench.observer import Observer
 from iobench.bench.options import cases_of
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.host import counters, machine_info, page_cache
 from iobench.loading import loaders
+from iobench.ranks.rank_info import VARIABLES, RankInfo
 from iobench.results import record
+from iobench.results.parts import MachineGpu
 
 FORKED = "num_workers=2,start_method=fork"
 LOADERS = loaders.DEFAULT_LOADERS
@@ -390,9 +393,37 @@ def test_records_are_kept_when_the_cache_cannot_be_made_cold_any_more(by_file, i
         file.close()
 
 
-def test_a_host_name_that_is_not_utf8_is_recorded_and_read_back(images, monkeypatch, tmp_path):
+def test_names_of_host_and_disk_that_are_not_utf8_are_recorded_and_read_back(images, monkeypatch, tmp_path):
+    disk = SimpleNamespace(mountpoint="/", fstype="nfs", device="server:/\udcff")
+    monkeypatch.setattr("psutil.disk_partitions", lambda all: [disk])
     monkeypatch.setattr("platform.node", lambda: "h\udcff")
+    torchrun = dict.fromkeys(VARIABLES, "0") | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
+    assert RankInfo.from_env(torchrun).host == r"h\xff"
     options = iobench.RunOptions(("npy",), ("native",), rounds="1", limits=False)
     result = iobench.run(images, options, out=tmp_path / "r.jsonl")
     records, problems = record.read(result.path)
     assert (len(records), problems, result.failures) == (1, [], {})
+    assert (records[0].machine.host, records[0].machine.disk.device) == (r"h\xff", r"server:/\xff")
+
+
+@pytest.mark.parametrize(
+    ("odd", "cause"),
+    [
+        ({"cpu": "\udcff"}, "not-utf-8"),
+        ({"gpu": MachineGpu(name="\udcff")}, "not-utf-8"),
+        ({"cores": "8"}, "not-a-record"),
+    ],
+    ids=["cpu", "gpu", "cores"],
+)
+def test_a_machine_that_no_record_could_hold_is_refused_before_the_first_round(
+    images, monkeypatch, tmp_path, odd, cause
+):
+    described = recorder.machine_part
+    monkeypatch.setattr(recorder, "machine_part", lambda *a: dataclasses.replace(described(*a), **odd))
+    rounds = []
+    options = iobench.RunOptions(("npy",), ("native",), rounds="1", limits=False)
+    watching = Observer()
+    monkeypatch.setattr(watching, "status", rounds.append)
+    with pytest.raises(RecordError, check=kind(cause)):
+        iobench.run(images, options, out=tmp_path / "r.jsonl", observer=watching)
+    assert (rounds, list(tmp_path.iterdir())) == ([], [])

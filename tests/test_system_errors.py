@@ -56,6 +56,7 @@ def folder(tmp_path):
         ("folders", "prepare --source x.csv --name y", "no-temporary-folder"),
         ("folders", "diagnose train.py:make_loader", "no-temporary-folder"),
         ("folders", "run --name {images} --loader dataloader:num_workers=1", "no-temporary-folder"),
+        ("folders", "run --name {images} --loader train.py:make_loader", "no-temporary-folder"),
         ("meminfo", "run --name {images} --loader native", "no-proc"),
     ],
 )

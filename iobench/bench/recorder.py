@@ -104,6 +104,8 @@ class Recorder:
         libraries = _libraries(run.cases)
         places = {(self._disks[case.variant], case.device) for case in run.cases}
         self._machines = {place: machine_part(*place, libraries) for place in places}
+        for case in run.cases:
+            record.check_parts(machine=self.machine(case), dataset=self._dataset(case))
         self._lower_cache_p50_s: list[float] | None = None
         self._proofs: dict[str, ContentCheckPart | None] = {}
 

@@ -76,7 +76,8 @@ def run(
     chosen = cases if cases is not None else cases_here(manifest, options, world_size)
     path = out or new_path(manifest)
     record.check_writable(path)
-    record.check_text([case.facets for case in chosen])
+    for case in chosen:
+        record.check_parts(case=case.facets)
     if any(case.loader.workers for case in chosen):
         tempfile.gettempdir()  # raises FileNotFoundError: without it workers would never deliver a batch
     notes = skip_notes(manifest, options, world_size) if cases is None else []

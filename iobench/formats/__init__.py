@@ -47,9 +47,11 @@ from iobench.formats._schema import (
     Field,
     Schema,
     field_names,
+    names_within,
     plain_bools,
     raw_bytes,
     renamed,
+    stored_names,
 )
 from iobench.formats._tensors import array_of
 
@@ -93,6 +95,7 @@ __all__ = [
     "get",
     "identity",
     "names",
+    "names_within",
     "native",
     "native_dtype",
     "parse",
@@ -103,6 +106,7 @@ __all__ = [
     "select_arrays",
     "selection_hint",
     "split_selection",
+    "stored_names",
     "type_of",
     "unclosed",
     "unsupported_dtype",

@@ -12,7 +12,7 @@ from iobench.base.errors import UnsupportedSchema
 from iobench.base.finding import Finding
 from iobench.base.options import Options
 from iobench.formats._reader import Reader
-from iobench.formats._schema import DTYPES, NUMPY_DTYPES, Batch, Field, Schema
+from iobench.formats._schema import DTYPES, NUMPY_DTYPES, Batch, Field, Schema, stored_names
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,15 @@ class Format(Options, ABC):
                     expected=f"one of {held}",
                     found=field.dtype,
                 )
+
+    def stored_name(self, name: str) -> str:
+        """Return a similar name that the files hold: the same name unless they cannot hold it."""
+        return name
+
+    def renamed(self, schema: Schema) -> dict[str, str]:
+        """Return the name in the files of each field that has another one there."""
+        stored = stored_names(schema.fields, self.stored_name)
+        return {name: own for name, own in stored.items() if own != name}
 
     def _refuse_large(self, schema: Schema, sample_bytes: int, most: int, container: str) -> None:
         """Raise UnsupportedSchema, naming the largest field, if a sample takes more than `most` bytes.

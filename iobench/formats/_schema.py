@@ -7,7 +7,7 @@ import keyword
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -171,14 +171,23 @@ def field_names(names: Iterable[str]) -> dict[str, str]:
 
     The other fields have similar names, train_x for train/x, with a number where that is another field's.
     """
-    own = list(dict.fromkeys(names))
-    fields = {name: name for name in own if _is_field_name(name)}
-    for name in sorted(set(own) - set(fields)):
-        similar = _similar(name)
-        numbered = (f"{similar}_{number}" for number in itertools.count(2))
-        fields[next(one for one in itertools.chain([similar], numbered) if one not in fields)] = name
-    field_of = {name: field for field, name in fields.items()}
-    return {field_of[name]: name for name in own}
+    return _unique(names, _similar)
+
+
+def stored_names(fields: Iterable[Field], similar: Callable[[str], str]) -> dict[str, str]:
+    """Return the name of each field in files that hold only some names.
+
+    `similar` returns a name that the files hold, which is the same for a name that they hold. It is short
+    enough for a number after it.
+    """
+    return {name: stored for stored, name in _unique((field.name for field in fields), similar).items()}
+
+
+def names_within(
+    own: Iterable[str], fields: Iterable[Field], similar: Callable[[str], str]
+) -> dict[str, str]:
+    """Return the name of each field in files with the names `own`, by whichever program wrote them."""
+    return stored_names(fields, similar) | field_names(own)
 
 
 def renamed(fields: Iterable[Field], names: Mapping[str, str]) -> dict[str, str]:
@@ -186,8 +195,22 @@ def renamed(fields: Iterable[Field], names: Mapping[str, str]) -> dict[str, str]
     return {f.name: names[f.name] for f in fields if names[f.name] != f.name}
 
 
+def _unique(names: Iterable[str], similar: Callable[[str], str]) -> dict[str, str]:
+    """Return each name by what is stored: the same, or a similar one with a number where that is taken."""
+    own = list(dict.fromkeys(names))
+    kept = {name: name for name in own if similar(name) == name}
+    for name in sorted(set(own) - set(kept)):
+        stem = similar(name)
+        numbered = (f"{stem}_{number}" for number in itertools.count(2))
+        kept[next(one for one in itertools.chain([stem], numbered) if one not in kept)] = name
+    stored = {name: one for one, name in kept.items()}
+    return {stored[name]: name for name in own}
+
+
 def _similar(text: str) -> str:
-    """Return a field's name with the letters and digits of a text."""
+    """Return a field's name with the letters and digits of a text: the text itself if it is one."""
+    if _is_field_name(text):
+        return text
     letters = re.sub(r"\W+", "_", unicodedata.normalize("NFKC", text)).strip("_")
     letters = letters.encode()[: MAX_NAME_BYTES // 2].decode(errors="ignore").strip("_")
     return letters if _is_field_name(letters) else f"f_{letters}".strip("_")

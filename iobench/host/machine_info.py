@@ -60,7 +60,7 @@ def disk(path: Path) -> dict[str, Any]:
     mount = max(mounts, key=lambda part: len(part.mountpoint), default=None)
     return {
         "file_system": mount.fstype if mount else None,
-        "device": mount.device if mount else None,
+        "device": printable(mount.device) if mount else None,
         "model": _disk_model(path),
         "read_ahead_kib": page_cache.read_ahead_kib(path),
     }

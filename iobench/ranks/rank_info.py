@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from iobench.base.errors import InvalidSettings
+from iobench.base.text import printable
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")  # as torchrun sets them
 
@@ -48,7 +49,7 @@ class RankInfo:
                 found=_listed(values),
                 hint="start all ranks with one torchrun",
             )
-        info = cls(rank, world_size, local_rank, local_size, node, platform.node())
+        info = cls(rank, world_size, local_rank, local_size, node, printable(platform.node()))
         return info if world_size > 1 else None
 
     def __str__(self) -> str:

@@ -8,11 +8,11 @@ import math
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, get_type_hints
 
 import msgspec
 
@@ -178,15 +178,27 @@ def only_writer(path: Path) -> Iterator[None]:
         yield
 
 
-def check_text(value: Any) -> None:
-    """Raise RecordError, before anything is measured, where a text of a record is not UTF-8."""
+def check_parts(**parts: Any) -> None:
+    """Raise RecordError, before anything is measured, where parts of a record could not be read back."""
+    whole = {name: asdict(part) if is_dataclass(part) else part for name, part in parts.items()}  # type: ignore[arg-type]
+    body = plain(whole)
+    _check_text(body)
+    try:
+        for name, part in body.items():
+            msgspec.convert(json.loads(json.dumps(part)), get_type_hints(Record)[name])
+    except (ValueError, TypeError) as error:
+        problem = f"rounds could not be written as records: {error}"
+        raise RecordError(problem, kind="not-a-record") from error
+
+
+def _check_text(value: Any) -> None:
     text = json.dumps(value, ensure_ascii=False)
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        place = slice(max(0, error.start - 40), error.end + 40)
+        name = text[text.rfind('"', 0, error.start) + 1 : text.find('"', error.end)]
         raise RecordError(
-            "a name is not UTF-8, which records are", kind="not-utf-8", found=text[place], hint="rename it"
+            "a name is not UTF-8, which records are", kind="not-utf-8", found=name, hint="rename it"
         ) from None
 
 

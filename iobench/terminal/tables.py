@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from iobench.base.text import printable, shortened
+from iobench import formats
+from iobench.base.text import listed, printable, shortened
 from iobench.base.units import MIB, bytes_text, bytes_word, counted, rate_text, seconds_text, three_digits
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import Prepared
+from iobench.formats import Schema
 from iobench.host.hardware_limits import Limit
 from iobench.results.columns import Columns, is_numeric
 from iobench.results.run_index import PastRun
@@ -60,6 +62,16 @@ def prepared_table(rows: Sequence[Prepared]) -> Table:
             _VERIFIED[row.state],
         )
     return table
+
+
+def renamed_lines(rows: Sequence[Prepared], schema: Schema) -> list[str]:
+    """Return a line for each artifact whose files have other names of fields."""
+    every = ((row.variant, formats.parse(row.variant).renamed(schema)) for row in rows)
+    return [
+        f"{variant} stores {listed([f'{shortened(field, 30)} as {own}' for field, own in renamed.items()])}"
+        for variant, renamed in every
+        if renamed
+    ]
 
 
 def studies_table(known: Sequence[Mapping[str, str]]) -> Table:

@@ -58,15 +58,6 @@ def garbage(schema: Schema, count: int) -> Batch:
     return out
 
 
-def holds(fmt: Format, field: Field) -> bool:
-    """Return False where a format refuses a field's name."""
-    try:
-        fmt.check_schema(Schema(1, (field,)))
-    except UnsupportedSchema as error:
-        return error.kind != "unsupported-name"
-    return True
-
-
 WRONG: dict[str, Callable[[Field], Array]] = {
     "count": lambda field: np.empty((5, *field.shape), field.dtype),
     "shape": lambda field: np.empty((6, *turned(field.shape)), field.dtype),
@@ -77,7 +68,10 @@ WRONG: dict[str, Callable[[Field], Array]] = {
     "strided": lambda field: np.empty((12, *field.shape), field.dtype)[::2],
 }
 
-ODD_NAMES = ("данные", "数据", "é", "e\u0301", "📷", "a b", "a_b", "a/b", "..", "\0", "", "class", "я" * 90)
+ODD_NAMES = (
+    *("X", "x_2", "x_3", "a_longer_name_of_one_field", "a_longer_name_of_another"),
+    *("данные", "数据", "é", "e\u0301", "📷", "a b", "a_b", "a/b", "..", "\0", "", "class", "я" * 90),
+)
 
 
 class ContentTests:
@@ -140,7 +134,6 @@ class ContentTests:
 
     def test_names_of_any_script_and_similar_names_for_others(self, fmt: Format, tmp_path: Path) -> None:
         fields = tuple(Field(name, (2,), "int16") for name in field_names(ODD_NAMES))
-        fields = tuple(field for field in fields if holds(fmt, field))
         artifact = store(fmt, tmp_path / "a", Schema(4, (*fields, Field("x", (), "uint8"))))
         with artifact.open() as reader:
             assert_rows(reader.batch(slice(None)), artifact.source, slice(None))

@@ -11,7 +11,7 @@ from kinds import kind as has_kind
 from own_library import loaded, run
 
 from iobench import formats
-from iobench.base.errors import CorruptArtifact, UnsupportedSchema
+from iobench.base.errors import CorruptArtifact
 from iobench.formats import Field, Schema
 from iobench.testing.cases import SCHEMA, assert_rows, assert_same, read_all, store
 from iobench.testing.placements import assert_placements
@@ -329,12 +329,22 @@ def test_a_suffix_with_and_without_npy_is_refused(tmp_path):
         WEBDATASET.infer_schema(pack(tmp_path / "a.tar", files))
 
 
-def test_names_that_differ_only_in_case_are_refused():
-    fields = tuple(Field(name, (), "int8") for name in ("label", "Label"))
-    with pytest.raises(UnsupportedSchema, check=has_kind("name-clash")) as caught:
-        WEBDATASET.check_schema(Schema(3, fields))
-    assert "label" in caught.value.problem
-    assert "Label" in caught.value.problem
+def test_names_that_differ_only_in_case_are_stored_with_a_number(tmp_path):
+    names = {
+        "Label": "label_4",
+        "label": "label",
+        "label_3": "label_3",
+        "LABEL": "label_2",
+        "Данные": "данные",
+    }
+    schema = Schema(3, tuple(Field(name, (), "int8") for name in names))
+    assert WEBDATASET.renamed(schema) == {name: own for name, own in names.items() if name != own}
+    artifact = store(WEBDATASET, tmp_path / "a", schema)
+    assert_rows(read_all(WEBDATASET, artifact.path, schema), artifact.source, slice(None))
+    run("webdataset", READ, artifact.path, tmp_path / "read.npz")
+    read = loaded(tmp_path / "read.npz")
+    for name, own in names.items():
+        assert_same(read[own], artifact.source[name])
 
 
 def test_text_in_place_of_an_integer_is_corrupt(tmp_path):

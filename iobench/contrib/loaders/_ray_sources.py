@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact
-from iobench.contrib.formats.webdataset.tar_fields import suffix_of
+from iobench.contrib.formats.webdataset.tar_fields import suffixes_of
 from iobench.contrib.loaders._data_files import data_files
 from iobench.contrib.loaders.huggingface import tensor_of_column
 from iobench.dataset.manifest import Opener
@@ -99,10 +99,11 @@ class MemberDecoder:
 
     def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields; CorruptArtifact if a member is missing."""
-        return {field.name: self._array(field, sample) for field in self._schema.fields}
+        suffixes = suffixes_of(sample, self._schema.fields)
+        return {field.name: self._array(field, suffixes, sample) for field in self._schema.fields}
 
-    def _array(self, field: Field, sample: Mapping[str, Any]) -> Any:
-        if key := suffix_of(sample, field):
+    def _array(self, field: Field, suffixes: Mapping[str, str], sample: Mapping[str, Any]) -> Any:
+        if key := suffixes.get(field.name):
             return np.asarray(sample[key], field.dtype).reshape(field.shape)
         raise CorruptArtifact(
             f"no file of field {field.name} in sample {sample['__key__']}",

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from iobench.base.errors import InvalidSettings
 from iobench.base.options import option
 from iobench.base.text import reason
-from iobench.formats import field_names
+from iobench.contrib.formats.ffcv.beton import stored_name
+from iobench.formats import names_within
 from iobench.loading.loaders import Epochs, Job, Loader
 from iobench.loading.order import LIMITS
 
@@ -66,9 +67,9 @@ class FfcvEpochs(Epochs):
         if job.order.kind == "random":
             order = orders.QUASI_RANDOM if loader.quasi_random else orders.RANDOM
         known = {field.name: field for field in job.opener.schema.fields}
-        stored = _stored_names(file)
-        names = field_names(stored)
-        self._fields = {own: known[name] for name, own in names.items() if name in known}
+        stored = _names_in(file)
+        names = names_within(stored, known.values(), stored_name)
+        self._fields = {names[name]: field for name, field in known.items()}
         self._failed: Exception | None = None
         self._loader: Any = loader_class(
             str(file),
@@ -135,7 +136,7 @@ def _library() -> tuple[Any, Any]:
     return Library, OrderOption
 
 
-def _stored_names(file: Path) -> list[str]:
+def _names_in(file: Path) -> list[str]:
     """Return the names of all fields in a file, in order."""
     from ffcv.reader import Reader
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact
 from iobench.base.options import option
-from iobench.contrib.formats.webdataset.tar_fields import suffix_of
+from iobench.contrib.formats.webdataset.tar_fields import suffixes_of
 from iobench.contrib.loaders._data_files import data_files
 from iobench.formats import Field, Schema
 from iobench.host import interrupts
@@ -120,20 +120,22 @@ class SampleDecoder:
     def __call__(self, sample: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the arrays; a CorruptArtifact in a PortableError if a member is missing."""
         if not self._keys:
-            self._keys = [self._key_of(field, sample) for field in self._fields]
+            self._keys = self._keys_of(sample)
         both = zip(self._fields, self._keys, strict=True)
         return tuple(_array(sample[key], field, key) for field, key in both)
 
-    def _key_of(self, field: Field, sample: Mapping[str, Any]) -> str:
-        if key := suffix_of(sample, field):
-            return key
-        raise PortableError.wrap(
-            CorruptArtifact(
-                f"no file of field {field.name} in sample {sample['__key__']}",
-                kind="unknown-array",
-                path=self._path,
-            )
-        )
+    def _keys_of(self, sample: Mapping[str, Any]) -> list[str]:
+        suffixes = suffixes_of(sample, self._fields)
+        for field in self._fields:
+            if field.name not in suffixes:
+                raise PortableError.wrap(
+                    CorruptArtifact(
+                        f"no file of field {field.name} in sample {sample['__key__']}",
+                        kind="unknown-array",
+                        path=self._path,
+                    )
+                )
+        return [suffixes[field.name] for field in self._fields]
 
 
 def _array(stored: bytes, field: Field, key: str) -> Any:

@@ -104,7 +104,8 @@ def prepare(
             overwrite=overwrite,
             progress=progress,
         )
-    display.result(tables.dataset_line(manifest), tables.prepared_table(rows))
+    renamed = tables.renamed_lines(rows, manifest.schema)
+    display.result(tables.dataset_line(manifest), tables.prepared_table(rows), *renamed)
     for error in skipped:
         display.note(f"skipped: {error}")
     if ray is not None:

@@ -27,15 +27,15 @@ from iobench.contrib.formats.ffcv.beton import (
     WORD,
     Beton,
     is_word,
+    stored_name,
 )
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
 from iobench.contrib.formats.shared.record_writer import RecordTemplate, write_at
-from iobench.formats import Array, Batch, Detectable, Field, Format, Index, Schema, raw_bytes
+from iobench.formats import Array, Batch, Detectable, Field, Format, Index, Schema, raw_bytes, stored_names
 
 DATA_FILE = "data.beton"
 PAGE_BYTES = 8 << 20  # FFCV's own default
 MOST_PAGE_BYTES = 1 << 31
-MOST_NAME = 15  # FFCV truncates longer names, and decodes them as ASCII
 MOST_AXES = 31
 
 
@@ -48,16 +48,9 @@ class Ffcv(Format, Detectable):
     library: ClassVar[str] = "numpy"
 
     def check_schema(self, schema: Schema) -> None:
-        """Raise UnsupportedSchema also for long names, many axes and samples larger than a page."""
+        """Raise UnsupportedSchema also for many axes and samples larger than a page."""
         super().check_schema(schema)
         for field in schema.fields:
-            if len(field.name) > MOST_NAME or not field.name.isascii():
-                raise UnsupportedSchema(
-                    f"format {self.name} cannot hold field {field.name}",
-                    kind="unsupported-name",
-                    expected=f"a name of at most {MOST_NAME} ASCII characters",
-                    found=f"{len(field.name)} characters",
-                )
             if len(field.shape) > MOST_AXES:
                 raise UnsupportedSchema(
                     f"format {self.name} cannot hold field {field.name}",
@@ -66,6 +59,10 @@ class Ffcv(Format, Detectable):
                     found=len(field.shape),
                 )
         self._refuse_large(schema, schema.sample_bytes, MOST_PAGE_BYTES, "a page")
+
+    def stored_name(self, name: str) -> str:
+        """Return a name of at most 15 ASCII characters."""
+        return stored_name(name)
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write metadata and arrays, then header and table."""
@@ -127,7 +124,8 @@ class _Layout:
         record = RecordTemplate.of([field for field in schema.fields if not is_word(field)])
         page = max(PAGE_BYTES, 1 << (len(record.pattern) - 1).bit_length() if record.pattern else 1)
         layout = cls(b"", schema.fields, record, schema.samples, page)
-        described = b"".join(map(_description, schema.fields))
+        names = stored_names(schema.fields, stored_name)
+        described = b"".join(_description(names[field.name], field) for field in schema.fields)
         head = HEADER.pack(VERSION, len(schema.fields), page, schema.samples, layout.end) + described
         return cls(head, schema.fields, record, schema.samples, page)
 
@@ -194,11 +192,11 @@ def _write_arrays(descriptor: int, layout: _Layout, rows: Index, batch: Batch) -
         low = high
 
 
-def _description(field: Field) -> bytes:
+def _description(name: str, field: Field) -> bytes:
     if is_word(field):
-        return DESCRIPTION.pack(SCALARS[field.dtype], field.name.encode(), b"")
+        return DESCRIPTION.pack(SCALARS[field.dtype], name.encode(), b"")
     dtype = json.dumps(np.dtype(field.dtype).descr).encode()
     shape = field.shape or (1,)
     return DESCRIPTION.pack(
-        NDARRAY, field.name.encode(), SHAPE.pack(*shape, *[0] * (32 - len(shape)), len(dtype)) + dtype
+        NDARRAY, name.encode(), SHAPE.pack(*shape, *[0] * (32 - len(shape)), len(dtype)) + dtype
     )

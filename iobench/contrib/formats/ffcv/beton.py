@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +14,18 @@ import numpy as np
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
 from iobench.contrib.formats.shared.placed_reader import Maps
-from iobench.formats import DTYPES, Array, Field, Index, Listed, Placement, Schema, Strided, fields_by_name
+from iobench.formats import (
+    DTYPES,
+    Array,
+    Field,
+    Index,
+    Listed,
+    Placement,
+    Schema,
+    Strided,
+    fields_by_name,
+    names_within,
+)
 
 HEADER = struct.Struct("<HHIQQ")  # version, fields, bytes of a page, samples, offset of the table
 VERSION = 2
@@ -31,12 +44,22 @@ METADATA: dict[int, np.dtype[Any]] = {  # by field type: a sample's entry in the
 SCALARS = {"float64": FLOAT, "int64": INT}
 SHAPE = struct.Struct("<32QQ")  # sizes, zeros after the last; length of the dtype's description
 WORD = 8
+MOST_NAME = 15  # FFCV truncates longer names, and decodes them as ASCII
+MOST_STEM = 9  # of a similar name: a number of up to five digits may follow, for the most fields of a file
 ENTRY = np.dtype([("sample", "<u8"), ("offset", "<u8"), ("bytes", "<u8")])
 
 
 def is_word(field: Field) -> bool:
     """Return True if a field's values are stored in the metadata, not as arrays."""
     return not field.shape and field.dtype in SCALARS
+
+
+def stored_name(name: str) -> str:
+    """Return a similar name that FFCV reads: the name itself if it does."""
+    if name.isascii() and len(name) <= MOST_NAME:
+        return name
+    letters = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode()
+    return re.sub("_+", "_", letters).strip("_")[:MOST_STEM] or "f"
 
 
 class Beton:
@@ -101,11 +124,11 @@ class Beton:
             A field is missing or has another dtype or shape, or an offset contradicts the table of arrays.
         """
         names = list(self.fields)
-        by_field = fields_by_name(self.path, names)
+        by_field = names_within(names, schema.fields, stored_name)
         front = self._stored[self._front : self._end].view(self._row)
         located: dict[str, Placement] = {}
         for field in schema.fields:
-            if field.name not in by_field:
+            if by_field.get(field.name) not in names:
                 raise corrupt(self.path, f"field {field.name}", ", ".join(names))
             shape, dtype = self._shape(by_field[field.name])
             if (shape, dtype) not in ((field.shape, field.dtype), (field.shape or (1,), field.dtype)):

@@ -15,14 +15,20 @@ from typing import ClassVar
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.options import option
 from iobench.contrib.formats.shared.placed_reader import Maps, PlacedReader
 from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter, rows_within
 from iobench.contrib.formats.webdataset.tar import BLOCK, DIGIT, END, TarHeaders, is_tar
 from iobench.contrib.formats.webdataset.tar_columns import columns_of
-from iobench.contrib.formats.webdataset.tar_fields import check_fields, fields_of, lists_of, locations_of
-from iobench.formats import Array, Batch, Detectable, Field, Format, Schema, fields_by_name
+from iobench.contrib.formats.webdataset.tar_fields import (
+    check_fields,
+    fields_of,
+    lists_of,
+    locations_of,
+    stored_name,
+)
+from iobench.formats import Array, Batch, Detectable, Field, Format, Schema, fields_by_name, stored_names
 from iobench.formats.file_kind import regular
 from iobench.formats.npy_header import header_of
 
@@ -39,18 +45,9 @@ class WebDataset(Format, Detectable):
 
     shard_bytes: int = option(64 << 20, "maximum bytes per shard", minimum=1, unit="bytes")
 
-    def check_schema(self, schema: Schema) -> None:
-        """Raise UnsupportedSchema also for names that differ only in case, because webdataset lowers them."""
-        super().check_schema(schema)
-        names: dict[str, str] = {}
-        for field in schema.fields:
-            if (other := names.setdefault(field.name.lower(), field.name)) != field.name:
-                raise UnsupportedSchema(
-                    f"format {self.name} cannot hold both {other} and {field.name}",
-                    kind="name-clash",
-                    expected="names that differ in more than case",
-                    hint="rename one of the fields",
-                )
+    def stored_name(self, name: str) -> str:
+        """Return the name in lower case, in which webdataset reads every name."""
+        return stored_name(name)
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the shards."""
@@ -126,10 +123,11 @@ class _TarWriter(ShardWriter):
         self._headers: list[tuple[int, TarHeaders]] = []
         parts: list[bytes | Field] = []
         digits = DIGIT.decode() * max(DIGITS, len(str(schema.samples - 1)))
+        names = stored_names(schema.fields, stored_name)
         for field in schema.fields:
             npy = header_of(field)
             size = len(npy) + field.sample_bytes
-            header = TarHeaders(f"{digits}.{field.name}.npy", size)
+            header = TarHeaders(f"{digits}.{names[field.name]}.npy", size)
             self._headers.append((at, header))
             parts += [header.blocks, npy, field, bytes(-size % BLOCK)]
             at += len(header.blocks) + size + -size % BLOCK

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from iobench.formats import (
     Listed,
     Placement,
     Schema,
-    field_names,
+    names_within,
     unsupported_dtype,
 )
 from iobench.formats.npy_header import LONGEST, header_of, read_plain_header
@@ -40,7 +40,7 @@ def fields_of(columns: Mapping[str, TarColumn], maps: Maps) -> tuple[Field, ...]
         Kind ``fields-needed``, or ``unsupported-image`` for image types that are not decoded; the hint lists
         the options that select the other fields or describe these.
     """
-    names = {suffix: name for name, suffix in _suffixes(columns).items()}
+    names = {suffix: name for name, suffix in suffixes_of(columns).items()}
     inferred = {suffix: field_of(names[suffix], suffix, column, maps) for suffix, column in columns.items()}
     known = [field for field in inferred.values() if field is not None]
     for suffix, column in columns.items():
@@ -67,8 +67,9 @@ def _instead(name: str, column: TarColumn, known: Sequence[Field]) -> str:
 
 def check_fields(columns: Mapping[str, TarColumn], maps: Maps, fields: Sequence[Field]) -> None:
     """Raise CorruptArtifact (``fields-differ``) if the first sample's files do not match `fields`."""
+    suffixes = suffixes_of(columns, fields)
     for field in fields:
-        suffix = suffix_of(columns, field)
+        suffix = suffixes.get(field.name)
         if suffix is None:
             continue
         column, stored = columns[suffix], field_of(field.name, suffix, columns[suffix], maps)
@@ -92,10 +93,16 @@ def check_fields(columns: Mapping[str, TarColumn], maps: Maps, fields: Sequence[
         )
 
 
-def suffix_of(columns: Collection[str], field: Field) -> str | None:
-    """Return the suffix of the files that hold a field; None if there are none."""
-    written = f"{field.name.lower()}.npy"
-    return written if written in columns else _suffixes(columns).get(field.name)
+def stored_name(name: str) -> str:
+    """Return the name in lower case, in which webdataset reads it."""
+    return name.lower()
+
+
+def suffixes_of(columns: Iterable[str], fields: Sequence[Field] = ()) -> dict[str, str]:
+    """Return the suffix of each field's files: `x.npy` of x, `train-x.npy` of train_x."""
+    own = {suffix.removesuffix(".npy"): suffix for suffix in columns}
+    names = names_within(own, fields, stored_name)
+    return {field: own[name] for field, name in names.items() if name in own}
 
 
 def field_of(name: str, suffix: str, column: TarColumn, maps: Maps) -> Field | None:
@@ -136,8 +143,9 @@ def lists_of(maps: Maps, schema: Schema, thorough: bool = False) -> dict[str, Ar
     if samples != schema.samples:
         raise corrupt(folder, f"{schema.samples} samples", samples)
     lists: dict[str, Array] = {}
+    suffixes = suffixes_of(columns, schema.fields)
     for number, field in enumerate(schema.fields):
-        suffix = suffix_of(columns, field)
+        suffix = suffixes.get(field.name)
         if suffix is None:
             raise corrupt(folder, f"files of field {field.name} in every sample", ", ".join(columns))
         column = columns[suffix]
@@ -169,12 +177,6 @@ def locations_of(maps: Maps, schema: Schema, lists: Mapping[str, Array]) -> Fiel
 
 def _kind(suffix: str) -> str:
     return suffix.rpartition(".")[2]
-
-
-def _suffixes(columns: Iterable[str]) -> dict[str, str]:
-    """Return the suffix of each field's files: `x.npy` of x, `train-x.npy` of train_x."""
-    own = {suffix.removesuffix(".npy"): suffix for suffix in columns}
-    return {field: own[name] for field, name in field_names(own).items()}
 
 
 def _encoded(suffix: str, field: Field, folder: Path) -> bool:

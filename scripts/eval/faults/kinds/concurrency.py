@@ -1,4 +1,4 @@
-"""Concurrent commands: readers while prepare replaces the data, two prepares or runs, suspended runs."""
+"""Concurrent commands: readers while prepare writes, two prepares or runs, suspended runs."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.scenarios import NAME, PrepareCall
 from eval.faults.targets import FORMATS_PER_DATASET, arrays, run_or_raise, variants
 from iobench import Manifest, RunOptions
+from iobench.dataset import index_cache
 from iobench.results import record
 
 ELEMENTS = 1 << 16
@@ -32,6 +33,7 @@ def concurrency(trials: Trials) -> Iterator[Outcome]:
     """Start each pair of commands a random time apart."""
     pairs: list[tuple[str, Attempt]] = [
         *((f"{way} while prepare replaces", functools.partial(_replaced, way)) for way in READERS),
+        ("prepare from added data that are read", _added),
         ("two prepares of the same data", functools.partial(_prepares, 0, 0)),
         ("two prepares of different data", functools.partial(_prepares, 1, 2)),
         ("two runs into one file", _runs),
@@ -60,6 +62,35 @@ def _replaced(way: str, some: tuple[str, ...], data_dir: Path, delay_s: float) -
     if prepare_result.code != DONE:
         return f"prepare: exit {prepare_result.code}: {prepare_result.output}"
     return failure_of(read_result) or _damage_of(data_dir, some, new)
+
+
+def _added(some: tuple[str, ...], data_dir: Path, delay_s: float) -> str | None:
+    """Prepare from shards that were added, while they are read by their index: it stays."""
+    run_or_raise(functools.partial(PrepareCall(0, ("webdataset",)), data_dir / "other", ELEMENTS))
+    written = iobench.find_dataset(data_dir / "other", NAME).files_of("webdataset")
+    own = next(file for file in written if file.suffix == ".tar").rename(data_dir / "own.tar")
+    run_or_raise(lambda: iobench.add(own, name=NAME, data_dir=data_dir) and None)
+    root = data_dir / NAME
+
+    def indexes() -> dict[str, int]:
+        return {file.name: file.stat().st_mtime_ns for file in (root / index_cache.FOLDER).iterdir()}
+
+    def read() -> None:
+        until = time.monotonic() + 0.7
+        while time.monotonic() < until:
+            READERS["verify"](root, "webdataset")
+
+    def prepare() -> None:
+        time.sleep(delay_s)
+        iobench.prepare(iobench.AddedSource(Manifest.load(root)), ["npy"], data_dir=data_dir, name=NAME)
+
+    before = indexes()
+    results = run_together([read, prepare])
+    if not before or (lost := before.items() - indexes().items()):
+        return f"the index of the added data is gone: {sorted(lost) if before else 'none was built'}"
+    return next((p for p in map(failure_of, results) if p), None) or _damage_of(
+        data_dir, ("webdataset", "npy")
+    )
 
 
 def _prepares(one: int, other: int, some: tuple[str, ...], data_dir: Path, delay_s: float) -> str | None:

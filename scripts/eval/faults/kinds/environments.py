@@ -99,6 +99,12 @@ ENVIRONMENTS = (
         line="""python3 -c 'import socket; socket.sethostname(b"h\\xff")' && exec "$@\"""",
         mounts=True,
     ),
+    Environment(
+        "a disk whose device is not UTF-8",
+        line='mount -t tmpfs "$(printf "d\\377")" /mnt && cp -a . /mnt && mount --bind /mnt . '
+        '&& cd "$PWD" && exec "$@"',
+        mounts=True,
+    ),
     Environment("no temporary folder", {"PYTHONPATH": NO_TEMPORARY_FOLDER}),
     Environment("no /proc", line='mount -t tmpfs tmpfs /proc && exec "$@"', mounts=True),
 )
