@@ -18,6 +18,7 @@ from iobench.bench.part import Part, WindowTimer
 from iobench.bench.process_group import ProcessGroup, SingleProcess
 from iobench.host.counters import Counters, Counts
 from iobench.host.cpu_speed import CpuSpeedProbe
+from iobench.host.page_tables import map_cached
 from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice, device_errors
 from iobench.loading.loaders import EpochRequest, Epochs, Job, Loader, failure, samples_of
 from iobench.loading.order import Batches, Order, sample_count
@@ -72,6 +73,8 @@ class RoundSpec:
         Called with the request of each epoch before it is timed.
     excluded : collection of int
         Process ids whose memory does not count.
+    warm : bool
+        The data are in the page cache: what this process maps of them is mapped before a part is timed.
     strict : bool
         Synchronize the device after each batch.
     ended : callable
@@ -88,6 +91,7 @@ class RoundSpec:
     cut: Cut | None = None
     requested: Callable[[EpochRequest], None] = lambda request: None
     excluded: Collection[int] = ()
+    warm: bool = False
     strict: bool = False
     ended: Callable[[], None] = lambda: None
     group: ProcessGroup = field(default_factory=SingleProcess)
@@ -114,6 +118,8 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
             opening_bytes = counters.disk_so_far()
             consume = _checked(check, consume)
             window = _window(epochs, transfer, spec)
+            if window is not None and spec.warm:
+                map_cached(path)
             done = samples = logical_bytes = 0
             whole_s = 0.0  # of the slowest rank
             while not done or (whole_s < spec.seconds and done < MOST_EPOCHS):

@@ -192,7 +192,8 @@ class InProcess(Executor):
         """Time as many epochs, or parts of one, as fill a round; one with a cold cache."""
         profile = StageProfile() if case.profile else None
         seconds = 0.0 if case.cache == "cold" else thresholds.ROUND_S
-        spec = RoundSpec(number, lambda batch: None, seconds, profile, batches)
+        warm = case.cache == "warm"
+        spec = RoundSpec(number, lambda batch: None, seconds, profile, batches, warm=warm)
         return [self._run(case, spec, tick)]
 
     def trace(self, case: Case, path: Path) -> None:

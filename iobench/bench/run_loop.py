@@ -192,7 +192,7 @@ class RunLoop:
         def go_on(rounds: int) -> bool:
             nonlocal done
             done, elapsed_s = rounds, time.monotonic() - began
-            if done == 1 and not self._done:
+            if done == 1 and not self._done and self._run.records:
                 self._estimates.after_first_round(elapsed_s)
             return self._after_round(done, elapsed_s + self._late_s)
 

@@ -102,6 +102,8 @@ def parts(shown: Displayed, to_stderr: bool = False) -> None:
 def run(outcome: Run, smallest: float, wide: bool = False) -> None:
     """Print the tables of a run, its notes and the answer."""
     if not outcome.valid_records:
+        for one in outcome.notes:
+            note(str(one))
         return
     measured = {record.settings_key for record in outcome.valid_records}
     if missing := [str(label) for key, label in outcome.labels.items() if key not in measured]:

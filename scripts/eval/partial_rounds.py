@@ -66,7 +66,7 @@ def ratio(
     share = 1.0
     for number, batches in interleaved(list(rates), lambda done: done <= options.rounds):
         page_cache.establish(cache, manifest.files_of(variant), manifest.schema.logical_bytes)
-        spec = RoundSpec(number, lambda batch: None, seconds=0.0, batches=batches)
+        spec = RoundSpec(number, lambda batch: None, seconds=0.0, batches=batches, warm=cache == "warm")
         timing = measure(loader, job, transfer, spec).timing
         epoch_s, samples = timing.epochs_s / timing.epochs, timing.samples / timing.epochs
         if timing.partial is not None:

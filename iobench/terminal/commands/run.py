@@ -121,7 +121,7 @@ def run(
     if outcome.interrupted:
         display.note(f"iobench: interrupted; {_saved(context, outcome, data_dir)}")
         sys.exit(INTERRUPTED)
-    raise typer.Exit(1 if outcome.failures or outcome.stopped else 0)
+    raise typer.Exit(1 if outcome.failures or outcome.stopped or not outcome.valid_records else 0)
 
 
 def _over(
