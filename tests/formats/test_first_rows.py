@@ -1,12 +1,16 @@
 """The first rows of data that hold more: read by every path as if the others were not there."""
 
+import json
+
 import h5py
 import numpy as np
 import pytest
+from kinds import kind
 
 import iobench
 from iobench import Requirements, formats
 from iobench.advise import measured_data
+from iobench.base.errors import CorruptArtifact, ManifestError
 from iobench.bench.options import RunOptions, cases_of
 from iobench.bench.run import run
 from iobench.dataset.add import AddedSource, add
@@ -108,3 +112,25 @@ def test_of_the_last_block_only_the_first_rows_are_decoded(tmp_path):
             stored = table.files[0].read_bytes()[begin : begin + int(table.stored[number])]
             table.decode(number, memoryview(stored), out)
             np.testing.assert_array_equal(out["x"], X[first:last])
+
+
+@pytest.mark.parametrize("samples", [0, FIRST - 1, FIRST])
+def test_files_hold_more_samples_than_the_dataset(tmp_path, samples):
+    np.save(tmp_path / "own.npy", X)
+    manifest, _ = add(tmp_path / "own.npy", data_dir=tmp_path / "data", first=FIRST)
+    path = manifest.root / "manifest.json"
+    body = json.loads(path.read_text())
+    assert body["artifacts"]["npy"]["added"]["samples"] == len(X)
+    body["artifacts"]["npy"]["added"]["samples"] = samples
+    path.write_text(json.dumps(body))
+    with pytest.raises(ManifestError, check=kind("damaged-manifest")):
+        Manifest.load(manifest.root)
+
+
+def test_files_that_changed_are_sampled_again_not_added(tmp_path):
+    np.save(tmp_path / "own.npy", X)
+    manifest, _ = add(tmp_path / "own.npy", data_dir=tmp_path / "data", first=FIRST)
+    np.save(tmp_path / "own.npy", X + 1)
+    with pytest.raises(CorruptArtifact, check=kind("changed")) as caught:
+        manifest.opener("npy")
+    assert "iobench recommend" in caught.value.hint
