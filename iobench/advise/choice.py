@@ -71,8 +71,9 @@ def _finalist(
 ) -> Finalist:
     """Return one finalist; `rates` are those of all rounds without the step, and of those that decide."""
     plain, rounds = rates
+    variant = (case.loader.own_data and result.data.own_format) or case.variant
     own = [one for one in result.final.valid_records if one.settings_key == case.key]
-    artifact, scale = result.data.manifest.artifacts[case.variant], result.data.scale
+    artifact, scale = result.data.manifest.artifacts[variant], result.data.scale
     limit = max((one.limit for one in own if one.limit), key=lambda one: one.bytes_per_s, default=None)
     speed = statistics.median(one.bytes_per_s for one in own)
     against = None
@@ -82,7 +83,7 @@ def _finalist(
     return Finalist(
         key=case.key,
         label=label,
-        format=case.variant,
+        format=variant,
         roles=[role for role in result.roles[case.key] if role != CHEAPEST or _feeds(wait_share)],
         samples_per_s=stats.estimate(list(plain[case.key].values())),
         bytes_per_s=speed,
@@ -93,7 +94,7 @@ def _finalist(
         limit_bytes_per_s=limit.bytes_per_s if limit else None,
         wait_share=wait_share,
         memory_bytes=max((one.memory.peak_bytes for one in own if one.memory.peak_bytes), default=None),
-        disk_bytes=result.data.full_stored_bytes(case.variant),
+        disk_bytes=result.data.full_stored_bytes(variant),
         write_s=artifact.write_s * scale,
         trained_per_s=None if rounds is plain else stats.estimate(list(rounds[case.key].values())),
         trained_rounds=0 if rounds is plain else len(rounds[case.key]),

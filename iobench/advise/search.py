@@ -28,9 +28,9 @@ from iobench.dataset.manifest import Manifest
 from iobench.host.device import pick_device
 from iobench.results.stats import ENOUGH_ROUNDS
 
-PROVING, RACING = 0.25, 0.2  # at most, of the time left after writing: content checks, and the race
+PROVING, RACING = 0.2, 0.1  # at most, of the time left after writing: content checks, and the race
 FINAL, FINAL_BEFORE_STEP = 0.8, 0.5  # at most, of the time left then, without and with a training step
-FINAL_EPOCHS = 8  # of each finalist: a content check, and rounds enough for an interval
+FINAL_EPOCHS = 16  # of each finalist: rounds enough for an interval, and as much for all between them
 STEPPED = 0.8  # at most, of the time left for rounds with the step
 HALF_ROUNDS = 7
 RUNNERS_UP, NEAR = 3, 0.8  # at most; all but the first must be near the fastest: the race has few rounds

@@ -1,12 +1,17 @@
 """The first rows of data that hold more: read by every path as if the others were not there."""
 
+import json
+from dataclasses import replace
+
 import h5py
 import numpy as np
 import pytest
+from kinds import kind
 
 import iobench
 from iobench import Requirements, formats
 from iobench.advise import measured_data
+from iobench.base.errors import CorruptArtifact, ManifestError
 from iobench.bench.options import RunOptions, cases_of
 from iobench.bench.run import run
 from iobench.dataset.add import AddedSource, add
@@ -96,15 +101,51 @@ def test_a_large_file_is_compared_with_where_it_lies(tmp_path, monkeypatch):
     assert data.full_stored_bytes("hdf5") == data.manifest.artifacts["hdf5"].stored_bytes
 
 
-def test_of_the_last_block_only_the_first_rows_are_decoded(tmp_path):
-    with h5py.File(tmp_path / "own.h5", "w") as file:
-        file.create_dataset("x", data=X, chunks=(50, 8), compression="gzip")
-    manifest, _ = add(tmp_path / "own.h5", data_dir=tmp_path / "data", first=FIRST)
-    with manifest.opener("hdf5")() as reader:
-        (table,) = reader.blocks()
-        assert table.first.tolist() == [0, 50, 100, 150, 200]
-        for number, (first, last) in ((3, (150, 200)), (4, (200, FIRST))):
-            begin, out = int(table.offset[number]), {"x": np.zeros((last - first, 8))}
-            stored = table.files[0].read_bytes()[begin : begin + int(table.stored[number])]
-            table.decode(number, memoryview(stored), out)
-            np.testing.assert_array_equal(out["x"], X[first:last])
+class InBlocks(formats.Reader):
+    """Rows in blocks of 50, each of which is decoded as a whole."""
+
+    def blocks(self):
+        first = np.arange(0, 500, 50)
+        number = np.arange(len(first))
+        return [formats.Blocks(("x",), (), first, number * 0, number, number, self.decode)]
+
+    def decode(self, number, stored, out):
+        out["x"][...] = X[50 * number : 50 * number + 50]  # ValueError for another number of rows
+
+    def close(self):
+        pass
+
+    def _read_rows(self, rows, out):
+        out["x"][...] = X[rows]
+
+
+def test_of_the_last_block_only_the_first_rows_are_taken():
+    schema = formats.Schema(500, (formats.Field("x", (8,), "float64"),))
+    (table,) = formats.FirstRows(InBlocks(schema), replace(schema, samples=FIRST)).blocks()
+    assert table.first.tolist() == [0, 50, 100, 150, 200]
+    for number, (first, last) in ((3, (150, 200)), (4, (200, FIRST))):
+        out = {"x": np.zeros((last - first, 8))}
+        table.decode(number, memoryview(b""), out)
+        np.testing.assert_array_equal(out["x"], X[first:last])
+
+
+@pytest.mark.parametrize("samples", [0, FIRST - 1, FIRST])
+def test_files_hold_more_samples_than_the_dataset(tmp_path, samples):
+    np.save(tmp_path / "own.npy", X)
+    manifest, _ = add(tmp_path / "own.npy", data_dir=tmp_path / "data", first=FIRST)
+    path = manifest.root / "manifest.json"
+    body = json.loads(path.read_text())
+    assert body["artifacts"]["npy"]["added"]["samples"] == len(X)
+    body["artifacts"]["npy"]["added"]["samples"] = samples
+    path.write_text(json.dumps(body))
+    with pytest.raises(ManifestError, check=kind("damaged-manifest")):
+        Manifest.load(manifest.root)
+
+
+def test_files_that_changed_are_sampled_again_not_added(tmp_path):
+    np.save(tmp_path / "own.npy", X)
+    manifest, _ = add(tmp_path / "own.npy", data_dir=tmp_path / "data", first=FIRST)
+    np.save(tmp_path / "own.npy", X + 1)
+    with pytest.raises(CorruptArtifact, check=kind("changed")) as caught:
+        manifest.opener("npy")
+    assert "iobench recommend" in caught.value.hint
