@@ -12,6 +12,8 @@ from own_library import loaded, run
 
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
+from iobench.contrib.formats.shared.placed_reader import Maps
+from iobench.contrib.formats.webdataset.tar_fields import lists_of
 from iobench.formats import Field, Schema
 from iobench.testing.cases import SCHEMA, assert_rows, assert_same, read_all, store
 from iobench.testing.placements import assert_placements
@@ -53,6 +55,12 @@ def npy(array):
     file = io.BytesIO()
     np.save(file, array)
     return file.getvalue()
+
+
+@pytest.fixture(autouse=True, params=[1 << 20, 2], ids=["one piece", "pieces"])
+def samples_of_a_piece(request, monkeypatch):
+    """Files are listed in one piece, and two samples at a time."""
+    monkeypatch.setattr("iobench.contrib.formats.webdataset.tar_columns.PIECE", request.param)
 
 
 FILES = {f"{row:03d}.x.npy": npy(np.full(3, row, np.int16)) for row in range(4)}
@@ -226,9 +234,10 @@ def test_images_are_decoded_as_they_are_read(tmp_path, kind, mode):
     ("sizes", "mode", "cause", "row", "found"),
     [
         (((5, 4), (6, 4)), "RGB", "unequal-shapes", 1, "(4, 6, 3)"),
+        (((5, 4), (5, 4), (5, 4), (6, 4)), "RGB", "unequal-shapes", 3, "(4, 6, 3)"),
         (((5, 4),), "CMYK", "unsupported-image", 0, "CMYK"),
     ],
-    ids=["sizes", "pixels"],
+    ids=["sizes", "later size", "pixels"],
 )
 def test_images_of_another_size_or_mode_are_refused_by_name(tmp_path, sizes, mode, cause, row, found):
     files, _ = pictures("jpg", sizes, mode)
@@ -398,6 +407,13 @@ def test_a_flipped_bit_in_any_header_is_detected(tmp_path, monkeypatch, piece):
         path.write_bytes(stored[:place] + bytes([stored[place] ^ 4]) + stored[place + 1 :])
         with pytest.raises(CorruptArtifact):
             WEBDATASET.infer_schema(path)
+
+
+def test_a_scan_holds_no_more_than_a_piece(tmp_path, monkeypatch):
+    monkeypatch.setattr("iobench.contrib.formats.webdataset.tar_columns.PIECE", 3)
+    maps = Maps([pack(tmp_path / "a.tar", FILES)])
+    lists = lists_of(maps, Schema(4, (Field("x", (3,), "int16"),)))
+    assert [len(piece["offset_0"]) for piece in lists] == [3, 1]
 
 
 @pytest.mark.parametrize("name", ["nothing", "pipe.tar", "text.tar", "empty.tar"])

@@ -24,12 +24,15 @@ class PackedImages:
         Name of the images in errors.
     file, offset, size : int64 array
         File number, byte offset and bytes of each sample's image.
+    first : int
+        Number of the first sample, in errors.
     """
 
     what: str
     file: Index
     offset: Index
     size: Index
+    first: int = 0
 
     def shape(self, maps: Maps, row: int) -> tuple[int, ...]:
         """Return the shape of a sample's pixels; CorruptArtifact if it is not a PNG or JPEG, RGB or gray."""
@@ -37,14 +40,14 @@ class PackedImages:
 
         number, begin = int(self.file[row]), int(self.offset[row])
         stored = maps[number][begin : begin + int(self.size[row])].data
-        return shape_of(maps.files[number], stored, f"{self.what} of sample {row}")
+        return shape_of(maps.files[number], stored, f"{self.what} of sample {self.first + row}")
 
     def check(self, maps: Maps, field: Field) -> None:
         """Raise CorruptArtifact (``unequal-shapes``) if an image has another shape than the field."""
         for row in range(len(self.file)):
             if (shape := self.shape(maps, row)) != field.shape:
                 raise CorruptArtifact(
-                    f"{self.what} of sample {row} differs in shape",
+                    f"{self.what} of sample {self.first + row} differs in shape",
                     kind="unequal-shapes",
                     path=maps.files[int(self.file[row])],
                     expected=field.shape,

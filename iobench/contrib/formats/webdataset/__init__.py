@@ -62,7 +62,7 @@ class WebDataset(Format, Detectable):
             schema,
             maps,
             lambda load_or_build: locations_of(
-                maps, schema, load_or_build("members", lambda: [lists_of(maps, schema)])
+                maps, schema, load_or_build("members", lambda: lists_of(maps, schema))
             ),
         )
 
@@ -89,7 +89,8 @@ class WebDataset(Format, Detectable):
             fields_by_name(path, (suffix.removesuffix(".npy") for suffix in columns))
             check_fields(columns, maps, fields)
             schema = Schema(samples, tuple(fields) or fields_of(columns, maps))
-            lists_of(maps, schema, thorough=True)
+            for _ in lists_of(maps, schema, thorough=True):
+                pass
             return schema
         finally:
             maps.close()

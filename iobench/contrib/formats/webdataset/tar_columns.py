@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from iobench.base.errors import CorruptArtifact
 from iobench.contrib.formats.shared.placed_reader import Maps
 from iobench.contrib.formats.webdataset.tar import members
 from iobench.formats import Index
+
+PIECE = 1 << 20  # samples whose files are listed together, which bounds the memory of a scan
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,25 @@ class TarColumn:
 
 
 def columns_of(maps: Maps) -> tuple[int, Mapping[str, TarColumn]]:
-    """Return the number of samples, and the files of each suffix that all samples have.
+    """Return the number of samples, and of each suffix that all of them have the files of the first samples.
+
+    Raises
+    ------
+    CorruptArtifact
+        As `pieces_of`.
+    """
+    pieces = pieces_of(maps)
+    samples, first = next(pieces)
+    common, any_sample = set(first), set(first)
+    for more, columns in pieces:
+        samples, common, any_sample = samples + more, common & set(columns), any_sample | set(columns)
+    if not common:
+        raise _missing(maps, any_sample)
+    return samples, {suffix: column for suffix, column in first.items() if suffix in common}
+
+
+def pieces_of(maps: Maps) -> Iterator[tuple[int, Mapping[str, TarColumn]]]:
+    """Yield a number of consecutive samples, at most PIECE, and the files of each suffix that all these have.
 
     Raises
     ------
@@ -58,18 +78,30 @@ def columns_of(maps: Maps) -> tuple[int, Mapping[str, TarColumn]]:
             if not (stem and suffix) or member.name.startswith("__"):  # webdataset skips them as well
                 continue
             if key != folder + slash + stem:
+                if samples == PIECE:
+                    yield samples, _whole(maps, columns, samples)
+                    columns, samples = {}, 0
                 key, samples = folder + slash + stem, samples + 1
             _add(columns, suffix.lower(), samples, (number, member.offset, member.size), path, key)
+    yield samples, _whole(maps, columns, samples)
+
+
+def _whole(maps: Maps, columns: Mapping[str, TarColumn], samples: int) -> Mapping[str, TarColumn]:
+    """Return the columns that all samples have; CorruptArtifact if there are none."""
     whole = {suffix: column for suffix, column in columns.items() if len(column.file) == samples}
     if not whole:
-        raise CorruptArtifact(
-            "no suffix exists in all samples",
-            kind="missing-files",
-            path=maps.files[0].parent,
-            expected="samples with the same files each",
-            found=", ".join(f".{suffix}" for suffix in sorted(columns)[:9]) or "no samples",
-        )
-    return samples, whole
+        raise _missing(maps, columns)
+    return whole
+
+
+def _missing(maps: Maps, suffixes: Iterable[str]) -> CorruptArtifact:
+    return CorruptArtifact(
+        "no suffix exists in all samples",
+        kind="missing-files",
+        path=maps.files[0].parent,
+        expected="samples with the same files each",
+        found=", ".join(f".{suffix}" for suffix in sorted(suffixes)[:9]) or "no samples",
+    )
 
 
 def _add(

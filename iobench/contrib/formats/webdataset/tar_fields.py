@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.contrib.formats.shared.external import FIXED, as_options
 from iobench.contrib.formats.shared.packed_images import PackedImages
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, runs
-from iobench.contrib.formats.webdataset.tar_columns import TarColumn, columns_of
+from iobench.contrib.formats.webdataset.tar_columns import TarColumn, pieces_of
 from iobench.formats import (
     DTYPES,
     Array,
@@ -121,8 +121,8 @@ def field_of(name: str, suffix: str, column: TarColumn, maps: Maps) -> Field | N
     return None
 
 
-def lists_of(maps: Maps, schema: Schema, thorough: bool = False) -> dict[str, Array]:
-    """Return int64 arrays per field number: shard and offset of each sample's values, size if encoded.
+def lists_of(maps: Maps, schema: Schema, thorough: bool = False) -> Iterator[dict[str, Array]]:
+    """Yield pieces of int64 arrays per field number: shard and offset of each value, size if encoded.
 
     Parameters
     ----------
@@ -138,11 +138,19 @@ def lists_of(maps: Maps, schema: Schema, thorough: bool = False) -> dict[str, Ar
     CorruptArtifact
         The archives do not match `schema`.
     """
-    samples, columns = columns_of(maps)
-    folder = maps.files[0].parent
+    samples = 0
+    for count, columns in pieces_of(maps):
+        yield _lists(maps, schema, columns, samples, thorough)
+        samples += count
     if samples != schema.samples:
-        raise corrupt(folder, f"{schema.samples} samples", samples)
-    lists: dict[str, Array] = {}
+        raise corrupt(maps.files[0].parent, f"{schema.samples} samples", samples)
+
+
+def _lists(
+    maps: Maps, schema: Schema, columns: Mapping[str, TarColumn], first: int, thorough: bool
+) -> dict[str, Array]:
+    """Return a piece of the lists, of samples from number `first`."""
+    folder, lists = maps.files[0].parent, dict[str, Array]()
     suffixes = suffixes_of(columns, schema.fields)
     for number, field in enumerate(schema.fields):
         suffix = suffixes.get(field.name)
@@ -153,9 +161,9 @@ def lists_of(maps: Maps, schema: Schema, thorough: bool = False) -> dict[str, Ar
         if _encoded(suffix, field, folder):
             lists[f"size_{number}"] = size
             if thorough and _kind(suffix) in IMAGES:
-                _images(suffix, column).check(maps, field)
+                _images(suffix, column, first).check(maps, field)
         else:
-            offset = offset + _before(maps, field, suffix, column)
+            offset = offset + _before(maps, field, suffix, column, first)
         lists |= {f"file_{number}": file, f"offset_{number}": offset}
     return lists
 
@@ -191,20 +199,20 @@ def _start(maps: Maps, column: TarColumn, row: int) -> bytes:
     return bytes(column.stored(maps, row, LONGEST))
 
 
-def _images(suffix: str, column: TarColumn) -> PackedImages:
-    return PackedImages(f".{suffix}", *column.arrays())
+def _images(suffix: str, column: TarColumn, first: int = 0) -> PackedImages:
+    return PackedImages(f".{suffix}", *column.arrays(), first)
 
 
-def _before(maps: Maps, field: Field, suffix: str, column: TarColumn) -> Index:
+def _before(maps: Maps, field: Field, suffix: str, column: TarColumn, first: int) -> Index:
     """Return the bytes before each array in its file; CorruptArtifact if headers or sizes do not match."""
     file, _, size = column.arrays()
     header = np.zeros(len(file), np.int64)
     if _kind(suffix) == "npy":
-        header[:] = _headers(maps, field, column)
+        header[:] = _headers(maps, field, column, first)
     if (wrong := np.flatnonzero(size != header + field.sample_bytes)).size:
         row = int(wrong[0])
         raise CorruptArtifact(
-            f"{field.name} of sample {row} has another size",
+            f"{field.name} of sample {first + row} has another size",
             kind="unequal-shapes",
             path=maps.files[file[row]],
             expected=f"{field.sample_bytes} bytes for {field.dtype} {field.shape}",
@@ -214,18 +222,18 @@ def _before(maps: Maps, field: Field, suffix: str, column: TarColumn) -> Index:
     return header
 
 
-def _headers(maps: Maps, field: Field, column: TarColumn) -> Index:
+def _headers(maps: Maps, field: Field, column: TarColumn, first: int) -> Index:
     """Return the length of each sample's .npy header; parses only headers other than the usual one."""
     file, offset, _ = column.arrays()
-    lengths, first = np.zeros(len(file), np.int64), header_of(field)
+    lengths, usual = np.zeros(len(file), np.int64), header_of(field)
     for number in np.unique(file).tolist():
         at = np.flatnonzero(file == number)
-        fits = at[offset[at] + len(first) <= len(maps[number])]
-        usual = np.frombuffer(first, np.uint8)
-        for some, starts in runs(maps[number], offset[fits], len(first)):
-            lengths[fits[some]] = np.where((starts == usual).all(1), len(first), 0)
+        fits = at[offset[at] + len(usual) <= len(maps[number])]
+        for some, starts in runs(maps[number], offset[fits], len(usual)):
+            same = (starts == np.frombuffer(usual, np.uint8)).all(1)
+            lengths[fits[some]] = np.where(same, len(usual), 0)
     for row in np.flatnonzero(lengths == 0).tolist():
-        path, what = column.path(maps, row), f"{field.name} of sample {row}"
+        path, what = column.path(maps, row), f"{field.name} of sample {first + row}"
         header = read_plain_header(_start(maps, column, row), what, path)
         lengths[row] = header.offset
         if (header.shape, header.dtype.name) != (field.shape, field.dtype):
