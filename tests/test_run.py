@@ -27,7 +27,7 @@ from iobench.base.errors import (
     UnknownFormat,
 )
 from iobench.base.thresholds import COLD_LIMIT, WARM_LIMIT
-from iobench.bench import executor, recorder
+from iobench.bench import executor, hosts, recorder, run_loop, strategies
 from iobench.bench.observer import Observer
 from iobench.bench.options import cases_of
 from iobench.dataset.prepare import DEFAULT_FORMATS
@@ -427,3 +427,28 @@ def test_a_machine_that_no_record_could_hold_is_refused_before_the_first_round(
     with pytest.raises(RecordError, check=kind(cause)):
         iobench.run(images, options, out=tmp_path / "r.jsonl", observer=watching)
     assert (rounds, list(tmp_path.iterdir())) == ([], [])
+
+
+def test_the_time_of_a_case_is_without_that_of_the_limits_and_shared_by_the_cases_that_are_left(
+    images, measure, monkeypatch
+):
+    clock, asked = SimpleNamespace(now=0.0), []
+    monkeypatch.setattr(run_loop, "time", SimpleNamespace(monotonic=lambda: clock.now))
+
+    def sample_limits(self):
+        clock.now += 100.0
+
+    def is_slow(self, used_s, next_s, cases):
+        asked.append((used_s, cases))
+        return False
+
+    def behind(self, rates):
+        return list(rates)[:1] if len(rates) == 3 else []
+
+    monkeypatch.setattr(hosts.LocalHost, "sample_limits", sample_limits)
+    monkeypatch.setattr(strategies.FixedRounds, "is_slow", is_slow)
+    monkeypatch.setattr(strategies.FixedRounds, "behind", behind)
+    result = measure(images, ["npy", "lmdb", "hdf5"], rounds=3, max_time=1e6)
+    assert len(result.records) == 3 + 1 + 3
+    assert {used_s for used_s, _ in asked} == {0.0}
+    assert {cases for _, cases in asked} == {3, 2}

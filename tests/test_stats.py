@@ -164,6 +164,15 @@ def test_rivals_have_no_significant_difference_from_the_fastest():
     assert result.against["slow"].outcome == "faster"
 
 
+def test_the_fastest_is_ahead_in_the_rounds_that_it_shares_with_others():
+    # the slower case was eliminated, and the machine became slower afterwards
+    fast, slow = [110.0] * 10 + [80.0] * 12, [100.0] * 10
+    result = verdict({"slow": slow, "fast": fast, "slowest": [50.0] * 3})
+    assert (result.fastest, list(result.against)) == ("fast", ["slow", "slowest"])
+    assert result.against["slow"].ratio.median == pytest.approx(1.1)
+    assert result.outcome == "faster"
+
+
 def test_a_trend_is_the_rise_and_its_p_value():
     change, chance = stats.trend([100, 110, 120, 130, 140])
     assert change == pytest.approx(40 / 120)

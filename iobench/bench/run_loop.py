@@ -215,9 +215,8 @@ class RunLoop:
         late = self._strategy.skips(number, elapsed_s, total_s, next_s, measured)
         if not late and not (measured and self._is_slow(case, number)):
             with self._collecting_failures(case):
-                self._time(case, number)
-            self._took_s[case.key] = time.monotonic() - before
-            self._used_s[case.key] = self._used_s.get(case.key, 0.0) + self._took_s[case.key]
+                self._took_s[case.key] = self._time(case, number)
+                self._used_s[case.key] = self._used_s.get(case.key, 0.0) + self._took_s[case.key]
         elif number == 1:
             self._skip(case, f"a round of it takes about {seconds_text(next_s)}")
 
@@ -228,7 +227,7 @@ class RunLoop:
     def _is_slow(self, case: Case, number: int) -> bool:
         """Return whether the case has had its share of the time."""
         next_s = self._next_s(case, number)
-        return self._strategy.is_slow(self._used_s.get(case.key, 0.0), next_s, len(self._run.cases))
+        return self._strategy.is_slow(self._used_s.get(case.key, 0.0), next_s, len(self._remaining()))
 
     def _after_round(self, done: int, elapsed_s: float) -> bool:
         """Eliminate cases after `done` rounds, and return whether another round follows."""
@@ -246,11 +245,13 @@ class RunLoop:
             self._observer.status(f"after {counted(done, 'round')}: {left} left")
         return more
 
-    def _time(self, case: Case, number: int) -> None:
+    def _time(self, case: Case, number: int) -> float:
+        """Record a round, and return its seconds; those in which limits are measured are not its own."""
         hosts = self._backend.hosts
         if not case.loader.own_data:
             self._run.manifest.opener(case.variant)  # raises if files are gone or have changed in size
         hosts.sample_limits()
+        before = time.monotonic()
         headroom = self._recorder.measure_headroom(case, number)
         batches = self._lengths.batches(case)
         self._executor(case).ready(case, Tick(self._check_interrupt), batches)
@@ -263,6 +264,7 @@ class RunLoop:
         self._observer.recorded(case.key, made)
         if not case.loader.iterable_style:
             self._run.failures |= loss_mismatches(self._run, case, made)
+        return time.monotonic() - before
 
     def _executor(self, case: Case) -> Executor:
         return self._backend.executor(case)

@@ -276,8 +276,7 @@ class SuccessiveHalving(AutoRounds):
 
     def behind(self, rates: Rates) -> list[str]:
         """Return the cases that are clearly behind the fastest."""
-        medians = {key: statistics.median(by_round.values()) for key, by_round in rates.items() if by_round}
-        fastest, *others = sorted(medians, key=lambda key: medians[key], reverse=True)
+        fastest, *others = stats.by_speed(rates)
         lost = [key for key in others if _lost(rates[fastest], rates[key], len(others))]
         if len(rates[fastest]) >= stats.PAIRED_ROUNDS:
             return lost
@@ -379,11 +378,11 @@ class DecisiveRounds(AutoRounds):
 
     def _contests(self, rates: Rates) -> list[list[str]]:
         """Return the measured cases of each context, the fastest first."""
-        medians = {key: statistics.median(by_round.values()) for key, by_round in rates.items() if by_round}
-        groups: dict[str, list[str]] = {}
-        for key in sorted(medians, key=lambda key: medians[key], reverse=True):
-            groups.setdefault(self.contexts.get(key, ""), []).append(key)
-        return list(groups.values())
+        groups: dict[str, dict[str, Mapping[int, float]]] = {}
+        for key, by_round in rates.items():
+            if by_round:
+                groups.setdefault(self.contexts.get(key, ""), {})[key] = by_round
+        return [stats.by_speed(group) for group in groups.values()]
 
     def _tied(self, rates: Rates, keys: Sequence[str]) -> bool:
         """Return whether a single case is left, or no other differs from the fastest enough to matter."""

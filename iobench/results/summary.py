@@ -173,8 +173,7 @@ def _context(
     min_difference: float,
 ) -> Context:
     verdict = stats.verdict(rates(by_case), min_difference)
-    summaries = [_case(key, rounds, labels[key], verdict) for key, rounds in by_case.items()]
-    ordered = sorted(summaries, key=lambda case: case.samples_per_s.median, reverse=True)
+    ordered = [_case(key, by_case[key], labels[key], verdict) for key in (verdict.fastest, *verdict.against)]
     return Context(title, ordered, verdict, records, by_case)
 
 
