@@ -324,8 +324,9 @@ def test_a_slow_case_takes_no_more_than_twice_its_share(images, tmp_path, monkey
     clock, time_case = SimpleNamespace(now=0.0), run_loop.RunLoop._time
 
     def slowly(self, case, number):
-        clock.now += 10.0 if case.loader.name == "native" else 1.0
-        time_case(self, case, number)
+        seconds = 10.0 if case.loader.name == "native" else 1.0
+        clock.now += seconds
+        return seconds + time_case(self, case, number)
 
     monkeypatch.setattr(run_loop, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(run_loop.RunLoop, "_time", slowly)

@@ -192,14 +192,14 @@ def epoch_request(loader: Loader, job: Job, number: int, window: WindowTimer | N
     """Return the request for an epoch: the rows of its batches (map-style) or its number (iterable-style).
 
     With a window it is one for the part of the epoch around it. An iterable-style loader begins at its head.
-    The first piece of the order is drawn before timing starts.
+    The first piece of the order is drawn before timing starts, unless the loader draws it.
     """
     if loader.iterable_style:
         return number
     rows = loader.rows(job.order, job.opener.schema.samples, number)
     if window is not None:
         rows = rows[job.order.part(len(rows), number, window.part.count)]
-    if isinstance(rows, Batches):
+    if isinstance(rows, Batches) and not loader.draws:
         rows.draw()
     return rows
 

@@ -24,6 +24,7 @@ class Stream(Loader):
     name: ClassVar[str] = "stream"
     summary: ClassVar[str] = "StreamLoader: threads read ahead, through the page cache or past it"
     library: ClassVar[str] = "torch"
+    draws: ClassVar[bool] = True
     stateful: ClassVar[bool] = True
 
     threads: int | None = option(
