@@ -1109,6 +1109,19 @@ def test_cases_that_there_was_no_time_for_are_counted(manifest):
 
 
 @pytest.mark.slow
+def test_a_format_that_there_was_no_time_to_write_is_skipped_with_the_reason(inside, tmp_path, monkeypatch):
+    monkeypatch.setattr("iobench.advise.requirements.MIN_TIME_S", 1.0)
+    monkeypatch.setattr("iobench.advise.sample_writer.WRITING", 0.0)
+    np.save(tmp_path / "own.npy", np.random.default_rng(0).random((4000, 64), np.float32))
+    few = ("--format", "memmap", "--loader", "dataloader", "--max-time", "5", "--json")
+    data = ("--data-dir", tmp_path / "data")
+    done = inside("recommend", "--add", tmp_path / "own.npy", "--name", "mine", *few, *data)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {one["label"] for one in found["finalists"]} <= {"npy · dataloader"}
+    assert "out-of-time" in {one["kind"] for one in found["skipped"]}
+
+
 def test_existing_files_are_added_and_a_recommendation_is_made_for_them(inside, tmp_path, monkeypatch):
     monkeypatch.setattr("iobench.advise.requirements.MIN_TIME_S", 1.0)  # rounds are short here
     np.save(tmp_path / "own.npy", np.random.default_rng(0).random((4000, 64), np.float32))

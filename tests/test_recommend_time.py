@@ -136,7 +136,7 @@ def test_no_turn_begins_after_the_end(manifest, clock, monkeypatch):
     def slowly(self, case, number):
         made.append(number)
         clock.now += 10.0
-        time_case(self, case, number)
+        return time_case(self, case, number)
 
     monkeypatch.setattr(run_loop.RunLoop, "_time", slowly)
     found = run(manifest, SIX, strategy=SuccessiveHalving(1000.0, end_s=25.0))

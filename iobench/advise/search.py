@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from iobench import formats
 from iobench.advise import measured_data
 from iobench.advise.candidates import candidate_set, default_case, loader_word, packages_of
 from iobench.advise.measured_data import MeasuredData
@@ -107,7 +108,8 @@ def search(data: MeasuredData, requirements: Requirements, observer: Observer, b
         No case could be measured (``no-case-measured``).
     """
     device = str(pick_device(requirements.device))
-    requirements = replace(requirements, full_bytes=data.full_bytes)
+    words = _stored(data, requirements.formats)
+    requirements = replace(requirements, full_bytes=data.full_bytes, formats=words)
     candidates = candidate_set(data.manifest, requirements, device, data.cache, data.added)
     observer.status(f"requirements: {requirements.describe(data.cold)}")
     end = began + requirements.max_time_s
@@ -141,6 +143,14 @@ def search(data: MeasuredData, requirements: Requirements, observer: Observer, b
     if not ended:
         _more_rounds(result, requirements, options, end, observer)
     return result
+
+
+def _stored(data: MeasuredData, words: Sequence[str]) -> tuple[str, ...]:
+    """Return those of the formats asked for that there was time to write, if a sample was written."""
+    if data.source is None or "all" in words:
+        return tuple(words)
+    stored = {*data.manifest.artifacts, *data.added}
+    return tuple(word for word in words if formats.parse(word).variant in stored)
 
 
 def _more_rounds(
