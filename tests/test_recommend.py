@@ -1112,8 +1112,9 @@ def test_cases_that_there_was_no_time_for_are_counted(manifest):
 def test_a_format_that_there_was_no_time_to_write_is_skipped_with_the_reason(inside, tmp_path, monkeypatch):
     monkeypatch.setattr("iobench.advise.requirements.MIN_TIME_S", 1.0)
     monkeypatch.setattr("iobench.advise.sample_writer.WRITING", 0.0)
+    monkeypatch.setattr("iobench.advise.sample_writer.INDISPENSABLE", 1.0)  # for the file itself
     np.save(tmp_path / "own.npy", np.random.default_rng(0).random((4000, 64), np.float32))
-    few = ("--format", "memmap", "--loader", "dataloader", "--max-time", "5", "--json")
+    few = ("--format", "memmap", "--loader", "dataloader", "--max-time", "12", "--json")
     data = ("--data-dir", tmp_path / "data")
     done = inside("recommend", "--add", tmp_path / "own.npy", "--name", "mine", *few, *data)
     assert done.returncode == 0, done.stderr
