@@ -353,3 +353,12 @@ def test_a_slow_case_takes_no_more_than_twice_its_share(images, tmp_path, monkey
     assert rounds["native"] == 3, "four would take more than twice 15 s"
     assert rounds["stream"] == 10, "the others have what is left"
     assert clock.now <= 60.0
+
+
+def test_a_first_case_that_fails_opens_no_rounds(images, tmp_path, monkeypatch):
+    def fail(epochs, rows, read):
+        raise RuntimeError("broken")
+
+    spoiled(monkeypatch, fail)
+    monkeypatch.setattr(run_loop.RunLoop, "_open", lambda self: pytest.fail("no case was verified"))
+    assert error_of(run(images, tmp_path)).kind == "raised"

@@ -112,7 +112,7 @@ class RunLoop:
                 self._skip(case, UNVERIFIED)
             if case.key in self._wrong and case.variant not in self._checked:
                 self._check_stored(case, left_s)
-            if len(self._took_s) == self._strategy.opening and self._opened_s is None:
+            if self._opened_s is None and len(self._took_s) == self._strategy.opening > 0:
                 self._open()
 
     def _open(self) -> None:
