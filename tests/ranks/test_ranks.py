@@ -359,6 +359,6 @@ def test_cases_that_ranks_cannot_measure_are_refused_before_any_starts(images, m
     options = RunOptions(("npy",), ("native",), model=("mlp",), device=("cpu",))
     with pytest.raises(InvalidSettings, check=kind("ranks-model")):
         scaling.run_over(
-            scaling.Over([1, 2]), images, options, [], tmp_path / "r.jsonl", (0.05, False, False)
+            scaling.Over([1, 2]), images, options, [], tmp_path / "r.jsonl", (0.05, False, False), 0.0
         )
     assert capsys.readouterr().err == ""
