@@ -93,11 +93,21 @@ class CachedReader(ReadaheadReader):
         }
         if cold:  # `read_ahead` reads ahead: page faults must not start a readahead of their own
             mapped.advise_random()
-        self._files = DescriptorPool(self._addresses.files, partial(_opened, cold))
+        # the reads of slices have the kernel's own readahead, and need no thread for it
+        self._reads_slices = all(
+            self._addresses.start_if_contiguous(f.name) is not None for f in schema.fields
+        )
+        self._files = DescriptorPool(self._addresses.files, partial(_opened, cold and not self._reads_slices))
         self._offsets = OffsetPrefetch({}, [])
 
     def read_ahead(self, batches: Sequence[Rows]) -> None:
-        """Start to locate the rows of these batches, and to fill the page cache if the files are cold."""
+        """Start to locate the rows of these batches, and to fill the page cache if the files are cold.
+
+        Slices of whole arrays are left to the kernel's readahead.
+        """
+        if self._reads_slices and isinstance(batches[0], slice):
+            self.stop()
+            return
         super().read_ahead(batches)
         locates = {name: gather.locate for name, gather in self._gathers.items() if gather.locate}
         self._offsets = OffsetPrefetch(locates, batches)
