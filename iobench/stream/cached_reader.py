@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from iobench.formats import Array, Placement, Schema, raw_bytes
+from iobench.formats import Array, Placement, Rows, Schema, raw_bytes
 from iobench.host.bus_errors import SIGBUS_HANDLED
 from iobench.host.maps import GuardedMap
 from iobench.stream.addresses import Index, RowAddresses
@@ -40,7 +40,21 @@ class CachedReader(ReadaheadReader):
         }
         if cold:  # `read_ahead` reads ahead: page faults must not start a readahead of their own
             mapped.advise_random()
-        self._files = DescriptorPool(self._addresses.files, partial(_opened, cold))
+        # the reads of slices have the kernel's own readahead, and need no thread for it
+        self._reads_slices = all(
+            self._addresses.start_if_contiguous(f.name) is not None for f in schema.fields
+        )
+        self._files = DescriptorPool(self._addresses.files, partial(_opened, cold and not self._reads_slices))
+
+    def read_ahead(self, batches: Sequence[Rows]) -> None:
+        """Start to fill the page cache with these batches if the files are cold.
+
+        Slices of whole arrays are left to the kernel's readahead.
+        """
+        if self._reads_slices and isinstance(batches[0], slice):
+            self.stop()
+        else:
+            super().read_ahead(batches)
 
     def close(self) -> None:
         """Stop reading ahead and release the maps."""
