@@ -303,7 +303,7 @@ def _drain(
     stages = UNTIMED if transfer.device_api.is_host else epochs.stages  # on the CPU nothing moves
     moved = meter.over(map(stages.timed("host_to_device", transfer.move), batches))
     window, cut = ends
-    count: Callable[[DeviceBatch], int] = samples_of if foreign else lambda batch: int(batch[first].shape[0])
+    count: Callable[[DeviceBatch], int] = samples_of if foreign else lambda batch: len(batch[first])
     if window is not None:
         moved = window.over(moved, count, epochs.loader.iterable_style)
     for batch in moved if cut is None else cut.over(moved):
