@@ -177,10 +177,10 @@ def test_no_rank_begins_before_all_have_opened(images, tmp_path, monkeypatch):
 def test_an_error_of_one_rank_fails_the_case_and_no_other(images, tmp_path, monkeypatch):
     usual = executor.InProcess.measure
 
-    def failing(self, case, number, tick, batches):
+    def failing(self, case, number, *rest):
         if self._group.rank == 1 and case.loader.name == "native" and number == 2:
             raise LoaderFailed("unplugged")
-        return usual(self, case, number, tick, batches)
+        return usual(self, case, number, *rest)
 
     monkeypatch.setattr(executor.InProcess, "measure", failing)
     result = run_over(images, tmp_path / "r.jsonl", ["a", "b"], loaders=["native", "stream"], rounds=3)
