@@ -79,7 +79,12 @@ class _Resource:
             return None
         try:
             return method(seconds)
-        except (DirectUnavailable, OSError, LoaderFailed, CorruptArtifact):  # the rounds of its cases report a disk that fails
+        except (
+            DirectUnavailable,
+            OSError,
+            LoaderFailed,
+            CorruptArtifact,
+        ):  # the rounds of its cases report a disk that fails
             self.broken = True
             return None
 

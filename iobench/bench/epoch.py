@@ -164,7 +164,9 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
 def _requests() -> RequestsPart | None:
     """Return the requests of this process to object stores in the round; None if there were none."""
     taken = LOG.take()
-    return taken and RequestsPart(
+    if taken is None:
+        return None
+    return RequestsPart(
         count=taken.count,
         retries=taken.retries,
         fetched_bytes=taken.bytes,

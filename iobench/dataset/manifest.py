@@ -127,7 +127,7 @@ class Opener:
 
     @property
     def forkable(self) -> bool:
-        """True if a process may fork after it has opened a reader; a client of an object store has threads."""
+        """True if a process may fork after it has opened a reader: not with a client of an object store."""
         return self.format.forkable and self.remote is None
 
     @property

@@ -260,7 +260,9 @@ def _check_artifact(variant: str, artifact: Artifact) -> None:
 def _check_remote(artifact: Artifact, remote: RemoteData) -> None:
     if remote.etags.keys() != artifact.files.keys():
         raise ValueError(f"{artifact.variant} has files without a version")
-    if any(not place.files or set(place.files) - artifact.files.keys() for place in remote.placement.values()):
+    if any(
+        not place.files or set(place.files) - artifact.files.keys() for place in remote.placement.values()
+    ):
         raise ValueError(f"{artifact.variant} places a field in files that it does not have")
     if any(not _VARIANT.fullmatch(name) for name in remote.indexes):
         raise ValueError(f"{artifact.variant} has an index of an invalid name")

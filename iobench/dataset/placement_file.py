@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from iobench.base.errors import CorruptArtifact
 from iobench.dataset.index_cache import IndexCache
@@ -19,7 +19,9 @@ NAME = "placement"  # of the index
 _ARRAYS = {"strided": (), "chunked": ("first", "file", "offset"), "listed": ("file", "offset")}
 
 
-def stored(placements: Mapping[str, Placement], folder: Path) -> tuple[dict[str, StoredPlacement], dict[str, Array]]:
+def stored(
+    placements: Mapping[str, Placement], folder: Path
+) -> tuple[dict[str, StoredPlacement], dict[str, Array]]:
     """Return placements without their arrays, and the arrays by name; fields may share an array."""
     arrays: dict[int, tuple[str, Array]] = {}
     fields = {}
@@ -30,7 +32,7 @@ def stored(placements: Mapping[str, Placement], folder: Path) -> tuple[dict[str,
             array = getattr(place, part)
             own[part] = arrays.setdefault(id(array), (f"a{len(arrays)}", array))[0]
         fields[name] = StoredPlacement(
-            kind=kind,  # type: ignore[arg-type] - the names of the classes
+            kind=cast("Any", kind),  # the names of the classes
             files=tuple(str(file.relative_to(folder)) for file in place.files),
             offset=place.offset if isinstance(place, Strided) else getattr(place, "within", 0),
             stride=getattr(place, "stride", 0),

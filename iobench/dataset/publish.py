@@ -18,7 +18,7 @@ from iobench.objects.url import checked_url
 
 
 def check_target(address: str, overwrite: bool) -> ObjectStore:
-    """Return the store at an address; raises ArtifactExists if something is there that may not be replaced."""
+    """Return the store at an address; raises ArtifactExists if a dataset is there that may not be replaced."""
     store = ObjectStore(checked_url(address))
     if store.url.startswith(("http://", "https://")):
         raise InvalidSettings(
@@ -88,7 +88,12 @@ def _described(manifest: Manifest, variant: str) -> RemoteData:
 
 
 def _upload(
-    manifest: Manifest, variant: str, remote: RemoteData, store: ObjectStore, sent: list[str], progress: Progress
+    manifest: Manifest,
+    variant: str,
+    remote: RemoteData,
+    store: ObjectStore,
+    sent: list[str],
+    progress: Progress,
 ) -> Artifact:
     """Upload the files and indexes of a variant; return its entry with their versions."""
     artifact, index = manifest.artifacts[variant], manifest.index_path(variant)

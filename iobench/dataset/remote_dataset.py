@@ -88,7 +88,9 @@ def _pinned(store: ObjectStore, artifact: Artifact, pool: ThreadPoolExecutor) ->
     assert remote is not None
     unknown = [name for name, etag in remote.etags.items() if not etag]
     etags = dict(remote.etags)
-    for name, one in zip(unknown, pool.map(lambda n: store.head(f"{artifact.folder}/{n}"), unknown), strict=True):
+    for name, one in zip(
+        unknown, pool.map(lambda n: store.head(f"{artifact.folder}/{n}"), unknown), strict=True
+    ):
         if one.size != artifact.files[name].bytes:
             raise CorruptArtifact(
                 kind="wrong-size",
@@ -117,7 +119,6 @@ def _check_places(manifest: Manifest, variant: str) -> None:
                 raise _misplaced(manifest, variant, field.name) from None
             if not inside.all():
                 raise _misplaced(manifest, variant, field.name)
-
 
 
 def _misplaced(manifest: Manifest, variant: str, field: str) -> CorruptArtifact:

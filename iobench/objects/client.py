@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import re
@@ -20,6 +21,9 @@ FIRST_TRIES = 2  # of a request that shows whether the store is there at all
 PAUSE_S = 0.05  # before the first retry, on average; doubled with each further one: 3 s in all
 TIMEOUT_S = "30s"  # of a request with its answer
 PART_BYTES = 16 << 20  # of a multipart upload, which has at most 10,000 parts: 156 GiB
+
+_NO_CREDENTIALS = "169.254.169.254"  # the last place where credentials are looked for
+_BEYOND = "UnexpectedRange"  # in the error for a range that the object does not have
 
 T = TypeVar("T")
 
@@ -54,10 +58,10 @@ class ObjectStore:
         client: dict[str, Any] = {"timeout": TIMEOUT_S}
         if url.startswith("http://") or os.environ.get(ENDPOINT, "").startswith("http://"):
             client["allow_http"] = True
-        options = {"client_options": client, "retry_config": {"max_retries": 0}}
+        options: dict[str, Any] = {"client_options": client, "retry_config": {"max_retries": 0}}
         if url.startswith("file://"):
             options = {"mkdir": True}
-        self._store = self._translated(lambda: from_url(url, **options), "")  # type: ignore[arg-type]
+        self._store = self._translated(lambda: from_url(url, **options), "")
 
     def get(self, name: str, start: int, length: int, etag: str) -> memoryview:
         """Return bytes of an object; `etag` pins its version if it is not empty."""
@@ -95,7 +99,7 @@ class ObjectStore:
         return True
 
     def upload(self, name: str, path: Path, sent: Callable[[int], None]) -> StoredObject:
-        """Upload a file in parts; a failure or Ctrl-C aborts all of it. `sent` gets the bytes of each part."""
+        """Upload a file in parts; a failure or Ctrl-C aborts all of it. `sent` gets the size of each part."""
         return self.put(name, _parts(path, sent), path.stat().st_size)
 
     def put(self, name: str, content: bytes | Iterator[bytes], size: int, new: bool = False) -> StoredObject:
@@ -117,7 +121,7 @@ class ObjectStore:
         return memoryview(got)
 
     def _retried(self, request: Callable[[], memoryview], name: str, tries: int = TRIES) -> memoryview:
-        for number in range(1, tries + 1):
+        for number in itertools.count(1):
             began = time.perf_counter()
             try:
                 got = request()
@@ -131,7 +135,6 @@ class ObjectStore:
             else:
                 LOG.succeeded(time.perf_counter() - began, len(got))
                 return got
-        raise AssertionError("unreachable")
 
     def _may_pass(self, error: Exception) -> bool:
         fails, text = self._fails, str(error)
@@ -140,12 +143,12 @@ class ObjectStore:
         if isinstance(error, (fails.PermissionDeniedError, fails.UnauthenticatedError)):
             return False
         refused = re.search(r"status code: 4(?!08|29)\d\d", text)
-        return not refused and "Range" not in text and "169.254.169.254" not in text
+        return not refused and _BEYOND not in text and _NO_CREDENTIALS not in text
 
     def _translated(self, request: Callable[[], T], name: str) -> T:
         try:
             return request()
-        except (IobenchError, AssertionError):
+        except IobenchError:
             raise
         except Exception as error:  # noqa: BLE001 - obstore raises many classes
             self._raise(error, name)
@@ -177,7 +180,7 @@ class ObjectStore:
                 kind="missing-bucket" if bucket else "missing-object",
                 path=where,
             ) from None
-        if "169.254.169.254" in text or "Missing" in text and "key" in text.lower():
+        if _NO_CREDENTIALS in text:
             raise LoaderFailed(
                 "no credentials for the object store",
                 kind="no-credentials",
@@ -193,7 +196,11 @@ class ObjectStore:
                 found=code[1] if code else "status 401 or 403",
                 hint="check the credentials in the environment, and whether they may do this",
             ) from None
-        if "Range" in text or isinstance(error, fails.NotSupportedError):
+        if _BEYOND in text:
+            raise CorruptArtifact(
+                "the object is smaller than recorded", kind="truncated", path=where
+            ) from None
+        if isinstance(error, fails.NotSupportedError):
             raise LoaderFailed(
                 "the server does not answer ranged requests",
                 kind="no-ranges",

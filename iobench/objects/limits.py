@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 
 from iobench.base.units import bytes_text
 from iobench.host.hardware_limits import Limit
@@ -33,10 +33,10 @@ def ranged_gets(files: Sequence[RemoteFiles], size: int, in_flight: int, seconds
         draw, ends = random.Random(number), list[tuple[float, int]]()
         try:
             store.get(name, draw.randrange(largest.size - size + 1), size, largest.etag)
+            barrier.wait()
         except BaseException:
             barrier.abort()
             raise
-        barrier.wait()
         began = time.perf_counter()
         while not stop.is_set() and time.perf_counter() - began < seconds:
             got = store.get(name, draw.randrange(largest.size - size + 1), size, largest.etag)
@@ -46,6 +46,10 @@ def ranged_gets(files: Sequence[RemoteFiles], size: int, in_flight: int, seconds
     with ThreadPoolExecutor(in_flight, "iobench-limit") as pool:
         futures = [pool.submit(work, number) for number in range(in_flight)]
         try:
+            wait(futures)
+            failed = [error for future in futures if (error := future.exception()) is not None]
+            for error in sorted(failed, key=lambda one: isinstance(one, threading.BrokenBarrierError)):
+                raise error  # the first that did not only wait for another
             results = [future.result() for future in futures]
         finally:
             stop.set()
@@ -55,8 +59,9 @@ def ranged_gets(files: Sequence[RemoteFiles], size: int, in_flight: int, seconds
     done = [count for _, ends in results for moment, count in ends if moment <= last]
     return Limit(
         NAME,
-        f"{in_flight} ranged GETs of {bytes_text(size)} in flight" if in_flight > 1 else f"one ranged GET of "
-        f"{bytes_text(size)} at a time",
+        f"{in_flight} ranged GETs of {bytes_text(size)} in flight"
+        if in_flight > 1
+        else f"one ranged GET of {bytes_text(size)} at a time",
         sum(done) / (last - began),
         len(done) / (last - began),
     )

@@ -27,6 +27,10 @@ class RequestLog:
     """Seconds, bytes and retries of requests since `clear`; safe from several threads."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin with no requests and a new lock."""
         self._lock = threading.Lock()
         self.clear()
 
@@ -58,4 +62,4 @@ class RequestLog:
 
 
 LOG = RequestLog()
-os.register_at_fork(after_in_child=LOG.__init__)  # type: ignore[misc] - the lock may be held by a thread
+os.register_at_fork(after_in_child=LOG.reset)  # a thread that is not in the child may hold the lock

@@ -46,5 +46,7 @@ def use_endpoint(endpoint: str | None) -> None:
     if endpoint is None:
         return
     if urlsplit(endpoint).scheme not in ("http", "https") or "@" in endpoint:
-        raise InvalidSettings("--s3-endpoint", kind="invalid-url", expected="an address like http://host:9000")
+        raise InvalidSettings(
+            "--s3-endpoint", kind="invalid-url", expected="an address like http://host:9000"
+        )
     os.environ[ENDPOINT] = endpoint

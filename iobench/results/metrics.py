@@ -253,7 +253,9 @@ METRICS: tuple[Metric, ...] = (
         "read amplification",
         "bytes read from disk, or fetched from an object store, per logical byte",
         lambda value: f"{value:.2f}",
-        lambda r: _ratio(r.requests.fetched_bytes if r.requests else r.disk.read_bytes, r.timing.logical_bytes),
+        lambda r: _ratio(
+            r.requests.fetched_bytes if r.requests else r.disk.read_bytes, r.timing.logical_bytes
+        ),
         _median,
     ),
     Metric(

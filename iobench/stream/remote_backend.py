@@ -16,8 +16,8 @@ from iobench.stream.backend import Backend
 from iobench.stream.change_detector import ChangeDetector
 from iobench.stream.scatter_plan import ScatterPlan
 
-# A thread waits for the requests of one group of 8 MiB. Two groups of random rows of 150 KB keep 64 requests in
-# flight; more keep the queue filled while the slowest request of a group is awaited.
+# Each waits for the requests of one group of 8 MiB: several groups keep requests in flight while the slowest
+# one of a group is awaited.
 THREADS = 4
 
 
