@@ -109,7 +109,7 @@ class StoredPlacement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RemoteData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is needed to read an artifact from an object store.
+    """Versions of the objects of an artifact in an object store, and the places of its rows in them.
 
     Attributes
     ----------
@@ -142,7 +142,7 @@ class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     added : ExternalData or None
         Location of added data.
     remote : RemoteData or None
-        What is needed to read it from an object store, if it is in one.
+        Versions and places of rows of an artifact in an object store.
     """
 
     variant: str

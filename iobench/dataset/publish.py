@@ -18,7 +18,7 @@ from iobench.objects.url import checked_url
 
 
 def check_target(address: str, overwrite: bool) -> ObjectStore:
-    """Return the store at an address; raises ArtifactExists if a dataset is there that may not be replaced."""
+    """Return the store at an address; raises ArtifactExists if a dataset is there and may not be replaced."""
     store = ObjectStore(checked_url(address))
     if store.url.startswith(("http://", "https://")):
         raise InvalidSettings(

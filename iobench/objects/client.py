@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import re
@@ -121,7 +120,9 @@ class ObjectStore:
         return memoryview(got)
 
     def _retried(self, request: Callable[[], memoryview], name: str, tries: int = TRIES) -> memoryview:
-        for number in itertools.count(1):
+        number = 0
+        while True:
+            number += 1
             began = time.perf_counter()
             try:
                 got = request()

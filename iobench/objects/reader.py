@@ -21,7 +21,7 @@ MAX_GAP = 32 << 20  # of COALESCE_BYTES; files lie further apart in the reader's
 
 @dataclass(frozen=True)
 class RemoteFiles:
-    """Where the objects of an artifact are; picklable.
+    """Objects of an artifact; picklable.
 
     Attributes
     ----------

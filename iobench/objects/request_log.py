@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Requests:
+class RequestSummary:
     """Requests of an interval.
 
     `retries` are those that were sent again; `bytes` came in answers that were used; the quantiles are
@@ -50,7 +50,7 @@ class RequestLog:
         with self._lock:
             self._retries += 1
 
-    def take(self) -> Requests | None:
+    def take(self) -> RequestSummary | None:
         """Return the requests since `clear`; None if there were none."""
         with self._lock:
             seconds = sorted(self._seconds)
@@ -58,7 +58,7 @@ class RequestLog:
                 return None
             count = len(seconds)
             p50, p99 = (seconds[min(count - 1, int(share * count))] for share in (0.5, 0.99))
-            return Requests(count + self._retries, self._retries, self._bytes, p50, p99)
+            return RequestSummary(count + self._retries, self._retries, self._bytes, p50, p99)
 
 
 LOG = RequestLog()

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DataDir = Annotated[Path, typer.Option(help="Folder of datasets and results.")]
-Name = Annotated[
+Name = Annotated[str | None, typer.Option(help="Dataset name. [default: the newest]", show_default=False)]
+NameOrAddress = Annotated[
     str | None,
     typer.Option(
         help="Dataset name, or an address like s3://bucket/prefix. [default: the newest]", show_default=False

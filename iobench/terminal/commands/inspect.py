@@ -13,7 +13,7 @@ from iobench.terminal.commands._options import (
     AsJson,
     DataDir,
     Device,
-    Name,
+    NameOrAddress,
     check_above_zero,
     checked_hash,
     parsed,
@@ -60,7 +60,7 @@ def verify(
         ),
     ] = None,
     data_dir: DataDir = Path("data"),
-    name: Name = None,
+    name: NameOrAddress = None,
 ) -> None:
     """Read every artifact again and compare it with its manifest."""
     from iobench.dataset.hashing import hash_rest, hashed_in_part
@@ -106,7 +106,7 @@ def limits(
     device: Device = "auto",
     seconds: Annotated[float, typer.Option(help="Seconds per limit.")] = 0.5,
     data_dir: DataDir = Path("data"),
-    name: Name = None,
+    name: NameOrAddress = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure the bandwidth limits of disk, memory and device."""

@@ -15,7 +15,14 @@ from iobench.base.errors import InvalidSettings
 from iobench.base.exit_codes import INTERRUPTED
 from iobench.base.units import parse_percent
 from iobench.host import interrupts
-from iobench.terminal.commands._options import AsJson, DataDir, MinDifference, Name, S3Endpoint, parsed
+from iobench.terminal.commands._options import (
+    AsJson,
+    DataDir,
+    MinDifference,
+    NameOrAddress,
+    S3Endpoint,
+    parsed,
+)
 from iobench.terminal.commands._run_options import parse, with_run_options
 
 if TYPE_CHECKING:
@@ -48,7 +55,7 @@ def run(
     ] = None,
     min_difference: MinDifference = "5%",
     data_dir: DataDir = Path("data"),
-    name: Name = None,
+    name: NameOrAddress = None,
     s3_endpoint: S3Endpoint = None,
     plan: Annotated[
         Path | None,
