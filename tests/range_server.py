@@ -78,9 +78,6 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(503, b"later")
         if fault == "replaced":
             etag = '"another"'
-        pinned = self.headers.get("If-Match")
-        if pinned and self.owner.etags and pinned != etag:
-            return self._send(412, b"")
         headers = {"ETag": etag} if self.owner.etags else {}
         if not span or fault == "whole":
             return self._send(200, b"" if head else content, headers, len(content))

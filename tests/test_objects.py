@@ -23,6 +23,7 @@ from iobench.objects.client import ObjectStore
 from iobench.objects.request_log import LOG
 from iobench.objects.url import checked_url
 from iobench.results import record
+from iobench.results.metrics import METRICS
 from iobench.stream.remote_backend import CoalescingReader, request_begins
 
 pytest.importorskip("obstore", reason="the client of object stores is not installed: iobench[s3]")
@@ -127,7 +128,10 @@ def test_a_run_verifies_and_counts(remote, tmp_path):
         assert made.content_check is None  # all of it came as requested
         assert made.limit.name == "object store"
         assert made.requests.fetched_bytes >= made.timing.logical_bytes
-        assert made.requests.retries == 0
+        figures = {metric.name: metric.of(made) for metric in METRICS}
+        assert figures["read_amplification"] == made.requests.fetched_bytes / made.timing.logical_bytes >= 1
+        assert figures["requests"] == made.requests.count / made.timing.epochs
+        assert made.requests.retries == figures["request_retries"] == 0
         assert 0 < made.requests.p50_s <= made.requests.p99_s
         if made.case["loader"] == "dataloader":
             assert made.requests.count == made.timing.samples * 2

@@ -65,8 +65,6 @@ class ObjectStore:
     def get(self, name: str, start: int, length: int, etag: str) -> memoryview:
         """Return bytes of an object; `etag` pins its version if it is not empty."""
         options: dict[str, Any] = {"range": (start, start + length)}
-        if etag:
-            options["if_match"] = etag
 
         def request() -> memoryview:
             answer = self._obstore.get(self._store, name, options=options)
@@ -139,7 +137,7 @@ class ObjectStore:
 
     def _may_pass(self, error: Exception) -> bool:
         fails, text = self._fails, str(error)
-        if isinstance(error, (FileNotFoundError, fails.NotSupportedError, fails.PreconditionError)):
+        if isinstance(error, (FileNotFoundError, fails.NotSupportedError)):
             return False
         if isinstance(error, (fails.PermissionDeniedError, fails.UnauthenticatedError)):
             return False
@@ -168,8 +166,6 @@ class ObjectStore:
         """Raise the error of iobench for one of obstore, without its addresses and credentials."""
         fails, where, text = self._fails, f"{self.url}/{name}".rstrip("/"), str(error)
         code = re.search(r"<Code>(\w+)</Code>", text)
-        if isinstance(error, fails.PreconditionError):
-            raise self._replaced(name, "as recorded", None) from None
         if isinstance(error, (FileExistsError, fails.AlreadyExistsError)):
             raise ArtifactExists(
                 "there is a dataset", kind="other-data", path=where, hint="use --overwrite to replace it"
