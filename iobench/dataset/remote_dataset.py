@@ -66,12 +66,10 @@ def _body(store: ObjectStore) -> ManifestBody:
     try:
         body = manifest_file.parse(store.read(FILE_NAME), f"{store.url}/{FILE_NAME}")
     except CorruptArtifact as error:
-        raise ManifestError(
-            "there is no such bucket" if error.kind == "missing-bucket" else "there is no dataset",
-            kind="no-dataset",
-            path=store.url,
-            hint=f"make one with 'iobench prepare --to {store.url}'",
-        ) from None
+        if error.kind == "missing-bucket":
+            raise error.converted(ManifestError) from None
+        hint = f"make one with 'iobench prepare --to {store.url}'"
+        raise ManifestError("there is no dataset", kind="no-dataset", path=store.url, hint=hint) from None
     if not body.artifacts or any(one.remote is None for one in body.artifacts.values()):
         raise ManifestError(
             "a dataset that was copied there, without the places of its rows",

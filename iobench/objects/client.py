@@ -176,6 +176,7 @@ class ObjectStore:
                 "there is no such bucket" if bucket else "there is no such object",
                 kind="missing-bucket" if bucket else "missing-object",
                 path=where,
+                hint="check its name, the region and --s3-endpoint" if bucket else None,
             ) from None
         if _NO_CREDENTIALS in text:
             raise LoaderFailed(
