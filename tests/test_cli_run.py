@@ -29,7 +29,7 @@ NOT_SHOWN = (  # on a CPU, in one process
         "headroom",
         "epoch_share",
     ),
-    *(metric.name for metric in METRICS if metric.name.startswith(("rank_", "straggler_"))),
+    *(metric.name for metric in METRICS if metric.name.startswith(("rank_", "straggler_", "request"))),
 )
 
 

@@ -17,6 +17,8 @@ from iobench.results.cases import OWN_DATA
 
 ROUND_SECONDS = 3.0  # an epoch of 40 MB is shorter with every loader here, so that it is measured as a whole
 
+REMOTE = "remote"  # cache state of a dataset in an object store: there is no page cache of it
+
 
 @dataclass(frozen=True)
 class CaseSettings:

@@ -17,16 +17,20 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iobench.base.errors import IobenchError, LoaderFailed, ManifestError
+from iobench.base.errors import CorruptArtifact, IobenchError, LoaderFailed, ManifestError
 from iobench.base.files import system_errors_as
 from iobench.base.finding import Finding
-from iobench.bench.case import Case
+from iobench.base.units import bytes_text
+from iobench.bench.case import REMOTE, Case
 from iobench.dataset.manifest import Manifest, missing_libraries
+from iobench.dataset.placement_file import RemoteOpener
 from iobench.host import hardware_limits, memory_limits, page_cache
 from iobench.host.aio import DirectUnavailable
 from iobench.host.device import pick_device
 from iobench.host.hardware_limits import Limit, LowerCacheProbe
 from iobench.host.memory import PAGE
+from iobench.objects import limits as store_limits
+from iobench.objects.reader import REQUEST_BYTES
 from iobench.results.parts import LimitPart
 
 if TYPE_CHECKING:
@@ -75,7 +79,12 @@ class _Resource:
             return None
         try:
             return method(seconds)
-        except (DirectUnavailable, OSError):  # the rounds of its cases report a disk that fails
+        except (
+            DirectUnavailable,
+            OSError,
+            LoaderFailed,
+            CorruptArtifact,
+        ):  # the rounds of its cases report a disk that fails
             self.broken = True
             return None
 
@@ -153,7 +162,12 @@ class CaseLimits:
 
     def _steps(self, case: Case) -> Iterator[_Step]:
         """Yield each resource on the path, logical bytes per byte that it counts, and its methods."""
-        schema, files = self._manifest.schema, self._manifest.files_of(case.variant)
+        schema = self._manifest.schema
+        if case.cache == REMOTE:
+            yield from self._remote_steps(case)
+            yield from self._device_steps(case)
+            return
+        files = self._manifest.files_of(case.variant)
         stored, largest = sum(map(_size, files)), self._largest
         slot_bytes, slots = case.loader.slots(case.batch_bytes(schema))
         if case.cache == "warm":
@@ -167,6 +181,21 @@ class CaseLimits:
         else:
             method = partial(hardware_limits.sequential_read, largest)
             yield ("disk",), schema.logical_bytes / stored, {(): method}
+        yield from self._device_steps(case)
+
+    def _remote_steps(self, case: Case) -> Iterator[_Step]:
+        """Yield the object store: single rows in random order, large requests in the others."""
+        schema = self._manifest.schema
+        size = max(field.sample_bytes for field in schema.fields) if case.order == "random" else REQUEST_BYTES
+        files = [remote.files for remote in remote_openers(self._manifest)]
+        methods: dict[Key, Measure] = {
+            (count,): partial(store_limits.ranged_gets, files, size, count) for count in store_limits.MANY
+        }
+        yield (store_limits.NAME, size), 1.0, methods
+
+    def _device_steps(self, case: Case) -> Iterator[_Step]:
+        """Yield the link to the device, if the case has one."""
+        slot_bytes, _ = case.loader.slots(case.batch_bytes(self._manifest.schema))
         device = pick_device(case.device)
         if device.type != "cpu":
             pinned = case.loader.pins(case.device)
@@ -187,6 +216,12 @@ class CaseLimits:
     def _largest(self) -> Path:
         """The file that all limits are measured with: the largest one of the cases."""
         return _largest_file(self._manifest, dict.fromkeys(case.variant for case in self._cases))
+
+
+def remote_openers(manifest: Manifest) -> list[RemoteOpener]:
+    """Return the openers of all artifacts in an object store."""
+    openers = (manifest.opener(variant).remote for variant in manifest.artifacts)
+    return [opener for opener in openers if opener is not None]
 
 
 def lowest(limits: Iterable[LimitPart]) -> LimitPart | None:
@@ -266,6 +301,8 @@ def survey(
     variants = [variant for variant in manifest.artifacts if variant not in missing] or [*missing]
     for variant in variants:
         manifest.opener(variant)
+    if manifest.url:
+        return _remote_survey(manifest, seconds, on_status)
     result, schema = Survey(), manifest.schema
     result.notes += [Finding("skipped", f"skipped: {error}") for error in missing.values()]
     file = _largest_file(manifest, variants)
@@ -296,4 +333,20 @@ def survey(
             for measure in (hardware_limits.host_to_device, hardware_limits.device_to_host)
             for pinned in (True, False)
         ]
+    return result
+
+
+def _remote_survey(manifest: Manifest, seconds: float, on_status: Callable[[str], None]) -> Survey:
+    """Measure an object store: requests of a sample, of a loader and of whole objects, one and many."""
+    files = [opener.files for opener in remote_openers(manifest)]
+    sample = max(field.sample_bytes for field in manifest.schema.fields)
+    result = Survey()
+    for size, counts in (
+        (sample, (1, *store_limits.MANY)),
+        (REQUEST_BYTES, (1, *store_limits.MANY)),
+        (store_limits.WHOLE_BYTES, (1, 4)),
+    ):
+        for count in counts:
+            on_status(f"requests of {bytes_text(size)}, {count} in flight")
+            result.limits.append(store_limits.ranged_gets(files, size, count, seconds))
     return result

@@ -24,6 +24,7 @@ from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice,
 from iobench.loading.loaders import EpochRequest, Epochs, Job, Loader, failure, samples_of
 from iobench.loading.order import Batches, Order, sample_count
 from iobench.loading.stages import UNTIMED, StageProfile
+from iobench.objects.request_log import LOG
 from iobench.results.parts import (
     BackgroundPart,
     DiskPart,
@@ -31,6 +32,7 @@ from iobench.results.parts import (
     MemoryPart,
     PartialEpoch,
     ProcessorPart,
+    RequestsPart,
     TimingPart,
 )
 
@@ -112,6 +114,7 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
     job = replace(job, stages=profile or UNTIMED)
     opening, meter, clock = Meter(), Meter(), clock_of(transfer, spec)
     consume = spec.consume if clock is None else clock.around(spec.consume)
+    LOG.clear()
     counters = Counters(job.opener.path, early_snapshot=loader.workers > 0, excluded=spec.excluded)
     cpu_speed = CpuSpeedProbe()
     path, guarded = job.opener.path, job.opener.guarded()
@@ -159,7 +162,22 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
         timing = replace(timing, partial=replace(partial, head=loader.iterable_style))
     timing = replace(timing, **_split(profile, epochs, opening, meter))
     made = measured_of(timing, counts[0], cpu_speed)
-    return replace(made, disk=replace(made.disk, opening_bytes=opening_bytes))
+    made = replace(made, disk=replace(made.disk, opening_bytes=opening_bytes))
+    return made if loader.workers else replace(made, requests=_requests())  # workers have logs of their own
+
+
+def _requests() -> RequestsPart | None:
+    """Return the requests of this process to object stores in the round; None if there were none."""
+    taken = LOG.take()
+    if taken is None:
+        return None
+    return RequestsPart(
+        count=taken.count,
+        retries=taken.retries,
+        fetched_bytes=taken.bytes,
+        p50_s=taken.p50_s,
+        p99_s=taken.p99_s,
+    )
 
 
 def clock_of(transfer: HostToDevice, spec: RoundSpec) -> DeviceClock | None:

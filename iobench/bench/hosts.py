@@ -13,6 +13,7 @@ from iobench.host.hardware_limits import LowerCacheProbe
 from iobench.results.parts import CachePart, LimitPart
 
 WARMED = "by earlier rounds: the files are the loader's own"
+REMOTE = "none: the rows are in an object store, and no page of them is kept here"
 PART_WARMED = "by earlier rounds: the files hold more than the dataset"
 
 
@@ -50,6 +51,8 @@ class LocalHost:
         manifest = self._manifest
         if case.loader.own_data:
             return CachePart(mode=case.cache, residency=None, method=WARMED)
+        if manifest.url:
+            return CachePart(mode=case.cache, residency=None, method=REMOTE)
         added = manifest.added.get(case.variant)
         if added is not None and added.samples is not None and case.cache == "warm":
             return CachePart(mode=case.cache, residency=None, method=PART_WARMED)

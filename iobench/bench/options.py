@@ -13,7 +13,7 @@ from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.base.units import counted
 from iobench.bench import strategies
-from iobench.bench.case import ROUND_SECONDS, Case
+from iobench.bench.case import REMOTE, ROUND_SECONDS, Case
 from iobench.bench.multi_rank import multi_rank_cases, multi_rank_obstacle
 from iobench.bench.part import LEAST_WINDOW
 from iobench.bench.run_option import check_declared, run_option
@@ -191,6 +191,12 @@ def cases_of(
     `devices` are devices that exist here. Raises InvalidSettings, InvalidOption, UnknownFormat or
     ManifestError if a requested case is impossible, or if no case is left.
     """
+    if manifest.url and "cold" in options.cache:
+        raise InvalidSettings(
+            "--cache cold with a dataset in an object store, which no page cache holds",
+            kind="conflicting-options",
+            hint="omit --cache",
+        )
     variants = _variants(manifest, options.format)
     grid = list(_loaders(options))
     cases = [
@@ -236,6 +242,10 @@ def _case(
         combination = {**combination, "block_bytes": BLOCK_BYTES, "window_bytes": WINDOW_BYTES}
     if loader.own_data and combination["cache"] == "cold":
         return None
+    if manifest.url:
+        if loader.format_names:
+            return None  # its library would look for files
+        combination = {**combination, "cache": REMOTE}
     return Case(
         dataset=manifest.name,
         content=f"{manifest.content or 0:016x}",

@@ -106,4 +106,4 @@ def _device(name: str, picked: torch.device, world_size: int) -> str:
 def new_path(manifest: Manifest) -> Path:
     """Return the default file of records for a run that starts now."""
     now = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S-%f")[:-3]
-    return manifest.root.parent / "results" / f"{manifest.name}-{now}.jsonl"
+    return manifest.data_dir / "results" / f"{manifest.root.name}-{now}.jsonl"

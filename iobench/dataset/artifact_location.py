@@ -192,6 +192,30 @@ class ExternalArtifact(ArtifactLocation):
             raise damage.changed(problem=problem, hint=self.hint) from None
 
 
+class RemoteArtifact(ArtifactLocation):
+    """Objects in an object store, each read in the version that the manifest records."""
+
+    def __init__(self, root: Path, artifact: Artifact, url: str) -> None:
+        self.path, self._artifact = root, artifact  # the folder of what was cached
+        self.hint = f"upload it again with 'iobench prepare --to {url} --overwrite'"
+
+    @property
+    def files(self) -> list[Path]:
+        """None: no file is on this machine."""
+        return []
+
+    def check(self) -> None:
+        """Do nothing: each request names the version that it expects."""
+
+    def unchanged(self) -> bool:
+        """Return True: an object of another version is an error of the request."""
+        return True
+
+    def restamped(self) -> Artifact:
+        """Return the artifact as it is."""
+        return self._artifact
+
+
 def _size(file: str) -> int | None:
     """Return the size of a regular file, or None if there is none; CorruptArtifact if it may not be read."""
     try:

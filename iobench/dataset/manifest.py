@@ -30,7 +30,12 @@ from iobench import formats
 from iobench.base.errors import InvalidSettings, ManifestError, MissingDependency, no_permission
 from iobench.base.files import system_errors_as
 from iobench.dataset import index_cache, manifest_file
-from iobench.dataset.artifact_location import ArtifactLocation, ExternalArtifact, ManagedArtifact
+from iobench.dataset.artifact_location import (
+    ArtifactLocation,
+    ExternalArtifact,
+    ManagedArtifact,
+    RemoteArtifact,
+)
 from iobench.dataset.hashed_rows import HashedRows
 from iobench.dataset.index_cache import IndexCache, stamp_of
 from iobench.dataset.manifest_body import (
@@ -42,6 +47,7 @@ from iobench.dataset.manifest_body import (
     ManifestBody,
 )
 from iobench.dataset.manifest_file import FILE_NAME, VERSION
+from iobench.dataset.placement_file import RemoteOpener
 from iobench.dataset.seal import Seal
 from iobench.formats import Checkable, FirstRows, Format, Reader, Schema
 from iobench.host.bus_errors import guarded
@@ -76,6 +82,8 @@ class Opener:
         Path of the cached indexes without their names; see `index_cache`.
     stored_samples : int or None
         Samples that the files hold, if the schema has only the first of them.
+    remote : RemoteOpener or None
+        Opens the artifact in an object store, if it is in one.
     """
 
     format: Format
@@ -84,9 +92,12 @@ class Opener:
     random: bool = False
     index: Path | None = None
     stored_samples: int | None = None
+    remote: RemoteOpener | None = field(default=None, hash=False)
 
     def __call__(self) -> Reader:
         """Open a new reader."""
+        if self.remote is not None:
+            return self.remote.open(self.schema)
         reader = self.format.open(self.path, self.stored_schema, self.random)
         reader.load_or_build = self.index_cache
         return reader if self.stored_samples is None else FirstRows(reader, self.schema)
@@ -105,7 +116,7 @@ class Opener:
 
     def check(self) -> None:
         """Raise CorruptArtifact for damage that would crash a reader, OSError if the disk fails."""
-        if isinstance(self.format, Checkable):
+        if isinstance(self.format, Checkable) and self.remote is None:
             with self.guarded() as check:
                 self.format.check(self.path, self.stored_schema)
                 check()
@@ -113,6 +124,11 @@ class Opener:
     def guarded(self) -> AbstractContextManager[Callable[[], None]]:
         """Guard the maps of the files during the block; see `host.bus_errors.guarded`."""
         return guarded(self.path, self.empty_page)
+
+    @property
+    def forkable(self) -> bool:
+        """True if a process may fork after it has opened a reader: not with a client of an object store."""
+        return self.format.forkable and self.remote is None
 
     @property
     def empty_page(self) -> bytes:
@@ -134,6 +150,8 @@ class Manifest:
         Checksum of the hashed samples, and the one that depends on their order; see `checksum`.
     part : HashedPart or None
         The part of the samples that was hashed; None for all.
+    url : str
+        Address in an object store; empty for a dataset on a disk. `root` then holds only what was cached.
     artifacts : dict of str to Artifact
         Artifacts by variant, such as ``hdf5:compression=gzip``.
     """
@@ -146,15 +164,23 @@ class Manifest:
     created: str = ""
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     part: HashedPart | None = None
+    url: str = ""
 
     @property
     def name(self) -> str:
-        """Name of the dataset and of its folder."""
-        return self.root.name
+        """Name of the dataset: that of its folder, or its address in an object store."""
+        return self.url or self.root.name
+
+    @property
+    def data_dir(self) -> Path:
+        """Folder of all datasets."""
+        return self.root.parent.parent if self.url else self.root.parent
 
     def location_of(self, variant: str) -> ArtifactLocation:
         """Return the location of a variant's artifact; raises KeyError if there is none."""
         artifact = self.artifacts[variant]
+        if self.url:
+            return RemoteArtifact(self.root, artifact, self.url)
         if artifact.added is not None:
             return ExternalArtifact(self.root, self.schema, artifact, artifact.added)
         return ManagedArtifact(self.root, artifact, self.seal_of(artifact))
@@ -208,7 +234,8 @@ class Manifest:
         """
         if variant not in self.artifacts:
             prepared = ", ".join(self.artifacts) or "nothing"
-            command = f"run 'iobench prepare --name {self.name} --format {variant}'"
+            where = f"--to {self.url} --overwrite" if self.url else f"--name {self.name}"
+            command = f"run 'iobench prepare {where} --format {variant}'"
             raise ManifestError(
                 f"dataset {self.name} does not have the format",
                 kind="not-prepared",
@@ -225,6 +252,7 @@ class Manifest:
             self.schema,
             index=self.index_path(variant),
             stored_samples=added.samples if added else None,
+            remote=RemoteOpener.of(self.artifacts[variant], self.url, self.index_path(variant)),
         )
 
     def index_path(self, variant: str) -> Path:
@@ -249,7 +277,11 @@ class Manifest:
 
     def save(self) -> None:
         """Replace the manifest file atomically and sync it to disk."""
-        body = ManifestBody(
+        manifest_file.write(self.root, self.body())
+
+    def body(self) -> ManifestBody:
+        """Return the content of the manifest file."""
+        return ManifestBody(
             manifest_version=VERSION,
             created=self.created,
             samples=self.schema.samples,
@@ -259,8 +291,8 @@ class Manifest:
             artifacts=self.artifacts,
             logical_bytes=self.schema.logical_bytes,
             hashed=self.part,
+            url=self.url,
         )
-        manifest_file.write(self.root, body)
 
     @classmethod
     def load(cls, root: str | Path) -> Manifest:
@@ -277,6 +309,7 @@ class Manifest:
             created=body.created,
             artifacts=dict(body.artifacts),
             part=body.hashed,
+            url=body.url,
         )
 
 
@@ -331,6 +364,14 @@ def _newest_first(data_dir: Path) -> list[Path]:
 
 def check_name(name: str) -> str:
     """Return the name if it can be a dataset's folder; otherwise raises InvalidSettings."""
+    if "://" in name:
+        raise InvalidSettings(
+            f"dataset {name}",
+            kind="remote-dataset",
+            expected="a dataset on a disk",
+            found="an address",
+            hint="iobench prepare --to writes to an address; run, verify and limits read from one",
+        )
     if not DATASET_NAME.fullmatch(name) or name == "results":
         raise InvalidSettings(
             f"dataset name {name!r}",

@@ -6,7 +6,7 @@ import json
 import os
 import re
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -88,6 +88,44 @@ class ExternalData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return bool(self.names) or self.fields_given
 
 
+class StoredPlacement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A placement of `formats` without its arrays; see `placement_file`.
+
+    Attributes
+    ----------
+    files : tuple of str
+        Paths below the artifact's folder.
+    offset, stride : int
+        Of a strided placement; of a listed one, `offset` is `within`; of a chunked one, `stride`.
+    arrays : dict of str to str
+        Names in the index file of the arrays that the placement has.
+    """
+
+    kind: Literal["strided", "chunked", "listed"]
+    files: tuple[str, ...]
+    offset: Bytes = 0
+    stride: Bytes = 0
+    arrays: dict[str, str] = {}
+
+
+class RemoteData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Versions of the objects of an artifact in an object store, and the places of its rows in them.
+
+    Attributes
+    ----------
+    etags : dict of str to str
+        Version of each object, by path below the artifact's folder; empty until it is known.
+    placement : dict of str to StoredPlacement
+        Location of each field.
+    indexes : tuple of str
+        Names of the index files beside the manifest.
+    """
+
+    etags: dict[str, Text]
+    placement: dict[str, StoredPlacement]
+    indexes: tuple[Text, ...] = ()
+
+
 class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One variant of a dataset: written by prepare, or added where it lies.
 
@@ -103,6 +141,8 @@ class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Checksums of what a lossy format stores; None if they are the dataset's.
     added : ExternalData or None
         Location of added data.
+    remote : RemoteData or None
+        Versions and places of rows of an artifact in an object store.
     """
 
     variant: str
@@ -114,6 +154,7 @@ class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     folder: str = ""
     checksum: Checksums | None = None
     added: ExternalData | None = None
+    remote: RemoteData | None = None
 
 
 class ManifestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,6 +162,7 @@ class ManifestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `logical_bytes` has to be what samples and fields make, whatever the formats compress. `hashed` is the
     part of the rows that `checksum` covers; null for all of them, as wherever prepare wrote an artifact.
+    `url` is where a dataset was read from an object store; empty for one on a disk.
     """
 
     manifest_version: int
@@ -132,6 +174,7 @@ class ManifestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     artifacts: dict[str, Artifact]
     logical_bytes: Count
     hashed: HashedPart | None = None
+    url: Text = ""
 
     @property
     def schema(self) -> Schema:
@@ -203,6 +246,8 @@ def _check_artifact(variant: str, artifact: Artifact) -> None:
         raise ValueError(f"the entry of {variant} is for {artifact.variant[:NAME_BYTES]!r}")
     if bool(artifact.files) == bool(artifact.added):
         raise ValueError(f"{variant} has no files, or is both prepared and added")
+    if artifact.remote is not None:
+        _check_remote(artifact, artifact.remote)
     for name in artifact.files:
         path = PurePosixPath(name)
         if not path.parts or path.is_absolute() or ".." in path.parts:
@@ -210,6 +255,17 @@ def _check_artifact(variant: str, artifact: Artifact) -> None:
         long = any(len(os.fsencode(part)) > NAME_BYTES for part in path.parts)
         if "\0" in name or long or len(os.fsencode(name)) > PATH_BYTES:
             raise ValueError(f"{name[:20]!r}… in {variant} is not a file name")
+
+
+def _check_remote(artifact: Artifact, remote: RemoteData) -> None:
+    if remote.etags.keys() != artifact.files.keys():
+        raise ValueError(f"{artifact.variant} has files without a version")
+    if any(
+        not place.files or set(place.files) - artifact.files.keys() for place in remote.placement.values()
+    ):
+        raise ValueError(f"{artifact.variant} places a field in files that it does not have")
+    if any(not _VARIANT.fullmatch(name) for name in remote.indexes):
+        raise ValueError(f"{artifact.variant} has an index of an invalid name")
 
 
 def _check_depth(value: Any, levels: int = NESTING) -> None:

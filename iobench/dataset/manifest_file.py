@@ -35,19 +35,29 @@ def read(path: Path) -> ManifestBody:
     try:
         if path.exists() and not path.is_file():  # opening a FIFO would block
             raise OSError("it is not a file")
-        body = json.loads(
-            path.read_bytes().decode(),
-            object_pairs_hook=_unique_keys,
-            parse_constant=_not_finite,
-            parse_float=_finite,
-        )
+        content = path.read_bytes()
     except FileNotFoundError:
         raise ManifestError(
             "there is no dataset", kind="no-dataset", path=path.parent, hint="make one with 'iobench prepare'"
         ) from None
     except PermissionError as error:
         raise no_permission(ManifestError, path) from error
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        problem = f"not a manifest ({_line(error)})"
+        raise ManifestError(problem, kind="not-a-manifest", path=path, hint=REWRITE) from error
+    return parse(content, path)
+
+
+def parse(content: bytes, path: Path | str) -> ManifestBody:
+    """Return a checked manifest from its text; raises ManifestError, about `path`, as `read` does."""
+    try:
+        body = json.loads(
+            content.decode(),
+            object_pairs_hook=_unique_keys,
+            parse_constant=_not_finite,
+            parse_float=_finite,
+        )
+    except (ValueError, RecursionError) as error:
         problem = f"not a manifest ({_line(error)})"
         raise ManifestError(problem, kind="not-a-manifest", path=path, hint=REWRITE) from error
     version = body.get("manifest_version") if isinstance(body, dict) else None
@@ -77,9 +87,13 @@ def write(root: Path, body: ManifestBody) -> None:
 
     A crash leaves the old manifest or the new one.
     """
-    text = json.dumps(msgspec.to_builtins(body), indent=2, allow_nan=False)
-    replace_file(root / FILE_NAME, text.encode(), sync=True)
+    replace_file(root / FILE_NAME, encoded(body), sync=True)
     sync_directory(root)
+
+
+def encoded(body: ManifestBody) -> bytes:
+    """Return a manifest's text."""
+    return json.dumps(msgspec.to_builtins(body), indent=2, allow_nan=False).encode()
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

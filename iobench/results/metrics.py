@@ -256,9 +256,43 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "read_amplification",
         "read amplification",
-        "bytes read from disk per logical byte",
+        "bytes read from disk, or fetched from an object store, per logical byte",
         lambda value: f"{value:.2f}",
-        lambda r: _ratio(r.disk.read_bytes, r.timing.logical_bytes),
+        lambda r: _ratio(
+            r.requests.fetched_bytes if r.requests else r.disk.read_bytes, r.timing.logical_bytes
+        ),
+        _median,
+    ),
+    Metric(
+        "requests",
+        "requests",
+        "requests to the object store for an epoch, those included that were sent again",
+        rate_text,
+        lambda r: r.requests.count / r.epochs if r.requests else None,
+        _median,
+    ),
+    Metric(
+        "request_retries",
+        "retries",
+        "requests to the object store that failed in an epoch and were sent again",
+        three_digits,
+        lambda r: r.requests.retries / r.epochs if r.requests else None,
+        _median,
+    ),
+    Metric(
+        "request_p50_s",
+        "request p50",
+        "median time from a request to the object store to the last byte of its answer",
+        seconds_text,
+        lambda r: r.requests.p50_s if r.requests else None,
+        _median,
+    ),
+    Metric(
+        "request_p99_s",
+        "request p99",
+        "99th percentile of the times of requests to the object store",
+        seconds_text,
+        lambda r: r.requests.p99_s if r.requests else None,
         _median,
     ),
     Metric(

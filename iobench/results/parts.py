@@ -65,7 +65,7 @@ class DatasetPart:
 class CachePart:
     """State of the page cache before the round, and how it was established."""
 
-    mode: str  # warm or cold
+    mode: str  # warm, cold or remote
     residency: float | None  # of the data's files, 0 to 1; None where unknown
     method: str = ""
     read_ahead_kib: int | None = None
@@ -127,6 +127,17 @@ class DiskPart:
     read_bytes: Summed[int | None] = None  # by this process and its workers
     opening_bytes: Summed[int | None] = None  # of these, before the clock of the first epoch started
     device_read_bytes: OfFirst[int | None] = None  # of the disk under the data, by all processes
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestsPart:
+    """Requests to an object store in a round, retries included; quantiles are of single requests."""
+
+    count: Summed[int]
+    retries: Summed[int]
+    fetched_bytes: Summed[int]  # in answers that were used
+    p50_s: Averaged[float]  # from a request to the last byte of its answer
+    p99_s: Largest[float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,3 +290,4 @@ class Measured:
     background: OfFirst[BackgroundPart | None] = None
     loss: OfFirst[float | None] = None  # of the last step of the round's first epoch
     ranks: Listed[list[RankPart] | None] = None
+    requests: Part[RequestsPart | None] = None  # to an object store; None for data on a disk

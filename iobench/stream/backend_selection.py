@@ -20,6 +20,7 @@ from iobench.stream.cached_reader import CachedReader
 from iobench.stream.change_detector import ChangeDetector
 from iobench.stream.composite_reader import CompositeReader
 from iobench.stream.direct_reader import DirectReader
+from iobench.stream.remote_backend import remote_backend
 
 FITS = 0.5  # share of the free memory: smaller data will stay in the page cache
 MAX_THREADS = 4
@@ -29,7 +30,13 @@ DIRECT_THREADS = 2
 SMALL_BLOCK_ROWS, SMALL_BLOCK_BYTES = 16, 32 << 10  # mean of decoded blocks
 
 
-def select_backend(opener: Opener, schema: Schema, threads: int | None, direct: bool | None) -> Backend:
+def select_backend(
+    opener: Opener,
+    schema: Schema,
+    threads: int | None,
+    direct: bool | None,
+    requests: Sequence[int | None] = (None, None, None),
+) -> Backend:
     """Open the backend that suits an artifact and the state of the page cache.
 
     Fields stored as they are in memory are read through the page cache if they are in it or will stay in it,
@@ -47,6 +54,8 @@ def select_backend(opener: Opener, schema: Schema, threads: int | None, direct: 
         Number of reading threads; None for the backend's default.
     direct : bool or None
         True to read past the page cache, False to read through it, None to select.
+    requests : sequence of int or None
+        Of an object store: requests in flight, most bytes of a request and of a gap; None for the default.
 
     Raises
     ------
@@ -55,6 +64,8 @@ def select_backend(opener: Opener, schema: Schema, threads: int | None, direct: 
     LoaderFailed
         If the disk fails.
     """
+    if opener.remote is not None:
+        return remote_backend(opener, schema, threads, direct, requests)
     with failures_of(opener.path):
         files = _files(opener.path)
         unchanged = ChangeDetector(files)  # first: changes during the opening count

@@ -10,6 +10,7 @@ from iobench.base.options import option
 from iobench.formats import Rows
 from iobench.loading.loaders import Epochs, Job, Loader
 from iobench.loading.order import LIMITS
+from iobench.objects.reader import MAX_GAP
 
 if TYPE_CHECKING:
     from iobench.loading.host_to_device import HostBatch
@@ -35,6 +36,16 @@ class Stream(Loader):
     )
     direct: bool | None = option(
         None, "read past the page cache; by default only if the data would not stay in memory"
+    )
+
+    in_flight: int | None = option(
+        None, "object store: requests in flight; by default 64", minimum=1, maximum=1024
+    )
+    request_bytes: int | None = option(
+        None, "object store: most bytes of a request; by default 1 MiB", minimum=1, maximum=1 << 30
+    )
+    coalesce_bytes: int | None = option(
+        None, "object store: gaps up to this are fetched along; by default 64 KiB", minimum=0, maximum=MAX_GAP
     )
 
     def pins(self, device: str) -> bool:
@@ -64,7 +75,8 @@ class StreamEpochs(Epochs):
         from iobench.stream.transfer import transfer_to
 
         schema = job.opener.schema
-        backend = select_backend(job.opener, schema, loader.threads, loader.direct)
+        requests = (loader.in_flight, loader.request_bytes, loader.coalesce_bytes)
+        backend = select_backend(job.opener, schema, loader.threads, loader.direct, requests)
         transfer = transfer_to(torch.device(job.device))
         self._pipeline = Pipeline(backend, schema, job.order, transfer, stages=job.stages)
 

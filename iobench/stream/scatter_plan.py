@@ -4,17 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from iobench.formats import Array, raw_bytes
-from iobench.stream.addresses import RowAddresses
 
 FEW = 4  # up to this number, rows are copied one by one
 
 Index = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
+
+
+class Positions(Protocol):
+    """Positions of rows in an address space, and the bytes of a sample by field."""
+
+    widths: dict[str, int]
+
+    def positions(self, name: str, rows: Index) -> Index:
+        """Return the position of each row of a field."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +49,7 @@ class ScatterPlan:
     targets: list[Array]
 
     @classmethod
-    def of(cls, addresses: RowAddresses, rows: Index, out: Mapping[str, Array]) -> ScatterPlan:
+    def of(cls, addresses: Positions, rows: Index, out: Mapping[str, Array]) -> ScatterPlan:
         """Plan these rows of all fields of `out`."""
         positions = [addresses.positions(name, rows) for name in out]
         starts = np.concatenate(positions) if len(positions) > 1 else positions[0]

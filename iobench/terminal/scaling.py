@@ -115,7 +115,7 @@ def run_over(
         return over_ranks(over.numbers, arguments, file, *showing, times=times)
     from iobench.ranks.ray_launcher import launcher
 
-    arguments += ["--data-dir", str(manifest.root.parent.absolute())]
+    arguments += ["--data-dir", str(manifest.data_dir.absolute())]
     with launcher(over.address) as (hosts, launch):
         totals = [number * hosts for number in over.numbers]
         for number in totals:

@@ -147,7 +147,7 @@ def kind_options_table(kind: str, rows: Sequence[dict[str, Any]]) -> Table:
 def _default(option: Mapping[str, Any]) -> str:
     """Return the default of an option: bytes with a unit, `auto` where its meaning says what is chosen."""
     name, value = option["name"], option["default"]
-    if name.endswith("_bytes") and value:
+    if name.endswith("_bytes") and value and value != "none":
         typed = bytes_word(value)
         digits = typed.rstrip("BKMGTik")
         return f"{digits} {typed[len(digits) :]}"

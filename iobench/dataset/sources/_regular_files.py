@@ -91,7 +91,7 @@ def no_such_path(path: Path) -> SourceError:
     scheme, colon, place = str(path).partition(":/")
     if colon and scheme.isalnum():
         return SourceError(
-            "iobench reads local files, no URLs",
+            "data of other programs are read from a disk, not from an address",
             kind="remote-data",
             path=f"{scheme}://{place.lstrip('/')}",
             hint="download the data, or mount them as a folder, and give that path",

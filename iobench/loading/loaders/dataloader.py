@@ -179,7 +179,7 @@ class DataLoaderEpochs(Epochs):
     def __init__(self, loader: TorchDataLoader, job: Job, dataset: SampleDataset | None = None) -> None:
         super().__init__(loader, job)
         self._settings = loader
-        self._start_method = None if job.opener.format.forkable or not loader.num_workers else "spawn"
+        self._start_method = None if job.opener.forkable or not loader.num_workers else "spawn"
         if self._start_method and loader.start_method == "fork":
             raise InvalidSettings(
                 f"dataloader: start_method=fork with format {job.opener.format.name}, "

@@ -20,6 +20,19 @@ T = TypeVar("T")
 
 DataDir = Annotated[Path, typer.Option(help="Folder of datasets and results.")]
 Name = Annotated[str | None, typer.Option(help="Dataset name. [default: the newest]", show_default=False)]
+NameOrAddress = Annotated[
+    str | None,
+    typer.Option(
+        help="Dataset name, or an address like s3://bucket/prefix. [default: the newest]", show_default=False
+    ),
+]
+S3Endpoint = Annotated[
+    str | None,
+    typer.Option(
+        help="Address of an S3 server that is not AWS, like http://host:9000. [default: AWS_ENDPOINT_URL]",
+        show_default=False,
+    ),
+]
 Hash = Annotated[
     str, typer.Option(help="full hashes every sample; auto hashes 10 GiB, spread out, of more than 20 GiB.")
 ]

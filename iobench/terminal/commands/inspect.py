@@ -13,7 +13,7 @@ from iobench.terminal.commands._options import (
     AsJson,
     DataDir,
     Device,
-    Name,
+    NameOrAddress,
     check_above_zero,
     checked_hash,
     parsed,
@@ -60,11 +60,11 @@ def verify(
         ),
     ] = None,
     data_dir: DataDir = Path("data"),
-    name: Name = None,
+    name: NameOrAddress = None,
 ) -> None:
     """Read every artifact again and compare it with its manifest."""
     from iobench.dataset.hashing import hash_rest, hashed_in_part
-    from iobench.dataset.manifest import find_dataset
+    from iobench.dataset.remote_dataset import dataset_named
     from iobench.dataset.staging import locked
     from iobench.dataset.verify import verify as reread
     from iobench.terminal import display, tables
@@ -74,12 +74,12 @@ def verify(
         raise InvalidSettings(
             "--sample with --hash full", kind="conflicting-options", hint="give one of them"
         )
-    manifest = find_dataset(data_dir, name)
+    manifest = dataset_named(data_dir, name)
     display.note(tables.dataset_line(manifest) + ("" if name else f" (the newest in {data_dir})"))
     with display.progress() as progress:
         if hash == "full" and manifest.part is not None:  # which reads all artifacts
             with locked(manifest.root):
-                manifest = find_dataset(data_dir, manifest.name)
+                manifest = dataset_named(data_dir, manifest.name)
                 hash_rest(manifest, progress)
             problems: dict[str, IobenchError | None] = dict.fromkeys(manifest.artifacts)
         else:
@@ -106,17 +106,17 @@ def limits(
     device: Device = "auto",
     seconds: Annotated[float, typer.Option(help="Seconds per limit.")] = 0.5,
     data_dir: DataDir = Path("data"),
-    name: Name = None,
+    name: NameOrAddress = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure the bandwidth limits of disk, memory and device."""
     from iobench.bench.case_limits import survey
-    from iobench.dataset.manifest import find_dataset
+    from iobench.dataset.remote_dataset import dataset_named
     from iobench.host.device import pick_device
     from iobench.terminal import display, tables
 
     check_above_zero(batch_size=batch_size, seconds=seconds)
-    manifest = find_dataset(data_dir, name)
+    manifest = dataset_named(data_dir, name)
     display.note(tables.dataset_line(manifest) + ("" if name else f" (the newest in {data_dir})"))
     result = survey(manifest, pick_device(device), batch_size, seconds, on_status=display.note)
     if as_json:

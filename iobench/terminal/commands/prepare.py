@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,10 +14,11 @@ import typer
 
 from iobench.base.errors import InvalidSettings, IobenchError, SourceError
 from iobench.base.units import parse_elements, parse_shape
-from iobench.terminal.commands._options import DataDir, SourceFormat, parsed
+from iobench.terminal.commands._options import DataDir, S3Endpoint, SourceFormat, parsed
 
 if TYPE_CHECKING:
     from iobench.dataset.sources import Source
+    from iobench.objects.client import ObjectStore
 
 Columns = Literal["packed", "separate"]
 
@@ -63,6 +67,14 @@ def prepare(
     name: Annotated[
         str | None, typer.Option(help="Dataset name. [default: made from the data]", show_default=False)
     ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            help="Upload the dataset to an address like s3://bucket/prefix, instead of keeping it here.",
+            show_default=False,
+        ),
+    ] = None,
+    s3_endpoint: S3Endpoint = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing data.")] = False,
     ray: Annotated[
         str | None,
@@ -75,6 +87,7 @@ def prepare(
     """Write an array into each format, read it back and compare."""
     from iobench.dataset.prepare import DEFAULT_FORMATS, writable_formats
     from iobench.dataset.prepare import prepare as write
+    from iobench.dataset.publish import publish
     from iobench.terminal import display, tables
 
     generated = {"size": size, "dtype": dtype, "seed": seed, "compressibility": compressibility}
@@ -95,7 +108,10 @@ def prepare(
     if "all" in variants:
         every, skipped = writable_formats(chosen.schema)
         variants = [*(word for word in variants if word != "all"), *every]
-    with display.progress() as progress:
+    with ExitStack() as ends, display.progress() as progress:
+        store = None
+        if to is not None:
+            store, data_dir = _target(to, s3_endpoint, ray, overwrite), ends.enter_context(_aside())
         manifest, rows = write(
             chosen,
             variants,
@@ -104,6 +120,9 @@ def prepare(
             overwrite=overwrite,
             progress=progress,
         )
+        if store is not None:
+            publish(manifest, store, overwrite, progress)
+            manifest = replace(manifest, url=store.url)
     renamed = tables.renamed_lines(rows, manifest.schema)
     display.result(tables.dataset_line(manifest), tables.prepared_table(rows), *renamed)
     for error in skipped:
@@ -112,9 +131,31 @@ def prepare(
         from iobench.ranks.copies import copy_to_all
 
         copy_to_all(manifest, ray, display.note)
+    if store is not None:
+        following = shlex.join(["iobench", "run", "--name", store.url])
+        display.note(f"dataset uploaded to {store.url}; next: {following}")
+        return
     where = [] if data_dir == Path("data") else ["--data-dir", str(data_dir)]
     following = shlex.join(["iobench", "run", *where, "--name", manifest.name])
     display.note(f"dataset written to {manifest.root}; next: {following}")
+
+
+def _target(to: str, s3_endpoint: str | None, ray: str | None, overwrite: bool) -> ObjectStore:
+    """Return the object store to upload to; raises before anything is written if that is impossible."""
+    from iobench.dataset.publish import check_target
+    from iobench.objects.url import use_endpoint
+
+    if ray is not None:
+        raise InvalidSettings("--to with --ray", kind="conflicting-options", hint="omit --ray")
+    use_endpoint(s3_endpoint)
+    return check_target(to, overwrite)
+
+
+@contextmanager
+def _aside() -> Iterator[Path]:
+    """Yield a temporary folder for a dataset that is uploaded."""
+    with tempfile.TemporaryDirectory(prefix="iobench-upload-") as folder:
+        yield Path(folder)
 
 
 def _added(data_dir: Path, name: str | None) -> Source | None:

@@ -16,7 +16,14 @@ from iobench.base.errors import InvalidSettings
 from iobench.base.exit_codes import INTERRUPTED
 from iobench.base.units import parse_percent
 from iobench.host import interrupts
-from iobench.terminal.commands._options import AsJson, DataDir, MinDifference, Name, parsed
+from iobench.terminal.commands._options import (
+    AsJson,
+    DataDir,
+    MinDifference,
+    NameOrAddress,
+    S3Endpoint,
+    parsed,
+)
 from iobench.terminal.commands._run_options import parse, with_run_options
 
 if TYPE_CHECKING:
@@ -49,7 +56,8 @@ def run(
     ] = None,
     min_difference: MinDifference = "5%",
     data_dir: DataDir = Path("data"),
-    name: Name = None,
+    name: NameOrAddress = None,
+    s3_endpoint: S3Endpoint = None,
     plan: Annotated[
         Path | None,
         typer.Option(help="Read the run's settings from this TOML file.", show_default=False),
@@ -74,11 +82,13 @@ def run(
     from iobench.bench import plan_file
     from iobench.bench.resume import interrupted_run
     from iobench.bench.run import run as measure
-    from iobench.dataset.manifest import find_dataset
+    from iobench.dataset.remote_dataset import dataset_named
+    from iobench.objects.url import use_endpoint
     from iobench.results import history
     from iobench.terminal import display, live, scaling, tables
 
     began = time.monotonic()
+    use_endpoint(s3_endpoint)
     smallest = parsed("--min-difference", parse_percent, min_difference)
     over = _over(context, ranks, ray, ranks_per_host)
     rounds_before: list[Record] = []
@@ -86,14 +96,14 @@ def run(
         _check_alone(context, f"the run {resume}", "start a new run", {*typed, *NEW_RUN})
         out = history.find(data_dir, resume)
         planned, rounds_before = interrupted_run(out)
-        options, manifest = planned.run, find_dataset(data_dir, planned.dataset)
+        options, manifest = planned.run, dataset_named(data_dir, planned.dataset)
     elif plan is None:
         options = parse(typed)
-        manifest = find_dataset(data_dir, name)
+        manifest = dataset_named(data_dir, name)
     else:
         _check_alone(context, f"the plan {plan}", "edit the plan, or omit --plan", {*typed} - {"max_time"})
         planned = plan_file.load(plan)
-        options, manifest = planned.run, find_dataset(data_dir, name or planned.dataset)
+        options, manifest = planned.run, dataset_named(data_dir, name or planned.dataset)
         _check_content(plan, planned.content, manifest)
         if typed["max_time"] is not None:
             options = replace(options, max_time=typed["max_time"])

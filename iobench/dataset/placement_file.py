@@ -1,0 +1,109 @@
+"""Placements of rows as stored beside a manifest, so that they are known without the format's library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from iobench.base.errors import CorruptArtifact
+from iobench.dataset.index_cache import IndexCache
+from iobench.dataset.manifest_body import Artifact, StoredPlacement
+from iobench.formats import Array, Chunked, Listed, Placement, Schema, Strided
+from iobench.objects.client import StoredObject
+from iobench.objects.reader import RangeReader, RemoteFiles
+
+NAME = "placement"  # of the index
+
+_ARRAYS = {"strided": (), "chunked": ("first", "file", "offset"), "listed": ("file", "offset")}
+
+
+def stored(
+    placements: Mapping[str, Placement], folder: Path
+) -> tuple[dict[str, StoredPlacement], dict[str, Array]]:
+    """Return placements without their arrays, and the arrays by name; fields may share an array."""
+    arrays: dict[int, tuple[str, Array]] = {}
+    fields = {}
+    for name, place in placements.items():
+        kind = type(place).__name__.lower()
+        own = {}
+        for part in _ARRAYS[kind]:
+            array = getattr(place, part)
+            own[part] = arrays.setdefault(id(array), (f"a{len(arrays)}", array))[0]
+        fields[name] = StoredPlacement(
+            kind=cast("Any", kind),  # the names of the classes
+            files=tuple(str(file.relative_to(folder)) for file in place.files),
+            offset=place.offset if isinstance(place, Strided) else getattr(place, "within", 0),
+            stride=getattr(place, "stride", 0),
+            arrays=own,
+        )
+    return fields, dict(arrays.values())
+
+
+def restored(fields: Mapping[str, StoredPlacement], arrays: Mapping[str, Array]) -> dict[str, Placement]:
+    """Return the placements that `stored` has taken apart; KeyError if an array is missing."""
+    placements: dict[str, Placement] = {}
+    for name, one in fields.items():
+        files = tuple(map(Path, one.files))
+        own: dict[str, Any] = {part: arrays[one.arrays[part]] for part in _ARRAYS[one.kind]}
+        if one.kind == "strided":
+            placements[name] = Strided(files, one.offset, one.stride)
+        elif one.kind == "chunked":
+            placements[name] = Chunked(files, stride=one.stride, **own)
+        else:
+            placements[name] = Listed(files, within=one.offset, **own)
+    return placements
+
+
+def index_of(path: Path, artifact: Artifact) -> IndexCache:
+    """Return the cache with the arrays of an artifact's placements; a folder's name is used only once."""
+    return IndexCache(path, lambda: f"placement of {artifact.folder}")
+
+
+@dataclass(frozen=True)
+class RemoteOpener:
+    """Picklable opener of an artifact in an object store.
+
+    Attributes
+    ----------
+    files : RemoteFiles
+        Its objects.
+    artifact : Artifact
+        Its entry in the manifest.
+    index : Path
+        Path of its cached indexes without their names.
+    """
+
+    files: RemoteFiles
+    artifact: Artifact
+    index: Path
+
+    @classmethod
+    def of(cls, artifact: Artifact, url: str, index: Path) -> RemoteOpener | None:
+        """Return the opener of an artifact; None if it is on a disk."""
+        if not url or artifact.remote is None:
+            return None
+        etags = artifact.remote.etags
+        objects = {name: StoredObject(stamp.bytes, etags[name]) for name, stamp in artifact.files.items()}
+        return cls(RemoteFiles(f"{url}/{artifact.folder}", objects), artifact, index)
+
+    def placements(self) -> dict[str, Placement]:
+        """Return where the fields' rows are; CorruptArtifact if the cached index is gone."""
+        assert self.artifact.remote is not None
+        fields = self.artifact.remote.placement
+        needed = any(one.arrays for one in fields.values())
+        arrays = index_of(self.index, self.artifact).cached(NAME) if needed else {}
+        try:
+            return restored(fields, arrays or {})
+        except KeyError:
+            raise CorruptArtifact(
+                "the cached places of its rows are missing or damaged",
+                kind="missing-index",
+                path=self.index.parent,
+                hint="open the dataset again by its address",
+            ) from None
+
+    def open(self, schema: Schema) -> RangeReader:
+        """Open a reader of whole batches by ranges."""
+        return RangeReader(schema, self.placements(), self.files)

@@ -1,0 +1,228 @@
+"""Client of one object store: ranged reads that are pinned, counted and retried, and uploads."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from iobench.base.errors import ArtifactExists, CorruptArtifact, IobenchError, LoaderFailed, needing
+from iobench.objects.request_log import LOG
+from iobench.objects.url import ENDPOINT
+
+TRIES = 7
+FIRST_TRIES = 2  # of a request that shows whether the store is there at all
+PAUSE_S = 0.05  # before the first retry, on average; doubled with each further one: 3 s in all
+TIMEOUT_S = "30s"  # of a request with its answer
+PART_BYTES = 16 << 20  # of a multipart upload, which has at most 10,000 parts: 156 GiB
+
+_NO_CREDENTIALS = "169.254.169.254"  # the last place where credentials are looked for
+_BEYOND = "UnexpectedRange"  # in the error for a range that the object does not have
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StoredObject:
+    """Size and version of an object; `etag` is empty where the server gives none."""
+
+    size: int
+    etag: str
+
+
+class _ShortBody(Exception):
+    """An answer ended before all of its bytes came."""
+
+
+class ObjectStore:
+    """One prefix of an object store, or one folder of a web server.
+
+    Endpoint, region and credentials are taken from the environment by obstore. Reads that fail for a reason
+    that may pass (reset, timeout, 5xx, short body) are sent again up to TRIES times.
+
+    Raises LoaderFailed if the store cannot be reached or refuses, CorruptArtifact if an object is missing or
+    was replaced.
+    """
+
+    def __init__(self, url: str) -> None:
+        with needing(f"reading {url.partition('://')[0]}://", "s3"):
+            import obstore
+            from obstore.store import from_url
+        self.url, self._obstore, self._fails = url, obstore, obstore.exceptions
+        client: dict[str, Any] = {"timeout": TIMEOUT_S}
+        if url.startswith("http://") or os.environ.get(ENDPOINT, "").startswith("http://"):
+            client["allow_http"] = True
+        options: dict[str, Any] = {"client_options": client, "retry_config": {"max_retries": 0}}
+        if url.startswith("file://"):
+            options = {"mkdir": True}
+        self._store = self._translated(lambda: from_url(url, **options), "")
+
+    def get(self, name: str, start: int, length: int, etag: str) -> memoryview:
+        """Return bytes of an object; `etag` pins its version if it is not empty."""
+        options: dict[str, Any] = {"range": (start, start + length)}
+
+        def request() -> memoryview:
+            answer = self._obstore.get(self._store, name, options=options)
+            if etag and answer.meta["e_tag"] != etag:
+                raise self._replaced(name, etag, answer.meta["e_tag"])
+            return self._whole(answer.bytes(), length)
+
+        return self._retried(request, name)
+
+    def read(self, name: str) -> bytes:
+        """Return a whole small object."""
+        return bytes(
+            self._retried(lambda: memoryview(self._obstore.get(self._store, name).bytes()), name, FIRST_TRIES)
+        )
+
+    def head(self, name: str) -> StoredObject:
+        """Return size and version of an object."""
+        meta = self._translated(lambda: self._obstore.head(self._store, name), name)
+        return StoredObject(int(meta["size"]), meta["e_tag"] or "")
+
+    def exists(self, name: str) -> bool:
+        """Return True if there is such an object."""
+        try:
+            self.head(name)
+        except CorruptArtifact as error:
+            if error.kind != "missing-object":
+                raise
+            return False
+        return True
+
+    def upload(self, name: str, path: Path, sent: Callable[[int], None]) -> StoredObject:
+        """Upload a file in parts; a failure or Ctrl-C aborts all of it. `sent` gets the size of each part."""
+        return self.put(name, _parts(path, sent), path.stat().st_size)
+
+    def put(self, name: str, content: bytes | Iterator[bytes], size: int, new: bool = False) -> StoredObject:
+        """Store an object; `new` raises ArtifactExists if there is one of that name."""
+        mode = "create" if new else "overwrite"
+        options: dict[str, Any] = {"mode": mode} if isinstance(content, bytes) else {"chunk_size": PART_BYTES}
+        made = self._translated(lambda: self._obstore.put(self._store, name, content, **options), name)
+        # a folder's tags are not those that a web server will give its files
+        return StoredObject(size, "" if self.url.startswith("file://") else made["e_tag"] or "")
+
+    def delete(self, names: list[str]) -> None:
+        """Remove objects."""
+        for name in names:
+            self._translated(lambda name=name: self._obstore.delete(self._store, name), name)  # type: ignore[misc]
+
+    def _whole(self, got: Any, length: int) -> memoryview:
+        if len(got) != length:
+            raise _ShortBody(f"{len(got)} bytes of {length}")
+        return memoryview(got)
+
+    def _retried(self, request: Callable[[], memoryview], name: str, tries: int = TRIES) -> memoryview:
+        number = 0
+        while True:
+            number += 1
+            began = time.perf_counter()
+            try:
+                got = request()
+            except IobenchError:
+                raise
+            except Exception as error:  # noqa: BLE001 - translated, or sent again
+                if number == tries or not self._may_pass(error):
+                    self._raise(error, name)
+                LOG.retried()
+                time.sleep(PAUSE_S * 2 ** (number - 1) * random.uniform(0.5, 1.5))
+            else:
+                LOG.succeeded(time.perf_counter() - began, len(got))
+                return got
+
+    def _may_pass(self, error: Exception) -> bool:
+        fails, text = self._fails, str(error)
+        if isinstance(error, (FileNotFoundError, fails.NotSupportedError)):
+            return False
+        if isinstance(error, (fails.PermissionDeniedError, fails.UnauthenticatedError)):
+            return False
+        refused = re.search(r"status code: 4(?!08|29)\d\d", text)
+        return not refused and _BEYOND not in text and _NO_CREDENTIALS not in text
+
+    def _translated(self, request: Callable[[], T], name: str) -> T:
+        try:
+            return request()
+        except IobenchError:
+            raise
+        except Exception as error:  # noqa: BLE001 - obstore raises many classes
+            self._raise(error, name)
+
+    def _replaced(self, name: str, etag: str, found: str | None) -> CorruptArtifact:
+        return CorruptArtifact(
+            "the object was replaced since the dataset was opened",
+            kind="replaced",
+            path=f"{self.url}/{name}",
+            expected=f"version {etag}",
+            found=found and f"version {found}",
+            hint="open the dataset again, or upload it again with 'iobench prepare --to … --overwrite'",
+        )
+
+    def _raise(self, error: Exception, name: str) -> NoReturn:
+        """Raise the error of iobench for one of obstore, without its addresses and credentials."""
+        fails, where, text = self._fails, f"{self.url}/{name}".rstrip("/"), str(error)
+        code = re.search(r"<Code>(\w+)</Code>", text)
+        if isinstance(error, (FileExistsError, fails.AlreadyExistsError)):
+            raise ArtifactExists(
+                "there is a dataset", kind="other-data", path=where, hint="use --overwrite to replace it"
+            ) from None
+        if isinstance(error, FileNotFoundError):
+            bucket = code and code[1] == "NoSuchBucket"
+            raise CorruptArtifact(
+                "there is no such bucket" if bucket else "there is no such object",
+                kind="missing-bucket" if bucket else "missing-object",
+                path=where,
+                hint="check its name, the region and --s3-endpoint" if bucket else None,
+            ) from None
+        if _NO_CREDENTIALS in text:
+            raise LoaderFailed(
+                "no credentials for the object store",
+                kind="no-credentials",
+                path=where,
+                hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a "
+                "public bucket",
+            ) from None
+        if isinstance(error, (fails.PermissionDeniedError, fails.UnauthenticatedError)):
+            raise LoaderFailed(
+                "the object store refused access",
+                kind="access-denied",
+                path=where,
+                found=code[1] if code else "status 401 or 403",
+                hint="check the credentials in the environment, and whether they may do this",
+            ) from None
+        if _BEYOND in text:
+            raise CorruptArtifact(
+                "the object is smaller than recorded", kind="truncated", path=where
+            ) from None
+        if isinstance(error, fails.NotSupportedError):
+            raise LoaderFailed(
+                "the server does not answer ranged requests",
+                kind="no-ranges",
+                path=where,
+                expected="status 206 with the range",
+                hint="use a server that does, such as nginx",
+            ) from None
+        raise LoaderFailed(
+            "the object store did not answer as it should",
+            kind="store-failed",
+            path=where,
+            found=code[1] if code else _reason(text),
+            hint="check the address and --s3-endpoint, and try again",
+        ) from None
+
+
+def _reason(text: str) -> str:
+    """Return the last part of the first line of obstore's message, which begins with the address."""
+    first = text.strip().splitlines()[0] if text.strip() else "no reason"
+    return first.rpartition(" - ")[2].partition(": <")[0][:200]
+
+
+def _parts(path: Path, sent: Callable[[int], None]) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while part := file.read(PART_BYTES):
+            yield part
+            sent(len(part))

@@ -1,0 +1,133 @@
+"""Read rows of an artifact in an object store by ranges, without the library of its format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from iobench.formats import Array, Convert, Index, Placement, Reader, Schema, identity, raw_bytes
+from iobench.objects.client import ObjectStore, StoredObject
+
+IN_FLIGHT = 64
+REQUEST_BYTES = 1 << 20
+COALESCE_BYTES = 64 << 10
+MAX_GAP = 32 << 20  # of COALESCE_BYTES; files lie further apart in the reader's address space
+
+
+@dataclass(frozen=True)
+class RemoteFiles:
+    """Objects of an artifact; picklable.
+
+    Attributes
+    ----------
+    url : str
+        Address of the artifact's folder.
+    objects : dict of str to StoredObject
+        Its objects with the versions that reads are pinned to.
+    """
+
+    url: str
+    objects: Mapping[str, StoredObject]
+
+
+class RangeReader(Reader):
+    """Reads rows at known positions by ranged GETs; adjacent rows of a batch are one request.
+
+    A sample takes one request per field, in the thread that calls. The requests of a batch are sent at once,
+    up to `in_flight` at a time, and their bytes go straight into the caller's memory.
+
+    Attributes
+    ----------
+    samples : int
+        Rows of the dataset.
+    widths : dict of str to int
+        Bytes of a sample, by field.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        placements: Mapping[str, Placement],
+        source: RemoteFiles,
+        in_flight: int = IN_FLIGHT,
+        request_bytes: int = REQUEST_BYTES,
+    ) -> None:
+        super().__init__(schema)
+        self._store, self._placements = ObjectStore(source.url), placements
+        self.samples, self.widths = schema.samples, {f.name: f.sample_bytes for f in schema.fields}
+        self.request_bytes, self._in_flight = request_bytes, in_flight
+        self._names, self._objects = [*source.objects], [*source.objects.values()]
+        sizes = [one.size + 2 * MAX_GAP for one in self._objects]
+        self._starts = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
+        numbers = {name: number for number, name in enumerate(self._names)}
+        self._numbers = {
+            name: np.array([numbers[str(file)] for file in place.files]) for name, place in placements.items()
+        }
+        self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(in_flight, "iobench-requests")
+
+    def placement(self) -> Mapping[str, Placement]:
+        """Return the location of each field."""
+        return self._placements
+
+    def positions(self, name: str, rows: Index) -> Index:
+        """Return the positions of rows of a field in the address space of all objects."""
+        file, offset = self._placements[name].locate(rows)
+        return np.asarray(self._starts[self._numbers[name][file]] + offset)
+
+    def fetch(self, position: int, length: int) -> memoryview:
+        """Return the bytes from a position on, which are all in one object."""
+        number = int(np.searchsorted(self._starts, position, side="right")) - 1
+        start = position - int(self._starts[number])
+        return self._store.get(self._names[number], start, length, self._objects[number].etag)
+
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
+        """Return one sample in new arrays, by one request per field."""
+        self._check_row(row)
+        out = {name: np.empty((1, *shape), dtype) for name, (shape, dtype) in self._specs.items()}
+        for name, target in out.items():
+            self._into(raw_bytes(target), int(self.positions(name, np.array([row]))[0]))
+        return {name: convert(array[0, ...]) for name, array in out.items()}
+
+    def close(self) -> None:
+        """End the threads of requests."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+
+    def at_once(self, tasks: Iterable[Callable[[], None]]) -> None:
+        """Run tasks in the threads of requests; the first error cancels the others and is raised."""
+        if self._pool is None:
+            raise ValueError("this reader is closed")
+        futures: list[Future[None]] = [self._pool.submit(task) for task in tasks]
+        try:
+            wait(futures, return_when=FIRST_EXCEPTION)
+            for future in futures:
+                if future.done():
+                    future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+            wait(futures)  # they write into the caller's memory
+
+    def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
+        self.at_once(task for name, target in out.items() for task in self._requests(name, rows, target))
+
+    def _requests(self, name: str, rows: Index, target: Array) -> Iterable[Callable[[], None]]:
+        """Yield one task for each run of adjacent rows, of at most `request_bytes` unless a row is larger."""
+        width, memory = self.widths[name], raw_bytes(target)
+        positions = self.positions(name, rows)
+        most = max(1, self.request_bytes // width)
+        begins = np.flatnonzero(np.diff(positions, prepend=positions[0] - width - 1) != width)
+        for low, high in zip(begins.tolist(), [*begins[1:].tolist(), len(rows)], strict=True):
+            for first in range(low, high, most):
+                end = min(first + most, high)
+                yield partial(self._into, memory[first * width : end * width], int(positions[first]))
+
+    def _into(self, target: memoryview, position: int) -> None:
+        if len(target):
+            target[:] = self.fetch(position, len(target))

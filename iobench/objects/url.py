@@ -1,0 +1,52 @@
+"""Addresses of datasets in object stores and on web servers."""
+
+from __future__ import annotations
+
+import os
+import re
+from urllib.parse import urlsplit
+
+from iobench.base.errors import InvalidSettings
+
+SCHEMES = ("s3", "gs", "az", "http", "https", "file")
+ENDPOINT = "AWS_ENDPOINT_URL"  # variable that obstore and other clients of S3 read
+
+_PLAIN = re.compile(r"[^\x00-\x20\x7f?#\\]+")
+
+
+def is_url(word: str) -> bool:
+    """Return True if a dataset's name is an address and not a folder's name."""
+    return "://" in word
+
+
+def checked_url(word: str) -> str:
+    """Return an address without its trailing slash; InvalidSettings if it cannot be one of a dataset."""
+    parts = urlsplit(word)
+    if parts.scheme not in SCHEMES:
+        known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+        raise InvalidSettings(f"address {word}", kind="unknown-scheme", expected=known, found=parts.scheme)
+    if "@" in parts.netloc:  # not shown: it may hold a password
+        raise InvalidSettings(
+            "the address holds a user name or password",
+            kind="credentials-in-url",
+            hint="give credentials in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        )
+    names = parts.path.split("/")
+    if not _PLAIN.fullmatch(word) or ".." in names or "." in names or not (parts.netloc or parts.path):
+        raise InvalidSettings(
+            f"address {word.partition('?')[0]!r}",
+            kind="invalid-url",
+            expected=f"{parts.scheme}://PLACE/PREFIX, without spaces, queries and '..'",
+        )
+    return word.rstrip("/")
+
+
+def use_endpoint(endpoint: str | None) -> None:
+    """Make an S3 endpoint that of this process and of those that it starts."""
+    if endpoint is None:
+        return
+    if urlsplit(endpoint).scheme not in ("http", "https") or "@" in endpoint:
+        raise InvalidSettings(
+            "--s3-endpoint", kind="invalid-url", expected="an address like http://host:9000"
+        )
+    os.environ[ENDPOINT] = endpoint

@@ -1,0 +1,100 @@
+"""A small web server in this process that answers ranged requests, and faults on demand."""
+
+import contextlib
+import re
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+FAULTS = ("reset", "unavailable", "short", "slow")
+SLOW_S = 0.2
+
+
+class RangeServer:
+    """Serves the files of a folder with ranges and ETags.
+
+    `fault(number, name)` returns what goes wrong with request `number` of rows (a ranged one): one of FAULTS,
+    "replaced" (another version), "whole" (the range is ignored), or None.
+    """
+
+    def __init__(self, folder):
+        self.folder, self.fault, self.etags = folder, lambda number, name: None, True
+        self.requests, self.lock = [], threading.Lock()
+        handler = type("Handler", (_Handler,), {"owner": self})
+        self._server = _Server(("127.0.0.1", 0), handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+
+    @contextlib.contextmanager
+    def running(self):
+        thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._server.shutdown()
+            thread.join()
+            self._server.server_close()
+
+    def clear(self):
+        with self.lock:
+            self.requests.clear()
+
+    def next_fault(self, name, span):
+        with self.lock:
+            self.requests.append((name, span))
+            return self.fault(len(self.requests), name)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 256  # connections that are made at once: the kernel would delay others by seconds
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # or the kernel holds each body back for 40 ms
+    owner: RangeServer
+
+    def log_message(self, *arguments):
+        pass
+
+    def do_HEAD(self):
+        self._answer(head=True)
+
+    def do_GET(self):
+        self._answer(head=False)
+
+    def _answer(self, head):
+        path = self.owner.folder / self.path.lstrip("/").replace("%3A", ":").replace("%3D", "=")
+        if not path.is_file():
+            return self._send(404, b"")
+        content = path.read_bytes()
+        etag = f'"{path.stat().st_mtime_ns:x}-{len(content):x}"'
+        span = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        fault = self.owner.next_fault(self.path, tuple(map(int, span.groups()))) if span else None
+        if fault == "slow":
+            time.sleep(SLOW_S)
+        if fault == "unavailable":
+            return self._send(503, b"later")
+        if fault == "replaced":
+            etag = '"another"'
+        headers = {"ETag": etag} if self.owner.etags else {}
+        if not span or fault == "whole":
+            return self._send(200, b"" if head else content, headers, len(content))
+        low, high = int(span[1]), int(span[2]) + 1
+        body = content[low:high]
+        headers["Content-Range"] = f"bytes {low}-{high - 1}/{len(content)}"
+        if fault == "reset":
+            self.close_connection = True
+            return self._send(206, body[: len(body) // 2], headers, len(body))
+        if fault == "short":
+            body = body[:-1]
+        return self._send(206, body, headers)
+
+    def _send(self, status, body, headers=None, length=None):
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body) if length is None else length))
+        self.end_headers()
+        self.wfile.write(body)

@@ -1,0 +1,416 @@
+"""Datasets in object stores: uploaded, read by ranges, verified, and what happens if the store fails."""
+
+import json
+import os
+import random
+import sys
+
+import numpy as np
+import pytest
+from conftest import complaint, numbers, tree
+from kinds import complaint_kind, kind
+from range_server import FAULTS, RangeServer
+
+import iobench
+from iobench.base.errors import ArtifactExists, CorruptArtifact, InvalidSettings, LoaderFailed, ManifestError
+from iobench.bench.options import RunOptions
+from iobench.bench.run import run
+from iobench.dataset.prepare import prepare
+from iobench.dataset.publish import check_target, publish
+from iobench.dataset.remote_dataset import open_dataset
+from iobench.objects import client, limits
+from iobench.objects.client import ObjectStore
+from iobench.objects.request_log import LOG
+from iobench.objects.url import checked_url
+from iobench.results import record
+from iobench.results.metrics import METRICS
+from iobench.stream.remote_backend import CoalescingReader, request_begins
+
+pytest.importorskip("obstore", reason="the client of object stores is not installed: iobench[s3]")
+
+SAMPLES = 203
+FORMATS = ("npy", "hdf5:chunk_bytes=256", "lmdb", "memmap")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Retry without pauses that a test would wait for."""
+    monkeypatch.setattr(client, "PAUSE_S", 0.001)
+    monkeypatch.setattr(limits, "MANY", (2, 4))
+
+
+def published(tmp_path, variants=FORMATS, source=None):
+    """Upload a small dataset to the folder that the server shows."""
+    manifest, _ = prepare(source or numbers(), variants, data_dir=tmp_path / "local", name="mine")
+    publish(manifest, check_target(f"file://{tmp_path}/served/mine", False), overwrite=False)
+    return manifest
+
+
+@pytest.fixture
+def server(tmp_path):
+    published(tmp_path)
+    with RangeServer(tmp_path / "served").running() as running:
+        yield running
+
+
+@pytest.fixture
+def remote(server, tmp_path):
+    return open_dataset(f"{server.url}/mine", tmp_path / "data")
+
+
+def rows_of(reader, rows):
+    return {name: array.tobytes() for name, array in reader.batch(rows).items()}
+
+
+def coalescing(opener, request_bytes=1 << 20, gap=64 << 10):
+    remote = opener.remote
+    return CoalescingReader(opener.schema, remote.placements(), remote.files, 8, request_bytes, gap)
+
+
+@pytest.mark.parametrize("variant", FORMATS)
+def test_rows_are_those_of_the_files(variant, remote, tmp_path):
+    local = iobench.Manifest.load(tmp_path / "local/mine")
+    rng = np.random.default_rng(0)
+    with local.opener(variant)() as mine:
+        for reader in (remote.opener(variant)(), coalescing(remote.opener(variant), 100, 7)):
+            with reader:
+                for rows in (slice(0, SAMPLES), slice(7, 8), rng.integers(0, SAMPLES, 99), np.arange(0)):
+                    assert rows_of(reader, rows) == rows_of(mine, rows)
+                sample = reader.sample(SAMPLES - 1)
+                assert all(np.array_equal(sample[n], a) for n, a in mine.sample(SAMPLES - 1).items())
+                with pytest.raises(IndexError):
+                    reader.sample(SAMPLES)
+
+
+def test_each_loader_sends_the_requests_that_it_says(server, remote):
+    opener = remote.opener("npy")
+    with opener() as reader:
+        server.clear()
+        reader.sample(3)
+        assert len(server.requests) == 2  # one per field
+        server.clear()
+        reader.batch(np.array([5, 6, 7, 20]))
+        assert len(server.requests) == 4  # two runs of adjacent rows, of two fields
+    with coalescing(opener, gap=13 * 20) as reader:
+        server.clear()
+        reader.batch(np.array([5, 6, 7, 21]))
+        spans = sorted(span for name, span in server.requests if "/x.npy" in name)
+        assert len(spans) == 1
+        assert spans[0][1] - spans[0][0] + 1 == 17 * 20
+    with coalescing(opener, gap=13 * 20 - 1) as reader:
+        server.clear()
+        reader.batch(np.array([5, 6, 7, 21]))
+        assert len([name for name, _ in server.requests if "/x.npy" in name]) == 2
+
+
+def test_requests_cover_all_rows_within_their_size():
+    rng = np.random.default_rng(1)
+    for size, gap in ((50, 0), (100, 30), (7, 5)):
+        starts = np.sort(rng.integers(0, 5000, 300))
+        ends = starts + rng.integers(1, 20, 300)
+        begins = request_begins(starts, ends, size, gap)
+        assert begins[0] == 0
+        assert begins == sorted(set(begins))
+        for low, high in zip(begins, [*begins[1:], 300], strict=True):
+            assert high == low + 1 or ends[low:high].max() - starts[low] <= size
+            covered = np.maximum.accumulate(ends[low:high])
+            assert (starts[low + 1 : high] - covered[:-1] <= gap).all()
+
+
+def test_a_run_verifies_and_counts(remote, tmp_path):
+    options = RunOptions(rounds="1", order=("sequential", "block", "random"), batch_size=(64,))
+    outcome = run(remote, options, out=tmp_path / "r.jsonl")
+    assert not outcome.failures
+    assert len(outcome.records) == 4 * 3 * 3
+    for made in record.read(tmp_path / "r.jsonl")[0]:
+        assert made.cache.mode == made.case["cache"] == "remote"
+        assert made.cache.residency is None
+        assert made.content_check is None  # all of it came as requested
+        assert made.limit.name == "object store"
+        assert made.requests.fetched_bytes >= made.timing.logical_bytes
+        figures = {metric.name: metric.of(made) for metric in METRICS}
+        assert figures["read_amplification"] == made.requests.fetched_bytes / made.timing.logical_bytes >= 1
+        assert figures["requests"] == made.requests.count / made.timing.epochs
+        assert made.requests.retries == figures["request_retries"] == 0
+        assert 0 < made.requests.p50_s <= made.requests.p99_s
+        if made.case["loader"] == "dataloader":
+            assert made.requests.count == made.timing.samples * 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_faults_cost_their_retries_and_no_sample(server, remote, tmp_path, seed, monkeypatch):
+    monkeypatch.setattr("range_server.SLOW_S", 0.01)
+    draw, injected = random.Random(seed), []
+
+    def fault(number, name):
+        chosen = draw.choice([None] * 36 + list(FAULTS))
+        injected.extend([chosen] * (chosen not in (None, "slow")))
+        return chosen
+
+    server.fault = fault
+    LOG.clear()
+    options = RunOptions(
+        rounds="1", format=("npy", "lmdb"), order=("random",), batch_size=(16,), limits=False
+    )
+    outcome = run(remote, options, out=tmp_path / "r.jsonl")
+    assert not outcome.failures
+    assert len(outcome.records) == 6
+    assert all(made.content_check is None for made in outcome.records)
+    assert len(injected) > 100
+    assert sum(made.requests.retries for made in outcome.records) > 20
+
+
+def test_retries_are_counted_one_by_one(server, remote):
+    server.fault = lambda number, name: (None, "reset", "unavailable", "short")[number % 4]
+    with remote.opener("npy")() as reader:
+        server.clear()
+        LOG.clear()
+        reader.batch(slice(0, 50))
+        taken = LOG.take()
+    assert taken.count == len(server.requests)
+    assert taken.retries == taken.count - 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "expected"),
+    [
+        ("unavailable", LoaderFailed, "store-failed"),
+        ("short", LoaderFailed, "store-failed"),
+        ("whole", LoaderFailed, "no-ranges"),
+        ("replaced", CorruptArtifact, "replaced"),
+    ],
+)
+def test_a_store_that_does_not_recover_is_one_error(server, remote, fault, error, expected):
+    server.fault = lambda number, name: fault
+    with remote.opener("npy")() as reader, pytest.raises(error, check=kind(expected)):
+        reader.batch(slice(0, 50))
+
+
+def test_an_object_that_is_replaced_in_an_epoch(server, remote, tmp_path):
+    loads = RunOptions(rounds="1", format=("npy",), loader=("stream",), batch_size=(8,), limits=False)
+    path = next((tmp_path / "served/mine").glob("npy-*/x.npy"))
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    outcome = run(remote, loads, out=tmp_path / "r.jsonl")
+    assert [error.kind for error in outcome.failures.values()] == ["replaced"]
+
+
+def test_a_server_without_versions(server, tmp_path):
+    server.etags = False
+    manifest = open_dataset(f"{server.url}/mine", tmp_path / "data")
+    with manifest.opener("npy")() as reader:
+        assert len(reader.batch(slice(0, 9))["x"]) == 9
+
+
+def test_workers_and_processes_read_it_too(server, remote, tmp_path):
+    words = ("dataloader:num_workers=2,start_method=none", "stream")
+    options = RunOptions(rounds="1", format=("npy",), loader=words, isolate=True, limits=False)
+    outcome = run(remote, options, out=tmp_path / "r.jsonl")
+    assert not outcome.failures
+    assert len(outcome.records) == 2
+    assert [made.requests is None for made in outcome.records if made.case["loader"] == "dataloader"] == [
+        True
+    ]
+
+
+def test_workers_are_not_forked(remote):
+    assert remote.opener("npy").format.forkable
+    assert not remote.opener("npy").forkable
+
+
+def test_the_places_have_to_be_inside_the_objects(server, tmp_path):
+    path = tmp_path / "served/mine/manifest.json"
+    body = json.loads(path.read_text())
+    body["artifacts"]["npy"]["remote"]["placement"]["x"]["offset"] += 1 << 20
+    path.write_text(json.dumps(body))
+    with pytest.raises(CorruptArtifact, check=kind("misplaced-rows")):
+        open_dataset(f"{server.url}/mine", tmp_path / "data")
+
+
+def test_a_damaged_index_is_an_error(server, tmp_path):
+    path = next((tmp_path / "served/mine/.index").glob("lmdb-*.placement"))
+    content = bytearray(path.read_bytes())
+    content[5000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CorruptArtifact, check=kind("missing-index")):
+        open_dataset(f"{server.url}/mine", tmp_path / "data")
+
+
+# ── upload ──
+
+
+def test_nothing_is_replaced_without_overwrite(tmp_path):
+    manifest = published(tmp_path, ("npy",))
+    served = tmp_path / "served/mine"
+    (served / "notes.txt").write_text("mine")
+    before = tree(served)
+    with pytest.raises(ArtifactExists, check=kind("other-data")):
+        check_target(f"file://{served}", False)
+    with pytest.raises(ArtifactExists):  # also if it came after the first check
+        publish(manifest, ObjectStore(f"file://{served}"), overwrite=False)
+    assert tree(served) == before
+
+
+def test_overwrite_removes_what_the_old_manifest_lists_and_nothing_else(tmp_path):
+    published(tmp_path, ("npy", "lmdb"))
+    served = tmp_path / "served/mine"
+    (served / "notes.txt").write_text("mine")
+    old = {path for path in tree(served) if path not in ("notes.txt", "manifest.json")}
+    other, _ = prepare(numbers(seed=1), ["npy"], data_dir=tmp_path / "other")
+    publish(other, check_target(f"file://{served}", True), overwrite=True)
+    now = tree(served)
+    assert not old & set(now)
+    assert now["notes.txt"] == b"mine"
+    assert open_dataset(f"file://{served}", tmp_path / "data").content == other.content
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, LoaderFailed])
+def test_an_upload_that_ends_early_leaves_nothing(tmp_path, monkeypatch, error):
+    manifest, _ = prepare(numbers(), ["npy", "lmdb"], data_dir=tmp_path / "local", name="mine")
+    upload, count = ObjectStore.upload, iter(range(9))
+
+    def fails(self, name, path, sent):
+        if next(count) == 3:
+            raise error("it broke")
+        return upload(self, name, path, sent)
+
+    monkeypatch.setattr(ObjectStore, "upload", fails)
+    with pytest.raises(error):
+        publish(manifest, check_target(f"file://{tmp_path}/served", False), overwrite=False)
+    assert not tree(tmp_path / "served")
+
+
+def test_encoded_samples_are_refused_before_anything_is_sent(tmp_path):
+    manifest, _ = prepare(numbers(), ["npy", "hdf5:compression=gzip"], data_dir=tmp_path / "local")
+    with pytest.raises(InvalidSettings, check=kind("no-placement")):
+        publish(manifest, check_target(f"file://{tmp_path}/served", False), overwrite=False)
+    assert not tree(tmp_path / "served")
+
+
+# ── bad input ──
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("ftp://host/x", "unknown-scheme"),
+        ("s3://key:secret@bucket/x", "credentials-in-url"),
+        ("s3://bucket/a/../b", "invalid-url"),
+        ("s3://bucket/x?sig=secret", "invalid-url"),
+        ("s3://", "invalid-url"),
+    ],
+)
+def test_addresses_that_are_refused(word, expected):
+    with pytest.raises(InvalidSettings, check=kind(expected)) as error:
+        checked_url(word)
+    assert "secret" not in str(error.value)
+
+
+def test_no_dataset_no_server(server, tmp_path):
+    with pytest.raises(ManifestError, check=kind("no-dataset")):
+        open_dataset(f"{server.url}/other", tmp_path / "data")
+    with pytest.raises(LoaderFailed, check=kind("store-failed")):
+        open_dataset("http://127.0.0.1:1/mine", tmp_path / "data")
+
+
+def test_a_copied_dataset_says_how_to_upload_it(tmp_path):
+    prepare(numbers(), ["npy"], data_dir=tmp_path, name="mine")
+    with pytest.raises(ManifestError, check=kind("not-uploaded")):
+        open_dataset(f"file://{tmp_path}/mine", tmp_path / "data")
+
+
+def test_commands_say_what_is_wrong_in_one_line(server, tmp_path, inside, monkeypatch):
+    url, data = f"{server.url}/mine", ("--data-dir", tmp_path / "data")
+    assert complaint_kind(inside("run", *data, "--name", url, "--cache", "cold"), 2) == "conflicting-options"
+    assert complaint_kind(inside("recommend", *data, "--name", url), 2) == "remote-dataset"
+    assert complaint_kind(inside("run", *data, "--name", url, "--format", "zarr")) == "not-prepared"
+    assert complaint_kind(inside("prepare", *data, "--size", "1e3", "--to", url), 2) == "read-only"
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    assert "pip install 'iobench[s3]'" in complaint(inside("run", *data, "--name", url), 1)
+
+
+def test_prepare_and_run_as_typed(server, tmp_path, inside):
+    to, data = f"file://{tmp_path}/served/typed", ("--data-dir", tmp_path / "data")
+    done = inside("prepare", *data, "--size", "2e4", "--format", "npy", "--to", to)
+    assert done.returncode == 0
+    assert f"next: iobench run --name {to}" in done.stderr
+    assert not (tmp_path / "data").exists()  # nothing is kept here
+    done = inside("run", *data, "--name", f"{server.url}/typed", "--rounds", "1")
+    assert done.returncode == 0, done.stderr
+    assert "remote cache" in done.stdout
+    done = inside("verify", *data, "--name", f"{server.url}/typed")
+    assert done.returncode == 0
+    assert "npy: intact" in done.stdout
+    done = inside("limits", *data, "--name", f"{server.url}/typed", "--seconds", "0.01")
+    assert done.returncode == 0
+    assert "ranged GET" in done.stdout
+
+
+# ── S3 ──
+
+
+@pytest.fixture(scope="module")
+def s3():
+    """An S3 server with an empty bucket, and its client."""
+    moto = pytest.importorskip(
+        "moto.server", reason="the S3 server of the tests is not installed: moto[server]"
+    )
+    boto3 = pytest.importorskip("boto3")
+    running = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    host, port = running.get_host_and_port()
+    keys = {"AWS_ACCESS_KEY_ID": "testkey", "AWS_SECRET_ACCESS_KEY": "testsecret", "AWS_REGION": "us-east-1"}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**keys, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
+            patch.setenv(name, value)
+        own = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"], region_name="us-east-1")
+        own.create_bucket(Bucket="bucket")
+        yield own
+    running.stop()
+
+
+def test_s3_end_to_end(s3, tmp_path, inside):
+    data, to = ("--data-dir", tmp_path / "data"), "s3://bucket/a b/ü"
+    assert complaint_kind(inside("prepare", *data, "--size", "1e4", "--to", to), 2) == "invalid-url"
+    to = "s3://bucket/trial/ü"
+    sizes = ("--size", "2e4", "--format", "npy", "--format", "lmdb")
+    done = inside("prepare", *data, *sizes, "--to", to)
+    assert done.returncode == 0, done.stderr
+    assert complaint_kind(inside("prepare", *data, *sizes, "--to", to)) == "other-data"
+    done = inside(
+        "run", *data, "--name", to, "--rounds", "1", "--s3-endpoint", os.environ["AWS_ENDPOINT_URL"]
+    )
+    assert done.returncode == 0, done.stderr
+    texts = [path.read_text() for path in (tmp_path / "data").rglob("*.json*")]
+    assert texts
+    assert not any(os.environ[name] in text for text in texts for name in os.environ if "AWS_" in name)
+    assert inside("prepare", *data, *sizes, "--seed", "1", "--to", to, "--overwrite").returncode == 0
+    names = [one["Key"] for one in s3.list_objects_v2(Bucket="bucket", Prefix="trial/")["Contents"]]
+    assert len([name for name in names if name.endswith("x.npy")]) == 1
+
+
+def test_s3_bad_input(s3, tmp_path, inside, monkeypatch):
+    data = ("--data-dir", tmp_path / "data")
+    assert complaint_kind(inside("run", *data, "--name", "s3://bucket/none")) == "no-dataset"
+    assert "no such bucket" in complaint(inside("run", *data, "--name", "s3://no-bucket/none"), 1)
+    assert (
+        complaint_kind(inside("prepare", *data, "--size", "1e3", "--to", "s3://no-bucket/none"))
+        == "missing-bucket"
+    )
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    assert complaint_kind(inside("run", *data, "--name", "s3://bucket/none")) == "store-failed"
+
+
+def test_ctrl_c_in_a_multipart_upload_aborts_it(s3, tmp_path, monkeypatch):
+    monkeypatch.setattr(client, "PART_BYTES", 5 << 20)
+    source = tmp_path / "big.bin"
+    source.write_bytes(bytes(13 << 20))
+
+    def interrupted(count):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ObjectStore("s3://bucket/cut").upload("big.bin", source, interrupted)
+    assert not s3.list_multipart_uploads(Bucket="bucket").get("Uploads")
+    assert not s3.list_objects_v2(Bucket="bucket", Prefix="cut/").get("Contents")
