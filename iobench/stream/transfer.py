@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -113,16 +115,26 @@ class SideStreamTransfer(Transfer):
         event = self._device_api.event()
         event.record(stream)
         self._behind.append(event)
-        if len(self._behind) > MAX_BEHIND:
-            self._behind.popleft().synchronize()
+        with suppress(IndexError):  # another consumer took it, and waits for it
+            if len(self._behind) > MAX_BEHIND:
+                self._behind.popleft().synchronize()
 
 
 def transfer_to(device: torch.device) -> Transfer:
     """Return the transfer for a device."""
     device_api = device_of(device)
     if isinstance(device_api, Accelerator) and device_api.side_streams:
-        return SideStreamTransfer(device_api)
+        return side_stream_transfer(device_api)
     return Transfer() if device_api.is_host else BlockingTransfer(device_api)
+
+
+@functools.cache
+def side_stream_transfer(device_api: Accelerator) -> SideStreamTransfer:
+    """Return the transfer to a device, the same one for the life of the process.
+
+    With one for each epoch, short epochs would never wait for a consumer's stream that lags behind.
+    """
+    return SideStreamTransfer(device_api)
 
 
 def pinned_blocks(size: int, slots: int) -> Iterator[tuple[int, int]]:

@@ -99,6 +99,12 @@ def a_stream_per_epoch(patch):
     """Make a new side stream in each epoch."""
     patch.setattr(Accelerator, "side_stream", property(lambda self: self._new_stream()))
     patch.setattr("iobench.stream.transfer.side_copier", SideStreamCopier)
+    patch.setattr("iobench.stream.transfer.side_stream_transfer", SideStreamTransfer)
+
+
+def a_lag_per_epoch(patch):
+    """Forget at the end of an epoch how far the consumer's stream lags behind."""
+    patch.setattr("iobench.stream.transfer.side_stream_transfer", SideStreamTransfer)
 
 
 def wrong_device(patch):
@@ -145,6 +151,7 @@ MUTATIONS = {
     no_record_stream: (dropped,),
     no_final_synchronise: (finished,),
     a_stream_per_epoch: (flat,),
+    a_lag_per_epoch: (flat,),
     wrong_device: (woken,),
     wrong_device_in_threads: (woken,),
     peak_not_reset: (peaks,),
