@@ -107,7 +107,11 @@ class CachedReader(ReadaheadReader):
             return
         into = np.frombuffer(raw_bytes(target), np.uint8)
         into[:] = self._memory[position : position + len(into)]
-        self._guard.check()
+        try:
+            self._guard.check()
+        except OSError:
+            self._read_from(position, target)  # names a file that ends too early
+            raise
 
     def _read_from(self, position: int, target: Array) -> None:
         """Fill an array with the bytes from a position on."""
