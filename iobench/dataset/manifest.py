@@ -18,6 +18,7 @@ artifact opened later raises CorruptArtifact with the path of the missing file.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable
@@ -76,6 +77,8 @@ class Opener:
         Path of the cached indexes without their names; see `index_cache`.
     stored_samples : int or None
         Samples that the files hold, if the schema has only the first of them.
+    index_end : float
+        Moment of `time.monotonic` at which building of an index ends.
     """
 
     format: Format
@@ -84,6 +87,7 @@ class Opener:
     random: bool = False
     index: Path | None = None
     stored_samples: int | None = None
+    index_end: float = math.inf
 
     def __call__(self) -> Reader:
         """Open a new reader."""
@@ -100,7 +104,9 @@ class Opener:
     def index_cache(self) -> IndexCache:
         """Cache of the indexes of the artifact's present files."""
         return IndexCache(
-            self.index, lambda: stamp_of(self.path, f"{self.format.variant} {self.stored_schema}")
+            self.index,
+            lambda: stamp_of(self.path, f"{self.format.variant} {self.stored_schema}"),
+            self.index_end,
         )
 
     def check(self) -> None:
@@ -134,6 +140,8 @@ class Manifest:
         Checksum of the hashed samples, and the one that depends on their order; see `checksum`.
     part : HashedPart or None
         The part of the samples that was hashed; None for all.
+    index_end : float
+        Moment of `time.monotonic` at which its openers end building an index; not stored.
     artifacts : dict of str to Artifact
         Artifacts by variant, such as ``hdf5:compression=gzip``.
     """
@@ -146,6 +154,7 @@ class Manifest:
     created: str = ""
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     part: HashedPart | None = None
+    index_end: float = math.inf
 
     @property
     def name(self) -> str:
@@ -225,6 +234,7 @@ class Manifest:
             self.schema,
             index=self.index_path(variant),
             stored_samples=added.samples if added else None,
+            index_end=self.index_end,
         )
 
     def index_path(self, variant: str) -> Path:
