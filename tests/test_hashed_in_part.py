@@ -104,9 +104,15 @@ def test_full_hashes_everything(data, tmp_path, small_parts):
     np.testing.assert_array_equal(sample_hashes(dataset, "npy").of(np.arange(SAMPLES)), all_hashes(data))
 
 
-def test_time_ends_the_hashing_of_a_part(data, tmp_path, small_parts, monkeypatch):
-    monkeypatch.setattr(hashing, "PART_S", 0.0)
-    dataset = added(data, tmp_path)
+def test_data_that_would_take_longer_are_hashed_in_part(data, tmp_path, small_parts, monkeypatch):
+    monkeypatch.setattr(hashing, "WHOLE_BYTES", 1 << 30)
+    monkeypatch.setattr(hashing, "READ_BYTES_PER_S", 1 << 10)
+    assert added(data, tmp_path, hash_s=60.0).part is None, "16 KiB take 16 s"
+    assert added(data, tmp_path, hash_s=10.0, overwrite=True).part is not None
+
+
+def test_time_ends_the_hashing_of_a_part(data, tmp_path, small_parts):
+    dataset = added(data, tmp_path, hash_s=0.0)
     assert dataset.part.pieces == 1
     assert kept_hashes(dataset, "npy").hashed.count == dataset.hashed.count
     verify_artifact(dataset, "npy")

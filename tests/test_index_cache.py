@@ -1,7 +1,9 @@
 """Indexes of sample offsets are built once, cached next to the manifest, and rebuilt when stale."""
 
+import math
 import os
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,8 @@ from conftest import image_arrays, prepared
 
 import iobench
 from iobench import Manifest
+from iobench.bench.options import RunOptions
+from iobench.contrib.formats.tfrecord import records
 from iobench.dataset import index_cache
 from iobench.formats.lmdb import tree as _lmdb_tree
 
@@ -127,3 +131,24 @@ def test_an_index_is_not_part_of_the_artifact_and_is_removed_with_it(dataset, wa
     source = iobench.open_source(Path(dataset.source["path"]))
     iobench.prepare(source, ["lmdb"], data_dir=dataset.root.parent, name=dataset.name, overwrite=True)
     assert indexes(dataset) == []
+
+
+@pytest.mark.parametrize("loader", ["native", "stream", "dataloader:num_workers=1"])
+def test_an_index_that_is_not_built_in_time_skips_its_case(tmp_path, monkeypatch, loader):
+    dataset = prepared(tmp_path, image_arrays(), ["tfrecord"])
+    for name in ("records", "features"):
+        for path in (dataset.root / index_cache.FOLDER).glob(f"*.{name}"):
+            path.unlink()
+    monkeypatch.setattr(index_cache, "kept_indexes", type(index_cache.kept_indexes)())
+    monkeypatch.setattr(records, "PIECE", 2)
+    options = RunOptions(
+        ("tfrecord",), (loader,), rounds="2", limits=False, device=("cpu",), max_time=60.0, isolate=False
+    )
+    late = iobench.run(dataset, options, out=tmp_path / "late.jsonl", began=time.monotonic() - 100.0)
+    assert not late.failures
+    assert not late.records
+    (note,) = (one for one in late.notes if one.kind == "skipped")
+    assert "the index of its samples was not built in time" in note.sentence
+    assert dataset.index_end == math.inf
+    assert len(iobench.run(dataset, options, out=tmp_path / "r.jsonl").records) == 2
+    assert len(list((dataset.root / index_cache.FOLDER).glob("*.records"))) == 1

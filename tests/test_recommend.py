@@ -1158,3 +1158,16 @@ def test_existing_files_are_added_and_a_recommendation_is_made_for_them(inside, 
     assert inside("report", *data, "--out", page).returncode == 0
     assert "mine-first-4000" in page.read_text()
     assert html.escape(found["findings"][0]["message"]) in page.read_text()
+
+
+def test_hashing_of_added_data_has_a_share_of_the_time(inside, tmp_path, monkeypatch):
+    given = {}
+
+    def add(path, format, **options):
+        given.update(options)
+        raise SourceError("stopped", kind="stopped")
+
+    monkeypatch.setattr("iobench.dataset.add.add", add)
+    done = inside("recommend", "--add", tmp_path / "own.npy", "--max-time", "40")
+    assert "stopped" in done.stderr
+    assert given["hash_s"] == pytest.approx(8.0)

@@ -31,6 +31,7 @@ from iobench.bench.resume import check_same
 from iobench.bench.round_length import PROOF_ROUNDS, RoundLengths
 from iobench.bench.rounds import Rates, interleaved
 from iobench.bench.strategies import LONGER, Strategy
+from iobench.dataset.index_cache import LATE
 from iobench.dataset.verify import verify_in_time
 from iobench.host import interrupts
 from iobench.results import record
@@ -77,6 +78,7 @@ class RunLoop:
 
     def all_rounds(self) -> None:
         """Verify every case, then time it; Ctrl-C ends the run with what it has."""
+        self._run.manifest.index_end = self._began + self._strategy.max_time_s
         try:
             with (
                 interrupts.deferred(once=self._backend.world_size == 1) as self._check_interrupt,
@@ -92,6 +94,8 @@ class RunLoop:
             if not self._run.records:
                 raise
             self._run.stopped = error  # the rounds made so far are worth showing
+        finally:
+            self._run.manifest.index_end = math.inf
 
     def _prove_all(self) -> None:
         self._estimates.before_proofs(len(self._run.cases))
@@ -300,6 +304,9 @@ class RunLoop:
         except FATAL:
             raise
         except IobenchError as error:
+            if error.kind == LATE:
+                self._skip(case, error.problem)
+                return
             advised = error if own_data else manifest.location_of(case.variant).with_hint(error)
             self._run.failures[case.key] = advised
             if isinstance(error, WrongContent | CorruptArtifact):

@@ -6,6 +6,7 @@ The data are only read; all writes go to the dataset's folder.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import shlex
 import time
@@ -24,7 +25,7 @@ from iobench.dataset.artifact_writer import CLOCK_S, Prepared, library_of
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.file_tree import FileTree
 from iobench.dataset.hashed_rows import HashedRows
-from iobench.dataset.hashing import hash_rows, hashed_in_part, rows_to_hash
+from iobench.dataset.hashing import PART_S, hash_rows, hashed_in_part, rows_to_hash
 from iobench.dataset.manifest import FILE_NAME, Artifact, Manifest, check_name, check_readable
 from iobench.dataset.manifest_body import ExternalData, HashedPart, storable
 from iobench.dataset.prepare import sweep_and_load
@@ -49,6 +50,7 @@ def add(
     overwrite: bool = False,
     hash: str = "auto",
     first: int | None = None,
+    hash_s: float = PART_S,
     progress: Progress = no_progress,
     warn: Callable[[Finding], None] = lambda finding: None,
 ) -> tuple[Manifest, Prepared]:
@@ -72,6 +74,8 @@ def add(
         ``full`` for every sample; ``auto`` for a part of large data, see `hashing`.
     first : int, optional
         Make a dataset of the first so many samples, of which all are hashed.
+    hash_s : float
+        Seconds for hashing, with ``auto``: of data that would take longer, a part is hashed.
     progress : callable
         Called with the activity, the bytes done and the bytes in total.
     warn : callable
@@ -111,10 +115,15 @@ def add(
         before = sweep_and_load(root, overwrite)
         _check_free(before, form.variant, schema, added, overwrite)
         others = before is not None and not overwrite and bool(set(before.artifacts) - {form.variant})
-        hashed = rows_to_hash(before if others else None, schema, hash)
+        hashed = rows_to_hash(before if others else None, schema, hash, hash_s)
         report = partial(progress, f"hashing {form.variant}")
         read = partial(
-            hash_rows, schema=schema, hashed=hashed, limited=not others, writer=writer, report=report
+            hash_rows,
+            schema=schema,
+            hashed=hashed,
+            part_s=math.inf if others else hash_s,
+            writer=writer,
+            report=report,
         )
         made = _hashed(root, schema, form, tree, added, read)
         if first is not None:

@@ -14,7 +14,7 @@ from iobench.base.units import bytes_text
 from iobench.dataset import sandbox
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.hashed_rows import HashedRows
-from iobench.dataset.manifest import Manifest
+from iobench.dataset.manifest import READ_BYTES_PER_S, Manifest
 from iobench.dataset.read_back import Report, compare, stored_hashes
 from iobench.dataset.sample_hashes import HashWriter
 from iobench.dataset.sandbox import UntrustedData
@@ -26,8 +26,11 @@ PART_BYTES = 10 << 30  # of larger data, or as much as is read in
 PART_S = 110.0  # so that `add` takes about two minutes
 
 
-def rows_to_hash(before: Manifest | None, schema: Schema, hash: str) -> HashedRows:
-    """Return the rows to hash for `--hash`: those of the dataset that the data extend, if there is one."""
+def rows_to_hash(before: Manifest | None, schema: Schema, hash: str, part_s: float) -> HashedRows:
+    """Return the rows to hash for `--hash`: those of the dataset that the data extend, if there is one.
+
+    Of data that would take more than `part_s` at READ_BYTES_PER_S, a part.
+    """
     if before is not None:
         if hash == "full" and before.part is not None:
             raise ArtifactExists(
@@ -36,7 +39,7 @@ def rows_to_hash(before: Manifest | None, schema: Schema, hash: str) -> HashedRo
                 hint=f"run 'iobench verify --name {before.name} --hash full' first",
             )
         return before.hashed
-    if hash == "full" or schema.logical_bytes <= WHOLE_BYTES:
+    if hash == "full" or schema.logical_bytes <= min(WHOLE_BYTES, part_s * READ_BYTES_PER_S):
         return HashedRows.all_of(schema.samples)
     return HashedRows.part_of(schema, PART_BYTES)
 
@@ -45,13 +48,13 @@ def hash_rows(
     data: UntrustedData,
     schema: Schema,
     hashed: HashedRows,
-    limited: bool,
+    part_s: float,
     writer: HashWriter,
     report: Report,
 ) -> tuple[Checksum, HashedRows]:
-    """Read rows in the sandbox; return their checksum and which they are: fewer if `limited` to PART_S."""
+    """Read rows in the sandbox; return their checksum and which they are: a part ends after `part_s`."""
     check, total = Checksum(schema), hashed.count * schema.sample_bytes
-    end = time.monotonic() + (PART_S if limited and not hashed.whole else math.inf)
+    end = time.monotonic() + (math.inf if hashed.whole else part_s)
     report(0, total)
     # of a part, one piece is read at a time
     for pieces, (rows, hashes) in enumerate(sandbox.hashes(data, schema, hashed), 1):

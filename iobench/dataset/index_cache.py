@@ -12,18 +12,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import mmap
 import os
 import secrets
+import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
 
+from iobench.base.errors import LoaderFailed
 from iobench.formats import Array, Build, build_now
 from iobench.host.bus_errors import MapGuard
 from iobench.host.maps import GuardedMap
@@ -31,6 +35,7 @@ from iobench.host.maps import GuardedMap
 FOLDER = ".index"
 MAGIC = b"iobench index 2\n"
 COPY_BYTES = 1 << 20
+LATE = "index-late"  # kind of the error for an index that could not be built in time
 MEMORY_BYTES = 1 << 30  # of indexes that could not be written; the newest always stays
 
 
@@ -74,13 +79,18 @@ class IndexCache:
         Path of the cache files without the name of the index; None if nothing may be written.
     stamp : callable
         Returns the identity of what the index describes; an index with another one is built again.
+    end : float
+        Moment of `time.monotonic` at which building ends.
     """
 
-    def __init__(self, index: Path | None, stamp: Callable[[], str]) -> None:
-        self._index, self._stamp = index, stamp
+    def __init__(self, index: Path | None, stamp: Callable[[], str], end: float = math.inf) -> None:
+        self._index, self._stamp, self._end = index, stamp, end
 
     def __call__(self, name: str, build: Build) -> dict[str, Array]:
-        """Return the arrays of the index `name`, calling `build` if they are not cached."""
+        """Return the arrays of the index `name`, calling `build` if they are not cached.
+
+        Raises LoaderFailed of kind LATE if they are not built by `end`; then nothing is stored.
+        """
         built_from = self._stamp()
         key = (str(self._index), name, built_from)
         if key in kept_indexes:
@@ -88,6 +98,7 @@ class IndexCache:
         path = self._path(name)
         if (cached := self.cached(name)) is not None:
             return cached
+        build = partial(self._in_time, build)
         stored = path is not None and self._store(path, built_from, build)
         if stored and (cached := self.cached(name)) is not None:
             return cached
@@ -105,6 +116,17 @@ class IndexCache:
         """Make a file that was written piece by piece the index `name`, if the folder can be written to."""
         if (path := self._path(name)) is not None:
             written.finish(path, self._stamp())
+
+    def _in_time(self, build: Build) -> Iterable[dict[str, Array]]:
+        """Yield what `build` yields, until the time is over."""
+        for number, piece in enumerate(build()):
+            if number and time.monotonic() > self._end:
+                raise LoaderFailed(
+                    "the index of its samples was not built in time",
+                    kind=LATE,
+                    hint="give a longer --max-time: it is built once",
+                )
+            yield piece
 
     def _path(self, name: str) -> Path | None:
         return None if self._index is None else self._index.with_name(f"{self._index.name}.{name}")

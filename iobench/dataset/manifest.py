@@ -18,6 +18,7 @@ artifact opened later raises CorruptArtifact with the path of the missing file.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable
@@ -84,6 +85,8 @@ class Opener:
         Samples that the files hold, if the schema has only the first of them.
     remote : RemoteOpener or None
         Opens the artifact in an object store, if it is in one.
+    index_end : float
+        Moment of `time.monotonic` at which building of an index ends.
     """
 
     format: Format
@@ -93,6 +96,7 @@ class Opener:
     index: Path | None = None
     stored_samples: int | None = None
     remote: RemoteOpener | None = field(default=None, hash=False)
+    index_end: float = math.inf
 
     def __call__(self) -> Reader:
         """Open a new reader."""
@@ -111,7 +115,9 @@ class Opener:
     def index_cache(self) -> IndexCache:
         """Cache of the indexes of the artifact's present files."""
         return IndexCache(
-            self.index, lambda: stamp_of(self.path, f"{self.format.variant} {self.stored_schema}")
+            self.index,
+            lambda: stamp_of(self.path, f"{self.format.variant} {self.stored_schema}"),
+            self.index_end,
         )
 
     def check(self) -> None:
@@ -152,6 +158,8 @@ class Manifest:
         The part of the samples that was hashed; None for all.
     url : str
         Address in an object store; empty for a dataset on a disk. `root` then holds only what was cached.
+    index_end : float
+        Moment of `time.monotonic` at which its openers end building an index; not stored.
     artifacts : dict of str to Artifact
         Artifacts by variant, such as ``hdf5:compression=gzip``.
     """
@@ -165,6 +173,7 @@ class Manifest:
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     part: HashedPart | None = None
     url: str = ""
+    index_end: float = math.inf
 
     @property
     def name(self) -> str:
@@ -253,6 +262,7 @@ class Manifest:
             index=self.index_path(variant),
             stored_samples=added.samples if added else None,
             remote=RemoteOpener.of(self.artifacts[variant], self.url, self.index_path(variant)),
+            index_end=self.index_end,
         )
 
     def index_path(self, variant: str) -> Path:

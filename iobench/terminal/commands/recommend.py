@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from iobench.dataset.manifest import Manifest
     from iobench.dataset.sources import Source
 
+HASHING = 0.2  # of the time, for what --add hashes
+
 
 def recommend(
     name: Name = None,
@@ -129,7 +131,8 @@ def recommend(
         max_time_s=max_time,
         seed=seed,
     )
-    of, words = _data(name, source, add, source_format, sample_shape, data_dir)
+    hash_s = HASHING * max_time
+    of, words = _data(name, source, add, source_format, sample_shape, data_dir, hash_s)
     with live.view(AutoRounds(max_time), each_round=False) as observer:
         recommendation = search(
             of, requirements, data_dir=data_dir, source_words=words, observer=observer, began=began
@@ -151,6 +154,7 @@ def _data(
     source_format: str | None,
     sample_shape: str | None,
     data_dir: Path,
+    hash_s: float,
 ) -> tuple[Manifest | Source, list[str]]:
     """Return the dataset or the source, and the `iobench prepare` arguments that name the source."""
     if source is None and sample_shape is not None:
@@ -161,7 +165,7 @@ def _data(
         other = "--name" if name is not None else "--add"
         raise InvalidSettings(f"{other} with --source", kind="conflicting-options", hint="give one of them")
     if added is not None:
-        return _added(added, source_format, name, data_dir), []
+        return _added(added, source_format, name, data_dir, hash_s), []
     if source is None:
         if source_format is not None:
             raise InvalidSettings(
@@ -186,7 +190,7 @@ def _data(
     return opened, ["--source", str(source), *named, *shaped]
 
 
-def _added(path: Path, format: str | None, name: str | None, data_dir: Path) -> Source:
+def _added(path: Path, format: str | None, name: str | None, data_dir: Path, hash_s: float) -> Source:
     """Return the user's own files, registered in place, as the source of a sample."""
     from iobench.dataset.add import AddedSource, add
     from iobench.terminal import display
@@ -197,6 +201,7 @@ def _added(path: Path, format: str | None, name: str | None, data_dir: Path) -> 
             format,
             name=name,
             data_dir=data_dir,
+            hash_s=hash_s,
             progress=progress,
             warn=lambda note: display.warning(note.kind, note.sentence),
         )
