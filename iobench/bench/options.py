@@ -22,7 +22,7 @@ from iobench.dataset.manifest import Manifest, missing_libraries
 from iobench.host import page_cache
 from iobench.loading import loaders
 from iobench.loading.loaders import DEFAULT_LOADERS, Loader
-from iobench.loading.order import BLOCK_BYTES, LIMITS, ORDERS, WINDOW_BYTES
+from iobench.loading.order import BLOCK_BYTES, LIMITS, ORDERS, WINDOW_BYTES, refuse_ragged
 from iobench.results.cases import context_of
 
 MODELS = ("none", "mlp", "cnn")
@@ -191,6 +191,7 @@ def cases_of(
     `devices` are devices that exist here. Raises InvalidSettings, InvalidOption, UnknownFormat or
     ManifestError if a requested case is impossible, or if no case is left.
     """
+    refuse_ragged(manifest.schema)
     variants = _variants(manifest, options.format)
     grid = list(_loaders(options))
     cases = [

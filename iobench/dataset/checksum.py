@@ -6,11 +6,15 @@ is mix(Σ_j (w_j ^ w_j >>> 32) · m_j) with odd pseudo-random m_j, where mix is 
 mix ties the fields of a sample together: a label that moves to another sample changes the sum. `ordered`
 also mixes in each row number, which detects swapped samples.
 
+A field whose samples differ in length adds mix(f · Σ_p (v_p ^ v_p >>> 32) · m_p + (length + f) · m) to the
+outer sum: v_p is the scalar at position p of the sample, sign-extended, m_p an odd weight, f the field's own.
+
 The same arithmetic runs on NumPy arrays and on torch tensors on any device, since int64 wraps in both.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -18,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import Schema
+from iobench.formats import Ragged, Schema
 
 MASK = (1 << 64) - 1
 PIECE_BYTES = 1 << 18  # hashed at a time: fits into the processor's cache
@@ -30,6 +34,7 @@ def _signed(value: int) -> int:
 
 _MIX = (_signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB))
 _GOLDEN = _signed(0x9E3779B97F4A7C15)
+_LENGTH = _signed(0xD1B54A32D192ED03)  # of the R2 sequence: independent of the golden section
 
 
 class Checksum:
@@ -37,7 +42,8 @@ class Checksum:
 
     def __init__(self, schema: Schema) -> None:
         self._fields = [field.name for field in schema.fields]
-        self._weights = _weights(sum(_word_count(f.sample_bytes) for f in schema.fields))
+        fixed = (field for field in schema.fields if not field.is_ragged)
+        self._weights = _weights(sum(_word_count(field.sample_bytes) for field in fixed))
         self._on_device: dict[Any, Any] = {}  # the weights, copied to each device once
         self._content: Any = 0
         self._ordered: Any = 0
@@ -76,7 +82,10 @@ class Checksum:
         """Return the int64 hash of each sample, as an array or tensor on the batch's device."""
         total: Any = 0
         first = 0
-        for name in self._fields:
+        for number, name in enumerate(self._fields):
+            if isinstance(batch[name], Ragged):
+                total = total + _ragged_hashes(batch[name], number)
+                continue
             words = _words(batch[name])
             part = slice(first, first + words.shape[1])
             first = part.stop
@@ -147,6 +156,53 @@ def _words(array: Any) -> Any:
     elif flat_t.storage_offset() % 8:
         flat_t = flat_t.clone()
     return flat_t.view(torch.int64)
+
+
+def _ragged_hashes(field: Ragged, number: int) -> Any:
+    """Return the hash of each sample of a ragged field, in one pass on its device.
+
+    `number` is the position of the field in the schema.
+    """
+    words = _scalar_words(field.values)
+    edges = field.offsets * math.prod(words.shape[1:])
+    begins, ends = edges[:-1], edges[1:]
+    products = words.reshape(-1) * _position_weights(begins, ends, words)
+    if isinstance(words, np.ndarray):
+        sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(products)])
+    else:
+        import torch
+
+        sums = torch.nn.functional.pad(torch.cumsum(products, 0), (1, 0))
+    return _mix((sums[ends] - sums[begins]) * (2 * number + 1) + (ends - begins + number) * _LENGTH)
+
+
+def _position_weights(begins: Any, ends: Any, words: Any) -> Any:
+    """Return the odd weight of each scalar, which follows from its position in its sample."""
+    lengths = ends - begins
+    if isinstance(words, np.ndarray):
+        longest, every = np.arange(lengths.max(initial=0)), np.arange(words.size)
+        return (_mix((longest + 1) * _GOLDEN) | 1)[every - np.repeat(begins, lengths)]
+    import torch
+
+    longest = torch.arange(int(lengths.max()) if len(lengths) else 0, device=words.device)
+    every = torch.arange(words.numel(), device=words.device)
+    return (_mix((longest + 1) * _GOLDEN) | 1)[every - torch.repeat_interleave(begins, lengths)]
+
+
+def _scalar_words(values: Any) -> Any:
+    """Return scalars as int64 of shape ``(total, words)``, sign-extended; those of 16 bytes are two words.
+
+    The upper half of a word is mixed into the lower, because an odd weight keeps the top bit as it is.
+    """
+    count, size = values.shape[0], min(8, values.dtype.itemsize)
+    words = math.prod(values.shape[1:]) * values.dtype.itemsize // size
+    if isinstance(values, np.ndarray):
+        wide = np.ascontiguousarray(values).reshape(-1).view(f"i{size}").astype(np.int64)
+    else:
+        import torch
+
+        wide = values.contiguous().reshape(-1).view(getattr(torch, f"int{8 * size}")).to(torch.int64)
+    return (wide ^ _shifted(wide, 32)).reshape(count, words)
 
 
 def _dot_numpy(words: npt.NDArray[np.int64], weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -259,6 +259,7 @@ class Manifest:
             artifacts=self.artifacts,
             logical_bytes=self.schema.logical_bytes,
             hashed=self.part,
+            totals=self.schema.totals,
         )
         manifest_file.write(self.root, body)
 

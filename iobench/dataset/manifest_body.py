@@ -121,6 +121,7 @@ class ManifestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `logical_bytes` has to be what samples and fields make, whatever the formats compress. `hashed` is the
     part of the rows that `checksum` covers; null for all of them, as wherever prepare wrote an artifact.
+    `totals` holds the sum of the lengths of each field whose samples differ in length.
     """
 
     manifest_version: int
@@ -132,11 +133,12 @@ class ManifestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     artifacts: dict[str, Artifact]
     logical_bytes: Count
     hashed: HashedPart | None = None
+    totals: dict[str, Bytes] = {}
 
     @property
     def schema(self) -> Schema:
         """Samples and fields."""
-        return Schema(self.samples, self.fields)
+        return Schema(self.samples, self.fields, totals=self.totals)
 
 
 def storable(schema: Schema, description: dict[str, Any], path: Path | None = None) -> dict[str, Any]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from iobench.formats._placement import Placement
-from iobench.formats._reader import Convert, Reader, identity, unclosed
+from iobench.formats._ragged import Ragged, map_values
+from iobench.formats._reader import Convert, Reader, Rows, identity, unclosed
 from iobench.formats._schema import Array, Batch, Schema
 
 # One copy of 12 MiB or more out of a cold map starts at its tail and defeats the kernel's readahead
@@ -21,15 +22,32 @@ class MappedReader(Reader):
     """Copies rows out of one mapped array per field.
 
     Batches are read from plain views, because `np.memmap` spends a third of each index in its own code;
-    `sample` indexes the very arrays, as a user's `__getitem__` does, and costs as much.
+    `sample` indexes the very arrays, as a user's `__getitem__` does, and costs as much. `ragged` holds the
+    fields whose samples differ in length; they have no placement.
     """
 
-    def __init__(self, schema: Schema, arrays: Batch, places: Mapping[str, Placement]) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        arrays: Batch,
+        places: Mapping[str, Placement],
+        ragged: Mapping[str, Ragged] | None = None,
+    ) -> None:
         super().__init__(schema)
+        self._ragged = dict(ragged or {})
         self._arrays: Batch | None = {name: np.asarray(array) for name, array in arrays.items()}
         self._columns = tuple(arrays.items())
         self._places = places
         self._pieces = {f.name: max(1, PIECE_BYTES // f.sample_bytes) for f in schema.fields}
+
+    def batch(self, rows: Rows | Sequence[int]) -> Batch:
+        """Return the rows in new arrays, ragged fields as `Ragged`; IndexError outside 0..len-1."""
+        batch = super().batch(rows)
+        if not self._ragged:
+            return batch
+        checked, _ = self._checked(rows)
+        batch |= {name: map_values(np.array, ragged[checked]) for name, ragged in self._ragged.items()}
+        return {field.name: batch[field.name] for field in self.schema.fields}
 
     def placement(self) -> Mapping[str, Placement]:
         """Return the location of each field in its own file."""
@@ -42,11 +60,13 @@ class MappedReader(Reader):
         sample = {}
         for name, array in self._columns:
             sample[name] = convert(array[row, ...])
+        for name, ragged in self._ragged.items():
+            sample[name] = convert(ragged.values[ragged.offsets[row] : ragged.offsets[row + 1]])
         return sample
 
     def close(self) -> None:
         """Drop the maps; they are released with the last view of them."""
-        self._arrays, self._columns = None, ()
+        self._arrays, self._columns, self._ragged = None, (), {}
 
     def _mapped(self) -> Batch:
         return unclosed(self._arrays)
