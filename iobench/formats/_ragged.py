@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from iobench.base.errors import CorruptArtifact
-
-if TYPE_CHECKING:
-    from iobench.formats._schema import Array
 
 VARIES = -1  # in a field's shape, as in torch and NumPy: an axis whose size is not given
 
@@ -69,7 +66,7 @@ def offsets_of(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
-def map_values(function: Callable[[Array], Array], array: Any) -> Any:
+def map_values(function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], array: Any) -> Any:
     """Return `function` of an array, or of the values of a ragged field."""
     if isinstance(array, Ragged):
         return Ragged(function(array.values), array.offsets)
