@@ -22,32 +22,15 @@ class MappedReader(Reader):
     """Copies rows out of one mapped array per field.
 
     Batches are read from plain views, because `np.memmap` spends a third of each index in its own code;
-    `sample` indexes the very arrays, as a user's `__getitem__` does, and costs as much. `ragged` holds the
-    fields whose samples differ in length; they have no placement.
+    `sample` indexes the very arrays, as a user's `__getitem__` does, and costs as much.
     """
 
-    def __init__(
-        self,
-        schema: Schema,
-        arrays: Batch,
-        places: Mapping[str, Placement],
-        ragged: Mapping[str, Ragged] | None = None,
-    ) -> None:
+    def __init__(self, schema: Schema, arrays: Batch, places: Mapping[str, Placement]) -> None:
         super().__init__(schema)
-        self._ragged = dict(ragged or {})
         self._arrays: Batch | None = {name: np.asarray(array) for name, array in arrays.items()}
         self._columns = tuple(arrays.items())
         self._places = places
         self._pieces = {f.name: max(1, PIECE_BYTES // f.sample_bytes) for f in schema.fields}
-
-    def batch(self, rows: Rows | Sequence[int]) -> Batch:
-        """Return the rows in new arrays, ragged fields as `Ragged`; IndexError outside 0..len-1."""
-        batch = super().batch(rows)
-        if not self._ragged:
-            return batch
-        checked, _ = self._checked(rows)
-        batch |= {name: map_values(np.array, ragged[checked]) for name, ragged in self._ragged.items()}
-        return {field.name: batch[field.name] for field in self.schema.fields}
 
     def placement(self) -> Mapping[str, Placement]:
         """Return the location of each field in its own file."""
@@ -60,13 +43,11 @@ class MappedReader(Reader):
         sample = {}
         for name, array in self._columns:
             sample[name] = convert(array[row, ...])
-        for name, ragged in self._ragged.items():
-            sample[name] = convert(ragged.values[ragged.offsets[row] : ragged.offsets[row + 1]])
         return sample
 
     def close(self) -> None:
         """Drop the maps; they are released with the last view of them."""
-        self._arrays, self._columns, self._ragged = None, (), {}
+        self._arrays, self._columns = None, ()
 
     def _mapped(self) -> Batch:
         return unclosed(self._arrays)
@@ -84,3 +65,32 @@ class MappedReader(Reader):
         for name, target in out.items():
             # "clip" never clips here because the rows were checked; with "raise", take copies twice
             np.take(arrays[name], rows, axis=0, out=target, mode="clip")
+
+
+class RaggedReader(MappedReader):
+    """Reader of mapped arrays of which some are `Ragged`; these have no placement."""
+
+    def __init__(
+        self, schema: Schema, arrays: Batch, places: Mapping[str, Placement], ragged: Mapping[str, Ragged]
+    ) -> None:
+        super().__init__(schema, arrays, places)
+        self._ragged: Mapping[str, Ragged] = ragged
+
+    def batch(self, rows: Rows | Sequence[int]) -> Batch:
+        """Return the rows in new arrays, ragged fields as `Ragged`; IndexError outside 0..len-1."""
+        batch, (checked, _) = super().batch(rows), self._checked(rows)
+        batch |= {name: map_values(np.array, ragged[checked]) for name, ragged in self._ragged.items()}
+        return {field.name: batch[field.name] for field in self.schema.fields}
+
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
+        """Return one sample as read-only views of the map; IndexError outside 0..len-1."""
+        self._check_row(row)
+        sample = super().sample(row, convert)
+        for name, ragged in self._ragged.items():
+            sample[name] = convert(ragged.values[ragged.offsets[row] : ragged.offsets[row + 1]])
+        return {field.name: sample[field.name] for field in self.schema.fields}
+
+    def close(self) -> None:
+        """Drop all maps."""
+        super().close()
+        self._ragged = {}

@@ -22,7 +22,7 @@ from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
 from iobench.formats._arrays import arrays_schema, fields_by_name
 from iobench.formats._format import Detectable, Format
-from iobench.formats._mapped_reader import MappedReader
+from iobench.formats._mapped_reader import MappedReader, RaggedReader
 from iobench.formats._placement import Strided
 from iobench.formats._ragged import Ragged, check_offsets
 from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
@@ -72,7 +72,9 @@ class Npy(Format, Detectable):
             else:
                 arrays[field.name] = array
                 places[field.name] = Strided((file,), offset, field.sample_bytes)
-        return MappedReader(schema, arrays, places, ragged)
+        if ragged:
+            return RaggedReader(schema, arrays, places, ragged)
+        return MappedReader(schema, arrays, places)
 
     def sniff(self, path: Path) -> bool:
         """Return True for a .npy file, or a folder of nothing else."""
