@@ -13,7 +13,7 @@ from conftest import SAMPLES, image_arrays, open_files, prepared
 from kinds import kind
 
 from iobench.base.errors import CorruptArtifact, InvalidSettings
-from iobench.formats import Field, Schema, Strided
+from iobench.formats import Chunked, Field, Schema, Strided
 from iobench.host import counters, page_cache
 from iobench.host.aio import DirectUnavailable
 from iobench.stream import cached_reader, direct_reader, readahead, readahead_window
@@ -37,9 +37,15 @@ class Stored:
         path.write_bytes(bytes(self.offset) + self.rows.tobytes())
         page_cache.evict([path])
 
-    def open(self, cold=True):
-        schema = Schema(len(self.rows), (Field("x", (self.rows.shape[1],), "uint8"),))
-        return CachedReader(schema, {"x": Strided((self.path,), self.offset, self.rows.shape[1])}, cold)
+    def open(self, cold=True, chunks=2):
+        """Open the rows as chunks, or as one array if there are none."""
+        stride = self.rows.shape[1]
+        schema = Schema(len(self.rows), (Field("x", (stride,), "uint8"),))
+        first = np.arange(chunks) * (len(self.rows) // max(1, chunks))
+        place = Chunked((self.path,), first, np.zeros(chunks, int), self.offset + first * stride, stride)
+        if not chunks:
+            place = Strided((self.path,), self.offset, stride)
+        return CachedReader(schema, {"x": place}, cold)
 
     def check(self, reader, rows):
         np.testing.assert_array_equal(reader.batch(rows)["x"], self.rows[rows])
@@ -139,6 +145,17 @@ def test_rows_in_order_are_taken_only_after_threads_have_read_them(stored, monke
         for low, high in sorted(read):
             start = high if low <= start < high else start
         assert end <= start
+
+
+def test_one_array_is_read_in_order_with_the_kernels_own_readahead(stored, monkeypatch):
+    advice, advise = [], os.posix_fadvise
+    monkeypatch.setattr(os, "posix_fadvise", lambda *args: advice.append(args[3]) or advise(*args))
+    with stored.open(chunks=0) as reader:
+        reader.read_ahead(stored.batches())
+        assert not ahead_threads()
+        stored.check(reader, slice(0, len(stored.rows)))
+        stored.at_random(reader)  # the thread is still there for it
+    assert os.POSIX_FADV_RANDOM not in advice
 
 
 def test_only_the_rows_that_will_come_are_read_ahead(stored):

@@ -214,17 +214,6 @@ def test_max_time_counts_from_the_beginning_of_the_command(images, inside, monke
     assert len(record.read(out)[0]) == 1, "the first case, whatever the time"
 
 
-def test_a_run_without_time_for_any_round_says_so(images, inside, monkeypatch, tmp_path):
-    begun = SimpleNamespace(monotonic=lambda: time.monotonic() - 100.0)
-    monkeypatch.setattr("iobench.terminal.commands.run.time", begun)
-    monkeypatch.setattr("iobench.bench.strategies.FIRST_SHARE", 0.0)
-    one = ("--format", "npy", "--loader", "native", "--no-limits", "--max-time", "60")
-    done = run(images, *one, "--out", tmp_path / "r.jsonl", by=inside)
-    assert done.returncode == 1
-    assert "skipped: npy · native: a round of it takes about" in done.stderr
-    assert "give a longer --max-time" in done.stderr
-
-
 def test_a_plan_repeats_a_run_and_excludes_other_options(images, inside, tmp_path):
     plan, data = tmp_path / "plan.toml", ("--data-dir", images.root.parent)
     chosen = ("--format", "npy", "--loader", "stream:direct=no", "--order", "block")

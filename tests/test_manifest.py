@@ -3,8 +3,10 @@
 import json
 import os
 import pickle
+from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from conftest import Arrays, numbers
 from kinds import kind
@@ -273,3 +275,17 @@ def test_a_file_without_permission_is_not_said_to_be_damage(manifest, unprivileg
         folder.chmod(0o755)
     with unprivileged(), pytest.raises(CorruptArtifact, check=kind("no-permission", path=file)):
         manifest.opener("npy")()
+
+
+def test_paths_are_text_or_paths(tmp_path, monkeypatch):
+    """Scripts and notebooks name folders by text."""
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.arange(12, dtype=np.float32).reshape(6, 2))
+    iobench.prepare(iobench.open_source("x.npy"), ["npy"], data_dir="data", name="prepared")
+    iobench.add("x.npy", name="added", data_dir="data")
+    assert iobench.find_dataset("data", "prepared") == iobench.find_dataset(Path("data"), "prepared")
+    assert {iobench.find_dataset("data", name).name for name in ("prepared", "added")} == {
+        "prepared",
+        "added",
+    }
+    assert iobench.Manifest.load("data/added").schema.samples == 6

@@ -1,5 +1,4 @@
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -116,7 +115,7 @@ def test_a_round_delivers_the_rows_of_its_part(images, name, kind):
         return
     assert part.batches == len(sums) < part.epoch_batches == part.epoch_samples == images.schema.samples
     ahead = Part.of(job.order, loader.read_ahead, 7, images.schema.samples)
-    window = SimpleNamespace(part=ahead)
+    window = WindowTimer(ahead, lambda: None)
     with images.opener("npy")() as reader:
         rows = epoch_request(loader, job, 3 * 10_000, window)
         assert sums == [int(reader.batch(one)["x"].sum()) for one in rows]
@@ -170,7 +169,7 @@ def test_an_epoch_that_is_not_longer_than_a_part_is_measured_as_a_whole(images, 
 
 
 def test_no_batches_are_refused():
-    with pytest.raises(InvalidSettings, check=error_kind("out-of-range", problem="max_batches", found=0)):
+    with pytest.raises(InvalidSettings, check=error_kind("out-of-range", problem="--max-batches", found=0)):
         iobench.RunOptions(max_batches=0)
 
 
@@ -199,3 +198,15 @@ def test_a_loader_that_draws_its_rows_does_so_in_the_time_that_counts(images, mo
         epoch_request(loader, Job(images.opener("npy"), Order("random", 8)), 0)
         assert len(drawn) == times
         drawn.clear()
+
+
+@pytest.mark.parametrize(
+    ("limit", "came", "rate"),
+    [(100, 14, 1), (8.5, 9, 1), (1.5, 1, 1 / 6)],  # the loader's start counts only where the lead is late
+)
+def test_a_window_ends_with_its_time(limit, came, rate):
+    loop = Loop(made=1, used=0, start=5 if came == 1 else 0, ahead=1)
+    window = WindowTimer(Part(2, 10, 2), lambda: None, lambda: loop.now, limit / 1e9)
+    assert len([*window.over(loop.batches(14), lambda batch: 1, False)]) == came
+    assert window.samples / window.ns == rate
+    assert window.short == (came < 14)

@@ -444,6 +444,7 @@ def test_memory_does_not_grow_with_the_data(tmp_path):
         "importlib.import_module('iobench.dataset.read_back').READER_BYTES = 32 << 20\n"
         "def prepare(size):\n"
         "    iobench.prepare(iobench.Synthetic(size), data_dir=Path(sys.argv[1]), name=str(size))\n"
+        "prepare(1_000_000)\n"  # loads the libraries
         "prepare(25_000_000)\n"
         "before = peak_mib()\n"
         "prepare(50_000_000)\n"

@@ -522,6 +522,24 @@ def test_the_cost_is_told_against_files_that_no_format_reads(tmp_path, suffix):
     assert "arrays in memory" in findings._today(None, data)
 
 
+def test_what_conversion_loses_is_told(tmp_path, manifest):
+    """By a source of packed columns; and by what each kind of source says."""
+    path = tmp_path / "table.csv"
+    path.write_text("a,b,label\n" + "1.5,2.5,1\n" * 8)
+    np.savez(tmp_path / "own.npz", x=np.zeros((8, 2)), z=np.zeros((8, 2)))
+    np.arange(64, dtype=np.uint16).tofile(tmp_path / "train.bin")
+    table = open_source(path)
+    assert table.losses == ("2 columns become features",)
+    assert open_source(tmp_path / "own.npz::x").losses == ("of own.npz only x is written",)
+    assert not open_source(tmp_path / "own.npz").losses
+    (windows,) = open_source(tmp_path / "train.bin", format="tokens:dtype=uint16,window=9").losses
+    assert windows.startswith("windows of 9 tokens")
+    data = MeasuredData(manifest, 1, False, source=table)
+    case = cases_of(manifest, options("dataloader"), ["cpu"])[0]
+    told = list(findings._costs(SimpleNamespace(data=data), finalist(case, 10.0, False), [], Requirements()))
+    assert told[-1].message == "Conversion loses: 2 columns become features"
+
+
 def test_nothing_is_recommended_unless_it_beat_the_default_in_rounds_of_its_own(manifest):
     cases = [cases_of(manifest, options(word), ["cpu"])[0] for word in ("stream", "dataloader")]
     raced = run(manifest, RunOptions(rounds="5", limits=False), observer=Observer(), cases=cases)

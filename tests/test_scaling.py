@@ -126,3 +126,25 @@ def test_a_traceback_of_torchrun_is_dropped_if_a_rank_has_reported_an_error(
     forwarded = []
     assert launch.torchrun(2, ["run"], forwarded.append) == 1
     assert forwarded == (["round 1/2", "iobench: no"] if complained else ["round 1/2", *lines[2:]])
+
+
+def test_all_numbers_of_ranks_share_the_time(tmp_path, monkeypatch):
+    now, given = [100.0], []
+    monkeypatch.setattr(scaling.time, "monotonic", lambda: now[0])
+
+    def launch(number, arguments, say):
+        given.append(float(arguments[arguments.index("--max-time") + 1]))
+        now[0] += given[-1] + 4.0  # to start its ranks
+        return 0
+
+    times = scaling.TimeShares(60.0, 97.0)
+    scaling.over_ranks([1, 2, 4], [], tmp_path / "r.jsonl", 0.05, False, False, launch, times)
+    assert given == [19.0, 13.0, 13.0], "a third of 57 s; half of 34 less 4; 17 less 4"
+    assert now[0] == 97.0 + 60.0
+
+
+def test_without_a_time_none_is_given(tmp_path):
+    launched = []
+    launch = lambda number, arguments, say: launched.append(arguments) or 0  # noqa: E731
+    scaling.over_ranks([1, 2], ["run"], tmp_path / "r.jsonl", 0.05, False, False, launch)
+    assert launched == [["run", "--out", str(tmp_path / "r.jsonl")]] * 2

@@ -472,7 +472,8 @@ def small(monkeypatch):
         monkeypatch.setattr(volume, name, value)
 
 
-SLOW = ("settings", "small-batches")  # 20 s each
+ONE_ROUND = ("settings", "small-batches")
+SLOW = (*ONE_ROUND, "volume")  # 20 s each
 IN_HERE = [name for name in studies.names() if name != "distributed-loading"]  # tests/ray_loader has that one
 
 
@@ -482,7 +483,7 @@ IN_HERE = [name for name in studies.names() if name != "distributed-loading"]  #
 def test_every_study_runs_and_has_a_verdict_on_each_claim(by_file, small, tmp_path, name):
     statuses = []
     result = studies.run(name, StudyOptions(tmp_path, quick=True, device="cpu", on_status=statuses.append))
-    if name not in SLOW:  # these have one round here, so nothing is left to estimate
+    if name not in ONE_ROUND:  # these have one round here, so nothing is left to estimate
         assert any(": about " in text for text in statuses)
     assert any("(--quick" in one.sentence for one in result.claims)
     assert result.claims

@@ -30,6 +30,7 @@ from iobench.dataset.sample_hashes import RereadHashes
 from iobench.loading.loaders.native import NativeEpochs
 from iobench.results import columns, record
 from iobench.results.summary import summarise
+from iobench.results.warnings import warnings_of
 
 BATCH = 2
 NEVER_WHOLE = 1e-6  # seconds
@@ -282,9 +283,9 @@ def test_all_of_a_run_is_within_its_time():
     assert rounds.verification_end_s([1.0]) == pytest.approx(0.6 * 60)
     assert rounds.verifies(59.0, [1.0]), "a comparison needs two"
     assert not rounds.verifies(37.0, [1.0, 1.0])
-    assert not rounds.skips(1, 59.0, 59.0, 5.0, measured=0), "an answer, if it takes no long round"
-    assert rounds.skips(1, 59.0, 59.0, 31.0, measured=0)
-    assert not rounds.skips(1, 30.0, 30.0, 35.0, measured=0)
+    assert not rounds.skips(1, 59.0, 59.0, 31.0, measured=0), "an answer"
+    assert rounds.first_s(59.0) == 1.0
+    assert rounds.first_s(61.0) == 0.0
     assert rounds.skips(1, 59.0, 59.0, 5.0, measured=1)
     assert not rounds.skips(1, 54.0, 54.0, 5.0, measured=1)
     assert not rounds.is_slow(10.0, 9.0, 6)
@@ -301,10 +302,26 @@ def test_what_there_is_no_time_for_is_skipped_with_its_reason(images, tmp_path):
     begun = time.monotonic() - 100.0
     result = run(images, tmp_path, "native", "stream", "dataloader", max_time=60.0, began=begun)
     assert not result.failures
-    assert len(result.records) == 1, "the first case is measured, as its round is short"
+    assert len(result.records) == 1, "the first case, whatever the time"
     reasons = [one.values["reason"] for one in result.notes if one.kind == "skipped"]
     assert reasons == ["no-time"] * 2
     assert len(result.skipped) == 2
+
+
+def test_the_first_case_is_cut_where_it_is_too_slow_for_the_time(images, tmp_path, monkeypatch):
+    def late(epochs, rows, read):
+        time.sleep(0.05)
+        return read(epochs, rows)
+
+    spoiled(monkeypatch, late)
+    begun = time.monotonic()
+    result = run(images, tmp_path, max_time=1.5, max_batches=80)
+    assert time.monotonic() - begun < 3.0, "80 batches take 4 s"
+    (one,) = result.records
+    assert one.timing.partial.short
+    assert 2 < one.timing.partial.batches < 80
+    assert one.samples_per_s == pytest.approx(BATCH / 0.05, rel=0.2)
+    assert [warning.kind for warning in warnings_of([one])].count("short-window") == 1
 
 
 def test_time_between_verification_and_rounds_counts(images, tmp_path, monkeypatch):
@@ -323,10 +340,10 @@ def test_time_between_verification_and_rounds_counts(images, tmp_path, monkeypat
 def test_a_slow_case_takes_no_more_than_twice_its_share(images, tmp_path, monkeypatch):
     clock, time_case = SimpleNamespace(now=0.0), run_loop.RunLoop._time
 
-    def slowly(self, case, number):
+    def slowly(self, case, number, limit_s):
         seconds = 10.0 if case.loader.name == "native" else 1.0
         clock.now += seconds
-        return seconds + time_case(self, case, number)
+        return seconds + time_case(self, case, number, limit_s)
 
     monkeypatch.setattr(run_loop, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(run_loop.RunLoop, "_time", slowly)
@@ -336,3 +353,12 @@ def test_a_slow_case_takes_no_more_than_twice_its_share(images, tmp_path, monkey
     assert rounds["native"] == 3, "four would take more than twice 15 s"
     assert rounds["stream"] == 10, "the others have what is left"
     assert clock.now <= 60.0
+
+
+def test_a_first_case_that_fails_opens_no_rounds(images, tmp_path, monkeypatch):
+    def fail(epochs, rows, read):
+        raise RuntimeError("broken")
+
+    spoiled(monkeypatch, fail)
+    monkeypatch.setattr(run_loop.RunLoop, "_open", lambda self: pytest.fail("no case was verified"))
+    assert error_of(run(images, tmp_path)).kind == "raised"

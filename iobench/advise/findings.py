@@ -242,6 +242,8 @@ def _costs(
         f"{bytes_text(use.disk_bytes)} on disk{more}" + (f"; reading uses {memory}" if memory else ""),
         values={**values, "memory_bytes": use.memory_bytes or 0},
     )
+    if result.data.source is not None and result.data.source.losses:
+        yield Finding("conversion-loses", f"Conversion loses: {'; '.join(result.data.source.losses)}")
     if use.against_default is not None and default is not None:
         if use.format == default.format:
             message = "The default reads the same format: only the loader changes"

@@ -111,7 +111,7 @@ def recommend(
     of: Manifest | Source,
     requirements: Requirements | None = None,
     *,
-    data_dir: Path = Path("data"),
+    data_dir: str | Path = Path("data"),
     source_words: Sequence[str] = (),
     observer: Observer | None = None,
     began: float | None = None,
@@ -124,7 +124,7 @@ def recommend(
         A prepared dataset; or a source, of which a sample is written in every format.
     requirements : Requirements, optional
         The training that it is for. No new measurement starts after its `max_time_s`.
-    data_dir : Path
+    data_dir : str or Path
         Data folder.
     source_words : sequence of str
         Command-line arguments that name the source, for the printed `iobench prepare` command.
@@ -153,7 +153,8 @@ def recommend(
     if isinstance(of, Manifest):
         data = measured_data.from_dataset(of, requirements)
     else:
-        data = measured_data.from_source(of, source_words, requirements, data_dir, observer.status, began)
+        folder, status = Path(data_dir), observer.status
+        data = measured_data.from_source(of, source_words, requirements, folder, status, began)
     return recommendation_of(search(data, requirements, observer, began), requirements)
 
 

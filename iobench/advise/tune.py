@@ -56,8 +56,8 @@ def tune(
     max_time_s: float = MAX_TIME_S,
     timeout_s: float = 60.0,
     seed: int = 0,
-    data_dir: Path = Path("data"),
-    out: Path | None = None,
+    data_dir: str | Path = Path("data"),
+    out: str | Path | None = None,
     on_status: Status = lambda text: None,
 ) -> TuningResult:
     """Find the fastest settings of a loader: a race over them, then final rounds of its winners.
@@ -86,9 +86,9 @@ def tune(
         Seconds without a batch after which the loader counts as hung.
     seed : int
         Seed of the order of turns and of the model.
-    data_dir : Path
+    data_dir : str or Path
         Data folder; records go to its ``results`` folder.
-    out : Path, optional
+    out : str or Path, optional
         Record file to append to, instead of a new one.
     on_status : callable
         Is given a line of text at each step.
@@ -123,7 +123,7 @@ def tune(
         consumer.model,
         consumer.step_s,
         seed,
-        out or new_path(data_dir, name),
+        Path(out) if out else new_path(Path(data_dir), name),
     )
     check_writable(cases.path)
     consumer.replay = Replay(consumer.transfer.device_api) if headroom else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -67,6 +68,8 @@ class RoundSpec:
         Collects the time of stages.
     batches : int or None
         Batches of the window, where the round is a part of an epoch: see `iobench.bench.part`.
+    limit_s : float
+        Seconds after which a part's window ends, however short it is.
     cut : Cut or None
         What ends an epoch before its last batch.
     requested : callable
@@ -88,6 +91,7 @@ class RoundSpec:
     seconds: float
     profile: StageProfile | None = None
     batches: int | None = None
+    limit_s: float = math.inf
     cut: Cut | None = None
     requested: Callable[[EpochRequest], None] = lambda request: None
     excluded: Collection[int] = ()
@@ -134,13 +138,14 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
                 if done and not came:
                     break  # an iterator that is exhausted
                 ended = spec.cut is not None and spec.cut.ended
-                if not (ended or (window and loader.iterable_style)):
+                short = window is not None and window.short
+                if not (ended or short or (window and loader.iterable_style)):
                     _check_count(loader, came, _due(request, schema.samples))
                 whole_s += max(spec.group.all_gather(meter.elapsed_s - before_s))
                 samples, logical_bytes, done = samples + came, logical_bytes + came_bytes, done + 1
                 spec.ended()
                 cpu_speed.sample()
-                if ended:
+                if ended or any(spec.group.all_gather(short)):
                     break
             counters.note_memory()
     waits = meter.waits if clock is None else clock.waits  # the host may run ahead of the device
@@ -198,7 +203,7 @@ def epoch_request(loader: Loader, job: Job, number: int, window: WindowTimer | N
         return number
     rows = loader.rows(job.order, job.opener.schema.samples, number)
     if window is not None:
-        rows = rows[job.order.part(len(rows), number, window.part.count)]
+        rows = window.part_of(rows, job.order, number)
     if isinstance(rows, Batches) and not loader.draws:
         rows.draw()
     return rows
@@ -210,7 +215,7 @@ def _window(epochs: Epochs, transfer: HostToDevice, spec: RoundSpec) -> WindowTi
     if spec.batches is None:
         return None
     part = Part.of(order, epochs.read_ahead, spec.batches, order.length(samples))
-    return None if part is None else WindowTimer(part, transfer.synchronize)
+    return None if part is None else WindowTimer(part, transfer.synchronize, limit_s=spec.limit_s)
 
 
 def _partial(order: Order, window: WindowTimer, timing: TimingPart, samples: int) -> PartialEpoch:
@@ -298,7 +303,7 @@ def _drain(
     stages = UNTIMED if transfer.device_api.is_host else epochs.stages  # on the CPU nothing moves
     moved = meter.over(map(stages.timed("host_to_device", transfer.move), batches))
     window, cut = ends
-    count: Callable[[DeviceBatch], int] = samples_of if foreign else lambda batch: int(batch[first].shape[0])
+    count: Callable[[DeviceBatch], int] = samples_of if foreign else lambda batch: len(batch[first])
     if window is not None:
         moved = window.over(moved, count, epochs.loader.iterable_style)
     for batch in moved if cut is None else cut.over(moved):

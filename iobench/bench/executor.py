@@ -130,10 +130,13 @@ class Executor(Protocol):
         """Prepare a verified case for such a round, before its cache is warmed or evicted."""
         return
 
-    def measure(self, case: Case, number: int, tick: Tick, batches: int | None = None) -> list[Measured]:
+    def measure(
+        self, case: Case, number: int, tick: Tick, batches: int | None = None, limit_s: float = math.inf
+    ) -> list[Measured]:
         """Time round `number` of a case and return one result per rank.
 
-        It is a part of an epoch around a window of so many batches, or whole epochs.
+        It is a part of an epoch around a window of so many batches, or whole epochs. The window of a part
+        ends after `limit_s`, however short it is.
         """
 
     def end(self, case: Case) -> None:
@@ -188,12 +191,14 @@ class InProcess(Executor):
         spec = RoundSpec(0, lambda batch: None, seconds=0.0, batches=batches, cut=TimeLimit(limit_s))
         self._run(case, spec, tick)
 
-    def measure(self, case: Case, number: int, tick: Tick, batches: int | None = None) -> list[Measured]:
+    def measure(
+        self, case: Case, number: int, tick: Tick, batches: int | None = None, limit_s: float = math.inf
+    ) -> list[Measured]:
         """Time as many epochs, or parts of one, as fill a round; one with a cold cache."""
         profile = StageProfile() if case.profile else None
         seconds = 0.0 if case.cache == "cold" else thresholds.ROUND_S
         warm = case.cache == "warm"
-        spec = RoundSpec(number, lambda batch: None, seconds, profile, batches, warm=warm)
+        spec = RoundSpec(number, lambda batch: None, seconds, profile, batches, limit_s=limit_s, warm=warm)
         return [self._run(case, spec, tick)]
 
     def trace(self, case: Case, path: Path) -> None:

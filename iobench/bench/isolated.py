@@ -53,9 +53,11 @@ class Isolated:
             self._ask(case, tick, "warm up", batches)
             self._processes[case.key].warm = True
 
-    def measure(self, case: Case, number: int, tick: Tick, batches: int | None = None) -> list[Measured]:
+    def measure(
+        self, case: Case, number: int, tick: Tick, batches: int | None = None, limit_s: float = math.inf
+    ) -> list[Measured]:
         """Time a round in the case's process."""
-        measured: list[Measured] = self._ask(case, tick, "measure", (number, batches))
+        measured: list[Measured] = self._ask(case, tick, "measure", (number, batches, limit_s))
         return measured
 
     def trace(self, case: Case, path: Path) -> None:
@@ -166,7 +168,7 @@ def serve(connection: Connection, heartbeats: SharedCount) -> None:
         calls: dict[str, Callable[[Any], Any]] = {
             "prove": lambda asked: executor.prove(case, asked[0], tick, asked[1]),
             "warm up": lambda batches: executor.warm_up(case, tick, batches),
-            "measure": lambda asked: executor.measure(case, asked[0], tick, asked[1]),
+            "measure": lambda asked: executor.measure(case, asked[0], tick, *asked[1:]),
             "trace": lambda path: executor.trace(case, path),
         }
         while True:

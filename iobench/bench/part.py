@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -69,29 +70,46 @@ class TimeLimit:
 
 
 class WindowTimer:
-    """Time and samples of the windows of a round's parts."""
+    """Time and samples of the windows of a round's parts.
+
+    A window ends after `limit_s` at the latest, with the batches that have come: `short` says that it did. If
+    not even the lead has come by then, all batches count, and with them the start of the loader.
+    """
 
     def __init__(
-        self, part: Part, synchronize: Callable[[], None], clock: Clock = time.perf_counter_ns
+        self,
+        part: Part,
+        synchronize: Callable[[], None],
+        clock: Clock = time.perf_counter_ns,
+        limit_s: float = math.inf,
     ) -> None:
         self.part, self._synchronize, self._clock = part, synchronize, clock
+        self._limit_ns, self.short = limit_s * 1e9, False
         self.ns = self.samples = self.batches = 0
+        self._starts: list[int] = []
+
+    def part_of(self, rows: Sequence[T], order: Order, epoch: int) -> Sequence[T]:
+        """Return the part of an epoch's batches that represents it, and note where it begins."""
+        part = order.part(len(rows), epoch, self.part.count)
+        self._starts.append(part.start)
+        return rows[part]
 
     def over(self, batches: Iterator[T], samples_of: Callable[[T], int], cut: bool) -> Iterator[T]:
         """Yield the batches of a part and time its window; `cut` ends at the window's end."""
-        began, samples, number = 0, 0, 0
+        began = first = self._clock()
+        samples, number = 0, 0
         for number, batch in enumerate(batches, 1):
             yield batch
-            if number > self.part.lead:
-                samples += samples_of(batch)
-            if number == self.part.lead:
-                began = self._now()
-            elif number == self.part.end:
+            samples += samples_of(batch)
+            self.short = number < self.part.end and self._clock() - first > self._limit_ns
+            if self.short or number == self.part.end:
                 self.ns += self._now() - began
                 self.samples += samples
-                if cut:
+                if cut or self.short:
                     break
-        if number < self.part.end:
+            elif number == self.part.lead:
+                began, samples = self._now(), 0
+        if number < self.part.end and not self.short:
             raise LoaderFailed(
                 "the loader ended early",
                 kind="ended-early",
@@ -112,6 +130,8 @@ class WindowTimer:
             epoch_batches=epoch_batches,
             epoch_s=seconds / parts + missing * self.ns / 1e9 / self.samples,
             epoch_samples=epoch_samples,
+            starts=self._starts or None,
+            short=self.short,
         )
 
     def _now(self) -> int:

@@ -28,7 +28,7 @@ def run(
     manifest: Manifest,
     options: RunOptions | None = None,
     *,
-    out: Path | None = None,
+    out: str | Path | None = None,
     observer: Observer | None = None,
     cases: Sequence[Case] | None = None,
     strategy: Strategy | None = None,
@@ -48,7 +48,7 @@ def run(
         The dataset.
     options : RunOptions, optional
         What to measure, by default each prepared format under the default loaders.
-    out : Path, optional
+    out : str or Path, optional
         File of records, by default a new one in the `results` folder next to the dataset.
     observer : Observer, optional
         Receives progress.
@@ -74,7 +74,7 @@ def run(
     options = options or RunOptions()
     world_size = backend.world_size if backend else 1
     chosen = cases if cases is not None else cases_here(manifest, options, world_size)
-    path = out or new_path(manifest)
+    path = Path(out) if out else new_path(manifest)
     record.check_writable(path)
     for case in chosen:
         record.check_parts(case=case.facets)

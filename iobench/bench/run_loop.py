@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -111,7 +112,7 @@ class RunLoop:
                 self._skip(case, UNVERIFIED)
             if case.key in self._wrong and case.variant not in self._checked:
                 self._check_stored(case, left_s)
-            if len(self._took_s) == self._strategy.opening and self._opened_s is None:
+            if self._opened_s is None and len(self._took_s) == self._strategy.opening > 0:
                 self._open()
 
     def _open(self) -> None:
@@ -215,7 +216,8 @@ class RunLoop:
         late = self._strategy.skips(number, elapsed_s, total_s, next_s, measured)
         if not late and not (measured and self._is_slow(case, number)):
             with self._collecting_failures(case):
-                self._took_s[case.key] = self._time(case, number)
+                limit_s = math.inf if measured else self._strategy.first_s(elapsed_s)
+                self._took_s[case.key] = self._time(case, number, limit_s)
                 self._used_s[case.key] = self._used_s.get(case.key, 0.0) + self._took_s[case.key]
         elif number == 1:
             self._skip(case, f"a round of it takes about {seconds_text(next_s)}")
@@ -245,8 +247,11 @@ class RunLoop:
             self._observer.status(f"after {counted(done, 'round')}: {left} left")
         return more
 
-    def _time(self, case: Case, number: int) -> float:
-        """Record a round, and return its seconds; those in which limits are measured are not its own."""
+    def _time(self, case: Case, number: int, limit_s: float) -> float:
+        """Record a round, and return its seconds; those in which limits are measured are not its own.
+
+        The window of a part ends after `limit_s`.
+        """
         hosts = self._backend.hosts
         if not case.loader.own_data:
             self._run.manifest.opener(case.variant)  # raises if files are gone or have changed in size
@@ -256,7 +261,7 @@ class RunLoop:
         batches = self._lengths.batches(case)
         self._executor(case).ready(case, Tick(self._check_interrupt), batches)
         state = hosts.establish(case, self._lengths.logical_bytes(case))
-        measured = self._executor(case).measure(case, number, self._tick(case, number), batches)
+        measured = self._executor(case).measure(case, number, self._tick(case, number), batches, limit_s)
         made = self._recorder.record(case, number, joined(measured), state, headroom)
         record.append(self._run.path, made)
         self._run.records.append(made)

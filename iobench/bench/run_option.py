@@ -94,4 +94,4 @@ def check_declared(options: Any) -> None:
                 expected = " or ".join(spec.choices)
                 raise InvalidSettings(spec.flag, kind="unknown-choice", expected=expected, found=repr(one))
             if spec.limits and one is not None:
-                check_number(spec.name, one, *spec.limits)
+                check_number(spec.flag, one, *spec.limits)

@@ -35,8 +35,6 @@ MIN_PROOF_S = 0.5  # of a race, so that small data are verified as a whole
 ROUNDS_SHARE = 0.8  # of the time for rounds that these themselves take: opening and the cache take the rest
 RACE_ROUNDS = 4  # of all cases, that a race has time for
 SLOW = 2  # times its equal share of the time, that the rounds of a case may take
-FIRST_SHARE = 0.5  # of the time: a shorter round of the first case is measured in any case, for an answer
-FIRST_END = 1.1  # times the time, up to which a longer one may end
 LONGER = "give a longer --max-time"
 
 
@@ -85,6 +83,9 @@ class Strategy(Protocol):
 
         `total_s` is the time since the run began, `measured` the number of valid records.
         """
+
+    def first_s(self, elapsed_s: float) -> float:
+        """Return the seconds after which the part that is the very first round ends, however short."""
 
     def after_round(
         self, done: int, elapsed_s: float, rates: Rates, took_s: Mapping[str, float]
@@ -142,11 +143,12 @@ class FixedRounds:
         return 0
 
     def skips(self, number: int, elapsed_s: float, total_s: float, next_s: float, measured: int) -> bool:
-        """Return whether the case would end after the time; a short round of the first one never does."""
-        if measured:
-            return elapsed_s + next_s > self.max_time_s
-        long = next_s > FIRST_SHARE * self.max_time_s
-        return long and elapsed_s + next_s > FIRST_END * self.max_time_s
+        """Return whether the case would end after the time; the first one is cut instead."""
+        return bool(measured) and elapsed_s + next_s > self.max_time_s
+
+    def first_s(self, elapsed_s: float) -> float:
+        """Return the seconds that are left, for the first round of the first case."""
+        return max(0.0, self.max_time_s - elapsed_s)
 
     def after_round(
         self, done: int, elapsed_s: float, rates: Rates, took_s: Mapping[str, float]

@@ -40,12 +40,12 @@ __all__ = ["AddedSource", "add"]
 
 
 def add(
-    path: Path,
+    path: str | Path,
     format: str | None = None,
     *,
     name: str | None = None,
     fields: Sequence[Field] = (),
-    data_dir: Path = Path("data"),
+    data_dir: str | Path = Path("data"),
     overwrite: bool = False,
     hash: str = "auto",
     first: int | None = None,
@@ -56,7 +56,7 @@ def add(
 
     Parameters
     ----------
-    path : Path
+    path : str or Path
         File or folder; may end in `::NAME,NAME` to select arrays.
     format : str, optional
         Format with options; by default the one that recognizes the data.
@@ -64,7 +64,7 @@ def add(
         Name of the dataset; by default made from the path.
     fields : sequence of Field
         Fields of data that do not describe themselves.
-    data_dir : Path
+    data_dir : str or Path
         Folder of all datasets.
     overwrite : bool
         Replace the data of an existing dataset.

@@ -264,8 +264,9 @@ class Manifest:
         manifest_file.write(self.root, body)
 
     @classmethod
-    def load(cls, root: Path) -> Manifest:
+    def load(cls, root: str | Path) -> Manifest:
         """Load the manifest of a dataset folder; raises ManifestError as `manifest_file.read` does."""
+        root = Path(root)
         check_readable(root)
         body = manifest_file.read(root / FILE_NAME)
         return cls(
@@ -291,11 +292,12 @@ def missing_libraries(manifest: Manifest) -> dict[str, MissingDependency]:
     return missing
 
 
-def find_dataset(data_dir: Path, name: str | None = None) -> Manifest:
+def find_dataset(data_dir: str | Path, name: str | None = None) -> Manifest:
     """Load a dataset by name, or the newest in a folder; raises ManifestError if there is none.
 
     The newest is not a sample that recommend wrote, nor what a killed prepare left, unless all are.
     """
+    data_dir = Path(data_dir)
     if name is not None:
         return Manifest.load(data_dir / check_name(name))
     with system_errors_as(ManifestError, "cannot be listed", data_dir, hint="use another --data-dir"):

@@ -34,7 +34,7 @@ def prepare(
     source: Source,
     variants: Sequence[str] = DEFAULT_FORMATS,
     *,
-    data_dir: Path = Path("data"),
+    data_dir: str | Path = Path("data"),
     name: str | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
@@ -50,7 +50,7 @@ def prepare(
         The samples to write.
     variants : sequence of str
         Formats with options, such as ``hdf5:compression=gzip``.
-    data_dir : Path
+    data_dir : str or Path
         Folder of all datasets.
     name : str, optional
         Name of the dataset; by default the source's.

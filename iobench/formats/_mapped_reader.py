@@ -64,7 +64,7 @@ class MappedReader(Reader):
         arrays = self._mapped()
         for name, target in out.items():
             # "clip" never clips here because the rows were checked; with "raise", take copies twice
-            np.take(arrays[name], rows, axis=0, out=target, mode="clip")
+            arrays[name].take(rows, axis=0, out=target, mode="clip")
 
 
 class RaggedReader(MappedReader):

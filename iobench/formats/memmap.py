@@ -13,8 +13,6 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 import numpy as np
-import torch
-from tensordict import TensorDict, tensorclass
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import shortened
@@ -47,6 +45,9 @@ class Memmap(Format, Detectable):
         Uses plain writes, because writing through the maps costs a page fault every 4 KiB and makes
         resident memory grow with the dataset.
         """
+        import torch
+        from tensordict import TensorDict
+
         one = {f.name: torch.empty(1, *f.shape, dtype=getattr(torch, f.dtype)) for f in schema.fields}
         whole = {name: t.expand(schema.samples, *t.shape[1:]) for name, t in one.items()}
         TensorDict(whole, [schema.samples]).memmap_like(path)
@@ -120,6 +121,8 @@ class MemmapReader(MappedReader):
 
     def native(self, rows: Rows) -> Any:
         """Return a tensorclass of the rows: a lazy view of the map for a slice, a copy for indices."""
+        import torch
+
         self._mapped()
         if self._samples is None:
             self.load()
@@ -134,12 +137,17 @@ class MemmapReader(MappedReader):
 @functools.cache
 def sample_class(schema: Schema) -> Any:
     """Return a tensorclass with one tensor per field."""
+    import torch
+    from tensordict import tensorclass
+
     annotations = {field.name: torch.Tensor for field in schema.fields}
     return tensorclass(type("Samples", (), {"__annotations__": annotations}), shadow=True)
 
 
 def _load(folder: Path, keys: dict[str, str], schema: Schema) -> Any:
     """Load these keys as a tensorclass with TensorDict: mapped copy-on-write, nothing unpickled."""
+    from tensordict import TensorDict
+
     try:
         loaded = TensorDict.load_memmap(folder, mode="r", allow_pickle=False)
         chosen = TensorDict({name: loaded[key] for name, key in keys.items()}, [schema.samples])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import overload
 
 import numpy as np
@@ -16,7 +15,8 @@ from iobench.loading.permutation import Index
 
 ORDERS = ("sequential", "random", "block")
 BLOCK_BYTES, WINDOW_BYTES = 1 << 20, 64 << 20
-FIRST_ROWS, PIECE_ROWS = 1 << 10, 8 << 20  # drawn in 0.1 ms, so that an epoch begins at once, and in 0.3 s
+FIRST_ROWS, PIECE_ROWS = 1 << 10, 1 << 16  # drawn in 0.1 ms, so that an epoch begins at once, and in 1 ms
+DRAWN_ROWS = 8 << 20  # at most drawn before an epoch is read
 QUALITY_BATCHES = 100  # spread over an epoch
 
 # minimum and maximum of each number that a user gives
@@ -229,7 +229,7 @@ class Batches(Sequence[Rows]):
     def draw(self) -> None:
         """Draw the first piece now, as long as a piece can be."""
         if self._numbers and self._order.kind != "sequential":
-            self._piece = self._drawn(self._numbers[0], PIECE_ROWS)
+            self._piece = self._drawn(self._numbers[0], DRAWN_ROWS)
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -248,32 +248,32 @@ class Batches(Sequence[Rows]):
                 else Batches(self._order, self._samples, self._epoch, numbers)
             )
         number = self._numbers[index]
-        low, high = self._edge(number), self._edge(number + 1)
-        if self._order.kind == "sequential":
-            return self._rows(low, high)
-        start, piece = self._piece  # at once: another thread may replace it
-        if not start <= low <= high <= start + len(piece):
-            rows = min(PIECE_ROWS, max(FIRST_ROWS, 4 * len(piece)))
-            self._piece = start, piece = self._drawn(number, rows)
-        return piece[low - start : high - start]
+        return self._between(number, number + 1)
 
     def joined(self, first: int, last: int) -> tuple[Rows, list[int]]:
         """Return the rows of batches `first` to `last` - 1 in one piece, and the samples of each batch.
 
-        The batches must be adjacent in the epoch. What is not drawn yet is drawn, but not kept: threads that
-        read different batches do not wait for each other.
+        The batches must be adjacent in the epoch.
         """
         numbers = self._numbers[first:last]
-        edges = [self._edge(number) for number in (*numbers, numbers.stop)]
-        low, high = edges[0], edges[-1]
-        start, piece = self._piece
-        drawn = start <= low and high <= start + len(piece)
-        rows = piece[low - start : high - start] if drawn else self._rows(low, high)
-        return rows, [end - begin for begin, end in pairwise(edges)]
+        sizes = [self._order.batch_size] * len(numbers)
+        sizes[-1] = self._edge(numbers.stop) - self._edge(numbers.stop - 1)  # the epoch's last may be smaller
+        return self._between(numbers.start, numbers.stop), sizes
+
+    def _between(self, first: int, last: int) -> Rows:
+        """Return the rows of the epoch's batches `first` to `last` - 1, from a piece that is kept."""
+        low, high = self._edge(first), self._edge(last)
+        if self._order.kind == "sequential":
+            return self._rows(low, high)
+        start, piece = self._piece  # at once: another thread may replace it
+        if not start <= low <= high <= start + len(piece):
+            rows = max(high - low, min(PIECE_ROWS, max(FIRST_ROWS, 4 * len(piece))))
+            self._piece = start, piece = self._drawn(first, rows)
+        return piece[low - start : high - start]
 
     def _drawn(self, number: int, rows: int) -> tuple[int, Index]:
-        """Return the piece of so many rows that begins with a batch."""
-        count = max(1, rows // self._order.batch_size) if self.are_adjacent else 1
+        """Return the piece of so many rows, in whole batches, that begins with a batch."""
+        count = max(1, -(-rows // self._order.batch_size)) if self.are_adjacent else 1
         low, high = self._edge(number), self._edge(min(number + count, self._numbers[-1] + 1))
         piece = self._rows(low, high)
         assert not isinstance(piece, slice)

@@ -50,9 +50,11 @@ class DistributedBackend(Executor):
         proofs: list[Proof] = self._all("prove", case, warmup, limit_s, tick=tick)
         return max(proofs, key=lambda proof: proof.sample_s)
 
-    def measure(self, case: Case, number: int, tick: Tick, batches: int | None = None) -> list[Measured]:
+    def measure(
+        self, case: Case, number: int, tick: Tick, batches: int | None = None, limit_s: float = math.inf
+    ) -> list[Measured]:
         """Time the shares of all ranks at the same time."""
-        return self._all("measure", case, number, batches, tick=tick)
+        return self._all("measure", case, number, batches, limit_s, tick=tick)
 
     def trace(self, case: Case, path: Path) -> None:
         """Write a trace on rank 0."""

@@ -91,10 +91,10 @@ class Rank:
         self._proof_s[case.key] = (time.monotonic() - began) / warmup
         return result
 
-    def measure(self, case: Case, number: int, batches: int | None, tick: Tick) -> Measured:
+    def measure(self, case: Case, number: int, batches: int | None, limit_s: float, tick: Tick) -> Measured:
         """Time this rank's share, from the moment at which all ranks begin."""
         own = self._own(case)
-        (measured,) = self._executor.measure(own, number, tick, batches)
+        (measured,) = self._executor.measure(own, number, tick, batches, limit_s)
         return replace(measured, ranks=[self._part(own.device, measured)])
 
     def trace(self, case: Case, path: Path) -> None:

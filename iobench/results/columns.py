@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from iobench.base.units import MIB, percent_text, rate_text, three_digits
 from iobench.results.case_key import Facets
 from iobench.results.cases import FACETS, trains, varying
-from iobench.results.metrics import METRICS, Metric
+from iobench.results.metrics import METRICS, Metric, epoch_share_text
 from iobench.results.summary import CaseSummary
 
 Columns = list[tuple[str, list[str | None]]]  # titles, each with one cell per case
@@ -65,13 +65,20 @@ def _metric_columns(metric: Metric, cases: Sequence[CaseSummary], wide: bool) ->
     values = [case.metrics.get(metric.name) for case in cases]
     texts = [None if value is None else metric.text(value.median) for value in values]
     if metric.name == "epoch_share":
-        texts = [f"{text}, {HEAD}" if case.head else text for case, text in zip(cases, texts, strict=True)]
+        texts = [text and _part(text, case) for case, text in zip(cases, texts, strict=True)]
     columns: Columns = [(metric.title, texts)]
     if metric.interval is not None and wide and any(values):
         columns.append(
             ("95 %", ["–" if value is None else value.interval_text(metric.interval) for value in values])
         )
     return columns
+
+
+def _part(text: str, case: CaseSummary) -> str:
+    """Return the share of an epoch in a round, and where it begins or what all rounds cover together."""
+    if case.head or case.covered is None or case.rounds == 1:
+        return f"{text}, {HEAD}" if case.head else text
+    return f"{text}, in all rounds {epoch_share_text(case.covered)}"
 
 
 def _verified(case: CaseSummary) -> str:

@@ -58,6 +58,11 @@ def _mib(value: float) -> str:
     return three_digits(value / MIB)
 
 
+def epoch_share_text(share: float) -> str:
+    """Return a share of an epoch as a percentage, rounded down, so that `100 %` is all of it."""
+    return f"{math.floor(100 * share)} %" if share >= 0.1 else f"{100 * share:.2g} %"
+
+
 def _ratio(part: float | None, whole: float) -> float | None:
     return None if part is None else part / whole
 
@@ -196,7 +201,7 @@ METRICS: tuple[Metric, ...] = (
         "epoch_share",
         "part",
         "share of an epoch that a round measured, where it is a part of one; the epoch is extrapolated",
-        lambda value: f"{100 * value:.2g} %" if value < 1 else percent_text(value),
+        epoch_share_text,
         lambda r: None if r.timing.partial is None else r.epochs,
         _median,
     ),

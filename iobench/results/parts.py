@@ -81,6 +81,8 @@ class PartialEpoch:
     epoch_batches: OfFirst[int | None]  # None where the length is unknown
     epoch_s: Largest[float]
     epoch_samples: Summed[float]
+    starts: OfFirst[list[int] | None] = None  # the first batch of each part; None where the order is unknown
+    short: Largest[bool] = False  # --max-time ended the window before it was long enough
     head: OfFirst[bool] = False  # the part begins where the epoch does: the loader cannot begin elsewhere
 
 

@@ -12,6 +12,7 @@ from iobench.base.finding import Finding
 from iobench.results import cases, run_limits, stats
 from iobench.results.case_key import key_of
 from iobench.results.cases import LABEL_FACETS, Groups, Label
+from iobench.results.epoch_coverage import covered_share
 from iobench.results.metrics import METRICS
 from iobench.results.rank_stats import SlowestRank, slowest_rank
 from iobench.results.record import Record
@@ -41,6 +42,7 @@ class CaseSummary:
     verified: tuple[int, int] | None = None  # samples that were verified, of how many; None for all
     slowest: SlowestRank | None = None  # of several ranks
     head: bool = False  # its rounds are parts that begin where an epoch does
+    covered: float | None = None  # share of an epoch in all rounds together, where they are parts of one
 
     @cached_property
     def choice(self) -> str:
@@ -200,6 +202,7 @@ def _case(key: str, rounds: Sequence[Record], label: Label, verdict: Verdict) ->
         verified=next((r.verified for r in rounds if r.verified), None),
         slowest=slowest_rank(rounds),
         head=any(r.timing.partial is not None and r.timing.partial.head for r in rounds),
+        covered=covered_share(rounds),
         reader_threads_s=statistics.median(timing.reader_threads_s or 0.0 for timing in profiled)
         if profiled
         else None,

@@ -38,6 +38,7 @@ class Backend:
 
     direct = False  # True if it reads past the page cache
     cold = False  # True if rows are known to come from the disk
+    in_memory = False  # True if reading copies rows from memory, in any thread
     decodes = False  # True if rows come in blocks that have to be decoded
     by_library = True  # True if a library reads: it may map files, and crash if one is truncated
 
@@ -109,6 +110,7 @@ class CachedBackend(Backend):
         super().__init__(path, reader, threads, unchanged)
         self.cold = reader.cold
         self.decodes = not isinstance(reader, CachedReader)
+        self.in_memory = not self.cold and not self.decodes
 
     def start(self, batches: Sequence[Rows]) -> None:
         """Start to read these batches ahead."""

@@ -33,11 +33,9 @@ class Gather:
     locate: Locate | None
     copy: Copy
 
-    def __call__(self, rows: Index, known: Index | None, out: Array) -> None:
-        """Copy rows into `out`; `known` are their offsets if they were located already."""
-        if self.locate is not None:
-            rows = self.locate(rows) if known is None else known
-        self.copy(rows, out)
+    def __call__(self, rows: Index, out: Array) -> None:
+        """Copy rows into `out`."""
+        self.copy(rows if self.locate is None else self.locate(rows), out)
 
 
 def gather_for(addresses: RowAddresses, name: str, memory: Bytes) -> Gather:

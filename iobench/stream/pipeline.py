@@ -1,4 +1,8 @@
-"""Pipeline: threads read batches ahead of their consumer and hand them over in order."""
+"""Pipeline: threads read batches ahead of their consumer and hand them over in order.
+
+Rows in memory are copied by the consumer's thread as well, while it would wait: to be woken by another thread
+takes as long as to copy a small batch.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,8 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
-from itertools import chain, count, repeat
+from itertools import repeat
+from queue import SimpleQueue
 
 import torch
 
@@ -17,18 +22,17 @@ from iobench.loading.order import Order
 from iobench.loading.stages import UNTIMED, Stages
 from iobench.loading.tensors import tensors_of
 from iobench.stream.backend import Backend
-from iobench.stream.batch_group import BatchGroup, grouped
+from iobench.stream.batch_group import BatchGroup, Filled, grouped
 from iobench.stream.ring import Ring
 from iobench.stream.transfer import Tensors, Transfer
-from iobench.stream.worker_pool import Pending, WorkerPool
+from iobench.stream.worker_pool import WorkerPool
 
 Transform = Callable[[Tensors], Tensors]
-Filled = tuple[
-    list[Tensors], Exception | None
-]  # batches, and the error that kept the next one from being made
-
 DECODED_GROUPS = 4  # groups are this much larger for random rows of encoded blocks
-GROUP_BYTES = 8 << 20  # small batches share a slot of this size: each group costs calls that wait for the GIL
+GROUP_BYTES = 8 << 20  # small batches share a slot of this size: each group costs 0.1 ms of Python code
+PIECE_BYTES = 8 << 20  # of a larger batch, read by one thread, so that few large slots are in use at a time
+GROWTH = 8  # of the first groups that are copied from memory
+LEAST_SHARE = 2  # such groups shrink to this part at the end of an epoch, so that all threads end together
 
 
 class Pipeline:
@@ -56,6 +60,8 @@ class Pipeline:
         self._first_alone = backend.cold and not backend.decodes and not self._window
         self._first_at_once = not backend.cold  # a warm first batch is there before others can be submitted
         samples = min(self._most * order.batch_size, schema.samples)
+        self._helps = backend.in_memory and transform is None and backend.threads > 1
+        self._piece_rows = max(1, PIECE_BYTES // schema.sample_bytes) if backend.in_memory else samples
         self._fields = schema.fields
         self.completed = False  # True if the last epoch came to its end
         self._workers = self._new_workers()
@@ -74,7 +80,7 @@ class Pipeline:
         An error in a thread is raised when its batch is due. Raises LoaderFailed in a forked child.
         """
         self.completed = False
-        process, pending = os.getpid(), deque[Pending[Filled]]()
+        process, pending = os.getpid(), deque[BatchGroup]()
         if not self._workers.is_alive():
             self._workers = self._new_workers()
         workers = self._workers
@@ -85,18 +91,26 @@ class Pipeline:
             workers.start()
             remaining = batches[start:] if start else batches
             self._backend.start(remaining)
-            for number, group in enumerate(grouped(remaining, self._sizes(start))):
-                pending.append(workers.submit(group))
-                if not number and self._first_alone:
-                    pending[0].wait()
-                if len(pending) > (1 if number == 1 and self._first_at_once else self._ahead):
-                    yield from self._hand_over(pending.popleft(), process)
+            for number, group in enumerate(grouped(remaining, self._sizes(start, len(remaining)))):
+                pending.append(group)
+                if number or not self._helps:
+                    submitted = workers.submit(group)
+                    if not number and self._first_alone:
+                        submitted.wait()
+                while len(pending) > self._limit(number):
+                    yield from self._hand_over(pending, process)
             while pending:
-                yield from self._hand_over(pending.popleft(), process)
+                yield from self._hand_over(pending, process)
             self.completed = True
         finally:
             atexit.unregister(end)
             end()
+
+    def _limit(self, number: int) -> int:
+        """Return the most groups that wait for the consumer when group `number` has been added."""
+        if not number and self._helps:
+            return 0
+        return 1 if number == 1 and self._first_at_once else self._ahead
 
     def is_current(self) -> bool:
         """Return True if the files are those that were opened, and as much in the page cache."""
@@ -114,22 +128,30 @@ class Pipeline:
         for ring in self._rings.values():
             ring.close()
 
-    def _end(self, workers: WorkerPool[BatchGroup, Filled], process: int) -> None:
+    def _end(self, workers: WorkerPool[BatchGroup, None], process: int) -> None:
         if os.getpid() == process:  # a forked child has none of these threads
             self._backend.stop()
             if not self.completed:
                 workers.close()
 
-    def _new_workers(self) -> WorkerPool[BatchGroup, Filled]:
-        return WorkerPool(self._fill, self._backend.threads)
+    def _new_workers(self) -> WorkerPool[BatchGroup, None]:
+        return WorkerPool(self._read_group, self._backend.threads - self._helps)
 
-    def _sizes(self, start: int) -> Iterator[int]:
-        """Yield the batches per group: whole windows, or 1, 2, 4, … so that the first one comes soon."""
+    def _sizes(self, start: int, count: int) -> Iterator[int]:
+        """Yield the batches per group: whole windows, or else one first, so that it comes soon."""
         if self._window:
-            return chain([self._window - start % self._window], repeat(self._window))
-        return (min(1 << number, self._most) for number in count())
+            yield self._window - start % self._window
+            yield from repeat(self._window)
+        memory, size, left = self._backend.in_memory, 1, count
+        least = max(1, self._most // LEAST_SHARE) if memory else self._most
+        while True:
+            yield size
+            left -= size
+            share = left // (2 * self._backend.threads)
+            size = min((GROWTH if memory else 2) * size, self._most, max(share, least))
 
-    def _hand_over(self, next_group: Pending[Filled], process: int) -> Iterator[Tensors]:
+    def _hand_over(self, pending: deque[BatchGroup], process: int) -> Iterator[Tensors]:
+        """Yield the batches of the first pending group, which is removed."""
         if os.getpid() != process:
             raise LoaderFailed(
                 f"an epoch of process {process} cannot continue in its forked child {os.getpid()}, "
@@ -137,18 +159,57 @@ class Pipeline:
                 kind="forked",
                 hint="start a new epoch in the child",
             )
-        batches, failed = next_group.result()
+        result = self._help(pending).get()
+        if isinstance(result, BaseException):
+            raise result
+        batches, failed = result
         for batch in batches:
             self._transfer.hand_over(batch)
             yield batch
         if failed is not None:
             raise failed
 
-    def _fill(self, group: BatchGroup) -> Filled:
-        """Read a group of batches into one slot and start its transfer; runs in a thread."""
-        rows, sizes = group.rows()
-        slot = self._take(sum(sizes), rows)
-        self._read(rows, slot)
+    def _help(self, pending: deque[BatchGroup]) -> SimpleQueue[Filled | BaseException]:
+        """Remove the first group; until it is finished, read pieces in the consumer's thread."""
+        due = pending[0].result
+        for group in pending if self._helps else ():
+            while due.empty() and self._read_piece(group):
+                pass
+        pending.popleft()
+        return due
+
+    def _read_group(self, group: BatchGroup) -> None:
+        """Read all pieces that no other thread reads; runs in a thread."""
+        while self._read_piece(group):
+            pass
+
+    def _read_piece(self, group: BatchGroup) -> bool:
+        """Read the next piece of a group; return False if no piece is left."""
+        piece = group.claim()
+        if piece is None:
+            return False
+        try:
+            if not group.slot:
+                piece = group.divide(self._take(sum(group.sizes), group.rows), self._piece_rows)
+            self._read(*group.part(piece))
+        except BaseException as error:
+            group.error = error
+            if isinstance(error, KeyboardInterrupt):  # in the consumer's thread
+                raise
+        finally:
+            if group.is_last():
+                self._finish(group)
+        return True
+
+    def _finish(self, group: BatchGroup) -> None:
+        """Make the batches of a group that was read, and start their transfer."""
+        slot, group.slot = group.slot, {}
+        try:
+            group.result.put(group.error or self._made(slot, group.sizes))
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            group.result.put(error)
+
+    def _made(self, slot: Batch, sizes: list[int]) -> Filled:
         whole = tensors_of(slot)
         if self._transform is None:
             return _split(self._transfer.send([whole])[0], sizes), None

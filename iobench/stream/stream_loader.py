@@ -59,7 +59,8 @@ class StreamLoader:
         The share of the samples; from torch.distributed if that is initialized. All ranks have the same
         number of batches, and each sample comes once.
     threads : int, optional
-        Number of reading threads; by default chosen by format, processors and state of the page cache.
+        Number of reading threads; by default chosen by format, processors and state of the page cache. If
+        the rows are in memory, the consumer's thread is one of them while it waits.
     direct : bool, optional
         Read past the page cache (True) or through it (False); by default chosen likewise.
     block_bytes, window_bytes : int

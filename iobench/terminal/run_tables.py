@@ -12,7 +12,7 @@ from iobench.base.units import MIB, bytes_text, counted, rate_text, seconds_text
 from iobench.results import columns
 from iobench.results.cases import FACETS, Label
 from iobench.results.columns import Columns
-from iobench.results.metrics import BY_NAME
+from iobench.results.metrics import epoch_share_text
 from iobench.results.rank_stats import rank_layout
 from iobench.results.record import Record
 from iobench.results.summary import CaseSummary, Context, Summary
@@ -33,7 +33,7 @@ def round_line(record: Record, label: Label, rounds: int | None) -> str:
     speed = f"{three_digits(record.bytes_per_s / MIB)} MiB/s, {rate_text(record.samples_per_s)} samples/s"
     number = f"{record.round}/{rounds}" if rounds else record.round
     if record.timing.partial is not None:
-        share = BY_NAME["epoch_share"].text(record.epochs)
+        share = epoch_share_text(record.epochs)
         length = f"{seconds_text(record.epoch_s)} an epoch from {share} of one"
     else:
         epochs = f" × {counted(record.timing.epochs, 'epoch')}" if record.timing.epochs > 1 else ""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from iobench.dataset.manifest import Manifest
 
 MOST_RANKS = 1024
+LEAST_S = 1.0  # of the time, for a number of ranks
 # options that are this command's own, not those of its ranks
 WITH_VALUES = ("--ranks", "--ray", "--ranks-per-host", "--out")
 WITHOUT = ("--json", "--wide")
@@ -55,6 +57,28 @@ class Over:
         return cls(numbers_of(ranks_per_host or "1", "--ranks-per-host"), ray)
 
 
+@dataclass
+class TimeShares:
+    """Equal shares of `--max-time` for the numbers of ranks; None where it was not given.
+
+    What a command took beyond its share is expected of the next one, too: the start of its ranks.
+    """
+
+    max_time_s: float | None = None
+    began: float = field(default_factory=time.monotonic)
+    _late_s: float = 0.0
+
+    def run(self, launch: Launch, number: int, arguments: Sequence[str], left: int) -> int:
+        """Run one of `left` commands in its share of the time and return its exit code."""
+        if self.max_time_s is None:
+            return launch(number, arguments, _note)
+        began = time.monotonic()
+        share_s = max(LEAST_S, (self.began + self.max_time_s - began) / left - self._late_s)
+        code = launch(number, [*arguments, "--max-time", f"{share_s:.1f}"], _note)
+        self._late_s = max(0.0, time.monotonic() - began - share_s)
+        return code
+
+
 def numbers_of(text: str, option: str = "--ranks") -> list[int]:
     """Parse a list of numbers of ranks; InvalidSettings names the option."""
     try:
@@ -74,18 +98,21 @@ def run_over(
     typed: Sequence[str],
     out: Path | None,
     showing: tuple[float, bool, bool],
+    began: float,
 ) -> int:
     """Run the typed command over each number of ranks and return the exit code.
 
-    Settings that some number of ranks cannot have are refused before any of them starts.
+    Settings that some number of ranks cannot have are refused before any of them starts. The time of the
+    options, counted from `began`, is for all of them.
     """
+    times = TimeShares(options.max_time, began)
     from iobench.bench.run import cases_here, new_path
 
     arguments, file = passed_on(typed), out or new_path(manifest)
     if over.address is None:
         for number in over.numbers:
             cases_here(manifest, options, number)
-        return over_ranks(over.numbers, arguments, file, *showing)
+        return over_ranks(over.numbers, arguments, file, *showing, times=times)
     from iobench.ranks.ray_launcher import launcher
 
     arguments += ["--data-dir", str(manifest.root.parent.absolute())]
@@ -93,7 +120,7 @@ def run_over(
         totals = [number * hosts for number in over.numbers]
         for number in totals:
             cases_here(manifest, options, number)
-        return over_ranks(totals, arguments, file.absolute(), *showing, launch=launch)
+        return over_ranks(totals, arguments, file.absolute(), *showing, launch, times)
 
 
 def passed_on(arguments: Sequence[str]) -> list[str]:
@@ -115,16 +142,17 @@ def over_ranks(
     as_json: bool,
     wide: bool,
     launch: Launch = torchrun,
+    times: TimeShares | None = None,
 ) -> int:
     """Run over each number of ranks, append records to `out`, print tables and curves; return the exit code.
 
     `launch` starts the ranks, by default on this host. An error of one number is printed; the others run.
     """
     before = len(record.read(out)[0]) if out.exists() else 0
-    failed = False
-    for number in numbers:
+    failed, times = False, times or TimeShares()
+    for done, number in enumerate(numbers):
         display.note(f"{counted(number, 'rank')}:")
-        failed |= launch(number, [*arguments, "--out", str(out)], _note) != 0
+        failed |= times.run(launch, number, [*arguments, "--out", str(out)], len(numbers) - done) != 0
     records = record.read(out)[0][before:] if out.exists() else []
     if records:
         _show(records, smallest, as_json, wide)

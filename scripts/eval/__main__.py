@@ -10,8 +10,8 @@ from eval import harness
 
 NAMES = (
     *("any_size", "diagnoses", "fidelity", "fio_check", "harness_floor", "hosts", "isolation", "pairs"),
-    *("partial_rounds", "placements", "recommendations", "situations", "stream_floor", "stream_speed"),
-    *("tunings", "verdicts", "write_speed"),
+    *("partial_rounds", "placements", "recommendations", "situations", "stream_cold", "stream_floor"),
+    *("stream_speed", "tunings", "verdicts", "write_speed"),
 )
 
 

@@ -9,9 +9,6 @@ script is compared with the one that was predicted for the problem.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
-import signal
 import statistics
 import subprocess
 import sys
@@ -34,7 +31,6 @@ OPTIONS = {
     "seconds": (15.0, "time for each diagnosis"),
     "busy": (0, "number of background processes that each keep a core busy"),
 }
-BURN = "import os, sys\nwhile os.path.exists(sys.argv[1]): sum(range(1_000_000))"  # until this process ends
 ACHIEVED_ROUNDS, ACHIEVED_S = 7, 5.0
 MIN_GAIN = 1.05
 NEAR = 0.25  # of a gain
@@ -44,7 +40,7 @@ def trials(options: argparse.Namespace) -> Trials:
     warnings.filterwarnings("ignore", "The given NumPy array is not writable")
     warnings.filterwarnings("ignore", "This DataLoader will create")
     files = data.create_files(options.folder / "files")
-    options.ends.enter_context(background_load(options.busy))
+    options.ends.enter_context(harness.background_load(options.busy))
     every = {**{name: (make, ()) for name, make in good.LOADERS.items()}, **bad.LOADERS, **reported.LOADERS}
     return {name: partial(diagnosed, name, *every[name], files, options) for name in sorted(every)}
 
@@ -161,16 +157,3 @@ def differences(what: str, pairs: Sequence[tuple[float, float]]) -> Iterator[str
         near = sum(one <= NEAR for one in off)
         most = f"{statistics.median(off):.0%} in the median, {max(off):.0%} at most"
         yield f"{len(off)} {what}: {near} within {NEAR:.0%}; off by {most}"
-
-
-@contextlib.contextmanager
-def background_load(count: int) -> Iterator[None]:
-    """Run processes that each keep a core busy, detached: children would count as the loader's own."""
-    shell = '"$0" -c "$1" "$2" > /dev/null & echo $!'
-    command = ["sh", "-c", shell, sys.executable, BURN, f"/proc/{os.getpid()}"]
-    burning = [int(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for process in burning:
-            os.kill(process, signal.SIGKILL)

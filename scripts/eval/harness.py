@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
 from time import perf_counter
@@ -42,6 +44,7 @@ Row = dict[str, Any]
 Rate = Callable[[int], float]  # the number of a round → units per second
 Trials = Mapping[str, Callable[[], Iterable[Row]]]
 
+BURN = "import os, sys\nwhile os.path.exists(sys.argv[1]): sum(range(1_000_000))"  # until this process ends
 ROUNDS, NAME = "rounds of each contender", "the dataset; default: the newest"
 COMMON: dict[str, tuple[Any, str]] = {
     "data_dir": (Path("data"), "the data folder"),
@@ -206,3 +209,16 @@ def timed(work: Callable[[], Any]) -> tuple[Any, float]:
     """Return the result of a function and the seconds that it took."""
     began = perf_counter()
     return work(), perf_counter() - began
+
+
+@contextmanager
+def background_load(count: int) -> Iterator[None]:
+    """Run processes that each keep a core busy, detached: children would count as the loader's own."""
+    shell = '"$0" -c "$1" "$2" > /dev/null & echo $!'
+    command = ["sh", "-c", shell, sys.executable, BURN, f"/proc/{os.getpid()}"]
+    burning = [int(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in burning:
+            os.kill(process, signal.SIGKILL)

@@ -1,7 +1,9 @@
 """Compare rounds that are parts of an epoch with whole epochs: the ratio of their samples per second.
 
-Each trial is a format, a loader, a cache state and an order. In each round the whole epoch and the part take
-turns in random order. The median of the ratios should lie within 0.98 and 1.02, each within 0.93 and 1.07.
+Each trial is a format, a loader, a cache state and an order. In each round the whole epoch and three parts
+take turns in random order, until `--seconds` are over, but twice at least. A trial whose epoch takes longer
+than `--longest` is skipped. The median of the ratios should lie within 0.98 and 1.02, each within 0.93 and
+1.07. `scatter` is the half range of the parts and of the whole epochs, relative to their medians.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import statistics
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -27,8 +30,11 @@ from iobench.loading.order import Batching
 
 OPTIONS = {
     "size": (5.4e8, "float32 elements of the dataset; the default makes 2 GiB"),
+    "sample": (128, "float32 elements of a sample"),
     "batches": (200, "batches of a window"),
-    "rounds": (7, "rounds of each contender"),
+    "rounds": (7, "most rounds of each contender"),
+    "seconds": (20.0, "seconds after which a trial begins no more rounds"),
+    "longest": (20.0, "seconds of an epoch, beyond which a trial is skipped"),
 }
 FORMATS = ("npy", "hdf5", "lmdb", "memmap", "zarr", "webdataset")
 LOADERS = (
@@ -41,14 +47,17 @@ LOADERS = (
     "webdataset",
 )
 MEDIAN, EACH = (0.98, 1.02), (0.93, 1.07)
+LEAST_ROUNDS, PARTS = 2, 3  # of a trial, and of a round
 
 
 def trials(options: argparse.Namespace) -> Trials:
     manifest, _ = iobench.prepare(
-        iobench.Synthetic(int(options.size)), list(FORMATS), data_dir=options.data_dir
+        iobench.Synthetic(int(options.size), (options.sample,)), list(FORMATS), data_dir=options.data_dir
     )
     return {
-        f"{variant}-{word}-{cache}-{order}": partial(ratio, manifest, variant, word, cache, order, options)
+        f"{variant}-{word}-{cache}-{order}": partial(
+            Trial(manifest, variant, word, cache, order).row, options
+        )
         for variant, word, cache in itertools.product(FORMATS, LOADERS, page_cache.MODES)
         for loader in [loaders.parse(word)]
         if loader.reads(manifest.opener(variant).format)
@@ -56,34 +65,58 @@ def trials(options: argparse.Namespace) -> Trials:
     }
 
 
-def ratio(
-    manifest: Manifest, variant: str, word: str, cache: str, order: str, options: argparse.Namespace
-) -> Iterator[Row]:
-    """Yield the median ratio of the rate of parts to that of whole epochs."""
-    job = Job(manifest.opener(variant), Batching(order).row_order(manifest.schema))
-    loader, transfer = loaders.parse(word).on("cpu"), HostToDevice(torch.device("cpu"), False)
-    rates: dict[int | None, list[float]] = {None: [], options.batches: []}
-    share = 1.0
-    for number, batches in interleaved(list(rates), lambda done: done <= options.rounds):
-        page_cache.establish(cache, manifest.files_of(variant), manifest.schema.logical_bytes)
-        spec = RoundSpec(number, lambda batch: None, seconds=0.0, batches=batches, warm=cache == "warm")
-        timing = measure(loader, job, transfer, spec).timing
-        epoch_s, samples = timing.epochs_s / timing.epochs, timing.samples / timing.epochs
-        if timing.partial is not None:
-            share = timing.samples / timing.epochs / timing.partial.epoch_samples
-            epoch_s, samples = timing.partial.epoch_s, timing.partial.epoch_samples
-        rates[batches].append(samples / epoch_s)
-    whole, parts = (statistics.median(values[1:]) for values in rates.values())
-    yield {"whole": whole, "parts": parts, "share": share, "ratio": parts / whole}
+class Trial:
+    """Rounds of one case, whole epochs and parts of them."""
+
+    def __init__(self, manifest: Manifest, variant: str, word: str, cache: str, order: str) -> None:
+        self._manifest, self._variant, self._cache = manifest, variant, cache
+        self._job = Job(manifest.opener(variant), Batching(order).row_order(manifest.schema))
+        self._loader, self._transfer = loaders.parse(word).on("cpu"), HostToDevice(torch.device("cpu"), False)
+
+    def row(self, options: argparse.Namespace) -> Iterator[Row]:
+        """Yield the ratio of the median rate of parts to that of whole epochs."""
+        epoch_s = min(self._round(0, options.batches)[0] for _ in range(2))  # the first one warms up
+        if epoch_s > options.longest:
+            yield {"skipped": f"an epoch takes {epoch_s:.0f} s"}
+            return
+        rates: dict[bool, list[float]] = {True: [], False: []}
+        began, share = time.monotonic(), 1.0
+
+        def more(done: int) -> bool:
+            late = time.monotonic() - began > options.seconds
+            return done < (LEAST_ROUNDS if late else options.rounds)
+
+        for number, whole in interleaved([True, *[False] * PARTS], more):
+            seconds, samples, share_now = self._round(number, None if whole else options.batches)
+            share = min(share, share_now)
+            rates[whole].append(samples / seconds)
+        whole, parts = statistics.median(rates[True]), statistics.median(rates[False])
+        scatter = max((max(one) - min(one)) / 2 / statistics.median(one) for one in rates.values())
+        yield {"whole": whole, "parts": parts, "share": share, "ratio": parts / whole, "scatter": scatter}
+
+    def _round(self, number: int, batches: int | None) -> tuple[float, float, float]:
+        """Return seconds and samples of an epoch, and the share of it that was measured."""
+        manifest, warm = self._manifest, self._cache == "warm"
+        page_cache.establish(self._cache, manifest.files_of(self._variant), manifest.schema.logical_bytes)
+        spec = RoundSpec(number, lambda batch: None, seconds=0.0, batches=batches, warm=warm)
+        timing = measure(self._loader, self._job, self._transfer, spec).timing
+        if timing.partial is None:
+            return timing.epochs_s / timing.epochs, timing.samples / timing.epochs, 1.0
+        samples = timing.partial.epoch_samples
+        return timing.partial.epoch_s, samples, timing.samples / timing.epochs / samples
 
 
 def summary(rows: Sequence[Row]) -> list[str]:
     """Return the median and the extremes of the ratios, and the trials outside of the limits."""
-    ratios = [row["ratio"] for row in rows]
+    measured = [row for row in rows if "ratio" in row]
+    ratios = [row["ratio"] for row in measured]
+    if not ratios:
+        return [f"all {len(rows)} trials skipped"]
     median, low, high = statistics.median(ratios), min(ratios), max(ratios)
-    outside = [row["trial"] for row in rows if not EACH[0] <= row["ratio"] <= EACH[1]]
+    outside = [row["trial"] for row in measured if not EACH[0] <= row["ratio"] <= EACH[1]]
     verdict = "within" if MEDIAN[0] <= median <= MEDIAN[1] and not outside else "outside"
     return [
+        f"{len(measured)} trials, {len(rows) - len(measured)} skipped: "
         f"median {median:.3f}, from {low:.3f} to {high:.3f}: {verdict} the limits",
         *([f"outside {EACH[0]} to {EACH[1]}: {', '.join(outside)}"] if outside else []),
     ]

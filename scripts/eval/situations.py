@@ -45,6 +45,7 @@ OPTIONS = {
     "scale": (1.0, "of the number of samples"),
     "packages": ("installed", "packages to consider: installed, or core"),
     "show": (False, "print what each command prints"),
+    "neighbour": (False, "with another process that keeps one core busy"),
 }
 COLUMNS, WINDOW = 40, 257
 OWN = """\
@@ -172,6 +173,7 @@ SITUATIONS: dict[str, Make] = {
 
 
 def trials(options: argparse.Namespace) -> Trials:
+    options.ends.enter_context(harness.background_load(int(options.neighbour)))
     return {name: partial(regret, options, name, make) for name, make in SITUATIONS.items()}
 
 

@@ -180,7 +180,11 @@ def _allocate(meta, device):
 
 
 def _copy(target, source, non_blocking=False):
-    """Copy between host and device in the current stream; wait where the host has to."""
+    """Copy between host and device in the current stream; wait where the host has to.
+
+    As with CUDA, the host waits for every copy from or to pageable memory. One from it that was not to be
+    waited for is a fault of the machine.
+    """
     here, sim = machine(), target if isinstance(target, SimTensor) else source
     stream = here.stream_of(sim.device.index)
     if isinstance(target, SimTensor) and isinstance(source, SimTensor):
@@ -190,7 +194,10 @@ def _copy(target, source, non_blocking=False):
     if isinstance(target, SimTensor):
         into, read = target.memory(), here.reading(source)
         stream.ask(lambda: into.copy_(read()), seconds)
-        if not non_blocking:
+        pinned = here.pinned.owner(source.data_ptr()) is not None
+        if non_blocking and not pinned and source.numel():
+            here.faults.append("a non-blocking copy read pageable memory: the host waits for it")
+        if not (non_blocking and pinned):
             stream.synchronize()
     else:
         source_memory, write = source.memory(), here.reading(target)

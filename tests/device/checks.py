@@ -109,6 +109,13 @@ def nothing_is_unfinished_when_the_clock_stops(plug_in, schedule, manifest, load
     assert left[-1] == 0, left
 
 
+def no_copy_without_waiting_reads_pageable_memory(plug_in, schedule, manifest, loader, index=0):
+    """Check that what is copied with `non_blocking` lies in pinned memory: the host waits otherwise."""
+    machine = plug_in(schedule)
+    measured(manifest, loader, index, lambda batch: None)
+    assert machine.faults == []
+
+
 def only_that_device_is_woken(plug_in, schedule, manifest, loader, index=1):
     """Check that neither copies nor pinned memory use another device."""
     machine = plug_in(schedule)

@@ -1,6 +1,7 @@
 """Mutations of the transfer to a device, each with the checks that must then fail."""
 
 import checks
+import numpy as np
 import pytest
 from backend import SimEvent, SimTensor
 from conftest import image_arrays
@@ -36,6 +37,11 @@ def finished(plug_in, schedule, images):
         checks.nothing_is_unfinished_when_the_clock_stops(plug_in, schedule, images, loader)
 
 
+def pageable(plug_in, schedule, images):
+    for loader in LOADERS:
+        checks.no_copy_without_waiting_reads_pageable_memory(plug_in, schedule, images, loader)
+
+
 def woken(plug_in, schedule, images):
     for loader in LOADERS:
         checks.only_that_device_is_woken(plug_in, schedule, images, loader)
@@ -62,6 +68,16 @@ def bounded(plug_in, schedule, images):
 def slots_used_again_at_once(patch):
     """Release host memory while copies still read it."""
     patch.setattr(SideStreamCopier, "release", lambda self, most: self._reading.clear())
+
+
+def slots_not_pinned(patch):
+    """Read into slots of ordinary host memory."""
+    patch.setattr(Simulated, "memory", lambda self, count: np.zeros(count, np.uint8))
+
+
+def batches_not_pinned(patch):
+    """Copy the batches of a loader from ordinary host memory, without waiting."""
+    patch.setattr(loaders.CopyingLoader, "pins", lambda self, device: False)
 
 
 def no_wait_for_the_copy(patch):
@@ -123,6 +139,8 @@ def consumer_never_waits(patch):
 
 MUTATIONS = {
     slots_used_again_at_once: (held, dropped),
+    slots_not_pinned: (held, pageable),
+    batches_not_pinned: (pageable,),
     no_wait_for_the_copy: (dropped,),
     no_record_stream: (dropped,),
     no_final_synchronise: (finished,),
@@ -156,7 +174,10 @@ def fails(check, plug_in, schedule, images):
     return False
 
 
-@pytest.mark.parametrize("check", [held, dropped, flat, finished, woken, peaks, booked, waits, bounded])
+CHECKS = (held, dropped, flat, finished, pageable, woken, peaks, booked, waits, bounded)
+
+
+@pytest.mark.parametrize("check", CHECKS)
 def test_checks_hold_without_a_mutation(plug_in, images, check):
     for schedule in SCHEDULES:
         check(plug_in, schedule, images)

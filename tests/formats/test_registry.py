@@ -149,7 +149,7 @@ def test_modules_of_formats_load_without_the_libraries_of_extras():
     names = ", ".join(formats.type_of(name).__module__ for name in formats.names())
     code = f"import sys; import {names}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not set(done.stdout.split()) & needed
+    assert not set(done.stdout.split()) & {*needed, "torch", "tensordict"}  # 2 s, of each `iobench add`
 
 
 def imported(file):

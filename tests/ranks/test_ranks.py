@@ -108,11 +108,11 @@ def test_an_unexpected_exception_of_one_rank_is_a_died_case_on_the_others():
 @pytest.mark.parametrize("hosts", [["a", "a"], ["a", "b", "b"]])
 @pytest.mark.parametrize("order", ["sequential", "random", "block"])
 def test_ranks_verify_and_time_the_dataset_together(images, tmp_path, hosts, order):
-    loaders = ["native", "dataloader", "stream"]
-    result = run_over(images, tmp_path / "r.jsonl", hosts, ["npy", "memmap"], loaders, 2, order=(order,))
+    formats, loaders = ["npy", "memmap"], list(DEFAULT_LOADERS)
+    result = run_over(images, tmp_path / "r.jsonl", hosts, formats, loaders, 2, order=(order,))
     assert not result.failures
     assert not result.stopped
-    assert len(result.records) == 2 * 3 * 2
+    assert len(result.records) == len(formats) * len(loaders) * 2
     for one in record.read(result.path)[0]:
         assert one.case["world_size"] == len(hosts)
         assert [(part.rank, part.host) for part in one.ranks] == list(enumerate(hosts))
@@ -130,7 +130,7 @@ def test_padding_samples_of_distributed_sampler_are_counted(images, tmp_path):
     assert by_loader["native"].content_check is None
 
 
-@pytest.mark.parametrize("loader", ["dataloader", "native", "stream"])
+@pytest.mark.parametrize("loader", DEFAULT_LOADERS)
 def test_a_rank_that_reads_another_s_share_is_detected(images, tmp_path, monkeypatch, loader):
     usual = case_module.Case.row_order
     monkeypatch.setattr(case_module.Case, "row_order", lambda case, schema, rank=0: usual(case, schema, 0))
@@ -177,10 +177,10 @@ def test_no_rank_begins_before_all_have_opened(images, tmp_path, monkeypatch):
 def test_an_error_of_one_rank_fails_the_case_and_no_other(images, tmp_path, monkeypatch):
     usual = executor.InProcess.measure
 
-    def failing(self, case, number, tick, batches):
+    def failing(self, case, number, *rest):
         if self._group.rank == 1 and case.loader.name == "native" and number == 2:
             raise LoaderFailed("unplugged")
-        return usual(self, case, number, tick, batches)
+        return usual(self, case, number, *rest)
 
     monkeypatch.setattr(executor.InProcess, "measure", failing)
     result = run_over(images, tmp_path / "r.jsonl", ["a", "b"], loaders=["native", "stream"], rounds=3)
@@ -359,6 +359,6 @@ def test_cases_that_ranks_cannot_measure_are_refused_before_any_starts(images, m
     options = RunOptions(("npy",), ("native",), model=("mlp",), device=("cpu",))
     with pytest.raises(InvalidSettings, check=kind("ranks-model")):
         scaling.run_over(
-            scaling.Over([1, 2]), images, options, [], tmp_path / "r.jsonl", (0.05, False, False)
+            scaling.Over([1, 2]), images, options, [], tmp_path / "r.jsonl", (0.05, False, False), 0.0
         )
     assert capsys.readouterr().err == ""

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from conftest import call
 
+from iobench.loading.loaders import DEFAULT_LOADERS
 from iobench.results import record
 
 HOST = platform.node()
@@ -37,7 +38,7 @@ def test_two_ranks_verify_and_measure_together(images, tmp_path):
     done = subprocess.run(command(*asked), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     (context,) = json.loads(done.stdout)["contexts"]
-    assert {case["facets"]["loader"] for case in context["cases"]} == {"native", "dataloader", "stream"}
+    assert {case["facets"]["loader"] for case in context["cases"]} == set(DEFAULT_LOADERS)
     assert {case["facets"]["world_size"] for case in context["cases"]} == {2}
     for one in record.read(out)[0]:
         assert [(part.rank, part.host, part.threads) for part in one.ranks] == [(0, HOST, 1), (1, HOST, 1)]

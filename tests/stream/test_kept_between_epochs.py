@@ -105,11 +105,11 @@ def test_a_completed_epoch_hands_its_threads_to_the_next(monkeypatch, vectors, o
     one = loader(vectors, "npy", order=order, batch_size=256, threads=3)
     for _ in range(3):
         list(one)
-    assert len(started) == 3
+    assert len(started) == 2  # the consumer's thread is the third
     next(iter(one))  # left at once: its threads end
     assert our_threads() == []
     list(one)
-    assert len(started) == 6
+    assert len(started) == 4
 
 
 @every_variant

@@ -79,7 +79,9 @@ class SettingsBackend(Executor):
             self.take(candidate, self.limit_s, tick)
         return Proof(ContentCheckPart(unverified=[UNVERIFIED]))
 
-    def measure(self, case: Case, number: int, tick: Tick, batches: int | None = None) -> list[Measured]:
+    def measure(
+        self, case: Case, number: int, tick: Tick, batches: int | None = None, limit_s: float = math.inf
+    ) -> list[Measured]:
         """Time one turn; raises InvalidSettings if a setting other than the baseline exceeds a limit."""
         candidate = self.candidates[case.key]
         turn = self.take(candidate, self.limit_s, tick)

@@ -47,6 +47,8 @@ class PackedColumns(Source):
             for name, columns in self.packed.items()
         ]
         self.schema = Schema(table.schema.samples, (*matrices, *kept), table.schema.renamed)
+        packed = (f"{len(columns)} columns become {name}" for name, columns in self.packed.items())
+        self.losses = (*table.losses, *packed)
 
     @property
     def description(self) -> dict[str, Any]:
@@ -108,7 +110,7 @@ CONVERTED = (".npz", ".pt", ".pth", ".csv")  # that no format reads in place
 
 
 def open_source(
-    path: Path,
+    path: str | Path,
     sample_shape: tuple[int, ...] | None = None,
     columns: str = "packed",
     format: str | None = None,
@@ -117,7 +119,7 @@ def open_source(
 
     Parameters
     ----------
-    path : Path
+    path : str or Path
         A .npy, .npz, .pt, .csv, .h5 or .hdf5 file, a folder of images, or data in any readable format.
         ``FILE::NAME,NAME`` selects arrays of a file with several, or groups of an HDF5 file.
     sample_shape : tuple of int, optional
@@ -134,6 +136,7 @@ def open_source(
     SourceError
         If there are no data (`missing-file`), or they cannot be read or stored.
     """
+    path = Path(path)
     with source_errors(path):
         return _open(path, sample_shape, columns == "packed", format and formats.parse(format).variant)
 

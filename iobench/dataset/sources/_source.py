@@ -42,12 +42,15 @@ class Source(ABC):
         Whether producing a batch is expensive; prepare then caches the batches.
     notes : sequence of Finding
         What a user should know about the data.
+    losses : sequence of str
+        What the user's files allow and a dataset written from this source does not, a clause each.
     """
 
     schema: Schema
     name: str
     decodes: bool = False
     notes: Sequence[Finding] = ()
+    losses: Sequence[str] = ()
 
     @property
     @abstractmethod
@@ -72,6 +75,8 @@ class FileSource(Source):
         self.path = path.resolve()
         self.chosen = chosen
         self.name = default_name("-".join((path.resolve().stem, *chosen)))
+        if chosen:
+            self.losses = (f"of {path.name} only {', '.join(chosen)} is written",)
         with open_regular(self.path) as file:
             self._state = FileState.of(os.fstat(file.fileno()))
 

@@ -68,6 +68,8 @@ class ImageFolder(Source):
             raise SourceError(problem, kind="no-images", path=path)
         fields = (Field("x", sample_shape, "uint8"), Field("y", (), "int64"))
         self.schema = Schema(len(self._files), fields)
+        size = " × ".join(map(str, sample_shape))
+        self.losses = (f"samples are {size}: random crops of the larger originals are gone",)
 
     @property
     def description(self) -> dict[str, Any]:

@@ -48,6 +48,9 @@ class FormatSource(Source):
         self.name = default_name(self.path.stem)
         described = sandbox.describe(UntrustedData(self.path, kind, self._stamp.bytes))
         self.schema, self.notes = described.schema, described.notes
+        if [field.name for field in self.schema.fields] == ["tokens"]:
+            length = self.schema.fields[0].elements
+            self.losses = (f"windows of {length} tokens are written: another length means writing again",)
 
     @property
     def description(self) -> dict[str, Any]:

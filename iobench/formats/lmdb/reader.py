@@ -112,7 +112,7 @@ class LmdbReader(Reader):
             piece = list(islice(values, len(some)))
             if len(piece) != len(some):
                 raise corrupt(self._path, f"{len(rows)} samples in a row", start + len(piece))
-            if self._codec or None in piece or set(map(len, piece)) != {self._size}:
+            if self._codec or not _all_have(self._size, piece):
                 piece = self._timed(self._all_decoded)(some, piece)
             _copy(piece, start, parts)
 
@@ -206,6 +206,14 @@ class LmdbReader(Reader):
             if value is None or len(value) != self.schema.sample_bytes:
                 actual = "no such key" if value is None else f"{len(value)} bytes"
                 raise corrupt(self._path, f"sample {row} of {self.schema.sample_bytes} bytes", actual)
+
+
+def _all_have(size: int, values: list[Any]) -> bool:
+    """Return True if each value has this size; a missing one has none."""
+    try:
+        return set(map(len, values)) == {size}
+    except TypeError:  # None; to search for it first takes 130 ns for each buffer
+        return False
 
 
 def _copy(values: list[Any], start: int, parts: Sequence[tuple[memoryview, int, int]]) -> None:

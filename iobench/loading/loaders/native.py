@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from iobench.formats import Rows
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
-from iobench.loading.tensors import pinned, silence_read_only_warning, tensor_of, unmoved
+from iobench.loading.tensors import converter, pinned, silence_read_only_warning, unmoved
 
 if TYPE_CHECKING:
     from iobench.loading.host_to_device import HostBatch
@@ -37,8 +37,9 @@ class NativeEpochs(Epochs):
 
     def __init__(self, loader: Native, job: Job) -> None:
         super().__init__(loader, job)
-        self._pins = loader.pins(job.device)
+        self._pins, self._on_cpu = loader.pins(job.device), job.device.startswith("cpu")
         self._reader = job.opener()
+        self._convert = converter(job.opener.schema)
         silence_read_only_warning()
         self._reader.time_decoding(partial(self.stages.timed, "decode"))
 
@@ -51,12 +52,13 @@ class NativeEpochs(Epochs):
 
     def _read(self, rows: Rows) -> HostBatch:
         batch = self._reader.native(rows)
-        on_cpu = self.job.device.startswith("cpu")
-        if isinstance(batch, dict):
+        if not isinstance(batch, dict):
+            return batch.clone() if isinstance(rows, slice) and self._on_cpu else batch
+        convert, tensors = self._convert, {}
+        for name, array in batch.items():
             # a view of a file has read nothing yet, and on the CPU no later step would
-            fresh = {name: a.copy() if on_cpu and unmoved(a) else a for name, a in batch.items()}
-            return {name: tensor_of(array) for name, array in fresh.items()}
-        return batch.clone() if isinstance(rows, slice) and on_cpu else batch
+            tensors[name] = convert(array.copy() if self._on_cpu and unmoved(array) else array)
+        return tensors
 
     def close(self) -> None:
         """Close the reader."""

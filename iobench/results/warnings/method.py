@@ -86,6 +86,15 @@ def _loader_order(groups: Cases) -> RunWarning | None:
     )
 
 
+def _short_window(groups: Cases) -> RunWarning | None:
+    """Warn if --max-time ended a round before its window was long enough."""
+    short = [
+        key for key, rounds in groups.items() if any((p := r.timing.partial) and p.short for r in rounds)
+    ]
+    message = "--max-time ended the only round early: its figure includes more of the loader's start"
+    return RunWarning("short-window", message, short, ("give a longer --max-time",)) if short else None
+
+
 def _gds_inactive(groups: Cases) -> RunWarning | None:
     """Warn if KvikIO read through the host, because GPUDirect Storage was not active."""
     modes = {key: (rounds[0].case.get("options") or {}).get("mode") for key, rounds in groups.items()}
@@ -101,5 +110,6 @@ CHECKS: tuple[Check, ...] = (
     _profiling_cost,
     _sample_coverage,
     _loader_order,
+    _short_window,
     _gds_inactive,
 )

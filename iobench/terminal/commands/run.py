@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -90,13 +91,17 @@ def run(
         options = parse(typed)
         manifest = find_dataset(data_dir, name)
     else:
-        _check_alone(context, f"the plan {plan}", "edit the plan, or omit --plan", typed)
+        _check_alone(context, f"the plan {plan}", "edit the plan, or omit --plan", {*typed} - {"max_time"})
         planned = plan_file.load(plan)
         options, manifest = planned.run, find_dataset(data_dir, name or planned.dataset)
         _check_content(plan, planned.content, manifest)
+        if typed["max_time"] is not None:
+            options = replace(options, max_time=typed["max_time"])
     if over is not None:
         passed = sys.argv[1:] + ([] if name or plan else ["--name", manifest.name])
-        raise typer.Exit(scaling.run_over(over, manifest, options, passed, out, (smallest, as_json, wide)))
+        raise typer.Exit(
+            scaling.run_over(over, manifest, options, passed, out, (smallest, as_json, wide), began)
+        )
     if save_plan is not None:
         plan_file.save(save_plan, options, manifest.name, f"{manifest.content or 0:016x}")
     display.note(

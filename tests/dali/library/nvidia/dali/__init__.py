@@ -70,7 +70,8 @@ class Pipeline:
             return
         self.requested += 1
         with self.device.current(), self.device.on(self.stream):
-            tensors = [torch.from_numpy(array).to(self.device.torch, non_blocking=True) for array in batch]
+            pinned = [torch.from_numpy(array).pin_memory() for array in batch]
+            tensors = [tensor.to(self.device.torch, non_blocking=True) for tensor in pinned]
             copied = self.device.event()
             copied.record(self.stream)
         self.ready.append(([Output(tensor) for tensor in tensors], copied))
