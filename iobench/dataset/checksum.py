@@ -159,50 +159,57 @@ def _words(array: Any) -> Any:
 
 
 def _ragged_hashes(field: Ragged, number: int) -> Any:
-    """Return the hash of each sample of a ragged field, in one pass on its device.
+    """Return the hash of each sample of a ragged field, on its device.
 
     `number` is the position of the field in the schema.
     """
-    words = _scalar_words(field.values)
-    edges = field.offsets * math.prod(words.shape[1:])
-    begins, ends = edges[:-1], edges[1:]
-    products = words.reshape(-1) * _position_weights(begins, ends, words)
-    if isinstance(words, np.ndarray):
-        sums = np.concatenate([np.zeros(1, np.int64), np.cumsum(products)])
+    values, size = field.values, min(8, field.dtype.itemsize)  # scalars of 16 bytes are two words
+    edges = field.offsets * (math.prod(values.shape[1:]) * values.dtype.itemsize // size)
+    if isinstance(values, np.ndarray):
+        sums = _sums_numpy(np.ascontiguousarray(values).reshape(-1).view(f"i{size}"), edges)
     else:
         import torch
 
-        sums = torch.nn.functional.pad(torch.cumsum(products, 0), (1, 0))
-    return _mix((sums[ends] - sums[begins]) * (2 * number + 1) + (ends - begins + number) * _LENGTH)
+        sums = _sums_torch(values.contiguous().reshape(-1).view(getattr(torch, f"int{8 * size}")), edges)
+    return _mix(sums * (2 * number + 1) + (edges[1:] - edges[:-1] + number) * _LENGTH)
 
 
-def _position_weights(begins: Any, ends: Any, words: Any) -> Any:
-    """Return the odd weight of each scalar, which follows from its position in its sample."""
-    lengths = ends - begins
-    if isinstance(words, np.ndarray):
-        longest, every = np.arange(lengths.max(initial=0)), np.arange(words.size)
-        return (_mix((longest + 1) * _GOLDEN) | 1)[every - np.repeat(begins, lengths)]
+def _sums_numpy(words: npt.NDArray[Any], edges: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the weighted sum of each sample's words, in pieces that fit into the processor's cache."""
+    lengths = np.diff(edges)
+    sums, weights = np.zeros_like(lengths), _position_weights(int(lengths.max(initial=0)).bit_length())
+    low = 0
+    while low < len(lengths):
+        last = int(np.searchsorted(edges, edges[low] + PIECE_BYTES // 8, "right")) - 1
+        high = max(low + 1, last)
+        wide = words[edges[low] : edges[high]].astype(np.int64)
+        wide ^= _shifted(wide, 32)  # an odd weight keeps the top bit as it is
+        wide *= np.concatenate([weights[:length] for length in lengths[low:high].tolist()])
+        filled = low + np.flatnonzero(lengths[low:high])
+        if filled.size:
+            sums[filled] = np.add.reduceat(wide, edges[filled] - edges[low])
+        low = high
+    return sums
+
+
+def _sums_torch(words: Any, edges: Any) -> Any:
+    """Return the weighted sum of each sample's words, in one pass on their device."""
     import torch
 
-    longest = torch.arange(int(lengths.max()) if len(lengths) else 0, device=words.device)
-    every = torch.arange(words.numel(), device=words.device)
-    return (_mix((longest + 1) * _GOLDEN) | 1)[every - torch.repeat_interleave(begins, lengths)]
+    wide, begins, ends = words.to(torch.int64), edges[:-1], edges[1:]
+    # with the size, the host does not wait for the device
+    starts = torch.repeat_interleave(begins, ends - begins, output_size=wide.numel())
+    weights = _mix((torch.cumsum(torch.ones_like(wide), 0) - starts) * _GOLDEN) | 1
+    products = (wide ^ _shifted(wide, 32)) * weights
+    sums = torch.nn.functional.pad(torch.cumsum(products, 0), (1, 0))
+    return sums[ends] - sums[begins]
 
 
-def _scalar_words(values: Any) -> Any:
-    """Return scalars as int64 of shape ``(total, words)``, sign-extended; those of 16 bytes are two words.
-
-    The upper half of a word is mixed into the lower, because an odd weight keeps the top bit as it is.
-    """
-    count, size = values.shape[0], min(8, values.dtype.itemsize)
-    words = math.prod(values.shape[1:]) * values.dtype.itemsize // size
-    if isinstance(values, np.ndarray):
-        wide = np.ascontiguousarray(values).reshape(-1).view(f"i{size}").astype(np.int64)
-    else:
-        import torch
-
-        wide = values.contiguous().reshape(-1).view(getattr(torch, f"int{8 * size}")).to(torch.int64)
-    return (wide ^ _shifted(wide, 32)).reshape(count, words)
+@lru_cache(maxsize=4)
+def _position_weights(bits: int) -> npt.NDArray[np.int64]:
+    """Return the odd weights of the first 2^bits positions in a sample."""
+    weights: npt.NDArray[np.int64] = _mix(np.arange(1, (1 << bits) + 1) * _GOLDEN) | 1
+    return weights
 
 
 def _dot_numpy(words: npt.NDArray[np.int64], weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

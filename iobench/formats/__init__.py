@@ -25,7 +25,7 @@ from iobench.formats._first_rows import FirstRows
 from iobench.formats._format import Checkable, Detectable, Format
 from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import Blocks, Chunked, Decode, Index, Listed, Placement, Strided
-from iobench.formats._ragged import VARIES, Ragged, map_values, offsets_of
+from iobench.formats._ragged import VARIES, Ragged, map_arrays, map_values, offsets_of
 from iobench.formats._reader import (
     Build,
     Convert,
@@ -97,6 +97,7 @@ __all__ = [
     "fields_by_name",
     "get",
     "identity",
+    "map_arrays",
     "map_values",
     "names",
     "names_within",

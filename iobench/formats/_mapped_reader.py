@@ -79,7 +79,9 @@ class RaggedReader(MappedReader):
     def batch(self, rows: Rows | Sequence[int]) -> Batch:
         """Return the rows in new arrays, ragged fields as `Ragged`; IndexError outside 0..len-1."""
         batch, (checked, _) = super().batch(rows), self._checked(rows)
-        batch |= {name: map_values(np.array, ragged[checked]) for name, ragged in self._ragged.items()}
+        for name, ragged in self._ragged.items():
+            some: Any = ragged[checked]
+            batch[name] = map_values(np.array, some) if isinstance(checked, slice) else some
         return {field.name: batch[field.name] for field in self.schema.fields}
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:

@@ -45,6 +45,14 @@ class Ragged:
         elements = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
         return Ragged(self.values[elements], offsets)
 
+    def to(self, *args: Any, **kwargs: Any) -> Ragged:
+        """Return both tensors moved or converted as by `torch.Tensor.to`."""
+        return Ragged(self.values.to(*args, **kwargs), self.offsets.to(*args, **kwargs))
+
+    def pin_memory(self) -> Ragged:
+        """Return both tensors in pinned memory; torch's DataLoader calls it, too."""
+        return Ragged(self.values.pin_memory(), self.offsets.pin_memory())
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape as an array's, with VARIES as the size of the axis that varies."""
@@ -64,6 +72,13 @@ class Ragged:
 def offsets_of(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the offsets of samples of these lengths."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+def map_arrays(function: Callable[[Any], Any], array: Any) -> Any:
+    """Return `function` of an array, or a ragged field of `function` of its values and of its offsets."""
+    if isinstance(array, Ragged):
+        return Ragged(function(array.values), function(array.offsets))
+    return function(array)
 
 
 def map_values(function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], array: Any) -> Any:

@@ -132,19 +132,19 @@ class Schema:
     totals: dict[str, int] = field(default_factory=dict, hash=False, repr=False)
 
     def __post_init__(self) -> None:
-        names = [field.name for field in self.ragged]
+        names = [field.name for field in self.fields if field.is_ragged]
         if sorted(names) != sorted(self.totals) or min(self.totals.values(), default=0) < 0:
             raise ValueError(f"totals of {listed(list(self.totals))}, but {listed(names)} differ in length")
 
     @property
     def ragged(self) -> tuple[Field, ...]:
         """The fields whose samples differ in length."""
-        return tuple(field for field in self.fields if field.is_ragged)
+        return tuple(field for field in self.fields if field.is_ragged) if self.totals else ()
 
     @property
     def sample_bytes(self) -> int:
         """Logical bytes per sample over all fields; the mean, rounded up, if samples differ in length."""
-        if self.ragged:
+        if self.totals:
             return max(1, -(-self.logical_bytes // self.samples))
         return sum(field.sample_bytes for field in self.fields)
 

@@ -86,9 +86,8 @@ class Batching:
     def row_order(self, schema: Schema, rank: int = 0, world_size: int = 1) -> Order:
         """Return the order of a rank's rows for samples of this schema.
 
-        Raises InvalidSettings for a wrong rank, or for samples that differ in length.
+        Raises InvalidSettings for a wrong rank.
         """
-        refuse_ragged(schema)
         blocks = blocks_of(schema, self.batch_size, self.block_bytes, self.window_bytes)
         return Order(self.order, self.batch_size, self.seed, *blocks, rank, world_size, self.drop_last)
 
@@ -288,15 +287,15 @@ class Batches(Sequence[Rows]):
         return self._order.edge(self._samples, number)
 
 
-def refuse_ragged(schema: Schema) -> None:
-    """Raise InvalidSettings for samples that differ in length, which no loader delivers yet."""
+def refuse_ragged(schema: Schema, what: str, hint: str = "use loader native or dataloader") -> None:
+    """Raise InvalidSettings for samples that differ in length, which `what` does not support."""
     for field in schema.ragged:
         raise InvalidSettings(
-            f"samples differ in length in field {field.name}",
+            f"{what} does not support samples that differ in length",
             kind="ragged",
             expected="fields of fixed shape",
             found=field.typed,
-            hint="no loader delivers them yet: prepare, verify and read them with Manifest.opener",
+            hint=hint,
         )
 
 

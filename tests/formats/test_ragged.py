@@ -7,17 +7,16 @@ import sys
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kinds import kind
 
 from iobench import formats
-from iobench.base.errors import CorruptArtifact, InvalidSettings, SourceError, UnsupportedSchema
+from iobench.base.errors import CorruptArtifact, SourceError, UnsupportedSchema
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.sources import GeneratedLengths
 from iobench.formats import Field, Ragged, Schema, offsets_of
-from iobench.loading.order import Batching
+from iobench.loading.tensors import tensors_of
 
 TOKENS, LABEL = Field("tokens", (-1,), "uint16"), Field("label", (), "int64")
 AUDIO = Field("audio", (-1, 2), "float32")
@@ -81,13 +80,7 @@ def test_a_sample_has_one_hash_in_any_batch_and_library(lengths, size):
     parts = [slice(low, low + size) for low in range(0, len(lengths), size)]
     pieces = [Checksum(schema).hashes({n: a[part] for n, a in batch.items()}) for part in parts]
     assert np.concatenate(pieces).tolist() == hashes.tolist()
-    tensors = {
-        name: Ragged(torch.from_numpy(a.values), torch.from_numpy(a.offsets))
-        if isinstance(a, Ragged)
-        else torch.from_numpy(a)
-        for name, a in batch.items()
-    }
-    assert Checksum(schema).hashes(tensors).tolist() == hashes.tolist()
+    assert Checksum(schema).hashes(tensors_of(batch)).tolist() == hashes.tolist()
 
 
 def changed(batch, name, values=None, offsets=None):
@@ -156,12 +149,7 @@ def test_generated_lengths_are_seeded_and_fill_the_size(tmp_path):
             GeneratedLengths([TOKENS], text, 1000)
 
 
-def test_no_order_is_made_of_them():
-    with pytest.raises(InvalidSettings, match="tokens", check=kind("ragged")):
-        Batching().row_order(batch_of([1, 2])[0])
-
-
-def test_prepare_and_verify_and_a_run_that_refuses(tmp_path):
+def test_prepared_samples_are_verified(tmp_path):
     def iobench(*words):
         command = [sys.executable, "-m", "iobench", *words, "--data-dir", str(tmp_path)]
         return subprocess.run(command, capture_output=True, text=True, check=False)
@@ -178,6 +166,3 @@ def test_prepare_and_verify_and_a_run_that_refuses(tmp_path):
     broken = iobench("verify")
     assert broken.returncode != 0
     assert "other content" in broken.stdout + broken.stderr
-    refused = iobench("run")
-    assert refused.returncode != 0
-    assert "error[ragged]" in refused.stderr

@@ -132,8 +132,7 @@ def prepare(
 
         copy_to_all(manifest, ray, display.note)
     where = [] if data_dir == Path("data") else ["--data-dir", str(data_dir)]
-    command = "verify" if manifest.schema.ragged else "run"
-    following = shlex.join(["iobench", command, *where, "--name", manifest.name])
+    following = shlex.join(["iobench", "run", *where, "--name", manifest.name])
     display.note(f"dataset written to {manifest.root}; next: {following}")
 
 
