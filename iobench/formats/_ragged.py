@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from iobench.base.errors import CorruptArtifact
 
+LONG = 100  # elements per sample: longer ones are gathered faster by slices than by element
 VARIES = -1  # in a field's shape, as in torch and NumPy: an axis whose size is not given
 
 
@@ -39,9 +40,12 @@ class Ragged:
             start, stop, _ = rows.indices(len(self))
             offsets = self.offsets[start : max(start, stop) + 1]
             return Ragged(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
-        begins = self.offsets[rows]
-        lengths = self.offsets[rows + 1] - begins
+        begins, ends = self.offsets[rows], self.offsets[rows + 1]
+        lengths = ends - begins
         offsets = offsets_of(lengths)
+        if offsets[-1] > LONG * len(rows):
+            pairs = zip(begins.tolist(), ends.tolist(), strict=True)
+            return Ragged(np.concatenate([self.values[begin:end] for begin, end in pairs]), offsets)
         elements = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
         return Ragged(self.values[elements], offsets)
 
