@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 from kinds import kind
 
 import iobench
@@ -14,6 +15,8 @@ from iobench.base.errors import InvalidSettings
 from iobench.dataset.sources import GeneratedLengths
 from iobench.formats import Field, Ragged
 from iobench.formats._mapped_reader import RaggedReader
+from iobench.host.device import device_of
+from iobench.loading.replay import Replay
 
 LOADERS = (
     "native",
@@ -133,7 +136,17 @@ def test_other_loaders_and_models_refuse_them(ragged, tmp_path):
     with pytest.raises(InvalidSettings, match="loader stream", check=kind("ragged")):
         next(iobench.batches(ragged.root, format="npy", loader="stream"))
     result = run(ragged, tmp_path, "native", "stream")
+    assert not result.failures
+    assert {case.loader.name for case in result.cases} == {"native"}
     assert [note.values["reason"] for note in result.notes if note.kind == "skipped"] == ["ragged"]
+
+
+def test_a_replay_holds_copies():
+    batch = {"tokens": Ragged(torch.ones(3), torch.tensor([0, 1, 3]))}
+    replay = Replay(device_of(torch.device("cpu")))
+    replay.hold(batch)
+    batch["tokens"].values.zero_()
+    assert replay.held[0]["tokens"].values.tolist() == [1, 1, 1]
 
 
 def test_the_step_s_headroom_holds_them(ragged, tmp_path):

@@ -58,6 +58,7 @@ def test_npy_returns_what_was_written(tmp_path_factory, lengths, data):
             read = reader.batch(some)
             assert list(read) == ["tokens", "label", "audio"]
             for name in ("tokens", "audio"):
+                assert read[name].values.flags.writeable  # no view of the file
                 assert samples(read[name]) == [samples(batch[name])[row] for row in numbers]
             assert (read["label"] == batch["label"][numbers]).all()
         assert reader.sample(0)["tokens"].tobytes() == samples(batch["tokens"])[0]

@@ -67,7 +67,7 @@ def checked_hash(word: str) -> str:
     return word
 
 
-def field_of(text: str) -> Field:
+def field_of(text: str, option: str = "--field") -> Field:
     """Parse a field such as `x=float32[3,224,224]` or `y=int64`; InvalidSettings shows how to write one."""
     from iobench.formats import VARIES, Field
 
@@ -81,7 +81,7 @@ def field_of(text: str) -> Field:
         return Field(name.strip(), tuple(sizes), dtype.strip())
     except ValueError as error:
         raise InvalidSettings(
-            f"field {text!r}: {error}",
+            f"{option} {text!r}: {error}",
             kind="invalid-field",
             hint="write it like x=float32[3,224,224], or y=int64 for a scalar",
         ) from None
@@ -95,7 +95,7 @@ def _size(text: str) -> int:
 
 def fields_of(text: str) -> list[Field]:
     """Parse fields separated by commas, such as `tokens=uint16[*],label=int64`."""
-    return [field_of(one) for one in re.split(r",(?![^\[]*\])", text)]
+    return [field_of(one, "--fields") for one in re.split(r",(?![^\[]*\])", text)]
 
 
 def parsed(option: str, parse: Callable[..., T], *given: Any) -> T:
