@@ -74,6 +74,7 @@ class ContentCheck:
     def add(self, batch: DeviceBatch) -> None:
         """Hash a batch; raises WrongContent if a row differs from the stored one."""
         self._batches += 1
+        self._check_offsets(batch)
         hashes: Any = self._check.hashes(batch)
         if self._loader.iterable_style:
             self._hashes.append(hashes.cpu().numpy())
@@ -91,6 +92,20 @@ class ContentCheck:
         self._pending.append((rows, hashes))
         if sum(len(rows) for rows, _ in self._pending) >= self._piece:
             self._compare_rows()
+
+    def _check_offsets(self, batch: DeviceBatch) -> None:
+        """Raise WrongContent unless the offsets of each ragged field divide its values into the samples."""
+        samples = len(batch[self._manifest.schema.fields[0].name])
+        for field in self._manifest.schema.ragged:
+            offsets, total = batch[field.name].offsets.cpu().numpy(), len(batch[field.name].values)
+            ends = tuple(offsets[[0, -1]].tolist())
+            if len(offsets) != samples + 1 or ends != (0, total) or (np.diff(offsets) < 0).any():
+                raise WrongContent(
+                    f"batch {self._batches:,}: wrong offsets of field {field.name}",
+                    kind="wrong-offsets",
+                    expected=f"{samples + 1:,}, rising from 0 to {total:,}",
+                    found=f"{len(offsets):,}, from {ends[0]:,} to {ends[1]:,}",
+                )
 
     def conclude(self, part: bool = False) -> ContentCheckPart | None:
         """Return what is to be reported; None if the whole dataset came as requested.

@@ -318,6 +318,7 @@ def _drain(
     """Run one epoch or part and synchronize; return the samples delivered to the device and their bytes."""
     schema, samples, logical_bytes = epochs.opener.schema, 0, 0
     first, foreign = schema.fields[0].name, epochs.loader.user_defined
+    counted = foreign or bool(schema.ragged)  # other bytes in every batch
     stages = UNTIMED if transfer.device_api.is_host else epochs.stages  # on the CPU nothing moves
     moved = meter.over(map(stages.timed("host_to_device", transfer.move), batches))
     window, cut = ends
@@ -326,7 +327,7 @@ def _drain(
         moved = window.over(moved, count, epochs.loader.iterable_style)
     for batch in moved if cut is None else cut.over(moved):
         samples += count(batch)
-        if foreign:
+        if counted:
             logical_bytes += sum(one.nbytes for one in batch.values())
         consume(batch)
     stages.timed("host_to_device", transfer.synchronize)()

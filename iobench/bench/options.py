@@ -19,10 +19,11 @@ from iobench.bench.part import LEAST_WINDOW
 from iobench.bench.run_option import check_declared, run_option
 from iobench.bench.strategies import DEFAULT_ROUNDS, MAX_TIME_S, Strategy
 from iobench.dataset.manifest import Manifest, missing_libraries
+from iobench.formats import Schema
 from iobench.host import page_cache
 from iobench.loading import loaders
 from iobench.loading.loaders import DEFAULT_LOADERS, Loader
-from iobench.loading.order import BLOCK_BYTES, LIMITS, ORDERS, WINDOW_BYTES
+from iobench.loading.order import BLOCK_BYTES, LIMITS, ORDERS, WINDOW_BYTES, refuse_ragged
 from iobench.results.cases import context_of
 
 MODELS = ("none", "mlp", "cnn")
@@ -199,6 +200,7 @@ def cases_of(
         )
     variants = _variants(manifest, options.format)
     grid = list(_loaders(options))
+    _check_ragged(manifest.schema, grid, options.model)
     cases = [
         case
         for combination in _combinations(options, devices)
@@ -214,6 +216,14 @@ def cases_of(
     # the same for all, so that they remain comparable
     cases = [replace(case, isolated=isolated, world_size=world_size) for case in cases]
     return list({case.key: case for case in cases}.values())
+
+
+def _check_ragged(schema: Schema, grid: Sequence[Loader], models: Sequence[str]) -> None:
+    """Raise InvalidSettings for samples that differ in length if no loader delivers them, or with a model."""
+    if any(model != "none" for model in models):
+        refuse_ragged(schema, "--model", hint="use --step-ms")
+    if not any(loader.ragged for loader in grid):
+        grid[0].check_schema(schema)
 
 
 def _no_cases(
@@ -234,6 +244,8 @@ def _case(
 ) -> Case | None:
     """Return the case of this combination; None if loader, format and order do not fit."""
     if combination["order"] not in loader.orders or not loader.reads(formats.parse(variant)):
+        return None
+    if manifest.schema.ragged and not loader.ragged:
         return None
     added = manifest.added.get(variant)
     if added is not None and added.samples is not None and loader.format_names:
@@ -325,9 +337,10 @@ def skip_notes(manifest: Manifest, options: RunOptions, world_size: int = 1) -> 
     """Return a note (kind `skipped`) for everything requested that makes no case.
 
     `values["reason"]` is `missing-dependency` (a loader of `all` or a prepared format whose library is not
-    installed), `reads-nothing` (a loader that reads none of the formats in any of the orders), `ranks`
-    (several ranks cannot use it), `invalid-options` (options that exclude each other), or `unknown-files`
-    (cold rounds of a loader whose files are unknown).
+    installed), `reads-nothing` (a loader that reads none of the formats in any of the orders), `ragged` (a
+    loader that does not deliver samples that differ in length), `ranks` (several ranks cannot use it),
+    `invalid-options` (options that exclude each other), or `unknown-files` (cold rounds of a loader whose
+    files are unknown).
     """
     words, missing = _words(options)
     without = missing_libraries(manifest) if "all" in options.format else {}
@@ -337,6 +350,9 @@ def skip_notes(manifest: Manifest, options: RunOptions, world_size: int = 1) -> 
     for loader in map(loaders.parse, words):
         if not set(options.order) & set(loader.orders) or not any(map(loader.reads, variants)):
             idle.append(loader.variant)
+        elif manifest.schema.ragged and not loader.ragged:
+            found = manifest.schema.ragged[0].typed
+            notes.append(_skipped("ragged", f"{loader.variant}: samples differ in length ({found})"))
         elif world_size > 1 and (obstacle := multi_rank_obstacle(loader, options.isolate)):
             notes.append(
                 _skipped("ranks", f"{loader.display_name} over {counted(world_size, 'rank')}: {obstacle}")

@@ -6,11 +6,15 @@ is mix(Σ_j (w_j ^ w_j >>> 32) · m_j) with odd pseudo-random m_j, where mix is 
 mix ties the fields of a sample together: a label that moves to another sample changes the sum. `ordered`
 also mixes in each row number, which detects swapped samples.
 
+A field whose samples differ in length adds mix(f · Σ_p (v_p ^ v_p >>> 32) · m_p + (length + f) · m) to the
+outer sum: v_p is the scalar at position p of the sample, sign-extended, m_p an odd weight, f the field's own.
+
 The same arithmetic runs on NumPy arrays and on torch tensors on any device, since int64 wraps in both.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -18,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import Schema
+from iobench.formats import Ragged, Schema
 
 MASK = (1 << 64) - 1
 PIECE_BYTES = 1 << 18  # hashed at a time: fits into the processor's cache
@@ -30,6 +34,7 @@ def _signed(value: int) -> int:
 
 _MIX = (_signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB))
 _GOLDEN = _signed(0x9E3779B97F4A7C15)
+_LENGTH = _signed(0xD1B54A32D192ED03)  # of the R2 sequence: independent of the golden section
 
 
 class Checksum:
@@ -37,7 +42,8 @@ class Checksum:
 
     def __init__(self, schema: Schema) -> None:
         self._fields = [field.name for field in schema.fields]
-        self._weights = _weights(sum(_word_count(f.sample_bytes) for f in schema.fields))
+        fixed = (field for field in schema.fields if not field.is_ragged)
+        self._weights = _weights(sum(_word_count(field.sample_bytes) for field in fixed))
         self._on_device: dict[Any, Any] = {}  # the weights, copied to each device once
         self._content: Any = 0
         self._ordered: Any = 0
@@ -76,7 +82,10 @@ class Checksum:
         """Return the int64 hash of each sample, as an array or tensor on the batch's device."""
         total: Any = 0
         first = 0
-        for name in self._fields:
+        for number, name in enumerate(self._fields):
+            if isinstance(batch[name], Ragged):
+                total = total + _ragged_hashes(batch[name], number)
+                continue
             words = _words(batch[name])
             part = slice(first, first + words.shape[1])
             first = part.stop
@@ -147,6 +156,60 @@ def _words(array: Any) -> Any:
     elif flat_t.storage_offset() % 8:
         flat_t = flat_t.clone()
     return flat_t.view(torch.int64)
+
+
+def _ragged_hashes(field: Ragged, number: int) -> Any:
+    """Return the hash of each sample of a ragged field, on its device.
+
+    `number` is the position of the field in the schema.
+    """
+    values, size = field.values, min(8, field.dtype.itemsize)  # scalars of 16 bytes are two words
+    edges = field.offsets * (math.prod(values.shape[1:]) * values.dtype.itemsize // size)
+    if isinstance(values, np.ndarray):
+        sums = _sums_numpy(np.ascontiguousarray(values).reshape(-1).view(f"i{size}"), edges)
+    else:
+        import torch
+
+        sums = _sums_torch(values.contiguous().reshape(-1).view(getattr(torch, f"int{8 * size}")), edges)
+    return _mix(sums * (2 * number + 1) + (edges[1:] - edges[:-1] + number) * _LENGTH)
+
+
+def _sums_numpy(words: npt.NDArray[Any], edges: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the weighted sum of each sample's words, in pieces that fit into the processor's cache."""
+    lengths = np.diff(edges)
+    sums, weights = np.zeros_like(lengths), _position_weights(int(lengths.max(initial=0)).bit_length())
+    low = 0
+    while low < len(lengths):
+        last = int(np.searchsorted(edges, edges[low] + PIECE_BYTES // 8, "right")) - 1
+        high = max(low + 1, last)
+        wide = words[edges[low] : edges[high]].astype(np.int64)
+        wide ^= _shifted(wide, 32)  # an odd weight keeps the top bit as it is
+        wide *= np.concatenate([weights[:length] for length in lengths[low:high].tolist()])
+        filled = low + np.flatnonzero(lengths[low:high])
+        if filled.size:
+            sums[filled] = np.add.reduceat(wide, edges[filled] - edges[low])
+        low = high
+    return sums
+
+
+def _sums_torch(words: Any, edges: Any) -> Any:
+    """Return the weighted sum of each sample's words, in one pass on their device."""
+    import torch
+
+    wide, begins, ends = words.to(torch.int64), edges[:-1], edges[1:]
+    # with the size, the host does not wait for the device
+    starts = torch.repeat_interleave(begins, ends - begins, output_size=wide.numel())
+    weights = _mix((torch.cumsum(torch.ones_like(wide), 0) - starts) * _GOLDEN) | 1
+    products = (wide ^ _shifted(wide, 32)) * weights
+    sums = torch.nn.functional.pad(torch.cumsum(products, 0), (1, 0))
+    return sums[ends] - sums[begins]
+
+
+@lru_cache(maxsize=4)
+def _position_weights(bits: int) -> npt.NDArray[np.int64]:
+    """Return the odd weights of the first 2^bits positions in a sample."""
+    weights: npt.NDArray[np.int64] = _mix(np.arange(1, (1 << bits) + 1) * _GOLDEN) | 1
+    return weights
 
 
 def _dot_numpy(words: npt.NDArray[np.int64], weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

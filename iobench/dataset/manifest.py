@@ -302,6 +302,7 @@ class Manifest:
             logical_bytes=self.schema.logical_bytes,
             hashed=self.part,
             url=self.url,
+            totals=self.schema.totals,
         )
 
     @classmethod

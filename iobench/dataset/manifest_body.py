@@ -163,6 +163,7 @@ class ManifestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `logical_bytes` has to be what samples and fields make, whatever the formats compress. `hashed` is the
     part of the rows that `checksum` covers; null for all of them, as wherever prepare wrote an artifact.
     `url` is where a dataset was read from an object store; empty for one on a disk.
+    `totals` holds the sum of the lengths of each field whose samples differ in length.
     """
 
     manifest_version: int
@@ -175,11 +176,12 @@ class ManifestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     logical_bytes: Count
     hashed: HashedPart | None = None
     url: Text = ""
+    totals: dict[str, Bytes] = {}
 
     @property
     def schema(self) -> Schema:
         """Samples and fields."""
-        return Schema(self.samples, self.fields)
+        return Schema(self.samples, self.fields, totals=self.totals)
 
 
 def storable(schema: Schema, description: dict[str, Any], path: Path | None = None) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from iobench.formats._first_rows import FirstRows
 from iobench.formats._format import Checkable, Detectable, Format
 from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import Blocks, Chunked, Decode, Index, Listed, Placement, Strided
+from iobench.formats._ragged import VARIES, Ragged, map_arrays, map_values, offsets_of
 from iobench.formats._reader import (
     Build,
     Convert,
@@ -61,6 +62,7 @@ __all__ = [
     "DTYPE_HINT",
     "NUMPY_DTYPES",
     "RESERVED_NAMES",
+    "VARIES",
     "Array",
     "Batch",
     "Blocks",
@@ -78,6 +80,7 @@ __all__ = [
     "LoadOrBuild",
     "MappedReader",
     "Placement",
+    "Ragged",
     "Reader",
     "Rows",
     "Schema",
@@ -94,10 +97,13 @@ __all__ = [
     "fields_by_name",
     "get",
     "identity",
+    "map_arrays",
+    "map_values",
     "names",
     "names_within",
     "native",
     "native_dtype",
+    "offsets_of",
     "parse",
     "plain_bools",
     "raw_bytes",

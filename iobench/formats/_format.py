@@ -30,6 +30,8 @@ class Format(Options, ABC):
         Dtypes that the format can hold, out of `DTYPES`.
     forkable : bool
         True if a process may fork after it has used the library, and both processes may continue.
+    holds_ragged : bool
+        True if it holds fields whose samples differ in length.
     survives_unlink : bool
         True if an open reader continues to read after its files were removed.
     """
@@ -37,6 +39,7 @@ class Format(Options, ABC):
     kind: ClassVar[str] = "format"
     library: ClassVar[str]
     dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES)
+    holds_ragged: ClassVar[bool] = False
     forkable: ClassVar[bool] = True
     survives_unlink: ClassVar[bool] = True
 
@@ -50,9 +53,18 @@ class Format(Options, ABC):
         Raises
         ------
         UnsupportedSchema
-            Kind ``unsupported-dtype``, or ``sample-too-large`` where the format limits a sample's size.
+            Kind ``unsupported-dtype``, ``ragged`` where all samples must have one shape, or
+            ``sample-too-large`` where the format limits a sample's size.
         """
         for field in schema.fields:
+            if field.is_ragged and not self.holds_ragged:
+                raise UnsupportedSchema(
+                    f"format {self.name} cannot hold field {field.name}",
+                    kind="ragged",
+                    expected="samples of one shape",
+                    found=field.typed,
+                    hint="use --format npy",
+                )
             if field.dtype not in self.dtypes:
                 held = ", ".join(dtype for dtype in DTYPES if dtype in self.dtypes)
                 raise UnsupportedSchema(

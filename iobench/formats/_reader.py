@@ -68,7 +68,7 @@ class Reader(ABC):
         self.schema = schema
         self.load_or_build: LoadOrBuild = build_now
         self._timed: TimingWrapper = identity
-        self._specs = {f.name: (f.shape, np.dtype(f.dtype)) for f in schema.fields}
+        self._specs = {f.name: (f.shape, np.dtype(f.dtype)) for f in schema.fields if not f.is_ragged}
 
     def __len__(self) -> int:
         return self.schema.samples
@@ -88,7 +88,7 @@ class Reader(ABC):
             A slice, or indices in any order; duplicates are allowed.
         out : mapping of str to array
             C-contiguous array per field, of shape ``(rows, *field.shape)``, overwritten wholly. May hold a
-            subset of the fields.
+            subset of the fields. Ragged fields are only read by `batch` and `sample`.
 
         Raises
         ------
@@ -183,7 +183,8 @@ class Reader(ABC):
 
     def _check_out(self, count: int, out: Mapping[str, Array]) -> None:
         for name, array in out.items():
-            self.schema.field(name)  # KeyError lists the known fields
+            if self.schema.field(name).is_ragged:  # KeyError lists the known fields
+                raise ValueError(f"out[{name!r}]: samples differ in length; read them with batch()")
             shape, dtype = self._specs[name]
             if array.shape != (count, *shape) or array.dtype != dtype:
                 raise ValueError(

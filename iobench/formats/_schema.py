@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.base.text import LISTED, listed, printable, shortened
+from iobench.formats._ragged import VARIES, map_values
 
 Array: TypeAlias = npt.NDArray[Any]
 Batch: TypeAlias = dict[str, Array]
@@ -42,14 +43,16 @@ class Field:
     name : str
         A letter of any script followed by letters, digits or underscores, as composed by NFKC.
     shape : tuple of int
-        Shape of one sample, ``()`` for a scalar.
+        Shape of one sample, ``()`` for a scalar. The first axis may be `VARIES`, written `*`: samples
+        differ in length there, and a batch holds the field as `Ragged`.
     dtype : str
         NumPy name, one of `DTYPES`.
 
     Raises
     ------
     ValueError
-        The name is invalid or reserved, the dtype unknown, or the shape holds no element.
+        The name is invalid or reserved, the dtype unknown, or the shape holds no element or varies along
+        another axis than the first.
     """
 
     name: str
@@ -66,19 +69,36 @@ class Field:
             )
         if self.dtype not in DTYPES:
             raise ValueError(f"field {self.name}: dtype {self.dtype} is not one of {', '.join(DTYPES)}")
-        if any(n < 1 for n in self.shape):
+        if VARIES in self.shape[1:]:
+            raise ValueError(f"field {self.name}: only the first axis may be *")
+        if any(n < 1 for n in self.inner):
             raise ValueError(f"field {self.name}: shape {self.shape} holds no element")
 
     @property
     def typed(self) -> str:
         """The field as an argument of ``--field``: `x=float32[3,224,224]`."""
-        shape = f"[{','.join(map(str, self.shape))}]" if self.shape else ""
+        shape = f"[{','.join(self.sizes)}]" if self.shape else ""
         return f"{self.name}={self.dtype}{shape}"
 
     @property
+    def is_ragged(self) -> bool:
+        """True if samples differ in length."""
+        return self.shape[:1] == (VARIES,)
+
+    @property
+    def inner(self) -> tuple[int, ...]:
+        """The axes of fixed size."""
+        return self.shape[1:] if self.is_ragged else self.shape
+
+    @property
+    def sizes(self) -> list[str]:
+        """The shape in words, with `*` for the axis that varies."""
+        return ["*" if size == VARIES else str(size) for size in self.shape]
+
+    @property
     def elements(self) -> int:
-        """Number of scalar elements per sample."""
-        return math.prod(self.shape)
+        """Number of scalar elements per sample; of a ragged field, per unit of length."""
+        return math.prod(self.inner)
 
     @property
     def is_image(self) -> bool:
@@ -94,7 +114,7 @@ class Field:
 
     @property
     def sample_bytes(self) -> int:
-        """Logical bytes per sample."""
+        """Logical bytes per sample; of a ragged field, per unit of length."""
         return self.elements * np.dtype(self.dtype).itemsize
 
 
@@ -103,26 +123,44 @@ class Schema:
     """Number of samples and their fields, shared by all artifacts of a dataset.
 
     `renamed` holds the names from outside of fields that could not keep them, where they are known.
+    `totals` holds the sum of the lengths of all samples of each ragged field.
     """
 
     samples: int
     fields: tuple[Field, ...]
     renamed: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    totals: dict[str, int] = field(default_factory=dict, hash=False, repr=False)
+
+    def __post_init__(self) -> None:
+        names = [field.name for field in self.fields if field.is_ragged]
+        if sorted(names) != sorted(self.totals) or min(self.totals.values(), default=0) < 0:
+            raise ValueError(f"totals of {listed(list(self.totals))}, but {listed(names)} differ in length")
+
+    @property
+    def ragged(self) -> tuple[Field, ...]:
+        """The fields whose samples differ in length."""
+        return tuple(field for field in self.fields if field.is_ragged) if self.totals else ()
 
     @property
     def sample_bytes(self) -> int:
-        """Logical bytes per sample over all fields."""
+        """Logical bytes per sample over all fields; the mean, rounded up, if samples differ in length."""
+        if self.totals:
+            return max(1, -(-self.logical_bytes // self.samples))
         return sum(field.sample_bytes for field in self.fields)
 
     @property
     def logical_bytes(self) -> int:
-        """Bytes of the whole dataset as arrays."""
-        return self.samples * self.sample_bytes
+        """Bytes of the whole dataset as arrays, without offsets."""
+        return sum(self.rows(field) * field.sample_bytes for field in self.fields)
 
     @property
     def elements(self) -> int:
         """Number of scalar elements of the whole dataset."""
-        return self.samples * sum(field.elements for field in self.fields)
+        return sum(self.rows(field) * field.elements for field in self.fields)
+
+    def rows(self, field: Field) -> int:
+        """Return the length of a field's array of values: the number of samples, unless it is ragged."""
+        return self.totals.get(field.name, self.samples)
 
     def describe(self, renamed: Mapping[str, str] | None = None) -> str:
         """List the fields; more than LISTED of one dtype and shape are a count, like `40 × float32`.
@@ -133,7 +171,7 @@ class Schema:
         for one in self.fields:
             original = (renamed or {}).get(one.name)
             origin = f" from {shortened(printable(repr(original)))}" if original is not None else ""
-            kind = f"{one.dtype} {'x'.join(map(str, one.shape))}".rstrip()
+            kind = f"{one.dtype} {'x'.join(one.sizes)}".rstrip()
             alike.setdefault((kind, bool(origin)), []).append(f"{one.name}{origin} {kind}")
         return ", ".join(
             f"{len(texts)} × {kind}" if len(texts) > LISTED else ", ".join(texts)
@@ -228,8 +266,12 @@ def plain_bools(batch: Batch) -> Batch:
     own way. Arrays from outside therefore pass through here before they are hashed or written.
     """
     odd = {
-        name: array.view(np.uint8) != 0
+        name: plain
         for name, array in batch.items()
-        if array.dtype == np.bool_ and array.view(np.uint8).max(initial=0) > 1
+        if array.dtype == np.bool_ and (plain := map_values(_plain, array)) is not array
     }
     return {**batch, **odd} if odd else batch
+
+
+def _plain(array: Array) -> Array:
+    return array.view(np.uint8) != 0 if array.view(np.uint8).max(initial=0) > 1 else array

@@ -12,7 +12,7 @@ from iobench.loading import loaders
 from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, check_setting
 
 if TYPE_CHECKING:
-    import torch
+    from iobench.loading.host_to_device import DeviceBatch
 
 
 def batches(
@@ -27,7 +27,7 @@ def batches(
     epoch: int = 0,
     block_bytes: int = BLOCK_BYTES,
     window_bytes: int = WINDOW_BYTES,
-) -> Generator[dict[str, torch.Tensor], None, None]:
+) -> Generator[DeviceBatch, None, None]:
     """Yield one epoch of batches on a device, each field with samples along its first axis.
 
     A batch is on the device when the consumer's stream reaches it. On the CPU, a loader that `reuses` its
@@ -54,8 +54,8 @@ def batches(
 
     Yields
     ------
-    dict of str to torch.Tensor
-        One tensor per field.
+    dict of str to torch.Tensor or Ragged
+        One tensor per field; where samples differ in length, two: values and offsets.
 
     Raises
     ------
@@ -77,6 +77,7 @@ def batches(
     used = loaders.parse(loader).on(chosen)
     manifest = Manifest.load(Path(dataset))
     opener = manifest.opener(format)
+    used.check_schema(opener.schema)
     drawn = Batching(order, batch_size, seed, block_bytes, window_bytes).row_order(opener.schema)
     transfer = HostToDevice(torch.device(chosen), used.copies_without_blocking)
     requested = epoch if used.iterable_style else drawn.batches(opener.schema.samples, epoch)

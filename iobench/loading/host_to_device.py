@@ -16,7 +16,7 @@ from iobench.host.device import Accelerator, device_of
 __all__ = ["DeviceBatch", "HostBatch", "HostToDevice", "SideStreamCopier", "device_errors", "side_copier"]
 
 HostBatch: TypeAlias = Any  # dict[str, Tensor], or a tensorclass of the same fields
-DeviceBatch = dict[str, torch.Tensor]
+DeviceBatch = dict[str, Any]  # a tensor per field, or a Ragged of two
 
 MAX_COPIES = 2  # groups of batches in flight: one being copied and the next one
 LAG_ELEMENTS, LAG_TURNS = 1 << 20, 64  # a few milliseconds of a large GPU

@@ -84,7 +84,10 @@ class Batching:
             check_setting(name, getattr(self, name))
 
     def row_order(self, schema: Schema, rank: int = 0, world_size: int = 1) -> Order:
-        """Return the order of a rank's rows for samples of this schema; InvalidSettings for a wrong rank."""
+        """Return the order of a rank's rows for samples of this schema.
+
+        Raises InvalidSettings for a wrong rank.
+        """
         blocks = blocks_of(schema, self.batch_size, self.block_bytes, self.window_bytes)
         return Order(self.order, self.batch_size, self.seed, *blocks, rank, world_size, self.drop_last)
 
@@ -282,6 +285,18 @@ class Batches(Sequence[Rows]):
 
     def _edge(self, number: int) -> int:
         return self._order.edge(self._samples, number)
+
+
+def refuse_ragged(schema: Schema, what: str, hint: str = "use loader native or dataloader") -> None:
+    """Raise InvalidSettings for samples that differ in length, which `what` does not support."""
+    for field in schema.ragged:
+        raise InvalidSettings(
+            f"{what} does not support samples that differ in length",
+            kind="ragged",
+            expected="fields of fixed shape",
+            found=field.typed,
+            hint=hint,
+        )
 
 
 def row_count(rows: Rows) -> int:

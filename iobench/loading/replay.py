@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
+from iobench.formats import Ragged
 from iobench.host.device import Device
 from iobench.loading.inspection import batch_tensors
 
@@ -43,7 +44,8 @@ class Replay(Generic[T]):
         from torch.utils import _pytree
 
         def copied(leaf: Any) -> Any:
-            return leaf.to(self.device.torch, copy=True) if isinstance(leaf, torch.Tensor) else leaf
+            moves = isinstance(leaf, (torch.Tensor, Ragged))
+            return leaf.to(self.device.torch, copy=True) if moves else leaf
 
         copy: T = _pytree.tree_map(copied, batch)
         return copy

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iobench.formats import Array, Batch, Schema
+from iobench.formats import Array, Batch, Schema, map_arrays
 
 if TYPE_CHECKING:
     import torch
@@ -46,9 +46,9 @@ def silence_read_only_warning() -> None:
         torch.from_numpy(read_only)
 
 
-def tensors_of(batch: Batch) -> dict[str, torch.Tensor]:
+def tensors_of(batch: Batch, convert: Callable[[Array], torch.Tensor] = tensor_of) -> dict[str, torch.Tensor]:
     """Return a batch of tensors that share the memory of a batch of arrays."""
-    return {name: tensor_of(array) for name, array in batch.items()}
+    return {name: map_arrays(convert, array) for name, array in batch.items()}
 
 
 def pinned(batch: Any) -> Any:

@@ -16,7 +16,7 @@ from iobench.dataset.artifact_location import ArtifactLocation
 from iobench.dataset.manifest import Manifest
 from iobench.formats import Rows, Schema
 from iobench.host.device import pick_device
-from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, check_setting
+from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, check_setting, refuse_ragged
 from iobench.stream.backend import failures_of
 from iobench.stream.backend_selection import check_placements, select_backend
 from iobench.stream.epoch_position import EpochPosition, RemainingBatches
@@ -99,6 +99,7 @@ class StreamLoader:
         if threads is not None:
             check_setting("threads", threads)
         self._manifest = Manifest.load(Path(dataset))
+        refuse_ragged(self._manifest.schema, "StreamLoader")
         self._variant = formats.parse(format).variant
         opener = self._manifest.opener(self._variant)  # raises now instead of in the first epoch
         with self._place.hinting(), failures_of(opener.path):

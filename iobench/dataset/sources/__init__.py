@@ -21,6 +21,7 @@ from iobench.dataset.sources._source import (
     default_name,
     prefetched,
 )
+from iobench.dataset.sources.generated_lengths import GeneratedLengths
 from iobench.dataset.sources.synthetic import Synthetic
 from iobench.formats import Batch, Field, Schema, split_selection
 
@@ -93,6 +94,7 @@ def _free(name: str, taken: set[str]) -> str:
 __all__ = [
     "BATCH_BYTES",
     "FirstSamples",
+    "GeneratedLengths",
     "Source",
     "Synthetic",
     "checked",

@@ -23,7 +23,7 @@ from iobench.dataset.sources._regular_files import (
     open_regular,
     source_errors,
 )
-from iobench.formats import Batch, Schema, native_dtype, plain_bools
+from iobench.formats import Array, Batch, Schema, map_values, native_dtype, plain_bools
 
 BATCH_BYTES = 8 << 20
 MAX_NAME = 100  # characters of a generated name
@@ -150,7 +150,7 @@ def checked(source: Source) -> Iterator[Batch]:
                 hint=CLOSE_WRITERS,
             )
         samples += count
-        native = {name: np.ascontiguousarray(a, native_dtype(a.dtype)) for name, a in batch.items()}
+        native = {name: map_values(_native, array) for name, array in batch.items()}
         yield plain_bools(native)
     if samples != schema.samples:
         raise SourceError(
@@ -160,6 +160,10 @@ def checked(source: Source) -> Iterator[Batch]:
             found=f"{samples:,}",
             hint=CLOSE_WRITERS,
         )
+
+
+def _native(array: Array) -> Array:
+    return np.ascontiguousarray(array, native_dtype(array.dtype))
 
 
 def prefetched(batches: Iterator[Batch]) -> Generator[Batch, None, None]:

@@ -101,7 +101,7 @@ class Synthetic(Source):
     def _block(self, index: int) -> np.ndarray[Any, Any]:
         rows = min(self._block_rows, self.schema.samples - index * self._block_rows)
         generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, index])))
-        block = _noise(generator, (rows, math.prod(self.sample_shape)), np.dtype(self.dtype))
+        block = noise(generator, (rows, math.prod(self.sample_shape)), np.dtype(self.dtype))
         repeated = round(self.compressibility * block.shape[1])
         if repeated:
             block[:, -repeated:] = block[:, :1]
@@ -112,14 +112,15 @@ def _out_of_range(what: str, expected: str, value: float) -> SourceError:
     return SourceError(what, kind="out-of-range", expected=expected, found=value)
 
 
-def _noise(
+def noise(
     generator: np.random.Generator, shape: tuple[int, int], dtype: np.dtype[Any]
 ) -> np.ndarray[Any, Any]:
+    """Return random values: floats and both parts of complex ones in [0, 1), integers of the whole range."""
     if dtype in (np.float32, np.float64):
         return generator.random(shape, dtype.type)
     if dtype.kind == "c":
         parts = np.dtype(f"float{4 * dtype.itemsize}")
-        return _noise(generator, (shape[0], 2 * shape[1]), parts).view(dtype)
+        return noise(generator, (shape[0], 2 * shape[1]), parts).view(dtype)
     if dtype in ("float16", "bfloat16"):
         return generator.random(shape, np.float32).astype(dtype)
     if dtype == np.bool_:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed
 from iobench.base.options import Options, declared, option
 from iobench.dataset.manifest import Opener
-from iobench.formats import Format, Rows
+from iobench.formats import Format, Rows, Schema
 from iobench.host.system_errors import system_error
-from iobench.loading.order import ORDERS, Order
+from iobench.loading.order import ORDERS, Order, refuse_ragged
 from iobench.loading.portable_error import PortableError
 from iobench.loading.stages import UNTIMED, Stages
 from iobench.loading.target import WORKER_TRACEBACK
@@ -88,6 +88,8 @@ class Loader(Options, ABC):
         Whether each case of a run with this loader needs a process of its own by default.
     stateful : bool
         Whether its epochs have a `state` and can be resumed from it, if the job has a `dataset`.
+    ragged : bool
+        Whether it delivers fields whose samples differ in length, as `Ragged` of two tensors.
     user_defined : bool
         True for the user's own function, whose content is checked as far as its batches allow.
     """
@@ -104,6 +106,7 @@ class Loader(Options, ABC):
     reuses: ClassVar[bool] = False
     isolated: ClassVar[bool] = False
     stateful: ClassVar[bool] = False
+    ragged: ClassVar[bool] = False
     user_defined: ClassVar[bool] = False
 
     @classmethod
@@ -132,6 +135,11 @@ class Loader(Options, ABC):
     def reads(self, format: Format) -> bool:
         """Return whether it can read artifacts of a format."""
         return not self.format_names or format.name in self.format_names
+
+    def check_schema(self, schema: Schema) -> None:
+        """Raise InvalidSettings for samples that differ in length, unless it delivers them."""
+        if not self.ragged:
+            refuse_ragged(schema, f"loader {self.display_name}")
 
     def on(self: Self, device: str) -> Self:
         """Return it with all options that depend on the device resolved.

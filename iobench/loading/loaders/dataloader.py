@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -15,14 +15,14 @@ import numpy as np
 from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.base.options import option
 from iobench.dataset.manifest import Opener
-from iobench.formats import Convert, Reader, Rows, TimingWrapper
+from iobench.formats import Convert, Ragged, Reader, Rows, TimingWrapper, offsets_of
 from iobench.host import interrupts
 from iobench.loading.loaders._loader import Epochs, Job
 from iobench.loading.loaders.workers import WorkerLoader, fetch_option
 from iobench.loading.order import Order, row_count
 from iobench.loading.portable_error import PortableError
 from iobench.loading.stages import UNTIMED, Stages
-from iobench.loading.tensors import converter, silence_read_only_warning
+from iobench.loading.tensors import converter, silence_read_only_warning, tensors_of
 
 if TYPE_CHECKING:
     import torch
@@ -38,6 +38,7 @@ class TorchDataLoader(WorkerLoader):
     name: ClassVar[str] = "dataloader"
     summary: ClassVar[str] = "torch.utils.data.DataLoader over a map-style Dataset"
     library: ClassVar[str] = "torch"
+    ragged: ClassVar[bool] = True
     recommended_options: ClassVar[str] = "num_workers={cores},persistent_workers=yes"
     need_workers: ClassVar[tuple[str, ...]] = ("prefetch_factor", "start_method", "persistent_workers")
 
@@ -138,7 +139,7 @@ class BatchDataset(SampleDataset):
         try:
             reader = self.open()
             assert self._convert is not None
-            return {name: self._convert(array) for name, array in reader.batch(rows).items()}
+            return tensors_of(reader.batch(rows), self._convert)
         except IobenchError as error:
             raise PortableError.wrap(error) from error
 
@@ -215,10 +216,8 @@ class DataLoaderEpochs(Epochs):
         return DataLoader
 
     def _build(self) -> DataLoader[Any]:
-        from torch.utils.data import default_collate
-
         settings = self._settings
-        collate = default_collate if settings.fetch == "sample" else _unchanged
+        collate = self._collate() if settings.fetch == "sample" else _unchanged
         timed = not self.prefetches and self.stages is not UNTIMED
         dataset: Any = TimedDataset(self._dataset, self.stages) if timed else self._dataset
         return self._class()(
@@ -232,10 +231,35 @@ class DataLoaderEpochs(Epochs):
             persistent_workers=settings.persistent_workers,
         )
 
+    def _collate(self) -> Callable[[list[Any]], Any]:
+        """Return torch's own function, or the one for samples that differ in length."""
+        from torch.utils.data import default_collate
+
+        ragged = frozenset(field.name for field in self.opener.schema.ragged)
+        return partial(jagged_collate, ragged) if ragged else default_collate
+
     def close(self) -> None:
         """Close this process's reader and end workers that persist; others ended with their epoch."""
         self._persistent = None
         self._dataset.close()
+
+
+def jagged_collate(ragged: Collection[str], samples: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, Any]:
+    """Return a batch of samples: the fields `ragged` end to end with their offsets, others as torch does."""
+    from torch.utils.data import default_collate
+
+    batch: dict[str, Any] = {}
+    for name in samples[0]:
+        column = [sample[name] for sample in samples]
+        batch[name] = _jagged(column) if name in ragged else default_collate(column)
+    return batch
+
+
+def _jagged(tensors: Sequence[torch.Tensor]) -> Ragged:
+    import torch
+
+    lengths = np.fromiter(map(len, tensors), np.int64, len(tensors))
+    return Ragged(torch.cat(tuple(tensors)), torch.from_numpy(offsets_of(lengths)))
 
 
 def _unchanged(batch: Any) -> Any:

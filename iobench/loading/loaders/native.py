@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from iobench.formats import Rows
+from iobench.formats import Array, Rows
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
-from iobench.loading.tensors import converter, pinned, silence_read_only_warning, unmoved
+from iobench.loading.tensors import converter, pinned, silence_read_only_warning, tensors_of, unmoved
 
 if TYPE_CHECKING:
+    import torch
+
     from iobench.loading.host_to_device import HostBatch
 
 
@@ -26,6 +28,7 @@ class Native(CopyingLoader):
     name: ClassVar[str] = "native"
     summary: ClassVar[str] = "batched reads in the main process, as the format's own library recommends"
     library: ClassVar[str] = "torch"
+    ragged: ClassVar[bool] = True
 
     def open(self, job: Job) -> Epochs:
         """Open a reader in this process."""
@@ -54,11 +57,11 @@ class NativeEpochs(Epochs):
         batch = self._reader.native(rows)
         if not isinstance(batch, dict):
             return batch.clone() if isinstance(rows, slice) and self._on_cpu else batch
-        convert, tensors = self._convert, {}
-        for name, array in batch.items():
-            # a view of a file has read nothing yet, and on the CPU no later step would
-            tensors[name] = convert(array.copy() if self._on_cpu and unmoved(array) else array)
-        return tensors
+        return tensors_of(batch, self._tensor)
+
+    def _tensor(self, array: Array) -> torch.Tensor:
+        # a view of a file has read nothing yet, and on the CPU no later step would
+        return self._convert(array.copy() if self._on_cpu and unmoved(array) else array)
 
     def close(self) -> None:
         """Close the reader."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -79,9 +80,9 @@ def checked_hash(word: str) -> str:
     return word
 
 
-def field_of(text: str) -> Field:
+def field_of(text: str, option: str = "--field") -> Field:
     """Parse a field such as `x=float32[3,224,224]` or `y=int64`; InvalidSettings shows how to write one."""
-    from iobench.formats import Field
+    from iobench.formats import VARIES, Field
 
     name, separator, rest = text.partition("=")
     dtype, bracket, shape = rest.partition("[")
@@ -89,13 +90,25 @@ def field_of(text: str) -> Field:
         if not separator or (bracket and not shape.endswith("]")):
             raise ValueError("no NAME=DTYPE[SHAPE]")
         numbers = shape.removesuffix("]").split(",") if bracket else []
-        return Field(name.strip(), tuple(int(number) for number in numbers), dtype.strip())
+        sizes = (VARIES if number.strip() == "*" else _size(number) for number in numbers)
+        return Field(name.strip(), tuple(sizes), dtype.strip())
     except ValueError as error:
         raise InvalidSettings(
-            f"--field {text!r}: {error}",
+            f"{option} {text!r}: {error}",
             kind="invalid-field",
             hint="write it like x=float32[3,224,224], or y=int64 for a scalar",
         ) from None
+
+
+def _size(text: str) -> int:
+    if (size := int(text)) < 0:  # would be VARIES
+        raise ValueError(f"{size} is no size")
+    return size
+
+
+def fields_of(text: str) -> list[Field]:
+    """Parse fields separated by commas, such as `tokens=uint16[*],label=int64`."""
+    return [field_of(one, "--fields") for one in re.split(r",(?![^\[]*\])", text)]
 
 
 def parsed(option: str, parse: Callable[..., T], *given: Any) -> T:

@@ -14,7 +14,7 @@ import typer
 
 from iobench.base.errors import InvalidSettings, IobenchError, SourceError
 from iobench.base.units import parse_elements, parse_shape
-from iobench.terminal.commands._options import DataDir, S3Endpoint, SourceFormat, parsed
+from iobench.terminal.commands._options import DataDir, S3Endpoint, SourceFormat, fields_of, parsed
 
 if TYPE_CHECKING:
     from iobench.dataset.sources import Source
@@ -37,6 +37,22 @@ def prepare(
     compressibility: Annotated[
         float | None,
         typer.Option(help="Fraction (0 to 1) of each generated sample that repeats one value. [default: 0]"),
+    ] = None,
+    fields: Annotated[
+        str | None,
+        typer.Option(
+            help="Fields to generate, with * where samples differ in length: 'tokens=uint16[*],label=int64'. "
+            "--size counts the elements of that field.",
+            show_default=False,
+        ),
+    ] = None,
+    lengths: Annotated[
+        str | None,
+        typer.Option(
+            help="Lengths of the samples of --fields: lognormal:MEDIAN,SIGMA, uniform:LOW,HIGH or file:PATH "
+            "of an .npy array. [default: lognormal:512,1.2]",
+            show_default=False,
+        ),
     ] = None,
     source: Annotated[
         Path | None,
@@ -85,12 +101,14 @@ def prepare(
     ] = None,
 ) -> None:
     """Write an array into each format, read it back and compare."""
+    from iobench import formats
     from iobench.dataset.prepare import DEFAULT_FORMATS, writable_formats
     from iobench.dataset.prepare import prepare as write
     from iobench.dataset.publish import publish
     from iobench.terminal import display, tables
 
     generated = {"size": size, "dtype": dtype, "seed": seed, "compressibility": compressibility}
+    generated |= {"fields": fields, "lengths": lengths}
     given = [value for value in (source, sample_shape, columns, *generated.values()) if value is not None]
     for option, value in (("--columns", columns), ("--source-format", source_format)):
         if value and source is None:
@@ -104,7 +122,8 @@ def prepare(
         )
     for note in chosen.notes:
         display.warning(note.kind, note.sentence)
-    variants, skipped = list(format or DEFAULT_FORMATS), list[IobenchError]()
+    default = [one for one in DEFAULT_FORMATS if formats.get(one).holds_ragged or not chosen.schema.ragged]
+    variants, skipped = list(format or default), list[IobenchError]()
     if "all" in variants:
         every, skipped = writable_formats(chosen.schema)
         variants = [*(word for word in variants if word != "all"), *every]
@@ -194,6 +213,8 @@ def _source(
                     hint="use them for generated data only",
                 )
             return open_source(source, shape, columns, source_format)
+        if "fields" in given or "lengths" in given:
+            return _ragged(given, shape)
         dtype = str(given.setdefault("dtype", "float32"))
         if dtype not in DTYPES:
             known = f"one of {', '.join(DTYPES)}"
@@ -204,3 +225,25 @@ def _source(
         if source is not None:
             raise
         raise error.converted(InvalidSettings) from None
+
+
+def _ragged(given: Mapping[str, Any], shape: tuple[int, ...] | None) -> Source:
+    """Return generated samples of different lengths."""
+    import numpy as np
+
+    from iobench.dataset.sources import GeneratedLengths
+
+    others = {"sample_shape": shape, **given}
+    flags = [f"--{key.replace('_', '-')}" for key, value in others.items() if value is not None]
+    taken = ("--fields", "--lengths", "--size", "--seed")
+    if wrong := [flag for flag in flags if flag not in taken] or "fields" not in given:
+        listed = ", ".join(wrong) if isinstance(wrong, list) else "--lengths without --fields"
+        hint = "give --fields 'tokens=uint16[*]', --lengths, --size and --seed"
+        raise InvalidSettings(listed, kind="conflicting-options", hint=hint)
+    fields = fields_of(given["fields"])
+    lengths = given.get("lengths", "lognormal:512,1.2")
+    if "size" in given and lengths.startswith("file:"):
+        raise InvalidSettings("--size with --lengths file:", kind="conflicting-options", hint="omit --size")
+    item = max(np.dtype(field.dtype).itemsize for field in fields if field.is_ragged or len(fields) == 1)
+    elements = parsed("--size", parse_elements, str(given.get("size", "1e7")), item)
+    return GeneratedLengths(fields, lengths, elements, given.get("seed", 0))

@@ -1,0 +1,116 @@
+"""Fields whose samples differ in length: one array of values, and the offset at which each sample begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iobench.base.errors import CorruptArtifact
+
+LONG = 100  # elements per sample: longer ones are gathered faster by slices than by element
+VARIES = -1  # in a field's shape, as in torch and NumPy: an axis whose size is not given
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Samples of different lengths, as in Arrow's large_list and torch's jagged layout.
+
+    Attributes
+    ----------
+    values : array or tensor
+        Elements of all samples, one after the other, of shape ``(total, *inner)``.
+    offsets : array or tensor
+        int64 of shape ``(samples + 1,)``: sample i is ``values[offsets[i] : offsets[i + 1]]``.
+    """
+
+    values: Any
+    offsets: Any
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, rows: slice | npt.NDArray[np.int64]) -> Ragged:
+        """Return these samples: those of a slice of step 1 as a view, others in new arrays."""
+        if isinstance(rows, slice):
+            start, stop, _ = rows.indices(len(self))
+            offsets = self.offsets[start : max(start, stop) + 1]
+            return Ragged(self.values[offsets[0] : offsets[-1]], offsets - offsets[0])
+        begins, ends = self.offsets[rows], self.offsets[rows + 1]
+        lengths = ends - begins
+        offsets = offsets_of(lengths)
+        if offsets[-1] > LONG * len(rows):
+            pairs = zip(begins.tolist(), ends.tolist(), strict=True)
+            return Ragged(np.concatenate([self.values[begin:end] for begin, end in pairs]), offsets)
+        elements = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], lengths)
+        return Ragged(self.values[elements], offsets)
+
+    def to(self, *args: Any, **kwargs: Any) -> Ragged:
+        """Return both tensors moved or converted as by `torch.Tensor.to`."""
+        return Ragged(self.values.to(*args, **kwargs), self.offsets.to(*args, **kwargs))
+
+    def pin_memory(self) -> Ragged:
+        """Return both tensors in pinned memory; torch's DataLoader calls it, too."""
+        return Ragged(self.values.pin_memory(), self.offsets.pin_memory())
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape as an array's, with VARIES as the size of the axis that varies."""
+        return (len(self), VARIES, *self.values.shape[1:])
+
+    @property
+    def dtype(self) -> Any:
+        """Dtype of the values."""
+        return self.values.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values."""
+        return int(self.values.nbytes)
+
+
+def offsets_of(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the offsets of samples of these lengths."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+def map_arrays(function: Callable[[Any], Any], array: Any) -> Any:
+    """Return `function` of an array, or a ragged field of `function` of its values and of its offsets."""
+    if isinstance(array, Ragged):
+        return Ragged(function(array.values), function(array.offsets))
+    return function(array)
+
+
+def map_values(function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], array: Any) -> Any:
+    """Return `function` of an array, or of the values of a ragged field."""
+    if isinstance(array, Ragged):
+        return Ragged(function(array.values), array.offsets)
+    return function(array)
+
+
+def check_offsets(offsets: npt.NDArray[np.int64], total: int, path: Path) -> None:
+    """Raise CorruptArtifact, naming the sample, unless the offsets rise from 0 to `total`."""
+    falling = np.flatnonzero(offsets[1:] < offsets[:-1])
+    beyond = np.flatnonzero((offsets < 0) | (offsets > total))
+    wrong = falling if falling.size and not (beyond.size and beyond[0] <= falling[0]) else beyond
+    if wrong.size:
+        sample = int(wrong[0])
+        raise CorruptArtifact(
+            f"the offsets of sample {sample:,} are wrong",
+            kind="wrong-offsets",
+            path=path,
+            expected=f"rising, from 0 to {total:,}",
+            found=" ".join(f"{offset:,}" for offset in offsets[sample : sample + 2].tolist()),
+        )
+    if (offsets[0], offsets[-1]) != (0, total):
+        raise CorruptArtifact(
+            "the offsets do not cover the values",
+            kind="wrong-offsets",
+            path=path,
+            expected=f"0 to {total:,}",
+            found=f"{offsets[0]:,} to {offsets[-1]:,}",
+        )

@@ -1,0 +1,169 @@
+"""Fields whose samples differ in length: schema, format npy, checksums, generated lengths, command line."""
+
+import dataclasses
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from kinds import kind
+
+from iobench import formats
+from iobench.base.errors import CorruptArtifact, SourceError, UnsupportedSchema
+from iobench.dataset.checksum import Checksum
+from iobench.dataset.sources import GeneratedLengths
+from iobench.formats import Field, Ragged, Schema, offsets_of
+from iobench.loading.tensors import tensors_of
+
+TOKENS, LABEL = Field("tokens", (-1,), "uint16"), Field("label", (), "int64")
+AUDIO = Field("audio", (-1, 2), "float32")
+
+
+def batch_of(lengths, seed=0):
+    """Return a schema and a batch of three fields with these lengths, audio with them in reverse."""
+    rng, lengths = np.random.default_rng(seed), np.array(lengths, np.int64)
+    total = int(lengths.sum())
+    tokens = rng.integers(0, 1 << 16, total, dtype=np.uint16)
+    audio = rng.random((total, 2), np.float32)
+    batch = {
+        "tokens": Ragged(tokens, offsets_of(lengths)),
+        "label": rng.integers(0, 1 << 40, len(lengths)),
+        "audio": Ragged(audio, offsets_of(lengths[::-1])),
+    }
+    return Schema(len(lengths), (TOKENS, LABEL, AUDIO), totals={"tokens": total, "audio": total}), batch
+
+
+def samples(field):
+    """Return the samples as bytes, one by one."""
+    offsets = field.offsets.tolist()
+    return [field.values[a:b].tobytes() for a, b in itertools.pairwise(offsets)]
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.sampled_from([0, 1, 2, 7, 300]), min_size=2, max_size=12), st.data())
+@example([0, 1, 70_000, 0], None)
+def test_npy_returns_what_was_written(tmp_path_factory, lengths, data):
+    schema, batch = batch_of(lengths)
+    path, fmt = tmp_path_factory.mktemp("ragged") / "a", formats.get("npy")
+    cut = len(lengths) // 2
+    halves = [{n: a[part] for n, a in batch.items()} for part in (slice(0, cut), slice(cut, None))]
+    fmt.write(path, schema, halves)
+    rows = data.draw(st.lists(st.integers(0, len(lengths) - 1))) if data else [2, 0, 2]
+    with fmt.open(path, schema) as reader:
+        for some in (slice(None), slice(1, 2), slice(2, 0, -1), np.array(rows, np.int64)):
+            numbers = np.arange(len(lengths))[some]
+            read = reader.batch(some)
+            assert list(read) == ["tokens", "label", "audio"]
+            for name in ("tokens", "audio"):
+                assert read[name].values.flags.writeable  # no view of the file
+                assert samples(read[name]) == [samples(batch[name])[row] for row in numbers]
+            assert (read["label"] == batch["label"][numbers]).all()
+        assert reader.sample(0)["tokens"].tobytes() == samples(batch["tokens"])[0]
+        with pytest.raises(ValueError, match="differ in length"):
+            reader.read(slice(0, 1), {"tokens": np.empty(1, np.uint16)})
+
+
+@pytest.mark.parametrize("name", [name for name in formats.names() if not formats.get(name).holds_ragged])
+def test_other_formats_refuse_them(name):
+    with pytest.raises(UnsupportedSchema, check=kind("ragged")) as error:
+        formats.get(name).check_schema(batch_of([1, 2])[0])
+    assert "tokens=uint16[*]" in str(error.value)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=12), st.integers(1, 5))
+def test_a_sample_has_one_hash_in_any_batch_and_library(lengths, size):
+    schema, batch = batch_of(lengths)
+    hashes = Checksum(schema).hashes(batch)
+    parts = [slice(low, low + size) for low in range(0, len(lengths), size)]
+    pieces = [Checksum(schema).hashes({n: a[part] for n, a in batch.items()}) for part in parts]
+    assert np.concatenate(pieces).tolist() == hashes.tolist()
+    assert Checksum(schema).hashes(tensors_of(batch)).tolist() == hashes.tolist()
+
+
+def changed(batch, name, values=None, offsets=None):
+    """Return the batch with other values or offsets of a field."""
+    field = batch[name]
+    new = Ragged(field.values if values is None else values, field.offsets if offsets is None else offsets)
+    return {**batch, name: new}
+
+
+def test_every_change_of_a_sample_changes_its_hash_and_no_other():
+    schema, batch = batch_of([3, 0, 5, 4])
+    expected = Checksum(schema).hashes(batch)
+    values, offsets = batch["tokens"].values, batch["tokens"].offsets
+    swapped = values.copy()
+    swapped[[3, 4]] = swapped[[4, 3]]
+    bit = values.copy()
+    bit[3] ^= 1 << 15
+    moved = offsets + np.array([0, 0, 0, 1, 0])  # the last sample's first token
+    zero = batch["tokens"].values.copy()
+    zero[7] = 0
+    shorter = changed(batch, "tokens", zero), changed(batch, "tokens", zero, offsets - [0, 0, 0, 1, 0])
+    for other, wrong in (
+        (changed(batch, "tokens", swapped), [2]),
+        (changed(batch, "tokens", bit), [2]),
+        (changed(batch, "tokens", None, moved), [2, 3]),
+    ):
+        assert np.flatnonzero(Checksum(schema).hashes(other) != expected).tolist() == wrong
+    with_zero, without = (Checksum(schema).hashes(one) for one in shorter)
+    assert with_zero[2] != without[2]  # a zero at the end counts, by the length
+
+
+def test_values_in_another_field_are_another_sample():
+    fields = (TOKENS, dataclasses.replace(TOKENS, name="other"))
+    schema = Schema(1, fields, totals={"tokens": 2, "other": 2})
+    a, b = (Ragged(np.array(pair, np.uint16), np.array([0, 2])) for pair in ((1, 2), (3, 4)))
+    check = Checksum(schema)
+    assert check.hashes({"tokens": a, "other": b}) != check.hashes({"tokens": b, "other": a})
+
+
+@pytest.mark.parametrize(
+    ("offsets", "sample"), [([0, 5, 3, 9], "sample 1"), ([0, 12, 12, 9], "sample 1"), ([0, 3, 5, 8], "cover")]
+)
+def test_wrong_offsets_are_refused_by_sample(tmp_path, offsets, sample):
+    schema = Schema(3, (TOKENS,), totals={"tokens": 9})
+    fmt, field = formats.get("npy"), Ragged(np.zeros(9, np.uint16), np.array([0, 3, 5, 9]))
+    fmt.write(tmp_path / "a", schema, [{"tokens": field}])
+    np.save(tmp_path / "a" / "tokens.offsets.npy", np.array(offsets, np.int64))
+    with pytest.raises(CorruptArtifact, match=sample, check=kind("wrong-offsets")):
+        fmt.open(tmp_path / "a", schema)
+
+
+def test_generated_lengths_are_seeded_and_fill_the_size(tmp_path):
+    for text in ("lognormal:50,1.2", "uniform:0,90"):
+        one, same, other = (GeneratedLengths([TOKENS, LABEL], text, 100_000, seed) for seed in (1, 1, 2))
+        assert one.schema == same.schema != other.schema
+        assert one.schema.totals == {"tokens": 100_000}
+        assert sum(len(batch["tokens"].values) for batch in one.batches()) == 100_000
+    np.save(tmp_path / "lengths.npy", np.array([3, 0, 4]))
+    source = GeneratedLengths([AUDIO], f"file:{tmp_path / 'lengths.npy'}", 0)
+    assert next(iter(source.batches()))["audio"].offsets.tolist() == [0, 3, 3, 7]
+    np.save(tmp_path / "lengths.npy", np.array([3, -1, 4]))
+    with pytest.raises(SourceError, match="sample 1", check=kind("invalid-lengths")):
+        GeneratedLengths([AUDIO], f"file:{tmp_path / 'lengths.npy'}", 0)
+    for text in ("lognormal:x", "uniform:5,1", "zipf:1,2", "lognormal:512"):
+        with pytest.raises(SourceError, check=kind("invalid-lengths")):
+            GeneratedLengths([TOKENS], text, 1000)
+
+
+def test_prepared_samples_are_verified(tmp_path):
+    def iobench(*words):
+        command = [sys.executable, "-m", "iobench", *words, "--data-dir", str(tmp_path)]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    fields = ("--fields", "tokens=uint16[*],label=int64", "--lengths", "lognormal:50,1")
+    made = iobench("prepare", *fields, "--size", "1e4")
+    assert made.returncode == 0, made.stderr
+    assert "tokens uint16 *, label int64" in made.stdout
+    assert "npy: intact" in iobench("verify").stdout
+    (file,) = tmp_path.glob("*/npy-*/tokens.npy")
+    with open(file, "r+b") as opened:
+        opened.seek(-3, 2)
+        opened.write(bytes(byte ^ 255 for byte in opened.read(1)))
+    broken = iobench("verify")
+    assert broken.returncode != 0
+    assert "other content" in broken.stdout + broken.stderr

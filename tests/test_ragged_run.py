@@ -1,0 +1,182 @@
+"""Samples that differ in length from a dataset to batches, records and a report, each byte verified."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from kinds import kind
+
+import iobench
+from iobench import RunOptions
+from iobench.base.errors import InvalidSettings
+from iobench.dataset.sources import GeneratedLengths
+from iobench.formats import Field, Ragged
+from iobench.formats._mapped_reader import RaggedReader
+from iobench.host.device import device_of
+from iobench.loading.replay import Replay
+
+LOADERS = (
+    "native",
+    "dataloader:fetch=sample",
+    "dataloader:fetch=batch",
+    "dataloader:num_workers=2,fetch=sample",
+)
+FIELDS = (Field("tokens", (-1,), "uint16"), Field("label", (), "int64"), Field("weight", (2,), "float32"))
+
+
+@pytest.fixture(scope="module")
+def ragged(tmp_path_factory):
+    """A dataset whose samples have 0 to 90 tokens."""
+    source = GeneratedLengths(FIELDS, "uniform:0,90", 20_000)
+    return iobench.prepare(source, ["npy"], data_dir=tmp_path_factory.mktemp("ragged"))[0]
+
+
+def run(manifest, tmp_path, *loaders, **options):
+    options = {"device": ("cpu",), "limits": False, "rounds": "1", **options}
+    asked = RunOptions(("npy",), loaders, batch_size=(64,), **options)
+    return iobench.run(manifest, asked, out=tmp_path / "records.jsonl")
+
+
+@pytest.mark.parametrize("order", ["sequential", "random", "block"])
+def test_every_case_is_verified_and_counts_real_bytes(ragged, tmp_path, order):
+    result = run(ragged, tmp_path, *LOADERS, order=(order,))
+    assert not result.failures
+    assert len(result.records) == len(LOADERS)
+    for record in result.records:
+        assert record.content_check is None  # the whole dataset arrived as requested
+        timing = record.timing
+        assert timing.partial is None
+        assert timing.logical_bytes == timing.epochs * ragged.schema.logical_bytes
+
+
+def test_batches_are_values_and_offsets(ragged):
+    with ragged.opener("npy")() as reader:
+        expected = reader.batch(slice(0, 64))
+    for loader in LOADERS:
+        batch = next(iobench.batches(ragged.root, format="npy", loader=loader, batch_size=64))
+        assert list(batch) == [field.name for field in FIELDS]
+        for name in ("values", "offsets"):
+            tensor, array = (getattr(one["tokens"], name) for one in (batch, expected))
+            np.testing.assert_array_equal(tensor.numpy(), array, strict=True)
+        np.testing.assert_array_equal(batch["label"].numpy(), expected["label"], strict=True)
+
+
+def shortened(field):
+    """Drop the last element of the longest sample."""
+    lengths = np.diff(field.offsets)
+    row = int(lengths.argmax())
+    values = np.delete(field.values, field.offsets[row + 1] - 1)
+    return Ragged(values, field.offsets - (np.arange(len(field.offsets)) > row))
+
+
+def swapped(field):
+    """Exchange the two first samples."""
+    rows = np.arange(len(field))
+    rows[:2] = rows[1::-1]
+    return field[rows]
+
+
+def shifted(field):
+    """Move one inner offset by one element."""
+    row = int(np.diff(field.offsets)[1:].argmax()) + 1
+    return Ragged(field.values, field.offsets + (np.arange(len(field.offsets)) == row))
+
+
+def beyond(field):
+    """Let the last offset be behind the values."""
+    return Ragged(field.values, field.offsets + (np.arange(len(field.offsets)) == len(field)))
+
+
+@pytest.mark.parametrize(
+    ("change", "wrong"),
+    [(shortened, "wrong-row"), (swapped, "wrong-row"), (shifted, "wrong-row"), (beyond, "wrong-offsets")],
+)
+@pytest.mark.parametrize("loader", ["native", "dataloader:fetch=batch"])
+def test_a_changed_batch_fails_its_case(ragged, tmp_path, monkeypatch, loader, change, wrong):
+    original = RaggedReader.batch
+
+    def batch(self, rows):
+        whole = original(self, rows)
+        return {**whole, "tokens": change(whole["tokens"])}
+
+    monkeypatch.setattr(RaggedReader, "batch", batch)
+    (error,) = run(ragged, tmp_path, loader).failures.values()
+    assert kind(wrong)(error)
+
+
+def test_a_changed_sample_fails_its_case(ragged, tmp_path, monkeypatch):
+    original = RaggedReader.sample
+
+    def sample(self, row, convert):
+        whole = original(self, row, convert)
+        return {**whole, "tokens": whole["tokens"][:-1]} if row == 100 else whole
+
+    monkeypatch.setattr(RaggedReader, "sample", sample)
+    (error,) = run(ragged, tmp_path, "dataloader").failures.values()
+    assert kind("wrong-row")(error)
+
+
+def test_swapped_samples_are_seen_as_another_order(ragged, tmp_path, monkeypatch):
+    original = RaggedReader.batch
+    monkeypatch.setattr(RaggedReader, "batch", lambda self, rows: original(self, np.asarray(rows)[::-1]))
+    (error,) = run(ragged, tmp_path, "native", order=("random",)).failures.values()
+    assert kind("wrong-order")(error)
+
+
+def test_other_loaders_and_models_refuse_them(ragged, tmp_path):
+    with pytest.raises(InvalidSettings, match=r"loader stream .*tokens=uint16", check=kind("ragged")):
+        run(ragged, tmp_path, "stream")
+    with pytest.raises(InvalidSettings, match="--model", check=kind("ragged")):
+        run(ragged, tmp_path, "native", model=("mlp",))
+    with pytest.raises(InvalidSettings, match="StreamLoader", check=kind("ragged")):
+        iobench.StreamLoader(ragged.root, format="npy")
+    with pytest.raises(InvalidSettings, match="loader stream", check=kind("ragged")):
+        next(iobench.batches(ragged.root, format="npy", loader="stream"))
+    result = run(ragged, tmp_path, "native", "stream")
+    assert not result.failures
+    assert {case.loader.name for case in result.cases} == {"native"}
+    assert [note.values["reason"] for note in result.notes if note.kind == "skipped"] == ["ragged"]
+
+
+def test_a_replay_holds_copies():
+    batch = {"tokens": Ragged(torch.ones(3), torch.tensor([0, 1, 3]))}
+    replay = Replay(device_of(torch.device("cpu")))
+    replay.hold(batch)
+    batch["tokens"].values.zero_()
+    assert replay.held[0]["tokens"].values.tolist() == [1, 1, 1]
+
+
+def test_the_step_s_headroom_holds_them(ragged, tmp_path):
+    (record,) = run(ragged, tmp_path, "native", step_ms=(1.0,), headroom=True).records
+    assert record.headroom_samples_per_s > 0
+
+
+def test_prepare_run_and_report_on_the_command_line(tmp_path):
+    def command(*words):
+        done = subprocess.run(
+            [sys.executable, "-m", "iobench", *words, "--data-dir", str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+    command(
+        "prepare", "--fields", "tokens=uint16[*],label=int64", "--lengths", "lognormal:50,1", "--size", "1e4"
+    )
+    loaders = [
+        word for loader in ("native", "dataloader", "dataloader:fetch=batch") for word in ("--loader", loader)
+    ]
+    out = tmp_path / "records.jsonl"
+    ran = command("run", *loaders, "--device", "cpu", "--rounds", "2", "--out", str(out))
+    assert "dataloader" in ran.stdout
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert len(records) == 6
+    assert {record["content_check"] for record in records} == {None}
+    page = tmp_path / "report.html"
+    subprocess.run([sys.executable, "-m", "iobench", "report", str(out), "--out", str(page)], check=True)
+    assert "fetch batch" in page.read_text()
