@@ -116,7 +116,7 @@ def image_kind(path: Path) -> str | None:
 def image_exceeds(file: BinaryIO, layout: ImageLayout) -> bool:
     """Return whether an image's header says that it is larger than a layout."""
     with Image.open(file, formats=KINDS) as image:
-        return image.width > layout.width or image.height > layout.height
+        return bool(image.width > layout.width or image.height > layout.height)
 
 
 @contextmanager
