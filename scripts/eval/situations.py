@@ -186,9 +186,8 @@ def regret(options: argparse.Namespace, name: str, make: Make) -> Iterator[Row]:
     answer, took_s = harness.timed(lambda: recommended(words, folder / "data", options))
     manifest = completed(Manifest.load(folder / "data" / answer["dataset"]))
     cases, used = cases_of(manifest, words, answer["use"], options.packages)
-    rates, _, tried = recommendations.grid(
-        manifest, cases, options, used.key, few_rounds=1, run_s=options.grid_time / 2
-    )
+    half_s = options.grid_time / 2
+    rates, _, tried = recommendations.grid(manifest, cases, options, used.key, few_rounds=1, run_s=half_s)
     medians = {key: statistics.median(by_round.values()) for key, by_round in rates.items()}
     best = max(medians, key=medians.__getitem__)
     roles = [role for one in answer["finalists"] for role in one["roles"]]
