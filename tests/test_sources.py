@@ -375,6 +375,19 @@ class TestImages:
         np.testing.assert_array_equal(grey.reshape(6, 10, -1)[:, 0], 0)
         np.testing.assert_array_equal(grey.reshape(6, 10, -1)[:, -1], 255)
 
+    @pytest.mark.parametrize(
+        ("shape", "loses"), [((3, 20, 30), False), ((3, 20, 29), True), ((19, 30), True)]
+    )
+    def test_crops_are_lost_only_of_images_larger_than_the_samples(self, folder, shape, loses):
+        crops = f"samples are {' × '.join(map(str, shape))}: random crops of the larger originals are gone"
+        assert open_source(folder, shape).losses == ((crops,) if loses else ())
+
+    def test_images_that_cannot_be_opened_lose_nothing(self, folder):
+        for path in folder.rglob("*.*"):
+            if path.is_file():
+                path.write_bytes(b"no image")
+        assert open_source(folder, (3, 4, 4)).losses == ()
+
     def test_the_shorter_side_is_resized_and_the_middle_kept(self, folder):
         x = everything(open_source(folder, (4, 4)))["x"]
         np.testing.assert_array_equal(x[1][:, [0, 3]], [[0, 255]] * 4)  # 16 x 8 becomes 8 x 4, middle 4 x 4

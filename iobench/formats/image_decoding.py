@@ -113,6 +113,12 @@ def image_kind(path: Path) -> str | None:
     return Image.registered_extensions().get(path.suffix.lower())
 
 
+def image_exceeds(file: BinaryIO, layout: ImageLayout) -> bool:
+    """Return whether an image's header says that it is larger than a layout."""
+    with Image.open(file, formats=KINDS) as image:
+        return bool(image.width > layout.width or image.height > layout.height)
+
+
 @contextmanager
 def image_errors(path: Path) -> Iterator[None]:
     """Turn whatever is raised while an image is opened and decoded into SourceError."""

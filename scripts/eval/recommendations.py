@@ -25,6 +25,7 @@ from iobench.advise.candidates import candidate_set, loader_word
 from iobench.bench.case import Case
 from iobench.bench.observer import Observer
 from iobench.bench.run import run
+from iobench.bench.strategies import FACTORS
 from iobench.results import stats
 from iobench.results.record import Record
 
@@ -33,9 +34,8 @@ OPTIONS = {
     "max_time": (30.0, "seconds for each recommendation"),
     "scale": (1.0, "of the datasets' size"),
 }
-# rounds of every candidate, and the factor to the best rate within which a candidate stays in the grid
-FEW, NEAR = 3, 1.5
-MORE, NEARER = 9, 1.2  # the same for those that stay, by medians
+FEW = 3  # rounds of every candidate; after them, FACTORS says which stay in the grid
+MORE, NEARER = 9, 1.2  # rounds of these, and the factor to the best median within which they stay
 SMALL, MEDIUM, LARGE = (128,), (3, 32, 32), (3, 112, 112)  # float32: 512 B, 12 and 147 KiB a sample
 SITUATIONS = [
     (size, shape, order, cache, step_ms)
@@ -75,7 +75,7 @@ def regret(
     used = replace(use, step_s=step_ms / 1000).key
     cases = [replace(case, step_s=step_ms / 1000) for case in cases]
     names = {case.key: f"{case.variant} · {loader_word(case)}, {case.order}" for case in cases}
-    rates, grid_s = grid(manifest, cases, options, used)
+    rates, grid_s, _ = grid(manifest, cases, options, used)
     medians = {key: statistics.median(by_round.values()) for key, by_round in rates.items()}
     best = max(medians, key=medians.__getitem__)
     yield {
@@ -89,19 +89,31 @@ def regret(
 
 
 def grid(
-    manifest: Manifest, cases: Sequence[Case], options: argparse.Namespace, chosen: str
-) -> tuple[dict[str, dict[int, float]], float]:
-    """Return samples per second near the fastest, by case and round, and the seconds of the full grid."""
-    measured = partial(records_of, manifest, out=options.folder / "grid.jsonl")
-    few, few_s = harness.timed(lambda: measured(cases, FEW))
-    round_s = sum(one.timing.open_s + one.timing.epochs_s for one in few) / FEW
-    grid_s = few_s + round_s * (options.rounds - FEW)  # processes are started once
+    manifest: Manifest,
+    cases: Sequence[Case],
+    options: argparse.Namespace,
+    chosen: str,
+    few_rounds: int = FEW,
+    run_s: float | None = None,
+) -> tuple[dict[str, dict[int, float]], float, int]:
+    """Return samples per second near the fastest by case and round, seconds of the full grid, cases tried.
+
+    `run_s` are the seconds for all candidates in a few rounds, and for those that stay in more. Rounds are
+    cut to parts of an epoch for it; by default they are whole epochs.
+    """
+    measured = partial(records_of, manifest, out=options.folder / "grid.jsonl", max_time_s=run_s)
+    few, few_s = harness.timed(lambda: measured(cases, few_rounds))
+    round_s = sum(one.timing.open_s + one.timing.epochs_s for one in few) / few_rounds
+    grid_s = few_s + round_s * (options.rounds - few_rounds)  # processes are started once
     best = {key: max(by_round.values()) for key, by_round in rates_of(few).items()}
-    remaining = near(best, NEAR) | {chosen}
-    more = rates_of(measured([case for case in cases if case.key in remaining], MORE))
+    remaining = near(best, FACTORS[few_rounds]) | {chosen}
+    rounds = min(MORE, options.rounds)
+    more = rates_of(measured([case for case in cases if case.key in remaining], rounds))
+    if rounds == options.rounds:
+        return more, grid_s, len(best)
     remaining = near({key: statistics.median(by_round.values()) for key, by_round in more.items()}, NEARER)
     last = [case for case in cases if case.key in remaining | {chosen}]
-    return rates_of(measured(last, options.rounds)), grid_s
+    return rates_of(measured(last, options.rounds)), grid_s, len(best)
 
 
 def near(rates: dict[str, float], times: float) -> set[str]:
@@ -109,9 +121,11 @@ def near(rates: dict[str, float], times: float) -> set[str]:
     return {key for key, rate in rates.items() if rate * times > max(rates.values())}
 
 
-def records_of(manifest: Manifest, cases: Sequence[Case], rounds: int, out: Path) -> list[Record]:
+def records_of(
+    manifest: Manifest, cases: Sequence[Case], rounds: int, out: Path, max_time_s: float | None = None
+) -> list[Record]:
     """Run the cases and return the valid records."""
-    options = RunOptions(cache=(cases[0].cache,), rounds=str(rounds), limits=False)
+    options = RunOptions(cache=(cases[0].cache,), rounds=str(rounds), limits=False, max_time=max_time_s)
     return run(manifest, options, out=out, observer=Observer(), cases=cases).valid_records
 
 

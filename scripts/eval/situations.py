@@ -2,9 +2,10 @@
 
 Each situation makes files as users have them and runs the command on them. Then its sample is also written in
 the usual formats that there was no time for. The candidates over these, the user's files and the recommended
-format are measured in fresh interleaved rounds, as in `recommendations`. Regret is how much longer the
-recommended case takes than the fastest of them, by the medians. `compared` says whether the default and at
-least one other case had final rounds.
+format are measured in fresh interleaved rounds, as in `recommendations`, but in the time for the grid:
+`missing` counts those that there was no time for. Regret is how much longer the recommended case takes than
+the fastest of them, by the medians. `compared` says whether the default and at least one other case had final
+rounds.
 """
 
 from __future__ import annotations
@@ -40,8 +41,9 @@ from iobench.formats import Field
 from iobench.results import stats
 
 OPTIONS = {
-    "rounds": (15, "rounds of the grid"),
+    "rounds": (9, "rounds of the grid"),
     "max_time": (60.0, "seconds for each recommendation"),
+    "grid_time": (60.0, "seconds for the grid: half for one round of all candidates, half for those near"),
     "scale": (1.0, "of the number of samples"),
     "packages": ("installed", "packages to consider: installed, or core"),
     "show": (False, "print what each command prints"),
@@ -184,7 +186,8 @@ def regret(options: argparse.Namespace, name: str, make: Make) -> Iterator[Row]:
     answer, took_s = harness.timed(lambda: recommended(words, folder / "data", options))
     manifest = completed(Manifest.load(folder / "data" / answer["dataset"]))
     cases, used = cases_of(manifest, words, answer["use"], options.packages)
-    rates, _ = recommendations.grid(manifest, cases, options, used.key)
+    half_s = options.grid_time / 2
+    rates, _, tried = recommendations.grid(manifest, cases, options, used.key, few_rounds=1, run_s=half_s)
     medians = {key: statistics.median(by_round.values()) for key, by_round in rates.items()}
     best = max(medians, key=medians.__getitem__)
     roles = [role for one in answer["finalists"] for role in one["roles"]]
@@ -193,6 +196,7 @@ def regret(options: argparse.Namespace, name: str, make: Make) -> Iterator[Row]:
         "compared": "default" in roles and len(answer["finalists"]) > 1,
         "of the time": took_s / options.max_time,
         "regret": medians[best] / medians[used.key] - 1,
+        "missing": len(cases) - tried,
         "fastest": next(f"{case.variant} · {loader_word(case)}" for case in cases if case.key == best),
         "significant": best != used.key
         and stats.compare_paired(rates[best], rates[used.key]).outcome == "faster",
@@ -231,6 +235,8 @@ def cases_of(manifest: Manifest, words: Words, use: Row, packages: str) -> tuple
     cases = [case for case in cases if case.variant in kept]
     isolated = any(case.isolated for case in cases)
     cases = [replace(case, isolated=isolated) for case in cases]
+    # what there is no time for comes last
+    cases.sort(key=lambda case: (case.variant != use["format"], case.loader.workers))
     alike = {key: case for case in cases for key in (case.key, replace(case, isolated=not isolated).key)}
     return cases, alike[use["key"]]
 

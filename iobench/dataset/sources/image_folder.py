@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,16 @@ from iobench.base.units import counted
 from iobench.dataset.sources._regular_files import FileState, check_unchanged, open_regular
 from iobench.dataset.sources._source import BATCH_BYTES, Source, default_name
 from iobench.formats import Array, Batch, Field, Schema
-from iobench.formats.image_decoding import KINDS, ImageDecoder, ImageLayout, image_errors, image_kind
+from iobench.formats.image_decoding import (
+    KINDS,
+    ImageDecoder,
+    ImageLayout,
+    image_errors,
+    image_exceeds,
+    image_kind,
+)
 
+MOST_SIZES = 64  # images whose sizes are read before any is decoded: this takes milliseconds
 MAX_THREADS = 16  # each holds an image in memory
 
 
@@ -68,8 +78,22 @@ class ImageFolder(Source):
             raise SourceError(problem, kind="no-images", path=path)
         fields = (Field("x", sample_shape, "uint8"), Field("y", (), "int64"))
         self.schema = Schema(len(self._files), fields)
-        size = " × ".join(map(str, sample_shape))
-        self.losses = (f"samples are {size}: random crops of the larger originals are gone",)
+        self.losses = self._losses()
+
+    def _losses(self) -> tuple[str, ...]:
+        """Return a clause if one of some images, spread over the folder, is larger than the samples."""
+        step = math.ceil(len(self._files) / MOST_SIZES)
+        files = [file for file, _, _ in self._files[::step]]
+        if not any(self._crops(file) for file in files):
+            return ()
+        size = " × ".join(map(str, self._layout.shape))
+        return (f"samples are {size}: random crops of the larger originals are gone",)
+
+    def _crops(self, path: Path) -> bool:
+        """Return whether an image is larger than the samples; False for one that cannot be opened."""
+        with suppress(Exception), open_regular(path) as file:  # decoding reports the error
+            return image_exceeds(file, self._layout)
+        return False
 
     @property
     def description(self) -> dict[str, Any]:
