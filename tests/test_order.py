@@ -199,9 +199,11 @@ def test_blocks_and_windows_hold_at_least_one(batch_size, block_bytes, window_by
     assert blocks_of(schema, batch_size, block_bytes, window_bytes) == expected
 
 
-@pytest.mark.parametrize("name", ["block_bytes", "window_bytes"])
-def test_empty_blocks_and_windows_are_refused(name):
-    with pytest.raises(InvalidSettings, check=error_kind("out-of-range", problem=name, found=0)):
+@pytest.mark.parametrize(
+    ("name", "flag"), [("block_bytes", "--block-size"), ("window_bytes", "--window-size")]
+)
+def test_empty_blocks_and_windows_are_refused(name, flag):
+    with pytest.raises(InvalidSettings, check=error_kind("out-of-range", problem=flag, found=0)):
         RunOptions(**{name: (0,)}, order=("block",))
 
 

@@ -133,10 +133,10 @@ def test_fresh_rounds_have_the_fastest_and_the_default_before_all_others(manifes
 def test_no_turn_begins_after_the_end(manifest, clock, monkeypatch):
     made, time_case = [], run_loop.RunLoop._time
 
-    def slowly(self, case, number):
+    def slowly(self, case, number, *rest):
         made.append(number)
         clock.now += 10.0
-        return time_case(self, case, number)
+        return time_case(self, case, number, *rest)
 
     monkeypatch.setattr(run_loop.RunLoop, "_time", slowly)
     found = run(manifest, SIX, strategy=SuccessiveHalving(1000.0, end_s=25.0))
