@@ -174,7 +174,13 @@ def test_what_a_process_used_before_a_loop_is_not_its_workers(ends):
         child.kill()
 
 
-@pytest.mark.parametrize("objects", [True, False], ids=["a list of strings", "an array"])
+@pytest.mark.parametrize(
+    "objects",
+    [
+        pytest.param(True, id="a list of strings"),
+        pytest.param(False, id="an array", marks=pytest.mark.slow),
+    ],
+)
 def test_python_objects_that_workers_copy_by_reading_them(sampled, objects):
     held = [str(number) * 3 for number in range(STRINGS)] if objects else np.arange(STRINGS * 10)
 
@@ -407,7 +413,13 @@ def collecting(row):
     return torch.zeros(4)
 
 
-@pytest.mark.parametrize("options", [{}, FORK], ids=["in the main process", "in workers"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="in the main process"),
+        pytest.param(FORK, id="in workers", marks=pytest.mark.slow),
+    ],
+)
 def test_the_time_of_the_garbage_collector_is_seen(options):
     assert "garbage-collection" in kinds(
         alone(DataLoader(Samples(16, collecting), 4, **options), variants=False)
@@ -471,6 +483,7 @@ for one in until("threads", lambda: DataLoader(Samples(64, fight), 8, **FORK)).a
 """
 
 
+@pytest.mark.slow
 def test_threads_that_compete_for_cores_in_workers():
     """Each thread that a worker's BLAS has costs 2 ms here, as it does where there are more than cores."""
     four = {**os.environ, "OMP_NUM_THREADS": "4", "OPENBLAS_NUM_THREADS": "4"}  # the suite has one
