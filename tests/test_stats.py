@@ -173,6 +173,16 @@ def test_the_fastest_is_ahead_in_the_rounds_that_it_shares_with_others():
     assert result.outcome == "faster"
 
 
+def test_an_eliminated_case_is_not_ahead_because_others_had_slow_rounds_of_their_own():
+    rates = {
+        "steady": [21.0, 21.2, 21.4, 21.3, 21.1, 21.2, 21.5],
+        "often slow": [21.9, 22.0, 16.4, 14.0, 14.4, 21.7, 21.8],
+        "eliminated": [15.0, 14.0, 16.7, 17.2, 17.4],
+    }
+    result = verdict(rates)
+    assert (result.fastest, result.runner_up) == ("often slow", "steady")
+
+
 def test_a_trend_is_the_rise_and_its_p_value():
     change, chance = stats.trend([100, 110, 120, 130, 140])
     assert change == pytest.approx(40 / 120)

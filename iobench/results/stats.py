@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -206,17 +207,27 @@ def verdict(rates: Mapping[str, Mapping[Any, float]], min_difference: float = MI
 def by_speed(rates: Mapping[str, Mapping[Any, float]]) -> list[str]:
     """Return the cases by median rate, the fastest first.
 
-    Of cases with other rounds that one is ahead which is faster in the rounds of both: one that was
-    eliminated has no later rounds, in which the machine may have been slower.
+    A case that was eliminated has no later rounds, in which the machine may have been faster or slower:
+    its rates are divided by how fast each of its rounds was for the cases that have the most rounds.
     """
     medians = {label: statistics.median(values.values()) for label, values in rates.items() if values}
-    fastest, *others = ordered = sorted(medians, key=lambda label: medians[label], reverse=True)
-    for other in others:
-        best = rates[fastest]
-        ratios = [rate / best[number] for number, rate in rates[other].items() if number in best]
-        if best.keys() != rates[other].keys() and ratios and statistics.median(ratios) > 1:
-            fastest = other
-    return [fastest, *(label for label in ordered if label != fastest)]
+    most = max((len(rates[label]) for label in medians), default=0)
+    whole = [label for label in medians if len(rates[label]) == most]
+    speeds = _round_speeds([rates[label] for label in whole])
+    for label in medians.keys() - set(whole):
+        adjusted = [rate / speeds[number] for number, rate in rates[label].items() if number in speeds]
+        medians[label] = statistics.median(adjusted or [medians[label]])
+    return sorted(medians, key=lambda label: medians[label], reverse=True)
+
+
+def _round_speeds(rates: Sequence[Mapping[Any, float]]) -> dict[Any, float]:
+    """Return each round's speed: the median over the cases of the round's rate over the case's median."""
+    by_round = defaultdict(list)
+    for case in rates:
+        middle = statistics.median(case.values())
+        for number, rate in case.items():
+            by_round[number].append(rate / middle)
+    return {number: statistics.median(found) for number, found in by_round.items()}
 
 
 def correction(comparisons: int) -> str | None:
