@@ -535,7 +535,8 @@ def test_a_tensor_dataset_is_named_and_its_gain_is_measured(one_thread):
     assert first.kind == "tensor-dataset"
     assert first.gain > 1.1
     assert first.values["getitem_calls"] > 0
-    assert found.profiles[0].getitem_share > 0.2
+    profile = found.profiles[0]
+    assert profile.getitem_share > 0.2 * (1 - profile.gc_share)  # of a heap that other tests filled
 
 
 def test_decoding_is_found_in_workers_by_their_own_profile(tmp_path):

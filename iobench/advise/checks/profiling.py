@@ -138,19 +138,20 @@ def _main(loader: Iterable[Any], seconds: float, batches: int | None) -> tuple[p
 def _begin(folder: str, then: Callable[[int], None] | None, worker: int) -> None:
     """Profile this worker until it ends, and note the chunks of its files; runs first in the worker."""
     profile, collector = cProfile.Profile(), CollectorTime()
-    Finalize(None, _end, args=(profile, collector, f"{folder}/{worker}"), exitpriority=100)
+    info = get_worker_info()  # torch forgets it before the worker ends
+    dataset = info.dataset if info is not None else None
+    Finalize(None, _end, args=(profile, collector, dataset, f"{folder}/{worker}"), exitpriority=100)
     collector.__enter__()
     profile.enable()
     if then is not None:
         then(worker)
 
 
-def _end(profile: cProfile.Profile, collector: CollectorTime, path: str) -> None:
+def _end(profile: cProfile.Profile, collector: CollectorTime, dataset: Any, path: str) -> None:
     profile.disable()
     profile.dump_stats(path + STATS)
-    info = get_worker_info()  # files that its dataset opened are open only here
-    chunks = chunks_of(info.dataset) if info is not None else []
-    Path(path + NOTES).write_text(json.dumps({"chunks": chunks, "gc_s": collector.ns / 1e9}))
+    notes = {"chunks": chunks_of(dataset), "gc_s": collector.ns / 1e9}  # its files are open only here
+    Path(path + NOTES).write_text(json.dumps(notes))
 
 
 def _summary(where: str, stats: pstats.Stats, loader: Any, gc_s: float, chunks: list[str]) -> Profile:
