@@ -164,6 +164,14 @@ def test_rivals_have_no_significant_difference_from_the_fastest():
     assert result.against["slow"].outcome == "faster"
 
 
+def test_the_nearest_to_the_fastest_comes_first():
+    fastest = [100.0] * 5 + [1000.0] * 5
+    disturbed = [60.0] * 5 + [950.0] * 5  # of higher median than 90 % in each round
+    result = verdict({"disturbed": disturbed, "steady": [0.9 * rate for rate in fastest], "fastest": fastest})
+    assert list(result.against) == ["steady", "disturbed"]
+    assert result.against["steady"].ratio.median < result.against["disturbed"].ratio.median
+
+
 def test_the_fastest_is_ahead_in_the_rounds_that_it_shares_with_others():
     # the slower case was eliminated, and the machine became slower afterwards
     fast, slow = [110.0] * 10 + [80.0] * 12, [100.0] * 10

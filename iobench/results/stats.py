@@ -184,12 +184,14 @@ def compare_paired(
 
 
 def verdict(rates: Mapping[str, Mapping[Any, float]], min_difference: float = MIN_DIFFERENCE) -> Verdict:
-    """Compare the fastest case with all others, from each case's rates by round."""
+    """Compare the fastest case with all others, the nearest first, from each case's rates by round."""
     fastest, *others = by_speed(rates)
-    against = {
+    compared = {
         other: compare_paired(rates[fastest], rates[other], min_difference, comparisons=len(others))
         for other in others
     }
+    others = sorted(others, key=lambda other: compared[other].ratio.median)
+    against = {other: compared[other] for other in others}
     rivals = [other for other in others if against[other].outcome != "faster"]
     runner_up = next(iter(rivals or others), None)
     return Verdict(
