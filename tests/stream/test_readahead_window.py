@@ -31,6 +31,12 @@ IN_BLOCKS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def nothing_is_small(monkeypatch):
+    """Small files stand for large ones here."""
+    monkeypatch.setattr(readahead_window, "SMALL_BYTES", 0)
+
+
 def places(folder, samples=SAMPLES, **widths):
     """Lay out one file per field; fields with a common prefix, as x_image and x_label, share records."""
     schema = Schema(samples, tuple(Field(name, (width,), "uint8") for name, width in widths.items()))
@@ -73,6 +79,26 @@ def test_large_blocks_are_requested(tmp_path, monkeypatch, stored, requested):
     table = Blocks(("x",), (path,), numbers * 2, numbers * 0, numbers * 70_000, numbers * 0 + stored, None)
     schema = Schema(SAMPLES, (Field("x", (50_000,), "uint8"),))
     assert set(ReadaheadWindow(BlockAddresses(schema, [table]), AT_RANDOM).fields) == requested
+
+
+@pytest.mark.parametrize(("rows", "small"), [(SAMPLES, True), (SAMPLES // 2, True), (SAMPLES // 3, False)])
+def test_a_small_dataset_is_requested_as_a_whole_unless_few_of_its_rows_are_needed(
+    tmp_path, monkeypatch, requested, rows, small
+):
+    monkeypatch.setattr(readahead_window, "SMALL_BYTES", VECTOR * SAMPLES)
+    schema, result = places(tmp_path, SAMPLES, x=VECTOR)
+    page_cache.evict([tmp_path / "x"])
+    batches = np.array_split(np.random.default_rng(3).permutation(SAMPLES)[:rows], 4)
+    assert ReadaheadWindow(RowAddresses(schema, result), batches).is_small is small
+    with closing(CachedReader(schema, result, True)) as reader:
+        reader.read_ahead(batches)
+        reader.batch(batches[0])
+        assert (sum(requested) == VECTOR * SAMPLES) is small
+
+
+def test_a_dataset_larger_than_that_is_not_small(tmp_path, monkeypatch):
+    monkeypatch.setattr(readahead_window, "SMALL_BYTES", VECTOR * SAMPLES - 1)
+    assert not ReadaheadWindow(RowAddresses(*places(tmp_path, SAMPLES, x=VECTOR)), AT_RANDOM).is_small
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(1, 12))
