@@ -261,6 +261,18 @@ def test_prefault_takes_whole_pages(asked_for):
     assert asked_for == [10 * mmap.PAGESIZE]
 
 
+def test_memory_touched_before_a_warm_round_does_not_grow_with_the_files(asked_for, monkeypatch, tmp_path):
+    monkeypatch.setattr(page_cache, "WARM_BYTES", MIB)
+    for count in (MIB // 2, 4 * MIB):
+        path = tmp_path / str(count)
+        path.write_bytes(bytes(count))
+        page_cache.evict([path])
+        assert page_cache.warm([path]) == 1.0
+    small, large = asked_for
+    assert MIB / 2 < small < MIB
+    assert large == MIB
+
+
 def test_prefault_takes_at_most_half_of_the_free_memory(asked_for):
     page_cache.prefault(1 << 60)
     assert 0 < asked_for[0] <= page_cache.psutil.virtual_memory().total // 2

@@ -12,6 +12,7 @@ from conftest import image_arrays, prepared
 
 import iobench
 from iobench import Manifest
+from iobench.base.errors import LoaderFailed
 from iobench.bench.options import RunOptions
 from iobench.contrib.formats.tfrecord import records
 from iobench.dataset import index_cache
@@ -152,3 +153,21 @@ def test_an_index_that_is_not_built_in_time_skips_its_case(tmp_path, monkeypatch
     assert dataset.index_end == math.inf
     assert len(iobench.run(dataset, options, out=tmp_path / "r.jsonl").records) == 2
     assert len(list((dataset.root / index_cache.FOLDER).glob("*.records"))) == 1
+
+
+def test_the_index_of_lmdb_is_built_in_pieces_until_the_time_is_over(tmp_path, monkeypatch):
+    dataset = prepared(tmp_path, {"x": np.arange(2000, dtype=np.int64)}, ["lmdb"])
+    monkeypatch.setattr(index_cache, "kept_indexes", type(index_cache.kept_indexes)())
+    whole = offsets(dataset)
+    for path in indexes(dataset):
+        path.unlink()
+    monkeypatch.setattr(index_cache, "kept_indexes", type(index_cache.kept_indexes)())
+    monkeypatch.setattr(_lmdb_tree, "PIECE_BYTES", 1)  # a page
+    dataset.index_end = time.monotonic()
+    with (
+        pytest.raises(LoaderFailed, check=lambda error: error.kind == index_cache.LATE),
+        dataset.opener("lmdb")() as reader,
+    ):
+        reader.placement()
+    assert indexes(dataset) == []
+    np.testing.assert_array_equal(offsets(dataset), whole)

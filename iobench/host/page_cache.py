@@ -26,6 +26,9 @@ MODES = ("warm", "cold")
 PAUSES_S = (0.0, 0.0, 0.01, 0.1, 0.5)  # before each attempt to empty the cache
 PREFAULT = 1.2  # times the bytes to be read
 BACKING = (PREFAULT, 3.0, 9.0)  # times them, one after the other as long as touching is slow
+WARM_BYTES = (
+    256 << 20
+)  # maximum touched before a warm round; reading the files touches the rest, outside the clock
 MIN_RATED_BYTES = 64 << 20  # for less, the rate of touching memory says little
 PIECE_BYTES = 8 << 20
 SAMPLED_FILES, SAMPLED_SPANS, SPAN_BYTES = 64, 64, 256 << 10
@@ -177,7 +180,7 @@ def warm(files: Sequence[Path]) -> float | None:
         if reached < WARM_LIMIT:
             for path in files:
                 _drop_file(path)
-            prefault(int(PREFAULT * sum(path.stat().st_size for path in files)))
+            prefault(min(WARM_BYTES, int(PREFAULT * sum(path.stat().st_size for path in files))))
         if reached == 1.0:
             return reached
         read_through(files)

@@ -122,23 +122,34 @@ class LmdbReader(Reader):
         index = self.load_or_build("values" if self._keys is None else "values-by-row", self._build_values)
         return index["offset"], index["size"]
 
-    def _build_values(self) -> list[dict[str, Array]]:
-        offset, size = tree.values(self._path, self.schema.samples, SCHEMA_KEY)
-        places = self._places(len(offset))
-        offset, size = offset[places], size[places]
-        wrong = size < HEADER.size if self._codec else size != self._size
-        if wrong.any():
-            row = int(wrong.argmax())
-            raise corrupt(self._path, f"sample {row} of {self._size} bytes", f"{size[row]} bytes")
-        return [{"offset": offset, "size": size}]
+    def _build_values(self) -> Iterator[dict[str, Array]]:
+        row, samples = 0, self.schema.samples
+        for offset, size in self._values_by_row():
+            offset, size = offset[: samples - row], size[: samples - row]
+            wrong = size < HEADER.size if self._codec else size != self._size
+            if wrong.any():
+                first = int(wrong.argmax())
+                raise corrupt(
+                    self._path, f"sample {row + first} of {self._size} bytes", f"{size[first]} bytes"
+                )
+            yield {"offset": offset, "size": size}
+            row += len(offset)
 
-    def _places(self, entries: int) -> slice | Index:
+    def _values_by_row(self) -> Iterator[tuple[Index, Index]]:
+        """Yield offsets and sizes of the samples' values in order of the rows; others may follow."""
+        pieces = tree.values(self._path, self.schema.samples, SCHEMA_KEY)
+        if self._keys is None or self._in_order:
+            yield from pieces
+            return
+        offset, size = (np.concatenate(column) for column in zip(*pieces, strict=True))
+        places = self._places(self._keys, len(offset))
+        yield offset[places], size[places]
+
+    def _places(self, notation: keys.Keys, entries: int) -> Index:
         """Return the position of each row among the `entries` keys in the library's order."""
-        samples, keys = self.schema.samples, self._keys
-        if keys is None or self._in_order:
-            return slice(0, samples)
+        samples = self.schema.samples
         with self._transaction() as txn, txn.cursor() as cursor:
-            numbers = [keys.number(bytes(key)) for key in cursor.iternext(values=False)]
+            numbers = [notation.number(bytes(key)) for key in cursor.iternext(values=False)]
         places = np.full(samples, -1, np.int64)
         for place, row in enumerate(numbers):
             if row is not None and 0 <= row < samples:

@@ -36,21 +36,20 @@ def check(path: Path, samples: int, last_key: bytes) -> None:
     """
     meta = read_meta(path)
     with open(path, "rb", buffering=0) as file:
-        _Tree(path, file.fileno(), meta, samples, last_key).check()
+        for _ in _Tree(path, file.fileno(), meta, samples, last_key).checked_leaves():
+            pass
 
 
-def values(path: Path, samples: int, last_key: bytes) -> tuple[Numbers, Numbers]:
-    """Return the byte offset and size of each key's value; walks and checks the tree as `check` does.
+def values(path: Path, samples: int, last_key: bytes) -> Iterator[tuple[Numbers, Numbers]]:
+    """Yield byte offsets and sizes of the keys' values piece by piece; checks the tree as `check` does.
 
-    Keys are in the library's order: for files that iobench wrote, the rows and then `last_key`.
+    Keys are in the library's order: for files that iobench wrote, the rows and then `last_key`. Missing keys
+    are found after the last piece.
     """
     meta = read_meta(path)
     with open(path, "rb", buffering=0) as file:
-        tree = _Tree(path, file.fileno(), meta, samples, last_key)
-        tree.values = []
-        tree.check()
-    offsets, sizes = (np.concatenate(column) for column in zip(*tree.values, strict=True))
-    return offsets, sizes
+        for nodes in _Tree(path, file.fileno(), meta, samples, last_key).checked_leaves():
+            yield nodes.values()
 
 
 @dataclass
@@ -61,9 +60,9 @@ class _Tree:
     samples: int
     last_key: bytes
     claims: list[tuple[Numbers, Numbers]] = field(default_factory=list)  # first and past the last page
-    values: list[tuple[Numbers, Numbers]] | None = None  # offset and size, if requested
 
-    def check(self) -> None:
+    def checked_leaves(self) -> Iterator[Nodes]:
+        """Yield the nodes of the leaf pages piece by piece; raises after the last if keys are missing."""
         if not 1 <= self.meta.depth <= MOST_LEVELS:
             raise self.damaged("page 0 or 1", f"1 to {MOST_LEVELS} levels", self.meta.depth)
         numbers, rows = np.array([self.meta.root], np.uint64).astype(np.int64), np.zeros(1, np.int64)
@@ -71,7 +70,7 @@ class _Tree:
             self.claim(numbers, numbers + 1)
             numbers, rows = self.below(numbers, rows)
         self.claim(numbers, numbers + 1)
-        self.check_leaves(numbers, rows)
+        yield from self.leaves(numbers, rows)
 
     def below(self, numbers: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
         """Return the children of branch pages in order, and the row that each must begin with."""
@@ -87,7 +86,7 @@ class _Tree:
             begins.append(begin)
         return np.concatenate(children), np.concatenate(begins)
 
-    def check_leaves(self, numbers: Numbers, rows: Numbers) -> None:
+    def leaves(self, numbers: Numbers, rows: Numbers) -> Iterator[Nodes]:
         row, overflow, problem, is_ours = 0, [], None, False
         for low, pages in self.pieces(numbers):
             nodes = Nodes(self.path, pages, numbers[low : low + len(pages)], LEAF)
@@ -98,9 +97,8 @@ class _Tree:
             if wrong.any() and problem is None:
                 problem = nodes.error(wrong, "the keys of the rows in order", "another key")
             overflow.append(nodes.overflow_pages())
-            if self.values is not None:
-                self.values.append(nodes.values())
             row, is_ours = row + len(keys), bool(keys[-1] == self.samples)
+            yield nodes
         if problem is None and row != self.samples + 1:
             problem = corrupt(self.path, f"{self.samples} samples", row - 1)
         if problem is not None and is_ours:
