@@ -26,9 +26,7 @@ MODES = ("warm", "cold")
 PAUSES_S = (0.0, 0.0, 0.01, 0.1, 0.5)  # before each attempt to empty the cache
 PREFAULT = 1.2  # times the bytes to be read
 BACKING = (PREFAULT, 3.0, 9.0)  # times them, one after the other as long as touching is slow
-WARM_BYTES = (
-    256 << 20
-)  # maximum touched before a warm round; reading the files touches the rest, outside the clock
+WARM_BYTES = 256 << 20  # maximum touched before a warm round: reading the files touches the rest
 MIN_RATED_BYTES = 64 << 20  # for less, the rate of touching memory says little
 PIECE_BYTES = 8 << 20
 SAMPLED_FILES, SAMPLED_SPANS, SPAN_BYTES = 64, 64, 256 << 10
