@@ -14,7 +14,7 @@ from iobench import RunOptions
 from iobench.base.errors import InvalidSettings
 from iobench.dataset.sources import GeneratedLengths
 from iobench.formats import Field, Ragged
-from iobench.formats._mapped_reader import RaggedReader
+from iobench.formats._ragged_reader import RaggedReader
 from iobench.host.device import device_of
 from iobench.loading.replay import Replay
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from iobench.base.errors import UnknownFormat
 from iobench.base.registry import Registry
+from iobench.formats._array_format import ArrayFormat, StoredArray, stored_arrays
 from iobench.formats._arrays import (
     DTYPE_HINT,
     ShapeAndDtype,
@@ -64,6 +65,7 @@ __all__ = [
     "RESERVED_NAMES",
     "VARIES",
     "Array",
+    "ArrayFormat",
     "Batch",
     "Blocks",
     "Build",
@@ -85,6 +87,7 @@ __all__ = [
     "Rows",
     "Schema",
     "ShapeAndDtype",
+    "StoredArray",
     "Strided",
     "TimingWrapper",
     "array_of",
@@ -112,6 +115,7 @@ __all__ = [
     "select_arrays",
     "selection_hint",
     "split_selection",
+    "stored_arrays",
     "stored_names",
     "type_of",
     "unclosed",

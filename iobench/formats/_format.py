@@ -45,7 +45,8 @@ class Format(Options, ABC):
 
     def size_bound(self, schema: Schema) -> int:
         """Return an upper bound of the bytes that `write` stores; prepare requires this much free space."""
-        return schema.logical_bytes + (1 << 20)
+        offsets = 8 * (schema.samples + 1) * len(schema.ragged)
+        return schema.logical_bytes + offsets + (1 << 20)
 
     def check_schema(self, schema: Schema) -> None:
         """Raise UnsupportedSchema if the format cannot hold the samples; called before anything is written.

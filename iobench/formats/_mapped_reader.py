@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from iobench.formats._placement import Placement
-from iobench.formats._ragged import Ragged, map_values
-from iobench.formats._reader import Convert, Reader, Rows, identity, unclosed
+from iobench.formats._reader import Convert, Reader, identity, unclosed
 from iobench.formats._schema import Array, Batch, Schema
 
 # One copy of 12 MiB or more out of a cold map starts at its tail and defeats the kernel's readahead
@@ -35,6 +34,10 @@ class MappedReader(Reader):
     def placement(self) -> Mapping[str, Placement]:
         """Return the location of each field in its own file."""
         return self._places
+
+    def array(self, name: str) -> Array:
+        """Return the map of a field."""
+        return self._mapped()[name]
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """Return one sample as read-only views of the map."""
@@ -65,34 +68,3 @@ class MappedReader(Reader):
         for name, target in out.items():
             # "clip" never clips here because the rows were checked; with "raise", take copies twice
             arrays[name].take(rows, axis=0, out=target, mode="clip")
-
-
-class RaggedReader(MappedReader):
-    """Reader of mapped arrays of which some are `Ragged`; these have no placement."""
-
-    def __init__(
-        self, schema: Schema, arrays: Batch, places: Mapping[str, Placement], ragged: Mapping[str, Ragged]
-    ) -> None:
-        super().__init__(schema, arrays, places)
-        self._ragged: Mapping[str, Ragged] = ragged
-
-    def batch(self, rows: Rows | Sequence[int]) -> Batch:
-        """Return the rows in new arrays, ragged fields as `Ragged`; IndexError outside 0..len-1."""
-        batch, (checked, _) = super().batch(rows), self._checked(rows)
-        for name, ragged in self._ragged.items():
-            some: Any = ragged[checked]
-            batch[name] = map_values(np.array, some) if isinstance(checked, slice) else some
-        return {field.name: batch[field.name] for field in self.schema.fields}
-
-    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """Return one sample as read-only views of the map; IndexError outside 0..len-1."""
-        self._check_row(row)
-        sample = super().sample(row, convert)
-        for name, ragged in self._ragged.items():
-            sample[name] = convert(ragged.values[ragged.offsets[row] : ragged.offsets[row + 1]])
-        return {field.name: sample[field.name] for field in self.schema.fields}
-
-    def close(self) -> None:
-        """Drop all maps."""
-        super().close()
-        self._ragged = {}

@@ -92,15 +92,15 @@ def map_values(function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], array: 
     return function(array)
 
 
-def check_offsets(offsets: npt.NDArray[np.int64], total: int, path: Path) -> None:
-    """Raise CorruptArtifact, naming the sample, unless the offsets rise from 0 to `total`."""
+def check_offsets(offsets: npt.NDArray[np.int64], total: int, name: str, path: Path) -> None:
+    """Raise CorruptArtifact, naming field and sample, unless the offsets rise from 0 to `total`."""
     falling = np.flatnonzero(offsets[1:] < offsets[:-1])
     beyond = np.flatnonzero((offsets < 0) | (offsets > total))
     wrong = falling if falling.size and not (beyond.size and beyond[0] <= falling[0]) else beyond
     if wrong.size:
         sample = int(wrong[0])
         raise CorruptArtifact(
-            f"the offsets of sample {sample:,} are wrong",
+            f"{name}: the offsets of sample {sample:,} are wrong",
             kind="wrong-offsets",
             path=path,
             expected=f"rising, from 0 to {total:,}",
@@ -108,7 +108,7 @@ def check_offsets(offsets: npt.NDArray[np.int64], total: int, path: Path) -> Non
         )
     if (offsets[0], offsets[-1]) != (0, total):
         raise CorruptArtifact(
-            "the offsets do not cover the values",
+            f"{name}: the offsets do not cover the values",
             kind="wrong-offsets",
             path=path,
             expected=f"0 to {total:,}",

@@ -118,6 +118,10 @@ class Reader(ABC):
         self._check_row(row)
         return {name: convert(array[0, ...]) for name, array in self.batch(slice(row, row + 1)).items()}
 
+    def array(self, name: str) -> Array | None:
+        """Return a field's rows as one read-only array if they are mapped; None unless overridden."""
+        return None
+
     def native(self, rows: Rows) -> Any:
         """Return one batch as the format's own library recommends; new arrays unless overridden.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,9 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import shortened
+from iobench.formats._array_format import ArrayFormat, StoredArray
 from iobench.formats._arrays import arrays_schema, unsupported_dtype
-from iobench.formats._format import Detectable, Format
+from iobench.formats._format import Detectable
 from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import Strided
 from iobench.formats._reader import Convert, Rows, identity
@@ -31,7 +32,7 @@ PLAIN = ("<class 'tensordict._td.TensorDict'>", "tensordict:TensorDict")
 
 
 @dataclass(frozen=True)
-class Memmap(Format, Detectable):
+class Memmap(ArrayFormat, Detectable):
     """A directory that `TensorDict.load_memmap` opens as a TensorDict or tensorclass."""
 
     name: ClassVar[str] = "memmap"
@@ -39,8 +40,10 @@ class Memmap(Format, Detectable):
     library: ClassVar[str] = "tensordict"
     dtypes: ClassVar[frozenset[str]] = frozenset(DTYPES)
 
-    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
+    def write_arrays(self, path: Path, arrays: Collection[StoredArray], batches: Iterable[Batch]) -> None:
         """Pre-allocate the directory with TensorDict, then fill its raw files.
+
+        The TensorDict has a batch size if all arrays have one length.
 
         Uses plain writes, because writing through the maps costs a page fault every 4 KiB and makes
         resident memory grow with the dataset.
@@ -48,16 +51,19 @@ class Memmap(Format, Detectable):
         import torch
         from tensordict import TensorDict
 
-        one = {f.name: torch.empty(1, *f.shape, dtype=getattr(torch, f.dtype)) for f in schema.fields}
-        whole = {name: t.expand(schema.samples, *t.shape[1:]) for name, t in one.items()}
-        TensorDict(whole, [schema.samples]).memmap_like(path)
+        rows = {a.name: torch.empty(1, *a.row.shape, dtype=getattr(torch, a.row.dtype)) for a in arrays}
+        whole = {array.name: rows[array.name].expand(array.shape) for array in arrays}
+        lengths = {array.length for array in arrays}
+        TensorDict(whole, [*lengths] if len(lengths) == 1 else []).memmap_like(path)
         with ExitStack() as stack:
-            files = {name: stack.enter_context(open(path / f"{name}.memmap", "r+b")) for name in one}
+            files = {name: stack.enter_context(open(path / f"{name}.memmap", "r+b")) for name in whole}
             for batch in batches:
                 for name, file in files.items():
                     file.write(raw_bytes(batch[name]))
 
-    def open(self, path: Path, schema: Schema, random: bool = False) -> MemmapReader:
+    def open_arrays(
+        self, path: Path, schema: Schema, random: bool = False, others: Collection[str] = ()
+    ) -> MemmapReader:
         """Check keys and file sizes, and return a read-only reader.
 
         The check comes first because tensordict drops a missing key silently and, when it opens for
@@ -65,8 +71,9 @@ class Memmap(Format, Detectable):
         """
         tensors = _tensors(path)
         names = field_names(tensors)
-        if {f.name for f in schema.fields} != set(names):
-            raise corrupt(path / META, f"keys {sorted(f.name for f in schema.fields)}", sorted(tensors))
+        expected = {*others, *(field.name for field in schema.fields)}
+        if expected != set(names):
+            raise corrupt(path / META, f"keys {sorted(expected)}", sorted(tensors))
         keys = {field.name: names[field.name] for field in schema.fields}
         files = {name: _file(path, key) for name, key in keys.items()}
         arrays = {

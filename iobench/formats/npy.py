@@ -1,7 +1,7 @@
 """Format npy: one `<field>.npy` per field, read through a memory map.
 
 A field whose samples differ in length has their elements, end to end, in its file, and in
-`<field>.offsets.npy` the int64 index at which each sample begins, and the last one ends.
+`<field>_offsets.npy` the int64 index at which each sample begins, and the last one ends.
 
 Of data that other programs wrote, a single .npy file is read as the field `x`, and a folder of .npy files
 as one field per file.
@@ -9,71 +9,57 @@ as one field per file.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
+from iobench.formats._array_format import ArrayFormat, StoredArray
 from iobench.formats._arrays import arrays_schema, fields_by_name
-from iobench.formats._format import Detectable, Format
-from iobench.formats._mapped_reader import MappedReader, RaggedReader
+from iobench.formats._format import Detectable
+from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import Strided
-from iobench.formats._ragged import Ragged, check_offsets
 from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
 from iobench.formats.file_kind import regular
 from iobench.formats.npy_header import DAMAGE, FORTRAN_HINT, header_of
 
 SINGLE = "x"  # field name of a single file
-OFFSETS = ".offsets"  # after the name of a ragged field; no field's name has a dot
 
 
 @dataclass(frozen=True)
-class Npy(Format, Detectable):
+class Npy(ArrayFormat, Detectable):
     """One .npy file per field: a short header, then the array as in memory."""
 
     name: ClassVar[str] = "npy"
     summary: ClassVar[str] = "one .npy file per field, memory-mapped"
     library: ClassVar[str] = "numpy"
-    holds_ragged: ClassVar[bool] = True
 
-    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
-        """Write `<field>.npy` for every field, and the offsets of ragged ones."""
+    def write_arrays(self, path: Path, arrays: Collection[StoredArray], batches: Iterable[Batch]) -> None:
+        """Write `<name>.npy` for every array."""
         path.mkdir()
         with ExitStack() as stack:
-            files = {}
-            for name, stored, length in _stored(schema):
-                files[name] = stack.enter_context(open(path / f"{name}.npy", "wb"))
-                files[name].write(header_of(stored, length))
-            for ragged in schema.ragged:
-                files[f"{ragged.name}{OFFSETS}"].write(raw_bytes(np.zeros(1, np.int64)))
-            ends = dict.fromkeys((field.name for field in schema.ragged), 0)
+            files = {a.name: stack.enter_context(open(path / f"{a.name}.npy", "wb")) for a in arrays}
+            for array in arrays:
+                files[array.name].write(header_of(array.row, array.length))
             for batch in batches:
-                for name, array in batch.items():
-                    if isinstance(array, Ragged):
-                        files[f"{name}{OFFSETS}"].write(raw_bytes(ends[name] + array.offsets[1:]))
-                        ends[name] += len(array.values)
-                    files[name].write(raw_bytes(getattr(array, "values", array)))
+                for name, rows in batch.items():
+                    files[name].write(raw_bytes(rows))
 
-    def open(self, path: Path, schema: Schema, random: bool = False) -> MappedReader:
+    def open_arrays(
+        self, path: Path, schema: Schema, random: bool = False, others: Collection[str] = ()
+    ) -> MappedReader:
         """Check each file's header and size, and return a reader over read-only maps."""
-        arrays, places, ragged = {}, {}, {}
+        arrays, places = {}, {}
         files = _files(path)
         for field in schema.fields:
             file = files.get(field.name, path / f"{field.name}.npy")
-            array, offset = _map(file, field, schema.rows(field))
-            if field.is_ragged:
-                ragged[field.name] = Ragged(np.asarray(array), _map_offsets(path, field, schema))
-            else:
-                arrays[field.name] = array
-                places[field.name] = Strided((file,), offset, field.sample_bytes)
-        if ragged:
-            return RaggedReader(schema, arrays, places, ragged)
+            arrays[field.name], offset = _map(file, field, schema.samples)
+            places[field.name] = Strided((file,), offset, field.sample_bytes)
         return MappedReader(schema, arrays, places)
 
     def sniff(self, path: Path) -> bool:
@@ -127,25 +113,9 @@ def _mapped(file: Path) -> Array:
     return np.asarray(mapped)
 
 
-def _stored(schema: Schema) -> Iterator[tuple[str, Field, int]]:
-    """Yield name, field and length of each array that is stored."""
-    for field in schema.fields:
-        yield field.name, replace(field, shape=field.inner), schema.rows(field)
-        if field.is_ragged:
-            yield f"{field.name}{OFFSETS}", Field(field.name, (), "int64"), schema.samples + 1
-
-
-def _map_offsets(path: Path, field: Field, schema: Schema) -> npt.NDArray[np.int64]:
-    """Map the offsets of a ragged field that `write` wrote, and check them."""
-    file = path / f"{field.name}{OFFSETS}.npy"
-    offsets = np.asarray(_map(file, Field(field.name, (), "int64"), schema.samples + 1)[0])
-    check_offsets(offsets, schema.rows(field), file)
-    return offsets
-
-
-def _map(file: Path, field: Field, length: int) -> tuple[Array, int]:
+def _map(file: Path, field: Field, samples: int) -> tuple[Array, int]:
     """Map a file that `write` wrote; return the read-only array and the byte offset of its data."""
-    expected = (length, *field.inner)
+    expected = (samples, *field.shape)
     try:
         mapped = np.lib.format.open_memmap(regular(file), mode="r")  # unlike np.load: no archives, no pickles
     except DAMAGE as error:

@@ -42,28 +42,70 @@ def samples(field):
     return [field.values[a:b].tobytes() for a, b in itertools.pairwise(offsets)]
 
 
-@settings(deadline=None, max_examples=30)
-@given(st.lists(st.sampled_from([0, 1, 2, 7, 300]), min_size=2, max_size=12), st.data())
-@example([0, 1, 70_000, 0], None)
-def test_npy_returns_what_was_written(tmp_path_factory, lengths, data):
+HOLDERS = [name for name in formats.names() if formats.class_of(name).holds_ragged]
+
+
+def written(name, path, lengths):
+    """Write samples of these lengths in two batches; return format, schema and the whole batch."""
     schema, batch = batch_of(lengths)
-    path, fmt = tmp_path_factory.mktemp("ragged") / "a", formats.get("npy")
     cut = len(lengths) // 2
     halves = [{n: a[part] for n, a in batch.items()} for part in (slice(0, cut), slice(cut, None))]
-    fmt.write(path, schema, halves)
+    formats.get(name).write(path, schema, halves)
+    return formats.get(name), schema, batch
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.sampled_from([0, 1, 2, 7, 300]), min_size=2, max_size=12).filter(any), st.data())
+@example([0, 1, 70_000, 0], None)
+def test_what_was_written_is_read(tmp_path_factory, name, lengths, data):
+    path = tmp_path_factory.mktemp("ragged") / "a"
+    fmt, schema, batch = written(name, path, lengths)
     rows = data.draw(st.lists(st.integers(0, len(lengths) - 1))) if data else [2, 0, 2]
     with fmt.open(path, schema) as reader:
-        for some in (slice(None), slice(1, 2), slice(2, 0, -1), np.array(rows, np.int64)):
+        for some in (slice(None), slice(1, 2), slice(1, 1), slice(2, 0, -1), np.array(rows, np.int64)):
             numbers = np.arange(len(lengths))[some]
             read = reader.batch(some)
             assert list(read) == ["tokens", "label", "audio"]
-            for name in ("tokens", "audio"):
-                assert read[name].values.flags.writeable  # no view of the file
-                assert samples(read[name]) == [samples(batch[name])[row] for row in numbers]
+            for field in ("tokens", "audio"):
+                assert read[field].values.flags.writeable  # no view of the file
+                assert samples(read[field]) == [samples(batch[field])[row] for row in numbers]
             assert (read["label"] == batch["label"][numbers]).all()
-        assert reader.sample(0)["tokens"].tobytes() == samples(batch["tokens"])[0]
+        for row in range(len(lengths)):
+            for field in ("tokens", "audio"):
+                assert reader.sample(row)[field].tobytes() == samples(batch[field])[row]
+        for row in (-1, len(lengths)):
+            with pytest.raises(IndexError):
+                reader.sample(row)
+        labels = np.empty(1, np.int64)
+        reader.read(slice(1, 2), {"label": labels})
+        assert labels == batch["label"][1]
         with pytest.raises(ValueError, match="differ in length"):
             reader.read(slice(0, 1), {"tokens": np.empty(1, np.uint16)})
+    with pytest.raises(ValueError, match="closed"):
+        reader.batch(slice(0, 1))
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+def test_a_dataset_of_ragged_fields_alone(tmp_path, name):
+    _, batch = batch_of([3, 0, 5])
+    only = Schema(3, (TOKENS,), totals={"tokens": 8})
+    formats.get(name).write(tmp_path / "a", only, [{"tokens": batch["tokens"]}])
+    with formats.get(name).open(tmp_path / "a", only) as reader:
+        assert samples(reader.batch(slice(None))["tokens"]) == samples(batch["tokens"])
+        assert reader.sample(2)["tokens"].tobytes() == samples(batch["tokens"])[2]
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+def test_an_array_of_offsets_takes_no_field_s_name(tmp_path, name):
+    fields = (TOKENS, dataclasses.replace(LABEL, name="tokens_offsets"))
+    schema = Schema(2, fields, totals={"tokens": 3})
+    tokens = Ragged(np.arange(3, dtype=np.uint16), np.array([0, 1, 3]))
+    formats.get(name).write(tmp_path / "a", schema, [{"tokens": tokens, "tokens_offsets": np.array([7, 8])}])
+    with formats.get(name).open(tmp_path / "a", schema) as reader:
+        read = reader.batch(slice(None))
+        assert samples(read["tokens"]) == samples(tokens)
+        assert read["tokens_offsets"].tolist() == [7, 8]
 
 
 @pytest.mark.parametrize("name", [name for name in formats.names() if not formats.get(name).holds_ragged])
@@ -128,7 +170,7 @@ def test_wrong_offsets_are_refused_by_sample(tmp_path, offsets, sample):
     schema = Schema(3, (TOKENS,), totals={"tokens": 9})
     fmt, field = formats.get("npy"), Ragged(np.zeros(9, np.uint16), np.array([0, 3, 5, 9]))
     fmt.write(tmp_path / "a", schema, [{"tokens": field}])
-    np.save(tmp_path / "a" / "tokens.offsets.npy", np.array(offsets, np.int64))
+    np.save(tmp_path / "a" / "tokens_offsets.npy", np.array(offsets, np.int64))
     with pytest.raises(CorruptArtifact, match=sample, check=kind("wrong-offsets")):
         fmt.open(tmp_path / "a", schema)
 

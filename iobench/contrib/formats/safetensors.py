@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,13 +20,14 @@ from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
 from iobench.contrib.formats.shared.record_writer import write_at
 from iobench.formats import (
+    ArrayFormat,
     Batch,
     Detectable,
     Field,
-    Format,
     MappedReader,
     Rows,
     Schema,
+    StoredArray,
     Strided,
     array_of,
     arrays_schema,
@@ -61,7 +62,7 @@ NAMES = {code: dtype for dtype, code in CODES.items()}
 
 
 @dataclass(frozen=True)
-class Safetensors(Format, Detectable):
+class Safetensors(ArrayFormat, Detectable):
     """One file, `data.safetensors`, with one tensor per field."""
 
     name: ClassVar[str] = "safetensors"
@@ -71,19 +72,21 @@ class Safetensors(Format, Detectable):
     extra: ClassVar[str] = "safetensors"
     dtypes: ClassVar[frozenset[str]] = frozenset(CODES)
 
-    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
-        """Write the header, then each batch at its offset in every field."""
+    def write_arrays(self, path: Path, arrays: Collection[StoredArray], batches: Iterable[Batch]) -> None:
+        """Write the header, then each batch at its offset in every array."""
         path.mkdir()
-        header, offsets = _header(schema)
+        header, offsets = _header(arrays)
         with open(path / DATA_FILE, "wb", buffering=0) as file:
             file.write(header)
-            file.truncate(len(header) + schema.logical_bytes)
+            file.truncate(len(header) + sum(array.nbytes for array in arrays))
             for batch in batches:
-                for name, array in batch.items():
-                    write_at(file.fileno(), raw_bytes(array), offsets[name])
-                    offsets[name] += array.nbytes
+                for name, rows in batch.items():
+                    write_at(file.fileno(), raw_bytes(rows), offsets[name])
+                    offsets[name] += rows.nbytes
 
-    def open(self, path: Path, schema: Schema, random: bool = False) -> SafetensorsReader:
+    def open_arrays(
+        self, path: Path, schema: Schema, random: bool = False, others: Collection[str] = ()
+    ) -> SafetensorsReader:
         """Check the header, and return a reader over a read-only map."""
         file = path / DATA_FILE if path.is_dir() else path
         tensors = read_header(file)
@@ -91,8 +94,8 @@ class Safetensors(Format, Detectable):
         places = {
             f.name: _place(file, f, schema.samples, tensors.get(names.get(f.name, ""))) for f in schema.fields
         }
-        if path.is_dir() and len(tensors) != len(places):
-            raise corrupt(file, f"tensors {', '.join(places)}", ", ".join(tensors))
+        if path.is_dir() and set(tensors) != {*places, *others}:
+            raise corrupt(file, f"tensors {', '.join([*places, *others])}", ", ".join(tensors))
         return SafetensorsReader(file, schema, places, {f.name: names[f.name] for f in schema.fields})
 
     def sniff(self, path: Path) -> bool:
@@ -201,14 +204,13 @@ class SafetensorsReader(MappedReader):
         self._tensors = None
 
 
-def _header(schema: Schema) -> tuple[bytes, dict[str, int]]:
-    """Return the header, padded with spaces, and each field's offset; the widest dtype comes first."""
+def _header(arrays: Collection[StoredArray]) -> tuple[bytes, dict[str, int]]:
+    """Return the header, padded with spaces, and each array's offset; the widest dtype comes first."""
     described: dict[str, dict[str, Any]] = {}
     offset = 0
-    for field in sorted(schema.fields, key=lambda field: -np.dtype(field.dtype).itemsize):
-        end = offset + schema.samples * field.sample_bytes
-        shape = [schema.samples, *field.shape]
-        described[field.name] = {"dtype": CODES[field.dtype], "shape": shape, "data_offsets": [offset, end]}
+    for array in sorted(arrays, key=lambda array: -np.dtype(array.row.dtype).itemsize):
+        end, code = offset + array.nbytes, CODES[array.row.dtype]
+        described[array.name] = {"dtype": code, "shape": [*array.shape], "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(described).encode()
     text += b" " * (-(SIZE.size + len(text)) % ALIGNMENT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,6 +14,7 @@ import numpy as np
 from iobench.base.errors import CorruptArtifact, InvalidOption, corrupt
 from iobench.base.options import option
 from iobench.base.text import reason, shortened
+from iobench.formats._array_format import ArrayFormat, StoredArray, stored_arrays
 from iobench.formats._arrays import (
     arrays_schema,
     native_dtype,
@@ -21,7 +22,7 @@ from iobench.formats._arrays import (
     selection_hint,
     split_selection,
 )
-from iobench.formats._format import Detectable, Format
+from iobench.formats._format import Detectable
 from iobench.formats._schema import Batch, Field, Schema, field_names
 from iobench.formats.file_kind import regular
 from iobench.formats.hdf5.datasets import DAMAGE as DATASET_DAMAGE
@@ -41,7 +42,7 @@ DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError
 
 
 @dataclass(frozen=True)
-class Hdf5(Format, Detectable):
+class Hdf5(ArrayFormat, Detectable):
     """One file, `data.h5`, with one dataset per field, chunked along the samples or contiguous."""
 
     name: ClassVar[str] = "hdf5"
@@ -61,13 +62,13 @@ class Hdf5(Format, Detectable):
                 found="chunk_bytes=0, which is contiguous",
             )
 
-    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
+    def write_arrays(self, path: Path, arrays: Collection[StoredArray], batches: Iterable[Batch]) -> None:
         """Write `data.h5` into reserved space, because HDF5 crashes when a full disk refuses a write."""
         path.mkdir()
         with h5py.File(path / "data.h5", "w", rdcc_nbytes=LARGE_CACHE_BYTES, **ALIGNED) as file:
             try:
-                os.posix_fallocate(file.id.get_vfd_handle(), 0, self.size_bound(schema))
-                self._fill(file, schema, batches)
+                os.posix_fallocate(file.id.get_vfd_handle(), 0, self._bound(arrays))
+                self._fill(file, arrays, batches)
                 file.flush()
                 size = file.id.get_filesize()
             except BaseException:
@@ -75,25 +76,27 @@ class Hdf5(Format, Detectable):
                 raise
         os.truncate(path / "data.h5", size)
 
-    def _fill(self, file: h5py.File, schema: Schema, batches: Iterable[Batch]) -> None:
+    def _fill(self, file: h5py.File, arrays: Collection[StoredArray], batches: Iterable[Batch]) -> None:
         datasets = {  # stay open, because closing one writes its cached chunks
-            field.name: file.create_dataset(
-                field.name,
-                (schema.samples, *field.shape),
-                field.dtype,
-                chunks=self._chunks(field, schema.samples),
+            array.name: file.create_dataset(
+                array.name,
+                array.shape,
+                array.row.dtype,
+                chunks=self._chunks(array),
                 compression=self.compression,
             )
-            for field in schema.fields
+            for array in arrays
         }
-        start = 0
+        starts = dict.fromkeys(datasets, 0)
         for batch in batches:
-            stop = start + len(next(iter(batch.values())))
-            for name, array in batch.items():
-                datasets[name][start:stop] = array
-            start = stop
+            for name, rows in batch.items():
+                stop = starts[name] + len(rows)
+                datasets[name][starts[name] : stop] = rows
+                starts[name] = stop
 
-    def open(self, path: Path, schema: Schema, random: bool = False) -> Hdf5Reader:
+    def open_arrays(
+        self, path: Path, schema: Schema, random: bool = False, others: Collection[str] = ()
+    ) -> Hdf5Reader:
         """Check every dataset's shape and dtype, and return a reader."""
         source, names = path / FILE_NAME, {field.name: field.name for field in schema.fields}
         cache_bytes = self._cache_bytes(schema, random)
@@ -151,11 +154,15 @@ class Hdf5(Format, Detectable):
 
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes, a partly filled last chunk per field, and the chunk index."""
-        chunks = schema.logical_bytes // max(self.chunk_bytes, 1) + 1 if self.chunk_bytes else 0
-        incompressible = schema.logical_bytes // 50 if self.compression else 0
-        partial = self.chunk_bytes * len(schema.fields)
+        return self._bound(stored_arrays(schema))
+
+    def _bound(self, arrays: Collection[StoredArray]) -> int:
+        logical = sum(array.nbytes for array in arrays)
+        chunks = logical // max(self.chunk_bytes, 1) + 1 if self.chunk_bytes else 0
+        incompressible = logical // 50 if self.compression else 0
+        partial = self.chunk_bytes * len(arrays)
         chunk = 256 + ALIGNED["alignment_interval"]
-        return super().size_bound(schema) + chunk * chunks + incompressible + partial
+        return logical + (1 << 20) + chunk * chunks + incompressible + partial
 
     def _cache_bytes(self, schema: Schema, random: bool) -> int:
         """Return the chunk cache's size for the order in which rows will be read.
@@ -169,10 +176,10 @@ class Hdf5(Format, Detectable):
         largest = max(field.sample_bytes for field in schema.fields)
         return max(DEFAULT_CACHE_BYTES, self.chunk_bytes, largest)
 
-    def _chunks(self, field: Field, samples: int) -> tuple[int, ...] | None:
+    def _chunks(self, array: StoredArray) -> tuple[int, ...] | None:
         if not self.chunk_bytes:
             return None
-        return (min(samples, max(1, self.chunk_bytes // field.sample_bytes)), *field.shape)
+        return (min(array.length, max(1, self.chunk_bytes // array.row.sample_bytes)), *array.row.shape)
 
 
 def _discard(file: h5py.File) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.base.options import option
 from iobench.contrib.formats.shared.rebatch import fill_arrays
-from iobench.formats import Batch, Detectable, Field, Format, Schema
+from iobench.formats import ArrayFormat, Batch, Detectable, Field, Schema, StoredArray, stored_arrays
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.blosc2.reader import Blosc2Reader
@@ -19,7 +19,7 @@ BLOCK_BYTES = 256 << 10  # of whole samples: the unit of decompression, by one t
 
 
 @dataclass(frozen=True)
-class Blosc2(Format, Detectable):
+class Blosc2(ArrayFormat, Detectable):
     """A .b2nd file per field."""
 
     name: ClassVar[str] = "blosc2"
@@ -32,28 +32,30 @@ class Blosc2(Format, Detectable):
     chunk_bytes: int = option(1 << 20, "bytes per chunk of whole samples", minimum=1)
     codec: str = option("lz4", "compression of chunks, after a shuffle", choices=("lz4", "zstd"))
 
-    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
-        """Write `<field>.b2nd` for every field, one whole chunk at a time."""
+    def write_arrays(self, path: Path, arrays: Collection[StoredArray], batches: Iterable[Batch]) -> None:
+        """Write `<name>.b2nd` for every array, one whole chunk at a time."""
         import blosc2
 
         path.mkdir()
         codec = {"lz4": blosc2.Codec.LZ4, "zstd": blosc2.Codec.ZSTD}[self.codec]
-        arrays, rows = dict[str, Any](), dict[str, int]()
-        for field in schema.fields:
-            chunk, block = self._rows(field, schema.samples)
-            arrays[field.name] = blosc2.empty(
-                (schema.samples, *field.shape),
-                dtype=field.dtype,
-                chunks=(chunk, *field.shape),
-                blocks=(block, *field.shape),
-                urlpath=str(path / f"{field.name}{SUFFIX}"),
+        opened, rows = dict[str, Any](), dict[str, int]()
+        for array in arrays:
+            chunk, block = self._rows(array)
+            opened[array.name] = blosc2.empty(
+                array.shape,
+                dtype=array.row.dtype,
+                chunks=(chunk, *array.row.shape),
+                blocks=(block, *array.row.shape),
+                urlpath=str(path / f"{array.name}{SUFFIX}"),
                 mode="w",
                 cparams=blosc2.CParams(codec=codec, clevel=1 if self.codec == "zstd" else 5),
             )
-            rows[field.name] = chunk
-        fill_arrays(arrays, rows, batches)
+            rows[array.name] = chunk
+        fill_arrays(opened, rows, batches)
 
-    def open(self, path: Path, schema: Schema, random: bool = False) -> Blosc2Reader:
+    def open_arrays(
+        self, path: Path, schema: Schema, random: bool = False, others: Collection[str] = ()
+    ) -> Blosc2Reader:
         """Check each array's shape and dtype, and return a reader."""
         from iobench.contrib.formats.blosc2.reader import Blosc2Reader
 
@@ -74,14 +76,14 @@ class Blosc2(Format, Detectable):
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes, a whole last chunk per field, and headers of chunks and blocks."""
         bound = super().size_bound(schema)
-        for field in schema.fields:
-            chunk, block = self._rows(field, schema.samples)
-            chunks = schema.samples // chunk + 1
-            bound += chunk * field.sample_bytes + chunks * (256 + 64 * (chunk // block)) + (64 << 10)
+        for array in stored_arrays(schema):
+            chunk, block = self._rows(array)
+            chunks = array.length // chunk + 1
+            bound += chunk * array.row.sample_bytes + chunks * (256 + 64 * (chunk // block)) + (64 << 10)
         return bound
 
-    def _rows(self, field: Field, samples: int) -> tuple[int, int]:
-        """Return the samples per chunk and per block; a chunk consists of whole blocks."""
-        chunk = min(samples, max(1, self.chunk_bytes // field.sample_bytes))
-        block = min(chunk, max(1, BLOCK_BYTES // field.sample_bytes))
+    def _rows(self, array: StoredArray) -> tuple[int, int]:
+        """Return the rows per chunk and per block; a chunk consists of whole blocks."""
+        chunk = min(array.length, max(1, self.chunk_bytes // array.row.sample_bytes))
+        block = min(chunk, max(1, BLOCK_BYTES // array.row.sample_bytes))
         return chunk - chunk % block, block

@@ -6,7 +6,7 @@ version 2 can be read as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.contrib.formats.shared.rebatch import fill_arrays
-from iobench.formats import Batch, Detectable, Field, Format, Schema
+from iobench.formats import ArrayFormat, Batch, Detectable, Field, Schema, StoredArray, stored_arrays
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.zarr.reader import ZarrReader
@@ -24,7 +24,7 @@ OURS = "iobench"  # attribute of groups that iobench wrote, in which every chunk
 
 
 @dataclass(frozen=True)
-class Zarr(Format, Detectable):
+class Zarr(ArrayFormat, Detectable):
     """A Zarr group with one array per field."""
 
     name: ClassVar[str] = "zarr"
@@ -43,31 +43,33 @@ class Zarr(Format, Detectable):
         """Zarr, and numcodecs, which decompresses the chunks."""
         return (self.library, "numcodecs")
 
-    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
+    def write_arrays(self, path: Path, arrays: Collection[StoredArray], batches: Iterable[Batch]) -> None:
         """Write the group, one whole chunk or shard at a time."""
         import zarr
 
         group = zarr.open_group(path, mode="w", zarr_format=3, attributes={OURS: 1})
-        arrays, rows = dict[str, Any](), dict[str, int]()
-        for f in schema.fields:
-            chunk, shard = self._rows(f, schema.samples)
-            arrays[f.name] = group.create_array(
-                f.name,
-                shape=(schema.samples, *f.shape),
-                dtype=f.dtype,
-                chunks=(chunk, *f.shape),
-                shards=(shard, *f.shape) if self.shard_bytes else None,
+        opened, rows = dict[str, Any](), dict[str, int]()
+        for array in arrays:
+            chunk, shard = self._rows(array)
+            opened[array.name] = group.create_array(
+                array.name,
+                shape=array.shape,
+                dtype=array.row.dtype,
+                chunks=(chunk, *array.row.shape),
+                shards=(shard, *array.row.shape) if self.shard_bytes else None,
                 compressors=_compressor(self.codec),
                 config={"write_empty_chunks": True, "order": "C"},  # so that a missing chunk is damage
             )
-            rows[f.name] = shard
-        fill_arrays(arrays, rows, batches)
+            rows[array.name] = shard
+        fill_arrays(opened, rows, batches)
 
-    def open(self, path: Path, schema: Schema, random: bool = False) -> ZarrReader:
+    def open_arrays(
+        self, path: Path, schema: Schema, random: bool = False, others: Collection[str] = ()
+    ) -> ZarrReader:
         """Check the metadata, and the files of all chunks that `write` stored, and return a reader."""
         from iobench.contrib.formats.zarr.reader import ZarrReader
 
-        return ZarrReader(path, schema)
+        return ZarrReader(path, schema, others)
 
     def sniff(self, path: Path) -> bool:
         """Return True for a folder with Zarr metadata."""
@@ -88,18 +90,18 @@ class Zarr(Format, Detectable):
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes, a whole last shard and chunk per field, and the overhead of chunks."""
         bound = super().size_bound(schema)
-        for field in schema.fields:
-            chunk, shard = self._rows(field, schema.samples)
-            chunks = schema.samples // chunk + 1 + shard // chunk
+        for array in stored_arrays(schema):
+            (chunk, shard), row_bytes = self._rows(array), array.row.sample_bytes
+            chunks = array.length // chunk + 1 + shard // chunk
             # a file's last block, its folder, an index entry, a codec's overhead on noise
-            bound += shard * field.sample_bytes + (64 << 10)
-            bound += chunks * (64 + chunk * field.sample_bytes // 200) + (schema.samples // shard + 1) * 8192
+            bound += shard * row_bytes + (64 << 10)
+            bound += chunks * (64 + chunk * row_bytes // 200) + (array.length // shard + 1) * 8192
         return bound
 
-    def _rows(self, field: Field, samples: int) -> tuple[int, int]:
-        """Return the samples per chunk and per shard; without shards, the former twice."""
-        chunk = min(samples, max(1, self.chunk_bytes // field.sample_bytes))
-        chunks = min(-(-samples // chunk), max(1, self.shard_bytes // (chunk * field.sample_bytes)))
+    def _rows(self, array: StoredArray) -> tuple[int, int]:
+        """Return the rows per chunk and per shard; without shards, the former twice."""
+        chunk = min(array.length, max(1, self.chunk_bytes // array.row.sample_bytes))
+        chunks = min(-(-array.length // chunk), max(1, self.shard_bytes // (chunk * array.row.sample_bytes)))
         return chunk, chunk * chunks
 
 

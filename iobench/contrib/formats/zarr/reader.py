@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -117,13 +117,14 @@ def not_stored(path: Path, schema: Schema) -> list[Finding]:
 class ZarrReader(Reader):
     """Reads through zarr, which decodes chunks in its own threads."""
 
-    def __init__(self, path: Path, schema: Schema) -> None:
+    def __init__(self, path: Path, schema: Schema, others: Collection[str] = ()) -> None:
         super().__init__(schema)
         self._path = path
         arrays, ours = open_arrays(path)
         names = fields_by_name(path, arrays)
-        if ours and set(names) != {field.name for field in schema.fields}:
-            raise corrupt(path, f"arrays {', '.join(f.name for f in schema.fields)}", ", ".join(names))
+        expected_names = {*others, *(field.name for field in schema.fields)}
+        if ours and set(names) != expected_names:
+            raise corrupt(path, f"arrays {', '.join(sorted(expected_names))}", ", ".join(names))
         self._arrays: dict[str, zarr.Array[Any]] | None = {}
         self._folders: dict[str, Path] = {}
         # built on demand, because it checks each of possibly many files

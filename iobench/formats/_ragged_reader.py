@@ -1,0 +1,123 @@
+"""Reader of fields of which some are stored as values and offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iobench.formats._placement import Blocks, Placement
+from iobench.formats._ragged import Ragged, check_offsets, offsets_of
+from iobench.formats._reader import Convert, Reader, Rows, TimingWrapper, identity
+from iobench.formats._schema import Array, Batch, Schema
+
+
+@dataclass(frozen=True)
+class RaggedColumn:
+    """A field whose samples differ in length: a reader of its elements, and where each sample begins.
+
+    Raises
+    ------
+    CorruptArtifact
+        The offsets do not rise from 0 to the number of elements.
+    """
+
+    values: Reader
+    offsets: npt.NDArray[np.int64]
+    path: Path
+
+    def __post_init__(self) -> None:
+        check_offsets(self.offsets, len(self.values), self.name, self.path)
+
+    @property
+    def name(self) -> str:
+        """The field's name."""
+        return self.values.schema.fields[0].name
+
+    def sample(self, row: int) -> Array:
+        """Return the elements of a sample: a view of a map, or a new array."""
+        return self._elements(int(self.offsets[row]), int(self.offsets[row + 1]))
+
+    def batch(self, rows: Rows) -> Ragged:
+        """Return checked rows in new arrays."""
+        mapped = self.values.array(self.name)
+        if isinstance(rows, slice):
+            offsets = self.offsets[rows.start : max(rows.start, rows.stop) + 1]
+            elements = slice(int(offsets[0]), int(offsets[-1]))
+            return Ragged(self.values.batch(elements)[self.name], offsets - offsets[0])
+        if mapped is not None:
+            return Ragged(mapped, self.offsets)[rows]
+        return self._gathered(rows)
+
+    def _gathered(self, rows: npt.NDArray[np.int64]) -> Ragged:
+        """Read samples one by one, in the order in which they are stored."""
+        begins, ends = self.offsets[rows], self.offsets[rows + 1]
+        offsets = offsets_of(ends - begins)
+        field = self.values.schema.fields[0]
+        values = np.empty((int(offsets[-1]), *field.shape), field.dtype)
+        for slot in np.argsort(begins, kind="stable").tolist():
+            target = values[offsets[slot] : offsets[slot + 1]]
+            self.values.read(slice(int(begins[slot]), int(ends[slot])), {self.name: target})
+        return Ragged(values, offsets)
+
+    def _elements(self, begin: int, end: int) -> Array:
+        mapped = self.values.array(self.name)
+        return self.values.batch(slice(begin, end))[self.name] if mapped is None else mapped[begin:end]
+
+
+class RaggedReader(Reader):
+    """Reader of ragged fields, and of fixed ones through another reader of the same artifact."""
+
+    def __init__(self, schema: Schema, fixed: Reader | None, columns: Mapping[str, RaggedColumn]) -> None:
+        super().__init__(schema)
+        self._fixed, self._columns = fixed, columns
+        self._readers = [*([fixed] if fixed else []), *(column.values for column in columns.values())]
+
+    def batch(self, rows: Rows | Sequence[int]) -> Batch:
+        """Return the rows in new arrays, ragged fields as `Ragged`; IndexError outside 0..len-1."""
+        checked, _ = self._checked(rows)
+        batch: dict[str, Any] = self._fixed.batch(checked) if self._fixed else {}
+        for name, column in self._columns.items():
+            batch[name] = column.batch(checked)
+        return self._in_order(batch)
+
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
+        """Return one sample; IndexError outside 0..len-1."""
+        self._check_row(row)
+        sample = self._fixed.sample(row, convert) if self._fixed else {}
+        for name, column in self._columns.items():
+            sample[name] = convert(column.sample(row))
+        return self._in_order(sample)
+
+    def time_decoding(self, timed: TimingWrapper) -> None:
+        """Time the decoding of all parts."""
+        for reader in self._readers:
+            reader.time_decoding(timed)
+
+    def placement(self) -> Mapping[str, Placement]:
+        """Return the locations of the fixed fields."""
+        return self._fixed.placement() if self._fixed else {}
+
+    def blocks(self) -> Sequence[Blocks]:
+        """Return the blocks of the fixed fields."""
+        return self._fixed.blocks() if self._fixed else ()
+
+    def close(self) -> None:
+        """Close the readers of all parts."""
+        for reader in self._readers:
+            reader.close()
+
+    def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
+        assert self._fixed is not None  # `out` holds fixed fields only
+        self._fixed.read(rows, out)
+
+    def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
+        assert self._fixed is not None
+        self._fixed.read(slice(start, stop), out)
+
+    def _in_order(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {field.name: fields[field.name] for field in self.schema.fields}
