@@ -26,7 +26,7 @@ from iobench.formats._first_rows import FirstRows
 from iobench.formats._format import Checkable, Detectable, Format
 from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import Blocks, Chunked, Decode, Index, Listed, Placement, Strided
-from iobench.formats._ragged import VARIES, Ragged, map_arrays, map_values, offsets_of
+from iobench.formats._ragged import VARIES, Ragged, check_offsets, joined, map_arrays, map_values, offsets_of
 from iobench.formats._reader import (
     Build,
     Convert,
@@ -36,6 +36,7 @@ from iobench.formats._reader import (
     TimingWrapper,
     build_now,
     identity,
+    only_sample,
     read_only,
     unclosed,
 )
@@ -93,6 +94,7 @@ __all__ = [
     "array_of",
     "arrays_schema",
     "build_now",
+    "check_offsets",
     "check_sample",
     "class_of",
     "describe",
@@ -100,6 +102,7 @@ __all__ = [
     "fields_by_name",
     "get",
     "identity",
+    "joined",
     "map_arrays",
     "map_values",
     "names",
@@ -107,6 +110,7 @@ __all__ = [
     "native",
     "native_dtype",
     "offsets_of",
+    "only_sample",
     "parse",
     "plain_bools",
     "raw_bytes",

@@ -92,7 +92,7 @@ class ArrayFormat(Format):
             return opened[-1]
 
         try:
-            fixed = Schema(schema.samples, tuple(f for f in schema.fields if not f.is_ragged))
+            fixed = schema.fixed
             samples, columns = reader(fixed) if fixed.fields else None, {}
             for name, own in offsets_names(schema).items():
                 with reader(arrays[own].schema) as stored:

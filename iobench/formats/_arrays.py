@@ -77,8 +77,12 @@ def arrays_schema(
     arrays: Mapping[str, ShapeAndDtype],
     available: Collection[str] = (),
     fields: Sequence[Field] = (),
+    totals: Mapping[str, int] | None = None,
 ) -> Schema:
     """Return the schema of named arrays, given as (shape, dtype); the first axis is the sample axis.
+
+    An array whose samples differ in length has VARIES as its second axis, and the sum of the lengths in
+    `totals`.
 
     Parameters
     ----------
@@ -98,7 +102,7 @@ def arrays_schema(
         ``unsupported-dtype``, ``name-clash``, ``unknown-array``, ``no-arrays`` or ``unequal-lengths``.
     """
     try:
-        return _arrays_schema(path, arrays, available, fields)
+        return _arrays_schema(path, arrays, available, fields, totals or {})
     except CorruptArtifact as error:
         hints = [hint for hint in (error.hint, selection_hint(path, available)) if hint]
         raise error.changed(hint="; ".join(hints) or None) from None
@@ -150,7 +154,11 @@ def fields_by_name(path: Path, names: Iterable[str]) -> dict[str, str]:
 
 
 def _arrays_schema(
-    path: Path, arrays: Mapping[str, ShapeAndDtype], available: Collection[str], chosen: Sequence[Field]
+    path: Path,
+    arrays: Mapping[str, ShapeAndDtype],
+    available: Collection[str],
+    chosen: Sequence[Field],
+    totals: Mapping[str, int],
 ) -> Schema:
     every = field_names([*available, *arrays])
     names = {field: own for field, own in every.items() if own in arrays}
@@ -166,7 +174,8 @@ def _arrays_schema(
         shown = listed([f"{shortened(name, 30)} has {count}" for name, count in lengths.items()])
         raise CorruptArtifact("the arrays differ in length", kind="unequal-lengths", path=path, found=shown)
     fields = tuple(taken.values())
-    schema = Schema(next(iter(lengths.values())), fields, renamed(fields, names))
+    ragged = {field.name: totals[names[field.name]] for field in fields if field.is_ragged}
+    schema = Schema(next(iter(lengths.values())), fields, renamed(fields, names), ragged)
     check_sample("", (), schema.sample_bytes, path)
     return schema
 

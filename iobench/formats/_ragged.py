@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,17 @@ class Ragged:
     def nbytes(self) -> int:
         """Bytes of the values."""
         return int(self.values.nbytes)
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """Return one array of several, or one ragged field; if only one has samples, this one."""
+    parts = [part for part in parts if len(part)] or parts[:1]
+    if len(parts) == 1:
+        return parts[0]
+    if not isinstance(parts[0], Ragged):
+        return np.concatenate(parts)
+    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    return Ragged(joined([part.values for part in parts]), offsets_of(lengths))
 
 
 def offsets_of(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.formats._placement import Blocks, Placement
+from iobench.formats._ragged import Ragged
 from iobench.formats._schema import Array, Batch, Schema
 
 T = TypeVar("T")
@@ -47,6 +48,12 @@ def build_now(name: str, build: Build) -> dict[str, Array]:
     for array in list(pieces[0]):  # one at a time, and its pieces go: twice the index would be too much
         joined[array] = np.concatenate([piece.pop(array) for piece in pieces])
     return joined
+
+
+def only_sample(array: Any) -> Array:
+    """Return the sample of a field of one sample, without the leading axis."""
+    sample: Array = array.values if isinstance(array, Ragged) else array[0, ...]
+    return sample
 
 
 class Reader(ABC):
@@ -116,7 +123,8 @@ class Reader(ABC):
         New arrays unless overridden; IndexError outside 0..len-1.
         """
         self._check_row(row)
-        return {name: convert(array[0, ...]) for name, array in self.batch(slice(row, row + 1)).items()}
+        batch: dict[str, Any] = self.batch(slice(row, row + 1))
+        return {name: convert(only_sample(array)) for name, array in batch.items()}
 
     def array(self, name: str) -> Array | None:
         """Return a field's rows as one read-only array if they are mapped; None unless overridden."""

@@ -7,7 +7,7 @@ import keyword
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.base.text import LISTED, listed, printable, shortened
-from iobench.formats._ragged import VARIES, map_values
+from iobench.formats._ragged import VARIES, Ragged, map_values
 
 Array: TypeAlias = npt.NDArray[Any]
 Batch: TypeAlias = dict[str, Array]
@@ -142,6 +142,11 @@ class Schema:
         return tuple(field for field in self.fields if field.is_ragged) if self.totals else ()
 
     @property
+    def fixed(self) -> Schema:
+        """The schema of the fields that have one shape in all samples."""
+        return self.chosen([f.name for f in self.fields if not f.is_ragged]) if self.totals else self
+
+    @property
     def sample_bytes(self) -> int:
         """Logical bytes per sample over all fields; the mean, rounded up, if samples differ in length."""
         if self.totals:
@@ -185,14 +190,22 @@ class Schema:
                 return one
         raise KeyError(f"no field {name!r}; there are {listed([f.name for f in self.fields])}")
 
+    def chosen(self, names: Collection[str]) -> Schema:
+        """Return the schema of these fields alone."""
+        totals = {name: total for name, total in self.totals.items() if name in names}
+        return Schema(self.samples, tuple(f for f in self.fields if f.name in names), totals=totals)
+
     def offsets(self, first: int = 0) -> dict[str, int]:
         """Return the byte offset of each field in a packed sample that begins at byte `first`."""
         ends = itertools.accumulate((field.sample_bytes for field in self.fields), initial=first)
         return {field.name: begin for field, begin in zip(self.fields, ends, strict=False)}
 
     def empty(self, count: int) -> Batch:
-        """Return a batch of `count` uninitialized samples."""
-        return {f.name: np.empty((count, *f.shape), f.dtype) for f in self.fields}
+        """Return a batch of `count` uninitialized samples; those of ragged fields have the length 0."""
+        batch: dict[str, Any] = {f.name: np.empty((count, *f.shape), f.dtype) for f in self.fixed.fields}
+        for one in self.ragged:
+            batch[one.name] = Ragged(np.empty((0, *one.inner), one.dtype), np.zeros(count + 1, np.int64))
+        return {one.name: batch[one.name] for one in self.fields}
 
     def batch_rows(self, target_bytes: int) -> int:
         """Return the number of samples that fit in `target_bytes`: at least 1, at most all."""

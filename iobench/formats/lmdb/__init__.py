@@ -3,7 +3,7 @@
 Key: the row as 8 bytes, big-endian. Value: an 8-byte header `<2sBBI` (b"IO", layout 1, codec 0 = none or
 1 = lz4 frame, payload bytes), then the payload: the fields of the sample in schema order, each as in
 memory (little-endian, C order). The key b"schema" holds the fields as JSON, so that the file describes
-itself.
+itself. Samples that differ in length: see `ragged`.
 
 In environments that other programs wrote, keys are sample numbers (`keys`) and values are raw: the
 fields given with `--field`, one after the other.
@@ -22,11 +22,12 @@ import lz4.frame
 from iobench.base.errors import corrupt
 from iobench.base.options import option
 from iobench.formats._format import Checkable, Detectable, Format
-from iobench.formats._schema import DTYPES, Batch, Field, Schema, raw_bytes
+from iobench.formats._schema import DTYPES, Batch, Field, Schema
 from iobench.formats.lmdb import keys, tree
 from iobench.formats.lmdb.environments import Environments
 from iobench.formats.lmdb.meta import begins, read_meta
 from iobench.formats.lmdb.nodes import EMPTY_LEAF
+from iobench.formats.lmdb.ragged import RaggedLmdbReader, payloads
 from iobench.formats.lmdb.reader import LmdbReader
 from iobench.formats.lmdb.values import (
     CODECS,
@@ -51,6 +52,7 @@ class Lmdb(Format, Detectable, Checkable):
     summary: ClassVar[str] = "one LMDB environment, one key per sample"
     library: ClassVar[str] = "lmdb"
     dtypes: ClassVar[frozenset[str]] = frozenset(DTYPES)
+    holds_ragged: ClassVar[bool] = True
     empty_page: ClassVar[bytes] = EMPTY_LEAF  # LMDB would abort on a page of zeros
 
     codec: str | None = option(None, "compression of each sample", choices=(None, "lz4"))
@@ -80,7 +82,8 @@ class Lmdb(Format, Detectable, Checkable):
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> LmdbReader:
         """Check the meta pages, the number of keys and the first value, and return a reader."""
-        return LmdbReader(path, schema, CODECS[self.codec])
+        reader = RaggedLmdbReader if schema.ragged else LmdbReader
+        return reader(path, schema, CODECS[self.codec])
 
     def sniff(self, path: Path) -> bool:
         """Return True for a file with LMDB's first meta page, or a folder with one."""
@@ -114,6 +117,8 @@ class Lmdb(Format, Detectable, Checkable):
 
     def size_bound(self, schema: Schema) -> int:
         """Return the pages for the values: small ones share leaf pages, large ones have overflow pages."""
+        if schema.ragged:  # half-filled leaf pages, or of larger values a page that is hardly begun
+            return 3 * (super().size_bound(schema) + 64 * schema.samples) + (8 << 20)
         value = HEADER.size + schema.sample_bytes + 32 + (schema.sample_bytes // 200 + 32)
         node = value + 32
         if node <= PAGE_BYTES // 2:
@@ -123,11 +128,8 @@ class Lmdb(Format, Detectable, Checkable):
         return pages * PAGE_BYTES * 17 // 16 + (8 << 20)
 
     def _values(self, schema: Schema, batch: Batch) -> list[bytes]:
-        columns = [raw_bytes(batch[f.name]) for f in schema.fields]
-        widths = [f.sample_bytes for f in schema.fields]
         values = []
-        for i in range(len(batch[schema.fields[0].name])):
-            payload = b"".join(c[i * w : (i + 1) * w] for c, w in zip(columns, widths, strict=True))
+        for payload in payloads(schema, batch):
             if self.codec == "lz4":
                 payload = lz4.frame.compress(payload)
             values.append(HEADER.pack(MAGIC, LAYOUT, CODECS[self.codec], len(payload)) + payload)

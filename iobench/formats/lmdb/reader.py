@@ -42,18 +42,13 @@ class LmdbReader(Reader):
             raise
         # a decoded payload has no header, nor do values of other programs
         first = 0 if codec or self._keys else HEADER.size
-        self._columns = _columns(schema, first)
-        self._size = first + schema.sample_bytes
+        fixed = schema.fixed
+        self._columns = _columns(fixed, first)
+        self._size = first + fixed.sample_bytes  # of a value, or of its part before ragged fields
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """Return one sample in new arrays; IndexError out of range."""
-        env, value = unclosed(self._env), None
-        try:
-            if row >= 0:
-                with env.begin() as txn:
-                    value = txn.get(self._key(row))
-        except lmdb.Error as error:
-            raise corrupt(self._path, "readable pages", error) from error
+        value = self._stored(row)
         if self._codec or value is None or len(value) != self._size:
             self._check_row(row)
             value = self._decoded(row, value)
@@ -61,6 +56,18 @@ class LmdbReader(Reader):
         for name, dtype, shape, elements, offset in self._columns:
             sample[name] = convert(np.frombuffer(value, dtype, elements, offset).reshape(shape))
         return sample
+
+    def _stored(self, row: int) -> bytes | None:
+        """Return a copy of the value of a row; None if there is none."""
+        env = unclosed(self._env)
+        if row < 0:
+            return None
+        try:
+            with env.begin() as txn:
+                value: bytes | None = txn.get(self._key(row))
+                return value
+        except lmdb.Error as error:
+            raise corrupt(self._path, "readable pages", error) from error
 
     def placement(self) -> dict[str, Placement]:
         """Return the location of each field in the values, if they are raw."""
@@ -177,9 +184,13 @@ class LmdbReader(Reader):
                 value = lz4.frame.decompress(value[HEADER.size :])
             except RuntimeError as error:
                 raise corrupt(self._path, f"sample {row} as an lz4 frame", error) from error
+        self._check_size(row, value)
+        return value
+
+    def _check_size(self, row: int, value: Any) -> None:
+        """Raise CorruptArtifact if a payload has the wrong length."""
         if len(value) != self._size:
             raise corrupt(self._path, f"sample {row} of {self._size} bytes", f"{len(value)} bytes")
-        return value
 
     @contextmanager
     def _transaction(self) -> Iterator[Any]:

@@ -26,13 +26,16 @@ def data_file(path: Path) -> Path:
 
 def described(schema: Schema) -> bytes:
     """Return the fields as JSON, the value of the schema's key."""
-    return json.dumps([asdict(field) for field in schema.fields]).encode()
+    totals = {name: {"total": total} for name, total in schema.totals.items()}
+    return json.dumps([asdict(field) | totals.get(field.name, {}) for field in schema.fields]).encode()
 
 
 def read_described(file: Path, text: bytes, samples: int) -> Schema:
     """Parse the schema that `write` stored; CorruptArtifact if it is not JSON."""
     try:
-        fields = [Field(one["name"], tuple(one["shape"]), one["dtype"]) for one in json.loads(text)]
+        stored = json.loads(text)
+        fields = [Field(one["name"], tuple(one["shape"]), one["dtype"]) for one in stored]
+        totals = {one["name"]: int(one["total"]) for one in stored if "total" in one}
+        return Schema(samples, tuple(fields), totals=totals)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise corrupt(file, "fields as JSON", shortened(repr(text))) from error
-    return Schema(samples, tuple(fields))

@@ -28,7 +28,7 @@ STATE_FILE = "state.json"  # written by `datasets.Dataset.save_to_disk`
 
 @dataclass(frozen=True)
 class Arrow(Format, Detectable, Checkable):
-    """One Arrow IPC file with fixed-size lists."""
+    """One Arrow IPC file with lists."""
 
     name: ClassVar[str] = "arrow"
     summary: ClassVar[str] = "one Arrow IPC file, one column per field, memory-mapped"
@@ -36,6 +36,7 @@ class Arrow(Format, Detectable, Checkable):
     modules: ClassVar[tuple[str, ...]] = ("pyarrow",)
     extra: ClassVar[str] = "arrow"
     dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES).difference(COMPLEX)
+    holds_ragged: ClassVar[bool] = True
 
     batch_bytes: int = option(4 << 20, "bytes of samples in a record batch", minimum=1)
 
@@ -69,7 +70,7 @@ class Arrow(Format, Detectable, Checkable):
         return (path.suffix == ".arrow" and path.is_file()) or (path / STATE_FILE).is_file()
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """Return the schema of the columns; all lists of a column must have one length."""
+        """Return the schema of the columns; a column whose lists differ in length is a ragged field."""
         from iobench.contrib.formats.arrow.reader import infer_schema_of
 
         return infer_schema_of(files_of(path), fields)

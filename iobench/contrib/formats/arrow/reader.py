@@ -12,18 +12,25 @@ import pyarrow as pa
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import listed, reason
-from iobench.contrib.formats.shared.arrow_columns import DAMAGE, arrays, leaf_of, sample_shape, values
+from iobench.contrib.formats.shared.arrow_columns import (
+    DAMAGE,
+    ColumnShapes,
+    arrays,
+    leaf_of,
+    ragged_of,
+    sample_shape,
+    values,
+)
 from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
-from iobench.contrib.formats.shared.external import not_fixed
 from iobench.formats import (
     Array,
     Batch,
     Chunked,
     Field,
     Placement,
+    Ragged,
     Rows,
     Schema,
-    arrays_schema,
     fields_by_name,
     unclosed,
 )
@@ -67,10 +74,10 @@ class MappedBatches:
             if batch.num_rows:
                 yield batch
 
-    def offset_of(self, leaf: pa.Array, width: int) -> int:
+    def offset_of(self, column: Array) -> int:
         """Return the byte offset of a column's values; CorruptArtifact (``compressed``) outside the file."""
-        address = leaf.buffers()[1].address + leaf.offset * width
-        if not self.base <= address <= self.base + self.size - len(leaf) * width:
+        address = column.__array_interface__["data"][0]
+        if column.nbytes and not self.base <= address <= self.base + self.size - column.nbytes:
             raise CorruptArtifact(
                 "its columns cannot be mapped",
                 kind="compressed",
@@ -85,21 +92,15 @@ class MappedBatches:
 def infer_schema_of(files: Sequence[Path], fields: Sequence[Field]) -> Schema:
     """Return the schema of files that another program wrote."""
     requested = {field.name for field in fields}
-    shapes: dict[str, tuple[tuple[int, ...], str]] = {}
-    samples = 0
+    columns, samples = ColumnShapes(), 0
     for opened in map(MappedBatches, files):
         names = fields_by_name(opened.file, opened.schema.names)
         samples += sum(batch.num_rows for batch in opened.batches)
         for batch in opened.batches:
             for field_key, name in names.items():
                 if not requested or field_key in requested:
-                    sample = sample_shape(opened.file, name, batch.column(name))
-                    if shapes.setdefault(name, sample) != sample:
-                        raise not_fixed(opened.file, f"column {name}", f"{shapes[name]} and {sample}")
-    if not samples:
-        raise CorruptArtifact("it holds no rows", kind="empty", path=files[0])
-    arrays_by_name = {name: ((samples, *shape), dtype) for name, (shape, dtype) in shapes.items()}
-    return arrays_schema(files[0], arrays_by_name, fields=fields)
+                    columns.add(opened.file, name, batch.column(name))
+    return columns.schema(files[0], samples, fields)
 
 
 def check_lists(files: Sequence[Path], schema: Schema) -> None:
@@ -111,7 +112,7 @@ def check_lists(files: Sequence[Path], schema: Schema) -> None:
                 if field.name in names:
                     name = names[field.name]
                     shape, _ = _shape(opened.file, name, batch)
-                    if shape != field.shape:
+                    if shape != field.shape and not (field.is_ragged and shape[1:] == field.inner):
                         raise corrupt(opened.file, f"{name} of shape {field.shape}", shape)
 
 
@@ -137,17 +138,25 @@ class ArrowReader(ChunkedReader):
         self._files, self._numbers = tuple(files), np.array([number for number, _ in batches], np.int64)
         self._names = _names(opened, schema)
         self._chunks: dict[str, list[Any]] | None = {f.name: [] for f in schema.fields}
-        self._offsets: dict[str, list[int]] = {f.name: [] for f in schema.fields if f.dtype != "bool"}
+        placed = [field for field in schema.fixed.fields if field.dtype != "bool"]
+        self._offsets: dict[str, list[int]] = {field.name: [] for field in placed}
         for number, batch in batches:
             self._add(opened[number], batch)
         self._table = pa.Table.from_batches([batch for _, batch in batches])
 
     def _add(self, opened: MappedBatches, batch: pa.RecordBatch) -> None:
-        """Add a record batch: bools as packed bits, numbers as views of the map."""
+        """Add a record batch: bools as packed bits, numbers as views of the map; ragged ones as `Ragged`."""
         assert self._chunks is not None
         for field in self.schema.fields:
+            column = batch.column(self._names[field.name])
             try:
-                leaf = leaf_of(opened.file, field, batch.column(self._names[field.name]))
+                if field.is_ragged:
+                    ragged = ragged_of(opened.file, field, column)
+                    self._chunks[field.name].append(ragged)
+                    if field.dtype != "bool":
+                        opened.offset_of(ragged.values)
+                    continue
+                leaf = leaf_of(opened.file, field, column)
             except DAMAGE as error:
                 if isinstance(error, CorruptArtifact):
                     raise
@@ -155,9 +164,9 @@ class ArrowReader(ChunkedReader):
             if field.dtype == "bool":
                 self._chunks[field.name].append(leaf)
                 continue
-            width = np.dtype(field.dtype).itemsize
-            self._offsets[field.name].append(opened.offset_of(leaf, width))
-            self._chunks[field.name].append(values(leaf).reshape(-1, *field.shape))
+            flat = values(leaf)
+            self._offsets[field.name].append(opened.offset_of(flat))
+            self._chunks[field.name].append(flat.reshape(-1, *field.shape))
 
     def placement(self) -> Mapping[str, Placement]:
         """Return the location of each field in the record batches' buffers, without bools, which are bits."""
@@ -185,6 +194,11 @@ class ArrowReader(ChunkedReader):
     def close(self) -> None:
         """Release the maps; the memory is unmapped with its last view."""
         self._chunks, self._table = None, None
+
+    def _part(self, name: str, chunk: int, rows: slice | Index) -> Ragged:
+        assert self._chunks is not None
+        part: Ragged = self._chunks[name][chunk][rows]
+        return part
 
     def _check_open(self) -> None:
         unclosed(self._chunks)

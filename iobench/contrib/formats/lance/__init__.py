@@ -20,7 +20,7 @@ VERSIONS, TRANSACTIONS = "_versions", "_transactions"
 
 @dataclass(frozen=True)
 class Lance(Format, Detectable):
-    """A Lance dataset of one version, with fixed-size lists."""
+    """A Lance dataset of one version, with lists."""
 
     name: ClassVar[str] = "lance"
     summary: ClassVar[str] = "a Lance dataset, one column per field, rows taken by number"
@@ -28,6 +28,7 @@ class Lance(Format, Detectable):
     modules: ClassVar[tuple[str, ...]] = ("lance",)
     extra: ClassVar[str] = "lance"
     dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES).difference(COMPLEX)
+    holds_ragged: ClassVar[bool] = True
     forkable: ClassVar[bool] = False
     survives_unlink: ClassVar[bool] = False
 
@@ -60,7 +61,7 @@ class Lance(Format, Detectable):
         return (path / VERSIONS).is_dir()
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """Return the schema of the columns; all lists of a column must have one length."""
+        """Return the schema of the columns; a column whose lists differ in length is a ragged field."""
         from iobench.contrib.formats.lance.reader import infer_schema_of
 
         return infer_schema_of(path, fields)

@@ -14,8 +14,7 @@ import pyarrow as pa
 from iobench.base.errors import CorruptArtifact, corrupt, is_panic
 from iobench.base.text import listed, reason
 from iobench.contrib.formats.lance.library import lance, without_panics
-from iobench.contrib.formats.shared.arrow_columns import DAMAGE, arrays, check_type, sample_shape
-from iobench.contrib.formats.shared.external import not_fixed
+from iobench.contrib.formats.shared.arrow_columns import DAMAGE, ColumnShapes, arrays, check_type
 from iobench.formats import (
     Array,
     Batch,
@@ -24,9 +23,10 @@ from iobench.formats import (
     Reader,
     Rows,
     Schema,
-    arrays_schema,
     fields_by_name,
     identity,
+    map_arrays,
+    only_sample,
     unclosed,
 )
 from iobench.formats.file_kind import regular
@@ -65,17 +65,13 @@ def infer_schema_of(path: Path, fields: Sequence[Field]) -> Schema:
     names = fields_by_name(path, dataset.schema.names)
     requested = {field.name for field in fields} or set(names)
     selected = [name for field, name in names.items() if field in requested]
-    shapes: dict[str, tuple[tuple[int, ...], str]] = {}
+    columns = ColumnShapes()
     with _damage_as_error(path, "readable columns"):
         for batch in dataset.to_batches(columns=selected, batch_size=PIECE_ROWS):
             for name in selected:
-                sample = sample_shape(path, name, batch.column(name))
-                if shapes.setdefault(name, sample) != sample:
-                    raise not_fixed(path, f"column {name}", f"{shapes[name]} and {sample}")
+                columns.add(path, name, batch.column(name))
         samples = dataset.count_rows()
-    if not samples:
-        raise CorruptArtifact("it holds no rows", kind="empty", path=path)
-    return arrays_schema(path, {n: ((samples, *s), d) for n, (s, d) in shapes.items()}, fields=fields)
+    return columns.schema(path, samples, fields)
 
 
 class LanceReader(Reader):
@@ -99,7 +95,14 @@ class LanceReader(Reader):
         """Return one sample; IndexError out of range."""
         self._check_row(row)
         taken = self._taken(np.array([row]), [field.name for field in self.schema.fields])
-        return {name: convert(array[0, ...]) for name, array in taken.items()}
+        return {name: convert(only_sample(array)) for name, array in taken.items()}
+
+    def batch(self, rows: Rows | Sequence[int]) -> Batch:
+        """Return the rows in new arrays, ragged fields as `Ragged`; IndexError outside 0..len-1."""
+        checked, _ = self._checked(rows)
+        if not self.schema.ragged:
+            return super().batch(checked)
+        return {name: map_arrays(np.array, array) for name, array in self.native(checked).items()}
 
     def native(self, rows: Rows) -> Batch:
         """Return the rows as the library's `take` returns them."""
@@ -122,7 +125,7 @@ class LanceReader(Reader):
         dataset = unclosed(self._dataset)
         if not names:
             return {}
-        fields = Schema(len(self), tuple(self.schema.field(name) for name in names))
+        fields = self.schema.chosen(names)
         with _damage_as_error(self._path, "readable rows"):
             table: pa.Table = dataset.take(rows, columns=[self._names[name] for name in names])
             batch = arrays(self._path, fields, table, self._names)

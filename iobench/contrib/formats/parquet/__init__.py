@@ -36,6 +36,7 @@ class Parquet(Format, Detectable):
     modules: ClassVar[tuple[str, ...]] = ("pyarrow",)
     extra: ClassVar[str] = "parquet"
     dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES).difference(COMPLEX)
+    holds_ragged: ClassVar[bool] = True
 
     row_group_bytes: int = option(8 << 20, "bytes of samples in a row group", minimum=1)
     codec: str | None = option(None, "compression of pages", choices=(None, "snappy", "zstd"))
@@ -68,7 +69,7 @@ class Parquet(Format, Detectable):
         return path.suffix == ".parquet" and path.is_file()
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """Return the schema of the columns; all lists of a column must have one length.
+        """Return the schema of the columns; a column whose lists differ in length is a ragged field.
 
         Decodes every requested column of lists.
         """
@@ -78,8 +79,9 @@ class Parquet(Format, Detectable):
 
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes plus levels of the values in lists and metadata of the row groups."""
-        values = schema.samples * sum(f.elements * (len(f.shape) + 1) for f in schema.fields)
-        values += 4 * schema.samples * sum(f.elements for f in schema.fields if f.dtype in WIDENED)
+        elements = {field: schema.rows(field) * field.elements for field in schema.fields}
+        values = sum(count * (len(field.shape) + 1) for field, count in elements.items())
+        values += 4 * sum(count for field, count in elements.items() if field.dtype in WIDENED)
         groups = schema.samples // schema.batch_rows(self.row_group_bytes) + 1
         bound = super().size_bound(schema) + values // 2 + groups * 2048 * len(schema.fields)
         return bound + schema.logical_bytes // 50

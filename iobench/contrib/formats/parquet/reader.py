@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +13,9 @@ import pyarrow.parquet as pq
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import listed, reason
-from iobench.contrib.formats.shared.arrow_columns import DAMAGE, arrays, check_type, is_leaf, sample_shape
+from iobench.contrib.formats.shared.arrow_columns import DAMAGE, ColumnShapes, arrays, check_type, is_leaf
 from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
-from iobench.contrib.formats.shared.external import not_fixed
-from iobench.formats import Array, Batch, Field, Schema, arrays_schema, fields_by_name, unclosed
+from iobench.formats import Array, Field, Ragged, Schema, fields_by_name, unclosed
 from iobench.formats.file_kind import regular
 
 CACHED = 2  # decoded row groups: the current one and the next in order
@@ -32,18 +32,13 @@ def opened(file: Path) -> pq.ParquetFile:
 def infer_schema_of(files: Sequence[Path], fields: Sequence[Field]) -> Schema:
     """Return the schema of files that another program wrote. Only lists are decoded."""
     requested = {field.name for field in fields}
-    shapes: dict[str, tuple[tuple[int, ...], str]] = {}
-    samples = 0
+    columns, samples = ColumnShapes(), 0
     for file in files:
         parquet = opened(file)
         samples += parquet.metadata.num_rows
         for name, chunk in _chunks(file, parquet, requested):
-            sample = sample_shape(file, name, chunk)
-            if shapes.setdefault(name, sample) != sample:
-                raise not_fixed(file, f"column {name}", f"{shapes[name]} and {sample}")
-    if not samples:
-        raise CorruptArtifact("it holds no rows", kind="empty", path=files[0])
-    return arrays_schema(files[0], {n: ((samples, *s), d) for n, (s, d) in shapes.items()}, fields=fields)
+            columns.add(file, name, chunk)
+    return columns.schema(files[0], samples, fields)
 
 
 def _chunks(file: Path, parquet: pq.ParquetFile, requested: set[str]) -> Iterator[tuple[str, pa.Array]]:
@@ -90,7 +85,7 @@ class ParquetReader(ChunkedReader):
             raise corrupt(files[0], f"{schema.samples} samples", first[-1])
         super().__init__(schema, np.array(first[:-1], np.int64))
         self._names = [_names(file, p, schema) for file, p in zip(files, self._parquets, strict=True)]
-        self._cache: dict[int, Batch] = {}  # least recently used first
+        self._cache: dict[int, dict[str, Any]] = {}  # least recently used first
         self._lock = threading.Lock()  # a ParquetFile is not thread-safe
 
     def close(self) -> None:
@@ -105,7 +100,11 @@ class ParquetReader(ChunkedReader):
     def _copy(self, name: str, chunk: int, rows: slice | Index, target: Array, slots: slice | Index) -> None:
         target[slots] = self._group(chunk)[name][rows]
 
-    def _group(self, chunk: int) -> Batch:
+    def _part(self, name: str, chunk: int, rows: slice | Index) -> Ragged:
+        part: Ragged = self._group(chunk)[name][rows]
+        return part
+
+    def _group(self, chunk: int) -> dict[str, Any]:
         """Return a decoded row group, from the cache if it is there."""
         with self._lock:
             group = self._cache.pop(chunk, None)
@@ -116,7 +115,7 @@ class ParquetReader(ChunkedReader):
             self._cache[chunk] = group
             return group
 
-    def _decoded(self, chunk: int) -> Batch:
+    def _decoded(self, chunk: int) -> dict[str, Any]:
         self._check_open()
         assert self._parquets is not None
         number, group = self._groups[chunk]

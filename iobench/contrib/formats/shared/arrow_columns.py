@@ -1,11 +1,14 @@
 """Conversion between fields and Arrow columns.
 
-A field of shape (a, b) is a fixed-size list of `a` fixed-size lists of `b`. Files of other programs may
-also hold `arrow.fixed_shape_tensor`, and variable lists if all of them have one length.
+A field of shape (a, b) is a fixed-size list of `a` fixed-size lists of `b`, and one of shape (*, b) a large
+list of them. Files of other programs may also hold `arrow.fixed_shape_tensor`, and lists of 32-bit offsets;
+a column of lists that all have one length is a field of fixed shape.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,18 @@ import pyarrow as pa
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.contrib.formats.shared.external import not_fixed
-from iobench.formats import Array, Batch, Field, Schema, raw_bytes
+from iobench.formats import (
+    VARIES,
+    Array,
+    Batch,
+    Field,
+    Ragged,
+    Schema,
+    arrays_schema,
+    check_offsets,
+    joined,
+    raw_bytes,
+)
 
 # what pyarrow raises for damaged files
 DAMAGE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, OverflowError)
@@ -44,9 +58,9 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 
 def _type(field: Field) -> pa.DataType:
     kind = VALUES[field.dtype]
-    for size in reversed(field.shape):
+    for size in reversed(field.inner):
         kind = pa.list_(pa.field("item", kind, nullable=False), size)
-    return kind
+    return pa.large_list(pa.field("item", kind, nullable=False)) if field.is_ragged else kind
 
 
 def record_batch(schema: pa.Schema, batch: Batch) -> pa.RecordBatch:
@@ -55,8 +69,11 @@ def record_batch(schema: pa.Schema, batch: Batch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _column(kind: pa.DataType, array: Array) -> pa.Array:
-    """Return the column of a C-contiguous array of samples."""
+def _column(kind: pa.DataType, array: Any) -> pa.Array:
+    """Return the column of a C-contiguous array of samples, or of a ragged field."""
+    if isinstance(array, Ragged):
+        values = _column(kind.value_type, array.values)
+        return pa.LargeListArray.from_arrays(pa.array(array.offsets), values, type=kind)
     if not pa.types.is_fixed_size_list(kind):
         return _leaf(kind, array.reshape(-1))
     inner = array.reshape(-1, *array.shape[2:])
@@ -72,7 +89,7 @@ def _leaf(kind: pa.DataType, flat: Array) -> pa.Array:
 def sample_shape(path: Path, name: str, column: pa.Array) -> tuple[tuple[int, ...], str]:
     """Return the shape and dtype of one sample of a non-empty column.
 
-    Reads the lengths of all variable lists.
+    Reads the lengths of all variable lists; the first axis is VARIES if the outermost ones differ.
 
     Raises
     ------
@@ -84,7 +101,7 @@ def sample_shape(path: Path, name: str, column: pa.Array) -> tuple[tuple[int, ..
     column = plain(column)
     shape: tuple[int, ...] = ()
     while not is_leaf(column.type):
-        size = _size(path, name, column)
+        size = _size(path, name, column, may_vary=not shape)
         shape, column = (*shape, size), column.flatten()
     return shape, _dtype(path, name, column.type)
 
@@ -129,15 +146,62 @@ def is_leaf(kind: pa.DataType) -> bool:
     return not (pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def _size(path: Path, name: str, column: pa.Array) -> int:
-    """Return the common length of all lists in a column."""
+def _size(path: Path, name: str, column: pa.Array, may_vary: bool) -> int:
+    """Return the common length of all lists in a column, or VARIES if they may differ and do."""
     if pa.types.is_fixed_size_list(column.type):
         return int(column.type.list_size)
     offsets = column.offsets.to_numpy(zero_copy_only=True)
     lengths = offsets[1:] - offsets[:-1]
     if len(lengths) and lengths.min() != lengths.max():
+        if may_vary:
+            return VARIES
         raise not_fixed(path, f"column {name}", f"lists of {lengths.min()} to {lengths.max()}")
     return int(lengths[0]) if len(lengths) else 0
+
+
+class ColumnShapes:
+    """Shapes and dtypes of the columns of files that another program wrote, from their pieces."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[str, tuple[tuple[int, ...], str]] = {}
+        self._totals: Counter[str] = Counter()
+
+    def add(self, path: Path, name: str, column: pa.Array) -> None:
+        """Add a piece of a column, in the file at `path`; CorruptArtifact if it does not fit the others."""
+        shape, dtype = sample_shape(path, name, column)
+        if not is_leaf(plain(column).type):
+            self._totals[name] += len(plain(column).flatten())
+        known, known_dtype = self._shapes.setdefault(name, (shape, dtype))
+        if known != shape and known[1:] == shape[1:] and known and shape:
+            known = (VARIES, *shape[1:])
+            self._shapes[name] = known, dtype
+        if dtype != known_dtype or shape[1:] != known[1:] or len(shape) != len(known):
+            raise not_fixed(path, f"column {name}", f"{self._shapes[name]} and {(shape, dtype)}")
+
+    def schema(self, path: Path, samples: int, fields: Sequence[Field]) -> Schema:
+        """Return the schema of these columns, or of those of them in `fields`."""
+        if not samples:
+            raise CorruptArtifact("it holds no rows", kind="empty", path=path)
+        arrays = {name: ((samples, *shape), dtype) for name, (shape, dtype) in self._shapes.items()}
+        return arrays_schema(path, arrays, fields=fields, totals=self._totals)
+
+
+def ragged_of(path: Path, field: Field, column: pa.Array) -> Ragged:
+    """Return the lists of a column, as a view unless they hold bools; CorruptArtifact if they are no such."""
+    column, expected = plain(column), f"{field.name}: lists of {field.dtype} {field.inner}"
+    is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    if column.null_count or not is_list:
+        nulls = "nulls" if column.null_count else None
+        raise corrupt(path, expected, f"{column.null_count} nulls in {column.type}", kind=nulls)
+    offsets = column.offsets.to_numpy(zero_copy_only=True).astype(np.int64)
+    begin, end = int(offsets[0]), int(offsets[-1])
+    if not 0 <= begin <= end <= len(column.values):
+        raise corrupt(path, f"{expected} among {len(column.values):,}", f"{begin:,} to {end:,}")
+    offsets -= begin
+    check_offsets(offsets, end - begin, field.name, path)
+    inner = Field(field.name, field.inner, field.dtype)
+    leaf = leaf_of(path, inner, column.values.slice(begin, end - begin))
+    return Ragged(values(leaf).reshape(-1, *field.inner), offsets)
 
 
 def leaf_of(path: Path, field: Field, column: pa.Array) -> pa.Array:
@@ -196,11 +260,16 @@ def values(leaf: pa.Array) -> npt.NDArray[Any]:
 
 def arrays(path: Path, schema: Schema, table: pa.Table | pa.RecordBatch, names: dict[str, str]) -> Batch:
     """Return the rows of a table as arrays; `names` maps each field to its column."""
-    batch = {}
+    batch: dict[str, Any] = dict(schema.empty(0))
     for field in schema.fields:
         column = table.column(names[field.name])
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-        parts = [values(leaf_of(path, field, chunk)) for chunk in chunks if len(chunk)]
-        whole = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, field.dtype), *parts])
-        batch[field.name] = whole.reshape(-1, *field.shape)
+        parts = [_part(path, field, chunk) for chunk in chunks if len(chunk)]
+        batch[field.name] = joined([batch[field.name], *parts])
     return batch
+
+
+def _part(path: Path, field: Field, column: pa.Array) -> Any:
+    if field.is_ragged:
+        return ragged_of(path, field, column)
+    return values(leaf_of(path, field, column)).reshape(-1, *field.shape)

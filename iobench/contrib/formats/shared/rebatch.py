@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from iobench.formats import Array, Batch, Schema
+from iobench.formats import Array, Batch, Schema, joined, map_arrays
 
 
 class Slab:
@@ -21,16 +21,16 @@ class Slab:
         start = 0
         while self._count + len(array) - start >= self._rows:
             stop = start + self._rows - self._count
-            yield _joined([*self._held, array[start:stop]])
+            yield joined([*self._held, array[start:stop]])
             self._held, self._count, start = [], 0, stop
         if start < len(array):
-            self._held.append(array[start:].copy())
+            self._held.append(map_arrays(np.array, array[start:]))
             self._count += len(array) - start
 
     def rest(self) -> Iterator[Array]:
         """Yield the incomplete last piece, if any."""
         if self._held:
-            yield _joined(self._held)
+            yield joined(self._held)
         self._held, self._count = [], 0
 
 
@@ -59,7 +59,3 @@ def fill_arrays(arrays: Mapping[str, Any], rows: Mapping[str, int], batches: Ite
             put(name, slab.add(batch[name]))
     for name, slab in fields.items():
         put(name, slab.rest())
-
-
-def _joined(parts: list[Array]) -> Array:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -1,0 +1,112 @@
+"""Values of samples that differ in length, and the reader of an environment with such values.
+
+A payload holds the fixed fields in schema order, then the length of each ragged field as int64, then the
+elements of each, as in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iobench.base.errors import corrupt
+from iobench.formats._ragged import Ragged, offsets_of
+from iobench.formats._reader import Convert, Rows, identity, unclosed
+from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
+from iobench.formats.lmdb.reader import LmdbReader
+
+LENGTH = np.dtype("<i8")
+
+
+def payloads(schema: Schema, batch: Mapping[str, Any]) -> Iterator[bytes]:
+    """Yield the payload of each sample of a batch."""
+    fixed = [(raw_bytes(batch[f.name]), f.sample_bytes) for f in schema.fixed.fields]
+    ragged = [(batch[field.name], field.sample_bytes) for field in schema.ragged]
+    lengths = [np.diff(field.offsets).astype(LENGTH) for field, _ in ragged]
+    columns = fixed + [(raw_bytes(column), LENGTH.itemsize) for column in lengths]
+    values = [(raw_bytes(field.values), (field.offsets * width).tolist()) for field, width in ragged]
+    for row in range(len(batch[schema.fields[0].name])):
+        parts = [column[row * width : (row + 1) * width] for column, width in columns]
+        parts += [memory[edges[row] : edges[row + 1]] for memory, edges in values]
+        yield b"".join(parts)
+
+
+class RaggedLmdbReader(LmdbReader):
+    """Reads samples that differ in length, one value at a time."""
+
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
+        """Return one sample as read-only arrays of its value; IndexError out of range."""
+        self._check_row(row)
+        parts = self._parts(self._decoded(row, self._stored(row)))
+        return {name: convert(array) for name, array in parts.items()}
+
+    def batch(self, rows: Rows | Sequence[int]) -> Batch:
+        """Return the rows in new arrays, ragged fields as `Ragged`; IndexError outside 0..len-1."""
+        checked, count = self._checked(rows)
+        numbers = range(checked.start, checked.stop) if isinstance(checked, slice) else checked.tolist()
+        unclosed(self._env)
+        with self._transaction() as txn:
+            values = map(txn.get, map(self._key, numbers))
+            decoded = self._timed(self._all_decoded)(numbers, list(values))
+            parts = [self._parts(value) for value in decoded]
+            return {f.name: _joined(f, count, [part[f.name] for part in parts]) for f in self.schema.fields}
+
+    def placement(self) -> dict[str, Any]:
+        """Return no locations: values differ in size."""
+        return {}
+
+    def blocks(self) -> tuple[()]:
+        """Return no blocks: values differ in size."""
+        return ()
+
+    def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
+        self._read_rows(np.arange(start, stop), out)
+
+    def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
+        batch = self.batch(rows)
+        for name, target in out.items():
+            target[...] = batch[name]
+
+    def _check_size(self, row: int, value: Any) -> None:
+        """Check what `_parts` relies on: that the lengths fill the value."""
+        counts = self._counts(value) if len(value) >= self._head else []
+        ends = sum(n * f.sample_bytes for n, f in zip(counts, self.schema.ragged, strict=False))
+        if min(counts, default=-1) < 0 or self._head + ends != len(value):
+            raise corrupt(self._path, f"sample {row} as long as its lengths say", f"{len(value)} bytes")
+
+    def _counts(self, value: Any) -> list[int]:
+        """Return the length of each ragged field."""
+        counts: list[int] = np.frombuffer(value, LENGTH, len(self.schema.ragged), self._size).tolist()
+        return counts
+
+    @property
+    def _head(self) -> int:
+        """Bytes before the elements of the first ragged field."""
+        return self._size + LENGTH.itemsize * len(self.schema.ragged)
+
+    def _parts(self, value: Any) -> dict[str, Array]:
+        """Return the fields of a checked value as views."""
+        parts: dict[str, Array] = {}
+        for name, dtype, shape, elements, offset in self._columns:
+            parts[name] = np.frombuffer(value, dtype, elements, offset).reshape(shape)
+        begin = self._head
+        for field, count in zip(self.schema.ragged, self._counts(value), strict=True):
+            flat = np.frombuffer(value, field.dtype, count * field.elements, begin)
+            parts[field.name] = flat.reshape(count, *field.inner)
+            begin += count * field.sample_bytes
+        return {field.name: parts[field.name] for field in self.schema.fields}
+
+
+def _joined(field: Field, count: int, samples: Iterable[Array]) -> Any:
+    """Return the samples of a field as one array, or as a ragged one."""
+    arrays = list(samples)
+    if not field.is_ragged:
+        whole = np.empty((count, *field.shape), field.dtype)
+        for slot, array in enumerate(arrays):
+            whole[slot] = array
+        return whole
+    lengths = np.array([len(array) for array in arrays], np.int64)
+    return Ragged(np.concatenate([np.empty((0, *field.inner), field.dtype), *arrays]), offsets_of(lengths))
