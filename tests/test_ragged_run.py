@@ -172,10 +172,23 @@ def test_prepare_run_and_report_on_the_command_line(tmp_path):
         word for loader in ("native", "dataloader", "dataloader:fetch=batch") for word in ("--loader", loader)
     ]
     out = tmp_path / "records.jsonl"
-    ran = command("run", *loaders, "--device", "cpu", "--rounds", "2", "--out", str(out))
+    ran = command(
+        "run",
+        "--format",
+        "npy",
+        "--format",
+        "lmdb",
+        *loaders,
+        "--device",
+        "cpu",
+        "--rounds",
+        "2",
+        "--out",
+        str(out),
+    )
     assert "dataloader" in ran.stdout
     records = [json.loads(line) for line in out.read_text().splitlines()]
-    assert len(records) == 6
+    assert len(records) == 12
     assert {record["content_check"] for record in records} == {None}
     page = tmp_path / "report.html"
     subprocess.run([sys.executable, "-m", "iobench", "report", str(out), "--out", str(page)], check=True)

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from iobench import formats
 from iobench.advise import measured_data
 from iobench.advise.findings import recommendation_of
@@ -23,7 +21,7 @@ from iobench.bench.observer import Observer
 from iobench.bench.training import Trainer
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import FirstSamples, Source
-from iobench.formats import Batch
+from iobench.formats import Batch, joined
 from iobench.host.device import pick_device
 from iobench.loading import loaders
 from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice
@@ -71,7 +69,7 @@ def first_batch(of: Manifest | Source, count: int) -> Batch:
         with of.opener(next(iter(of.artifacts)))() as reader:
             return reader.batch(slice(0, min(count, of.schema.samples)))
     parts = list(FirstSamples(of, count).batches())
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return {name: joined([part[name] for part in parts]) for name in parts[0]}
 
 
 def _model(requirements: Requirements, of: Manifest | Source, transfer: HostToDevice) -> StepFunction:

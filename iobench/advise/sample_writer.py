@@ -127,7 +127,7 @@ class SampleWriter:
             fields=schema.fields,
             data_dir=self.data_dir,
             overwrite=self.manifest is None and _is_sample(root),
-            first=schema.samples,
+            first=schema,
             progress=in_time,
         )[0]
 

@@ -49,7 +49,7 @@ def add(
     data_dir: str | Path = Path("data"),
     overwrite: bool = False,
     hash: str = "auto",
-    first: int | None = None,
+    first: Schema | None = None,
     hash_s: float = PART_S,
     progress: Progress = no_progress,
     warn: Callable[[Finding], None] = lambda finding: None,
@@ -72,8 +72,8 @@ def add(
         Replace the data of an existing dataset.
     hash : str
         ``full`` for every sample; ``auto`` for a part of large data, see `hashing`.
-    first : int, optional
-        Make a dataset of the first so many samples, of which all are hashed.
+    first : Schema, optional
+        Make a dataset of the first samples, of which all are hashed: their number, and their totals.
     hash_s : float
         Seconds for hashing, with ``auto``: of data that would take longer, a part is hashed.
     progress : callable
@@ -105,12 +105,13 @@ def add(
     whole = f"{tree.path}::{','.join(names)}" if names else tree.path
     description = _describe(UntrustedData(Path(whole), form.variant, tree.stamp.bytes), fields, format)
     held = description.schema
-    schema = dataclasses.replace(held, samples=min(held.samples, first or held.samples))
+    part = first if first and first.samples < held.samples else None
+    schema = dataclasses.replace(held, samples=part.samples, totals=part.totals) if part else held
     for note in description.notes:
         warn(note)
     _check_fields(path, schema, fields)
-    stored_samples = held.samples if schema.samples < held.samples else None
-    added = ExternalData(str(tree.path), tree.stamp, names, bool(fields), stored_samples)
+    stored = (held.samples, held.totals) if part else ()
+    added = ExternalData(str(tree.path), tree.stamp, names, bool(fields), *stored)
     with os_errors(root), locked(root), HashWriter.temporary(root) as writer:
         before = sweep_and_load(root, overwrite)
         _check_free(before, form.variant, schema, added, overwrite)
@@ -158,7 +159,7 @@ class AddedSource(Source):
         """Yield all samples in order; raises CorruptArtifact if they changed since they were added."""
         location = self.manifest.location_of(self._variant)
         location.check()
-        data = _untrusted(location.path, self._variant, self._added)
+        data = _untrusted(location.path, self._variant, self._added, self.schema)
         try:
             yield from sandbox.batches(data, self.schema)
         except SourceError as error:
@@ -285,8 +286,8 @@ def _check_free(
         )
 
 
-def _untrusted(path: Path, variant: str, added: ExternalData) -> UntrustedData:
-    return UntrustedData(path, variant, added.stamp.bytes, samples=added.samples)
+def _untrusted(path: Path, variant: str, added: ExternalData, schema: Schema) -> UntrustedData:
+    return UntrustedData(path, variant, added.stamp.bytes, stored=added.schema(schema))
 
 
 def _hashed(
@@ -299,7 +300,7 @@ def _hashed(
 ) -> Manifest:
     """Read the rows to hash and return a manifest of this artifact alone."""
     variant, started = form.variant, time.perf_counter()
-    check, hashed = read(_untrusted(tree.path, variant, added))
+    check, hashed = read(_untrusted(tree.path, variant, added, schema))
     if FileTree.of(tree.path).stamp != tree.stamp:
         raise SourceError("changed while it was hashed", kind="changed", path=tree.path, hint=CLOSE_WRITERS)
     artifact = Artifact(

@@ -23,7 +23,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +81,8 @@ class Opener:
         Whether rows will be requested in random order.
     index : Path or None
         Path of the cached indexes without their names; see `index_cache`.
-    stored_samples : int or None
-        Samples that the files hold, if the schema has only the first of them.
+    stored : Schema or None
+        Schema of all that the files hold, if this one has only their first samples.
     remote : RemoteOpener or None
         Opens the artifact in an object store, if it is in one.
     index_end : float
@@ -94,7 +94,7 @@ class Opener:
     schema: Schema
     random: bool = False
     index: Path | None = None
-    stored_samples: int | None = None
+    stored: Schema | None = None
     remote: RemoteOpener | None = field(default=None, hash=False)
     index_end: float = math.inf
 
@@ -104,12 +104,12 @@ class Opener:
             return self.remote.open(self.schema)
         reader = self.format.open(self.path, self.stored_schema, self.random)
         reader.load_or_build = self.index_cache
-        return reader if self.stored_samples is None else FirstRows(reader, self.schema)
+        return reader if self.stored is None else FirstRows(reader, self.schema)
 
     @property
     def stored_schema(self) -> Schema:
         """Schema of all that the files hold."""
-        return replace(self.schema, samples=self.stored_samples or self.schema.samples)
+        return self.stored or self.schema
 
     @property
     def index_cache(self) -> IndexCache:
@@ -260,7 +260,7 @@ class Manifest:
             location.path,
             self.schema,
             index=self.index_path(variant),
-            stored_samples=added.samples if added else None,
+            stored=added.schema(self.schema) if added else None,
             remote=RemoteOpener.of(self.artifacts[variant], self.url, self.index_path(variant)),
             index_end=self.index_end,
         )

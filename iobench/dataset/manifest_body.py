@@ -74,6 +74,8 @@ class ExternalData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Whether the user described the fields, because the data do not.
     samples : int or None
         Samples that the files hold, if the dataset has only the first of them.
+    totals : dict of str to int
+        With `samples`, the sums of the lengths of all of them, as in a schema.
     """
 
     path: Annotated[str, Meta(pattern=r"^/[^\x00-\x1f\x7f\ud800-\udfff]*$", max_length=PATH_BYTES)]
@@ -81,6 +83,13 @@ class ExternalData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     names: tuple[Text, ...] = ()
     fields_given: bool = False
     samples: Count | None = None
+    totals: dict[str, Bytes] = {}
+
+    def schema(self, first: Schema) -> Schema | None:
+        """Return the schema of all samples of the files, if the dataset has only the `first` of them."""
+        if self.samples is None:
+            return None
+        return Schema(self.samples, first.fields, totals=self.totals)
 
     @property
     def partial(self) -> bool:
@@ -227,6 +236,7 @@ def check(body: ManifestBody) -> None:
         if artifact.added:
             if (held := artifact.added.samples) is not None and held <= body.samples:
                 raise ValueError(f"{variant} holds {held} samples, no more than the dataset")
+            artifact.added.schema(body.schema)  # ValueError if its totals are not those of these fields
             continue
         if artifact.folder in folders:
             raise ValueError(f"two artifacts are in {artifact.folder}")

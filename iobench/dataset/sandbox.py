@@ -31,7 +31,7 @@ from iobench.base.finding import Finding
 from iobench.base.text import listed
 from iobench.dataset.hashed_rows import HashedRows, index
 from iobench.dataset.sources._source import BATCH_BYTES
-from iobench.formats import Batch, Field, Index, Schema, raw_bytes
+from iobench.formats import Batch, Field, Index, Ragged, Schema, raw_bytes
 from iobench.host.child import Child, ChildEnded, ChildHung, spawn_python
 
 LIMIT_S = 120.0  # to identify data, and to read one batch; more for large data:
@@ -57,15 +57,15 @@ class UntrustedData:
     descriptor : int or None
         An open descriptor of the file. If given, the worker reads that file and not the one that may have
         taken its path in the meantime.
-    samples : int or None
-        Samples that it holds, if only the first of them are read.
+    stored : Schema or None
+        Schema of all samples that it holds, if only the first of them are read.
     """
 
     path: Path
     kind: str
     bytes: int
     descriptor: int | None = None
-    samples: int | None = None
+    stored: Schema | None = None
 
     @property
     def request(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class UntrustedData:
         return {
             "path": path,
             "kind": self.kind,
-            "stored_samples": self.samples,
+            "stored": self.stored and schema_request(self.stored),
             # torch's own maps count in full
             "memory_bytes": MEMORY_BYTES + self.bytes // (1 if self.kind == "torch" else MEMORY_SHARE),
         }
@@ -162,17 +162,14 @@ def describe(data: UntrustedData, fields: Sequence[Field] = ()) -> Description:
     """
     with _worker(data, "describe", fields=_plain(fields)) as worker:
         result = worker.message()
-        inferred = tuple(Field(name, tuple(shape), dtype) for name, shape, dtype in result["fields"])
-        return Description(
-            Schema(result["samples"], inferred, result["renamed"]),
-            tuple(Finding(**note) for note in result["notes"]),
-        )
+        schema = requested_schema(result["schema"], result["renamed"])
+        return Description(schema, tuple(Finding(**note) for note in result["notes"]))
 
 
 def batches(data: UntrustedData, schema: Schema) -> Iterator[Batch]:
     """Yield all samples in order, in new arrays; raises SourceError if they cannot be read."""
     rows = schema.batch_rows(BATCH_BYTES)
-    with _worker(data, "read", rows=rows, samples=schema.samples, fields=_plain(schema.fields)) as worker:
+    with _worker(data, "read", rows=rows, schema=schema_request(schema)) as worker:
         for start in range(0, schema.samples, rows):
             yield worker.batch(schema, min(rows, schema.samples - start))
 
@@ -183,9 +180,24 @@ def hashes(
     """Yield rows and their hashes, in the order of the list; raises SourceError if they cannot be read."""
     rows = schema.batch_rows(BATCH_BYTES)
     request = {"rows": rows, "piece_rows": hashed.piece_rows, "pieces": hashed.pieces}
-    with _worker(data, "hash", samples=schema.samples, fields=_plain(schema.fields), **request) as worker:
+    with _worker(data, "hash", schema=schema_request(schema), **request) as worker:
         for part in hashed.slices(rows):
             yield index(part), worker.hashes(part.stop - part.start)
+
+
+def schema_request(schema: Schema) -> dict[str, Any]:
+    """Return a schema as JSON."""
+    return {"samples": schema.samples, "fields": _plain(schema.fields), "totals": schema.totals}
+
+
+def requested_schema(plain: dict[str, Any], renamed: dict[str, str] | None = None) -> Schema:
+    """Return the schema that `schema_request` wrote."""
+    return Schema(plain["samples"], requested_fields(plain["fields"]), renamed or {}, plain["totals"])
+
+
+def requested_fields(plain: list[Any]) -> tuple[Field, ...]:
+    """Return fields from JSON."""
+    return tuple(Field(name, tuple(shape), dtype) for name, shape, dtype in plain)
 
 
 def _plain(fields: Sequence[Field]) -> list[list[Any]]:
@@ -210,8 +222,11 @@ class _Worker:
         return message
 
     def batch(self, schema: Schema, count: int) -> Batch:
-        """Receive the next `count` samples."""
-        return self._received(schema.empty(count))
+        """Receive the next `count` samples; of a ragged field first the offsets, which are checked."""
+        batch: dict[str, Any] = self._received(schema.empty(count))
+        for one in schema.ragged:
+            batch[one.name] = self._values(one, batch[one.name].offsets, schema)
+        return batch
 
     def hashes(self, count: int) -> npt.NDArray[np.int64]:
         """Receive the hashes of the next `count` samples."""
@@ -221,8 +236,19 @@ class _Worker:
         self.message()
         with self._failures():
             for array in batch.values():
-                self._child.receive_into(raw_bytes(array))
+                self._child.receive_into(raw_bytes(getattr(array, "offsets", array)))
         return batch
+
+    def _values(self, field: Field, offsets: Index, schema: Schema) -> Ragged:
+        """Receive the values of a ragged field."""
+        with self._failures():
+            total = int(offsets[-1])
+            if offsets[0] or (np.diff(offsets) < 0).any() or total > schema.totals[field.name]:
+                raise ValueError("offsets that do not rise")
+            values = np.empty((total, *field.inner), field.dtype)
+            if total:
+                self._child.receive_into(raw_bytes(values))
+        return Ragged(values, offsets)
 
     @contextmanager
     def _failures(self) -> Iterator[None]:

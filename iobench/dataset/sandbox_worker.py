@@ -21,11 +21,16 @@ from iobench.dataset.checksum import Checksum
 from iobench.dataset.hashed_rows import HashedRows
 from iobench.dataset.manifest import Opener
 from iobench.dataset.read_back import read_back
-from iobench.formats import Batch, Detectable, Field, Format, Schema, plain_bools
+from iobench.dataset.sandbox import requested_fields, requested_schema, schema_request
+from iobench.formats import Array, Batch, Detectable, Format, Ragged, Schema, plain_bools
 from iobench.host.child import SharedCount, send_raw
 
 # files that no format reads: module in `sources`, and class with the methods of a format that are used here
-ADAPTERS = {"torch": ("torch_file", "TorchAdapter"), "csv": ("csv_file", "CsvAdapter")}
+ADAPTERS = {
+    "torch": ("torch_file", "TorchAdapter"),
+    "csv": ("csv_file", "CsvAdapter"),
+    "jsonl": ("jsonl_file", "JsonlAdapter"),
+}
 
 MAX_ENTRIES = 100  # of a folder that are sniffed: it may have many of the same kind
 
@@ -42,7 +47,7 @@ def serve(connection: Connection, heartbeats: SharedCount, *descriptors: int) ->
     try:
         for message, batch in _COMMANDS[request["do"]](request):
             connection.send_bytes(json.dumps(message).encode())
-            for array in batch.values():
+            for array in _arrays(batch):
                 send_raw(connection, formats.raw_bytes(array))
     except IobenchError as error:
         kind = error.kind if isinstance(error, MissingDependency) else None
@@ -53,6 +58,13 @@ def serve(connection: Connection, heartbeats: SharedCount, *descriptors: int) ->
     except Exception as error:  # noqa: BLE001 - libraries raise anything on damaged files
         problem = f"cannot be read as {request['kind'] or 'any format'}: {reason(error)}"
         connection.send_bytes(json.dumps({"problem": problem}).encode())
+
+
+def _arrays(batch: Batch) -> Iterator[Array]:
+    """Yield the arrays of a batch as they are sent: offsets in place of ragged fields, then their values."""
+    arrays: list[Any] = list(batch.values())
+    yield from (getattr(array, "offsets", array) for array in arrays)
+    yield from (one.values for one in arrays if isinstance(one, Ragged) and len(one.values))
 
 
 def _sniff(request: dict[str, Any]) -> Iterator[Reply]:
@@ -100,15 +112,14 @@ def _describe(request: dict[str, Any]) -> Iterator[Reply]:
     path = Path(request["path"])
     if not isinstance(form, Detectable):
         raise CorruptArtifact(f"data in {form.name} cannot be added in place", kind="not-addable", path=path)
-    schema = form.infer_schema(path, _fields(request["fields"]))
+    schema = form.infer_schema(path, requested_fields(request["fields"]))
     notes = form.notes(path, schema)
-    fields = [[field.name, list(field.shape), field.dtype] for field in schema.fields]
-    described = {"samples": schema.samples, "fields": fields, "renamed": schema.renamed}
+    described = {"schema": schema_request(schema), "renamed": schema.renamed}
     yield {**described, "notes": [asdict(note) for note in notes]}, {}
 
 
 def _hash(request: dict[str, Any]) -> Iterator[Reply]:
-    schema = Schema(request["samples"], _fields(request["fields"]))
+    schema = requested_schema(request["schema"])
     hashed = HashedRows(schema.samples, request["piece_rows"], request["pieces"])
     batches = _batches(request, schema, request["rows"], hashed)
     first = next(batches)  # sets the limits, which also apply to the checksum of large samples
@@ -119,7 +130,7 @@ def _hash(request: dict[str, Any]) -> Iterator[Reply]:
 
 
 def _read(request: dict[str, Any]) -> Iterator[Reply]:
-    schema = Schema(request["samples"], _fields(request["fields"]))
+    schema = requested_schema(request["schema"])
     for batch in _batches(request, schema, request["rows"]):
         yield {}, batch
 
@@ -129,7 +140,8 @@ def _batches(
 ) -> Iterator[Batch]:
     form, path = _format(request), Path(request["path"])
     _limit(request["memory_bytes"])
-    opener = Opener(form, path, schema, stored_samples=request["stored_samples"])
+    stored = request["stored"] and requested_schema(request["stored"])
+    opener = Opener(form, path, schema, stored=stored)
     opener.check()
     if request["kind"] not in ADAPTERS:
         yield from read_back(opener, rows, hashed)
@@ -146,10 +158,6 @@ def _format(request: dict[str, Any]) -> Format:
     module, name = ADAPTERS[request["kind"]]
     adapter: Format = getattr(importlib.import_module(f"iobench.dataset.sources.{module}"), name)()
     return adapter
-
-
-def _fields(fields: list[Any]) -> tuple[Field, ...]:
-    return tuple(Field(name, tuple(shape), dtype) for name, shape, dtype in fields)
 
 
 def _check_bools(path: str, batch: Batch) -> None:

@@ -45,7 +45,7 @@ def test_datasets_of_its_own_library_are_read_in_place(tmp_path):
 
 @pytest.mark.parametrize(
     ("column", "cause", "found"),
-    [([[1, 2], [3]], "unequal-shapes", "1 to 2"), (["a", "b"], "unsupported-dtype", "string")],
+    [([[[1], [2, 3]], [[4], [5]]], "unequal-shapes", "1 to 2"), (["a", "b"], "unsupported-dtype", "string")],
     ids=range(2),
 )
 def test_a_column_without_samples_of_one_shape_is_refused_by_name(tmp_path, column, cause, found):

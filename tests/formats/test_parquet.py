@@ -60,7 +60,7 @@ def test_a_table_of_pandas_is_read_in_place(tmp_path):
 @pytest.mark.parametrize(
     ("column", "cause", "found"),
     [
-        ([[1, 2], [3]], "unequal-shapes", "1 to 2"),
+        ([[[1], [2, 3]], [[4], [5]]], "unequal-shapes", "1 to 2"),
         (["a", "b"], "unsupported-dtype", "string"),
         ([1, None], "nulls", "1 nulls"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from iobench.dataset.sources.generated_lengths import GeneratedLengths
 from iobench.dataset.sources.synthetic import Synthetic
 from iobench.formats import Batch, Field, Schema, split_selection
 
-TABLES = frozenset({"arrow", "csv", "lance", "parquet"})  # kinds of source that are tables
+TABLES = frozenset({"arrow", "csv", "jsonl", "lance", "parquet"})  # kinds of source that are tables
 LABELS = frozenset({"class", "label", "labels", "target", "targets", "y"})
 
 
@@ -46,7 +47,7 @@ class PackedColumns(Source):
             Field(name, (len(columns),), table.schema.field(columns[0]).dtype)
             for name, columns in self.packed.items()
         ]
-        self.schema = Schema(table.schema.samples, (*matrices, *kept), table.schema.renamed)
+        self.schema = replace(table.schema, fields=(*matrices, *kept))
         packed = (f"{len(columns)} columns become {name}" for name, columns in self.packed.items())
         self.losses = (*table.losses, *packed)
 
@@ -105,8 +106,15 @@ __all__ = [
 ]
 
 # single files that the sandbox reads: the format, or the adapter of `sandbox_worker`
-SANDBOXED = {".h5": "hdf5", ".hdf5": "hdf5", ".pt": "torch", ".pth": "torch", ".csv": "csv"}
-CONVERTED = (".npz", ".pt", ".pth", ".csv")  # that no format reads in place
+SANDBOXED = {
+    ".h5": "hdf5",
+    ".hdf5": "hdf5",
+    ".pt": "torch",
+    ".pth": "torch",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+}
+CONVERTED = (".npz", ".pt", ".pth", ".csv", ".jsonl")  # that no format reads in place
 
 
 def open_source(
@@ -120,13 +128,14 @@ def open_source(
     Parameters
     ----------
     path : str or Path
-        A .npy, .npz, .pt, .csv, .h5 or .hdf5 file, a folder of images, or data in any readable format.
+        A .npy, .npz, .pt, .csv, .jsonl, .h5 or .hdf5 file, a folder of images, or data in any readable
+        format.
         ``FILE::NAME,NAME`` selects arrays of a file with several, or groups of an HDF5 file.
     sample_shape : tuple of int, optional
         Shape that images are resized and cropped to. Other data have their own.
     columns : str
-        ``packed`` makes the columns of a table (arrow, csv, lance, parquet) that have one dtype one field;
-        ``separate`` keeps a field for each.
+        ``packed`` makes the columns of a table (arrow, csv, jsonl, lance, parquet) that have one dtype one
+        field; ``separate`` keeps a field for each.
     format : str, optional
         Format of the data with its options, such as ``tokens:dtype=uint16``; by default the one that
         recognizes them.
@@ -155,7 +164,7 @@ def _open(
     suffix = "" if path.is_dir() or format else path.suffix.lower()
     if chosen and suffix not in (".npz", *SANDBOXED):
         raise SourceError(
-            "only arrays of .npz, .pt, .csv, .h5 and .hdf5 files can be selected",
+            "only arrays of .npz, .pt, .csv, .jsonl, .h5 and .hdf5 files can be selected",
             kind="not-selectable",
             path=path,
             hint=f"omit ::{','.join(chosen)}",
@@ -208,5 +217,5 @@ def _sniffed(path: Path) -> str:
         f"{path.suffix or 'a file without a suffix'} is not read, and no format recognizes it ({known})",
         kind="unrecognized",
         path=path,
-        hint="give .npy, .npz, .pt, .csv, .h5, .hdf5, a folder of images, or --source-format",
+        hint="give .npy, .npz, .pt, .csv, .jsonl, .h5, .hdf5, a folder of images, or --source-format",
     )

@@ -106,8 +106,8 @@ class FirstSamples(Source):
     """The first `count` samples of another source, or all if it has fewer."""
 
     def __init__(self, whole: Source, count: int) -> None:
-        self._whole = whole
-        self.schema = Schema(min(count, whole.schema.samples), whole.schema.fields)
+        self._whole, self._count = whole, min(count, whole.schema.samples)
+        self.schema = Schema(self._count, whole.schema.fields, totals=self._totals())
         self.name = f"{whole.name}-first-{self.schema.samples}"
         self.decodes = whole.decodes
 
@@ -118,13 +118,21 @@ class FirstSamples(Source):
 
     def batches(self) -> Iterator[Batch]:
         """Yield the other source's batches up to that number of samples."""
-        left = self.schema.samples
+        left = self._count
         for batch in self._whole.batches():
             count = len(next(iter(batch.values())))
             yield batch if count <= left else {name: array[:left] for name, array in batch.items()}
             left -= min(count, left)
             if not left:
                 return
+
+    def _totals(self) -> dict[str, int]:
+        """Return the sums of the lengths of these samples; reads them if they differ in length."""
+        whole = self._whole.schema
+        if not whole.totals or self._count == whole.samples:
+            return whole.totals
+        batches = list[Any](self.batches())
+        return {name: sum(len(batch[name].values) for batch in batches) for name in whole.totals}
 
 
 def default_name(text: str) -> str:

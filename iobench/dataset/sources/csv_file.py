@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, needing
 from iobench.base.text import reason, shortened
-from iobench.formats import Array, Field, Reader, Schema
+from iobench.dataset.sources._in_order import InOrderReader
+from iobench.formats import Array, Field, Schema
 
 with needing("a .csv source", "parquet"):
     import pyarrow
@@ -49,46 +49,9 @@ class CsvAdapter(formats.Detectable):
         shapes = {name: ((samples,), np.dtype(columns[name].to_pandas_dtype())) for name in names}
         return formats.arrays_schema(path, shapes, columns)
 
-    def open(self, path: Path, schema: Schema, random: bool = False) -> CsvReader:
+    def open(self, path: Path, schema: Schema, random: bool = False) -> InOrderReader:
         """Open a reader of rows in order."""
-        return CsvReader(path, schema)
-
-
-class CsvReader(Reader):
-    """Reader that goes through the lines once, in order."""
-
-    def __init__(self, path: Path, schema: Schema) -> None:
-        super().__init__(schema)
-        self._path, self._pieces = path, _pieces(path)
-        self._left: dict[str, Array] = schema.empty(0)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._pieces.close()  # type: ignore[attr-defined]
-
-    def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
-        done = 0
-        while done < stop - start:
-            if not len(next(iter(self._left.values()))):
-                self._left = self._next()
-            some = {name: array[: stop - start - done] for name, array in self._left.items()}
-            count = len(next(iter(some.values())))
-            for name, target in out.items():
-                target[done : done + count] = some[name]
-            self._left = {name: array[count:] for name, array in self._left.items()}
-            done += count
-
-    def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
-        raise NotImplementedError
-
-    def _next(self) -> dict[str, Array]:
-        for piece in self._pieces:
-            names = formats.field_names(piece.schema.names)
-            return {
-                field.name: piece.column(names[field.name]).to_numpy(zero_copy_only=False)
-                for field in self.schema.fields
-            }
-        raise CorruptArtifact("truncated while it was read", kind="truncated", path=self._path)
+        return InOrderReader(path, schema, _batches(path, schema))
 
 
 def _pieces(path: Path) -> Iterator[Any]:
@@ -99,6 +62,13 @@ def _pieces(path: Path) -> Iterator[Any]:
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         problem = f"cannot be read as a table of numbers: {reason(error)}"
         raise CorruptArtifact(problem, kind="not-a-table", path=path) from error
+
+
+def _batches(path: Path, schema: Schema) -> Iterator[dict[str, Array]]:
+    for piece in _pieces(path):
+        names = formats.field_names(piece.schema.names)
+        columns = {field.name: piece.column(names[field.name]) for field in schema.fields}
+        yield {name: column.to_numpy(zero_copy_only=False) for name, column in columns.items()}
 
 
 def _check_column(path: Path, name: str, column: Any, before: int) -> None:

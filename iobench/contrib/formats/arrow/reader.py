@@ -111,14 +111,14 @@ def check_lists(files: Sequence[Path], schema: Schema) -> None:
             for field in schema.fields:
                 if field.name in names:
                     name = names[field.name]
-                    shape, _ = _shape(opened.file, name, batch)
+                    shape, _ = _shape(opened.file, name, batch, field.is_ragged)
                     if shape != field.shape and not (field.is_ragged and shape[1:] == field.inner):
                         raise corrupt(opened.file, f"{name} of shape {field.shape}", shape)
 
 
-def _shape(file: Path, name: str, batch: pa.RecordBatch) -> tuple[tuple[int, ...], str]:
+def _shape(file: Path, name: str, batch: pa.RecordBatch, may_vary: bool) -> tuple[tuple[int, ...], str]:
     try:
-        return sample_shape(file, name, batch.column(name))
+        return sample_shape(file, name, batch.column(name), may_vary)
     except DAMAGE as error:
         if isinstance(error, CorruptArtifact):
             raise

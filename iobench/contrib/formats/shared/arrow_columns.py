@@ -86,10 +86,13 @@ def _leaf(kind: pa.DataType, flat: Array) -> pa.Array:
     return pa.Array.from_buffers(kind, len(flat), [None, pa.py_buffer(raw_bytes(flat))])
 
 
-def sample_shape(path: Path, name: str, column: pa.Array) -> tuple[tuple[int, ...], str]:
+def sample_shape(
+    path: Path, name: str, column: pa.Array, may_vary: bool = False
+) -> tuple[tuple[int, ...], str]:
     """Return the shape and dtype of one sample of a non-empty column.
 
-    Reads the lengths of all variable lists; the first axis is VARIES if the outermost ones differ.
+    Reads the lengths of all variable lists; if `may_vary`, the first axis is VARIES where the outermost ones
+    differ.
 
     Raises
     ------
@@ -101,7 +104,7 @@ def sample_shape(path: Path, name: str, column: pa.Array) -> tuple[tuple[int, ..
     column = plain(column)
     shape: tuple[int, ...] = ()
     while not is_leaf(column.type):
-        size = _size(path, name, column, may_vary=not shape)
+        size = _size(path, name, column, may_vary and not shape)
         shape, column = (*shape, size), column.flatten()
     return shape, _dtype(path, name, column.type)
 
@@ -168,7 +171,7 @@ class ColumnShapes:
 
     def add(self, path: Path, name: str, column: pa.Array) -> None:
         """Add a piece of a column, in the file at `path`; CorruptArtifact if it does not fit the others."""
-        shape, dtype = sample_shape(path, name, column)
+        shape, dtype = sample_shape(path, name, column, may_vary=True)
         if not is_leaf(plain(column).type):
             self._totals[name] += len(plain(column).flatten())
         known, known_dtype = self._shapes.setdefault(name, (shape, dtype))
