@@ -23,6 +23,7 @@ LOADERS = (
     "dataloader:fetch=sample",
     "dataloader:fetch=batch",
     "dataloader:num_workers=2,fetch=sample",
+    "stream",
 )
 FIELDS = (Field("tokens", (-1,), "uint16"), Field("label", (), "int64"), Field("weight", (2,), "float32"))
 
@@ -127,15 +128,13 @@ def test_swapped_samples_are_seen_as_another_order(ragged, tmp_path, monkeypatch
 
 
 def test_other_loaders_and_models_refuse_them(ragged, tmp_path):
-    with pytest.raises(InvalidSettings, match=r"loader stream .*tokens=uint16", check=kind("ragged")):
-        run(ragged, tmp_path, "stream")
+    with pytest.raises(InvalidSettings, match=r"loader spdl .*tokens=uint16", check=kind("ragged")):
+        run(ragged, tmp_path, "spdl")
     with pytest.raises(InvalidSettings, match="--model", check=kind("ragged")):
         run(ragged, tmp_path, "native", model=("mlp",))
-    with pytest.raises(InvalidSettings, match="StreamLoader", check=kind("ragged")):
-        iobench.StreamLoader(ragged.root, format="npy")
-    with pytest.raises(InvalidSettings, match="loader stream", check=kind("ragged")):
-        next(iobench.batches(ragged.root, format="npy", loader="stream"))
-    result = run(ragged, tmp_path, "native", "stream")
+    with pytest.raises(InvalidSettings, match="loader spdl", check=kind("ragged")):
+        next(iobench.batches(ragged.root, format="npy", loader="spdl"))
+    result = run(ragged, tmp_path, "native", "spdl")
     assert not result.failures
     assert {case.loader.name for case in result.cases} == {"native"}
     assert [note.values["reason"] for note in result.notes if note.kind == "skipped"] == ["ragged"]

@@ -25,7 +25,7 @@ from iobench.formats._arrays import (
 from iobench.formats._first_rows import FirstRows
 from iobench.formats._format import Checkable, Detectable, Format
 from iobench.formats._mapped_reader import MappedReader
-from iobench.formats._placement import Blocks, Chunked, Decode, Index, Listed, Placement, Strided
+from iobench.formats._placement import Blocks, Chunked, Decode, Index, Listed, Placement, Spans, Strided
 from iobench.formats._ragged import VARIES, Ragged, check_offsets, joined, map_arrays, map_values, offsets_of
 from iobench.formats._reader import (
     Build,
@@ -88,6 +88,7 @@ __all__ = [
     "Rows",
     "Schema",
     "ShapeAndDtype",
+    "Spans",
     "StoredArray",
     "Strided",
     "TimingWrapper",

@@ -47,6 +47,29 @@ class Strided(Placement):
         return np.zeros(len(rows), np.int64), self.offset + rows * self.stride
 
 
+@dataclass(frozen=True, eq=False)
+class Spans(Placement):
+    """Samples of different lengths, one after the other in the only file.
+
+    Attributes
+    ----------
+    offset : int
+        Byte at which the first element lies.
+    stride : int
+        Bytes per unit of length.
+    offsets : int64 array
+        Sample i has the elements `offsets[i]` to `offsets[i + 1]`, and so is empty if these are equal.
+    """
+
+    offset: int
+    stride: int
+    offsets: Index
+
+    def locate(self, rows: Index) -> tuple[Index, Index]:
+        """Return file 0 and the offset of each row's first element."""
+        return np.zeros(len(rows), np.int64), self.offset + self.offsets[rows] * self.stride
+
+
 class _Partitioned:
     """Rows in consecutive parts, given by the `first` row of each part."""
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats._placement import Blocks, Placement
+from iobench.formats._placement import Blocks, Placement, Spans, Strided
 from iobench.formats._ragged import Ragged, check_offsets, offsets_of
 from iobench.formats._reader import Convert, Reader, Rows, TimingWrapper, identity
 from iobench.formats._schema import Array, Batch, Schema
@@ -52,6 +52,13 @@ class RaggedColumn:
         if mapped is not None:
             return Ragged(mapped, self.offsets)[rows]
         return self._gathered(rows)
+
+    def spans(self) -> Spans | None:
+        """Return the location of the samples, if their elements are adjacent in one file."""
+        place = self.values.placement().get(self.name)
+        if not isinstance(place, Strided) or place.stride != self.values.schema.sample_bytes:
+            return None
+        return Spans(place.files, place.offset, place.stride, self.offsets)
 
     def _gathered(self, rows: npt.NDArray[np.int64]) -> Ragged:
         """Read samples one by one, in the order in which they are stored."""
@@ -99,8 +106,10 @@ class RaggedReader(Reader):
             reader.time_decoding(timed)
 
     def placement(self) -> Mapping[str, Placement]:
-        """Return the locations of the fixed fields."""
-        return self._fixed.placement() if self._fixed else {}
+        """Return the locations of the fixed fields, and of the ragged ones that lie in one piece."""
+        fixed = self._fixed.placement() if self._fixed else {}
+        spans = {name: column.spans() for name, column in self._columns.items()}
+        return {**fixed, **{name: place for name, place in spans.items() if place is not None}}
 
     def blocks(self) -> Sequence[Blocks]:
         """Return the blocks of the fixed fields."""

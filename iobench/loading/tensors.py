@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iobench.formats import Array, Batch, Schema, map_arrays
+from iobench.formats import Array, Batch, Ragged, Schema, map_arrays
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +49,12 @@ def silence_read_only_warning() -> None:
 def tensors_of(batch: Batch, convert: Callable[[Array], torch.Tensor] = tensor_of) -> dict[str, torch.Tensor]:
     """Return a batch of tensors that share the memory of a batch of arrays."""
     return {name: map_arrays(convert, array) for name, array in batch.items()}
+
+
+def tensors_in(batch: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a batch; a ragged field has two."""
+    for one in batch.values():
+        yield from (one.values, one.offsets) if isinstance(one, Ragged) else (one,)
 
 
 def pinned(batch: Any) -> Any:

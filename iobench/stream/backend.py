@@ -6,16 +6,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
 from iobench.base.errors import IobenchError, LoaderFailed
 from iobench.base.thresholds import WARM_LIMIT
 from iobench.formats import Batch, Reader, Rows
 from iobench.host import page_cache
 from iobench.host.bus_errors import SIGBUS_HANDLED, MapGuard
-from iobench.stream.block_reader import BlockReader
-from iobench.stream.cached_reader import CachedReader
 from iobench.stream.change_detector import ChangeDetector
-from iobench.stream.composite_reader import CompositeReader
+from iobench.stream.composite_reader import CompositeReader, Part
 from iobench.stream.direct_reader import DirectReader
+from iobench.stream.span_reader import SpanReader
 
 
 class Backend:
@@ -41,6 +43,7 @@ class Backend:
     in_memory = False  # True if reading copies rows from memory, in any thread
     decodes = False  # True if rows come in blocks that have to be decoded
     by_library = True  # True if a library reads: it may map files, and crash if one is truncated
+    knows_lengths = False  # True if `offsets` returns those of ragged fields
 
     def __init__(
         self,
@@ -54,19 +57,21 @@ class Backend:
         self._guards = guards
 
     def read(self, rows: Rows, out: Batch) -> None:
-        """Overwrite `out` with these rows.
+        """Overwrite `out` with these rows; offsets of ragged fields are in it already.
 
         Raises CorruptArtifact if a file changes, LoaderFailed if the disk fails.
         """
-        with failures_of(self.path):
-            if self.by_library or not SIGBUS_HANDLED:
-                self.unchanged.check()
-            try:
-                self.reader.read(rows, out)
-            except (IobenchError, OSError):
-                self._check()  # its error names the cause
-                raise
-            self._check()
+        with self._checked():
+            self.reader.read(rows, out)
+
+    def batch(self, rows: Rows) -> Batch:
+        """Return these rows in new memory, for a library that alone knows their lengths; raises as `read`."""
+        with self._checked():
+            return self.reader.batch(rows)
+
+    def offsets(self, name: str, rows: Rows) -> npt.NDArray[np.int64] | None:
+        """Return the offsets of a batch of these rows of a ragged field; None if they are not known."""
+        return None
 
     def page_offset(self, name: str, rows: Rows) -> int:
         """Return the offset in a page at which memory for these rows should begin."""
@@ -88,6 +93,19 @@ class Backend:
             guard.release()
         self.reader.close()
 
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        """Raise the error that names the cause if reading in the block fails or a file changes."""
+        with failures_of(self.path):
+            if self.by_library or not SIGBUS_HANDLED:
+                self.unchanged.check()
+            try:
+                yield
+            except (IobenchError, OSError):
+                self._check()  # its error names the cause
+                raise
+            self._check()
+
     def _check(self) -> None:
         self.unchanged.check()
         for guard in self._guards:
@@ -98,24 +116,32 @@ class CachedBackend(Backend):
     """Reads rows at known positions through the page cache."""
 
     by_library = False
-    reader: CachedReader | BlockReader | CompositeReader
+    knows_lengths = True
+    reader: Part | CompositeReader
 
     def __init__(
         self,
         path: Path,
-        reader: CachedReader | BlockReader | CompositeReader,
+        reader: Part | CompositeReader,
         threads: int,
         unchanged: ChangeDetector,
     ) -> None:
         super().__init__(path, reader, threads, unchanged)
         self.cold = reader.cold
-        self.decodes = not isinstance(reader, CachedReader)
+        self.decodes = reader.decodes
         self.in_memory = not self.cold and not self.decodes
 
     def start(self, batches: Sequence[Rows]) -> None:
         """Start to read these batches ahead."""
         if batches:
             self.reader.read_ahead(batches)
+
+    def offsets(self, name: str, rows: Rows) -> npt.NDArray[np.int64] | None:
+        """Return the offsets of a batch of these rows of a ragged field."""
+        with failures_of(self.path):
+            if isinstance(self.reader, SpanReader | CompositeReader):
+                return self.reader.offsets(name, rows)
+        return None
 
     def stop(self) -> None:
         """End reading ahead, so that no thread waits for it."""

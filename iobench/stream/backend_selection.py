@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.dataset.manifest import Opener
-from iobench.formats import Blocks, Placement, Reader, Schema
+from iobench.formats import Blocks, Placement, Reader, Schema, Spans
 from iobench.host import page_cache
 from iobench.host.aio import DirectUnavailable
 from iobench.host.bus_errors import FolderMapGuard, MapGuard
@@ -18,9 +17,10 @@ from iobench.stream.backend import Backend, CachedBackend, DirectBackend, failur
 from iobench.stream.block_reader import BlockReader
 from iobench.stream.cached_reader import CachedReader
 from iobench.stream.change_detector import ChangeDetector
-from iobench.stream.composite_reader import CompositeReader
+from iobench.stream.composite_reader import CompositeReader, Part
 from iobench.stream.direct_reader import DirectReader
 from iobench.stream.remote_backend import remote_backend
+from iobench.stream.span_reader import SpanReader
 
 FITS = 0.5  # share of the free memory: smaller data will stay in the page cache
 MAX_THREADS = 4
@@ -42,7 +42,7 @@ def select_backend(
     Fields stored as they are in memory are read through the page cache if they are in it or will stay in it,
     else past it, unless `direct` decides. Encoded blocks are read through the page cache and decoded by one
     thread per processor. If a field has neither, or its blocks are small, everything is read by the format's
-    reader in one thread.
+    reader in one thread. Samples of different lengths are read through the page cache only.
 
     Parameters
     ----------
@@ -83,16 +83,13 @@ def select_backend(
             if {field.name for field in schema.fields} - placements.keys() - encoded:
                 ends.pop_all()
                 return Backend(opener.path, reader, threads or 1, unchanged, [guard])
+        past = None if encoded or schema.ragged else _direct_reader(schema, placements, direct, cold)
+        if past is not None:
+            return DirectBackend(opener.path, past, threads or DIRECT_THREADS, unchanged)
         cores = len(os.sched_getaffinity(0))
-        if encoded:
-            threads = threads or cores
-            return CachedBackend(
-                opener.path, _decoding_reader(schema, placements, blocks, cold, threads), threads, unchanged
-            )
-        placed = _placed_reader(schema, placements, direct, cold)
-        if isinstance(placed, CachedReader):
-            return CachedBackend(opener.path, placed, threads or min(MAX_THREADS, cores), unchanged)
-        return DirectBackend(opener.path, placed, threads or DIRECT_THREADS, unchanged)
+        threads = threads or (cores if encoded else min(MAX_THREADS, cores))
+        cached = _cached_reader(schema, placements, blocks, cold, threads)
+        return CachedBackend(opener.path, cached, threads, unchanged)
 
 
 def _inspected(
@@ -114,10 +111,13 @@ def _inspected(
 
 
 def check_placements(placements: Mapping[str, Placement], schema: Schema, variant: str) -> None:
-    """Raise InvalidSettings if a field is not stored as it is in memory but has to be decoded."""
-    if {field.name for field in schema.fields} - placements.keys():
+    """Raise InvalidSettings if a field has to be decoded, or samples differ in length."""
+    if schema.ragged or {field.name for field in schema.fields} - placements.keys():
+        cause = (
+            "samples differ in length" if schema.ragged else "samples are not stored as they are in memory"
+        )
         raise InvalidSettings(
-            f"{variant} cannot be read past the page cache: samples are not stored as they are in memory",
+            f"{variant} cannot be read past the page cache: {cause}",
             kind="no-direct-reads",
             hint="leave direct out",
         )
@@ -135,20 +135,27 @@ def _large_blocks(reader: Reader, schema: Schema) -> list[Blocks]:
     return tables
 
 
-def _decoding_reader(
+def _cached_reader(
     schema: Schema, placements: Mapping[str, Placement], blocks: Sequence[Blocks], cold: bool, threads: int
-) -> BlockReader | CompositeReader:
-    plain = tuple(field for field in schema.fields if field.name in placements)
-    others = tuple(field for field in schema.fields if field.name not in placements)
-    decoding = BlockReader(replace(schema, fields=others), blocks, cold, threads)
-    if not plain:
-        return decoding
-    return CompositeReader(schema, (CachedReader(replace(schema, fields=plain), placements, cold), decoding))
+) -> Part | CompositeReader:
+    spans = {name: place for name, place in placements.items() if isinstance(place, Spans)}
+    plain = schema.chosen(placements.keys() - spans.keys())
+    ragged = schema.chosen(spans)
+    encoded = schema.chosen({field.name for field in schema.fields} - placements.keys())
+    parts: list[Part] = []
+    if plain.fields:
+        parts.append(CachedReader(plain, placements, cold))
+    if ragged.fields:
+        parts.append(SpanReader(ragged, spans, cold))
+    if encoded.fields:
+        parts.append(BlockReader(encoded, blocks, cold, threads))
+    return parts[0] if len(parts) == 1 else CompositeReader(schema, parts)
 
 
-def _placed_reader(
+def _direct_reader(
     schema: Schema, placements: Mapping[str, Placement], direct: bool | None, cold: bool
-) -> CachedReader | DirectReader:
+) -> DirectReader | None:
+    """Return the reader past the page cache, unless reading through it is required or better."""
     files = sorted({file for field in schema.fields for file in placements[field.name].files})
     if direct or (direct is None and cold and not _fits(files)):
         try:
@@ -156,7 +163,7 @@ def _placed_reader(
         except DirectUnavailable as error:
             if direct:
                 raise InvalidSettings(str(error), kind="no-direct-reads", hint="leave direct out") from error
-    return CachedReader(schema, placements, cold)
+    return None
 
 
 def _fits(files: Sequence[Path]) -> bool:

@@ -27,6 +27,7 @@ class Stream(Loader):
     library: ClassVar[str] = "torch"
     draws: ClassVar[bool] = True
     stateful: ClassVar[bool] = True
+    ragged: ClassVar[bool] = True
 
     threads: int | None = option(
         None,

@@ -73,6 +73,8 @@ class BlockReader(ReadaheadReader):
     damaged, OSError if the disk fails.
     """
 
+    decodes = True
+
     def __init__(self, schema: Schema, tables: Sequence[Blocks], cold: bool, threads: int) -> None:
         self._tables = tuple(tables)
         self._counts = [np.diff(table.first, append=schema.samples) for table in tables]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from iobench.base.errors import corrupt
-from iobench.formats import Array, Convert, Placement, Reader, Schema, identity, raw_bytes
+from iobench.formats import Array, Placement, Reader, Schema, raw_bytes
 from iobench.host.aio import ReadFailed, ReadQueue, open_direct
 from iobench.host.memory import PAGE, address_of, touched_array
 from iobench.stream.addresses import RowAddresses
@@ -53,10 +52,6 @@ class DirectReader(Reader):
         except BaseException:
             self.close()
             raise
-
-    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """Return one sample in new arrays."""
-        return {name: convert(array[0]) for name, array in self.batch(slice(row, row + 1)).items()}
 
     def close(self) -> None:
         """Close the files and the queues."""

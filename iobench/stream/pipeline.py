@@ -11,13 +11,14 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
-from itertools import repeat
+from itertools import accumulate, repeat
 from queue import SimpleQueue
+from typing import Any
 
 import torch
 
 from iobench.base.errors import LoaderFailed
-from iobench.formats import Batch, Rows, Schema
+from iobench.formats import Batch, Field, Ragged, Rows, Schema
 from iobench.loading.order import Order
 from iobench.loading.stages import UNTIMED, Stages
 from iobench.loading.tensors import tensors_of
@@ -28,10 +29,12 @@ from iobench.stream.transfer import Tensors, Transfer
 from iobench.stream.worker_pool import WorkerPool
 
 Transform = Callable[[Tensors], Tensors]
+TENSORS = (torch.Tensor, Ragged)  # types of a batch's fields
 DECODED_GROUPS = 4  # groups are this much larger for random rows of encoded blocks
 GROUP_BYTES = 8 << 20  # small batches share a slot of this size: each group costs 0.1 ms of Python code
 PIECE_BYTES = 8 << 20  # of a larger batch, read by one thread, so that few large slots are in use at a time
 GROWTH = 8  # of the first groups that are copied from memory
+SLACK = 1.5  # memory of a group's ragged fields by their mean; a group that needs more gets memory of its own
 LEAST_SHARE = 2  # such groups shrink to this part at the end of an epoch, so that all threads end together
 
 
@@ -49,6 +52,7 @@ class Pipeline:
     ) -> None:
         self._backend, self._transfer, self._transform = backend, transfer, transform
         self._read = stages.timed_in_background(backend.read)
+        self._read_batch = stages.timed_in_background(backend.batch)
         # past the page cache a window is read as a whole, so that no block is read twice
         self._window = order.window_batches if backend.direct and order.kind == "block" else None
         batch_bytes = min(order.batch_size, schema.samples) * schema.sample_bytes
@@ -62,13 +66,13 @@ class Pipeline:
         samples = min(self._most * order.batch_size, schema.samples)
         self._helps = backend.in_memory and transform is None and backend.threads > 1
         self._piece_rows = max(1, PIECE_BYTES // schema.sample_bytes) if backend.in_memory else samples
-        self._fields = schema.fields
+        self._schema = schema
         self.completed = False  # True if the last epoch came to its end
         self._workers = self._new_workers()
         self._rings: dict[str, Ring] = {}  # one per field: a label that the user keeps must not keep an image
         try:
-            for f in schema.fields:
-                slot_bytes = samples * f.sample_bytes
+            for f in schema.fields if not schema.ragged or backend.knows_lengths else ():
+                slot_bytes = _slot_bytes(schema, f, samples)
                 self._rings[f.name] = Ring(slot_bytes, self._ahead + 2, transfer.allocate, transfer.at_once)
         except BaseException:
             self.close()
@@ -189,9 +193,12 @@ class Pipeline:
         if piece is None:
             return False
         try:
-            if not group.slot:
-                piece = group.divide(self._take(sum(group.sizes), group.rows), self._piece_rows)
-            self._read(*group.part(piece))
+            if not group.slot and not self._rings:
+                batch = self._read_batch(group.rows)
+                group.divide({f.name: batch[f.name] for f in self._schema.fields}, sum(group.sizes))
+            else:
+                piece = piece if group.slot else group.divide(self._take(group), self._piece_rows)
+                self._read(*group.part(piece))
         except BaseException as error:
             group.error = error
             if isinstance(error, KeyboardInterrupt):  # in the consumer's thread
@@ -210,21 +217,23 @@ class Pipeline:
             group.result.put(error)
 
     def _made(self, slot: Batch, sizes: list[int]) -> Filled:
-        whole = tensors_of(slot)
-        if self._transform is None:
-            return _split(self._transfer.send([whole])[0], sizes), None
-        made, failed = self._transformed(_split(whole, sizes))
+        if self._transform is None and not self._schema.ragged:
+            return _split(self._transfer.send([tensors_of(slot)])[0], sizes), None
+        batches = [tensors_of(batch) for batch in _parts(slot, sizes)]
+        made, failed = (batches, None) if self._transform is None else self._transformed(batches)
         return self._transfer.send(made), failed
 
-    def _take(self, samples: int, rows: Rows) -> Batch:
-        """Return memory for that many samples."""
-        slot = {}
-        for f in self._fields:
-            memory = self._rings[f.name].take(
-                samples * f.sample_bytes, self._backend.page_offset(f.name, rows)
-            )
-            slot[f.name] = memory.view(f.dtype).reshape(samples, *f.shape)
-        return slot
+    def _take(self, group: BatchGroup) -> Batch:
+        """Return memory for a group's samples, with the offsets of ragged fields."""
+        samples = sum(group.sizes)
+        return {f.name: self._memory(f, samples, group.rows) for f in self._schema.fields}
+
+    def _memory(self, f: Field, samples: int, rows: Rows) -> Any:
+        offsets = self._backend.offsets(f.name, rows) if f.is_ragged else None
+        count = samples if offsets is None else int(offsets[-1])
+        memory = self._rings[f.name].take(count * f.sample_bytes, self._backend.page_offset(f.name, rows))
+        values = memory.view(f.dtype).reshape(count, *f.inner)
+        return values if offsets is None else Ragged(values, offsets)
 
     def _transformed(self, batches: list[Tensors]) -> Filled:
         """Transform batches up to the first that fails; return them and its error."""
@@ -239,7 +248,7 @@ class Pipeline:
 
 
 def _checked(made: Tensors) -> Tensors:
-    if not isinstance(made, dict) or not all(isinstance(value, torch.Tensor) for value in made.values()):
+    if not isinstance(made, dict) or not all(isinstance(value, TENSORS) for value in made.values()):
         raise LoaderFailed(
             "transform returned a wrong type",
             kind="invalid-transform",
@@ -247,6 +256,19 @@ def _checked(made: Tensors) -> Tensors:
             found=_kind(made),
         )
     return made
+
+
+def _slot_bytes(schema: Schema, f: Field, samples: int) -> int:
+    """Return the bytes of a group's memory: if samples differ in length, enough for nearly all groups."""
+    if not f.is_ragged:
+        return samples * f.sample_bytes
+    return int(SLACK * samples * schema.rows(f) / schema.samples) * f.sample_bytes
+
+
+def _parts(slot: Batch, sizes: list[int]) -> Iterator[Batch]:
+    """Yield the batches of a group as views of its memory."""
+    for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False):
+        yield {name: array[start : start + size] for name, array in slot.items()}
 
 
 def _split(whole: Tensors, sizes: list[int]) -> list[Tensors]:
@@ -259,5 +281,5 @@ def _split(whole: Tensors, sizes: list[int]) -> list[Tensors]:
 def _kind(made: object) -> str:
     if not isinstance(made, dict):
         return type(made).__name__
-    wrong = next(key for key, value in made.items() if not isinstance(value, torch.Tensor))
+    wrong = next(key for key, value in made.items() if not isinstance(value, TENSORS))
     return f"a dict whose {wrong!r} is {type(made[wrong]).__name__}"

@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import Convert, Reader, Rows, Schema, identity
+from iobench.formats import Reader, Rows, Schema
 from iobench.host.memory import touched_array
 from iobench.host.page_cache import read_ahead_kib
 from iobench.stream.addresses import AddressSpace
@@ -232,10 +231,6 @@ class ReadaheadReader(Reader):
         self.cold = cold
         self._laid = laid
         self._ahead: Readahead | None = None
-
-    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """Return one sample in new arrays."""
-        return {name: convert(array[0]) for name, array in self.batch(slice(row, row + 1)).items()}
 
     def read_ahead(self, batches: Sequence[Rows]) -> None:
         """Start to bring these batches into the page cache, in the order in which they will be read."""

@@ -41,8 +41,10 @@ class Ring:
     def take(self, count: int, page_offset: int = 0) -> Bytes:
         """Return `count` bytes of a slot, from byte `page_offset` of its first page on.
 
-        The slot is free again when no view of these bytes is left.
+        The slot is free again when no view of these bytes is left. More bytes than a slot has are new memory.
         """
+        if page_offset + count > self._slot_bytes:
+            return self._allocate(page_offset + count, 1)[0][page_offset:]
         lease = _Lease(self._memory())
         # the callback is not Python code: an exception from a signal handler in it would be lost
         self._out.add(_Held(lease, self._back.append))

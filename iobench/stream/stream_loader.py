@@ -16,7 +16,7 @@ from iobench.dataset.artifact_location import ArtifactLocation
 from iobench.dataset.manifest import Manifest
 from iobench.formats import Rows, Schema
 from iobench.host.device import pick_device
-from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, check_setting, refuse_ragged
+from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, check_setting
 from iobench.stream.backend import failures_of
 from iobench.stream.backend_selection import check_placements, select_backend
 from iobench.stream.epoch_position import EpochPosition, RemainingBatches
@@ -29,6 +29,8 @@ STATE_VERSION = 2
 
 class StreamLoader:
     """Iterable over batches of a prepared dataset as `dict[str, Tensor]`, read ahead by threads.
+
+    A field whose samples differ in length is a `Ragged` of two tensors: values and offsets.
 
     A batch belongs to its consumer: its memory is reused only when the last tensor over it is gone. A
     completed epoch advances to the next one, which has another order and reuses the threads, the open files
@@ -99,7 +101,6 @@ class StreamLoader:
         if threads is not None:
             check_setting("threads", threads)
         self._manifest = Manifest.load(Path(dataset))
-        refuse_ragged(self._manifest.schema, "StreamLoader")
         self._variant = formats.parse(format).variant
         opener = self._manifest.opener(self._variant)  # raises now instead of in the first epoch
         with self._place.hinting(), failures_of(opener.path):
@@ -232,7 +233,7 @@ def _chosen(schema: Schema, names: Sequence[str] | None) -> Schema:
         )
     if not names:
         raise InvalidSettings("fields", kind="no-fields", expected=f"at least one of {', '.join(known)}")
-    return Schema(schema.samples, tuple(schema.field(name) for name in dict.fromkeys(names)))
+    return replace(schema.chosen(names), fields=tuple(schema.field(name) for name in dict.fromkeys(names)))
 
 
 def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:

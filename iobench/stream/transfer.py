@@ -18,8 +18,9 @@ from iobench.base.units import bytes_text
 from iobench.host.device import Accelerator, Device, device_of
 from iobench.host.memory import PAGE, touched_array
 from iobench.loading.host_to_device import SideStreamCopier, side_copier
+from iobench.loading.tensors import tensors_in
 
-Tensors = dict[str, torch.Tensor]
+Tensors = dict[str, Any]  # a tensor per field, or a Ragged of two
 Bytes = npt.NDArray[np.uint8]
 
 COPIED = "_iobench_copied"  # attribute of a tensor: the event behind its copy
@@ -92,7 +93,7 @@ class SideStreamTransfer(Transfer):
     def send(self, batches: list[Tensors]) -> list[Tensors]:
         """Start the copies and return the batches on the device."""
         moved, copied = self._side.copy(batches)
-        for tensor in (tensor for batch in moved for tensor in batch.values()):
+        for tensor in (tensor for batch in moved for tensor in tensors_in(batch)):
             vars(tensor)[COPIED] = copied
         return moved
 
@@ -102,7 +103,7 @@ class SideStreamTransfer(Transfer):
         The batch's memory is not reused before the consumer's stream has finished with it.
         """
         stream = self._device_api.current_stream()
-        for tensor in batch.values():
+        for tensor in tensors_in(batch):
             copied = _copied(tensor)
             if copied is not None and copied is not self._last:
                 self._last = copied

@@ -1,7 +1,6 @@
 """Fields whose samples differ in length: schema, format npy, checksums, generated lengths, command line."""
 
 import dataclasses
-import itertools
 import subprocess
 import sys
 
@@ -10,37 +9,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kinds import kind
+from ragged_cases import AUDIO, LABEL, TOKENS, batch_of, samples
 
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, SourceError, UnsupportedSchema
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.sources import GeneratedLengths
-from iobench.formats import Field, Ragged, Schema, offsets_of
+from iobench.formats import Ragged, Schema
 from iobench.loading.tensors import tensors_of
-
-TOKENS, LABEL = Field("tokens", (-1,), "uint16"), Field("label", (), "int64")
-AUDIO = Field("audio", (-1, 2), "float32")
-
-
-def batch_of(lengths, seed=0):
-    """Return a schema and a batch of three fields with these lengths, audio with them in reverse."""
-    rng, lengths = np.random.default_rng(seed), np.array(lengths, np.int64)
-    total = int(lengths.sum())
-    tokens = rng.integers(0, 1 << 16, total, dtype=np.uint16)
-    audio = rng.random((total, 2), np.float32)
-    batch = {
-        "tokens": Ragged(tokens, offsets_of(lengths)),
-        "label": rng.integers(0, 1 << 40, len(lengths)),
-        "audio": Ragged(audio, offsets_of(lengths[::-1])),
-    }
-    return Schema(len(lengths), (TOKENS, LABEL, AUDIO), totals={"tokens": total, "audio": total}), batch
-
-
-def samples(field):
-    """Return the samples as bytes, one by one."""
-    offsets = field.offsets.tolist()
-    return [field.values[a:b].tobytes() for a, b in itertools.pairwise(offsets)]
-
 
 HOLDERS = [name for name in formats.names() if formats.class_of(name).holds_ragged]
 VARIANTS = [

@@ -1,0 +1,44 @@
+"""Samples that differ in length, as a batch and as a source, for all tests of ragged fields."""
+
+import itertools
+
+import numpy as np
+
+from iobench.dataset.sources import Source
+from iobench.formats import Field, Ragged, Schema, offsets_of
+
+TOKENS, LABEL = Field("tokens", (-1,), "uint16"), Field("label", (), "int64")
+AUDIO = Field("audio", (-1, 2), "float32")
+
+
+def batch_of(lengths, seed=0):
+    """Return a schema and a batch of three fields with these lengths, audio with them in reverse."""
+    rng, lengths = np.random.default_rng(seed), np.array(lengths, np.int64)
+    total = int(lengths.sum())
+    tokens = rng.integers(0, 1 << 16, total, dtype=np.uint16)
+    audio = rng.random((total, 2), np.float32)
+    batch = {
+        "tokens": Ragged(tokens, offsets_of(lengths)),
+        "label": rng.integers(0, 1 << 40, len(lengths)),
+        "audio": Ragged(audio, offsets_of(lengths[::-1])),
+    }
+    return Schema(len(lengths), (TOKENS, LABEL, AUDIO), totals={"tokens": total, "audio": total}), batch
+
+
+def samples(field):
+    """Return the samples as bytes, one by one."""
+    offsets = field.offsets.tolist()
+    return [np.asarray(field.values[a:b]).tobytes() for a, b in itertools.pairwise(offsets)]
+
+
+class RaggedSource(Source):
+    """Samples of `batch_of`, in one batch."""
+
+    name, description = "ragged", {"kind": "test"}
+
+    def __init__(self, lengths):
+        self.schema, self.batch = batch_of(lengths)
+
+    def batches(self):
+        """Yield all samples."""
+        yield self.batch

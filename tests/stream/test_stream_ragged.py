@@ -1,0 +1,172 @@
+"""StreamLoader over samples that differ in length: each batch as values and offsets, in every format."""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kinds import kind
+from ragged_cases import RaggedSource
+from stream_cases import assert_nothing_left, every_order, rows_of
+
+import iobench
+from iobench import StreamLoader, formats
+from iobench.base.errors import CorruptArtifact, InvalidSettings
+from iobench.formats import Ragged, offsets_of
+from iobench.host import page_cache
+from iobench.stream import pipeline, readahead, readahead_window, span_gather
+from iobench.stream.span_gather import gather_spans
+
+HOLDERS = [name for name in formats.names() if formats.class_of(name).holds_ragged]
+PLACED = ["npy", "memmap", "safetensors", "hdf5:chunk_bytes=0"]
+SAMPLES, BATCH = 203, 16
+LENGTHS = np.random.default_rng(3).choice([0, 1, 2, 40, 700], SAMPLES)
+
+
+@pytest.fixture(scope="module")
+def source():
+    return RaggedSource(LENGTHS)
+
+
+@pytest.fixture(scope="module")
+def ragged(source, tmp_path_factory):
+    return iobench.prepare(source, [*HOLDERS, PLACED[-1]], data_dir=tmp_path_factory.mktemp("ragged"))[0]
+
+
+def loader(manifest, name, **options):
+    width = manifest.schema.sample_bytes
+    blocks = {"block_bytes": 10 * width, "window_bytes": 3 * BATCH * width}
+    return StreamLoader(manifest.root, format=name, batch_size=BATCH, **{**blocks, **options})
+
+
+def assert_batches(batches, source, rows):
+    batches = list(batches)
+    assert len(batches) == len(rows)
+    for batch, expected in zip(batches, rows, strict=True):
+        for name, own in batch.items():
+            wanted = source.batch[name][expected]
+            if isinstance(wanted, Ragged):
+                np.testing.assert_array_equal(own.values.numpy(), wanted.values, strict=True)
+                np.testing.assert_array_equal(own.offsets.numpy(), wanted.offsets, strict=True)
+            else:
+                np.testing.assert_array_equal(own.numpy(), wanted, strict=True)
+
+
+@every_order
+@pytest.mark.parametrize("name", [*HOLDERS, PLACED[-1]])
+def test_every_sample_comes_once_in_its_place_in_two_epochs(ragged, source, name, order):
+    one = loader(ragged, name, order=order)
+    for epoch in range(2):
+        assert_batches(one, source, rows_of(order, epoch))
+    one.close()
+    assert_nothing_left(ragged.root)
+
+
+@every_order
+@pytest.mark.parametrize("name", [*PLACED, "parquet", "lmdb"])
+@pytest.mark.parametrize("long_bytes", [1, 1 << 20])
+def test_cold_files_give_the_same_batches(monkeypatch, ragged, source, name, order, long_bytes):
+    for module, piece in ((readahead, 1 << 13), (readahead_window, 1 << 13)):
+        monkeypatch.setattr(module, "PIECE_BYTES", piece)
+    monkeypatch.setattr(readahead_window, "LONG_BYTES", long_bytes)
+    page_cache.evict(ragged.files_of(name))
+    assert_batches(loader(ragged, name, order=order), source, rows_of(order))
+    assert_nothing_left(ragged.root)
+
+
+@pytest.mark.parametrize("name", ["npy", "lmdb"])
+@pytest.mark.parametrize("options", [{"threads": 4}, {"rank": 1, "world_size": 2}, {"drop_last": True}])
+def test_threads_and_ranks_give_the_same_batches(monkeypatch, ragged, source, name, options):
+    monkeypatch.setattr(pipeline, "PIECE_BYTES", 1 << 12)  # many pieces of a group at a time
+    rows = rows_of("random", **{key: value for key, value in options.items() if key != "threads"})
+    assert_batches(loader(ragged, name, order="random", **options), source, rows)
+
+
+@pytest.mark.parametrize("name", ["npy", "lmdb"])
+def test_some_fields_in_the_order_asked_for(ragged, source, name):
+    for names in (["label", "tokens"], ["audio"], ["label"]):
+        batches = list(loader(ragged, name, fields=names))
+        assert all(list(batch) == names for batch in batches)
+        assert_batches(batches, source, rows_of("sequential"))
+
+
+@pytest.mark.parametrize("name", ["npy", "lmdb"])
+def test_a_resumed_loop_yields_the_same_batches(ragged, source, name):
+    first, again = (loader(ragged, name, order="random") for _ in range(2))
+    running = iter(first)
+    for _ in range(4):
+        next(running)
+    again.load_state_dict(first.state_dict())
+    running.close()
+    assert_batches(again, source, rows_of("random")[4:])
+
+
+def test_a_transform_gets_ragged_fields_and_may_return_them(ragged, source):
+    def transform(batch):
+        tokens = batch["tokens"]
+        return {"tokens": Ragged(tokens.values.to(torch.int32) + 1, tokens.offsets), "label": batch["label"]}
+
+    batches = list(loader(ragged, "npy", transform=transform))
+    for batch, rows in zip(batches, rows_of("sequential"), strict=True):
+        wanted = source.batch["tokens"][rows]
+        assert (batch["tokens"].values.numpy() == wanted.values.astype(np.int32) + 1).all()
+
+
+def test_groups_larger_than_their_slot_get_memory_of_their_own(tmp_path):
+    lengths = np.zeros(400, np.int64)
+    lengths[-3:] = 100_000  # the mean tells nothing of the last batches
+    source = RaggedSource(lengths)
+    manifest = iobench.prepare(source, ["npy"], data_dir=tmp_path)[0]
+    one = StreamLoader(manifest.root, format="npy", batch_size=2)
+    kept = list(one)  # all at once: no memory may be used twice
+    assert_batches(kept, source, [np.arange(low, low + 2) for low in range(0, 400, 2)])
+
+
+def test_a_dataset_without_any_element_has_empty_batches(tmp_path):
+    source = RaggedSource([0, 0, 0])
+    manifest = iobench.prepare(source, ["npy", "lmdb"], data_dir=tmp_path)[0]
+    for name in ("npy", "lmdb"):
+        assert_batches(
+            StreamLoader(manifest.root, format=name, batch_size=2), source, [np.arange(2), np.array([2])]
+        )
+
+
+def test_reads_past_the_page_cache_are_refused(ragged):
+    with pytest.raises(InvalidSettings, match="differ in length", check=kind("no-direct-reads")):
+        loader(ragged, "npy", direct=True)
+
+
+@pytest.mark.parametrize("name", ["npy", "hdf5:chunk_bytes=0"])
+def test_a_file_that_is_cut_is_named(ragged, source, tmp_path, name):
+    manifest = iobench.prepare(source, [name], data_dir=tmp_path)[0]
+    one = loader(manifest, name, order="random")
+    running = iter(one)
+    next(running)
+    file = max(manifest.files_of(name), key=lambda path: path.stat().st_size)
+    os.truncate(file, 4096)
+    with pytest.raises(CorruptArtifact, match=file.name):
+        list(running)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(st.sampled_from([0, 1, 15, 16, 17, 100, 513, 3000]), min_size=1, max_size=30),
+    st.integers(0, 40),
+    st.randoms(use_true_random=False),
+)
+def test_gathered_spans_are_the_samples(lengths, before, random):
+    lengths = np.array(lengths, np.int64)
+    content = np.random.default_rng(1).integers(0, 256, before + int(lengths.sum()), dtype=np.uint8)
+    begins = before + offsets_of(lengths)[:-1]
+    rows = np.array(random.choices(range(len(lengths)), k=25), np.int64)
+    expected = b"".join(content[begins[row] : begins[row] + lengths[row]].tobytes() for row in rows)
+    for long in (1, span_gather.LONG_BYTES):
+        guarded = np.full(len(expected) + 600, 0xA5, np.uint8)
+        out = guarded[: len(expected)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(span_gather, "LONG_BYTES", long)
+            gather_spans(content, begins[rows], lengths[rows], out)
+        assert out.tobytes() == expected
+        assert (guarded[len(expected) :] == 0xA5).all()  # nothing behind the output is written
