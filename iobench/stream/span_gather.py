@@ -12,17 +12,21 @@ from iobench.stream.addresses import Index
 
 Bytes = npt.NDArray[np.uint8]
 
-LONG_BYTES = 8 << 10  # mean length from which a copy per sample is faster
+LONG_BYTES = 256 << 10  # samples from this length on are copied one by one
 LEAST_BLOCK, MOST_BLOCK = 16, 512
-BLOCKS = 3  # per sample of mean length: fewer would copy more bytes for nothing, more cost more look-ups
+BLOCKS = 4  # per sample of mean length: fewer would copy more bytes for nothing, more cost more look-ups
+STEP_BYTES = (
+    1 << 20
+)  # copied by one call: small enough for the cache, and more than the 500 items up to which
+# NumPy holds the GIL
 
 
 def gather_spans(memory: Bytes, begins: Index, lengths: Index, out: Bytes) -> None:
     """Copy samples of `memory` to `out`, one after the other.
 
-    Short samples are copied in blocks of one size by two NumPy calls for all samples, which release the GIL:
-    twice as fast as a slice per sample. The last block of a sample reaches into the next one, which is copied
-    after it. Blocks that would leave `memory` or `out` are copied one by one to their sample's end.
+    They are copied in blocks of one size by few NumPy calls, which release the GIL: twice as fast as a slice
+    per sample of 1 KB. The last block of a sample reaches into the next sample, which is copied after it.
+    Samples whose last block would leave `memory` or `out` are copied one by one, and so are long ones.
 
     Parameters
     ----------
@@ -33,34 +37,27 @@ def gather_spans(memory: Bytes, begins: Index, lengths: Index, out: Bytes) -> No
     out : uint8 array
         As long as the samples together.
     """
-    count = int((lengths > 0).sum())
-    if not count:
-        return
-    mean = len(out) // count
-    if mean >= LONG_BYTES:
-        _copy_each(memory, begins, lengths, out, offsets_of(lengths))
-        return
+    mean, targets = len(out) // max(1, len(lengths)), offsets_of(lengths)[:-1]
     block = min(MOST_BLOCK, max(LEAST_BLOCK, 1 << (mean // BLOCKS).bit_length()))
-    sources, targets, left = _blocks(begins, lengths, block)
-    inside = (sources + block <= len(memory)) & (targets + block <= len(out))
-    if inside.any():
-        _every(out, block)[targets[inside]] = _every(memory, block)[sources[inside]]
-    edge = np.flatnonzero(~inside)
-    if len(edge):
-        _copy_each(memory, sources[edge], np.minimum(left[edge], block), out, targets[edge])
+    counts = -(-lengths // block)
+    fits = (begins + counts * block <= len(memory)) & (targets + counts * block <= len(out))
+    by_block = fits & (lengths > 0) & (lengths < LONG_BYTES)
+    if by_block.any():
+        some = np.flatnonzero(by_block)
+        _copy_blocks(memory, begins[some], out, targets[some], counts[some], block)
+    for row in np.flatnonzero(~by_block).tolist():  # after the blocks, of which the last may reach into it
+        begin, target, length = int(begins[row]), int(targets[row]), int(lengths[row])
+        out[target : target + length] = memory[begin : begin + length]
 
 
-def _blocks(begins: Index, lengths: Index, block: int) -> tuple[Index, Index, Index]:
-    """Return where each block begins in memory and in the output, and the sample's bytes from there on."""
-    per_sample = -(-lengths // block)
-    within = np.arange(int(per_sample.sum())) - np.repeat(np.cumsum(per_sample) - per_sample, per_sample)
-    within *= block
-    firsts = offsets_of(lengths)[:-1]
-    return (
-        np.repeat(begins, per_sample) + within,
-        np.repeat(firsts, per_sample) + within,
-        np.repeat(lengths, per_sample) - within,
-    )
+def _copy_blocks(memory: Bytes, begins: Index, out: Bytes, targets: Index, counts: Index, block: int) -> None:
+    """Copy `counts` blocks of each sample; NumPy copies them in this order."""
+    into_bytes = np.arange(int(counts.sum())) * block
+    into_bytes += np.repeat(targets - (np.cumsum(counts) - counts) * block, counts)
+    from_bytes = into_bytes + np.repeat(begins - targets, counts)
+    into, found, step = _every(out, block), _every(memory, block), STEP_BYTES // block
+    for low in range(0, len(into_bytes), step):
+        into[into_bytes[low : low + step]] = found[from_bytes[low : low + step]]
 
 
 def _every(array: Bytes, block: int) -> npt.NDArray[Any]:
@@ -68,8 +65,3 @@ def _every(array: Bytes, block: int) -> npt.NDArray[Any]:
     row, count = np.dtype((np.void, block)), len(array) - block + 1
     every: npt.NDArray[Any] = np.ndarray((count,), row, array, strides=(1,))
     return every
-
-
-def _copy_each(memory: Bytes, begins: Index, lengths: Index, out: Bytes, targets: Index) -> None:
-    for begin, length, target in zip(begins.tolist(), lengths.tolist(), targets.tolist(), strict=False):
-        out[target : target + length] = memory[begin : begin + length]

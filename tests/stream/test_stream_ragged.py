@@ -162,7 +162,7 @@ def test_gathered_spans_are_the_samples(lengths, before, random):
     begins = before + offsets_of(lengths)[:-1]
     rows = np.array(random.choices(range(len(lengths)), k=25), np.int64)
     expected = b"".join(content[begins[row] : begins[row] + lengths[row]].tobytes() for row in rows)
-    for long in (1, span_gather.LONG_BYTES):
+    for long in (1, 500, span_gather.LONG_BYTES):
         guarded = np.full(len(expected) + 600, 0xA5, np.uint8)
         out = guarded[: len(expected)]
         with pytest.MonkeyPatch.context() as patch:

@@ -56,7 +56,7 @@ class JsonlAdapter(formats.Detectable):
 
 @dataclass
 class Key:
-    """What the lines hold under one key: lengths and range of its values so far."""
+    """Statistics of the values under one key so far: type, lengths, total."""
 
     path: Path
     name: str
