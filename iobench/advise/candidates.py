@@ -66,6 +66,7 @@ def storable_variants(schema: Schema, requirements: Requirements) -> tuple[list[
     for word in formats.names() if "all" in requirements.formats else requirements.formats:
         try:
             format = formats.parse(word)
+            format.check_schema(schema)
             scale = (requirements.full_bytes or 0) / schema.logical_bytes or 1
             bound = format.size_bound(schema) * scale
         except IobenchError as error:

@@ -10,7 +10,7 @@ from iobench.advise.candidates import loader_word
 from iobench.advise.measured_data import MeasuredData
 from iobench.bench.case import Case
 from iobench.dataset.sources import Source
-from iobench.formats import NUMPY_DTYPES
+from iobench.formats import NUMPY_DTYPES, Schema
 
 STREAM = """\
 from iobench import StreamLoader
@@ -18,7 +18,7 @@ from iobench import StreamLoader
 loader = StreamLoader({settings})
 for epoch in range({epochs}):
     for batch in loader:
-        pass  # {fields}: tensors on {device}
+        pass  # {fields} on {device}
 """
 
 TORCH = '''\
@@ -71,7 +71,7 @@ if __name__ == "__main__":
             epoch=epoch,
         )
         for batch in loader:
-            pass  # {fields}: tensors on {device}
+            pass  # {fields} on {device}
 """
 
 
@@ -112,17 +112,24 @@ def loader_code(data: MeasuredData, case: Case, epochs: int) -> str:
     if case.variant in data.added and data.source is not None:
         case = replace(case, variant=_own_files(data.source)[1])
     root = str(data.manifest.root.parent / name_of(data))
-    fields = ", ".join(f.name for f in data.manifest.schema.fields)
-    values = {"fields": fields, "device": case.device, "epochs": str(epochs)}
+    schema = data.manifest.schema
+    values = {"fields": _described(schema), "device": case.device, "epochs": str(epochs)}
     options = {name: value for name, value in case.loader.options.items() if value is not None}
     if case.loader.name == "stream":
         settings = {"format": case.variant, **_batching(case), "device": case.device, **options}
         return STREAM.format(settings=_call(root, settings), **values)
-    plain = all(field.dtype in NUMPY_DTYPES for field in data.manifest.schema.fields)
+    plain = not schema.ragged and all(field.dtype in NUMPY_DTYPES for field in schema.fields)
     if case.loader.name == "dataloader" and case.order != "block" and plain:
         return _torch(root, case, options, values)
     words = {"format": case.variant, "loader": loader_word(case), **_batching(case), "device": case.device}
     return ANY.format(settings=_call(root, words, ",\n            "), **values)
+
+
+def _described(schema: Schema) -> str:
+    """Return what a batch holds, as a comment."""
+    fixed, ragged = (", ".join(f.name for f in fields) for fields in (schema.fixed.fields, schema.ragged))
+    lengths = f"{ragged}: values and offsets" if ragged else ""
+    return "; ".join(filter(None, (f"{fixed}: tensors" if fixed else "", lengths)))
 
 
 def _torch(root: str, case: Case, options: dict[str, object], values: dict[str, str]) -> str:

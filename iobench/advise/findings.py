@@ -71,7 +71,7 @@ def recommendation_of(result: SearchResult, requirements: Requirements) -> Recom
         findings=one_time_hint(findings, requirements.max_time_s),
         alternatives=list(alternatives(result, choice.use)),
         skipped=[
-            *sentences.not_installed(result.skipped),
+            *sentences.skipped_together(result.skipped),
             *skipped_cases(result.race),
             *failed_in_final(result),
         ],

@@ -16,6 +16,10 @@ DECIDED, TIED, LIMITED = "decided", "tied", "limited"  # outcomes that recommend
 KEEP, UNDECIDED, NOT_BOTTLENECK = "keep", "undecided", "not-bottleneck"  # and that do not
 LONGER = "give a longer --max-time"
 MAX_NAMED = 5  # cases in a sentence
+TOGETHER = {  # kinds of findings that are shown as one
+    MissingDependency.default_kind: "not installed",
+    "ragged": "samples of different lengths are not supported by",
+}
 
 Values = dict[str, float | int | str]
 
@@ -100,20 +104,22 @@ def failures(failed: Iterable[tuple[str, Finding | IobenchError]], when: str = "
         yield Finding(problem.kind, f"{some(names)}{when}: {own}", problem.hint, values)
 
 
-def not_installed(skipped: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the findings, those of packages that are not installed as one with one command for all."""
-    missing = list[Finding]()
+def skipped_together(skipped: Iterable[Finding]) -> Iterator[Finding]:
+    """Yield the findings, those of one of the kinds in TOGETHER as one, with one command for all extras."""
+    alike: dict[str, list[Finding]] = {kind: [] for kind in TOGETHER}
     for one in skipped:
-        if one.kind == MissingDependency.default_kind:
-            missing.append(one)
+        if one.kind in alike:
+            alike[one.kind].append(one)
         else:
             yield one
-    if missing:
-        names = sorted({str(one.values.get("loader") or one.values.get("format")) for one in missing})
-        extras = dict.fromkeys(re.findall(r"iobench\[(.+?)\]", " ".join(one.hint or "" for one in missing)))
+    for kind, findings in alike.items():
+        if not findings:
+            continue
+        words = {str(one.values.get("loader") or one.values.get("format")) for one in findings}
+        names = ", ".join(sorted({word.partition(":")[0] for word in words}))
+        extras = dict.fromkeys(re.findall(r"iobench\[(.+?)\]", " ".join(one.hint or "" for one in findings)))
         hint = f"pip install 'iobench[{','.join(extras)}]'" if extras else None
-        message = f"not installed: {', '.join(names)}"
-        yield Finding(MissingDependency.default_kind, message, hint, {"names": ", ".join(names)})
+        yield Finding(kind, f"{TOGETHER[kind]}: {names}", hint, {"names": names})
 
 
 def no_time(names: Sequence[str], hint: str | None = None, **values: float) -> Iterator[Finding]:

@@ -182,11 +182,13 @@ class Recorder:
     def _dataset(self, case: Case) -> DatasetPart:
         manifest = self._run.manifest
         artifact = None if case.loader.own_data else manifest.artifacts[case.variant]
+        totals = manifest.schema.totals
         return DatasetPart(
             name=manifest.name,
             samples=manifest.schema.samples,
             fields=[
-                FieldSpec(name=f.name, shape=list(f.shape), dtype=f.dtype) for f in manifest.schema.fields
+                FieldSpec(name=f.name, shape=list(f.shape), dtype=f.dtype, total=totals.get(f.name))
+                for f in manifest.schema.fields
             ],
             source=record.plain(manifest.source),
             content=case.content,

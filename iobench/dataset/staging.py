@@ -123,9 +123,10 @@ def writing_back(folder: Path) -> Iterator[None]:
 
     def push() -> None:
         while not done.wait(WRITE_BACK_EVERY_S):
-            for path in [p for p in folder.rglob("*") if p.is_file()]:
-                with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
-                    _libc.sync_file_range(file.fileno(), ctypes.c_int64(0), ctypes.c_int64(0), _WRITE)
+            for inner, _, names in os.walk(folder):  # which skips folders that are removed meanwhile
+                for name in names:
+                    with contextlib.suppress(OSError), open(os.path.join(inner, name), "rb") as file:
+                        _libc.sync_file_range(file.fileno(), ctypes.c_int64(0), ctypes.c_int64(0), _WRITE)
 
     thread = threading.Thread(target=push, name="iobench-write-back", daemon=True)
     thread.start()

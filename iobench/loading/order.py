@@ -287,7 +287,7 @@ class Batches(Sequence[Rows]):
         return self._order.edge(self._samples, number)
 
 
-def refuse_ragged(schema: Schema, what: str, hint: str = "use loader native or dataloader") -> None:
+def refuse_ragged(schema: Schema, what: str, hint: str = "use loader stream, native or dataloader") -> None:
     """Raise InvalidSettings for samples that differ in length, which `what` does not support."""
     for field in schema.ragged:
         raise InvalidSettings(

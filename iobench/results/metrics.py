@@ -73,9 +73,12 @@ def _of_ranks(record: Record, statistic: Callable[[list[float]], float]) -> floa
 
 
 def _of_tokens(record: Record, samples: float) -> float | None:
-    """Return the tokens in so many samples; None if the samples have other fields than `tokens`."""
-    fields = record.dataset.fields
-    return samples * math.prod(fields[0].shape) if [one.name for one in fields] == ["tokens"] else None
+    """Return the tokens in so many samples of mean length; None without a field `tokens` of one axis."""
+    for one in record.dataset.fields:
+        if one.name == "tokens" and len(one.shape) == 1:
+            length = one.shape[0] if one.total is None else one.total / record.dataset.samples
+            return samples * length
+    return None
 
 
 METRICS: tuple[Metric, ...] = (
@@ -102,7 +105,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "tokens_per_s",
         "tokens/s",
-        "tokens delivered to the device per second of an epoch, where the samples are windows of tokens",
+        "elements of the field `tokens` delivered to the device per second of an epoch",
         rate_text,
         lambda r: _of_tokens(r, r.samples_per_s),
         stats.estimate,

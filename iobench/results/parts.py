@@ -44,8 +44,9 @@ class FieldSpec:
     """A field of the dataset: its name, the shape of one sample, its dtype."""
 
     name: str
-    shape: list[int]
+    shape: list[int]  # -1 for an axis that varies
     dtype: str
+    total: int | None = None  # sum of the lengths of all samples, if they differ
 
 
 @dataclass(frozen=True, kw_only=True)
