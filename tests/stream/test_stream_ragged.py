@@ -14,10 +14,11 @@ from stream_cases import assert_nothing_left, every_order, rows_of
 import iobench
 from iobench import StreamLoader, formats
 from iobench.base.errors import CorruptArtifact, InvalidSettings
-from iobench.formats import Ragged, offsets_of
+from iobench.formats import Field, Ragged, Schema, Spans, offsets_of
 from iobench.host import page_cache
 from iobench.stream import pipeline, readahead, readahead_window, span_gather
 from iobench.stream.span_gather import gather_spans
+from iobench.stream.span_reader import SpanAddresses
 
 HOLDERS = [name for name in formats.names() if formats.class_of(name).holds_ragged]
 PLACED = ["npy", "memmap", "safetensors", "hdf5:chunk_bytes=0"]
@@ -114,7 +115,8 @@ def test_a_transform_gets_ragged_fields_and_may_return_them(ragged, source):
         assert (batch["tokens"].values.numpy() == wanted.values.astype(np.int32) + 1).all()
 
 
-def test_groups_larger_than_their_slot_get_memory_of_their_own(tmp_path):
+def test_groups_larger_than_their_slot_get_memory_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipeline, "GROUP_BYTES", 1 << 12)
     lengths = np.zeros(400, np.int64)
     lengths[-3:] = 100_000  # the mean tells nothing of the last batches
     source = RaggedSource(lengths)
@@ -148,6 +150,15 @@ def test_a_file_that_is_cut_is_named(ragged, source, tmp_path, name):
     os.truncate(file, 4096)
     with pytest.raises(CorruptArtifact, match=file.name):
         list(running)
+
+
+def test_spans_that_lead_out_of_their_file_are_refused(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(bytes(20))
+    schema = Schema(2, (Field("x", (-1,), "uint16"),), totals={"x": 9})
+    SpanAddresses(schema, {"x": Spans((path,), 2, 2, np.array([0, 4, 9]))})
+    with pytest.raises(CorruptArtifact, check=kind("truncated")):
+        SpanAddresses(schema, {"x": Spans((path,), 4, 2, np.array([0, 4, 9]))})
 
 
 @settings(deadline=None, max_examples=300)

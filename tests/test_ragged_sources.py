@@ -1,0 +1,168 @@
+"""Files of the user's whose samples differ in length: lines of JSON, and columns of lists."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from kinds import kind
+from ragged_cases import RaggedSource, samples
+
+import iobench
+from iobench.advise.code import loader_code
+from iobench.advise.measured_data import MeasuredData
+from iobench.advise.sample_writer import FirstSamples
+from iobench.base.errors import SourceError
+from iobench.bench.case import Case
+from iobench.dataset import sandbox
+from iobench.dataset.add import add
+from iobench.dataset.sources import checked, open_source
+from iobench.formats import Field, Schema, joined
+from iobench.loading import loaders
+
+LISTS = [[1, 2, 3], [], [70_000], [5] * 40, [7, 8]] * 60
+
+
+def everything(source):
+    batches = list(checked(source))
+    return {name: joined([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def lines(path, values):
+    path.write_text("".join(json.dumps(value) + "\n" for value in values))
+    return path
+
+
+def refused(path, name):
+    with pytest.raises(SourceError, check=kind(name)) as error:
+        everything(open_source(path))
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+class TestJsonl:
+    def test_lists_of_different_lengths_are_a_ragged_field(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(sandbox, "BATCH_BYTES", 700)
+        path = lines(tmp_path / "a.jsonl", [{"ids": ids, "n": i / 2} for i, ids in enumerate(LISTS)])
+        source = open_source(path)
+        assert source.schema.field("ids").typed == "ids=uint32[*]"
+        assert source.schema.totals == {"ids": sum(map(len, LISTS))}
+        arrays = everything(source)
+        assert [np.frombuffer(one, "u4").tolist() for one in samples(arrays["ids"])] == LISTS
+        np.testing.assert_array_equal(arrays["n"], np.arange(len(LISTS)) / 2)
+
+    @pytest.mark.parametrize(
+        ("values", "typed"),
+        [
+            ([[0, 1], [65_535]], "x=uint16[*]"),
+            ([[0, 1], [65_536]], "x=uint32[*]"),
+            ([[0, 1], [1 << 32]], "x=int64[*]"),
+            ([[0, 1], [-1]], "x=int64[*]"),
+            ([[0.5], []], "x=float64[*]"),
+            ([[1, 2], [3, 4]], "x=uint16[2]"),
+            ([1, 2], "x=int64"),
+        ],
+    )
+    def test_the_values_decide_dtype_and_shape(self, tmp_path, values, typed):
+        (field,) = open_source(lines(tmp_path / "a.jsonl", [{"x": one} for one in values])).schema.fields
+        assert field.typed == typed
+
+    def test_some_keys_can_be_selected(self, tmp_path):
+        path = lines(tmp_path / "a.jsonl", [{"text": "a", "ids": [1]}, {"text": "b", "ids": [1, 2]}])
+        assert "key text" in refused(path, "unsupported-dtype")
+        assert list(everything(open_source(f"{path}::ids"))) == ["ids"]
+
+    @pytest.mark.parametrize(
+        ("text", "cause", "word"),
+        [
+            ('{"x": [1]}\n{"y": [1]}\n', "empty-cell", "sample 1"),
+            ('{"x": [1]}\n{"x": [1, null]}\n', "empty-cell", "sample 1"),
+            ('{"x": [1]}\n{"x": 1}\n', "not-a-table", ""),
+            ('{"x": [1]}\n{"x"', "not-a-table", ""),
+            ("[1, 2]\n", "not-a-table", ""),
+            ('{"x": [[1], [2, 3]]}\n', "unsupported-dtype", "key x"),
+            ("", "not-a-table", "Empty"),
+            ("{}\n{}\n", "no-arrays", ""),
+        ],
+        ids=[
+            "another key",
+            "null",
+            "another kind",
+            "cut off",
+            "no object",
+            "lists of lists",
+            "no lines",
+            "no keys",
+        ],
+    )
+    def test_other_lines_are_refused(self, tmp_path, text, cause, word):
+        (tmp_path / "a.jsonl").write_text(text)
+        assert word in refused(tmp_path / "a.jsonl", cause)
+
+
+class TestColumns:
+    @pytest.fixture
+    def table(self, tmp_path):
+        table = pa.table({"ids": pa.array(LISTS, pa.list_(pa.uint32())), "label": np.arange(len(LISTS))})
+        pq.write_table(table, tmp_path / "t.parquet", row_group_size=70)
+        return tmp_path / "t.parquet"
+
+    def test_lists_of_different_lengths_are_a_ragged_field(self, table, monkeypatch):
+        monkeypatch.setattr(sandbox, "BATCH_BYTES", 700)
+        arrays = everything(open_source(table))
+        assert [np.frombuffer(one, "u4").tolist() for one in samples(arrays["ids"])] == LISTS
+        np.testing.assert_array_equal(arrays["label"], np.arange(len(LISTS)))
+
+    def test_they_are_added_where_they_lie_and_measured(self, table, tmp_path):
+        manifest, _ = add(table, data_dir=tmp_path / "data")
+        assert manifest.schema.totals == {"ids": sum(map(len, LISTS))}
+        options = iobench.RunOptions(
+            ("parquet",), ("native", "stream"), batch_size=(16,), device=("cpu",), limits=False, rounds="1"
+        )
+        result = iobench.run(manifest, options, out=tmp_path / "r.jsonl")
+        assert not result.failures
+        assert [record.content_check for record in result.records] == [None, None]
+
+    def test_the_first_rows_are_a_dataset_of_their_own(self, table, tmp_path):
+        first = FirstSamples(open_source(table), 103)
+        assert first.schema.totals == {"ids": sum(map(len, LISTS[:103]))}
+        manifest, _ = add(table, data_dir=tmp_path / "data", first=first.schema)
+        with manifest.opener("parquet")() as reader:
+            ids = reader.batch(slice(0, 103))["ids"]
+        assert [np.frombuffer(one, "u4").tolist() for one in samples(ids)] == LISTS[:103]
+
+
+@pytest.mark.parametrize("wrong", [[1, 2, 3, 4], [0, 3, 2, 4], [0, 1, 2, 1 << 40]])
+def test_offsets_that_a_reading_process_made_up_are_refused(tmp_path, wrong):
+    """The process that reads a user's file is not trusted: its offsets would lead out of memory."""
+
+    class Child:
+        def receive_into(self, memory):
+            memory.cast("B")[:] = np.array(wrong, np.int64).tobytes()[: memory.nbytes]
+
+        def wait(self, limit):
+            """Return at once."""
+
+        def receive_bytes(self, most):
+            return b"{}"
+
+    schema = Schema(3, (Field("x", (-1,), "uint8"),), totals={"x": 4})
+    worker = sandbox._Worker(sandbox.UntrustedData(tmp_path, None, 0), Child())
+    with pytest.raises(SourceError, check=kind("invalid-reply")):
+        worker.batch(schema, 3)
+
+
+@pytest.mark.parametrize("word", ["stream", "dataloader", "dataloader:fetch=batch,num_workers=2", "native"])
+def test_code_that_recommend_prints_runs(tmp_path, word):
+    source = RaggedSource(np.arange(40))
+    manifest = iobench.prepare(source, ["npy"], data_dir=tmp_path, name="mine")[0]
+    case = Case(manifest.name, "", "npy", loaders.parse(word).on("cpu"), batch_size=16, order="random")
+    code = loader_code(MeasuredData(manifest, 1, False), case, epochs=1)
+    assert "tokens, audio: values and offsets" in code
+    check = "assert len(batch['tokens'].offsets) == len(batch['label']) + 1; print(len(batch['label']))"
+    (tmp_path / "train.py").write_text(code.replace("pass  #", f"{check}  #"))
+    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr, done.stdout.split()) == (0, "", ["16", "16", "8"])
