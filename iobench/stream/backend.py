@@ -69,9 +69,9 @@ class Backend:
         with self._checked():
             return self.reader.batch(rows)
 
-    def offsets(self, name: str, rows: Rows) -> npt.NDArray[np.int64] | None:
-        """Return the offsets of a batch of these rows of a ragged field; None if they are not known."""
-        return None
+    def offsets(self, name: str, rows: Rows) -> npt.NDArray[np.int64]:
+        """Return the offsets of a batch of these rows of a ragged field, if `knows_lengths`."""
+        raise NotImplementedError
 
     def page_offset(self, name: str, rows: Rows) -> int:
         """Return the offset in a page at which memory for these rows should begin."""
@@ -136,12 +136,10 @@ class CachedBackend(Backend):
         if batches:
             self.reader.read_ahead(batches)
 
-    def offsets(self, name: str, rows: Rows) -> npt.NDArray[np.int64] | None:
+    def offsets(self, name: str, rows: Rows) -> npt.NDArray[np.int64]:
         """Return the offsets of a batch of these rows of a ragged field."""
-        with failures_of(self.path):
-            if isinstance(self.reader, SpanReader | CompositeReader):
-                return self.reader.offsets(name, rows)
-        return None
+        assert isinstance(self.reader, SpanReader | CompositeReader)
+        return self.reader.offsets(name, rows)
 
     def stop(self) -> None:
         """End reading ahead, so that no thread waits for it."""

@@ -11,20 +11,20 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
-from itertools import accumulate, repeat
+from itertools import repeat
 from queue import SimpleQueue
 from typing import Any
 
 import torch
 
 from iobench.base.errors import LoaderFailed
-from iobench.formats import Batch, Field, Ragged, Rows, Schema
+from iobench.formats import Batch, Ragged, Rows, Schema
 from iobench.loading.order import Order
 from iobench.loading.stages import UNTIMED, Stages
 from iobench.loading.tensors import tensors_of
 from iobench.stream.backend import Backend
 from iobench.stream.batch_group import BatchGroup, Filled, grouped
-from iobench.stream.ring import Ring
+from iobench.stream.group_memory import GroupMemory
 from iobench.stream.transfer import Tensors, Transfer
 from iobench.stream.worker_pool import WorkerPool
 
@@ -34,7 +34,6 @@ DECODED_GROUPS = 4  # groups are this much larger for random rows of encoded blo
 GROUP_BYTES = 8 << 20  # small batches share a slot of this size: each group costs 0.1 ms of Python code
 PIECE_BYTES = 8 << 20  # of a larger batch, read by one thread, so that few large slots are in use at a time
 GROWTH = 8  # of the first groups that are copied from memory
-SLACK = 1.5  # memory of a group's ragged fields by their mean; a group that needs more gets memory of its own
 LEAST_SHARE = 2  # such groups shrink to this part at the end of an epoch, so that all threads end together
 
 
@@ -69,13 +68,11 @@ class Pipeline:
         self._schema = schema
         self.completed = False  # True if the last epoch came to its end
         self._workers = self._new_workers()
-        self._rings: dict[str, Ring] = {}  # one per field: a label that the user keeps must not keep an image
         try:
-            for f in schema.fields if not schema.ragged or backend.knows_lengths else ():
-                slot_bytes = _slot_bytes(schema, f, samples)
-                self._rings[f.name] = Ring(slot_bytes, self._ahead + 2, transfer.allocate, transfer.at_once)
+            self._memory = GroupMemory(schema, samples, self._most, self._ahead + 2, transfer)
         except BaseException:
-            self.close()
+            self._workers.close()
+            backend.close()
             raise
 
     def run(self, batches: Sequence[Rows], start: int = 0) -> Generator[Tensors, None, None]:
@@ -129,8 +126,7 @@ class Pipeline:
         """End the threads, close the backend, and release all memory except that of batches in use."""
         self._workers.close()
         self._backend.close()
-        for ring in self._rings.values():
-            ring.close()
+        self._memory.close()
 
     def _end(self, workers: WorkerPool[BatchGroup, None], process: int) -> None:
         if os.getpid() == process:  # a forked child has none of these threads
@@ -193,9 +189,8 @@ class Pipeline:
         if piece is None:
             return False
         try:
-            if not group.slot and not self._rings:
-                batch = self._read_batch(group.rows)
-                group.divide({f.name: batch[f.name] for f in self._schema.fields}, sum(group.sizes))
+            if not group.slot and self._schema.ragged and not self._backend.knows_lengths:
+                group.divide(self._copied(group), sum(group.sizes))
             else:
                 piece = piece if group.slot else group.divide(self._take(group), self._piece_rows)
                 self._read(*group.part(piece))
@@ -219,21 +214,25 @@ class Pipeline:
     def _made(self, slot: Batch, sizes: list[int]) -> Filled:
         if self._transform is None and not self._schema.ragged:
             return _split(self._transfer.send([tensors_of(slot)])[0], sizes), None
-        batches = [tensors_of(batch) for batch in _parts(slot, sizes)]
+        batches = [tensors_of(batch) for batch in self._memory.batches(slot, sizes)]
         made, failed = (batches, None) if self._transform is None else self._transformed(batches)
         return self._transfer.send(made), failed
 
     def _take(self, group: BatchGroup) -> Batch:
         """Return memory for a group's samples, with the offsets of ragged fields."""
-        samples = sum(group.sizes)
-        return {f.name: self._memory(f, samples, group.rows) for f in self._schema.fields}
+        offsets = {f.name: self._backend.offsets(f.name, group.rows) for f in self._schema.ragged}
+        begins = {f.name: self._backend.page_offset(f.name, group.rows) for f in self._schema.fields}
+        return self._memory.take(sum(group.sizes), offsets, begins)
 
-    def _memory(self, f: Field, samples: int, rows: Rows) -> Any:
-        offsets = self._backend.offsets(f.name, rows) if f.is_ragged else None
-        count = samples if offsets is None else int(offsets[-1])
-        memory = self._rings[f.name].take(count * f.sample_bytes, self._backend.page_offset(f.name, rows))
-        values = memory.view(f.dtype).reshape(count, *f.inner)
-        return values if offsets is None else Ragged(values, offsets)
+    def _copied(self, group: BatchGroup) -> Batch:
+        """Return memory with a group's samples, of which the format's reader alone knows the lengths."""
+        batch: dict[str, Any] = self._read_batch(group.rows)
+        offsets = {f.name: batch[f.name].offsets for f in self._schema.ragged}
+        slot: dict[str, Any] = self._memory.take(sum(group.sizes), offsets, {})
+        for f in self._schema.fields:
+            values, read = (getattr(one[f.name], "values", one[f.name]) for one in (slot, batch))
+            values[...] = read
+        return slot
 
     def _transformed(self, batches: list[Tensors]) -> Filled:
         """Transform batches up to the first that fails; return them and its error."""
@@ -256,19 +255,6 @@ def _checked(made: Tensors) -> Tensors:
             found=_kind(made),
         )
     return made
-
-
-def _slot_bytes(schema: Schema, f: Field, samples: int) -> int:
-    """Return the bytes of a group's memory: if samples differ in length, enough for nearly all groups."""
-    if not f.is_ragged:
-        return samples * f.sample_bytes
-    return int(SLACK * samples * schema.rows(f) / schema.samples) * f.sample_bytes
-
-
-def _parts(slot: Batch, sizes: list[int]) -> Iterator[Batch]:
-    """Yield the batches of a group as views of its memory."""
-    for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False):
-        yield {name: array[start : start + size] for name, array in slot.items()}
 
 
 def _split(whole: Tensors, sizes: list[int]) -> list[Tensors]:

@@ -12,7 +12,12 @@ from iobench.loading import loaders
 
 pytest_plugins = "plugged"
 
-CASES = [("native", {}), ("dataloader", {"fetch": "sample"}), ("dataloader", {"fetch": "batch"})]
+CASES = [
+    ("native", {}),
+    ("stream", {}),
+    ("dataloader", {"fetch": "sample"}),
+    ("dataloader", {"fetch": "batch"}),
+]
 cases = pytest.mark.parametrize(("loader", "options"), CASES)
 
 
@@ -48,7 +53,7 @@ def test_both_tensors_lie_on_the_device_and_real_bytes_count(plug_in, ragged, lo
 
 def test_a_run_verifies_them_on_the_device(plug_in, ragged, tmp_path):
     plug_in("everything late")
-    named = ("native", "dataloader", "dataloader:fetch=batch")
+    named = ("native", "stream", "dataloader", "dataloader:fetch=batch")
     options = RunOptions(("npy",), named, device=(f"{NAME}:0",), batch_size=(8,), rounds="1", limits=False)
     result = iobench.run(ragged, options, out=tmp_path / "records.jsonl")
     assert not result.failures

@@ -227,7 +227,7 @@ def test_an_error_while_an_epoch_is_opened_leaves_nothing_behind(monkeypatch, pi
             next(iter(loader(pictures, name, direct=direct)))
         assert_nothing_left(pictures.root)
 
-    monkeypatch.setattr(pipeline, "Ring", refuse)
+    monkeypatch.setattr(pipeline, "GroupMemory", refuse)
     in_child(begin)
 
 
