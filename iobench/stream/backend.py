@@ -102,12 +102,12 @@ class Backend:
             try:
                 yield
             except (IobenchError, OSError):
-                self._check()  # its error names the cause
+                self._check(every=True)  # its error names the cause
                 raise
             self._check()
 
-    def _check(self) -> None:
-        self.unchanged.check()
+    def _check(self, every: bool = False) -> None:
+        self.unchanged.check(every)
         for guard in self._guards:
             guard.check()
 

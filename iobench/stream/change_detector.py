@@ -13,10 +13,7 @@ AT_ONCE = 4  # files checked with each read: each check releases the GIL
 
 
 class ChangeDetector:
-    """Detects files whose size, modification time or inode changed since the detector was made.
-
-    Each check looks at the next AT_ONCE files, in a cycle over all files.
-    """
+    """Detects files whose size, modification time or inode changed since the detector was made."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self.files = files
@@ -24,9 +21,13 @@ class ChangeDetector:
         self._parts = [stamps[low : low + AT_ONCE] for low in range(0, len(stamps), AT_ONCE)] or [[]]
         self._turn = itertools.count()
 
-    def check(self) -> None:
-        """Raise CorruptArtifact if a file was truncated, rewritten, replaced or removed."""
-        for file, stamp in self._parts[next(self._turn) % len(self._parts)]:
+    def check(self, every: bool = False) -> None:
+        """Raise CorruptArtifact if a file was truncated, rewritten, replaced or removed.
+
+        Looks at the next AT_ONCE files, in a cycle over all of them, or at `every` file.
+        """
+        parts = self._parts if every else [self._parts[next(self._turn) % len(self._parts)]]
+        for file, stamp in itertools.chain.from_iterable(parts):
             if (now := _stamp(file)) != stamp:
                 size = f"{now[0]} bytes, changed while it was read" if now else "no such file"
                 expected = f"{stamp[0]} bytes" if stamp else "a file"

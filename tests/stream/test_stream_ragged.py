@@ -141,15 +141,18 @@ def test_reads_past_the_page_cache_are_refused(ragged):
 
 
 @pytest.mark.parametrize("name", ["npy", "hdf5:chunk_bytes=0"])
-def test_a_file_that_is_cut_is_named(ragged, source, tmp_path, name):
+def test_a_file_that_is_cut_is_named(monkeypatch, source, tmp_path, name):
     manifest = iobench.prepare(source, [name], data_dir=tmp_path)[0]
-    one = loader(manifest, name, order="random")
-    running = iter(one)
-    next(running)
     file = max(manifest.files_of(name), key=lambda path: path.stat().st_size)
-    os.truncate(file, 4096)
-    with pytest.raises(CorruptArtifact, match=file.name):
-        list(running)
+
+    def transform(batch):
+        if file.stat().st_size > 4096:
+            os.truncate(file, 4096)
+        return batch
+
+    monkeypatch.setattr(pipeline, "GROUP_BYTES", 1)
+    with pytest.raises(CorruptArtifact, match=file.name):  # of five files, one
+        list(loader(manifest, name, order="random", threads=1, transform=transform))
 
 
 def test_spans_that_lead_out_of_their_file_are_refused(tmp_path):
