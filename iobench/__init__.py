@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from iobench.dataset.prepare import prepare
     from iobench.dataset.sources import Source, Synthetic, open_source
     from iobench.dataset.verify import verify
+    from iobench.formats import Ragged
     from iobench.loading.batches import batches
     from iobench.results.summary import Summary, summarise
     from iobench.stream.stream_loader import StreamLoader
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AddedSource": "iobench.dataset.add",
     "Manifest": "iobench.dataset.manifest",
+    "Ragged": "iobench.formats",
     "Requirements": "iobench.advise.requirements",
     "RayLoader": "iobench.contrib.ray.loader",
     "Run": "iobench.bench.outcome",
@@ -54,6 +56,7 @@ _HOMES = {
 __all__ = [
     "AddedSource",
     "Manifest",
+    "Ragged",
     "RayLoader",
     "Requirements",
     "Run",

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from iobench.base.errors import CorruptArtifact
+
+if TYPE_CHECKING:
+    import torch
 
 LONG = 100  # elements per sample: longer ones are gathered faster by slices than by element
 VARIES = -1  # in a field's shape, as in torch and NumPy: an axis whose size is not given
@@ -56,6 +59,30 @@ class Ragged:
     def pin_memory(self) -> Ragged:
         """Return both tensors in pinned memory; torch's DataLoader calls it, too."""
         return Ragged(self.values.pin_memory(), self.offsets.pin_memory())
+
+    def padded(self, fill: float = 0, multiple: int = 1) -> torch.Tensor:
+        """Return the tensors as one, of shape ``(samples, length, *inner)``, with `fill` behind each sample.
+
+        The length is the longest sample's, rounded up to a multiple of `multiple`.
+        """
+        import torch
+
+        lengths = self.offsets.diff()
+        longest = int(lengths.max()) if len(self) else 0
+        length = -(-longest // multiple) * multiple
+        padded: torch.Tensor = self.values.new_full((len(self), length, *self.values.shape[1:]), fill)
+        inside = torch.arange(length, device=padded.device) < lengths[:, None]
+        # torch cannot assign by a mask to these
+        unsigned = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+        signed = unsigned.get(padded.dtype, padded.dtype)
+        padded.view(signed)[inside] = self.values.view(signed)
+        return padded
+
+    def nested(self) -> torch.Tensor:
+        """Return the tensors as torch's nested tensor in jagged layout, a view of the same memory."""
+        import torch
+
+        return torch.nested.nested_tensor_from_jagged(self.values, self.offsets)
 
     @property
     def shape(self) -> tuple[int, ...]:

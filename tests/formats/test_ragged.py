@@ -105,6 +105,25 @@ def test_other_formats_refuse_them(name):
 
 
 @settings(deadline=None)
+@given(
+    st.lists(st.integers(0, 40), max_size=12), st.sampled_from([1, 8]), st.sampled_from(["tokens", "audio"])
+)
+def test_padded_and_nested_tensors_hold_each_sample(lengths, multiple, name):
+    field = tensors_of(batch_of(lengths)[1])[name]
+    padded = field.padded(7, multiple)
+    assert padded.dtype == field.values.dtype
+    assert padded.shape[1] == -(-max(lengths, default=0) // multiple) * multiple
+    for row, expected in zip(padded.numpy(), samples(field), strict=True):
+        count = len(expected) // row[:1].nbytes if len(row) else 0
+        assert row[:count].tobytes() == expected
+        assert (row[count:] == 7).all()
+    if lengths:
+        nested = field.nested()
+        assert [one.numpy().tobytes() for one in nested.unbind()] == samples(field)
+        assert nested.values().data_ptr() == field.values.data_ptr()  # a view
+
+
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=12), st.integers(1, 5))
 def test_a_sample_has_one_hash_in_any_batch_and_library(lengths, size):
     schema, batch = batch_of(lengths)
