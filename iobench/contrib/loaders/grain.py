@@ -9,15 +9,16 @@ from __future__ import annotations
 import gc
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from iobench.base.options import option
 from iobench.dataset.manifest import Opener
-from iobench.formats import Reader
+from iobench.formats import Array, Ragged, Reader, offsets_of
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
 from iobench.loading.loaders.workers import MAX_PREFETCH, MAX_WORKERS
 from iobench.loading.order import LIMITS
@@ -45,6 +46,7 @@ class Grain(CopyingLoader):
     iterable_style: ClassVar[bool] = True
     isolated: ClassVar[bool] = True
     stateful: ClassVar[bool] = True
+    ragged: ClassVar[bool] = True
 
     threads: int | None = option(
         None,
@@ -126,8 +128,7 @@ class GrainEpochs(Epochs):
             self._resumed = None
         try:
             for batch in batches:
-                tensors = tensors_of({name: np.asarray(array) for name, array in batch.items()})
-                yield self.pinned(tensors)
+                yield self.pinned(tensors_of({name: _array(one) for name, one in batch.items()}))
         finally:
             batches.close()
 
@@ -145,7 +146,9 @@ class GrainEpochs(Epochs):
             dataset = dataset.shuffle(seed=int(seed))
         chosen = {"num_threads": settings.threads, "prefetch_buffer_size": settings.prefetch}
         options = grain.ReadOptions(**{name: value for name, value in chosen.items() if value is not None})
-        read = dataset.batch(order.batch_size).to_iter_dataset(options)
+        ragged = frozenset(field.name for field in self.job.opener.schema.ragged)
+        join = partial(_join, ragged) if ragged else None
+        read = dataset.batch(order.batch_size, batch_fn=join).to_iter_dataset(options)
         if not settings.num_workers:
             return read
         return read.mp_prefetch(grain.MultiprocessingOptions(num_workers=settings.num_workers))
@@ -157,3 +160,22 @@ class GrainEpochs(Epochs):
                 thread.join(ENDING_S)
         self._source.close()
         gc.collect()  # Grain's iterators are in reference cycles with views of the files
+
+
+def _join(ragged: Collection[str], samples: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
+    """Return a batch as a tree of arrays: of a field that differs in length its values and offsets."""
+    batch: dict[str, Any] = {}
+    for name in samples[0]:
+        column = [sample[name] for sample in samples]
+        batch[name] = np.stack(column) if name not in ragged else _values_and_offsets(column)
+    return batch
+
+
+def _values_and_offsets(column: Sequence[Array]) -> dict[str, Array]:
+    lengths = np.fromiter(map(len, column), np.int64, len(column))
+    return {"values": np.concatenate(column), "offsets": offsets_of(lengths)}
+
+
+def _array(one: Any) -> Any:
+    """Return a field of a batch: an array, or a ragged field of its values and offsets."""
+    return Ragged(one["values"], one["offsets"]) if isinstance(one, dict) else np.asarray(one)

@@ -36,6 +36,7 @@ class Spdl(CopyingLoader):
     modules: ClassVar[tuple[str, ...]] = ("spdl",)
     extra: ClassVar[str] = "spdl"
     isolated: ClassVar[bool] = True
+    ragged: ClassVar[bool] = True
 
     threads: int | None = option(
         None, "reading threads; by default one for each core", minimum=1, maximum=LIMITS["threads"][1]

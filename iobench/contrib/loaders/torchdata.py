@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.base.errors import InvalidSettings
 from iobench.base.options import option
-from iobench.formats import Rows
+from iobench.formats import Rows, Schema
 from iobench.loading.loaders import Epochs, Job
-from iobench.loading.loaders.dataloader import BatchDataset, DataLoaderEpochs, SampleDataset, TorchDataLoader
+from iobench.loading.loaders.dataloader import (
+    BatchDataset,
+    DataLoaderEpochs,
+    SampleDataset,
+    TorchDataLoader,
+    collate_function,
+)
 from iobench.loading.loaders.workers import WorkerLoader, fetch_option
 
 if TYPE_CHECKING:
@@ -37,6 +43,7 @@ class TorchData(WorkerLoader):
     extra: ClassVar[str] = "torchdata"
     isolated: ClassVar[bool] = True
     stateful: ClassVar[bool] = True
+    ragged: ClassVar[bool] = True
     need_workers: ClassVar[tuple[str, ...]] = ("prefetch_factor", "method")
 
     api: str = option(
@@ -126,7 +133,7 @@ class NodesEpochs(Epochs):
         prefetch = settings.num_workers * (settings.prefetch_factor or 2)
         node = ParallelMapper(
             IterableWrapper(rows),
-            map_fn=_fetch_function(self._dataset),
+            map_fn=_fetch_function(self._dataset, self.opener.schema),
             num_workers=settings.num_workers,
             in_order=True,
             method=settings.method,
@@ -151,20 +158,20 @@ class _RemainingRows:
         return itertools.takewhile(lambda rows: not self.stopped, self._rows)
 
 
-def _fetch_function(dataset: SampleDataset) -> Callable[[Rows], HostBatch]:
+def _fetch_function(dataset: SampleDataset, schema: Schema) -> Callable[[Rows], HostBatch]:
     """Return a picklable function that reads the batch of rows."""
-    return dataset.__getitems__ if isinstance(dataset, BatchDataset) else CollatedSamples(dataset)
+    if isinstance(dataset, BatchDataset):
+        return dataset.__getitems__
+    return CollatedSamples(dataset, collate_function(schema))
 
 
 class CollatedSamples:
     """Reads one sample at a time and collates them as DataLoader does."""
 
-    def __init__(self, dataset: SampleDataset) -> None:
-        self._dataset = dataset
+    def __init__(self, dataset: SampleDataset, collate: Callable[[list[Any]], HostBatch]) -> None:
+        self._dataset, self._collate = dataset, collate
 
     def __call__(self, rows: Rows) -> HostBatch:
         """Return the batch of these rows."""
-        from torch.utils.data import default_collate
-
         indices = range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
-        return default_collate([self._dataset[row] for row in indices])
+        return self._collate([self._dataset[row] for row in indices])

@@ -15,7 +15,7 @@ import numpy as np
 from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.base.options import option
 from iobench.dataset.manifest import Opener
-from iobench.formats import Convert, Ragged, Reader, Rows, TimingWrapper, offsets_of
+from iobench.formats import Convert, Ragged, Reader, Rows, Schema, TimingWrapper, offsets_of
 from iobench.host import interrupts
 from iobench.loading.loaders._loader import Epochs, Job
 from iobench.loading.loaders.workers import WorkerLoader, fetch_option
@@ -217,7 +217,7 @@ class DataLoaderEpochs(Epochs):
 
     def _build(self) -> DataLoader[Any]:
         settings = self._settings
-        collate = self._collate() if settings.fetch == "sample" else _unchanged
+        collate = collate_function(self.opener.schema) if settings.fetch == "sample" else _unchanged
         timed = not self.prefetches and self.stages is not UNTIMED
         dataset: Any = TimedDataset(self._dataset, self.stages) if timed else self._dataset
         return self._class()(
@@ -231,17 +231,18 @@ class DataLoaderEpochs(Epochs):
             persistent_workers=settings.persistent_workers,
         )
 
-    def _collate(self) -> Callable[[list[Any]], Any]:
-        """Return torch's own function, or the one for samples that differ in length."""
-        from torch.utils.data import default_collate
-
-        ragged = frozenset(field.name for field in self.opener.schema.ragged)
-        return partial(jagged_collate, ragged) if ragged else default_collate
-
     def close(self) -> None:
         """Close this process's reader and end workers that persist; others ended with their epoch."""
         self._persistent = None
         self._dataset.close()
+
+
+def collate_function(schema: Schema) -> Callable[[list[Any]], Any]:
+    """Return torch's own function, or the one for samples that differ in length."""
+    from torch.utils.data import default_collate
+
+    ragged = frozenset(field.name for field in schema.ragged)
+    return partial(jagged_collate, ragged) if ragged else default_collate
 
 
 def jagged_collate(ragged: Collection[str], samples: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, Any]:
