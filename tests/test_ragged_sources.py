@@ -70,6 +70,11 @@ class TestJsonl:
         (field,) = open_source(lines(tmp_path / "a.jsonl", [{"x": one} for one in values])).schema.fields
         assert field.typed == typed
 
+    def test_lines_may_be_long(self, tmp_path):
+        values = [[1] * length for length in (3, 1_000_000, 2)]
+        arrays = everything(open_source(lines(tmp_path / "a.jsonl", [{"x": one} for one in values])))
+        assert np.diff(arrays["x"].offsets).tolist() == [3, 1_000_000, 2]
+
     def test_some_keys_can_be_selected(self, tmp_path):
         path = lines(tmp_path / "a.jsonl", [{"text": "a", "ids": [1]}, {"text": "b", "ids": [1, 2]}])
         assert "key text" in refused(path, "unsupported-dtype")
@@ -82,9 +87,11 @@ class TestJsonl:
             ('{"x": [1]}\n{"x": [1, null]}\n', "empty-cell", "sample 1"),
             ('{"x": [1]}\n{"x": 1}\n', "not-a-table", ""),
             ('{"x": [1]}\n{"x"', "not-a-table", ""),
+            ('{"x": 1}\n' * 600_000 + '{"x": 1, "y": 2}\n', "not-a-table", "y"),
+            ('{"x": 1}\n' * 600_000 + '{"x": 1.5}\n', "not-a-table", ""),
             ("[1, 2]\n", "not-a-table", ""),
             ('{"x": [[1], [2, 3]]}\n', "unsupported-dtype", "key x"),
-            ("", "not-a-table", "Empty"),
+            ("", "empty", ""),
             ("{}\n{}\n", "no-arrays", ""),
         ],
         ids=[
@@ -92,6 +99,8 @@ class TestJsonl:
             "null",
             "another kind",
             "cut off",
+            "a new key",
+            "a new kind",
             "no object",
             "lists of lists",
             "no lines",

@@ -24,6 +24,7 @@ with needing("a .jsonl source", "parquet"):
     from pyarrow import json
 
 NARROW = ("uint16", "uint32")
+BLOCK_BYTES = 4 << 20  # parsed together
 
 
 class JsonlAdapter(formats.Detectable):
@@ -43,6 +44,8 @@ class JsonlAdapter(formats.Detectable):
             for name in formats.select_arrays(path, known, chosen):
                 keys.setdefault(name, Key(path, name)).add(piece.column(name), samples)
             samples += piece.num_rows
+        if not samples:
+            raise CorruptArtifact("it holds no lines", kind="empty", path=path)
         shapes = {name: ((samples, *key.shape), key.dtype) for name, key in keys.items()}
         totals = {name: key.total for name, key in keys.items()}
         return formats.arrays_schema(path, shapes, known, totals=totals)
@@ -110,13 +113,26 @@ class Key:
 
 
 def _pieces(path: Path) -> Iterator[Any]:
-    """Yield the lines in record batches of about 1 MiB; the first one determines each key's type."""
+    """Yield the lines in record batches; the first one determines the keys and their types."""
+    parsed = json.ParseOptions()
     try:
-        with json.open_json(path) as opened:
-            yield from opened
+        for block in _blocks(path):
+            options = json.ReadOptions(use_threads=False, block_size=len(block))
+            for piece in json.read_json(pyarrow.py_buffer(block), options, parsed).to_batches():
+                parsed = json.ParseOptions(piece.schema, unexpected_field_behavior="error")
+                yield piece
     except (pyarrow.ArrowException, OSError, ValueError) as error:
         problem = f"cannot be read as lines of JSON objects: {reason(error)}"
         raise CorruptArtifact(problem, kind="not-a-table", path=path) from error
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """Yield the file in blocks of whole lines; pyarrow's own streaming reader holds 32 blocks."""
+    with open(path, "rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            block += file.readline()
+            if block.strip():
+                yield block
 
 
 def _batches(path: Path, schema: Schema) -> Iterator[dict[str, Any]]:
