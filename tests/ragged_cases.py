@@ -25,20 +25,37 @@ def batch_of(lengths, seed=0):
     return Schema(len(lengths), (TOKENS, LABEL, AUDIO), totals={"tokens": total, "audio": total}), batch
 
 
+def clips_of(lengths, shape=(-1,), dtype="int16"):
+    """Return a schema and a batch of clips of these lengths, with labels."""
+    rng, total = np.random.default_rng(1), sum(lengths)
+    values = rng.integers(-(1 << 15), 1 << 15, (total, *shape[1:])).astype(np.int16)
+    values = values if dtype == "int16" else (values / 40_000).astype(np.float32)
+    batch = {"audio": Ragged(values, offsets_of(np.array(lengths))), "label": np.arange(len(lengths)) * 3}
+    fields = (Field("audio", shape, dtype), Field("label", (), "int64"))
+    return Schema(len(lengths), fields, totals={"audio": total}), batch
+
+
 def samples(field):
     """Return the samples as bytes, one by one."""
     offsets = field.offsets.tolist()
     return [np.asarray(field.values[a:b]).tobytes() for a, b in itertools.pairwise(offsets)]
 
 
-class RaggedSource(Source):
-    """Samples of `batch_of`, in one batch."""
+class BatchSource(Source):
+    """One batch of samples."""
 
     name, description = "ragged", {"kind": "test"}
 
-    def __init__(self, lengths):
-        self.schema, self.batch = batch_of(lengths)
+    def __init__(self, schema, batch):
+        self.schema, self.batch = schema, batch
 
     def batches(self):
         """Yield all samples."""
         yield self.batch
+
+
+class RaggedSource(BatchSource):
+    """Samples of `batch_of`, in one batch."""
+
+    def __init__(self, lengths):
+        super().__init__(*batch_of(lengths))

@@ -27,6 +27,7 @@ from iobench.formats._format import Checkable, Detectable, Format
 from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import Blocks, Chunked, Decode, Index, Listed, Placement, Spans, Strided
 from iobench.formats._ragged import VARIES, Ragged, check_offsets, joined, map_arrays, map_values, offsets_of
+from iobench.formats._ragged_reader import RaggedColumn, RaggedReader
 from iobench.formats._reader import (
     Build,
     Convert,
@@ -84,6 +85,8 @@ __all__ = [
     "MappedReader",
     "Placement",
     "Ragged",
+    "RaggedColumn",
+    "RaggedReader",
     "Reader",
     "Rows",
     "Schema",

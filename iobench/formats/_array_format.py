@@ -17,7 +17,7 @@ import numpy as np
 
 from iobench.formats._format import Format
 from iobench.formats._ragged import Ragged
-from iobench.formats._ragged_reader import RaggedColumn, RaggedReader
+from iobench.formats._ragged_reader import RaggedReader, StoredColumn
 from iobench.formats._reader import Reader
 from iobench.formats._schema import MAX_NAME_BYTES, Batch, Field, Schema
 
@@ -98,7 +98,7 @@ class ArrayFormat(Format):
                 with reader(arrays[own].schema) as stored:
                     mapped = stored.array(own)
                     offsets = stored.batch(slice(None))[own] if mapped is None else mapped
-                columns[name] = RaggedColumn(reader(arrays[name].schema), offsets, path)
+                columns[name] = StoredColumn(reader(arrays[name].schema), offsets, path)
             return RaggedReader(schema, samples, columns)
         except BaseException:
             for one in opened:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +17,33 @@ from iobench.formats._reader import Convert, Reader, Rows, TimingWrapper, identi
 from iobench.formats._schema import Array, Batch, Schema
 
 
+class RaggedColumn(ABC):
+    """A field whose samples differ in length."""
+
+    @abstractmethod
+    def sample(self, row: int) -> Array:
+        """Return the elements of a sample: a view of a map, or a new array."""
+
+    @abstractmethod
+    def batch(self, rows: Rows) -> Ragged:
+        """Return checked rows in new arrays."""
+
+    def spans(self) -> Spans | None:
+        """Return the location of the samples, if their elements are adjacent in one file; None by default."""
+        return None
+
+    @abstractmethod
+    def time_decoding(self, timed: TimingWrapper) -> None:
+        """Time the decoding, as `Reader.time_decoding`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release all files; a later read is a ValueError."""
+
+
 @dataclass(frozen=True)
-class RaggedColumn:
-    """A field whose samples differ in length: a reader of its elements, and where each sample begins.
+class StoredColumn(RaggedColumn):
+    """A reader of the elements of all samples, and where each sample begins.
 
     Raises
     ------
@@ -60,6 +85,14 @@ class RaggedColumn:
             return None
         return Spans(place.files, place.offset, place.stride, self.offsets)
 
+    def time_decoding(self, timed: TimingWrapper) -> None:
+        """Time the decoding of the elements."""
+        self.values.time_decoding(timed)
+
+    def close(self) -> None:
+        """Close the reader of the elements."""
+        self.values.close()
+
     def _gathered(self, rows: npt.NDArray[np.int64]) -> Ragged:
         """Read samples one by one, in the order in which they are stored."""
         begins, ends = self.offsets[rows], self.offsets[rows + 1]
@@ -82,7 +115,7 @@ class RaggedReader(Reader):
     def __init__(self, schema: Schema, fixed: Reader | None, columns: Mapping[str, RaggedColumn]) -> None:
         super().__init__(schema)
         self._fixed, self._columns = fixed, columns
-        self._readers = [*([fixed] if fixed else []), *(column.values for column in columns.values())]
+        self._parts: list[Reader | RaggedColumn] = [*([fixed] if fixed else []), *columns.values()]
 
     def batch(self, rows: Rows | Sequence[int]) -> Batch:
         """Return the rows in new arrays, ragged fields as `Ragged`; IndexError outside 0..len-1."""
@@ -102,8 +135,8 @@ class RaggedReader(Reader):
 
     def time_decoding(self, timed: TimingWrapper) -> None:
         """Time the decoding of all parts."""
-        for reader in self._readers:
-            reader.time_decoding(timed)
+        for part in self._parts:
+            part.time_decoding(timed)
 
     def placement(self) -> Mapping[str, Placement]:
         """Return the locations of the fixed fields, and of the ragged ones that lie in one piece."""
@@ -117,8 +150,8 @@ class RaggedReader(Reader):
 
     def close(self) -> None:
         """Close the readers of all parts."""
-        for reader in self._readers:
-            reader.close()
+        for part in self._parts:
+            part.close()
 
     def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
         assert self._fixed is not None  # `out` holds fixed fields only

@@ -19,7 +19,7 @@ CHOSEN = {
     "zarr": ("zarr",),
     "parquet": ("parquet", "parquet:codec=zstd"),
     "blosc2": ("blosc2",),
-    **dict.fromkeys(("images", "megatron", "tokens"), ()),  # they hold only certain samples: see below
+    **dict.fromkeys(("audio", "images", "megatron", "tokens"), ()),  # only certain samples: see below
 }
 IMAGES = ("images", "images:lossy=jpeg")
 TOKENS = ("megatron", "tokens", "tokens:dtype=uint16,window=17,stride=17")

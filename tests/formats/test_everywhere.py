@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from kinds import kind
+from ragged_cases import BatchSource, clips_of
 
 import iobench
 from iobench import formats
@@ -36,14 +37,22 @@ def windows(tmp_path_factory):
     return prepared(tmp_path_factory.mktemp("windows"), tokens=tokens)
 
 
-@pytest.fixture(params=["images", "windows"])
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory):
+    """Clips of different lengths."""
+    schema, batch = clips_of([5, 0, 300, 1, 17, 2])
+    data_dir = tmp_path_factory.mktemp("clips")
+    return iobench.prepare(BatchSource(schema, batch), writable_formats(schema)[0], data_dir=data_dir)[0]
+
+
+@pytest.fixture(params=["images", "windows", "clips"])
 def every(request):
     """A dataset in every format that can hold it."""
     return request.getfixturevalue(request.param)
 
 
-def test_every_format_holds_images_or_windows(images, windows):
-    assert {*images.artifacts, *windows.artifacts} == set(formats.names())
+def test_every_format_holds_images_or_windows_or_clips(images, windows, clips):
+    assert {*images.artifacts, *windows.artifacts, *clips.artifacts} == set(formats.names())
 
 
 def test_every_format_is_measured_with_every_default_loader(every):

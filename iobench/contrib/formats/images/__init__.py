@@ -10,7 +10,6 @@ field `image` holds the pixels, `label` the number of the class in the order of 
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +22,8 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchema, corrupt
 from iobench.base.options import option
-from iobench.base.text import reason
 from iobench.base.units import parse_shape
+from iobench.contrib.formats.shared.sample_files import NumberedFiles, classes, is_class_folder
 from iobench.formats import Array, Batch, Detectable, Field, Format, Schema
 from iobench.formats.npy import Npy
 
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
 
 HELD = "uint8 (height, width, 3), (3, height, width) or (height, width)"
 SUFFIXES = (".png", ".jpg", ".jpeg")
-FOLDER_IMAGES = 1000  # per folder: listing a folder of millions is slow
 QUALITY = 90
 
 
@@ -142,9 +140,7 @@ class Images(Format, Detectable):
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
             for batch in batches:
                 for field in pixels:
-                    files = [self.file_of(path, field.name, start + i) for i in range(len(batch[field.name]))]
-                    for folder in dict.fromkeys(file.parent for file in files):
-                        folder.mkdir(parents=True, exist_ok=True)
+                    files = self._files(path, field.name).new(start, len(batch[field.name]))
                     list(pool.map(self._write, files, batch[field.name]))
                 start += len(next(iter(batch.values())))
                 yield {name: array for name, array in batch.items() if array.ndim == 1}
@@ -152,10 +148,8 @@ class Images(Format, Detectable):
     def _write(self, file: Path, pixels: Array) -> None:
         file.write_bytes(self.encoded(pixels))
 
-    def file_of(self, path: Path, name: str, row: int) -> Path:
-        """Return the path of a row's image."""
-        suffix = ".png" if self.lossless else ".jpg"
-        return path / name / f"{row // FOLDER_IMAGES:03}" / f"{row:09}{suffix}"
+    def _files(self, path: Path, name: str) -> NumberedFiles:
+        return NumberedFiles(path / name, ".png" if self.lossless else ".jpg")
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> ImageReader:
         """Return a reader, which checks each image when it is read."""
@@ -170,8 +164,7 @@ class Images(Format, Detectable):
             if field.shape:
                 if not _is_image(field):
                     raise corrupt(path, f"{field.name}: {field.dtype} {field.shape}", "images")
-                images[field.name] = [self.file_of(path, field.name, row) for row in range(schema.samples)]
-                self._check_ends(path, field, schema.samples)
+                images[field.name] = self._files(path, field.name).existing(schema.samples, "an image")
         scalars = tuple(field for field in schema.fields if not field.shape)
         return ImageReader(path, schema, images, Npy().open(path, Schema(schema.samples, scalars)))
 
@@ -179,27 +172,15 @@ class Images(Format, Detectable):
         """Return a reader of a folder per class; its one field with a shape is the image."""
         from iobench.contrib.formats.images.reader import ImageReader, scaled_to
 
-        files, labels = classes(path)
+        files, labels = classes(path, SUFFIXES)
         names = [field.name for field in schema.fields if field.shape]
         scalars = {field.name: labels for field in schema.fields if not field.shape}
         decode = scaled_to(parse_shape(self.shape)) if self.shape else None
         return ImageReader(path, schema, dict.fromkeys(names, files), scalars, decode)
 
-    def _check_ends(self, path: Path, field: Field, samples: int) -> None:
-        """Raise CorruptArtifact if the last image is missing or there is one more."""
-        last, after = (self.file_of(path, field.name, row) for row in (samples - 1, samples))
-        if not last.is_file():
-            raise corrupt(last, "an image", "no such file")
-        if after.exists():
-            raise corrupt(path / field.name, f"{samples} images", f"one more, {after.name}")
-
     def sniff(self, path: Path) -> bool:
         """Return True for a folder that contains only folders, the first of them with image files."""
-        with contextlib.suppress(OSError):
-            entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
-            if entries and all(entry.is_dir() for entry in entries):
-                return any(file.suffix.lower() in SUFFIXES for file in min(entries).iterdir())
-        return False
+        return is_class_folder(path, SUFFIXES)
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of fields `image` and `label`; reads the header of every image.
@@ -207,11 +188,11 @@ class Images(Format, Detectable):
         Raises
         ------
         CorruptArtifact
-            An image cannot be read, or kind ``unequal-shapes``, ``link`` or ``no-images``.
+            An image cannot be read, or kind ``unequal-shapes``, ``link`` or ``no-files``.
         """
         from iobench.formats.pixels import shape_of
 
-        files, _ = classes(path)
+        files, _ = classes(path, SUFFIXES)
         image, label = (field.name for field in fields) if len(fields) == 2 else ("image", "label")
         if self.shape:
             shape = parse_shape(self.shape)
@@ -239,25 +220,3 @@ class Images(Format, Detectable):
 
 def _is_image(field: Field) -> bool:
     return field.is_image or field.is_channels_first
-
-
-def classes(path: Path) -> tuple[list[Path], Array]:
-    """Return the image files of a folder with one folder per class, sorted, and their int64 labels."""
-    images: list[Path] = []
-    labels: list[int] = []
-    try:
-        folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and entry.name[0] != ".")
-        for number, folder in enumerate(folders):
-            files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
-            linked = [file for file in (folder, *files) if file.is_symlink()]
-            if linked:
-                raise CorruptArtifact(
-                    "a symbolic link", kind="link", path=linked[0], expected="image files in this folder"
-                )
-            images += files
-            labels += [number] * len(files)
-    except OSError as error:
-        raise corrupt(path, "a folder of images", reason(error)) from error
-    if not images:
-        raise CorruptArtifact("no folder in it has PNG or JPEG files", kind="no-images", path=path)
-    return images, np.array(labels, np.int64)

@@ -1,0 +1,233 @@
+"""Format audio: one sound file per sample, decoded when it is read; scalars in NumPy files.
+
+    <field>/000/000000012.wav      row 12 of an audio field, in folders of a thousand files
+    <field>.npy                    a field of scalars
+
+Clips of different lengths are a ragged field: int16 or float32, `[*]` for mono and `[*,channels]` otherwise.
+Existing folders with one folder per class can be read in place: field `audio` holds the clips, `label` the
+number of the class in the order of the folders' names. libsndfile decodes WAV, FLAC, Ogg and MP3 files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt
+from iobench.base.finding import Finding
+from iobench.base.options import option
+from iobench.base.text import reason
+from iobench.contrib.formats.shared.sample_files import NumberedFiles, classes, is_class_folder
+from iobench.formats import (
+    VARIES,
+    Array,
+    Batch,
+    Detectable,
+    Field,
+    Format,
+    MappedReader,
+    Ragged,
+    RaggedColumn,
+    RaggedReader,
+    Reader,
+    Rows,
+    Schema,
+    TimingWrapper,
+    identity,
+    offsets_of,
+    unclosed,
+)
+from iobench.formats.file_kind import regular
+from iobench.formats.npy import Npy
+
+SUFFIXES = (".wav", ".flac", ".ogg", ".mp3")
+SUBTYPES = {"int16": "PCM_16", "float32": "FLOAT"}  # of a WAV file, by dtype
+SMALL_SUBTYPES = ("PCM_16", "PCM_S8", "PCM_U8")  # that int16 holds
+HELD = "int16 or float32 of shape (*) or (*, channels)"
+MOST_CHANNELS = 1024  # libsndfile's limit
+
+
+@dataclass(frozen=True)
+class Audio(Format, Detectable):
+    """A WAV file per sample."""
+
+    name: ClassVar[str] = "audio"
+    summary: ClassVar[str] = "one WAV file per sample; reads folders of WAV, FLAC, Ogg and MP3 files"
+    library: ClassVar[str] = "soundfile"
+    modules: ClassVar[tuple[str, ...]] = ("soundfile",)
+    extra: ClassVar[str] = "audio"
+    survives_unlink: ClassVar[bool] = False
+    holds_ragged: ClassVar[bool] = True
+
+    rate: int = option(16_000, "sample rate written into new files, in Hz", minimum=1, maximum=1_000_000)
+
+    def check_schema(self, schema: Schema) -> None:
+        """Raise UnsupportedSchema also if a field is neither a clip nor a scalar, or if none is a clip.
+
+        Raises
+        ------
+        UnsupportedSchema
+            Kind ``not-audio``.
+        """
+        super().check_schema(schema)
+        wrong = [field for field in schema.fields if field.shape and not _is_clip(field)]
+        if wrong or not schema.ragged:
+            raise UnsupportedSchema(
+                f"format {self.name} holds clips and scalars",
+                kind="not-audio",
+                expected=f"fields {HELD}, or scalars",
+                found=", ".join(field.typed for field in wrong or schema.fields),
+            )
+
+    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
+        """Write the clips in several threads, and scalars as format npy does."""
+        Npy().write(path, schema.fixed, self._clips_written(path, schema, batches))
+
+    def _clips_written(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> Iterator[Batch]:
+        start = 0
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+            for batch in batches:
+                count = len(next(iter(batch.values())))
+                for field in schema.ragged:
+                    clips: Any = batch[field.name]
+                    files = NumberedFiles(path / field.name, ".wav").new(start, count)
+                    parts = zip(clips.offsets[:-1].tolist(), clips.offsets[1:].tolist(), strict=True)
+                    list(pool.map(self._write, files, [clips.values[low:high] for low, high in parts]))
+                start += count
+                yield {field.name: batch[field.name] for field in schema.fixed.fields}
+
+    def _write(self, file: Path, clip: Array) -> None:
+        import soundfile
+
+        soundfile.write(file, clip, self.rate, subtype=SUBTYPES[clip.dtype.name])
+
+    def open(self, path: Path, schema: Schema, random: bool = False) -> RaggedReader:
+        """Return a reader, which checks each clip's length, channels and dtype when it is read."""
+        if wrong := [field for field in schema.fields if field.shape and not _is_clip(field)]:
+            raise corrupt(path, wrong[0].typed, "clips and scalars")
+        if is_class_folder(path, SUFFIXES):
+            files, labels = classes(path, SUFFIXES)
+            if len(files) != schema.samples:
+                raise corrupt(path, f"{schema.samples} clips", f"{len(files)}")
+            clips = {field.name: files for field in schema.ragged}
+            fixed: Reader = MappedReader(schema.fixed, {f.name: labels for f in schema.fixed.fields}, {})
+        else:
+            clips = {
+                field.name: NumberedFiles(path / field.name, ".wav").existing(schema.samples, "a clip")
+                for field in schema.ragged
+            }
+            fixed = Npy().open(path, schema.fixed)
+        columns = {field.name: Clips(field, clips[field.name]) for field in schema.ragged}
+        return RaggedReader(schema, fixed, columns)
+
+    def sniff(self, path: Path) -> bool:
+        """Return True for a folder that contains only folders, the first of them with sound files."""
+        return is_class_folder(path, SUFFIXES)
+
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
+        """Return the schema of fields `audio` and `label`; reads the header of every file.
+
+        Clips are int16 if that holds all of them, else float32.
+
+        Raises
+        ------
+        CorruptArtifact
+            A file cannot be read, or kind ``unequal-channels``, ``link`` or ``no-files``.
+        """
+        files, _ = classes(path, SUFFIXES)
+        headers = [_header(file) for file in files]
+        audio, label = (field.name for field in fields) if len(fields) == 2 else ("audio", "label")
+        channels, first = headers[0].channels, files[0]
+        for file, header in zip(files, headers, strict=True):
+            if header.channels != channels:
+                raise CorruptArtifact(
+                    "the clips differ in channels",
+                    kind="unequal-channels",
+                    path=path,
+                    expected="clips of one number of channels",
+                    found=f"{channels} in {first.name} and {header.channels} in {file.name}",
+                )
+        dtype = "int16" if all(header.subtype in SMALL_SUBTYPES for header in headers) else "float32"
+        shape = (VARIES,) if channels == 1 else (VARIES, channels)
+        total = sum(header.frames for header in headers)
+        clips = Field(audio, shape, dtype)
+        return Schema(len(files), (clips, Field(label, (), "int64")), totals={audio: total})
+
+    def notes(self, path: Path, schema: Schema) -> list[Finding]:
+        """Return a note if the clips have several sample rates."""
+        files, _ = classes(path, SUFFIXES)
+        rates = sorted({_header(file).samplerate for file in files})
+        if len(rates) == 1:
+            return []
+        text = ", ".join(f"{rate:,}" for rate in rates)
+        message = f"the clips have {len(rates)} sample rates ({text} Hz); they are not resampled"
+        return [Finding("sample-rates", message, values={"rates": text})]
+
+
+class Clips(RaggedColumn):
+    """Sound files, one per sample, decoded when they are read."""
+
+    def __init__(self, field: Field, files: Sequence[Path]) -> None:
+        self._field = field
+        self._files: Sequence[Path] | None = files
+        self._timed: TimingWrapper = identity
+
+    def sample(self, row: int) -> Array:
+        """Return a clip."""
+        clip: Array = self._timed(_decoded)(unclosed(self._files)[row], self._field)
+        return clip
+
+    def batch(self, rows: Rows) -> Ragged:
+        """Return clips in new arrays."""
+        files, decode = unclosed(self._files), self._timed(_decoded)
+        numbers = range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
+        clips = [decode(files[row], self._field) for row in numbers]
+        empty = np.empty((0, *self._field.inner), self._field.dtype)
+        offsets = offsets_of(np.fromiter(map(len, clips), np.int64, len(clips)))
+        return Ragged(np.concatenate([empty, *clips]), offsets)
+
+    def time_decoding(self, timed: TimingWrapper) -> None:
+        """Time the reading and decoding of files."""
+        self._timed = timed
+
+    def close(self) -> None:
+        """Forget the files; none stays open between reads."""
+        self._files = None
+
+
+def _is_clip(field: Field) -> bool:
+    small = len(field.inner) <= 1 and field.elements <= MOST_CHANNELS
+    return field.is_ragged and small and field.dtype in SUBTYPES
+
+
+def _header(file: Path) -> Any:
+    """Return frames, channels, sample rate and subtype of a file."""
+    import soundfile
+
+    try:
+        return soundfile.info(str(regular(file)))
+    except (soundfile.SoundFileError, OSError) as error:
+        raise corrupt(file, "a sound file", reason(error)) from error
+
+
+def _decoded(file: Path, field: Field) -> Array:
+    """Return the clip in a file; CorruptArtifact if it is damaged or has other channels."""
+    import soundfile
+
+    try:
+        with soundfile.SoundFile(str(regular(file))) as opened:
+            clip: Array = opened.read(dtype=field.dtype, always_2d=bool(field.inner))
+            expected = opened.frames
+    except (soundfile.SoundFileError, OSError) as error:
+        raise corrupt(file, "a sound file", reason(error)) from error
+    if len(clip) != expected:
+        raise corrupt(file, f"{expected} frames", f"{len(clip)}", kind="truncated")
+    if clip.shape[1:] != field.inner:
+        raise corrupt(file, field.typed, f"{field.dtype} {clip.shape}")
+    return clip
