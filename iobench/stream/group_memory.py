@@ -12,7 +12,7 @@ from iobench.formats import Array, Batch, Field, Index, Ragged, Schema
 from iobench.stream.ring import Ring
 from iobench.stream.transfer import Transfer
 
-SLACK = 1.5  # times the mean, for ragged fields of a group; a group that needs more gets memory of its own
+SLACK = 1.25  # times the mean, for ragged fields of a group; a group that needs more gets a larger slot
 
 
 class GroupMemory:

@@ -14,11 +14,12 @@ import numpy.typing as npt
 from iobench.host.memory import PAGE
 
 Bytes = npt.NDArray[np.uint8]
+GROWTH = 1.1  # so that few groups need larger slots than all before
 Allocate = Callable[[int, int], list[Bytes]]  # (bytes per slot, slots) -> page-aligned slots
 
 
 class Ring:
-    """Slots of equal size; further ones are allocated on demand.
+    """Slots of equal size; further ones are allocated on demand, larger ones if more bytes are needed.
 
     Parameters
     ----------
@@ -41,11 +42,12 @@ class Ring:
     def take(self, count: int, page_offset: int = 0) -> Bytes:
         """Return `count` bytes of a slot, from byte `page_offset` of its first page on.
 
-        The slot is free again when no view of these bytes is left. More bytes than a slot has are new memory.
+        The slot is free again when no view of these bytes is left.
         """
-        if page_offset + count > self._slot_bytes:
-            return self._allocate(page_offset + count, 1)[0][page_offset:]
-        lease = _Lease(self._memory())
+        needed = page_offset + count
+        if needed > self._slot_bytes:
+            self._slot_bytes = int(GROWTH * needed)
+        lease = _Lease(self._memory(needed))
         # the callback is not Python code: an exception from a signal handler in it would be lost
         self._out.add(_Held(lease, self._back.append))
         return np.asarray(lease)[page_offset : page_offset + count]
@@ -56,15 +58,20 @@ class Ring:
         self._out.clear()
         self._back.clear()
 
-    def _memory(self) -> Bytes:
+    def _memory(self, needed: int) -> Bytes:
+        """Return a free slot of at least `needed` bytes; smaller ones are released."""
         while len(self._back) > self._keep:
             self._out.discard(self._back.pop())
         with suppress(IndexError):
-            held = self._back.pop()
-            self._out.discard(held)
-            return held.memory
+            while True:
+                held = self._back.pop()
+                self._out.discard(held)
+                if len(held.memory) >= needed:
+                    return held.memory
         with suppress(IndexError):
-            return self._fresh.pop()
+            while len(memory := self._fresh.pop()) < needed:
+                pass
+            return memory
         return self._allocate(self._slot_bytes, 1)[0]
 
 
