@@ -22,6 +22,8 @@ from eval import harness
 from eval.harness import Rate, Row, Trials, against, epoch_rate, fio
 from eval.harness_floor import floor
 from iobench import Manifest, StreamLoader
+from iobench.dataset.sources import GeneratedLengths
+from iobench.formats import Field
 from iobench.host import hardware_limits, memory_limits, page_cache, process_counters
 from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Order, blocks_of
 
@@ -37,7 +39,7 @@ SMALL, OF_TOKENS = Order("random", 1024), Order("random", 64)
 def trials(options: argparse.Namespace) -> Trials:
     works = (
         *(warm_large, warm_small, cold_sequential, cold_random_large, cold_random_small, block),
-        *(encoded, tokens, own_cost),
+        *(encoded, tokens, documents, own_cost),
     )
     return {work.__name__: partial(work, options) for work in works}
 
@@ -174,6 +176,29 @@ def encoded(options: argparse.Namespace) -> Iterator[Row]:
     }
     rates = harness.medians(contenders, options.rounds)
     yield {"work": "LMDB, 512 B, random", **against(rates, "stream", best(rates, "dataloader"), 2)}
+
+
+def documents(options: argparse.Namespace) -> Iterator[Row]:
+    """Compare documents of median 500 tokens in batches of 64 with rows of one length, and with usual loops."""
+    field, size = Field("tokens", (-1,), "uint16"), int(1e8 * options.scale)
+    folder = {"data_dir": options.data_dir}
+    source = GeneratedLengths((field,), "lognormal:500,1", size)
+    ragged = iobench.prepare(source, ["npy"], **folder, name=f"documents-{options.scale}")[0]
+    length = size // ragged.schema.samples
+    rows = iobench.Synthetic(ragged.schema.samples * length, (length,), dtype="uint16")
+    fixed = iobench.prepare(rows, ["npy"], **folder, name=f"documents-of-one-length-{options.scale}")[0]
+    for order, cache in ((OF_TOKENS, "warm"), (Order("sequential", 64), "warm"), (OF_TOKENS, "cold")):
+        loaders = ("stream", "native", *(dataloaders("sample") if cache == "warm" else ()))
+        contenders = {one: epoch_rate(ragged, "npy", one, order, cache) for one in loaders}
+        contenders["one length"] = epoch_rate(fixed, "npy", "stream", order, cache)
+        rates = harness.medians(contenders, options.rounds)
+        others = {
+            "one length": 0.8,
+            "native": 1,
+            **({best(rates, "dataloader"): 10} if cache == "warm" else {}),
+        }
+        for other, expected in others.items():
+            yield {"work": f"documents, {order.kind}, {cache}", **against(rates, "stream", other, expected)}
 
 
 def tokens(options: argparse.Namespace) -> Iterator[Row]:

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 from conftest import enlarge
 from kinds import kind
+from ragged_cases import samples
 
 import iobench
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchema
+from iobench.dataset.add import add
 from iobench.dataset.sources import open_source
 from iobench.formats import Field, Schema
 from iobench.testing.cases import assert_rows, random_batch, store
@@ -231,3 +233,36 @@ def test_another_image_in_a_lossy_artifact_is_found(both, tmp_path):
     damage = iobench.verify(manifest)
     assert kind("other-content")(damage["images:lossy=jpeg"])
     assert damage["images"] is None
+
+
+def test_files_of_any_size_are_read_as_they_are(tmp_path):
+    contents = []
+    for number, (name, sizes) in enumerate({"cat": (30, 50), "dog": (20, 40, 60)}.items()):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for row, size in enumerate(sizes):
+            file = tmp_path / f"photos/{name}/{row}.{'jpg' if row else 'png'}"
+            Image.fromarray(np.full((size, size + 3, 3), size, np.uint8)).save(file)
+            contents.append((file.read_bytes(), number))
+    manifest, _ = add(tmp_path / "photos", "images:encoded=yes", data_dir=tmp_path / "data")
+    assert [field.typed for field in manifest.schema.fields] == ["image=uint8[*]", "label=int64"]
+    source = open_source(tmp_path / "photos", format="images:encoded=yes")
+    prepared = iobench.prepare(source, ["npy", "lmdb"], data_dir=tmp_path / "data", name="packed")[0]
+    assert prepared.content == manifest.content
+    for dataset, variant in ((manifest, "images:encoded=yes"), (prepared, "lmdb")):
+        with dataset.opener(variant)() as reader:
+            read = reader.batch(np.array([4, 0, 4]))
+            one = reader.sample(3)
+        assert samples(read["image"]) == [contents[row][0] for row in (4, 0, 4)]
+        assert read["label"].tolist() == [1, 0, 1]
+        assert (one["image"].tobytes(), one["label"]) == contents[3]
+        options = iobench.RunOptions((variant,), ("native", "stream", "dataloader"), rounds="1", limits=False)
+        result = iobench.run(dataset, options, out=tmp_path / f"{dataset.name}.jsonl")
+        assert not result.failures
+        assert {record.content_check for record in result.records} == {None}
+
+
+def test_files_as_they_are_exclude_other_options():
+    with pytest.raises(InvalidOption, check=kind("conflicting-options")):
+        formats.parse("images:encoded=yes,shape=3x8x8")
+    with pytest.raises(UnsupportedSchema, check=kind("read-only-variant")):
+        formats.parse("images:encoded=yes").check_schema(SCHEMA)

@@ -17,13 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
-
 from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt
 from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.base.text import reason
-from iobench.contrib.formats.shared.sample_files import NumberedFiles, classes, is_class_folder
+from iobench.contrib.formats.shared.sample_files import (
+    FileColumn,
+    NumberedFiles,
+    class_reader,
+    classes,
+    is_class_folder,
+)
 from iobench.formats import (
     VARIES,
     Array,
@@ -31,17 +35,8 @@ from iobench.formats import (
     Detectable,
     Field,
     Format,
-    MappedReader,
-    Ragged,
-    RaggedColumn,
     RaggedReader,
-    Reader,
-    Rows,
     Schema,
-    TimingWrapper,
-    identity,
-    offsets_of,
-    unclosed,
 )
 from iobench.formats.file_kind import regular
 from iobench.formats.npy import Npy
@@ -112,19 +107,12 @@ class Audio(Format, Detectable):
         if wrong := [field for field in schema.fields if field.shape and not _is_clip(field)]:
             raise corrupt(path, wrong[0].typed, "clips and scalars")
         if is_class_folder(path, SUFFIXES):
-            files, labels = classes(path, SUFFIXES)
-            if len(files) != schema.samples:
-                raise corrupt(path, f"{schema.samples} clips", f"{len(files)}")
-            clips = {field.name: files for field in schema.ragged}
-            fixed: Reader = MappedReader(schema.fixed, {f.name: labels for f in schema.fixed.fields}, {})
-        else:
-            clips = {
-                field.name: NumberedFiles(path / field.name, ".wav").existing(schema.samples, "a clip")
-                for field in schema.ragged
-            }
-            fixed = Npy().open(path, schema.fixed)
-        columns = {field.name: Clips(field, clips[field.name]) for field in schema.ragged}
-        return RaggedReader(schema, fixed, columns)
+            return class_reader(path, schema, *classes(path, SUFFIXES), _decoded)
+        columns = {}
+        for field in schema.ragged:
+            files = NumberedFiles(path / field.name, ".wav").existing(schema.samples, "a clip")
+            columns[field.name] = FileColumn(field, files, _decoded)
+        return RaggedReader(schema, Npy().open(path, schema.fixed), columns)
 
     def sniff(self, path: Path) -> bool:
         """Return True for a folder that contains only folders, the first of them with sound files."""
@@ -168,37 +156,6 @@ class Audio(Format, Detectable):
         text = ", ".join(f"{rate:,}" for rate in rates)
         message = f"the clips have {len(rates)} sample rates ({text} Hz); they are not resampled"
         return [Finding("sample-rates", message, values={"rates": text})]
-
-
-class Clips(RaggedColumn):
-    """Sound files, one per sample, decoded when they are read."""
-
-    def __init__(self, field: Field, files: Sequence[Path]) -> None:
-        self._field = field
-        self._files: Sequence[Path] | None = files
-        self._timed: TimingWrapper = identity
-
-    def sample(self, row: int) -> Array:
-        """Return a clip."""
-        clip: Array = self._timed(_decoded)(unclosed(self._files)[row], self._field)
-        return clip
-
-    def batch(self, rows: Rows) -> Ragged:
-        """Return clips in new arrays."""
-        files, decode = unclosed(self._files), self._timed(_decoded)
-        numbers = range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
-        clips = [decode(files[row], self._field) for row in numbers]
-        empty = np.empty((0, *self._field.inner), self._field.dtype)
-        offsets = offsets_of(np.fromiter(map(len, clips), np.int64, len(clips)))
-        return Ragged(np.concatenate([empty, *clips]), offsets)
-
-    def time_decoding(self, timed: TimingWrapper) -> None:
-        """Time the reading and decoding of files."""
-        self._timed = timed
-
-    def close(self) -> None:
-        """Forget the files; none stays open between reads."""
-        self._files = None
 
 
 def _is_clip(field: Field) -> bool:

@@ -16,19 +16,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchema, corrupt
 from iobench.base.options import option
+from iobench.base.text import reason
 from iobench.base.units import parse_shape
-from iobench.contrib.formats.shared.sample_files import NumberedFiles, classes, is_class_folder
-from iobench.formats import Array, Batch, Detectable, Field, Format, Schema
+from iobench.contrib.formats.shared.sample_files import NumberedFiles, class_reader, classes, is_class_folder
+from iobench.formats import VARIES, Array, Batch, Detectable, Field, Format, Reader, Schema
+from iobench.formats.file_kind import regular
 from iobench.formats.npy import Npy
-
-if TYPE_CHECKING:
-    from iobench.contrib.formats.images.reader import ImageReader
 
 HELD = "uint8 (height, width, 3), (3, height, width) or (height, width)"
 SUFFIXES = (".png", ".jpg", ".jpeg")
@@ -52,8 +51,18 @@ class Images(Format, Detectable):
         None, "shape, like 3x224x224, that images of an existing folder are scaled and cropped to"
     )
 
+    encoded: bool = option(
+        False, "of an existing folder, the files' bytes, of different lengths, in place of pixels"
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.encoded and (self.shape or self.lossy):
+            raise InvalidOption(
+                f"images: encoded with {'shape' if self.shape else 'lossy'}",
+                kind="conflicting-options",
+                hint="omit one of them",
+            )
         if self.quality != QUALITY and not self.lossy:
             raise InvalidOption(
                 f"images:quality={self.quality}: PNG has no quality",
@@ -80,10 +89,10 @@ class Images(Format, Detectable):
             return array
         recoded = np.empty_like(array)
         for image, pixels in zip(array, recoded, strict=True):
-            decoded(Path("image"), self.encoded(image), channels_last(pixels))
+            decoded(Path("image"), self.encode(image), channels_last(pixels))
         return recoded
 
-    def encoded(self, pixels: Array) -> bytes:
+    def encode(self, pixels: Array) -> bytes:
         """Return the image file of uint8 pixels (H, W, 3), (3, H, W) or (H, W)."""
         from PIL import Image
 
@@ -105,13 +114,13 @@ class Images(Format, Detectable):
         UnsupportedSchema
             Kind ``not-an-image`` or ``no-images``.
         """
-        super().check_schema(schema)
-        if self.shape:
+        if self.shape or self.encoded:
             raise UnsupportedSchema(
                 f"{self.variant} reads an existing folder and cannot be written",
                 kind="read-only-variant",
-                hint="omit shape",
+                hint=f"omit {'shape' if self.shape else 'encoded'}",
             )
+        super().check_schema(schema)
         for field in schema.fields:
             if field.shape and not _is_image(field):
                 raise UnsupportedSchema(
@@ -146,12 +155,12 @@ class Images(Format, Detectable):
                 yield {name: array for name, array in batch.items() if array.ndim == 1}
 
     def _write(self, file: Path, pixels: Array) -> None:
-        file.write_bytes(self.encoded(pixels))
+        file.write_bytes(self.encode(pixels))
 
     def _files(self, path: Path, name: str) -> NumberedFiles:
         return NumberedFiles(path / name, ".png" if self.lossless else ".jpg")
 
-    def open(self, path: Path, schema: Schema, random: bool = False) -> ImageReader:
+    def open(self, path: Path, schema: Schema, random: bool = False) -> Reader:
         """Return a reader, which checks each image when it is read."""
         from iobench.contrib.formats.images.reader import ImageReader
 
@@ -168,11 +177,13 @@ class Images(Format, Detectable):
         scalars = tuple(field for field in schema.fields if not field.shape)
         return ImageReader(path, schema, images, Npy().open(path, Schema(schema.samples, scalars)))
 
-    def _existing(self, path: Path, schema: Schema) -> ImageReader:
+    def _existing(self, path: Path, schema: Schema) -> Reader:
         """Return a reader of a folder per class; its one field with a shape is the image."""
         from iobench.contrib.formats.images.reader import ImageReader, scaled_to
 
         files, labels = classes(path, SUFFIXES)
+        if schema.ragged:
+            return class_reader(path, schema, files, labels, _stored_bytes)
         names = [field.name for field in schema.fields if field.shape]
         scalars = {field.name: labels for field in schema.fields if not field.shape}
         decode = scaled_to(parse_shape(self.shape)) if self.shape else None
@@ -194,6 +205,10 @@ class Images(Format, Detectable):
 
         files, _ = classes(path, SUFFIXES)
         image, label = (field.name for field in fields) if len(fields) == 2 else ("image", "label")
+        if self.encoded:
+            total = sum(file.stat().st_size for file in files)
+            stored = Field(image, (VARIES,), "uint8")
+            return Schema(len(files), (stored, Field(label, (), "int64")), totals={image: total})
         if self.shape:
             shape = parse_shape(self.shape)
             return Schema(len(files), (Field(image, shape, "uint8"), Field(label, (), "int64")))
@@ -206,7 +221,8 @@ class Images(Format, Detectable):
                 path=path,
                 expected="images of one shape",
                 found=f"{one} in {first.name} and {other} in {second.name}",
-                hint=f"add it with --format {self.name}:shape=3x224x224, which scales and crops each image",
+                hint=f"add it with --format {self.name}:shape=3x224x224, which scales and crops each image, "
+                f"or {self.name}:encoded=yes, which reads the files as they are",
             )
         return Schema(len(files), (Field(image, next(iter(shapes)), "uint8"), Field(label, (), "int64")))
 
@@ -216,6 +232,14 @@ class Images(Format, Detectable):
         share = 0.02 if self.lossless else 2
         noise = int(share * sum(field.sample_bytes for field in images))
         return super().size_bound(schema) + schema.samples * (noise + (8 << 10) * len(images))
+
+
+def _stored_bytes(file: Path, field: Field) -> Array:
+    """Return the bytes of a file."""
+    try:
+        return np.fromfile(regular(file), np.uint8)
+    except OSError as error:
+        raise corrupt(file, "a file", reason(error)) from error
 
 
 def _is_image(field: Field) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,19 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
-from iobench.formats import Array
+from iobench.formats import (
+    Array,
+    Field,
+    MappedReader,
+    Ragged,
+    RaggedColumn,
+    RaggedReader,
+    Rows,
+    Schema,
+    TimingWrapper,
+    offsets_of,
+    unclosed,
+)
 
 FOLDER_FILES = 1000  # per folder: listing a folder of millions is slow
 
@@ -42,6 +54,45 @@ class NumberedFiles:
         if after.exists():
             raise corrupt(self.folder, f"{samples} files", f"one more, {after.name}")
         return [self.of(row) for row in range(samples)]
+
+
+class FileColumn(RaggedColumn):
+    """A ragged field of one file per sample, decoded when it is read.
+
+    Parameters
+    ----------
+    field : Field
+        The field.
+    files : sequence of Path
+        The files, by row.
+    decode : callable
+        ``decode(file, field)`` returns a sample; CorruptArtifact if the file is damaged.
+    """
+
+    def __init__(self, field: Field, files: Sequence[Path], decode: Callable[[Path, Field], Array]) -> None:
+        self._field, self._decode = field, decode
+        self._files: Sequence[Path] | None = files
+
+    def sample(self, row: int) -> Array:
+        """Return a file's sample."""
+        return self._decode(unclosed(self._files)[row], self._field)
+
+    def batch(self, rows: Rows) -> Ragged:
+        """Return samples in new arrays."""
+        files = unclosed(self._files)
+        numbers = range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
+        samples = [self._decode(files[row], self._field) for row in numbers]
+        empty = np.empty((0, *self._field.inner), self._field.dtype)
+        offsets = offsets_of(np.fromiter(map(len, samples), np.int64, len(samples)))
+        return Ragged(np.concatenate([empty, *samples]), offsets)
+
+    def time_decoding(self, timed: TimingWrapper) -> None:
+        """Time the reading and decoding of files."""
+        self._decode = timed(self._decode)
+
+    def close(self) -> None:
+        """Forget the files; none stays open between reads."""
+        self._files = None
 
 
 def is_class_folder(path: Path, suffixes: Collection[str]) -> bool:
@@ -80,3 +131,18 @@ def classes(path: Path, suffixes: Collection[str]) -> tuple[list[Path], Array]:
         problem = f"no folder in it has {' or '.join(sorted(suffixes))} files"
         raise CorruptArtifact(problem, kind="no-files", path=path)
     return found, np.array(labels, np.int64)
+
+
+def class_reader(
+    path: Path,
+    schema: Schema,
+    files: Sequence[Path],
+    labels: Array,
+    decode: Callable[[Path, Field], Array],
+) -> RaggedReader:
+    """Return a reader of the files of `classes`: samples of different lengths, and their labels."""
+    if len(files) != schema.samples:
+        raise corrupt(path, f"{schema.samples} files", f"{len(files)}")
+    columns = {field.name: FileColumn(field, files, decode) for field in schema.ragged}
+    fixed = MappedReader(schema.fixed, {field.name: labels for field in schema.fixed.fields}, {})
+    return RaggedReader(schema, fixed, columns)
