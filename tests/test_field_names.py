@@ -17,7 +17,7 @@ ONE_FIELD = ("megatron", "tokens")
 SAMPLES = {"images": np.zeros((4, 8, 8, 3), "u1"), **dict.fromkeys(ONE_FIELD, np.zeros((4, 8), "u2"))}
 
 
-@pytest.mark.parametrize("variant", formats.names())
+@pytest.mark.parametrize("variant", [name for name in formats.names() if name != "audio"])  # no arrays
 @settings(max_examples=10, deadline=None)
 @given(names=NAMES)
 def test_names_of_any_script_map_back_to_their_values(variant, names):

@@ -18,7 +18,7 @@ from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.host import page_cache
 from iobench.host.counters import Counters
 from iobench.loading import loaders, order
-from iobench.loading.loaders import Job
+from iobench.loading.loaders import Job, failure
 from iobench.loading.loaders.dataloader import BatchDataset
 from iobench.testing.loaders import files_left_open
 
@@ -145,6 +145,14 @@ def test_a_killed_worker_is_one_error_without_a_hang(images, monkeypatch, number
     assert re.search(r"\bpid\b", caught.value.problem)
     assert "\n" not in str(caught.value)
     assert not workers_alive()
+
+
+@pytest.mark.parametrize("error", [EOFError(), ConnectionResetError(104, "Connection reset by peer")])
+def test_a_connection_that_a_dead_worker_closed_is_its_death(images, error):
+    opener = images.opener("npy")
+    with_workers = loaders.parse("dataloader:num_workers=1")
+    assert failure(with_workers, opener, error).kind == "worker-died"
+    assert failure(loaders.get("dataloader"), opener, error).kind == "raised"
 
 
 @pytest.mark.timeout(60)

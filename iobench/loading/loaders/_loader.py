@@ -311,7 +311,8 @@ def failure(loader: Loader, opener: Opener, error: Exception) -> LoaderFailed:
     kind = "worker-died" if message.startswith(WORKER_DIED) else "raised"
     if not isinstance(error, (RuntimeError, OSError)) and message:
         message = f"{name}: {message}"
-    if isinstance(error, EOFError) and loader.workers:  # the pipe was closed before torch noticed the death
+    # the pipe or socket was closed before torch noticed the death
+    if isinstance(error, EOFError | ConnectionError) and loader.workers:
         kind, message = "worker-died", f"{WORKER_DIED} died while it sent a batch; its pid is unknown"
     return LoaderFailed(f"loader {loader.display_name}: {message or name}", kind=kind, path=opener.path)
 
