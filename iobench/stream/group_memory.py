@@ -2,17 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
-from iobench.formats import Array, Batch, Field, Index, Ragged, Schema
+from iobench.formats import Batch, Field, Index, Ragged, Schema, offsets_of
+from iobench.loading.tensors import tensors_of
 from iobench.stream.ring import Ring
-from iobench.stream.transfer import Transfer
+from iobench.stream.transfer import Tensors, Transfer
 
 SLACK = 1.25  # times the mean, for ragged fields of a group; a group that needs more gets a larger slot
+
+
+@dataclass(frozen=True)
+class FilledGroup:
+    """The samples of consecutive batches.
+
+    Attributes
+    ----------
+    tensors : dict
+        A tensor per field; of a ragged field the values of all batches, and the offsets of one batch after
+        the other, each from 0 on.
+    sizes : list of int
+        Samples of each batch.
+    lengths : dict of str to list of int
+        Length of each batch's values, by ragged field.
+    """
+
+    tensors: Tensors
+    sizes: list[int]
+    lengths: Mapping[str, list[int]]
+
+    def split(self, tensors: Tensors) -> list[Tensors]:
+        """Return the batches as views of the group's tensors, which may have been moved to a device."""
+        if len(self.sizes) == 1:
+            return [tensors]
+        columns = [self._split(name, whole) for name, whole in tensors.items()]
+        return [dict(zip(tensors, parts, strict=True)) for parts in zip(*columns, strict=True)]
+
+    def _split(self, name: str, whole: Any) -> Iterable[Any]:
+        if not isinstance(whole, Ragged):
+            return torch.split(whole, self.sizes)
+        offsets = torch.split(whole.offsets, [size + 1 for size in self.sizes])
+        return map(Ragged, torch.split(whole.values, self.lengths[name]), offsets)
 
 
 class GroupMemory:
@@ -60,22 +95,29 @@ class GroupMemory:
             slot[f.name] = Ragged(values, offsets[f.name]) if f.is_ragged else values
         return slot
 
-    def batches(self, slot: Batch, sizes: Sequence[int]) -> Iterator[Batch]:
-        """Yield the batches of a group as views of its memory, with offsets of their own."""
-        memory = {name: ring.take((sum(sizes) + len(sizes)) * 8) for name, ring in self._offsets.items()}
-        offsets = {name: one.view(np.int64) for name, one in memory.items()}
-        for number, (start, size) in enumerate(zip(accumulate(sizes, initial=0), sizes, strict=False)):
-            batch: dict[str, Any] = {name: array[start : start + size] for name, array in slot.items()}
-            for name, whole in offsets.items():
-                own: Array = whole[start + number : start + number + size + 1]
-                own[:] = batch[name].offsets
-                batch[name] = Ragged(batch[name].values, own)
-            yield batch
+    def filled(self, slot: Batch, sizes: list[int]) -> FilledGroup:
+        """Return the group whose samples were read into its memory; `sizes` are samples per batch."""
+        tensors, lengths = dict[str, Any](slot), dict[str, list[int]]()
+        for name, ring in self._offsets.items():
+            values, offsets = tensors[name].values, tensors[name].offsets
+            memory = ring.take((len(offsets) + len(sizes) - 1) * 8).view(np.int64)
+            lengths[name] = _offsets_of_batches(offsets, np.array(sizes), memory)
+            tensors[name] = Ragged(values, memory)
+        return FilledGroup(tensors_of(tensors), sizes, lengths)
 
     def close(self) -> None:
         """Release all memory except that of batches in use."""
         for ring in (*self._values.values(), *self._offsets.values()):
             ring.close()
+
+
+def _offsets_of_batches(offsets: Index, sizes: Index, out: Index) -> list[int]:
+    """Fill `out` with the offsets of one batch after the other, each from 0 on; return their lengths."""
+    starts = offsets_of(sizes)
+    batch = np.repeat(np.arange(len(sizes)), sizes + 1)  # of each of the offsets
+    np.subtract(offsets[np.arange(len(batch)) - batch], offsets[starts[batch]], out=out)
+    lengths: list[int] = np.diff(offsets[starts]).tolist()
+    return lengths
 
 
 def _slot_bytes(schema: Schema, f: Field, samples: int) -> int:

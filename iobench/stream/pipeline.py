@@ -21,7 +21,6 @@ from iobench.base.errors import LoaderFailed
 from iobench.formats import Batch, Ragged, Rows, Schema
 from iobench.loading.order import Order
 from iobench.loading.stages import UNTIMED, Stages
-from iobench.loading.tensors import tensors_of
 from iobench.stream.backend import Backend
 from iobench.stream.batch_group import BatchGroup, Filled, grouped
 from iobench.stream.group_memory import GroupMemory
@@ -212,10 +211,10 @@ class Pipeline:
             group.result.put(error)
 
     def _made(self, slot: Batch, sizes: list[int]) -> Filled:
-        if self._transform is None and not self._schema.ragged:
-            return _split(self._transfer.send([tensors_of(slot)])[0], sizes), None
-        batches = [tensors_of(batch) for batch in self._memory.batches(slot, sizes)]
-        made, failed = (batches, None) if self._transform is None else self._transformed(batches)
+        group = self._memory.filled(slot, sizes)
+        if self._transform is None:
+            return group.split(self._transfer.send([group.tensors])[0]), None
+        made, failed = self._transformed(group.split(group.tensors))
         return self._transfer.send(made), failed
 
     def _take(self, group: BatchGroup) -> Batch:
@@ -255,13 +254,6 @@ def _checked(made: Tensors) -> Tensors:
             found=_kind(made),
         )
     return made
-
-
-def _split(whole: Tensors, sizes: list[int]) -> list[Tensors]:
-    if len(sizes) == 1:
-        return [whole]
-    parts = zip(*(torch.split(tensor, sizes) for tensor in whole.values()), strict=True)
-    return [dict(zip(whole, part, strict=True)) for part in parts]
 
 
 def _kind(made: object) -> str:
