@@ -16,9 +16,10 @@ DECIDED, TIED, LIMITED = "decided", "tied", "limited"  # outcomes that recommend
 KEEP, UNDECIDED, NOT_BOTTLENECK = "keep", "undecided", "not-bottleneck"  # and that do not
 LONGER = "give a longer --max-time"
 MAX_NAMED = 5  # cases in a sentence
-TOGETHER = {  # kinds of findings that are shown as one
+TOGETHER = {  # of kinds of findings that are shown as one
     MissingDependency.default_kind: "not installed",
     "ragged": "samples of different lengths are not supported by",
+    **dict.fromkeys(("not-audio", "not-an-image", "not-windows"), "other samples are held by"),
 }
 
 Values = dict[str, float | int | str]
@@ -106,20 +107,18 @@ def failures(failed: Iterable[tuple[str, Finding | IobenchError]], when: str = "
 
 def skipped_together(skipped: Iterable[Finding]) -> Iterator[Finding]:
     """Yield the findings, those of one of the kinds in TOGETHER as one, with one command for all extras."""
-    alike: dict[str, list[Finding]] = {kind: [] for kind in TOGETHER}
+    alike: dict[str, list[Finding]] = {}
     for one in skipped:
-        if one.kind in alike:
-            alike[one.kind].append(one)
+        if one.kind in TOGETHER:
+            alike.setdefault(TOGETHER[one.kind], []).append(one)
         else:
             yield one
-    for kind, findings in alike.items():
-        if not findings:
-            continue
+    for label, findings in alike.items():
         words = {str(one.values.get("loader") or one.values.get("format")) for one in findings}
         names = ", ".join(sorted({word.partition(":")[0] for word in words}))
         extras = dict.fromkeys(re.findall(r"iobench\[(.+?)\]", " ".join(one.hint or "" for one in findings)))
         hint = f"pip install 'iobench[{','.join(extras)}]'" if extras else None
-        yield Finding(kind, f"{TOGETHER[kind]}: {names}", hint, {"names": names})
+        yield Finding(findings[0].kind, f"{label}: {names}", hint, {"names": names})
 
 
 def no_time(names: Sequence[str], hint: str | None = None, **values: float) -> Iterator[Finding]:
