@@ -115,6 +115,16 @@ def test_formats_without_a_significant_difference_are_not_called_equal():
     assert verdict.verdict(summarise(records).contexts[0]).kind == "inconclusive"
 
 
+def test_a_case_far_behind_is_slower_however_few_rounds_it_has():
+    near = grid({("npy", "stream"): 9, ("memmap", "stream"): 9.01})
+    slow = rounds_of(times(1 / 50)[:1], variant="zarr", loader="stream")
+    some = rounds_of(times(2)[:1], variant="lmdb", loader="stream")
+    (loader,) = per_loader(summarise(near + slow + some).contexts[0])
+    assert [name for name, _ in loader.slower] == ["zarr"]
+    assert set(loader.fastest_formats) == {"npy", "memmap", "lmdb"}  # too few rounds to be called slower
+    assert "zarr" in loader.finding.values["slower_formats"]
+
+
 def training(wait, **factors):
     timing = {"wait_s": wait}
     return [

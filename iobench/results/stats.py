@@ -22,6 +22,7 @@ import numpy.typing as npt
 CONFIDENCE = 0.95
 RESAMPLES = 4999
 MIN_ROUNDS = 3  # below it there is no interval
+FAR = 10.0  # times: cases that are so far apart in all rounds differ, however few rounds there are
 ENOUGH_ROUNDS = 5  # from which on an interval has its nominal coverage
 PAIRED_ROUNDS = 10  # from which on interleaved cases are compared round by round
 MAX_TREND_VALUES = 200  # more values are first grouped into medians
@@ -184,12 +185,18 @@ def compare_paired(
 
 
 def verdict(rates: Mapping[str, Mapping[Any, float]], min_difference: float = MIN_DIFFERENCE) -> Verdict:
-    """Compare the fastest case with all others, the nearest first, from each case's rates by round."""
+    """Compare the fastest case with all others, the nearest first, from each case's rates by round.
+
+    A case with too few rounds for an interval is slower if all of its rounds are FAR behind.
+    """
     fastest, *others = by_speed(rates)
     compared = {
         other: compare_paired(rates[fastest], rates[other], min_difference, comparisons=len(others))
         for other in others
     }
+    for other in others:
+        if compared[other].ratio.low is None and _is_far_behind(rates[fastest], rates[other]):
+            compared[other] = Comparison(compared[other].ratio, "faster")
     others = sorted(others, key=lambda other: compared[other].ratio.median)
     against = {other: compared[other] for other in others}
     rivals = [other for other in others if against[other].outcome != "faster"]
@@ -204,6 +211,11 @@ def verdict(rates: Mapping[str, Mapping[Any, float]], min_difference: float = MI
         min_difference,
         correction(len(others)),
     )
+
+
+def _is_far_behind(rates: Mapping[Any, float], others: Mapping[Any, float]) -> bool:
+    """Return True if each round was at least FAR times as fast as each of the other's, of which few exist."""
+    return min(rates.values()) >= FAR * max(others.values())
 
 
 def by_speed(rates: Mapping[str, Mapping[Any, float]]) -> list[str]:
