@@ -25,7 +25,18 @@ from iobench.formats._arrays import (
 from iobench.formats._first_rows import FirstRows
 from iobench.formats._format import Checkable, Detectable, Format
 from iobench.formats._mapped_reader import MappedReader
-from iobench.formats._placement import Blocks, Chunked, Decode, Index, Listed, Placement, Spans, Strided
+from iobench.formats._placement import (
+    AdjacentSpans,
+    Blocks,
+    Chunked,
+    Decode,
+    Index,
+    Listed,
+    ListedSpans,
+    Placement,
+    Spans,
+    Strided,
+)
 from iobench.formats._ragged import VARIES, Ragged, check_offsets, joined, map_arrays, map_values, offsets_of
 from iobench.formats._ragged_reader import RaggedColumn, RaggedReader
 from iobench.formats._reader import (
@@ -66,6 +77,7 @@ __all__ = [
     "NUMPY_DTYPES",
     "RESERVED_NAMES",
     "VARIES",
+    "AdjacentSpans",
     "Array",
     "ArrayFormat",
     "Batch",
@@ -81,6 +93,7 @@ __all__ = [
     "Format",
     "Index",
     "Listed",
+    "ListedSpans",
     "LoadOrBuild",
     "MappedReader",
     "Placement",

@@ -47,9 +47,17 @@ class Strided(Placement):
         return np.zeros(len(rows), np.int64), self.offset + rows * self.stride
 
 
-@dataclass(frozen=True, eq=False)
 class Spans(Placement):
-    """Samples of different lengths, one after the other in the only file.
+    """Samples of different lengths in the only file, each contiguous and stored as in memory."""
+
+    @abstractmethod
+    def edges(self, samples: int, base: int = 0) -> tuple[Index, Index]:
+        """Return the bytes at which each of the first `samples` begins and ends, counted from `base`."""
+
+
+@dataclass(frozen=True, eq=False)
+class AdjacentSpans(Spans):
+    """Samples of different lengths, one after the other.
 
     Attributes
     ----------
@@ -68,6 +76,37 @@ class Spans(Placement):
     def locate(self, rows: Index) -> tuple[Index, Index]:
         """Return file 0 and the offset of each row's first element."""
         return np.zeros(len(rows), np.int64), self.offset + self.offsets[rows] * self.stride
+
+    def edges(self, samples: int, base: int = 0) -> tuple[Index, Index]:
+        """Return where each sample begins, and where it ends: where the next begins."""
+        edges = base + self.offset + np.asarray(self.offsets[: samples + 1]) * self.stride
+        return edges[:-1], edges[1:]
+
+
+@dataclass(frozen=True, eq=False)
+class ListedSpans(Spans):
+    """Samples of different lengths at listed places, like `Listed`.
+
+    Attributes
+    ----------
+    offset, size : int64 array
+        First byte and bytes of each sample with its head.
+    within : int
+        Bytes of the head, behind which the field begins.
+    """
+
+    offset: Index
+    size: Index
+    within: int = 0
+
+    def locate(self, rows: Index) -> tuple[Index, Index]:
+        """Return file 0 and the listed offset of each row."""
+        return np.zeros(len(rows), np.int64), np.asarray(self.offset[rows] + self.within)
+
+    def edges(self, samples: int, base: int = 0) -> tuple[Index, Index]:
+        """Return where each sample begins behind its head, and where it ends."""
+        offset = np.asarray(self.offset[:samples]) + base
+        return offset + self.within, offset + self.size[:samples]
 
 
 class _Partitioned:

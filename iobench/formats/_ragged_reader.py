@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats._placement import Blocks, Placement, Spans, Strided
+from iobench.formats._placement import AdjacentSpans, Blocks, Placement, Spans, Strided
 from iobench.formats._ragged import Ragged, check_offsets, offsets_of
 from iobench.formats._reader import Convert, Reader, Rows, TimingWrapper, identity
 from iobench.formats._schema import Array, Batch, Schema
@@ -83,7 +83,7 @@ class StoredColumn(RaggedColumn):
         place = self.values.placement().get(self.name)
         if not isinstance(place, Strided) or place.stride != self.values.schema.sample_bytes:
             return None
-        return Spans(place.files, place.offset, place.stride, self.offsets)
+        return AdjacentSpans(place.files, place.offset, place.stride, self.offsets)
 
     def time_decoding(self, timed: TimingWrapper) -> None:
         """Time the decoding of the elements."""

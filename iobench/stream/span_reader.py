@@ -19,41 +19,51 @@ from iobench.stream.span_gather import gather_spans
 class SpanAddresses(AddressSpace):
     """Positions of samples of different lengths; CorruptArtifact if they do not lie in their file.
 
-    The offsets are copied into memory: 8 bytes per sample of each field. `widths` are mean lengths in bytes.
+    Where samples begin is kept in memory: 8 bytes per sample of each field, 16 if they are not adjacent.
+    `widths` are mean lengths in bytes.
     """
 
     def __init__(self, schema: Schema, placements: Mapping[str, Spans]) -> None:
         places = {field.name: placements[field.name] for field in schema.fields}
         super().__init__(schema, (path for place in places.values() for path in place.files))
-        self._positions: dict[str, Index] = {}
+        self._edges: dict[str, tuple[Index, Index]] = {}
         for field in schema.fields:
             place, (number,) = places[field.name], self.numbers(places[field.name].files)
-            ends = place.offset + np.asarray(place.offsets[: self.samples + 1]) * place.stride
-            if int(ends[-1]) > self.sizes[number]:
-                raise corrupt(
-                    place.files[0], f"{int(ends[-1])} bytes", f"{self.sizes[number]} bytes", kind="truncated"
-                )
-            self._positions[field.name] = ends + self.starts[number]
-            self.widths[field.name] = max(1, int(ends[-1] - ends[0]) // self.samples)
+            base, size = int(self.starts[number]), self.sizes[number]
+            begins, ends = place.edges(self.samples, base)
+            if (last := int(ends.max()) - base) > size:
+                raise corrupt(place.files[0], f"{last} bytes", f"{size} bytes", kind="truncated")
+            self._edges[field.name] = begins, ends
+            self.widths[field.name] = max(1, int((ends - begins).sum()) // self.samples)
 
     def byte_ranges(self, name: str, rows: Index) -> tuple[Index, Index]:
         """Return start and end positions of these rows of a field."""
-        positions = self._of(name)
-        return positions[rows], positions[rows + 1]
+        begins, ends = self._of(name)
+        return begins[rows], ends[rows]
 
     def ranges(self, start: int, stop: int, names: Sequence[str]) -> tuple[Index, Index]:
         """Return the sorted, merged position ranges of the rows `start` to `stop` - 1 of these fields."""
-        edges = np.array([self._of(name)[[start, stop]] for name in names])
-        return merged(edges[:, 0], edges[:, 1], NEAR_BYTES)
+        lows, highs = [], []
+        for name in names:
+            begins, ends = self._of(name)
+            adjacent = self.is_adjacent(name)
+            lows.append(begins[start : start + 1] if adjacent else begins[start:stop])
+            highs.append(ends[stop - 1 : stop] if adjacent else ends[start:stop])
+        return merged(np.concatenate(lows), np.concatenate(highs), NEAR_BYTES)
+
+    def is_adjacent(self, name: str) -> bool:
+        """Return True if each sample begins where the one before ends."""
+        begins, ends = self._of(name)
+        return begins.base is ends.base is not None
 
     def close(self) -> None:
         """Release the offsets. Later calls raise ValueError."""
-        self._positions.clear()
+        self._edges.clear()
 
-    def _of(self, name: str) -> Index:
-        if name not in self._positions:
+    def _of(self, name: str) -> tuple[Index, Index]:
+        if name not in self._edges:
             raise ValueError("this reader is closed")
-        return self._positions[name]
+        return self._edges[name]
 
 
 class SpanReader(ReadaheadReader):
@@ -67,7 +77,8 @@ class SpanReader(ReadaheadReader):
     def __init__(self, schema: Schema, placements: Mapping[str, Spans], cold: bool) -> None:
         self._addresses = SpanAddresses(schema, placements)
         super().__init__(schema, self._addresses, cold)
-        self._files = MappedFiles(self._addresses, cold, reads_slices=True)
+        self._reads_slices = all(self._addresses.is_adjacent(field.name) for field in schema.fields)
+        self._files = MappedFiles(self._addresses, cold, self._reads_slices)
 
     def offsets(self, name: str, rows: Rows) -> Index:
         """Return the offsets of a batch of these rows of a ragged field."""
@@ -77,8 +88,11 @@ class SpanReader(ReadaheadReader):
         return offsets_of((high - low) // self.schema.field(name).sample_bytes)
 
     def read_ahead(self, batches: Sequence[Rows]) -> None:
-        """Start to fill the page cache with these batches if it is cold; slices are left to the kernel."""
-        if isinstance(batches[0], slice):
+        """Start to fill the page cache with these batches if it is cold.
+
+        Slices of adjacent samples are left to the kernel's readahead.
+        """
+        if self._reads_slices and isinstance(batches[0], slice):
             self.stop()
         else:
             super().read_ahead(batches)
@@ -96,10 +110,15 @@ class SpanReader(ReadaheadReader):
                 raise ValueError(f"out[{name!r}] does not hold {count} samples of {own.typed}")
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Any]) -> None:
+        if self._ahead is not None:
+            self._ahead.wait_for(stop)
+        rows = np.arange(start, stop)
         for name, field in out.items():
-            low, _ = self._addresses.byte_ranges(name, np.array([start]))
-            if field.nbytes:
+            if field.nbytes and self._addresses.is_adjacent(name):
+                low, _ = self._addresses.byte_ranges(name, rows[:1])
                 self._files.copy(int(low[0]), field.values)
+            elif field.nbytes:
+                self._gather(name, rows, field.values)
 
     def _read_rows(self, rows: Index, out: Mapping[str, Any]) -> None:
         if self._ahead is not None:

@@ -8,13 +8,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kinds import kind
-from ragged_cases import RaggedSource
+from ragged_cases import BatchSource, RaggedSource, batch_of
 from stream_cases import assert_nothing_left, every_order, rows_of
 
 import iobench
 from iobench import StreamLoader, formats
 from iobench.base.errors import CorruptArtifact, InvalidSettings
-from iobench.formats import Field, Ragged, Schema, Spans, offsets_of
+from iobench.formats import AdjacentSpans, Field, ListedSpans, Ragged, Schema, offsets_of
 from iobench.host import page_cache
 from iobench.stream import pipeline, readahead, readahead_window, span_gather
 from iobench.stream.span_gather import gather_spans
@@ -75,6 +75,29 @@ def test_cold_files_give_the_same_batches(monkeypatch, ragged, source, name, ord
     page_cache.evict(ragged.files_of(name))
     assert_batches(loader(ragged, name, order=order), source, rows_of(order))
     assert_nothing_left(ragged.root)
+
+
+@pytest.fixture(scope="module")
+def one_field():
+    """Samples of one ragged field, which LMDB's values hold behind a head of other fields."""
+    schema, batch = batch_of(LENGTHS)
+    batch = {name: batch[name] for name in ("label", "tokens")}
+    fields = tuple(schema.field(name) for name in batch)
+    return BatchSource(Schema(SAMPLES, fields, totals={"tokens": schema.totals["tokens"]}), batch)
+
+
+@every_order
+@pytest.mark.parametrize("cold", [False, True])
+def test_samples_between_others_are_found(monkeypatch, one_field, tmp_path, order, cold):
+    monkeypatch.setattr(readahead, "PIECE_BYTES", 1 << 13)
+    manifest = iobench.prepare(one_field, ["lmdb"], data_dir=tmp_path)[0]
+    with manifest.opener("lmdb")() as reader:
+        assert isinstance(reader.placement()["tokens"], ListedSpans)
+    if cold:
+        page_cache.evict(manifest.files_of("lmdb"))
+    one = loader(manifest, "lmdb", order=order)
+    for epoch in range(2):
+        assert_batches(one, one_field, rows_of(order, epoch))
 
 
 @pytest.mark.parametrize("name", ["npy", "lmdb"])
@@ -159,9 +182,9 @@ def test_spans_that_lead_out_of_their_file_are_refused(tmp_path):
     path = tmp_path / "x"
     path.write_bytes(bytes(20))
     schema = Schema(2, (Field("x", (-1,), "uint16"),), totals={"x": 9})
-    SpanAddresses(schema, {"x": Spans((path,), 2, 2, np.array([0, 4, 9]))})
+    SpanAddresses(schema, {"x": AdjacentSpans((path,), 2, 2, np.array([0, 4, 9]))})
     with pytest.raises(CorruptArtifact, check=kind("truncated")):
-        SpanAddresses(schema, {"x": Spans((path,), 4, 2, np.array([0, 4, 9]))})
+        SpanAddresses(schema, {"x": AdjacentSpans((path,), 4, 2, np.array([0, 4, 9]))})
 
 
 @settings(deadline=None, max_examples=300)

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.base.errors import corrupt
+from iobench.formats._placement import Index, Listed, ListedSpans, Placement
 from iobench.formats._ragged import Ragged, offsets_of
 from iobench.formats._reader import Convert, Rows, identity, unclosed
 from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
@@ -54,9 +55,17 @@ class RaggedLmdbReader(LmdbReader):
             parts = [self._parts(value) for value in decoded]
             return {f.name: _joined(f, count, [part[f.name] for part in parts]) for f in self.schema.fields}
 
-    def placement(self) -> dict[str, Any]:
-        """Return no locations: values differ in size."""
-        return {}
+    def placement(self) -> dict[str, Placement]:
+        """Return the locations in raw values: of the fixed fields, and of a single ragged one."""
+        if self._codec or len(self.schema.ragged) > 1:
+            return {}
+        offset, size = self._values()
+        file = np.broadcast_to(np.int64(0), offset.shape)
+        (ragged,) = self.schema.ragged
+        return {
+            **{name: Listed((self._path,), file, offset, within) for name, *_, within in self._columns},
+            ragged.name: ListedSpans((self._path,), offset, size, self._head),
+        }
 
     def blocks(self) -> tuple[()]:
         """Return no blocks: values differ in size."""
@@ -69,6 +78,12 @@ class RaggedLmdbReader(LmdbReader):
         batch = self.batch(rows)
         for name, target in out.items():
             target[...] = batch[name]
+
+    def _wrong_sizes(self, size: Index) -> npt.NDArray[np.bool_]:
+        """Return which values cannot hold a sample with one ragged field."""
+        (ragged,) = self.schema.ragged
+        wrong: npt.NDArray[np.bool_] = (size < self._head) | ((size - self._head) % ragged.sample_bytes != 0)
+        return wrong
 
     def _check_size(self, row: int, value: Any) -> None:
         """Check what `_parts` relies on: that the lengths fill the value."""

@@ -133,7 +133,7 @@ class LmdbReader(Reader):
         row, samples = 0, self.schema.samples
         for offset, size in self._values_by_row():
             offset, size = offset[: samples - row], size[: samples - row]
-            wrong = size < HEADER.size if self._codec else size != self._size
+            wrong = self._wrong_sizes(size)
             if wrong.any():
                 first = int(wrong.argmax())
                 raise corrupt(
@@ -141,6 +141,10 @@ class LmdbReader(Reader):
                 )
             yield {"offset": offset, "size": size}
             row += len(offset)
+
+    def _wrong_sizes(self, size: Index) -> npt.NDArray[np.bool_]:
+        """Return which values cannot hold a sample."""
+        return size < HEADER.size if self._codec else size != self._size
 
     def _values_by_row(self) -> Iterator[tuple[Index, Index]]:
         """Yield offsets and sizes of the samples' values in order of the rows; others may follow."""
