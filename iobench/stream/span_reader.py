@@ -33,6 +33,9 @@ class SpanAddresses(AddressSpace):
             begins, ends = place.edges(self.samples, base)
             if (last := int(ends.max()) - base) > size:
                 raise corrupt(place.files[0], f"{last} bytes", f"{size} bytes", kind="truncated")
+            if int(begins.min()) < base or (ends < begins).any():
+                found = "a sample that ends before it begins"
+                raise corrupt(place.files[0], f"{field.name} in rising order", found, kind="bad-placement")
             self._edges[field.name] = begins, ends
             self.widths[field.name] = max(1, int((ends - begins).sum()) // self.samples)
 

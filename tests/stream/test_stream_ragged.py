@@ -185,6 +185,10 @@ def test_spans_that_lead_out_of_their_file_are_refused(tmp_path):
     SpanAddresses(schema, {"x": AdjacentSpans((path,), 2, 2, np.array([0, 4, 9]))})
     with pytest.raises(CorruptArtifact, check=kind("truncated")):
         SpanAddresses(schema, {"x": AdjacentSpans((path,), 4, 2, np.array([0, 4, 9]))})
+    for offset, size in (([-8, 0], [4, 4]), ([0, 8], [4, -2])):
+        listed = ListedSpans((path,), np.array(offset), np.array(size))
+        with pytest.raises(CorruptArtifact, check=kind("bad-placement")):
+            SpanAddresses(schema, {"x": listed})
 
 
 @settings(deadline=None, max_examples=300)
