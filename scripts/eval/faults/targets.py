@@ -7,6 +7,7 @@ not be forked after their first use.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import random
@@ -36,14 +37,12 @@ IMAGE_SIDE = 16  # pixels
 
 
 def installed_formats() -> list[str]:
-    """Return every format whose library is installed."""
+    """Return every format whose library is installed and that holds arrays; audio holds only clips."""
     installed = []
     for name in formats.names():
-        try:
-            formats.get(name)
-        except MissingDependency:
-            continue
-        installed.append(name)
+        with contextlib.suppress(MissingDependency, StopIteration):
+            arrays(name, 1)
+            installed.append(name)
     return installed
 
 
