@@ -1,6 +1,7 @@
 """Records: written, read back, checked."""
 
 import dataclasses
+import errno
 import fcntl
 import json
 import math
@@ -273,6 +274,15 @@ def test_dev_null_takes_several_writers():
     nowhere = Path(os.devnull)
     with record.only_writer(nowhere), record.only_writer(nowhere):
         assert not nowhere.with_name(".null.lock").exists()
+
+
+def test_a_lock_that_cannot_be_removed_hides_no_error(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Path, "unlink", fail)
+    with pytest.raises(ValueError, match="the cause"), record.only_writer(tmp_path / "r.jsonl"):
+        raise ValueError("the cause")
 
 
 def test_what_cannot_be_read_back_is_not_written(tmp_path):

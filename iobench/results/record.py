@@ -169,13 +169,19 @@ def only_writer(path: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.fstat(file.fileno()).st_nlink == 0:  # its owner has just ended; another may lock a new one
                 raise BlockingIOError
-            stack.callback(lock.unlink, missing_ok=True)
+            stack.callback(_remove, lock)
         except BlockingIOError:
             hint = "wait for its end, or measure into another file with --out"
             raise RecordError("another iobench writes there", kind="in-use", path=path, hint=hint) from None
         except OSError:  # no locks there; `append` reports where nothing can be written
             pass
         yield
+
+
+def _remove(lock: Path) -> None:
+    """Remove a lock, unless its disk fails: the error of the block says so."""
+    with suppress(OSError):
+        lock.unlink()
 
 
 def check_parts(**parts: Any) -> None:
