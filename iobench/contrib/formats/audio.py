@@ -10,9 +10,7 @@ number of the class in the order of the folders' names. libsndfile decodes WAV, 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,6 +24,7 @@ from iobench.contrib.formats.shared.sample_files import (
     NumberedFiles,
     class_reader,
     classes,
+    file_writers,
     is_class_folder,
 )
 from iobench.formats import (
@@ -86,14 +85,14 @@ class Audio(Format, Detectable):
 
     def _clips_written(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> Iterator[Batch]:
         start = 0
-        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        with file_writers() as write_all:
             for batch in batches:
                 count = len(next(iter(batch.values())))
                 for field in schema.ragged:
                     clips: Any = batch[field.name]
                     files = NumberedFiles(path / field.name, ".wav").new(start, count)
                     parts = zip(clips.offsets[:-1].tolist(), clips.offsets[1:].tolist(), strict=True)
-                    list(pool.map(self._write, files, [clips.values[low:high] for low, high in parts]))
+                    write_all(self._write, files, [clips.values[low:high] for low, high in parts])
                 start += count
                 yield {field.name: batch[field.name] for field in schema.fixed.fields}
 

@@ -10,9 +10,7 @@ field `image` holds the pixels, `label` the number of the class in the order of 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -24,7 +22,13 @@ from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchem
 from iobench.base.options import option
 from iobench.base.text import reason
 from iobench.base.units import parse_shape
-from iobench.contrib.formats.shared.sample_files import NumberedFiles, class_reader, classes, is_class_folder
+from iobench.contrib.formats.shared.sample_files import (
+    NumberedFiles,
+    class_reader,
+    classes,
+    file_writers,
+    is_class_folder,
+)
 from iobench.formats import VARIES, Array, Batch, Detectable, Field, Format, Reader, Schema
 from iobench.formats.file_kind import regular
 from iobench.formats.npy import Npy
@@ -146,11 +150,11 @@ class Images(Format, Detectable):
     def _encode(self, path: Path, pixels: Sequence[Field], batches: Iterable[Batch]) -> Iterator[Batch]:
         """Write the images of each batch and yield its scalars."""
         start = 0
-        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        with file_writers() as write_all:
             for batch in batches:
                 for field in pixels:
                     files = self._files(path, field.name).new(start, len(batch[field.name]))
-                    list(pool.map(self._write, files, batch[field.name]))
+                    write_all(self._write, files, batch[field.name])
                 start += len(next(iter(batch.values())))
                 yield {name: array for name, array in batch.items() if array.ndim == 1}
 

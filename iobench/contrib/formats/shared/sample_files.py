@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Sequence
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +27,9 @@ from iobench.formats import (
     offsets_of,
     unclosed,
 )
+from iobench.host import interrupts
 
+MOST_WRITERS = 4  # threads
 FOLDER_FILES = 1000  # per folder: listing a folder of millions is slow
 
 
@@ -54,6 +59,28 @@ class NumberedFiles:
         if after.exists():
             raise corrupt(self.folder, f"{samples} files", f"one more, {after.name}")
         return [self.of(row) for row in range(samples)]
+
+
+@contextlib.contextmanager
+def file_writers() -> Iterator[Callable[..., None]]:
+    """Yield ``write_all(write, files, samples)``, which calls ``write(file, sample)`` in several threads.
+
+    Ctrl-C acts when all files are written. A KeyboardInterrupt in the code of the pool could leave one of its
+    locks acquired, and the threads would wait for it without end.
+    """
+    pool = ThreadPoolExecutor(min(MOST_WRITERS, os.cpu_count() or 1))
+
+    def write_all(write: Callable[[Path, Any], None], files: Sequence[Path], samples: Iterable[Any]) -> None:
+        with interrupts.deferred() as check:
+            list(pool.map(write, files, samples))
+            check()
+
+    try:
+        yield write_all
+    finally:
+        with interrupts.deferred() as check:
+            pool.shutdown()
+            check()
 
 
 class FileColumn(RaggedColumn):
