@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from iobench.contrib.formats.shared.sample_files import file_writers
+from iobench.contrib.formats.shared.sample_files import WRITTEN, file_writers
 
 
-def test_ctrl_c_acts_when_all_files_are_written():
+def test_ctrl_c_acts_when_the_next_files_are_written():
     written = []
 
     def write(file, sample):
@@ -17,10 +17,10 @@ def test_ctrl_c_acts_when_all_files_are_written():
             os.kill(os.getpid(), signal.SIGINT)
         written.append((file, sample))
 
-    files = [Path(str(number)) for number in range(500)]
+    files = [Path(str(number)) for number in range(2 * WRITTEN)]
     with pytest.raises(KeyboardInterrupt), file_writers() as write_all:
-        write_all(write, files, range(500))
-    assert sorted(written) == sorted(zip(files, range(500), strict=True))
+        write_all(write, files, range(2 * WRITTEN))
+    assert sorted(written) == sorted(zip(files[:WRITTEN], range(WRITTEN), strict=True))
 
 
 def test_an_error_of_a_writer_is_raised():

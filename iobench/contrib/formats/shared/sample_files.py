@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from iobench.formats import (
 from iobench.host import interrupts
 
 MOST_WRITERS = 4  # threads
+WRITTEN = 500  # files written before Ctrl-C acts
 FOLDER_FILES = 1000  # per folder: listing a folder of millions is slow
 
 
@@ -65,15 +66,17 @@ class NumberedFiles:
 def file_writers() -> Iterator[Callable[..., None]]:
     """Yield ``write_all(write, files, samples)``, which calls ``write(file, sample)`` in several threads.
 
-    Ctrl-C acts when all files are written. A KeyboardInterrupt in the code of the pool could leave one of its
+    Ctrl-C acts when WRITTEN files are done. A KeyboardInterrupt in the code of the pool could leave one of its
     locks acquired, and the threads would wait for it without end.
     """
     pool = ThreadPoolExecutor(min(MOST_WRITERS, os.cpu_count() or 1))
 
-    def write_all(write: Callable[[Path, Any], None], files: Sequence[Path], samples: Iterable[Any]) -> None:
-        with interrupts.deferred() as check:
-            list(pool.map(write, files, samples))
-            check()
+    def write_all(write: Callable[[Path, Any], None], files: Sequence[Path], samples: Any) -> None:
+        for low in range(0, len(files), WRITTEN):
+            some = slice(low, low + WRITTEN)
+            with interrupts.deferred() as check:
+                list(pool.map(write, files[some], samples[some]))
+                check()
 
     try:
         yield write_all
