@@ -66,8 +66,8 @@ class NumberedFiles:
 def file_writers() -> Iterator[Callable[..., None]]:
     """Yield ``write_all(write, files, samples)``, which calls ``write(file, sample)`` in several threads.
 
-    Ctrl-C acts when WRITTEN files are done. A KeyboardInterrupt in the code of the pool could leave one of its
-    locks acquired, and the threads would wait for it without end.
+    Ctrl-C acts when WRITTEN files are done. A KeyboardInterrupt in the code of the pool could leave one of
+    its locks acquired, and the threads would wait for it without end.
     """
     pool = ThreadPoolExecutor(min(MOST_WRITERS, os.cpu_count() or 1))
 
