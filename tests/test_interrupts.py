@@ -6,7 +6,7 @@ import threading
 import pytest
 from conftest import complaint
 
-from iobench.host import interrupts
+from iobench.base import interrupts
 
 
 def interrupt():

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+from iobench.base import interrupts
 from iobench.base.errors import (
     ColdCacheUnavailable,
     CorruptArtifact,
@@ -33,7 +34,6 @@ from iobench.bench.rounds import Rates, interleaved
 from iobench.bench.strategies import LONGER, Strategy
 from iobench.dataset.index_cache import LATE
 from iobench.dataset.verify import verify_in_time
-from iobench.host import interrupts
 from iobench.results import record
 from iobench.results.over_ranks import joined
 

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from iobench.base import interrupts
 from iobench.base.units import counted, heading_of, seconds_text, text_of
 from iobench.bench.rounds import interleaved
-from iobench.host import interrupts
 from iobench.host.background_load import BackgroundLoadMonitor
 from iobench.results import stats
 from iobench.results.parts import BackgroundPart

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from iobench.base import interrupts
 from iobench.base.errors import LoaderFailed
 from iobench.base.options import option
 from iobench.formats import field_names
-from iobench.host import interrupts
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import unwarned
 from iobench.loading.loaders.workers import WorkerLoader

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from iobench.base import interrupts
 from iobench.base.options import option
 from iobench.formats import field_names
-from iobench.host import interrupts
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import unwarned
 from iobench.loading.loaders.workers import WorkerLoader

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from iobench.base import interrupts
 from iobench.base.errors import CorruptArtifact
 from iobench.base.options import option
 from iobench.contrib.formats.webdataset.tar_fields import suffixes_of
 from iobench.contrib.loaders._data_files import data_files
 from iobench.formats import Field, Schema
-from iobench.host import interrupts
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import unwarned
 from iobench.loading.loaders.workers import WorkerLoader

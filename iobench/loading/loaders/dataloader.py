@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from iobench.base import interrupts
 from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.base.options import option
 from iobench.dataset.manifest import Opener
 from iobench.formats import Convert, Ragged, Reader, Rows, Schema, TimingWrapper, offsets_of
-from iobench.host import interrupts
 from iobench.loading.loaders._loader import Epochs, Job
 from iobench.loading.loaders.workers import WorkerLoader, fetch_option
 from iobench.loading.order import Order, row_count

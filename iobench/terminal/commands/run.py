@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from iobench.base import interrupts
 from iobench.base.errors import InvalidSettings
 from iobench.base.exit_codes import INTERRUPTED
 from iobench.base.units import parse_percent
-from iobench.host import interrupts
 from iobench.terminal.commands._options import (
     AsJson,
     DataDir,

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from iobench.base import interrupts
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
 from iobench.formats import (
@@ -27,7 +28,6 @@ from iobench.formats import (
     offsets_of,
     unclosed,
 )
-from iobench.host import interrupts
 
 MOST_WRITERS = 4  # threads
 WRITTEN = 500  # files written before Ctrl-C acts
