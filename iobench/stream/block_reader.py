@@ -105,16 +105,9 @@ class BlockReader(ReadaheadReader):
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
         if self._ahead is not None:
             self._ahead.wait_for(stop)
-        self._read_all(np.arange(start, stop), out)
+        self._copy_rows(np.arange(start, stop), out)
 
-    def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
-        if self._ahead is not None:
-            self._ahead.fetch(rows, list(out))
-        self._read_all(rows, out)
-        if self._ahead is not None:
-            self._ahead.begin()
-
-    def _read_all(self, rows: Index, out: Mapping[str, Array]) -> None:
+    def _copy_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
         if out and not self._tables:
             raise ValueError("this reader is closed")
         for number, table in enumerate(self._tables):

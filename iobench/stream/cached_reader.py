@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 
-from iobench.formats import Array, Placement, Rows, Schema
+from iobench.formats import Array, Placement, Schema
 from iobench.host.bus_errors import SIGBUS_HANDLED
 from iobench.stream.addresses import Index, RowAddresses
 from iobench.stream.gather import Gather, gather_for
@@ -29,25 +29,12 @@ class CachedReader(ReadaheadReader):
 
     def __init__(self, schema: Schema, placements: Mapping[str, Placement], cold: bool) -> None:
         self._addresses = RowAddresses(schema, placements)
-        super().__init__(schema, self._addresses, cold)
-        # the reads of slices have the kernel's own readahead, and need no thread for it
-        self._reads_slices = all(
-            self._addresses.start_if_contiguous(f.name) is not None for f in schema.fields
-        )
-        self._files = MappedFiles(self._addresses, cold, self._reads_slices)
+        contiguous = all(self._addresses.start_if_contiguous(f.name) is not None for f in schema.fields)
+        super().__init__(schema, self._addresses, cold, reads_slices=contiguous)
+        self._files = MappedFiles(self._addresses, cold, contiguous)
         self._gathers: dict[str, Gather] = {
             f.name: gather_for(self._addresses, f.name, self._files.memory) for f in schema.fields
         }
-
-    def read_ahead(self, batches: Sequence[Rows]) -> None:
-        """Start to fill the page cache with these batches if the files are cold.
-
-        Slices of whole arrays are left to the kernel's readahead.
-        """
-        if self._reads_slices and isinstance(batches[0], slice):
-            self.stop()
-        else:
-            super().read_ahead(batches)
 
     def close(self) -> None:
         """Stop reading ahead and release the maps."""
@@ -69,13 +56,9 @@ class CachedReader(ReadaheadReader):
                 self._files.copy(position, target[done : done + count])
                 done += count
 
-    def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
-        if self._ahead is not None:
-            self._ahead.fetch(rows, list(out))
+    def _copy_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
         for name, target in out.items():
             self.read_each(name, rows, target)
-        if self._ahead is not None:
-            self._ahead.begin()
 
     def _gather(self, name: str, rows: Index, target: Array) -> None:
         if name not in self._gathers:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
 from queue import SimpleQueue
@@ -13,7 +14,7 @@ from queue import SimpleQueue
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import Reader, Rows, Schema
+from iobench.formats import Array, Reader, Rows, Schema
 from iobench.host.memory import touched_array
 from iobench.host.page_cache import read_ahead_kib
 from iobench.stream.addresses import AddressSpace
@@ -224,19 +225,33 @@ class Readahead:
 
 
 class ReadaheadReader(Reader):
-    """A reader through the page cache, which a readahead thread fills if the files are `cold`."""
+    """A reader through the page cache, which a readahead thread fills if the files are `cold`.
 
-    def __init__(self, schema: Schema, laid: AddressSpace, cold: bool) -> None:
+    If `reads_slices`, slices of rows are read in long pieces, which the kernel's own readahead brings.
+    """
+
+    def __init__(self, schema: Schema, laid: AddressSpace, cold: bool, reads_slices: bool = False) -> None:
         super().__init__(schema)
         self.cold = cold
-        self._laid = laid
+        self._laid, self._reads_slices = laid, reads_slices
         self._ahead: Readahead | None = None
 
     def read_ahead(self, batches: Sequence[Rows]) -> None:
         """Start to bring these batches into the page cache, in the order in which they will be read."""
         self.stop()
-        if self.cold:
+        if self.cold and not (self._reads_slices and isinstance(batches[0], slice)):
             self._ahead = Readahead(self._laid, batches)
+
+    @abstractmethod
+    def _copy_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
+        """Read rows that are in the page cache or requested."""
+
+    def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
+        if self._ahead is not None:
+            self._ahead.fetch(rows, list(out))
+        self._copy_rows(rows, out)
+        if self._ahead is not None:
+            self._ahead.begin()
 
     def stop(self) -> None:
         """Stop reading ahead; waiting threads get CancelledError."""

@@ -79,9 +79,9 @@ class SpanReader(ReadaheadReader):
 
     def __init__(self, schema: Schema, placements: Mapping[str, Spans], cold: bool) -> None:
         self._addresses = SpanAddresses(schema, placements)
-        super().__init__(schema, self._addresses, cold)
-        self._reads_slices = all(self._addresses.is_adjacent(field.name) for field in schema.fields)
-        self._files = MappedFiles(self._addresses, cold, self._reads_slices)
+        adjacent = all(self._addresses.is_adjacent(field.name) for field in schema.fields)
+        super().__init__(schema, self._addresses, cold, reads_slices=adjacent)
+        self._files = MappedFiles(self._addresses, cold, adjacent)
 
     def offsets(self, name: str, rows: Rows) -> Index:
         """Return the offsets of a batch of these rows of a ragged field."""
@@ -89,16 +89,6 @@ class SpanReader(ReadaheadReader):
         index = np.arange(checked.start, checked.stop) if isinstance(checked, slice) else checked
         low, high = self._addresses.byte_ranges(name, index)
         return offsets_of((high - low) // self.schema.field(name).sample_bytes)
-
-    def read_ahead(self, batches: Sequence[Rows]) -> None:
-        """Start to fill the page cache with these batches if it is cold.
-
-        Slices of adjacent samples are left to the kernel's readahead.
-        """
-        if self._reads_slices and isinstance(batches[0], slice):
-            self.stop()
-        else:
-            super().read_ahead(batches)
 
     def close(self) -> None:
         """Stop reading ahead and release the maps."""
@@ -120,17 +110,13 @@ class SpanReader(ReadaheadReader):
             if field.nbytes and self._addresses.is_adjacent(name):
                 low, _ = self._addresses.byte_ranges(name, rows[:1])
                 self._files.copy(int(low[0]), field.values)
-            elif field.nbytes:
-                self._gather(name, rows, field.values)
+            else:
+                self._copy_rows(rows, {name: field})
 
-    def _read_rows(self, rows: Index, out: Mapping[str, Any]) -> None:
-        if self._ahead is not None:
-            self._ahead.fetch(rows, list(out))
+    def _copy_rows(self, rows: Index, out: Mapping[str, Any]) -> None:
         for name, field in out.items():
             if field.nbytes:
                 self._gather(name, rows, field.values)
-        if self._ahead is not None:
-            self._ahead.begin()
 
     def _gather(self, name: str, rows: Index, values: Array) -> None:
         low, high = self._addresses.byte_ranges(name, rows)

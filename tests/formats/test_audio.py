@@ -105,7 +105,7 @@ def test_clips_that_int16_cannot_hold_are_float32(tmp_path):
     assert AUDIO.infer_schema(tmp_path / "a").field("audio").dtype == "float32"
 
 
-def test_several_sample_rates_are_told(tmp_path):
+def test_several_sample_rates_are_noted(tmp_path):
     class_folder(tmp_path / "a")
     assert AUDIO.notes(tmp_path / "a", AUDIO.infer_schema(tmp_path / "a")) == []
     soundfile.write(tmp_path / "a/no/z.wav", np.zeros(5, np.int16), 44_100)
