@@ -11,9 +11,10 @@ number of the class in the order of the folders' names. libsndfile decodes WAV, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt
 from iobench.base.finding import Finding
@@ -45,6 +46,15 @@ SUBTYPES = {"int16": "PCM_16", "float32": "FLOAT"}  # of a WAV file, by dtype
 SMALL_SUBTYPES = ("PCM_16", "PCM_S8", "PCM_U8")  # that int16 holds
 HELD = "int16 or float32 of shape (*) or (*, channels)"
 MOST_CHANNELS = 1024  # libsndfile's limit
+
+
+class Header(NamedTuple):
+    """Header of a sound file."""
+
+    frames: int
+    channels: int
+    rate: int  # in Hz
+    subtype: str
 
 
 @dataclass(frozen=True)
@@ -149,7 +159,7 @@ class Audio(Format, Detectable):
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Return a note if the clips have several sample rates."""
         files, _ = classes(path, SUFFIXES)
-        rates = sorted({_header(file).samplerate for file in files})
+        rates = sorted({_header(file).rate for file in files})
         if len(rates) == 1:
             return []
         text = ", ".join(f"{rate:,}" for rate in rates)
@@ -162,26 +172,30 @@ def _is_clip(field: Field) -> bool:
     return field.is_ragged and small and field.dtype in SUBTYPES
 
 
-def _header(file: Path) -> Any:
-    """Return frames, channels, sample rate and subtype of a file."""
-    import soundfile
-
-    try:
-        return soundfile.info(str(regular(file)))
-    except (soundfile.SoundFileError, OSError) as error:
-        raise corrupt(file, "a sound file", reason(error)) from error
-
-
-def _decoded(file: Path, field: Field) -> Array:
-    """Return the clip in a file; CorruptArtifact if it is damaged or has other channels."""
+@contextmanager
+def _opened(file: Path) -> Iterator[Any]:
+    """Yield the file opened by libsndfile; CorruptArtifact if it cannot be read in the block."""
     import soundfile
 
     try:
         with soundfile.SoundFile(str(regular(file))) as opened:
-            clip: Array = opened.read(dtype=field.dtype, always_2d=bool(field.inner))
-            expected = opened.frames
+            yield opened
     except (soundfile.SoundFileError, OSError) as error:
-        raise corrupt(file, "a sound file", reason(error)) from error
+        # without the path, which the message of libsndfile repeats
+        raise corrupt(file, "a sound file", getattr(error, "error_string", None) or reason(error)) from error
+
+
+def _header(file: Path) -> Header:
+    """Return what a file says of its clip."""
+    with _opened(file) as opened:
+        return Header(opened.frames, opened.channels, opened.samplerate, opened.subtype)
+
+
+def _decoded(file: Path, field: Field) -> Array:
+    """Return the clip in a file; CorruptArtifact if it is damaged or has other channels."""
+    with _opened(file) as opened:
+        clip: Array = opened.read(dtype=field.dtype, always_2d=bool(field.inner))
+        expected = opened.frames
     if len(clip) != expected:
         raise corrupt(file, f"{expected} frames", f"{len(clip)}", kind="truncated")
     if clip.shape[1:] != field.inner:

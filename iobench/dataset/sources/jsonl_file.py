@@ -96,7 +96,8 @@ class Key:
         self.kind = flat.type
         integers = pyarrow.types.is_integer(flat.type)
         if not (integers or pyarrow.types.is_floating(flat.type) or pyarrow.types.is_boolean(flat.type)):
-            raise formats.unsupported_dtype(self.path, f"key {shortened(self.name)}", column.type)
+            error = formats.unsupported_dtype(self.path, f"key {shortened(self.name)}", column.type)
+            raise error.changed(hint="give numbers or lists of numbers, or select other keys with '::'")
         if integers and len(flat):
             values = flat.to_numpy()
             self.low, self.high = min(self.low, int(values.min())), max(self.high, int(values.max()))
