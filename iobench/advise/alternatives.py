@@ -14,6 +14,7 @@ from iobench.bench.outcome import Run
 from iobench.results.cases import labels
 
 CLOSE = 0.9  # of the fastest, from which on an alternative is worth naming
+WORTH_NAMING = 1.1  # times the default, from which on another way to read the user's own files is
 SMALLER = 0.95  # of the bytes, below which one is
 MAX_CLOSE = 3
 
@@ -59,6 +60,7 @@ def alternatives(result: SearchResult, use: Finalist) -> Iterator[Finding]:
     if plain and cost_of(used, manifest)[0]:
         case, rate = max(plain, key=lambda one: one[1])
         yield _alternative("no-packages", "nothing to install", names[case.key], rate / best)
+    yield from _without_conversion(result, used)
     shuffled = [(case, rate) for case, rate in measured if case.order == "random"]
     if used.order == "block" and shuffled:
         case, rate = max(shuffled, key=lambda one: one[1])
@@ -71,6 +73,24 @@ def alternatives(result: SearchResult, use: Finalist) -> Iterator[Finding]:
             "close-in-race",
             f"Also within {1 - CLOSE:.0%} of the fastest in the race: {named}",
             values={"cases": named, "count": len(left)},
+        )
+
+
+def _without_conversion(result: SearchResult, used: Case) -> Iterator[Finding]:
+    """Yield the fastest way to read the user's own files, if it is not the recommended one."""
+    data, rates = result.data, {case.key: rate for case, rate in _measured(result.race)}
+    default = default_case(result.race.cases, data.own_format)
+    own = [case for case in result.race.cases if case.variant in data.added and case.key in rates]
+    if default is None or default.key not in rates or not own or used.variant in data.added:
+        return
+    fastest = max(own, key=lambda case: rates[case.key])
+    gain, speed = (rates[fastest.key] / rate for rate in (rates[default.key], max(rates.values())))
+    if gain >= WORTH_NAMING:
+        label = case_labels(result.race.cases)[fastest.key]
+        yield Finding(
+            "no-conversion",
+            f"Without a conversion: {label}, {gain:.2g} × the default, {speed:.0%} of the speed",
+            values={"case": label, "gain": gain, "speed": speed},
         )
 
 

@@ -136,16 +136,18 @@ def candidate_set(
     if not cases:
         raise _nothing_fits(skipped)
     first = default_case(cases, next(iter(added), None))  # the others are compared with it
-    ordered = [*([first, *_likely_rivals(cases, first)] if first else []), *cases]
+    ordered = [*([first, *_likely_rivals(cases, first, added[1:])] if first else []), *cases]
     return CandidateSet(list({case.key: case for case in ordered}.values()), skipped)
 
 
-def _likely_rivals(cases: Sequence[Case], default: Case) -> list[Case]:
+def _likely_rivals(cases: Sequence[Case], default: Case, decoders: Sequence[str]) -> list[Case]:
     """Return the cases to compare with the default first: the likeliest winner, then without a conversion.
 
-    These are stream over the default format, and the built-in loaders over the default's own.
+    These are stream over the default format, stream over the user's files with other `decoders`, and the
+    built-in loaders over the default's own.
     """
-    likely = (("stream", DEFAULT_FORMAT), *((word, default.variant) for word in BUILT_IN[:2]))
+    likely = [("stream", DEFAULT_FORMAT), *(("stream", variant) for variant in decoders)]
+    likely += [(word, default.variant) for word in BUILT_IN[:2]]
     alike = [case for case in cases if (case.order, case.batch_size) == (default.order, default.batch_size)]
     return [
         case

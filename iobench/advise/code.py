@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import replace
-from pathlib import Path
 
 from iobench.advise.candidates import loader_word
 from iobench.advise.measured_data import MeasuredData
 from iobench.bench.case import Case
-from iobench.dataset.sources import Source
 from iobench.formats import NUMPY_DTYPES, Schema
 
 STREAM = """\
@@ -85,19 +82,13 @@ def prepare_code(data: MeasuredData, case: Case) -> str:
     words = ["iobench", "prepare", *data.source_words, "--name", name_of(data), "--format", case.variant]
     if case.variant in data.added:
         fields = [word for field in data.source.schema.fields for word in ("--field", field.typed)]
-        path, variant = _own_files(data.source)
-        words = ["iobench", "add", str(path), "--name", name_of(data), "--format", variant, *fields]
+        own = data.source.in_place()
+        assert own is not None
+        words = ["iobench", "add", str(own[0]), "--name", name_of(data), "--format", case.variant, *fields]
     root = data.manifest.root.parent
     if str(root) != "data":
         words += ["--data-dir", str(root)]
     return shlex.join(words)
-
-
-def _own_files(source: Source) -> tuple[Path, str]:
-    """Return path and variant of the user's own files."""
-    own = source.in_place()
-    assert own is not None
-    return own
 
 
 def name_of(data: MeasuredData) -> str:
@@ -109,8 +100,6 @@ def loader_code(data: MeasuredData, case: Case, epochs: int) -> str:
     """Return a script that loops over the data as the case did; it runs once they are prepared."""
     if case.loader.user_defined:
         return f"# keep your own loader: {case.loader.variant}\n"
-    if case.variant in data.added and data.source is not None:
-        case = replace(case, variant=_own_files(data.source)[1])
     root = str(data.manifest.root.parent / name_of(data))
     schema = data.manifest.schema
     values = {"fields": _described(schema), "device": case.device, "epochs": str(epochs)}

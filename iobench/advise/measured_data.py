@@ -126,7 +126,7 @@ def from_source(
     own = source.in_place()
     variants = [one for one in dict.fromkeys([*likely, *storable]) if own is None or one != own[1]]
     writer = SampleWriter(first, data_dir, requirements.max_time_s, status, began or time.monotonic())
-    added = writer.write_all(variants, own)
+    added = writer.write_all(variants, own, source.other_decoders())
     skipped += writer.skipped
     if writer.manifest is None:
         raise _nothing_written(source, skipped, writer.late)

@@ -63,16 +63,25 @@ class SampleWriter:
     skipped: list[Finding] = field(default_factory=list)
     late: bool = False
 
-    def write_all(self, variants: Sequence[str], own: tuple[Path, str] | None) -> tuple[str, ...]:
+    def write_all(
+        self, variants: Sequence[str], own: tuple[Path, str] | None, decoders: Sequence[str] = ()
+    ) -> tuple[str, ...]:
         """Write the variants as there is time, and return the variants of the user's own files.
 
-        These join the dataset after the first format, which decodes the samples once for all others.
+        These join the dataset after the first format, which decodes the samples once for all others. With
+        them come the `decoders`, variants that decode the same files in other ways.
         """
         self._announce(variants)
         share = WRITING if own is not None else INDISPENSABLE
         self._write(variants[:1], share)
-        added = self._register(*own) if own is not None else ()
+        added = self._register_all(*own, decoders) if own is not None else ()
         self._write(variants[1:], WRITING)
+        return added
+
+    def _register_all(self, path: Path, variant: str, decoders: Sequence[str]) -> tuple[str, ...]:
+        added = self._register(path, variant, "your own files were not measured: ")
+        for other in decoders if added else ():
+            added += self._register(path, other, f"{other}: ")
         return added
 
     def _announce(self, variants: Sequence[str]) -> None:
@@ -103,15 +112,18 @@ class SampleWriter:
                 plain = isinstance(error, UnsupportedSchema | OutOfTime)
                 self._skip(error, variant, "" if plain else f"format {variant}: ")
 
-    def _register(self, path: Path, variant: str) -> tuple[str, ...]:
-        """Add the user's own files to the sample where they lie; return their variant if that succeeds."""
+    def _register(self, path: Path, variant: str, prefix: str) -> tuple[str, ...]:
+        """Add the user's own files to the sample where they lie; return their variant if that succeeds.
+
+        `prefix` begins the reason if it does not.
+        """
         manifest = self.manifest
         if manifest is None or variant not in manifest.added or not manifest.unchanged(variant):
             self.status(f"reading {self.first.schema.samples:,} samples of {path}")
             try:
                 self.manifest = self._added(path, variant)
             except IobenchError as error:
-                self._skip(error, variant, "your own files were not measured: ")
+                self._skip(error, variant, prefix)
                 return ()
         return (variant,)
 

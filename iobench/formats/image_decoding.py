@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
@@ -19,6 +19,7 @@ with needing("a folder of images", "images"):
     from PIL import Image, UnidentifiedImageError
 
 from iobench.formats._arrays import check_sample
+from iobench.formats._schema import Array
 from iobench.formats.pixels import MOST_PIXELS
 
 # By content, whatever the suffix. Others start programs (EPS: Ghostscript), are rare, or are not images.
@@ -75,11 +76,27 @@ class ImageLayout:
         return np.ascontiguousarray(pixels).reshape(self.shape)
 
 
-class ImageDecoder:
-    """Decoder of images to a layout; threads decode several at a time within the memory limit."""
+# Fills the layout from the bytes of a JPEG file of a width and height; raises anything on damaged files.
+JpegDecoder: TypeAlias = "Callable[[bytes, tuple[int, int], ImageLayout], Array]"
 
-    def __init__(self, layout: ImageLayout) -> None:
-        self._layout = layout
+
+class ImageDecoder:
+    """Decoder of images to a layout; threads decode several at a time within the memory limit.
+
+    Parameters
+    ----------
+    layout : ImageLayout
+        What images are scaled and cropped to.
+    jpeg : JpegDecoder, optional
+        Decodes JPEG files whose colors need no conversion. Pillow reads the header and decodes all others.
+    dct_scaling : bool
+        Let Pillow decode a JPEG at 1/2, 1/4 or 1/8 of its size if that is not below the layout.
+    """
+
+    def __init__(
+        self, layout: ImageLayout, jpeg: JpegDecoder | None = None, dct_scaling: bool = False
+    ) -> None:
+        self._layout, self._jpeg, self._dct_scaling = layout, jpeg, dct_scaling
         self._memory = _Budget(MEMORY_BYTES)
         self._one_large_file = threading.Lock()  # some decoders hold the whole file in memory
 
@@ -103,9 +120,18 @@ class ImageDecoder:
             _check(path, image, file)
             with self._memory.taken(_memory(path, image, self._layout)):
                 try:
+                    if self._jpeg is not None and self._keeps_colors(image):
+                        file.seek(0)
+                        return self._jpeg(file.read(), image.size, self._layout)
+                    if self._dct_scaling:
+                        image.draft(None, self._layout.scaled(image.size))
                     return self._layout.fit(image)
                 finally:
                     image.close()  # release the pixels before others allocate as many
+
+    def _keeps_colors(self, image: Image.Image) -> bool:
+        """Return whether an image is a JPEG in the layout's colors, or gray."""
+        return image.format == "JPEG" and image.mode in ("L", self._layout.mode)
 
 
 def image_kind(path: Path) -> str | None:
@@ -113,10 +139,10 @@ def image_kind(path: Path) -> str | None:
     return Image.registered_extensions().get(path.suffix.lower())
 
 
-def image_exceeds(file: BinaryIO, layout: ImageLayout) -> bool:
-    """Return whether an image's header says that it is larger than a layout."""
+def image_size(file: BinaryIO) -> tuple[int, int]:
+    """Return the width and height that an image's header states."""
     with Image.open(file, formats=KINDS) as image:
-        return bool(image.width > layout.width or image.height > layout.height)
+        return int(image.width), int(image.height)
 
 
 @contextmanager

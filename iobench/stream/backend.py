@@ -55,6 +55,7 @@ class Backend:
     ) -> None:
         self.path, self.reader, self.threads, self.unchanged = path, reader, threads, unchanged
         self._guards = guards
+        self.parallel = reader.parallel
 
     def read(self, rows: Rows, out: Batch) -> None:
         """Overwrite `out` with these rows; offsets of ragged fields are in it already.

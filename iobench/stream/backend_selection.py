@@ -42,7 +42,8 @@ def select_backend(
     Fields stored as they are in memory are read through the page cache if they are in it or will stay in it,
     else past it, unless `direct` decides. Encoded blocks are read through the page cache and decoded by one
     thread per processor. If a field has neither, or its blocks are small, everything is read by the format's
-    reader in one thread. Samples of different lengths are read through the page cache only.
+    reader, in one thread unless it is `parallel`. Samples of different lengths are read through the page
+    cache only.
 
     Parameters
     ----------
@@ -82,14 +83,18 @@ def select_backend(
             encoded = {name for table in blocks for name in table.fields}
             if {field.name for field in schema.fields} - placements.keys() - encoded:
                 ends.pop_all()
-                return Backend(opener.path, reader, threads or 1, unchanged, [guard])
+                threads = threads or (_cores() if reader.parallel else 1)
+                return Backend(opener.path, reader, threads, unchanged, [guard])
         past = None if encoded or schema.ragged else _direct_reader(schema, placements, direct, cold)
         if past is not None:
             return DirectBackend(opener.path, past, threads or DIRECT_THREADS, unchanged)
-        cores = len(os.sched_getaffinity(0))
-        threads = threads or (cores if encoded else min(MAX_THREADS, cores))
+        threads = threads or (_cores() if encoded else min(MAX_THREADS, _cores()))
         cached = _cached_reader(schema, placements, blocks, cold, threads)
         return CachedBackend(opener.path, cached, threads, unchanged)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 def _inspected(

@@ -56,14 +56,19 @@ class Pipeline:
         batch_bytes = min(order.batch_size, schema.samples) * schema.sample_bytes
         # a block is decoded for each group with rows in it, which in random order is nearly every group
         group_bytes = GROUP_BYTES * (DECODED_GROUPS if backend.decodes and order.kind == "random" else 1)
-        self._most = self._window or max(1, group_bytes // batch_bytes)
+        # each sample of a parallel reader takes as long as a group's Python code, or longer
+        self._most = self._window or (1 if backend.parallel else max(1, group_bytes // batch_bytes))
         self._ahead = 1 if self._window else backend.threads + 1
         # the first batch has the disk to itself, unless it must be decoded
         self._first_alone = backend.cold and not backend.decodes and not self._window
         self._first_at_once = not backend.cold  # a warm first batch is there before others can be submitted
         samples = min(self._most * order.batch_size, schema.samples)
         self._helps = backend.in_memory and transform is None and backend.threads > 1
-        self._piece_rows = max(1, PIECE_BYTES // schema.sample_bytes) if backend.in_memory else samples
+        self._piece_rows = samples
+        if backend.in_memory:
+            self._piece_rows = max(1, PIECE_BYTES // schema.sample_bytes)
+        elif backend.parallel:
+            self._piece_rows = -(-order.batch_size // backend.threads)
         self._schema = schema
         self.completed = False  # True if the last epoch came to its end
         self._workers = self._new_workers()

@@ -8,7 +8,7 @@ from ragged_cases import samples
 
 import iobench
 from iobench import formats
-from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchema
+from iobench.base.errors import ArtifactExists, CorruptArtifact, InvalidOption, UnsupportedSchema
 from iobench.dataset.add import add
 from iobench.dataset.sources import open_source
 from iobench.formats import Field, Schema
@@ -49,10 +49,6 @@ def test_channels_may_come_first(tmp_path, fmt):
     assert np.array_equal(np.asarray(Image.open(file)), recoded[4].transpose(1, 2, 0))
     with fmt.open(artifact.path, first) as reader:
         assert np.array_equal(reader.batch(slice(0, 7))["image"], recoded)
-        (table,) = reader.blocks()
-        out = {"image": np.empty((1, 3, 9, 6), np.uint8)}
-        table.decode(4, memoryview(file.read_bytes()), out)
-    assert np.array_equal(out["image"][0], recoded[4])
     assert fmt.lossless == np.array_equal(recoded, batch["image"])
 
 
@@ -124,12 +120,76 @@ def test_images_of_several_sizes_are_read_in_place_as_prepare_decodes_them(tmp_p
     assert schema == source.schema
     with fmt.open(tmp_path / "train", schema) as reader:
         batch = reader.batch(np.array([3, 0]))
-        (table,) = reader.blocks()
-        out = {"x": np.empty((1, 3, 20, 16), np.uint8)}
-        table.decode(2, memoryview(table.files[2].read_bytes()), out)
     for name, array in batch.items():
         np.testing.assert_array_equal(array, expected[name][[3, 0]], strict=True)
-    np.testing.assert_array_equal(out["x"][0], expected["x"][2])
+
+
+def photos(folder, sizes=((90, 130), (60, 40), (30, 50))):
+    """Write JPEG files of smooth colors, which decoders scale alike, in one folder per class."""
+    rng = np.random.default_rng(0)
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+        for number, size in enumerate(sizes):
+            corners = Image.fromarray(rng.integers(0, 256, (3, 4, 3), dtype=np.uint8))
+            image = corners.resize(size[::-1], Image.Resampling.BICUBIC)
+            image.save(folder / name / f"{number}.jpg", quality=90)
+    Image.fromarray(np.full((33, 47), 200, np.uint8)).save(folder / "dog" / "gray.jpg")
+    Image.new("CMYK", (40, 50), (10, 100, 200, 30)).save(folder / "dog" / "print.jpg")
+    Image.new("RGB", (41, 52), (10, 100, 200)).save(folder / "dog" / "zoo.png")
+    return folder
+
+
+@pytest.mark.parametrize("shape", ["3x20x16", "20x16x3", "20x16", "1x20x16"])
+@pytest.mark.parametrize("scaled", [False, True], ids=["whole", "dct-scaled"])
+def test_another_decoder_returns_nearly_the_same_pixels(tmp_path, shape, scaled):
+    pytest.importorskip("simplejpeg")
+    path = photos(tmp_path / "train")
+    plain = formats.parse(f"images:shape={shape}")
+    batches = {}
+    for options in ("", ",decoder=simplejpeg", ",dct_scaling=yes", ",decoder=simplejpeg,dct_scaling=yes"):
+        if ("dct" in options) == scaled or not options:
+            fmt = formats.parse(plain.variant + options)
+            assert fmt.lossless == (not options)
+            with fmt.open(path, fmt.infer_schema(path)) as reader:
+                batches[options] = reader.batch(slice(0, 9))["image"].astype(int)
+    expected = batches.pop("")
+    for options, found in batches.items():
+        assert found.shape == expected.shape
+        assert np.abs(found - expected).max() <= (20 if scaled else 3), options
+        assert "3" not in shape or (found != expected).any()
+        same = [row for row in range(9) if np.array_equal(found[row], expected[row])]
+        assert {7, 8} <= set(same), "Pillow decodes CMYK and PNG, whatever the decoder"
+
+
+def test_other_decoders_are_variants_of_one_dataset(tmp_path):
+    pytest.importorskip("simplejpeg")
+    path, notes = photos(tmp_path / "train"), []
+    variants = [
+        f"images:shape=3x20x16{options}" for options in ("", ",decoder=simplejpeg", ",dct_scaling=yes")
+    ]
+    for variant in variants:
+        manifest, _ = add(path, variant, name="photos", data_dir=tmp_path / "data", warn=notes.append)
+    assert list(manifest.artifacts) == variants
+    sums = [manifest.checksums_of(variant) for variant in variants]
+    assert len(set(sums)) == 3
+    assert sums[0] == (manifest.content, manifest.ordered)
+    assert [note.kind for note in notes] == ["other-pixels"] * 2
+    assert 0 < notes[0].values["mean"] < notes[1].values["mean"]
+    with pytest.raises(ArtifactExists, check=kind("other-data")):
+        others = f"{variants[2]},decoder=simplejpeg"
+        add(photos(tmp_path / "others"), others, name="photos", data_dir=tmp_path / "data")
+    for variant in variants:
+        loader = iobench.StreamLoader(tmp_path / "data/photos", format=variant, batch_size=4)
+        loaded = np.concatenate([batch["image"].numpy() for batch in loader])
+        with manifest.opener(variant)() as reader:
+            assert np.array_equal(loaded, reader.batch(slice(0, 9))["image"])
+
+
+def test_a_decoder_needs_a_shape():
+    for options in ("decoder=simplejpeg", "dct_scaling=yes"):
+        with pytest.raises(InvalidOption, check=kind("conflicting-options")) as caught:
+            formats.parse(f"images:{options}")
+        assert "shape=" in caught.value.hint
 
 
 def test_a_damaged_image_of_any_size_is_named(tmp_path):

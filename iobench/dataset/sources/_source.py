@@ -65,6 +65,10 @@ class Source(ABC):
         """Return path and format variant that read the samples where they lie; None if none does."""
         return None
 
+    def other_decoders(self) -> tuple[str, ...]:
+        """Return variants that decode the files of `in_place` in other ways, with pixels of their own."""
+        return ()
+
 
 class FileSource(Source):
     """A single file of the user, or the arrays `chosen` out of it."""

@@ -22,10 +22,11 @@ from iobench.formats.image_decoding import (
     ImageDecoder,
     ImageLayout,
     image_errors,
-    image_exceeds,
     image_kind,
+    image_size,
 )
 
+DCT_SCALE = 2  # of each side, from which libjpeg decodes less
 MOST_SIZES = 64  # images whose sizes are read before any is decoded: this takes milliseconds
 MAX_THREADS = 16  # each holds an image in memory
 
@@ -78,22 +79,22 @@ class ImageFolder(Source):
             raise SourceError(problem, kind="no-images", path=path)
         fields = (Field("x", sample_shape, "uint8"), Field("y", (), "int64"))
         self.schema = Schema(len(self._files), fields)
-        self.losses = self._losses()
-
-    def _losses(self) -> tuple[str, ...]:
-        """Return a clause if one of some images, spread over the folder, is larger than the samples."""
         step = math.ceil(len(self._files) / MOST_SIZES)
-        files = [file for file, _, _ in self._files[::step]]
-        if not any(self._crops(file) for file in files):
-            return ()
+        self._scales = sorted(self._scale(file) for file, _, _ in self._files[::step])
         size = " × ".join(map(str, self._layout.shape))
-        return (f"samples are {size}: random crops of the larger originals are gone",)
+        cropped = (f"samples are {size}: random crops of the larger originals are gone",)
+        self.losses = cropped if self._scales[-1][0] > 1 else ()
 
-    def _crops(self, path: Path) -> bool:
-        """Return whether an image is larger than the samples; False for one that cannot be opened."""
-        with suppress(Exception), open_regular(path) as file:  # decoding reports the error
-            return image_exceeds(file, self._layout)
-        return False
+    def _scale(self, path: Path) -> tuple[float, float]:
+        """Return how many times larger an image is than the samples, by its longer and shorter ratio.
+
+        1 for an image that cannot be opened: decoding reports the error.
+        """
+        with suppress(Exception), open_regular(path) as file:
+            width, height = image_size(file)
+            ratios = width / self._layout.width, height / self._layout.height
+            return max(ratios), min(ratios)
+        return 1.0, 1.0
 
     @property
     def description(self) -> dict[str, Any]:
@@ -108,9 +109,16 @@ class ImageFolder(Source):
             "mtime_ns": max(state.mtime_ns for state in states),
         }
 
-    def in_place(self) -> tuple[Path, str] | None:
+    def in_place(self) -> tuple[Path, str]:
         """Return the folder, and format images with this source's shape."""
         return self.path, f"images:shape={'x'.join(map(str, self._layout.shape))}"
+
+    def other_decoders(self) -> tuple[str, ...]:
+        """Return the faster decoder, and decoding at a smaller scale where half of the images are large."""
+        faster = f"{self.in_place()[1]},decoder=simplejpeg"
+        shorter = sorted(ratio for _, ratio in self._scales)
+        large = shorter[len(shorter) // 2] >= DCT_SCALE
+        return (faster, f"{faster},dct_scaling=yes") if large else (faster,)
 
     def batches(self) -> Iterator[Batch]:
         """Yield images sorted by label and file name, decoded on all processors."""

@@ -244,6 +244,6 @@ def _ragged(given: Mapping[str, Any], shape: tuple[int, ...] | None) -> Source:
     lengths = given.get("lengths", "lognormal:512,1.2")
     if "size" in given and lengths.startswith("file:"):
         raise InvalidSettings("--size with --lengths file:", kind="conflicting-options", hint="omit --size")
-    item = max(np.dtype(field.dtype).itemsize for field in fields if field.is_ragged or len(fields) == 1)
+    item = max((np.dtype(field.dtype).itemsize for field in fields if field.is_ragged), default=1)
     elements = parsed("--size", parse_elements, str(given.get("size", "1e7")), item)
     return GeneratedLengths(fields, lengths, elements, given.get("seed", 0))

@@ -10,6 +10,7 @@ field `image` holds the pixels, `label` the number of the class in the order of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
@@ -19,9 +20,10 @@ from typing import ClassVar
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchema, corrupt
+from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.base.text import reason
-from iobench.base.units import parse_shape
+from iobench.base.units import counted, parse_shape
 from iobench.contrib.formats.shared.sample_files import (
     NumberedFiles,
     class_reader,
@@ -36,6 +38,8 @@ from iobench.formats.npy import Npy
 HELD = "uint8 (height, width, 3), (3, height, width) or (height, width)"
 SUFFIXES = (".png", ".jpg", ".jpeg")
 QUALITY = 90
+COMPARED = 32  # images whose pixels are compared with Pillow's
+PILLOW, DECODERS = "pillow", ("pillow", "simplejpeg")
 
 
 @dataclass(frozen=True)
@@ -55,12 +59,23 @@ class Images(Format, Detectable):
         None, "shape, like 3x224x224, that images of an existing folder are scaled and cropped to"
     )
 
+    decoder: str = option(
+        PILLOW, "decoder of JPEG files where `shape` is given; simplejpeg is faster", choices=DECODERS
+    )
+    dct_scaling: bool = option(
+        False, "decode JPEG files at a half of their size, or less, where `shape` is smaller: other pixels"
+    )
     encoded: bool = option(
         False, "of an existing folder, the files' bytes, of different lengths, in place of pixels"
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if (self.decoder != PILLOW or self.dct_scaling) and not self.shape:
+            named = f"decoder={self.decoder}" if self.decoder != PILLOW else "dct_scaling"
+            raise InvalidOption(
+                f"images: {named} without shape", kind="conflicting-options", hint="add shape=3x224x224"
+            )
         if self.encoded and (self.shape or self.lossy):
             raise InvalidOption(
                 f"images: encoded with {'shape' if self.shape else 'lossy'}",
@@ -79,12 +94,12 @@ class Images(Format, Detectable):
 
     @property
     def lossless(self) -> bool:
-        """True for PNG."""
-        return self.lossy is None
+        """True for PNG, and for the pixels of existing files as Pillow decodes them."""
+        return self.lossy is None and self.decoder == PILLOW and not self.dct_scaling
 
     def roundtrip(self, batch: Batch) -> Batch:
         """Return the batch with the pixels of each image as JPEG decodes them."""
-        return batch if self.lossless else {name: self._recoded(array) for name, array in batch.items()}
+        return batch if self.lossy is None else {name: self._recoded(array) for name, array in batch.items()}
 
     def _recoded(self, array: Array) -> Array:
         from iobench.formats.pixels import channels_last, decoded
@@ -104,7 +119,7 @@ class Images(Format, Detectable):
 
         file = BytesIO()
         image = Image.fromarray(np.ascontiguousarray(channels_last(pixels)))
-        if self.lossless:
+        if self.lossy is None:
             image.save(file, "PNG")
         else:
             image.save(file, "JPEG", quality=self.quality)
@@ -162,7 +177,7 @@ class Images(Format, Detectable):
         file.write_bytes(self.encode(pixels))
 
     def _files(self, path: Path, name: str) -> NumberedFiles:
-        return NumberedFiles(path / name, ".png" if self.lossless else ".jpg")
+        return NumberedFiles(path / name, ".png" if self.lossy is None else ".jpg")
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> Reader:
         """Return a reader, which checks each image when it is read."""
@@ -190,7 +205,9 @@ class Images(Format, Detectable):
             return class_reader(path, schema, files, labels, _stored_bytes)
         names = [field.name for field in schema.fields if field.shape]
         scalars = {field.name: labels for field in schema.fields if not field.shape}
-        decode = scaled_to(parse_shape(self.shape)) if self.shape else None
+        decode = None
+        if self.shape:
+            decode = scaled_to(parse_shape(self.shape), self.decoder, self.dct_scaling)
         return ImageReader(path, schema, dict.fromkeys(names, files), scalars, decode)
 
     def sniff(self, path: Path) -> bool:
@@ -230,10 +247,28 @@ class Images(Format, Detectable):
             )
         return Schema(len(files), (Field(image, next(iter(shapes)), "uint8"), Field(label, (), "int64")))
 
+    def notes(self, path: Path, schema: Schema) -> list[Finding]:
+        """Return how far the pixels of some images are from Pillow's, for another decoder or scale."""
+        if self.shape is None or self.lossless:
+            return []
+        from iobench.contrib.formats.images.reader import differences
+
+        files = classes(path, SUFFIXES)[0]
+        some, shape = files[:: math.ceil(len(files) / COMPARED)], parse_shape(self.shape)
+        mean, most = differences(some, shape, self.decoder, self.dct_scaling)
+        return [
+            Finding(
+                "other-pixels",
+                f"pixels differ from Pillow's by at most {most} of 255, {mean:.2g} on average, "
+                f"in {counted(len(some), 'image')}",
+                values={"most": most, "mean": mean, "images": len(some)},
+            )
+        ]
+
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes, a partial block per file, and the growth of incompressible images."""
         images = [field for field in schema.fields if field.shape]
-        share = 0.02 if self.lossless else 2
+        share = 0.02 if self.lossy is None else 2
         noise = int(share * sum(field.sample_bytes for field in images))
         return super().size_bound(schema) + schema.samples * (noise + (8 << 10) * len(images))
 
