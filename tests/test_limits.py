@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import time
 from dataclasses import replace
 from functools import partial
 
@@ -18,6 +19,7 @@ from iobench import RunOptions
 from iobench.base.thresholds import LOWER_CACHE_SPEEDUP
 from iobench.bench import case_limits
 from iobench.bench.case_limits import CaseLimits
+from iobench.bench.decode_limit import DecodeLimit
 from iobench.host import hardware_limits, memory_limits, page_cache
 from iobench.host.aio import DirectUnavailable
 from iobench.host.hardware_limits import Limit, LowerCacheProbe
@@ -146,8 +148,8 @@ def test_single_reads_are_timed_twice_over_the_same_places(file, monkeypatch):
 def test_reads_that_get_faster_reveal_a_lower_cache():
     probe = LowerCacheProbe(200e-6, 100e-6)
     assert probe.detected
-    for time in ("200 µs", "100 µs"):
-        assert time in probe.sentence
+    for latency in ("200 µs", "100 µs"):
+        assert latency in probe.sentence
 
 
 @pytest.mark.parametrize("second", [100e-6, 100e-6 / LOWER_CACHE_SPEEDUP + 1e-6, 300e-6])
@@ -229,6 +231,38 @@ def test_a_warm_case_of_shuffled_rows_is_limited_by_gathers_of_such_rows(figures
     assert lowest(limits.lowest_for(warm(order=order))) == ("gather", 6000)
     gathers = [asked[2:4] for asked in figures.asked if asked[0] == "gather"]
     assert set(gathers) == {(images.schema.sample_bytes, window_rows)}
+
+
+@pytest.fixture
+def jpegs(tmp_path):
+    """Add a folder of image files, and return its dataset."""
+    pytest.importorskip("PIL.Image")
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 64, 64, 3), dtype=np.uint8)
+    source = tmp_path / "pixels.npy"
+    np.save(source, pixels)
+    return iobench.prepare(iobench.open_source(source), ["npy", "images"], data_dir=tmp_path / "data")[0]
+
+
+def test_where_samples_are_decoded_one_by_one_that_is_the_limit(figures, jpegs):
+    figures.rates["page cache"] = 1e9
+    limits = sampled(jpegs, warm(), warm("images"))
+    assert limits.lowest_for(warm()).name == "page cache"
+    found = limits.lowest_for(warm("images"))
+    assert found.name == "decoding"
+    with jpegs.opener("images")() as reader:
+        began = time.perf_counter()
+        reader.batch(slice(0, 40))
+        once = jpegs.schema.logical_bytes / (time.perf_counter() - began)
+    assert once / 20 < found.bytes_per_s < 20 * os.cpu_count() * once
+
+
+def test_the_samples_that_are_decoded_are_spread_over_the_data(jpegs, monkeypatch):
+    taken = []
+    opener = jpegs.opener("images")
+    with opener() as reader:
+        monkeypatch.setattr(type(reader), "batch", lambda reader, rows: taken.append(rows.start))
+    DecodeLimit(opener)(0.05)
+    assert set(taken) == set(range(40))
 
 
 def test_a_gather_takes_every_row_once_in_the_order_of_its_windows(file, monkeypatch):

@@ -46,6 +46,7 @@ from iobench.base.errors import (
     CaseDied,
     InvalidSettings,
     ManifestError,
+    MissingDependency,
     PrepareError,
     RecordError,
     SourceError,
@@ -1043,6 +1044,63 @@ def test_images_are_compared_with_as_they_are_decoded_now(photos, tmp_path):
     assert candidates.cases[0].variant == data.own_format
     files = sum(file.stat().st_size for file in photos.rglob("*.jpg"))
     assert files <= data.full_stored_bytes(data.own_format) < files + 60 * 8192
+
+
+@pytest.mark.parametrize(("side", "scaled"), [(32, False), (16, True)])
+def test_another_decoder_of_the_users_own_images_takes_part(photos, tmp_path, side, scaled):
+    pytest.importorskip("simplejpeg")
+    wanted = Requirements(batch_size=8, formats=("npy",), loaders=("stream", "dataloader"), device="cpu")
+    source = open_source(photos, (3, side, side))
+    data = from_source(source, (), wanted, tmp_path / "data", lambda text: None)
+    own = f"images:shape=3x{side}x{side}"
+    others = [f"{own},decoder=simplejpeg", f"{own},decoder=simplejpeg,dct_scaling=yes"]
+    assert data.added == (own, *others[: 1 + scaled])
+    first = candidate_set(data.manifest, wanted, "cpu", "warm", data.added).cases[: 3 + scaled]
+    assert [(case.variant, case.loader.name) for case in first] == [
+        (own, "dataloader"),
+        ("npy", "stream"),
+        *((variant, "stream") for variant in data.added[1:]),
+    ]
+    command = prepare_code(replace(data, source_words=("--source", str(photos))), first[-1])
+    assert shlex.split(command)[:2] == ["iobench", "add"]
+    assert first[-1].variant in shlex.split(command)
+    assert first[-1].variant in loader_code(data, first[-1], epochs=1)
+
+
+def test_without_its_library_the_other_decoder_is_skipped_with_the_command(photos, tmp_path, monkeypatch):
+    def add_or_miss(path, variant, **options):
+        if "simplejpeg" in variant:
+            raise MissingDependency("needs simplejpeg", hint="pip install 'iobench[simplejpeg]'")
+        return sample_writer_add(path, variant, **options)
+
+    sample_writer_add = sample_writer.add
+    monkeypatch.setattr(sample_writer, "add", add_or_miss)
+    wanted = Requirements(batch_size=8, formats=("npy",), device="cpu")
+    data = from_source(open_source(photos, (3, 16, 16)), (), wanted, tmp_path / "data", lambda text: None)
+    assert data.added == ("images:shape=3x16x16",)
+    skipped = [one for one in data.skipped if one.kind == "missing-dependency"]
+    assert len(skipped) == 2
+    assert all("iobench[simplejpeg]" in one.hint for one in skipped)
+
+
+@pytest.mark.parametrize("epoch_s", [0.5, 0.95])
+def test_a_faster_way_to_read_the_users_own_files_is_an_alternative(manifest, epoch_s):
+    ways = (("npy", "native"), ("hdf5", "stream"), ("hdf5", "dataloader"))
+    cases = [cases_of(manifest, replace(options(word), format=(form,)), ["cpu"])[0] for form, word in ways]
+    raced = run(manifest, RunOptions(rounds="3", limits=False), observer=Observer(), cases=cases)
+    took_s = dict(zip((case.key for case in cases), (0.1, epoch_s, 1.0), strict=True))
+    raced.records[:] = [taking(made, took_s[made.settings_key], 0.0) for made in raced.records]
+    roles = {cases[0].key: [search.FASTEST], cases[2].key: [search.DEFAULT]}
+    found = search.SearchResult(MeasuredData(manifest, 1, False, added=("hdf5",)), raced, raced, roles, [])
+    named = [
+        one
+        for one in findings.recommendation_of(found, Requirements()).alternatives
+        if one.kind == "no-conversion"
+    ]
+    assert [one.values["case"] for one in named] == ["hdf5 · stream"] * (epoch_s == 0.5)
+    rates = [search.rate_of(raced, case.key) for case in cases]
+    for one in named:
+        assert (one.values["gain"], one.values["speed"]) == pytest.approx((2.0, rates[1] / rates[0]))
 
 
 def test_the_code_for_the_users_own_images_runs(photos, tmp_path, inside, monkeypatch):

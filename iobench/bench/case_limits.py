@@ -22,6 +22,7 @@ from iobench.base.files import system_errors_as
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text
 from iobench.bench.case import REMOTE, Case
+from iobench.bench.decode_limit import DecodeLimit
 from iobench.dataset.manifest import Manifest, missing_libraries
 from iobench.dataset.placement_file import RemoteOpener
 from iobench.host import hardware_limits, memory_limits, page_cache
@@ -181,6 +182,9 @@ class CaseLimits:
         else:
             method = partial(hardware_limits.sequential_read, largest)
             yield ("disk",), schema.logical_bytes / stored, {(): method}
+        opener = self._manifest.opener(case.variant)
+        if opener.format.parallel:
+            yield ("decoding", case.variant), 1.0, {(): DecodeLimit(opener)}
         yield from self._device_steps(case)
 
     def _remote_steps(self, case: Case) -> Iterator[_Step]:

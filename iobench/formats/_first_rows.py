@@ -27,7 +27,7 @@ class FirstRows(Reader):
 
     def __init__(self, whole: Reader, schema: Schema) -> None:
         super().__init__(schema)
-        self._whole, self.parallel = whole, whole.parallel
+        self._whole = whole
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """Return one sample as the other reader does; IndexError outside 0..len-1."""

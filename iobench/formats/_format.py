@@ -104,6 +104,11 @@ class Format(Options, ABC):
         return (self.library,)
 
     @property
+    def parallel(self) -> bool:
+        """True if threads read sooner than one does: samples are decoded one by one, without the GIL."""
+        return False
+
+    @property
     def lossless(self) -> bool:
         """True if reading returns the bytes that were written; a lossy format has an option `lossy`."""
         return True

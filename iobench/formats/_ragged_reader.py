@@ -18,9 +18,7 @@ from iobench.formats._schema import Array, Batch, Schema
 
 
 class RaggedColumn(ABC):
-    """A field whose samples differ in length; `parallel` as of a Reader."""
-
-    parallel = False
+    """A field whose samples differ in length."""
 
     @abstractmethod
     def sample(self, row: int) -> Array:
@@ -118,7 +116,6 @@ class RaggedReader(Reader):
         super().__init__(schema)
         self._fixed, self._columns = fixed, columns
         self._parts: list[Reader | RaggedColumn] = [*([fixed] if fixed else []), *columns.values()]
-        self.parallel = any(part.parallel for part in self._parts)
 
     def batch(self, rows: Rows | Sequence[int]) -> Batch:
         """Return the rows in new arrays, ragged fields as `Ragged`; IndexError outside 0..len-1."""

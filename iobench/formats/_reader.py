@@ -69,11 +69,7 @@ class Reader(ABC):
         them without holding them. The opener of a reader may replace `load_or_build` by a cache that
         returns the arrays of an earlier `build` while the files are unchanged. The arrays may be memory
         maps and must not be written to. `name` identifies one index of the format.
-    parallel : bool
-        True if several threads read sooner than one, because most of the work is done without the GIL.
     """
-
-    parallel = False
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema

@@ -48,7 +48,7 @@ def page_cache_read(file: Path, slot_bytes: int, slots: int, threads: int, secon
         def read(number: int) -> None:
             os.preadv(descriptor, [ring[number % len(ring)][:step].data], starts[number % len(starts)])
 
-        rates = [_calls_per_s(way, threads, seconds) * step for way in (copy, read)]
+        rates = [calls_per_s(way, threads, seconds) * step for way in (copy, read)]
     whole = f" ({bytes_text(len(ring) * slot_bytes)} in all)"
     return Limit("page cache", _into(slot_bytes, threads, whole), max(rates))
 
@@ -88,7 +88,7 @@ def gather_rows(
     def select(number: int) -> None:
         torch.index_select(memory, 0, indices[number % len(pieces)], out=tensors[number % len(slots)])
 
-    rates = [_calls_per_s(way, threads, seconds) * step * row_bytes for way in (take, select)]
+    rates = [calls_per_s(way, threads, seconds) * step * row_bytes for way in (take, select)]
     return Limit("gather", f"rows of {bytes_text(row_bytes)} {_into(slot_bytes, threads)}", max(rates))
 
 
@@ -113,14 +113,14 @@ def memory_copy(slot_bytes: int, slots: int, threads: int, seconds: float = SECO
     def copy(number: int) -> None:
         target[number % len(target)][:] = source[number % len(source)]
 
-    return Limit("memory copy", _into(slot_bytes, threads), _calls_per_s(copy, threads, seconds) * slot_bytes)
+    return Limit("memory copy", _into(slot_bytes, threads), calls_per_s(copy, threads, seconds) * slot_bytes)
 
 
 def _into(slot_bytes: int, threads: int, whole: str = "") -> str:
     return f"into {bytes_text(slot_bytes)} buffers{whole}, {counted(threads, 'thread')}"
 
 
-def _calls_per_s(call: Callable[[int], None], threads: int, seconds: float) -> float:
+def calls_per_s(call: Callable[[int], None], threads: int, seconds: float) -> float:
     """Return the calls per second of `threads` threads together, each call with its own number."""
     for turn in range(threads):
         call(turn)

@@ -36,6 +36,8 @@ class Backend:
     guards : sequence of MapGuard
         Guards over maps that a library has made of the files: an unreadable page is an error like any other,
         if the library copes with an empty page.
+    parallel : bool
+        True if several threads read sooner than one.
     """
 
     direct = False  # True if it reads past the page cache
@@ -52,10 +54,10 @@ class Backend:
         threads: int,
         unchanged: ChangeDetector,
         guards: Sequence[MapGuard] = (),
+        parallel: bool = False,
     ) -> None:
         self.path, self.reader, self.threads, self.unchanged = path, reader, threads, unchanged
-        self._guards = guards
-        self.parallel = reader.parallel
+        self._guards, self.parallel = guards, parallel
 
     def read(self, rows: Rows, out: Batch) -> None:
         """Overwrite `out` with these rows; offsets of ragged fields are in it already.

@@ -83,8 +83,9 @@ def select_backend(
             encoded = {name for table in blocks for name in table.fields}
             if {field.name for field in schema.fields} - placements.keys() - encoded:
                 ends.pop_all()
-                threads = threads or (_cores() if reader.parallel else 1)
-                return Backend(opener.path, reader, threads, unchanged, [guard])
+                parallel = opener.format.parallel
+                threads = threads or (_cores() if parallel else 1)
+                return Backend(opener.path, reader, threads, unchanged, [guard], parallel)
         past = None if encoded or schema.ragged else _direct_reader(schema, placements, direct, cold)
         if past is not None:
             return DirectBackend(opener.path, past, threads or DIRECT_THREADS, unchanged)

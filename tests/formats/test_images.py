@@ -1,5 +1,10 @@
 """Format images: other libraries read the files, existing folders are read, JPEG is verified as decoded."""
 
+import itertools
+import os
+import threading
+from pathlib import Path
+
 import numpy as np
 import pytest
 from conftest import enlarge
@@ -175,14 +180,41 @@ def test_other_decoders_are_variants_of_one_dataset(tmp_path):
     assert sums[0] == (manifest.content, manifest.ordered)
     assert [note.kind for note in notes] == ["other-pixels"] * 2
     assert 0 < notes[0].values["mean"] < notes[1].values["mean"]
+    others, variant = photos(tmp_path / "others"), f"{variants[2]},decoder=simplejpeg"
     with pytest.raises(ArtifactExists, check=kind("other-data")):
-        others = f"{variants[2]},decoder=simplejpeg"
-        add(photos(tmp_path / "others"), others, name="photos", data_dir=tmp_path / "data")
+        add(others, variant, name="photos", data_dir=tmp_path / "data")
     for variant in variants:
         loader = iobench.StreamLoader(tmp_path / "data/photos", format=variant, batch_size=4)
         loaded = np.concatenate([batch["image"].numpy() for batch in loader])
         with manifest.opener(variant)() as reader:
             assert np.array_equal(loaded, reader.batch(slice(0, 9))["image"])
+
+
+def test_streamloader_decodes_files_in_several_threads(tmp_path, monkeypatch):
+    class_folders(tmp_path / "train")
+    add(tmp_path / "train", name="train", data_dir=tmp_path / "data")
+    together, opened, numbers = threading.Barrier(2, timeout=30), Image.open, itertools.count()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+    loader = iobench.StreamLoader(tmp_path / "data/train", format="images", batch_size=2)
+
+    def open_both(*arguments, **options):
+        if next(numbers) < 2:
+            together.wait()  # BrokenBarrierError unless two threads are here
+        return opened(*arguments, **options)
+
+    monkeypatch.setattr(Image, "open", open_both)
+    assert sum(len(batch["label"]) for batch in loader) == 6
+
+
+def test_streamloader_maps_no_image_file(tmp_path):
+    """The kernel allows 65,530 maps, and a folder may hold a million images."""
+    class_folders(tmp_path / "train")
+    add(tmp_path / "train", name="train", data_dir=tmp_path / "data")
+    loader = iobench.StreamLoader(tmp_path / "data/train", format="images", batch_size=2)
+    batches = iter(loader)
+    next(batches)
+    assert str(tmp_path / "train") not in Path("/proc/self/maps").read_text()
+    assert sum(len(batch["label"]) for batch in batches) == 4
 
 
 def test_a_decoder_needs_a_shape():

@@ -71,6 +71,11 @@ class Audio(Format, Detectable):
 
     rate: int = option(16_000, "sample rate written into new files, in Hz", minimum=1, maximum=1_000_000)
 
+    @property
+    def parallel(self) -> bool:
+        """True: libsndfile decodes without the GIL."""
+        return True
+
     def check_schema(self, schema: Schema) -> None:
         """Raise UnsupportedSchema also if a field is neither a clip nor a scalar, or if none is a clip.
 

@@ -97,6 +97,11 @@ class Images(Format, Detectable):
         """True for PNG, and for the pixels of existing files as Pillow decodes them."""
         return self.lossy is None and self.decoder == PILLOW and not self.dct_scaling
 
+    @property
+    def parallel(self) -> bool:
+        """True where files are decoded."""
+        return not self.encoded
+
     def roundtrip(self, batch: Batch) -> Batch:
         """Return the batch with the pixels of each image as JPEG decodes them."""
         return batch if self.lossy is None else {name: self._recoded(array) for name, array in batch.items()}

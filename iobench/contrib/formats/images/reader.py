@@ -66,8 +66,6 @@ class ImageReader(Reader):
     Images have no `blocks`, which StreamLoader would map: the kernel lets a process map 65,530 files.
     """
 
-    parallel = True
-
     def __init__(
         self,
         path: Path,

@@ -96,11 +96,8 @@ class FileColumn(RaggedColumn):
     files : sequence of Path
         The files, by row.
     decode : callable
-        ``decode(file, field)`` returns a sample, most of the time without the GIL; CorruptArtifact if the
-        file is damaged.
+        ``decode(file, field)`` returns a sample; CorruptArtifact if the file is damaged.
     """
-
-    parallel = True
 
     def __init__(self, field: Field, files: Sequence[Path], decode: Callable[[Path, Field], Array]) -> None:
         self._field, self._decode = field, decode
