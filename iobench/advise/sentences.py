@@ -60,7 +60,9 @@ def keep(
 def is_undecided(others: Iterable[Comparison]) -> bool:
     """Return True if one that may be faster had too few rounds for an interval."""
     return any(
-        one.ratio.low is None and one.ratio.median > 1 + stats.MIN_DIFFERENCE and one.outcome != "slower"
+        one.ratio.low is None
+        and one.ratio.median > 1 + stats.MIN_DIFFERENCE
+        and one.outcome == "inconclusive"
         for one in others
     )
 

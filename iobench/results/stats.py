@@ -191,12 +191,13 @@ def verdict(rates: Mapping[str, Mapping[Any, float]], min_difference: float = MI
     """
     fastest, *others = by_speed(rates)
     compared = {
-        other: compare_paired(rates[fastest], rates[other], min_difference, comparisons=len(others))
+        other: where_far(
+            compare_paired(rates[fastest], rates[other], min_difference, comparisons=len(others)),
+            rates[fastest],
+            rates[other],
+        )
         for other in others
     }
-    for other in others:
-        if compared[other].ratio.low is None and _is_far_behind(rates[fastest], rates[other]):
-            compared[other] = Comparison(compared[other].ratio, "faster")
     others = sorted(others, key=lambda other: compared[other].ratio.median)
     against = {other: compared[other] for other in others}
     rivals = [other for other in others if against[other].outcome != "faster"]
@@ -213,9 +214,14 @@ def verdict(rates: Mapping[str, Mapping[Any, float]], min_difference: float = MI
     )
 
 
-def _is_far_behind(rates: Mapping[Any, float], others: Mapping[Any, float]) -> bool:
-    """Return True if each round was at least FAR times as fast as each of the other's, of which few exist."""
-    return min(rates.values()) >= FAR * max(others.values())
+def where_far(comparison: Comparison, rates: Mapping[Any, float], others: Mapping[Any, float]) -> Comparison:
+    """Return the comparison; without an interval it is decided if all rounds of one side are FAR ahead."""
+    if comparison.ratio.low is None and rates and others:
+        if min(rates.values()) >= FAR * max(others.values()):
+            return Comparison(comparison.ratio, "faster")
+        if min(others.values()) >= FAR * max(rates.values()):
+            return Comparison(comparison.ratio, "slower")
+    return comparison
 
 
 def by_speed(rates: Mapping[str, Mapping[Any, float]]) -> list[str]:
