@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -1103,6 +1104,25 @@ def test_a_faster_way_to_read_the_users_own_files_is_an_alternative(manifest, sp
     assert [one.values["case"] for one in named] == ["hdf5 · stream"] * (speed == 2.0)
     for one in named:
         assert (one.values["gain"], one.values["speed"]) == pytest.approx((2.0, 0.2))
+
+
+def test_another_decoder_is_a_finalist_if_there_is_time(manifest):
+    ways = [("npy", "stream"), ("hdf5", "dataloader"), ("hdf5", "stream")]
+    npy, today, other = (
+        cases_of(manifest, replace(options(word), format=(form,)), ["cpu"])[0] for form, word in ways
+    )
+    faster = replace(other, variant="images:shape=3x16x16,decoder=simplejpeg")
+    data = MeasuredData(manifest, 1, False, added=("hdf5", faster.variant))
+    rates = {npy.key: 1e6, today.key: manifest.schema.samples / 2.0}
+    over_own = partial(search._over_own_files, [today, npy, other, faster], data)
+    known, needed_s = set(rates), search.OWN_EPOCHS * 4.0 / search.FINAL  # 2 s as the slowest, twice
+    assert over_own(rates, known, 1.05 * needed_s) == [(search.OWN_FILES, faster.key)]
+    assert over_own(rates, known, 0.95 * needed_s) == []
+    assert over_own({**rates, faster.key: 1e6}, known, 0.6 * needed_s) == [(search.OWN_FILES, faster.key)]
+    assert over_own({**rates, faster.key: 1e6}, {*known, faster.key}, 1e9) == []
+    assert (
+        search._over_own_files([today, npy, other], replace(data, added=("hdf5",)), rates, known, 1e9) == []
+    )
 
 
 def test_the_code_for_the_users_own_images_runs(photos, tmp_path, inside, monkeypatch):

@@ -50,12 +50,8 @@ def alternatives(result: SearchResult, use: Finalist) -> Iterator[Finding]:
     best = max(rate for _, rate in measured)
     manifest, names = result.data.manifest, case_labels([case for case, _ in measured])
     close = [(case, rate) for case, rate in measured if rate >= CLOSE * best]
-    stored = {case.key: result.data.full_stored_bytes(case.variant) for case, _ in measured}
-    smallest, rate = min(measured, key=lambda one: (stored[one[0].key], -one[1]))
     used = next(case for case in result.race.cases if result.final_case(case).key == use.key)
-    if stored[smallest.key] < SMALLER * stored[used.key]:
-        size = stored[smallest.key] / stored[used.key]
-        yield _alternative("smallest", "least disk space", names[smallest.key], rate / best, size)
+    yield from _smallest(result, used)
     plain = [(case, rate) for case, rate in measured if cost_of(case, manifest)[0] == 0]
     if plain and cost_of(used, manifest)[0]:
         case, rate = max(plain, key=lambda one: one[1])
@@ -76,15 +72,27 @@ def alternatives(result: SearchResult, use: Finalist) -> Iterator[Finding]:
         )
 
 
+def _smallest(result: SearchResult, used: Case) -> Iterator[Finding]:
+    """Yield the fastest case that takes the least disk space, if that is less than the recommended one's."""
+    rates = _best_known(result)
+    cases = [case for case in result.race.cases if case.key in rates]
+    stored = {case.key: result.data.full_stored_bytes(case.variant) for case in cases}
+    smallest = min(cases, key=lambda case: (stored[case.key], -rates[case.key]))
+    size, speed = stored[smallest.key] / stored[used.key], rates[smallest.key] / max(rates.values())
+    if size < SMALLER:
+        label = case_labels(cases)[smallest.key]
+        yield _alternative("smallest", "least disk space", label, speed, size)
+
+
 def _without_conversion(result: SearchResult, used: Case) -> Iterator[Finding]:
     """Yield the fastest way to read the user's own files, if it is not the recommended one."""
-    data, rates = result.data, {case.key: rate for case, rate in _measured(result.race)}
+    data, rates = result.data, _best_known(result)
     default = default_case(result.race.cases, data.own_format)
     own = [case for case in result.race.cases if case.variant in data.added and case.key in rates]
     if default is None or default.key not in rates or not own or used.variant in data.added:
         return
     fastest = max(own, key=lambda case: rates[case.key])
-    gain, speed = (rates[fastest.key] / rate for rate in (rates[default.key], max(rates.values())))
+    gain, speed = (rates[fastest.key] / rates[one.key] for one in (default, used))
     if gain >= WORTH_NAMING:
         label = case_labels(result.race.cases)[fastest.key]
         yield Finding(
@@ -92,6 +100,12 @@ def _without_conversion(result: SearchResult, used: Case) -> Iterator[Finding]:
             f"Without a conversion: {label}, {gain:.2g} × the default, {speed:.0%} of the speed",
             values={"case": label, "gain": gain, "speed": speed},
         )
+
+
+def _best_known(result: SearchResult) -> dict[str, float]:
+    """Return the samples/s of cases by key: of the final rounds, or else of the race."""
+    final = {case.key: rate_of(result.final, result.final_case(case).key) for case in result.race.cases}
+    return {key: rate for key, one in final.items() if (rate := one or rate_of(result.race, key))}
 
 
 def _alternative(kind: str, aim: str, case: str, speed: float, size: float | None = None) -> Finding:

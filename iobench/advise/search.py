@@ -39,7 +39,10 @@ MIN_HALF_S = 3.0  # for rounds over half as many samples
 OTHER_LOADERS = 3  # at most: without the step it is unknown whether a loader reads while the step runs
 OVERTIME = 0.05  # of the time, for rounds without which there is no answer
 FASTEST, RUNNER_UP, DEFAULT, CHEAPEST = "fastest", "runner-up", "default", "cheapest that feeds the step"
-OTHER_LOADER = "fastest of its loader"
+OTHER_LOADER, OWN_FILES = "fastest of its loader", "without a conversion"
+OWN_EPOCHS = (
+    FINAL_EPOCHS // 2
+)  # at least, for which there must be time if the user's own files are a finalist
 
 
 @dataclass
@@ -211,6 +214,7 @@ def _roles(race: Run, data: MeasuredData, requirements: Requirements, left_s: fl
         needed_s = sum(final_s[one] for one in {key, *(known for _, known in named)})
         if needed_s <= FINAL * left_s or len({known for _, known in named}) < COMPARED:
             named.append((RUNNER_UP, key))
+    named += _over_own_files(race.cases, data, rates, {key for _, key in named}, left_s)
     if requirements.step_ms:
         known = {key for _, key in named}
         stepping = _for_step(measured, rates, known, data.manifest, requirements)
@@ -221,6 +225,24 @@ def _roles(race: Run, data: MeasuredData, requirements: Requirements, left_s: fl
     for role, key in named:
         roles.setdefault(key, []).append(role)
     return roles
+
+
+def _over_own_files(
+    cases: Sequence[Case], data: MeasuredData, rates: Mapping[str, float], known: set[str], left_s: float
+) -> list[tuple[str, str]]:
+    """Return the fastest case over the user's own files with another decoder, if there is time to measure it.
+
+    A decoder that the race had no time for counts as no slower than the slowest finalist.
+    """
+    own = [case for case in cases if case.variant in data.added[1:]]
+    if not own or any(case.key in known for case in own):
+        return []
+    streams = [case for case in own if case.loader.name == "stream"]
+    key = max((one.key for one in own if one.key in rates), key=lambda one: rates[one], default=None)
+    key = key or (streams or own)[-1].key
+    slowest = min(rates[one] for one in known)
+    epoch_s = sum(data.manifest.schema.samples / rates.get(one, slowest) for one in {*known, key})
+    return [(OWN_FILES, key)] if OWN_EPOCHS * epoch_s <= FINAL * left_s else []
 
 
 def _for_step(

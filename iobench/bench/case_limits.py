@@ -1,8 +1,8 @@
 """Hardware limits of cases: the lowest bandwidth on a case's data path, in logical bytes per second.
 
-There is one limit per run and resource (page cache, gathers from it, disk, link to a device), whatever
-buffers and threads a case uses. With a limit of its own for each case, the share of the limit could not be
-compared.
+There is one limit per run and resource (page cache, gathers from it, disk, decoding, link to a device),
+whatever buffers and threads a case uses. With a limit of its own for each case, the share of the limit could
+not be compared.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class CaseLimits:
             yield ("disk",), schema.logical_bytes / stored, {(): method}
         opener = self._manifest.opener(case.variant)
         if opener.format.parallel:
-            yield ("decoding", case.variant), 1.0, {(): DecodeLimit(opener)}
+            yield ("decoding",), 1.0, {(case.variant,): DecodeLimit(opener)}
         yield from self._device_steps(case)
 
     def _remote_steps(self, case: Case) -> Iterator[_Step]:

@@ -11,7 +11,7 @@ from iobench.formats import Reader
 from iobench.host.hardware_limits import Limit
 from iobench.host.memory_limits import calls_per_s
 
-SAMPLES = 64  # decoded in turn, evenly spread over the data, so that all have as many pixels on average
+GOLDEN = (5**0.5 - 1) / 2  # multiples of it, modulo 1, are spread evenly, however many there are
 
 
 class DecodeLimit:
@@ -28,12 +28,11 @@ class DecodeLimit:
         return self._opener()
 
     def __call__(self, seconds: float) -> Limit:
-        """Decode for `seconds` with one thread per core; the files are read into the page cache meanwhile."""
+        """Decode for `seconds` with one thread per core, the same samples each time."""
         schema, threads = self._opener.schema, len(os.sched_getaffinity(0))
-        step = max(1, schema.samples // SAMPLES)
 
         def decode(number: int) -> None:
-            row = number % SAMPLES * step % schema.samples
+            row = int(number * GOLDEN % 1 * schema.samples)
             self._reader.batch(slice(row, row + 1))
 
         rate = calls_per_s(decode, threads, seconds)
