@@ -11,7 +11,7 @@ from eval import harness
 NAMES = (
     *("any_size", "diagnoses", "fidelity", "fio_check", "harness_floor", "hosts", "isolation", "pairs"),
     *("partial_rounds", "placements", "recommendations", "situations", "stream_cold", "stream_floor"),
-    *("stream_speed", "tunings", "verdicts", "write_speed"),
+    *("stream_photos", "stream_speed", "tunings", "verdicts", "write_speed"),
 )
 
 

@@ -1,0 +1,79 @@
+"""Compare StreamLoader over JPEG files with decoding by all cores and with DataLoader's workers, in MB/s.
+
+Pixels count, not stored bytes. The images have the spectrum of photographs: the amplitude of a wave falls
+with its frequency, so that JPEG takes about as many bytes for them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+import iobench
+from eval import harness
+from eval.harness import Row, Trials, against, epoch_rate
+from iobench.bench.decode_limit import DecodeLimit
+from iobench.loading.order import Order
+
+OPTIONS = {"rounds": (5, harness.ROUNDS), "scale": (1.0, "of the number of images")}
+SIZES = {"small": (1500, 300, 600), "large": (120, 2000, 3000)}  # images, pixels of a side: least and most
+PILLOW = "images:shape=3x224x224"
+DECODERS = {name: f"{PILLOW},{name}" for name in ("decoder=simplejpeg", "decoder=simplejpeg,dct_scaling=yes")}
+ORDER, CORES, DECODE_S = Order("random", 64), len(os.sched_getaffinity(0)), 2.0
+
+
+def trials(options: argparse.Namespace) -> Trials:
+    return {name: partial(photos, options, name) for name in SIZES}
+
+
+def photos(options: argparse.Namespace, name: str) -> Iterator[Row]:
+    """Compare the loaders, each over the files as Pillow and as a faster decoder reads them."""
+    count, low, high = SIZES[name]
+    folder = options.folder / f"{name}-photos"
+    written(folder, round(count * options.scale), low, high)
+    for variant in (PILLOW, *DECODERS.values()):
+        data = iobench.add(folder, variant, name=name, data_dir=options.folder)[0]
+    today = f"dataloader:num_workers={CORES}"
+    contenders = {"DataLoader, Pillow": epoch_rate(data, PILLOW, today, ORDER)}
+    for title, variant in {"pillow": PILLOW, **DECODERS}.items():
+        contenders[f"stream, {title}"] = epoch_rate(data, variant, "stream", ORDER)
+        limit = DecodeLimit(data.opener(variant))
+        contenders[f"decoding, {title}"] = lambda number, limit=limit: limit(DECODE_S).bytes_per_s
+    contenders["DataLoader, simplejpeg"] = epoch_rate(data, DECODERS["decoder=simplejpeg"], today, ORDER)
+    rates = harness.medians(contenders, options.rounds)
+    for title in ("pillow", *DECODERS):
+        for other, expected in ((f"decoding, {title}", 0.9), ("DataLoader, Pillow", 1 + (title != "pillow"))):
+            yield {"work": f"{name} photos", **against(rates, f"stream, {title}", other, expected)}
+    yield {
+        "work": f"{name} photos",
+        **against(rates, "stream, decoder=simplejpeg", "DataLoader, simplejpeg", 1),
+    }
+
+
+def written(folder: Path, count: int, low: int, high: int) -> None:
+    """Write JPEG files of random sizes, cut out of one large image, in ten folders."""
+    from PIL import Image
+
+    generator = np.random.default_rng(0)
+    whole = Image.fromarray(spectral(generator, high))
+    for number in range(count):
+        width, height = generator.integers(low, high, 2).tolist()
+        left, top = (int(generator.integers(0, high - side)) for side in (width, height))
+        (folder / str(number % 10)).mkdir(parents=True, exist_ok=True)
+        cut = whole.crop((left, top, left + width, top + height))
+        cut.save(folder / str(number % 10) / f"{number}.jpg", quality=90)
+
+
+def spectral(generator: np.random.Generator, side: int) -> np.ndarray:
+    """Return an image whose amplitudes fall with the frequency, uint8 (side, side, 3)."""
+    frequency = np.hypot(np.fft.fftfreq(side)[:, None], np.fft.fftfreq(side))
+    frequency[0, 0] = 1
+    noise = np.fft.fft2(generator.normal(size=(3, side, side))) / frequency
+    noise[:, 0, 0] = 0
+    waves = np.fft.ifft2(noise).real
+    return np.clip(waves / waves.std() * 50 + 128, 0, 255).astype(np.uint8).transpose(1, 2, 0).copy()
