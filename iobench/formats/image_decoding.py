@@ -24,6 +24,7 @@ from iobench.formats.pixels import MOST_PIXELS
 
 # By content, whatever the suffix. Others start programs (EPS: Ghostscript), are rare, or are not images.
 KINDS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+DEEP = "IF"  # first letters of the modes of integers and floats, which Pillow clips to bytes
 MAX_FILE_BYTES = 192 << 20
 MAX_SCANS = 100  # of a progressive JPEG; usual ones have about ten, and each scan decodes all pixels again
 MEMORY_BYTES = 512 << 20  # limit for all images being decoded
@@ -168,6 +169,15 @@ def _check(path: Path, image: Image.Image, file: BinaryIO) -> None:
     if image.format != "MPO" and getattr(image, "is_animated", False):
         raise SourceError(
             "contains several images", kind="several-images", path=path, hint="save the one to use"
+        )
+    if image.mode[0] in DEEP:
+        raise SourceError(
+            "pixels have more than 8 bits, which would be clipped",
+            kind="deep-pixels",
+            path=path,
+            expected="8 bits a channel",
+            found=f"mode {image.mode}",
+            hint="save it with 8 bits, or its values as an array",
         )
     if image.info.get("progressive") and _scans(file) > MAX_SCANS:
         raise SourceError(

@@ -13,7 +13,13 @@ from ragged_cases import samples
 
 import iobench
 from iobench import formats
-from iobench.base.errors import ArtifactExists, CorruptArtifact, InvalidOption, UnsupportedSchema
+from iobench.base.errors import (
+    ArtifactExists,
+    CorruptArtifact,
+    InvalidOption,
+    SourceError,
+    UnsupportedSchema,
+)
 from iobench.dataset.add import add
 from iobench.dataset.sources import open_source
 from iobench.formats import Field, Schema
@@ -188,6 +194,20 @@ def test_other_decoders_are_variants_of_one_dataset(tmp_path):
         loaded = np.concatenate([batch["image"].numpy() for batch in loader])
         with manifest.opener(variant)() as reader:
             assert np.array_equal(loaded, reader.batch(slice(0, 9))["image"])
+
+
+@pytest.mark.parametrize(("dtype", "suffix"), [("uint16", "png"), ("int32", "tif"), ("float32", "tif")])
+def test_pixels_that_bytes_cannot_hold_are_refused(tmp_path, dtype, suffix):
+    """Pillow would clip them: a ramp of 16 bits becomes white."""
+    folder = photos(tmp_path / "train")
+    deep = folder / "cat" / f"deep.{suffix}"
+    Image.fromarray(np.arange(64, dtype=dtype).reshape(8, 8) * 1000).save(deep)
+    with pytest.raises(SourceError, check=kind("deep-pixels")) as caught:
+        list(open_source(folder, (3, 20, 16)).batches())
+    assert caught.value.path == str(deep)
+    if suffix == "png":
+        with pytest.raises(SourceError, check=kind("deep-pixels")):
+            add(folder, "images:shape=3x20x16", name="photos", data_dir=tmp_path / "data")
 
 
 def test_streamloader_decodes_files_in_several_threads(tmp_path, monkeypatch):
