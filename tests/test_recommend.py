@@ -25,7 +25,7 @@ from test_warnings import changed
 
 import iobench
 from iobench import formats
-from iobench.advise import alternatives, choice, findings, measured_data, sample_writer, search
+from iobench.advise import alternatives, choice, findings, measured_data, sample_writer, search, sentences
 from iobench.advise.candidates import (
     candidate_set,
     default_case,
@@ -1082,6 +1082,8 @@ def test_without_its_library_the_other_decoder_is_skipped_with_the_command(photo
     skipped = [one for one in data.skipped if one.kind == "missing-dependency"]
     assert len(skipped) == 2
     assert all("iobench[simplejpeg]" in one.hint for one in skipped)
+    (together,) = sentences.skipped_together(skipped)
+    assert together.values["names"] == "simplejpeg"
 
 
 @pytest.mark.parametrize("speed", [2.0, 1.05])

@@ -116,11 +116,21 @@ def skipped_together(skipped: Iterable[Finding]) -> Iterator[Finding]:
         else:
             yield one
     for label, findings in alike.items():
-        words = {str(one.values.get("loader") or one.values.get("format")) for one in findings}
-        names = ", ".join(sorted({word.partition(":")[0] for word in words}))
-        extras = dict.fromkeys(re.findall(r"iobench\[(.+?)\]", " ".join(one.hint or "" for one in findings)))
+        extras = dict.fromkeys(extra for one in findings for extra in _extras(one))
+        names = ", ".join(
+            sorted({name for one in findings for name in _extras(one) or [_format_or_loader(one)]})
+        )
         hint = f"pip install 'iobench[{','.join(extras)}]'" if extras else None
         yield Finding(findings[0].kind, f"{label}: {names}", hint, {"names": names})
+
+
+def _extras(finding: Finding) -> list[str]:
+    """Return the extras of iobench that a finding's command installs."""
+    return re.findall(r"iobench\[(.+?)\]", finding.hint or "")
+
+
+def _format_or_loader(finding: Finding) -> str:
+    return str(finding.values.get("loader") or finding.values.get("format")).partition(":")[0]
 
 
 def no_time(names: Sequence[str], hint: str | None = None, **values: float) -> Iterator[Finding]:

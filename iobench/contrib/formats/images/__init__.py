@@ -142,7 +142,7 @@ class Images(Format, Detectable):
             raise UnsupportedSchema(
                 f"{self.variant} reads an existing folder and cannot be written",
                 kind="read-only-variant",
-                hint=f"omit {'shape' if self.shape else 'encoded'}",
+                hint="omit encoded" if self.encoded else "omit shape, decoder and dct_scaling",
             )
         super().check_schema(schema)
         for field in schema.fields:
