@@ -64,11 +64,7 @@ class Pipeline:
         self._first_at_once = not backend.cold  # a warm first batch is there before others can be submitted
         samples = min(self._most * order.batch_size, schema.samples)
         self._helps = backend.in_memory and transform is None and backend.threads > 1
-        self._piece_rows = samples
-        if backend.in_memory:
-            self._piece_rows = max(1, PIECE_BYTES // schema.sample_bytes)
-        elif backend.parallel:
-            self._piece_rows = -(-order.batch_size // backend.threads)
+        self._piece_rows = max(1, PIECE_BYTES // schema.sample_bytes) if backend.in_memory else samples
         self._schema = schema
         self.completed = False  # True if the last epoch came to its end
         self._workers = self._new_workers()
