@@ -20,7 +20,7 @@ import numpy as np
 import iobench
 from eval.faults.children import DONE, run_forked
 from iobench import Manifest, formats
-from iobench.base.errors import MissingDependency, UnsupportedSchema
+from iobench.base.errors import InvalidOption, MissingDependency, UnsupportedSchema
 from iobench.dataset import index_cache, seal
 from iobench.formats import Batch, Field, Schema
 
@@ -54,7 +54,9 @@ def variants() -> tuple[str, ...]:
         for spec in dataclasses.fields(formats.type_of(name)):
             values = [one for one in spec.metadata["choices"] or () if one != spec.default]
             values += [CHUNK_BYTES] if spec.name.endswith("_bytes") else []
-            every += [formats.get(name, **{spec.name: value}).variant for value in values]
+            for value in values:
+                with contextlib.suppress(InvalidOption):  # of existing files, and needs another option
+                    every.append(formats.get(name, **{spec.name: value}).variant)
     more = [word for word in EXTRA_VARIANTS if word.partition(":")[0] in every]
     return tuple(dict.fromkeys([*every, *more]))
 
