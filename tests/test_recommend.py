@@ -1068,6 +1068,13 @@ def test_another_decoder_of_the_users_own_images_takes_part(photos, tmp_path, si
     assert first[-1].variant in loader_code(data, first[-1], epochs=1)
 
 
+def test_a_folder_without_jpeg_files_has_no_other_decoder(tmp_path):
+    Image = pytest.importorskip("PIL.Image")
+    (tmp_path / "photos/cat").mkdir(parents=True)
+    Image.new("RGB", (64, 64)).save(tmp_path / "photos/cat/1.png")
+    assert open_source(tmp_path / "photos", (3, 16, 16)).other_decoders() == ()
+
+
 def test_without_its_library_the_other_decoder_is_skipped_with_the_command(photos, tmp_path, monkeypatch):
     def add_or_miss(path, variant, **options):
         if "simplejpeg" in variant:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from iobench import formats
 from iobench.advise import sentences
 from iobench.advise.candidates import default_case
 from iobench.advise.recommendation import Finalist, RacedFormat
@@ -95,9 +96,10 @@ def _without_conversion(result: SearchResult, used: Case) -> Iterator[Finding]:
     gain, speed = (rates[fastest.key] / rates[one.key] for one in (default, used))
     if gain >= WORTH_NAMING:
         label = case_labels(result.race.cases)[fastest.key]
+        other = "" if formats.parse(fastest.variant).lossless else " (its pixels differ)"
         yield Finding(
             "no-conversion",
-            f"Without a conversion: {label}, {gain:.2g} × the default, {speed:.0%} of the speed",
+            f"Without a conversion: {label}{other}, {gain:.2g} × the default, {speed:.0%} of the speed",
             values={"case": label, "gain": gain, "speed": speed},
         )
 

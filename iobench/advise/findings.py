@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from iobench import formats
 from iobench.advise import sentences
 from iobench.advise.alternatives import (
     alternatives,
@@ -227,6 +228,9 @@ def _costs(
     result: SearchResult, use: Finalist, finalists: Sequence[Finalist], requirements: Requirements
 ) -> Iterator[Finding]:
     memory, default = sentences.memory(use.memory_bytes), default_of(finalists)
+    if not formats.parse(use.format).lossless and (default is None or use.format != default.format):
+        message = f"{use.format} decodes to other pixels than the default: 'iobench add' says how different"
+        yield Finding("other-pixels", message, values={"format": use.format})
     if result.data.stored_already(use.format):
         message = "Your data are in that format already: nothing has to be written"
         yield Finding("stored-already", message + (f"; it uses {memory}" if memory else ""))

@@ -24,6 +24,7 @@ from iobench.formats.pixels import MOST_PIXELS
 
 # By content, whatever the suffix. Others start programs (EPS: Ghostscript), are rare, or are not images.
 KINDS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+DCT_SCALE = 2  # of each side, from which libjpeg decodes smaller sooner than whole
 DEEP = "IF"  # first letters of the modes of integers and floats, which Pillow clips to bytes
 MAX_FILE_BYTES = 192 << 20
 MAX_SCANS = 100  # of a progressive JPEG; usual ones have about ten, and each scan decodes all pixels again

@@ -161,6 +161,7 @@ def test_another_decoder_returns_nearly_the_same_pixels(tmp_path, shape, scaled)
         if ("dct" in options) == scaled or not options:
             fmt = formats.parse(plain.variant + options)
             assert fmt.lossless == (not options)
+            assert ("simplejpeg" in fmt.libraries) == ("simplejpeg" in options)
             with fmt.open(path, fmt.infer_schema(path)) as reader:
                 batches[options] = reader.batch(slice(0, 9))["image"].astype(int)
     expected = batches.pop("")

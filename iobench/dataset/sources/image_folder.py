@@ -18,6 +18,7 @@ from iobench.dataset.sources._regular_files import FileState, check_unchanged, o
 from iobench.dataset.sources._source import BATCH_BYTES, Source, default_name
 from iobench.formats import Array, Batch, Field, Schema
 from iobench.formats.image_decoding import (
+    DCT_SCALE,
     KINDS,
     ImageDecoder,
     ImageLayout,
@@ -26,7 +27,6 @@ from iobench.formats.image_decoding import (
     image_size,
 )
 
-DCT_SCALE = 2  # of each side, from which libjpeg decodes less
 MOST_SIZES = 64  # images whose sizes are read before any is decoded: this takes milliseconds
 MAX_THREADS = 16  # each holds an image in memory
 
@@ -114,7 +114,9 @@ class ImageFolder(Source):
         return self.path, f"images:shape={'x'.join(map(str, self._layout.shape))}"
 
     def other_decoders(self) -> tuple[str, ...]:
-        """Return the faster decoder, and decoding at a smaller scale where half of the images are large."""
+        """Return the faster decoder of JPEG files, and decoding at a smaller scale where half are large."""
+        if not any(image_kind(file) == "JPEG" for file, _, _ in self._files):
+            return ()
         faster = f"{self.in_place()[1]},decoder=simplejpeg"
         shorter = sorted(ratio for _, ratio in self._scales)
         large = shorter[len(shorter) // 2] >= DCT_SCALE

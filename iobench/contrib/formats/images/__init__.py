@@ -98,6 +98,11 @@ class Images(Format, Detectable):
         return self.lossy is None and self.decoder == PILLOW and not self.dct_scaling
 
     @property
+    def libraries(self) -> tuple[str, ...]:
+        """Pillow, and the decoder beside it."""
+        return (self.library,) if self.decoder == PILLOW else (self.library, self.decoder)
+
+    @property
     def parallel(self) -> bool:
         """True where files are decoded."""
         return not self.encoded

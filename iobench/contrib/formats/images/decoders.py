@@ -11,12 +11,10 @@ import torch
 
 from iobench.base.errors import needing
 from iobench.formats import Array
-from iobench.formats.image_decoding import ImageLayout, JpegDecoder
+from iobench.formats.image_decoding import DCT_SCALE, ImageLayout, JpegDecoder
 
 with needing("images:decoder=simplejpeg", "simplejpeg"):
     import simplejpeg
-
-HALF = 2  # least factor by which libjpeg decodes smaller sooner than whole
 
 
 def by_simplejpeg(dct_scaling: bool) -> JpegDecoder:
@@ -33,7 +31,7 @@ def by_simplejpeg(dct_scaling: bool) -> JpegDecoder:
             "RGB" if layout.mode == "RGB" else "GRAY",
             min_height=height,
             min_width=width,
-            min_factor=HALF,
+            min_factor=DCT_SCALE,
         )
         return _fitted(pixels, layout, layout.scaled(size))
 
