@@ -128,8 +128,9 @@ def test_workers_that_are_late_now_and_then():
         return torch.zeros(len(rows), 4)
 
     uneven = DataLoader(Batches(96 * 8, sometimes_slow), 8, collate_fn=lambda batch: batch, **FORK)
-    advice = [one for _ in range(2) for one in in_a_loop(uneven, step_s=0.01) if one.kind == "prefetch"]
-    assert (advice[0].values["prefetch_factor"], advice[0].values["present"]) == (8, 2)
+    loops = (in_a_loop(uneven, step_s=0.01) for _ in range(6))  # a pause of the machine's own may hide it
+    advice = next(one for advice in loops for one in advice if one.kind == "prefetch")
+    assert (advice.values["prefetch_factor"], advice.values["present"]) == (8, 2)
 
 
 def test_many_small_tensors():
