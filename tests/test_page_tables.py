@@ -1,4 +1,4 @@
-"""Pages of maps are mapped before a part is timed, where the page cache holds them."""
+"""Pages of maps are mapped before a warm round is timed, where the page cache holds them."""
 
 import mmap
 import resource
@@ -54,8 +54,10 @@ def test_other_pages_are_left_as_they_are(mapped, monkeypatch, why):
     assert faults_of(array) >= 8
 
 
-@pytest.mark.parametrize(("warm", "batches", "calls"), [(True, 7, 1), (False, 7, 0), (True, None, 0)])
-def test_only_warm_parts_are_mapped_first(images, monkeypatch, warm, batches, calls):
+@pytest.mark.parametrize(
+    ("warm", "batches", "calls"), [(True, 7, 1), (True, None, 1), (False, 7, 0), (False, None, 0)]
+)
+def test_only_warm_rounds_are_mapped_first(images, monkeypatch, warm, batches, calls):
     seen = []
     monkeypatch.setattr(epoch, "map_cached", seen.append)
     job, transfer = Job(images.opener("npy"), Order("random", 2)), HostToDevice(torch.device("cpu"), False)
@@ -64,7 +66,7 @@ def test_only_warm_parts_are_mapped_first(images, monkeypatch, warm, batches, ca
     assert len(seen) == calls
 
 
-def test_a_run_maps_the_pages_of_its_warm_parts(images, tmp_path, monkeypatch):
+def test_a_run_maps_the_pages_of_its_warm_rounds(images, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(epoch, "map_cached", seen.append)
     options = RunOptions(

@@ -54,11 +54,20 @@ def test_every_case_is_verified_and_counts_real_bytes(ragged, tmp_path, order):
     assert not result.failures
     assert len(result.records) == len(words)
     for record in result.records:
-        check = record.content_check  # None if the whole dataset arrived as requested
-        assert check is None or (check.unverified, check.dropped, check.repeated) == ([], 0, 0)
+        check = record.content_check
+        assert (check.unverified, check.verified_samples, check.dropped, check.repeated) == ([], None, 0, 0)
         timing = record.timing
         assert timing.partial is None
         assert timing.logical_bytes == timing.epochs * ragged.schema.logical_bytes
+
+
+@pytest.mark.parametrize("loader", ["native", "dataloader"])
+def test_fill_is_the_share_of_real_elements_in_padded_batches(ragged, tmp_path, loader):
+    (record,) = run(ragged, tmp_path, loader, order=("sequential",)).records
+    with ragged.opener("npy")() as reader:
+        lengths = np.diff(reader.batch(slice(0, len(reader)))["tokens"].offsets)
+    padded = sum(len(some) * some.max() for some in np.split(lengths, range(64, len(lengths), 64)))
+    assert record.content_check.fill == pytest.approx(lengths.sum() / padded)
 
 
 def test_batches_are_values_and_offsets(ragged):
@@ -197,7 +206,7 @@ def test_prepare_run_and_report_on_the_command_line(tmp_path):
     assert "dataloader" in ran.stdout
     records = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(records) == 12
-    assert {record["content_check"] for record in records} == {None}
+    assert all(0 < record["content_check"]["fill"] < 1 for record in records)
     page = tmp_path / "report.html"
     subprocess.run([sys.executable, "-m", "iobench", "report", str(out), "--out", str(page)], check=True)
     assert "fetch batch" in page.read_text()

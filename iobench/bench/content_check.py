@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,7 @@ class ContentCheck:
         self._piece = PIECE if self._list else manifest.schema.batch_rows(BATCH_BYTES)
         self._rows: Iterator[Rows] = iter(())
         self._padding = self._left = self._batches = self._compared = self._known = 0
+        self._real_bytes = self._padded_bytes = 0  # of ragged fields, as they are and padded batch by batch
         self._pending: list[tuple[Index, Any]] = []  # rows and hashes that were not compared yet
         self._hashes: list[Index] = []  # of an iterable-style loader
 
@@ -94,7 +96,10 @@ class ContentCheck:
             self._compare_rows()
 
     def _check_offsets(self, batch: DeviceBatch) -> None:
-        """Raise WrongContent unless the offsets of each ragged field divide its values into the samples."""
+        """Raise WrongContent unless the offsets of each ragged field divide its values into the samples.
+
+        Of right ones the bytes are counted, and those that padding to the longest sample would make of them.
+        """
         samples = len(batch[self._manifest.schema.fields[0].name])
         for field in self._manifest.schema.ragged:
             offsets, total = batch[field.name].offsets.cpu().numpy(), len(batch[field.name].values)
@@ -106,13 +111,23 @@ class ContentCheck:
                     expected=f"{samples + 1:,}, rising from 0 to {total:,}",
                     found=f"{len(offsets):,}, from {ends[0]:,} to {ends[1]:,}",
                 )
+            real = batch[field.name].nbytes
+            self._real_bytes += real
+            self._padded_bytes += samples * int(np.diff(offsets).max(initial=0)) * real // max(1, total)
 
     def conclude(self, part: bool = False) -> ContentCheckPart | None:
-        """Return what is to be reported; None if the whole dataset came as requested.
+        """Return what is to be reported; None if the whole dataset, of fixed shapes, came as requested.
 
         `part` tells that the epoch was cut, so that not all samples came. Raises WrongContent if the samples
         of all ranks together are not those of the manifest.
         """
+        found = self._compare_epoch(part)
+        if not self._padded_bytes:
+            return found
+        return replace(found or ContentCheckPart(), fill=self._real_bytes / self._padded_bytes)
+
+    def _compare_epoch(self, part: bool) -> ContentCheckPart | None:
+        """Compare what is known only at the end; return what is to be reported of the samples that came."""
         if self._loader.iterable_style:
             return self._cover(part)
         self._compare_rows()

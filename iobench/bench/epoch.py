@@ -79,7 +79,8 @@ class RoundSpec:
     excluded : collection of int
         Process ids whose memory does not count.
     warm : bool
-        The data are in the page cache: what this process maps of them is mapped before a part is timed.
+        The data are in the page cache: their pages are mapped before the clock starts, as in later epochs
+        of a script that keeps its files open.
     strict : bool
         Synchronize the device after each batch.
     ended : callable
@@ -125,7 +126,7 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
             opening_bytes = counters.disk_so_far()
             consume = _checked(check, consume)
             window = _window(epochs, transfer, spec)
-            if window is not None and spec.warm:
+            if spec.warm:
                 map_cached(path)
             done = samples = logical_bytes = 0
             whole_s = 0.0  # of the slowest rank

@@ -193,6 +193,14 @@ METRICS: tuple[Metric, ...] = (
         _last,
     ),
     Metric(
+        "fill",
+        "fill if padded",
+        "share of real elements, were samples of different lengths padded to the longest of their batch",
+        percent_text,
+        lambda r: r.content_check.fill if r.content_check else None,
+        _last,
+    ),
+    Metric(
         "epoch_s",
         "epoch",
         "seconds of one epoch; a round repeats short epochs until it has lasted 0.2 s",

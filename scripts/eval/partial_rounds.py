@@ -1,15 +1,22 @@
 """Compare rounds that are parts of an epoch with whole epochs: the ratio of their samples per second.
 
 Each trial is a format, a loader, a cache state and an order. In each round the whole epoch and three parts
-take turns in random order, until `--seconds` are over, but twice at least. A trial whose epoch takes longer
-than `--longest` is skipped. The median of the ratios should lie within 0.98 and 1.02, each within 0.93 and
-1.07. `scatter` is the half range of the parts and of the whole epochs, relative to their medians.
+take turns in random order, until `--seconds` are over, but twice at least. A part takes `--window` seconds,
+as a round of `iobench run --round-seconds` does, or a quarter of the epoch where that is less. A trial
+whose epoch takes longer than `--longest` is skipped, and one whose parts would be shorter than any round of
+a run.
+
+The ratio is the median over the rounds of the parts' rate to the whole epoch's, where that of three parts is
+their samples over their seconds: the mean of rates would be too fast on a machine whose speed varies. The
+median of the ratios should lie within 0.98 and 1.02, each within 0.93 and 1.07. `scatter` is the half range
+of the parts and of the whole epochs, relative to their medians.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -20,6 +27,7 @@ import torch
 import iobench
 from eval.harness import Row, Trials
 from iobench import Manifest
+from iobench.base.thresholds import ROUND_S
 from iobench.bench.epoch import RoundSpec, measure
 from iobench.bench.rounds import interleaved
 from iobench.host import page_cache
@@ -31,7 +39,7 @@ from iobench.loading.order import Batching
 OPTIONS = {
     "size": (5.4e8, "float32 elements of the dataset; the default makes 2 GiB"),
     "sample": (128, "float32 elements of a sample"),
-    "batches": (200, "batches of a window"),
+    "window": (1.0, "most seconds of a part"),
     "rounds": (7, "most rounds of each contender"),
     "seconds": (20.0, "seconds after which a trial begins no more rounds"),
     "longest": (20.0, "seconds of an epoch, beyond which a trial is skipped"),
@@ -48,6 +56,7 @@ LOADERS = (
 )
 MEDIAN, EACH = (0.98, 1.02), (0.93, 1.07)
 LEAST_ROUNDS, PARTS = 2, 3  # of a trial, and of a round
+FIRST_BATCHES = 200  # of the window whose rate says how long an epoch takes
 
 
 def trials(options: argparse.Namespace) -> Trials:
@@ -75,11 +84,13 @@ class Trial:
 
     def row(self, options: argparse.Namespace) -> Iterator[Row]:
         """Yield the ratio of the median rate of parts to that of whole epochs."""
-        epoch_s = min(self._round(0, options.batches)[0] for _ in range(2))  # the first one warms up
-        if epoch_s > options.longest:
-            yield {"skipped": f"an epoch takes {epoch_s:.0f} s"}
+        epoch_s = min(self._round(0, FIRST_BATCHES)[0] for _ in range(2))  # the first one warms up
+        window_s = min(options.window, epoch_s / 4)
+        if epoch_s > options.longest or window_s < ROUND_S:
+            yield {"skipped": f"an epoch takes {epoch_s:.2g} s"}
             return
-        rates: dict[bool, list[float]] = {True: [], False: []}
+        window = math.ceil(self._job.order.length(self._manifest.schema.samples) * window_s / epoch_s)
+        rounds: dict[int, dict[bool, list[float]]] = {}
         began, share = time.monotonic(), 1.0
 
         def more(done: int) -> bool:
@@ -87,12 +98,20 @@ class Trial:
             return done < (LEAST_ROUNDS if late else options.rounds)
 
         for number, whole in interleaved([True, *[False] * PARTS], more):
-            seconds, samples, share_now = self._round(number, None if whole else options.batches)
+            seconds, samples, share_now = self._round(number, None if whole else window)
             share = min(share, share_now)
-            rates[whole].append(samples / seconds)
-        whole, parts = statistics.median(rates[True]), statistics.median(rates[False])
-        scatter = max((max(one) - min(one)) / 2 / statistics.median(one) for one in rates.values())
-        yield {"whole": whole, "parts": parts, "share": share, "ratio": parts / whole, "scatter": scatter}
+            rounds.setdefault(number, {True: [], False: []})[whole].append(samples / seconds)
+        ratios = [statistics.harmonic_mean(one[False]) / one[True][0] for one in rounds.values()]
+        rates = [[rate for one in rounds.values() for rate in one[whole]] for whole in (True, False)]
+        whole_rate, part_rate = map(statistics.median, rates)
+        scatter = max((max(one) - min(one)) / 2 / statistics.median(one) for one in rates)
+        yield {
+            "whole": whole_rate,
+            "parts": part_rate,
+            "share": share,
+            "ratio": statistics.median(ratios),
+            "scatter": scatter,
+        }
 
     def _round(self, number: int, batches: int | None) -> tuple[float, float, float]:
         """Return seconds and samples of an epoch, and the share of it that was measured."""
