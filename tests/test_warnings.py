@@ -7,7 +7,7 @@ import pytest
 from record_cases import MIB, SAMPLES, rounds_of
 
 from iobench.base import thresholds
-from iobench.results.parts import BackgroundPart, LimitPart
+from iobench.results.parts import BackgroundPart, LimitPart, PartialEpoch
 from iobench.results.run_warning import MORE_ROUNDS, RunWarning
 from iobench.results.warnings import warnings_of
 
@@ -60,6 +60,16 @@ def with_cpu_speeds(paces):
     ]
 
 
+def in_parts(share, read_share, order="random"):
+    """Return cold rounds that deliver this share of the samples, and read that share of the files."""
+    whole = SAMPLES / share
+    part = PartialEpoch(batches=1, epoch_batches=9, epoch_s=whole / STEADY[0], epoch_samples=whole)
+    rounds = changed(cold(rounds_of(STEADY, chosen={"order": order})), "timing", partial=part)
+    stored, read = int(DATA / share), int(read_share * DATA / share)
+    rounds = changed(rounds, "disk", read_bytes=read, device_read_bytes=read)
+    return changed(rounds, "dataset", stored_bytes=stored)
+
+
 def with_background(shares, figure="processors"):
     """Return rounds under this background load."""
     return [
@@ -104,6 +114,8 @@ UP = [700, 800, 900, 1000, 1100, 1200]
             "page-reclaim",
             changed(rounds_of(STEADY), "disk", read_bytes=DATA // 2, device_read_bytes=DATA // 2),
         ),
+        ("cold-part", in_parts(share=0.1, read_share=0.8)),
+        ("cold-part", in_parts(share=0.1, read_share=0.2, order="block")),
         ("cpu-steal", changed(rounds_of(STEADY), "processor", steal_s=0.05)),
         ("suspended", changed(rounds_of(STEADY), "processor", suspended_s=5.0)),
         ("background-disk", changed(rounds_of(STEADY), "disk", device_read_bytes=DATA // 2)),
@@ -137,6 +149,9 @@ def test_each_reason_is_a_warning_alone_with_hints_and_values(kind, records):
         cold(rounds_of(STEADY), prefault_bytes_per_s=9e9),
         changed(changed(rounds_of(STEADY), "processor", steal_s=None), "disk", read_bytes=None),
         cold(changed(rounds_of(STEADY), "disk", read_bytes=DATA, device_read_bytes=int(1.01 * DATA))),
+        in_parts(share=0.1, read_share=0.11),
+        in_parts(share=0.1, read_share=0.2, order="sequential"),
+        changed(in_parts(share=0.1, read_share=0.8), "disk", read_bytes=None),
         with_limit(rounds_of(STEADY), None),
         with_limit_samples([10_000, 9900, 9000, 9500, 9700]),
         with_background([0.05] * 5),

@@ -19,9 +19,10 @@ def map_cached(path: Path) -> None:
     """Map the cached pages of a file or folder into the maps that this process has of it.
 
     The first access to a part of a map is a page fault of some microseconds, which maps its neighbors, too.
-    A script that keeps its files open has them in its first epoch only. Random rows have most of theirs at the
-    head of an epoch: 20 times as many per sample in 200 batches as in the whole epoch over 1 GiB. Pieces of which a page is not cached are left as they are, as is
-    everything where the maps exceed the memory, or the kernel cannot do it.
+    A script that keeps its files open has them in its first epoch only. Random rows have most of theirs at
+    the head of an epoch: 20 times as many per sample in 200 batches as in the whole epoch over 1 GiB.
+    Pieces of which a page is not cached are left as they are, as is everything where the maps exceed the
+    memory, or the kernel cannot do it.
     """
     maps = list(_maps_of(str(path.resolve())))
     if sum(end - begin for begin, end in maps) > total_memory():

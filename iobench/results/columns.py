@@ -55,11 +55,8 @@ def _relevant_metrics(cases: Sequence[CaseSummary]) -> tuple[str, ...]:
     """Return the names of the metrics, beyond the main ones, that matter for these cases."""
     steps = any(trains(case.facets) for case in cases)
     trained = ["wait_share", "headroom", "loss"] if steps else []
-    shuffled = ["shuffle_quality"] if any(case.value("shuffle_quality") for case in cases) else []
-    ragged = ["fill"] if any(case.value("fill") for case in cases) else []
-    parts = ["epoch_share"] if any(case.value("epoch_share") for case in cases) else []
     ranked = ["straggler_wait_share"] if any(case.slowest for case in cases) else []
-    return (*trained, *shuffled, *ragged, *parts, *ranked)
+    return (*trained, *ranked)
 
 
 def _metric_columns(metric: Metric, cases: Sequence[CaseSummary], wide: bool) -> Columns:

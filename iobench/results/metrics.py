@@ -24,7 +24,7 @@ class Metric:
     """A figure of a case.
 
     `of` returns it for one round, None where it was not measured; `over` aggregates the rounds. `main`
-    metrics are in every table, the others with --wide or where they matter.
+    metrics are in every table of cases that have them, the others with --wide or where they matter.
     """
 
     name: str  # in JSON and exports, ending in its unit
@@ -191,6 +191,7 @@ METRICS: tuple[Metric, ...] = (
         percent_text,
         lambda r: r.shuffle_quality,
         _last,
+        main=True,
     ),
     Metric(
         "fill",
@@ -199,6 +200,7 @@ METRICS: tuple[Metric, ...] = (
         percent_text,
         lambda r: r.content_check.fill if r.content_check else None,
         _last,
+        main=True,
     ),
     Metric(
         "epoch_s",
@@ -215,6 +217,7 @@ METRICS: tuple[Metric, ...] = (
         epoch_share_text,
         lambda r: None if r.timing.partial is None else r.epochs,
         _median,
+        main=True,
     ),
     Metric(
         "open_s",

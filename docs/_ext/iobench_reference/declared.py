@@ -51,7 +51,11 @@ def _metrics() -> str:
 
 
 def _metric(metric: Metric) -> str:
-    shown = "in every table" if metric.main else "with `--wide`, or where the run asks for it"
+    shown = (
+        "in every table of cases that have it"
+        if metric.main
+        else "with `--wide`, or where the run asks for it"
+    )
     facts = [f"JSON: {code(metric.name)}", f"Unit in JSON: {unit(metric)}", f"Shown: {shown}"]
     return section(
         prose(metric.title),

@@ -17,7 +17,7 @@ from iobench.results import cases
 from iobench.results.record import Record
 from iobench.results.run_warning import Cases, Check, RunWarning, warm_cases
 
-READ_AT_ONCE = 128 << 10  # bytes around a row that the kernel may read with it: its default read-ahead
+OVERREAD = 1.25  # of what a part delivered, from which on an epoch would find much of it in memory
 
 
 def _lower_cache(groups: Cases) -> RunWarning | None:
@@ -82,21 +82,33 @@ def _larger_than_memory(groups: Cases) -> RunWarning | None:
 
 
 def _cold_part(groups: Cases) -> RunWarning | None:
-    """Warn if a part of a cold epoch found less in memory than the later rows of the epoch would."""
-    keys = [
-        key
-        for key, (first, *_) in groups.items()
-        if first.cache.mode == "cold"
-        and first.case.get("order") == "random"
-        and first.timing.partial is not None
-        and first.timing.logical_bytes / first.timing.samples < READ_AT_ONCE
-        and (first.dataset.stored_bytes or 0) < first.machine.memory_bytes
-    ]
-    message = (
-        "rounds are parts of a cold epoch in random order: a whole epoch is faster, since it finds in memory "
-        "what was read for earlier rows"
+    """Warn if parts of a cold epoch read more than they delivered, which the epoch would find in memory."""
+    read = {
+        key: statistics.median(map(_overread, rounds))
+        for key, rounds in groups.items()
+        if rounds[0].cache.mode == "cold"
+        and rounds[0].case.get("order") != "sequential"
+        and (rounds[0].dataset.stored_bytes or 0) < rounds[0].machine.memory_bytes
+    }
+    more = {key: factor for key, factor in read.items() if factor > OVERREAD}
+    if not more:
+        return None
+    return RunWarning(
+        "cold-part",
+        f"rounds are parts of a cold epoch, and read up to {max(more.values()):.1f} times what they delivered: a "
+        "whole epoch is faster, since its later batches find that in memory",
+        list(more),
+        ("give a longer --round-seconds",),
+        {"read_per_delivered": max(more.values())},
     )
-    return RunWarning("cold-part", message, keys, ("give a longer --round-seconds",)) if keys else None
+
+
+def _overread(record: Record) -> float:
+    """Return the share of the files that a part read, over the share of the samples that it delivered."""
+    partial, stored = record.timing.partial, record.dataset.stored_bytes
+    if partial is None or not stored or record.disk.read_bytes is None:
+        return 0.0
+    return record.disk.read_bytes / stored * partial.epoch_samples / record.timing.samples
 
 
 def _unknown_residency(groups: Cases) -> RunWarning | None:
