@@ -5,6 +5,7 @@ import json
 import os
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -163,6 +164,7 @@ class Figures:
         self.rates = {"disk": 1000, "disk, random": 50, "page cache": 8000, "host to device": 12000}
         self.rates["gather"] = 1e12
         self.asked, self.no_direct = [], False
+        self.now, self.took_s = 100.0, 0.0
         for name, called in {
             "disk": "sequential_read",
             "disk, random": "random_read",
@@ -176,6 +178,7 @@ class Figures:
 
     def measure(self, name, *arguments):
         self.asked.append((name, *arguments))
+        self.now += self.took_s
         if self.no_direct and name.startswith("disk"):
             raise DirectUnavailable
         return Limit(name, "fake", self.rates[name] * 1e6)
@@ -216,6 +219,19 @@ def limit_of(manifest, case):
 def due(monkeypatch):
     """Make every sample of limits due."""
     monkeypatch.setattr(case_limits, "EVERY_S", -1.0)
+    monkeypatch.setattr(case_limits, "REST", -1)
+
+
+@pytest.mark.parametrize(("took_s", "rests_s"), [(0.1, 2.0), (0.5, 4.5)])
+def test_samples_of_a_limit_take_a_tenth_of_the_time_at_most(figures, images, monkeypatch, took_s, rests_s):
+    monkeypatch.setattr(case_limits, "time", SimpleNamespace(monotonic=lambda: figures.now))
+    figures.took_s = took_s
+    limits = sampled(images, warm())
+    for later_s, samples in ((0, 0), (rests_s - 0.01, 0), (0.02, 1), (rests_s - 0.01, 0), (0.02, 1)):
+        figures.asked.clear()
+        figures.now += later_s
+        limits.sample()
+        assert len(figures.asked) == samples
 
 
 def test_a_warm_case_is_limited_by_the_page_cache(figures, images):

@@ -64,6 +64,7 @@ class ContentCheck:
         self._padding = self._left = self._batches = self._compared = self._known = 0
         self._real_bytes = self._padded_bytes = 0  # of ragged fields, as they are and padded batch by batch
         self._pending: list[tuple[Index, Any]] = []  # rows and hashes that were not compared yet
+        self._pending_rows = 0
         self._hashes: list[Index] = []  # of an iterable-style loader
 
     def expect(self, request: EpochRequest) -> None:
@@ -92,7 +93,8 @@ class ContentCheck:
         own, self._left = min(self._left, len(rows)), max(0, self._left - len(rows))
         self._check.add_hashes(hashes[:own], rows[:own])
         self._pending.append((rows, hashes))
-        if sum(len(rows) for rows, _ in self._pending) >= self._piece:
+        self._pending_rows += len(rows)
+        if self._pending_rows >= self._piece:
             self._compare_rows()
 
     def _check_offsets(self, batch: DeviceBatch) -> None:
@@ -159,6 +161,7 @@ class ContentCheck:
             return
         parts, hashes_of_parts = zip(*self._pending, strict=True)
         self._pending.clear()
+        self._pending_rows = 0
         rows: Index = np.concatenate(parts)
         hashes: Index = torch.cat(hashes_of_parts).cpu().numpy()
         self._compared += len(rows)

@@ -95,8 +95,8 @@ def _cold_part(groups: Cases) -> RunWarning | None:
         return None
     return RunWarning(
         "cold-part",
-        f"rounds are parts of a cold epoch, and read up to {max(more.values()):.1f} times what they delivered: a "
-        "whole epoch is faster, since its later batches find that in memory",
+        f"rounds are parts of a cold epoch, and read up to {max(more.values()):.1f} times what they "
+        "delivered: a whole epoch is faster, since its later batches find that in memory",
         list(more),
         ("give a longer --round-seconds",),
         {"read_per_delivered": max(more.values())},
