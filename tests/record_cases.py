@@ -99,6 +99,13 @@ def rounds_of(speeds, **common):
     return [a_record(speed, number, **common) for number, speed in enumerate(speeds, 1)]
 
 
+def came_once(records):
+    """Return whether the samples of each record were all verified, and came once."""
+    checks = [record.content_check for record in records if record.content_check]
+    lost = any(check.dropped or check.repeated for check in checks)
+    return not lost and all(not one.unverified and one.verified is None for one in records)
+
+
 def rounds_at(rates, **shares):
     """Return one record per round at these samples/s; `shares` of its time are `wait` and `first_batch`."""
     return [
