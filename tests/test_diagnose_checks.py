@@ -124,11 +124,11 @@ def test_workers_that_take_long_to_start():
 
 def test_workers_that_are_late_now_and_then():
     def sometimes_slow(rows):
-        time.sleep(0.2 if rows[0] % (16 * 8) == 0 else 1e-3)
+        time.sleep(0.5 if rows[0] % (16 * 8) == 0 else 1e-3)
         return torch.zeros(len(rows), 4)
 
     uneven = DataLoader(Batches(96 * 8, sometimes_slow), 8, collate_fn=lambda batch: batch, **FORK)
-    loops = (in_a_loop(uneven, step_s=0.01) for _ in range(6))  # a pause of the machine's own may hide it
+    loops = (in_a_loop(uneven, step_s=0.03) for _ in range(6))  # a pause of the machine's own may hide it
     advice = next(one for advice in loops for one in advice if one.kind == "prefetch")
     assert (advice.values["prefetch_factor"], advice.values["present"]) == (8, 2)
 
