@@ -222,16 +222,19 @@ def due(monkeypatch):
     monkeypatch.setattr(case_limits, "REST", -1)
 
 
-@pytest.mark.parametrize(("took_s", "rests_s"), [(0.1, 2.0), (0.5, 4.5)])
-def test_samples_of_a_limit_take_a_tenth_of_the_time_at_most(figures, images, monkeypatch, took_s, rests_s):
+@pytest.mark.parametrize("order", ["sequential", "random"])
+@pytest.mark.parametrize("took_s", [0.1, 0.5])
+def test_samples_of_all_limits_take_a_tenth_of_the_time(figures, images, monkeypatch, order, took_s):
     monkeypatch.setattr(case_limits, "time", SimpleNamespace(monotonic=lambda: figures.now))
     figures.took_s = took_s
-    limits = sampled(images, warm())
-    for later_s, samples in ((0, 0), (rests_s - 0.01, 0), (0.02, 1), (rests_s - 0.01, 0), (0.02, 1)):
-        figures.asked.clear()
-        figures.now += later_s
+    limits = sampled(images, warm(order=order))
+    resources, began = set(figures.names()), figures.now
+    figures.asked.clear()
+    while figures.now < began + 100:
         limits.sample()
-        assert len(figures.asked) == samples
+        figures.now += 0.2
+    assert set(figures.names()) == resources
+    assert 0.02 < took_s * len(figures.asked) / (figures.now - began) <= 0.1
 
 
 def test_a_warm_case_is_limited_by_the_page_cache(figures, images):

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 SECONDS = 0.1  # per measurement, and four times as long after a case has exceeded a limit
 FIRST_SAMPLES = 2  # of each method
 EVERY_S = 2.0  # between two samples of a resource, at least,
-REST = 9  # and this many times what a sample took, so that samples take a tenth of the time at most
+REST = 9  # and this many times what a sample of each resource took: together a tenth of the time
 SLOTS = 5  # buffers that a survey copies into, as many as StreamLoader has
 
 TO_DEVICE = "host to device"
@@ -61,13 +61,13 @@ class _Resource:
     due: float = -math.inf  # when the next sample is to be taken
     broken: bool = False
 
-    def sample(self, seconds: float) -> None:
-        """Measure by the best method, or at first by every method several times."""
+    def sample(self, seconds: float, resources: int) -> None:
+        """Measure by the best method, or at first by every method several times; one of so many resources."""
         methods = [self.best_method] if self.best_method else list(self.methods.values()) * FIRST_SAMPLES
         began = time.monotonic()
         self.measure(methods, seconds)
         ended = time.monotonic()
-        self.due = ended + max(EVERY_S, REST * (ended - began) / max(1, len(methods)))
+        self.due = ended + max(EVERY_S, REST * resources * (ended - began) / max(1, len(methods)))
 
     def measure(self, methods: Iterable[Measure], seconds: float) -> None:
         """Measure by these methods; their best is the current sample, the best of all samples the limit."""
@@ -115,7 +115,7 @@ class CaseLimits:
             self._add_resources()
         for key, resource in self._resources.items():
             if devices in (None, key[0] == TO_DEVICE) and time.monotonic() > resource.due:
-                resource.sample(SECONDS)
+                resource.sample(SECONDS, len(self._resources))
 
     def lowest_for(self, case: Case) -> LimitPart | None:
         """Return the lowest limit on the case's path with its latest sample; None if none was measured."""

@@ -181,9 +181,7 @@ class ContentCheckPart:
     repeated: int = 0  # arrivals beyond the first of each sample
     in_order: bool | None = None  # arrived in stored order; None where another order was requested
     shuffle_quality: float | None = None  # of random order: see iobench.loading.order
-    fill: float | None = (
-        None  # share of real elements, were ragged fields padded to each batch's longest sample
-    )
+    fill: float | None = None  # share of real elements if ragged batches were padded
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -83,7 +83,7 @@ class Trial:
         self._loader, self._transfer = loaders.parse(word).on("cpu"), HostToDevice(torch.device("cpu"), False)
 
     def row(self, options: argparse.Namespace) -> Iterator[Row]:
-        """Yield the ratio of the median rate of parts to that of whole epochs."""
+        """Yield the ratio of the rate of parts to that of whole epochs."""
         epoch_s = min(self._round(0, FIRST_BATCHES)[0] for _ in range(2))  # the first one warms up
         window_s = min(options.window, epoch_s / 4)
         if epoch_s > options.longest or window_s < ROUND_S:
