@@ -9,6 +9,7 @@ from typing import Any
 
 from iobench.dataset.manifest import Manifest
 from iobench.formats import Schema
+from iobench.loading.collate import JAGGED, Collate
 from iobench.loading.loaders import Job, Loader
 from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, Order
 from iobench.loading.stages import UNTIMED, Stages
@@ -35,6 +36,7 @@ class CaseSettings:
     order: str = "random"
     block_bytes: int = BLOCK_BYTES
     window_bytes: int = WINDOW_BYTES
+    collate: str | None = None  # of samples that differ in length; None for data of one shape
     seed: int = 0
     max_batches: int | None = None  # of a round's window; None for as many as `round_seconds` allows
     round_seconds: float = ROUND_SECONDS  # rounds are parts of an epoch that takes longer
@@ -51,6 +53,8 @@ class CaseSettings:
         others = {spec.name: getattr(self, spec.name) for spec in fields(CaseSettings)}
         if self.order != "block":
             del others["block_bytes"], others["window_bytes"]
+        if self.collate is None:
+            del others["collate"]
         if not self.step_s:
             del others["step_s"]
         if self.max_batches is None:
@@ -104,4 +108,5 @@ class Case(CaseSettings):
         Raises ManifestError or CorruptArtifact if the artifact is not as it was prepared.
         """
         order = self.row_order(manifest.schema, rank)
-        return Job(manifest.opener(self.variant), order, self.device, stages)
+        collate = Collate.parse(self.collate or JAGGED)
+        return Job(manifest.opener(self.variant), order, self.device, stages, collate)

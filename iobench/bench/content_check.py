@@ -23,7 +23,8 @@ from iobench.dataset.checksum import MASK, Checksum
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sample_hashes import RereadHashes, hashes_in_time
 from iobench.dataset.sources import BATCH_BYTES
-from iobench.formats import Rows
+from iobench.formats import Ragged, Rows
+from iobench.loading.collate import Dense
 from iobench.loading.host_to_device import DeviceBatch
 from iobench.loading.loaders import EpochRequest, Job, Loader
 from iobench.loading.order import sample_count
@@ -62,7 +63,7 @@ class ContentCheck:
         self._piece = PIECE if self._list else manifest.schema.batch_rows(BATCH_BYTES)
         self._rows: Iterator[Rows] = iter(())
         self._padding = self._left = self._batches = self._compared = self._known = 0
-        self._real_bytes = self._padded_bytes = 0  # of ragged fields, as they are and padded batch by batch
+        self._real_bytes = self._padded_bytes = 0  # of ragged fields: real ones, and with padding
         self._pending: list[tuple[Index, Any]] = []  # rows and hashes that were not compared yet
         self._pending_rows = 0
         self._hashes: list[Index] = []  # of an iterable-style loader
@@ -77,7 +78,7 @@ class ContentCheck:
     def add(self, batch: DeviceBatch) -> None:
         """Hash a batch; raises WrongContent if a row differs from the stored one."""
         self._batches += 1
-        self._check_offsets(batch)
+        batch = self._jagged(batch)
         hashes: Any = self._check.hashes(batch)
         if self._loader.iterable_style:
             self._hashes.append(hashes.cpu().numpy())
@@ -97,13 +98,25 @@ class ContentCheck:
         if self._pending_rows >= self._piece:
             self._compare_rows()
 
-    def _check_offsets(self, batch: DeviceBatch) -> None:
-        """Raise WrongContent unless the offsets of each ragged field divide its values into the samples.
+    def _jagged(self, batch: DeviceBatch) -> DeviceBatch:
+        """Return the batch with its ragged fields end to end, and count their bytes and those with padding.
 
-        Of right ones the bytes are counted, and those that padding to the longest sample would make of them.
+        Of a jagged batch these are what padding to the longest sample would make of them. Raises
+        WrongContent unless offsets divide the values into the samples, and padding is of zeros.
         """
+        batch = dict(batch)
         samples = len(batch[self._manifest.schema.fields[0].name])
         for field in self._manifest.schema.ragged:
+            one, padding = batch[field.name], None
+            if isinstance(one, Ragged) != self._job.collate.is_jagged:
+                raise WrongContent(
+                    f"field {field.name} of batch {self._batches:,} is not collated as requested",
+                    kind="not-collated",
+                    expected=self._job.collate.kind,
+                    found=type(one).__name__,
+                )
+            if isinstance(one, Dense):
+                batch[field.name], padding = one.parted()
             offsets, total = batch[field.name].offsets.cpu().numpy(), len(batch[field.name].values)
             ends = tuple(offsets[[0, -1]].tolist())
             if len(offsets) != samples + 1 or ends != (0, total) or (np.diff(offsets) < 0).any():
@@ -113,9 +126,17 @@ class ContentCheck:
                     expected=f"{samples + 1:,}, rising from 0 to {total:,}",
                     found=f"{len(offsets):,}, from {ends[0]:,} to {ends[1]:,}",
                 )
-            real = batch[field.name].nbytes
-            self._real_bytes += real
-            self._padded_bytes += samples * int(np.diff(offsets).max(initial=0)) * real // max(1, total)
+            if padding is not None and padding.contiguous().view(torch.uint8).any():
+                raise WrongContent(
+                    f"batch {self._batches:,}: padding of field {field.name}",
+                    kind="wrong-padding",
+                    expected="zeros",
+                    found="other values",
+                )
+            full = samples * int(np.diff(offsets).max(initial=0)) if padding is None else total + len(padding)
+            self._real_bytes += total * field.sample_bytes
+            self._padded_bytes += full * field.sample_bytes
+        return batch
 
     def conclude(self, part: bool = False) -> ContentCheckPart | None:
         """Return what is to be reported; None if the whole dataset, of fixed shapes, came as requested.

@@ -22,6 +22,7 @@ from iobench.dataset.manifest import Manifest, missing_libraries
 from iobench.formats import Schema
 from iobench.host import page_cache
 from iobench.loading import loaders
+from iobench.loading.collate import JAGGED, WAYS, Collate
 from iobench.loading.loaders import DEFAULT_LOADERS, Loader
 from iobench.loading.order import BLOCK_BYTES, LIMITS, ORDERS, WINDOW_BYTES, refuse_ragged
 from iobench.results.cases import context_of
@@ -75,6 +76,10 @@ class RunOptions:
         limits=LIMITS["window_bytes"],
         in_bytes=True,
     )
+    collate: tuple[str, ...] = run_option(
+        (JAGGED,),
+        f"Batches of samples that differ in length: {WAYS}; a list.",
+    )
     model: tuple[str, ...] = run_option(
         ("none",), f"Training step on each batch: {', '.join(MODELS)}; a list.", choices=MODELS
     )
@@ -123,6 +128,8 @@ class RunOptions:
     def __post_init__(self) -> None:
         check_declared(self)
         check_steps(self.step_ms, self.model)
+        for word in self.collate:
+            Collate.parse(word)
         if self.headroom and not any(self.step_ms) and not any(name != "none" for name in self.model):
             raise InvalidSettings(
                 "--headroom needs a training step", kind="missing-option", hint="add --step-ms or --model"
@@ -200,7 +207,7 @@ def cases_of(
         )
     variants = _variants(manifest, options.format)
     grid = list(_loaders(options))
-    _check_ragged(manifest.schema, grid, options.model)
+    _check_ragged(manifest.schema, grid, options)
     cases = [
         case
         for combination in _combinations(options, devices)
@@ -218,10 +225,28 @@ def cases_of(
     return list({case.key: case for case in cases}.values())
 
 
-def _check_ragged(schema: Schema, grid: Sequence[Loader], models: Sequence[str]) -> None:
-    """Raise InvalidSettings for samples that differ in length if no loader delivers them, or with a model."""
-    if any(model != "none" for model in models):
+def _check_ragged(schema: Schema, grid: Sequence[Loader], options: RunOptions) -> None:
+    """Raise InvalidSettings for samples that differ in length if no loader delivers them, or with a model.
+
+    Raises it also for a way to collate them if there are none.
+    """
+    if any(model != "none" for model in options.model):
         refuse_ragged(schema, "--model", hint="use --step-ms")
+    if options.collate != (JAGGED,) and not schema.ragged:
+        raise InvalidSettings(
+            "--collate is for samples that differ in length",
+            kind="conflicting-options",
+            expected="a field like tokens=uint16[*]",
+            found="fields of fixed shape",
+            hint="omit --collate",
+        )
+    foreign = [loader.display_name for loader in grid if loader.user_defined]
+    if options.collate != (JAGGED,) and foreign:
+        raise InvalidSettings(
+            f"--collate with {foreign[0]}, which makes its batches itself",
+            kind="conflicting-options",
+            hint="omit --collate, or run it by itself",
+        )
     if not any(loader.ragged for loader in grid):
         grid[0].check_schema(schema)
 
@@ -254,6 +279,8 @@ def _case(
         combination = {**combination, "block_bytes": BLOCK_BYTES, "window_bytes": WINDOW_BYTES}
     if loader.own_data and combination["cache"] == "cold":
         return None
+    if not manifest.schema.ragged:
+        combination = {**combination, "collate": None}
     if manifest.url:
         if loader.format_names:
             return None  # its library would look for files

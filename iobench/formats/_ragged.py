@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.base.errors import CorruptArtifact
+from iobench.formats._tensors import array_of
 
 if TYPE_CHECKING:
     import torch
@@ -60,17 +62,23 @@ class Ragged:
         """Return both tensors in pinned memory; torch's DataLoader calls it, too."""
         return Ragged(self.values.pin_memory(), self.offsets.pin_memory())
 
-    def padded(self, fill: float = 0, multiple: int = 1) -> torch.Tensor:
+    def padded(self, fill: float = 0, multiple: int = 1, length: int | None = None) -> torch.Tensor:
         """Return the tensors as one, of shape ``(samples, length, *inner)``, with `fill` behind each sample.
 
-        The length is the longest sample's, rounded up to a multiple of `multiple`.
+        By default the length is the longest sample's, rounded up to a multiple of `multiple`.
         """
         import torch
 
         lengths = self.offsets.diff()
-        longest = int(lengths.max()) if len(self) else 0
-        length = -(-longest // multiple) * multiple
+        if length is None:
+            longest = int(lengths.max()) if len(self) else 0
+            length = -(-longest // multiple) * multiple
         padded: torch.Tensor = self.values.new_full((len(self), length, *self.values.shape[1:]), fill)
+        if padded.device.type == "cpu":  # a quarter of the time of torch's pad_sequence
+            target, source, edges = array_of(padded), array_of(self.values), self.offsets.tolist()
+            for sample, (begin, end) in zip(target, pairwise(edges), strict=True):
+                sample[: end - begin] = source[begin:end]
+            return padded
         inside = torch.arange(length, device=padded.device) < lengths[:, None]
         # torch cannot assign by a mask to these
         unsigned = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from iobench.formats._schema import Array
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     import torch
 
 
-def array_of(tensor: torch.Tensor) -> Array:
+def array_of(tensor: torch.Tensor) -> npt.NDArray[Any]:
     """Return an array that shares the memory of a CPU tensor."""
     import torch
 

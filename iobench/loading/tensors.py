@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from iobench.formats import Array, Batch, Ragged, Schema, map_arrays
+from iobench.loading.collate import Dense
 
 if TYPE_CHECKING:
     import torch
@@ -52,9 +53,12 @@ def tensors_of(batch: Batch, convert: Callable[[Array], torch.Tensor] = tensor_o
 
 
 def tensors_in(batch: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a batch; a ragged field has two."""
+    """Yield the tensors of a batch; a field whose samples differ in length has two."""
     for one in batch.values():
-        yield from (one.values, one.offsets) if isinstance(one, Ragged) else (one,)
+        if isinstance(one, (Ragged, Dense)):
+            yield from (one.values, one.offsets if isinstance(one, Ragged) else one.lengths)
+        else:
+            yield one
 
 
 def pinned(batch: Any) -> Any:

@@ -54,6 +54,7 @@ FACETS: dict[str, Facet] = {
     "model": Facet("model", lambda value: f"model {value}", fixed=True),
     "step_s": Facet("step time", lambda value: f"step of {seconds_text(value)}", True, seconds_text),
     "order": Facet("order", lambda value: f"{value} order"),
+    "collate": Facet("collate", lambda value: f"collate {value}"),
     "batch_size": Facet("batch", lambda value: f"batch {value}"),
     "block_bytes": Facet("block", lambda value: f"blocks of {bytes_text(value)}", cell=bytes_text),
     "window_bytes": Facet("window", lambda value: f"windows of {bytes_text(value)}", cell=bytes_text),

@@ -195,8 +195,8 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric(
         "fill",
-        "fill if padded",
-        "share of real elements, were samples of different lengths padded to the longest of their batch",
+        "fill",
+        "share of real elements in padded or packed batches; in jagged ones, were they padded to the longest",
         percent_text,
         lambda r: r.content_check.fill if r.content_check else None,
         _last,

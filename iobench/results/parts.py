@@ -181,7 +181,7 @@ class ContentCheckPart:
     repeated: int = 0  # arrivals beyond the first of each sample
     in_order: bool | None = None  # arrived in stored order; None where another order was requested
     shuffle_quality: float | None = None  # of random order: see iobench.loading.order
-    fill: float | None = None  # share of real elements if ragged batches were padded
+    fill: float | None = None  # share of real elements in ragged fields, padded at least to the longest
 
 
 @dataclass(frozen=True, kw_only=True)

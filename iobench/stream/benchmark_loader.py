@@ -79,7 +79,8 @@ class StreamEpochs(Epochs):
         requests = (loader.in_flight, loader.request_bytes, loader.coalesce_bytes)
         backend = select_backend(job.opener, schema, loader.threads, loader.direct, requests)
         transfer = transfer_to(torch.device(job.device))
-        self._pipeline = Pipeline(backend, schema, job.order, transfer, stages=job.stages)
+        collate = None if job.collate.is_jagged else job.collate
+        self._pipeline = Pipeline(backend, schema, job.order, transfer, collate, job.stages)
 
     @property
     def prefetches(self) -> bool:

@@ -18,11 +18,12 @@ import numpy as np
 
 from iobench.base.options import option
 from iobench.dataset.manifest import Opener
-from iobench.formats import Array, Ragged, Reader, offsets_of
+from iobench.formats import Array, Ragged, Reader, array_of
+from iobench.loading.collate import Collate, Dense
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
 from iobench.loading.loaders.workers import MAX_PREFETCH, MAX_WORKERS
 from iobench.loading.order import LIMITS
-from iobench.loading.tensors import tensors_of
+from iobench.loading.tensors import silence_read_only_warning, tensor_of
 
 if TYPE_CHECKING:
     from iobench.loading.host_to_device import HostBatch
@@ -87,6 +88,7 @@ class GrainSource:
         """Return this process's reader, opened on the first call."""
         if self._reader is None:
             self._reader = self._opener()
+            silence_read_only_warning()
         return self._reader
 
     def __len__(self) -> int:
@@ -128,7 +130,7 @@ class GrainEpochs(Epochs):
             self._resumed = None
         try:
             for batch in batches:
-                yield self.pinned(tensors_of({name: _array(one) for name, one in batch.items()}))
+                yield self.pinned({name: _tensors(one) for name, one in batch.items()})
         finally:
             batches.close()
 
@@ -147,7 +149,7 @@ class GrainEpochs(Epochs):
         chosen = {"num_threads": settings.threads, "prefetch_buffer_size": settings.prefetch}
         options = grain.ReadOptions(**{name: value for name, value in chosen.items() if value is not None})
         ragged = frozenset(field.name for field in self.job.opener.schema.ragged)
-        join = partial(_join, ragged) if ragged else None
+        join = partial(_join, self.job.collate, ragged) if ragged else None
         read = dataset.batch(order.batch_size, batch_fn=join).to_iter_dataset(options)
         if not settings.num_workers:
             return read
@@ -162,20 +164,28 @@ class GrainEpochs(Epochs):
         gc.collect()  # Grain's iterators are in reference cycles with views of the files
 
 
-def _join(ragged: Collection[str], samples: Sequence[Mapping[str, Array]]) -> dict[str, Any]:
-    """Return a batch as a tree of arrays: of a field that differs in length its values and offsets."""
+def _join(
+    collate: Collate, ragged: Collection[str], samples: Sequence[Mapping[str, Array]]
+) -> dict[str, Any]:
+    """Return a batch as a tree of arrays: of a field that differs in length those that it is made of."""
     batch: dict[str, Any] = {}
     for name in samples[0]:
         column = [sample[name] for sample in samples]
-        batch[name] = np.stack(column) if name not in ragged else _values_and_offsets(column)
+        batch[name] = (
+            _tree(collate.samples(list(map(tensor_of, column)))) if name in ragged else np.stack(column)
+        )
     return batch
 
 
-def _values_and_offsets(column: Sequence[Array]) -> dict[str, Array]:
-    lengths = np.fromiter(map(len, column), np.int64, len(column))
-    return {"values": np.concatenate(column), "offsets": offsets_of(lengths)}
+def _tree(field: Ragged | Dense) -> dict[str, Any]:
+    return {name: array_of(one) if hasattr(one, "numpy") else one for name, one in vars(field).items()}
 
 
-def _array(one: Any) -> Any:
-    """Return a field of a batch: an array, or a ragged field of its values and offsets."""
-    return Ragged(one["values"], one["offsets"]) if isinstance(one, dict) else np.asarray(one)
+def _tensors(one: Any) -> Any:
+    """Return a field of a batch of tensors."""
+    if not isinstance(one, dict):
+        return tensor_of(np.asarray(one))
+    parts: dict[str, Any] = {
+        name: tensor_of(part) if isinstance(part, np.ndarray) else part for name, part in one.items()
+    }
+    return Ragged(**parts) if "offsets" in parts else Dense(**parts)

@@ -104,7 +104,7 @@ class SpdlEpochs(Epochs):
 
     def _read(self, rows: Rows) -> Any:
         try:
-            return self.pinned(tensors_of(self._reader.batch(rows)))
+            return self.pinned(self.job.collate(tensors_of(self._reader.batch(rows))))
         except Exception as error:  # noqa: BLE001 - the pipeline would drop the batch and continue
             return error
 

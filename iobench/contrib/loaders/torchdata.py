@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.base.errors import InvalidSettings
 from iobench.base.options import option
-from iobench.formats import Rows, Schema
+from iobench.formats import Rows
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import (
     BatchDataset,
@@ -22,6 +22,7 @@ from iobench.loading.loaders.dataloader import (
     SampleDataset,
     TorchDataLoader,
     collate_function,
+    dataset_of,
 )
 from iobench.loading.loaders.workers import WorkerLoader, fetch_option
 
@@ -101,7 +102,7 @@ class NodesEpochs(Epochs):
     def __init__(self, loader: TorchData, job: Job) -> None:
         super().__init__(loader, job)
         self._settings, self._pins = loader, loader.pins(job.device)
-        self._dataset = (SampleDataset if loader.fetch == "sample" else BatchDataset)(job.opener)
+        self._dataset = dataset_of(job, loader.fetch)
         if not loader.workers:
             self._dataset.open()
 
@@ -133,7 +134,7 @@ class NodesEpochs(Epochs):
         prefetch = settings.num_workers * (settings.prefetch_factor or 2)
         node = ParallelMapper(
             IterableWrapper(rows),
-            map_fn=_fetch_function(self._dataset, self.opener.schema),
+            map_fn=_fetch_function(self._dataset, self.job),
             num_workers=settings.num_workers,
             in_order=True,
             method=settings.method,
@@ -158,11 +159,11 @@ class _RemainingRows:
         return itertools.takewhile(lambda rows: not self.stopped, self._rows)
 
 
-def _fetch_function(dataset: SampleDataset, schema: Schema) -> Callable[[Rows], HostBatch]:
+def _fetch_function(dataset: SampleDataset, job: Job) -> Callable[[Rows], HostBatch]:
     """Return a picklable function that reads the batch of rows."""
     if isinstance(dataset, BatchDataset):
         return dataset.__getitems__
-    return CollatedSamples(dataset, collate_function(schema))
+    return CollatedSamples(dataset, collate_function(job))
 
 
 class CollatedSamples:

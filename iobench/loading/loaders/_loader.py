@@ -14,6 +14,7 @@ from iobench.base.options import Options, declared, option
 from iobench.dataset.manifest import Opener
 from iobench.formats import Format, Rows, Schema
 from iobench.host.system_errors import system_error
+from iobench.loading.collate import Collate
 from iobench.loading.order import ORDERS, Order, refuse_ragged
 from iobench.loading.portable_error import PortableError
 from iobench.loading.stages import UNTIMED, Stages
@@ -45,6 +46,8 @@ class Job:
         Device that the batches go to.
     stages : Stages
         Profile of the time spent in each stage of loading.
+    collate : Collate
+        How samples that differ in length become a batch.
     dataset : Path or None
         Folder of the dataset, if epochs are to be saved and resumed.
     """
@@ -53,6 +56,7 @@ class Job:
     order: Order
     device: str = "cpu"
     stages: Stages = field(default=UNTIMED, compare=False)
+    collate: Collate = field(default_factory=Collate)
     dataset: Path | None = None
 
 
@@ -89,7 +93,7 @@ class Loader(Options, ABC):
     stateful : bool
         Whether its epochs have a `state` and can be resumed from it, if the job has a `dataset`.
     ragged : bool
-        Whether it delivers fields whose samples differ in length, as `Ragged` of two tensors.
+        Whether it delivers fields whose samples differ in length, as the job's `collate` makes them.
     user_defined : bool
         True for the user's own function, whose content is checked as far as its batches allow.
     """

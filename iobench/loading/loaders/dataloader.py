@@ -16,7 +16,8 @@ from iobench.base import interrupts
 from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.base.options import option
 from iobench.dataset.manifest import Opener
-from iobench.formats import Convert, Ragged, Reader, Rows, Schema, TimingWrapper, offsets_of
+from iobench.formats import Convert, Reader, Rows, TimingWrapper
+from iobench.loading.collate import Collate
 from iobench.loading.loaders._loader import Epochs, Job
 from iobench.loading.loaders.workers import WorkerLoader, fetch_option
 from iobench.loading.order import Order, row_count
@@ -132,16 +133,26 @@ class SampleDataset:
 
 
 class BatchDataset(SampleDataset):
-    """A Dataset of whole batches (`__getitems__`), each read into new arrays."""
+    """A Dataset of whole batches (`__getitems__`), each read into new arrays and collated."""
+
+    def __init__(self, opener: Opener, collate: Collate) -> None:
+        super().__init__(opener)
+        self._collate = collate
 
     def __getitems__(self, rows: Rows | Sequence[int]) -> dict[str, torch.Tensor]:
         """Return the batch of these rows."""
         try:
             reader = self.open()
             assert self._convert is not None
-            return tensors_of(reader.batch(rows), self._convert)
+            batch: dict[str, torch.Tensor] = self._collate(tensors_of(reader.batch(rows), self._convert))
+            return batch
         except IobenchError as error:
             raise PortableError.wrap(error) from error
+
+
+def dataset_of(job: Job, fetch: str) -> SampleDataset:
+    """Return the Dataset of single samples, or of whole batches."""
+    return SampleDataset(job.opener) if fetch == "sample" else BatchDataset(job.opener, job.collate)
 
 
 class TimedDataset:
@@ -188,8 +199,7 @@ class DataLoaderEpochs(Epochs):
                 kind="not-forkable",
                 hint="use start_method=spawn",
             )
-        default = SampleDataset if loader.fetch == "sample" else BatchDataset
-        self._dataset = dataset or default(job.opener)
+        self._dataset = dataset or dataset_of(job, loader.fetch)
         self._sampler = _BatchSampler()
         self._persistent: DataLoader[Any] | None = None
         if not loader.num_workers:
@@ -217,7 +227,7 @@ class DataLoaderEpochs(Epochs):
 
     def _build(self) -> DataLoader[Any]:
         settings = self._settings
-        collate = collate_function(self.opener.schema) if settings.fetch == "sample" else _unchanged
+        collate = collate_function(self.job) if settings.fetch == "sample" else _unchanged
         timed = not self.prefetches and self.stages is not UNTIMED
         dataset: Any = TimedDataset(self._dataset, self.stages) if timed else self._dataset
         return self._class()(
@@ -237,30 +247,25 @@ class DataLoaderEpochs(Epochs):
         self._dataset.close()
 
 
-def collate_function(schema: Schema) -> Callable[[list[Any]], Any]:
+def collate_function(job: Job) -> Callable[[list[Any]], Any]:
     """Return torch's own function, or the one for samples that differ in length."""
     from torch.utils.data import default_collate
 
-    ragged = frozenset(field.name for field in schema.ragged)
-    return partial(jagged_collate, ragged) if ragged else default_collate
+    ragged = frozenset(field.name for field in job.opener.schema.ragged)
+    return partial(_collated, job.collate, ragged) if ragged else default_collate
 
 
-def jagged_collate(ragged: Collection[str], samples: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, Any]:
-    """Return a batch of samples: the fields `ragged` end to end with their offsets, others as torch does."""
+def _collated(
+    collate: Collate, ragged: Collection[str], samples: Sequence[Mapping[str, torch.Tensor]]
+) -> dict[str, Any]:
+    """Return a batch of samples: the fields `ragged` in the case's way, others as torch does."""
     from torch.utils.data import default_collate
 
     batch: dict[str, Any] = {}
     for name in samples[0]:
         column = [sample[name] for sample in samples]
-        batch[name] = _jagged(column) if name in ragged else default_collate(column)
+        batch[name] = collate.samples(column) if name in ragged else default_collate(column)
     return batch
-
-
-def _jagged(tensors: Sequence[torch.Tensor]) -> Ragged:
-    import torch
-
-    lengths = np.fromiter(map(len, tensors), np.int64, len(tensors))
-    return Ragged(torch.cat(tuple(tensors)), torch.from_numpy(offsets_of(lengths)))
 
 
 def _unchanged(batch: Any) -> Any:

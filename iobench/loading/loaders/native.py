@@ -49,8 +49,9 @@ class NativeEpochs(Epochs):
     def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
         """Yield one `reader.native` per batch, pinned if the options request it."""
         read, pin = self.stages.timed("read", self._read), self.stages.timed("host_to_device", pinned)
+        collate = None if self.job.collate.is_jagged else self.stages.timed("collate", self.job.collate)
         for rows in request:
-            batch = read(rows)
+            batch = read(rows) if collate is None else collate(read(rows))
             yield pin(batch) if self._pins else batch
 
     def _read(self, rows: Rows) -> HostBatch:

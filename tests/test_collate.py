@@ -1,0 +1,226 @@
+"""Padded and packed batches of samples that differ in length: from every loader, each byte verified."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from record_cases import came_once
+
+import iobench
+from iobench import RunOptions
+from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed
+from iobench.bench.options import cases_of
+from iobench.dataset.sources import GeneratedLengths
+from iobench.formats import Field, Ragged, offsets_of
+from iobench.loading import collate as collate_module
+from iobench.loading.collate import Collate, Dense
+from iobench.loading.portable_error import PortableError
+
+WAYS = ("pad", "pad:multiple=16", "pad:to=96", "pack:100")
+LOADERS = ("native", "dataloader", "dataloader:fetch=batch", "stream", "spdl", "torchdata", "grain")
+WITH_WORKERS = (
+    "dataloader:num_workers=1",
+    "torchdata:fetch=batch,num_workers=1,method=process",
+    "torchdata:api=stateful,num_workers=1",
+    "grain:num_workers=1",
+)
+MOST = 90
+FIELDS = (Field("label", (), "int64"), Field("tokens", (-1,), "uint16"))
+SOUND = (Field("sound", (-1, 2), "bfloat16"),)
+DTYPES = ("uint8", "uint16", "int64", "float32", "bool")
+
+
+@pytest.fixture(scope="module")
+def ragged(tmp_path_factory):
+    """A dataset whose samples have 0 to 90 tokens."""
+    source = GeneratedLengths(FIELDS, f"uniform:0,{MOST}", 100_000)
+    return iobench.prepare(source, ["npy"], data_dir=tmp_path_factory.mktemp("collate"))[0]
+
+
+def run(manifest, tmp_path, loaders, ways, **options):
+    options = {"device": ("cpu",), "limits": False, "rounds": "1", "order": ("sequential",), **options}
+    asked = RunOptions(("all",), loaders, batch_size=(64,), collate=ways, **options)
+    return iobench.run(manifest, asked, out=tmp_path / "records.jsonl")
+
+
+def fields(dtype, lengths, inner=()):
+    """A ragged field of these lengths without zeros, so that padding differs from it."""
+    lengths = np.asarray(lengths, np.int64)
+    values = np.arange(lengths.sum() * math.prod(inner)).reshape(-1, *inner) % 100 + 1
+    return Ragged(torch.from_numpy(values.astype(dtype)), torch.from_numpy(offsets_of(lengths)))
+
+
+def samples_of(field):
+    return [field.values[a:b] for a, b in zip(field.offsets[:-1], field.offsets[1:], strict=True)]
+
+
+def same(one, other):
+    return one.dtype == other.dtype and one.shape == other.shape and bool((one == other).all())
+
+
+@given(
+    st.sampled_from(DTYPES),
+    st.lists(st.integers(0, 60), min_size=1, max_size=12),
+    st.sampled_from([(), (2,), (2, 3)]),
+    st.sampled_from(["pad", "pad:multiple=16", "pad:to=64", "pack:7", "pack:1000"]),
+)
+def test_dense_batches_hold_the_samples_and_zeros(dtype, lengths, inner, word):
+    field, way = fields(dtype, lengths, inner), Collate.parse(word)
+    for dense in (way({"x": field})["x"], way.samples(samples_of(field))):
+        assert (len(dense), dense.total) == (len(lengths), sum(lengths))
+        assert dense.lengths.tolist() == lengths
+        parted, padding = dense.parted()
+        assert same(parted.values, field.values)
+        assert parted.offsets.tolist() == field.offsets.tolist()
+        assert not padding.to(torch.int64).any()
+        assert dense.nbytes == field.nbytes
+        assert dense.fill == (field.values.numel() / dense.values.numel() if dense.values.numel() else 1)
+        rows, length = dense.values.shape[:2]
+        assert dense.values.shape[2:] == inner
+        if word.startswith("pad"):
+            least = {"pad": max(lengths), "pad:to=64": 64}
+            assert (rows, length) == (len(lengths), least.get(word, -(-max(lengths) // 16) * 16))
+        else:
+            assert length == way.length
+            assert 0 <= rows * length - sum(lengths) < length
+
+
+def test_fixed_fields_stay_as_they_are():
+    fixed = torch.arange(4)
+    assert Collate.parse("pad")({"x": fixed})["x"] is fixed
+
+
+def test_a_sample_that_is_too_long_is_an_error_with_its_length():
+    way, field = Collate.parse("pad:to=8"), fields("int64", [3, 9])
+    with pytest.raises(LoaderFailed) as caught:
+        way({"x": field})
+    assert (caught.value.kind, caught.value.found) == ("too-long", "9")
+    with pytest.raises(PortableError) as caught:
+        way.samples(samples_of(field))
+    assert caught.value.unwrap().kind == "too-long"
+
+
+@pytest.mark.parametrize(
+    "word", ["", "padded", "pad:", "pad:to=0", "pad:to=-1", "pack", "pack:0", "pad:length=3"]
+)
+def test_other_words_are_refused(word):
+    with pytest.raises(InvalidSettings) as caught:
+        RunOptions(collate=(word,))
+    assert caught.value.kind == "unknown-choice"
+
+
+def test_every_loader_delivers_each_way_verified(ragged, tmp_path):
+    result = run(ragged, tmp_path, LOADERS, WAYS, isolate=False)
+    assert not result.failures
+    assert len(result.records) == len(LOADERS) * len(WAYS)
+    assert came_once(result.records)
+    assert {record.case["collate"] for record in result.records} == set(WAYS)
+    for record in result.records:
+        assert record.timing.logical_bytes == record.timing.epochs * ragged.schema.logical_bytes
+    in_order = [one for one in result.records if one.case["loader"] != "grain"]
+    by_way = {way: {one.content_check.fill for one in in_order if one.case["collate"] == way} for way in WAYS}
+    assert all(len(fills) == 1 for fills in by_way.values())
+    (pad,), (multiple,), (fixed,), (packed,) = (by_way[way] for way in WAYS)
+    assert fixed < multiple < pad < packed < 1
+
+
+def test_workers_collate(ragged, tmp_path):
+    result = run(ragged, tmp_path, WITH_WORKERS, ("pad",), isolate=False)
+    assert not result.failures
+    assert len(result.records) == len(WITH_WORKERS)
+    assert came_once(result.records)
+
+
+def test_bfloat16_with_an_inner_axis_comes_from_every_loader(tmp_path):
+    source = GeneratedLengths(SOUND, f"uniform:0,{MOST}", 10_000)
+    manifest, _ = iobench.prepare(source, ["memmap"], data_dir=tmp_path)
+    result = run(manifest, tmp_path, LOADERS, ("pad", "pack:100"), isolate=False)
+    assert not result.failures
+    assert came_once(result.records)
+
+
+def test_the_fill_of_padding_is_known_before_padding(ragged, tmp_path):
+    jagged, padded = (
+        run(ragged, tmp_path, ("native",), (way,)).records[0].content_check.fill for way in ("jagged", "pad")
+    )
+    assert jagged == padded
+
+
+def test_the_way_is_a_facet_where_samples_differ_in_length(ragged, tmp_path):
+    fixed, _ = iobench.prepare(iobench.Synthetic(1000, (4,)), ["npy"], data_dir=tmp_path)
+    assert all("collate" not in case.facets for case in cases_of(fixed, RunOptions(), ["cpu"]))
+    cases = [
+        case for way in ("jagged", "pad") for case in cases_of(ragged, RunOptions(collate=(way,)), ["cpu"])
+    ]
+    assert {case.facets["collate"] for case in cases} == {"jagged", "pad"}
+    assert len({case.key for case in cases}) == len(cases)
+
+
+def changed(change):
+    original = Collate._dense
+    return lambda self, one: change(original(self, one))
+
+
+def not_zero(dense):
+    """Write into the padding of the first sample that has any."""
+    values = dense.values.clone()
+    row = int((dense.lengths < values.shape[1]).nonzero()[0]) if not dense.packed else -1
+    values[row, -1] = 1
+    return replace(dense, values=values)
+
+
+def shorter(dense):
+    """Move an element from one sample to another."""
+    lengths = dense.lengths.clone()
+    lengths[int(lengths.argmax())] -= 1
+    lengths[int(lengths.argmin())] += 1
+    return replace(dense, lengths=lengths)
+
+
+def cut(dense):
+    """Lose the last element of the longest sample."""
+    lengths = dense.lengths.clone()
+    lengths[int(lengths.argmax())] -= 1
+    return replace(dense, lengths=lengths)
+
+
+@pytest.mark.parametrize("change", [not_zero, shorter, cut])
+@pytest.mark.parametrize("way", ["pad:to=96", "pack:100"])
+def test_a_changed_batch_fails_its_case(ragged, tmp_path, monkeypatch, change, way):
+    monkeypatch.setattr(collate_module.Collate, "_dense", changed(change))
+    result = run(ragged, tmp_path, ("native",), (way,))
+    assert not result.records
+    assert result.failures
+
+
+def test_a_loader_that_does_not_collate_fails_its_case(ragged, tmp_path, monkeypatch):
+    monkeypatch.setattr(collate_module.Collate, "__call__", lambda self, batch: batch)
+    (error,) = run(ragged, tmp_path, ("native",), ("pad",)).failures.values()
+    assert error.kind == "not-collated"
+
+
+def test_too_long_fails_the_case_alone(ragged, tmp_path):
+    words = ("native", "dataloader:num_workers=2", "spdl", "torchdata")
+    result = run(ragged, tmp_path, words, ("pad:to=50", "pad"))
+    assert len(result.records) == len(words)
+    assert {failure.kind for failure in result.failures.values()} == {"too-long"}
+
+
+def test_data_of_one_length_and_own_loaders_are_refused(ragged, tmp_path):
+    manifest, _ = iobench.prepare(iobench.Synthetic(1000, (4,)), ["npy"], data_dir=tmp_path / "fixed")
+    target = tmp_path / "train.py"
+    target.write_text("def make_loader():\n    return []\n")
+    for data, words in ((manifest, ("native",)), (ragged, (f"{target}:make_loader",))):
+        with pytest.raises(IobenchError) as caught:
+            run(data, tmp_path, words, ("pad",))
+        assert caught.value.kind == "conflicting-options"
+
+
+def test_dense_moves_as_a_whole():
+    dense = Dense(torch.ones(2, 3), torch.tensor([3, 1]), 4)
+    moved = dense.to(torch.float64)
+    assert (moved.values.dtype, moved.total, len(moved)) == (torch.float64, 4, 2)
