@@ -74,6 +74,13 @@ def test_a_window_has_whole_buffers_before_and_after_it(order, ahead, batches, e
         assert part.lead % order.window_batches == part.window % order.window_batches == 0
 
 
+def consumed(timer, batches, cut=False):
+    """Return the number of batches of one sample that come through a timer."""
+    came = []
+    came.extend(timer.over(batches, lambda: len(came), cut))
+    return len(came)
+
+
 @given(
     made=st.integers(1, 1000),
     used=st.integers(1, 1000),
@@ -85,7 +92,7 @@ def test_an_epoch_follows_from_a_part_of_it(made, used, start, ahead, cut):
     part, epoch = Part.of(Order(), ahead, 1, 2000), 2000
     loop = Loop(made, used, start, ahead)
     timer = WindowTimer(part, lambda: None, lambda: loop.now)
-    samples = sum(1 for _ in timer.over(loop.batches(epoch if cut else part.count), lambda _: 1, cut))
+    samples = consumed(timer, loop.batches(epoch if cut else part.count), cut)
     assert samples == timer.batches == (part.end if cut else part.count)
     result = timer.partial(1, (samples, loop.now / 1e9), (epoch, epoch))
     assert result.epoch_s == pytest.approx(Loop(made, used, start, ahead).whole(epoch) / 1e9, rel=0.01)
@@ -97,7 +104,7 @@ def test_a_loader_that_ends_before_the_window_does_is_refused(delivered):
     timer = WindowTimer(part, lambda: None)
     early = error_kind("ended-early", found=str(delivered))
     with pytest.raises(LoaderFailed, check=early):
-        list(timer.over(iter(range(delivered)), lambda _: 1, cut=True))
+        consumed(timer, iter(range(delivered)), cut=True)
 
 
 @pytest.mark.parametrize("name", ["native", "stream", "dataloader:num_workers=2,fetch=batch"])
@@ -207,6 +214,6 @@ def test_a_loader_that_draws_its_rows_does_so_in_the_time_that_counts(images, mo
 def test_a_window_ends_with_its_time(limit, came, rate):
     loop = Loop(made=1, used=0, start=5 if came == 1 else 0, ahead=1)
     window = WindowTimer(Part(2, 10, 2), lambda: None, lambda: loop.now, limit / 1e9)
-    assert len([*window.over(loop.batches(14), lambda batch: 1, False)]) == came
+    assert consumed(window, loop.batches(14)) == came
     assert window.samples / window.ns == rate
     assert window.short == (came < 14)

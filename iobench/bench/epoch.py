@@ -325,7 +325,7 @@ def _drain(
     window, cut = ends
     count: Callable[[DeviceBatch], int] = samples_of if foreign else lambda batch: len(batch[first])
     if window is not None:
-        moved = window.over(moved, count, epochs.loader.iterable_style)
+        moved = window.over(moved, lambda: samples, epochs.loader.iterable_style)
     for batch in moved if cut is None else cut.over(moved):
         samples += count(batch)
         if counted:

@@ -94,22 +94,29 @@ class WindowTimer:
         self._starts.append(part.start)
         return rows[part]
 
-    def over(self, batches: Iterator[T], samples_of: Callable[[T], int], cut: bool) -> Iterator[T]:
-        """Yield the batches of a part and time its window; `cut` ends at the window's end."""
-        began = first = self._clock()
-        samples, number = 0, 0
+    def over(self, batches: Iterator[T], delivered: Callable[[], int], cut: bool) -> Iterator[T]:
+        """Yield the batches of a part and time its window; `cut` ends at the window's end.
+
+        `delivered` returns the number of samples so far. It is called at the window's ends alone, and a batch
+        costs little more than in a whole epoch.
+        """
+        clock, lead, end = self._clock, self.part.lead, self.part.end
+        began, before, number = clock(), delivered(), 0
+        late = began + self._limit_ns
         for number, batch in enumerate(batches, 1):
             yield batch
-            samples += samples_of(batch)
-            self.short = number < self.part.end and self._clock() - first > self._limit_ns
-            if self.short or number == self.part.end:
-                self.ns += self._now() - began
-                self.samples += samples
-                if cut or self.short:
-                    break
-            elif number == self.part.lead:
-                began, samples = self._now(), 0
-        if number < self.part.end and not self.short:
+            if clock() > late and number < end:
+                self.short = True
+            elif number == lead:
+                began, before = self._now(), delivered()
+                continue
+            elif number != end:
+                continue
+            self.ns += self._now() - began
+            self.samples += delivered() - before
+            if cut or self.short:
+                break
+        if number < end and not self.short:
             raise LoaderFailed(
                 "the loader ended early",
                 kind="ended-early",
