@@ -62,7 +62,8 @@ from iobench.bench.run import run
 from iobench.bench.strategies import SuccessiveHalving
 from iobench.dataset.add import AddedSource, add
 from iobench.dataset.manifest import Manifest
-from iobench.dataset.sources import FirstSamples, open_source
+from iobench.dataset.sources import FirstSamples, GeneratedLengths, open_source
+from iobench.formats import Field
 from iobench.loading import loaders
 from iobench.report import result_figures
 from iobench.report.result_figures import finalists_and_formats
@@ -668,6 +669,27 @@ def test_where_decoding_takes_the_cores_no_limit_is_blamed(tmp_path):
         (finding,) = findings.limit_share(other)
         assert (finding.kind, finding.values["limit"]) == ("limit-share", "page cache")
         assert finding.values["limit_share"] < 0.01
+
+
+@pytest.mark.parametrize(
+    ("lengths", "dtype", "told"),
+    [
+        ("lognormal:50,1", "uint16", True),
+        ("uniform:50,60", "uint16", False),
+        ("lognormal:50,1", "uint8", False),
+    ],
+)
+def test_padding_that_would_be_mostly_zeros_is_told(tmp_path, lengths, dtype, told):
+    source = GeneratedLengths((Field("tokens", (-1,), dtype),), lengths, 20_000)
+    made, _ = iobench.prepare(source, ["npy"], data_dir=tmp_path)
+    wanted = RunOptions(rounds="1", limits=False, loader=("native",), device=("cpu",))
+    done = iobench.run(made, wanted, out=tmp_path / "records.jsonl")
+    found = SimpleNamespace(data=SimpleNamespace(manifest=made), race=done, final=done)
+    kinds = [one.kind for one in findings.padding(found)]
+    assert kinds == (["padding"] if told else [])
+    if told:
+        (one,) = findings.padding(found)
+        assert one.values["fill"] == done.records[0].content_check.fill < 0.5
 
 
 def test_the_caption_explains_significance_where_finalists_are_tied(manifest):

@@ -1,42 +1,39 @@
-"""Findings of a recommendation: the choice, its reasons, its cost and its break-even point."""
+"""Findings of a recommendation: the choice and its reasons."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
 
-from iobench import formats
 from iobench.advise import sentences
 from iobench.advise.alternatives import (
     alternatives,
-    case_labels,
     failed_in_final,
     missing_default,
     raced_formats,
     skipped_cases,
     time_limited,
 )
-from iobench.advise.choice import WORTH_IT, Choice, choose, finalists_of, rounds_of
+from iobench.advise.basis import basis
+from iobench.advise.choice import WORTH_IT, Choice, choose, finalists_of
 from iobench.advise.code import loader_code, prepare_code
-from iobench.advise.measured_data import MeasuredData, other_samples
+from iobench.advise.costs import costs
+from iobench.advise.measured_data import MeasuredData
 from iobench.advise.recommendation import Finalist, Recommendation, now
 from iobench.advise.requirements import Requirements
-from iobench.advise.search import DEFAULT, FASTEST, SearchResult
+from iobench.advise.search import DEFAULT, SearchResult
 from iobench.advise.sentences import DECIDED, LONGER, NOT_BOTTLENECK, TIED, UNDECIDED, Values
 from iobench.base.finding import Finding
-from iobench.base.text import enumerated
-from iobench.base.units import MIB, bytes_text, counted, percent_text, seconds_text, three_digits
-from iobench.dataset.manifest import Manifest
+from iobench.base.units import MIB, counted, percent_text, three_digits
 from iobench.results import stats
 from iobench.results.run_warning import RunWarning
-from iobench.results.verdict import ratio_text
 from iobench.results.warnings import MACHINE_KINDS, warnings_of
 
 # kinds of warnings that matter here: few rounds are reported by the answer itself
 RELEVANT = (*MACHINE_KINDS, "low-residency", "page-reclaim", "read-on-open")
 BUSY, LITTLE = 0.8, 0.5  # cores, and share of a limit: a case with more and less is bound by decoding
 FEW_BATCHES = 20  # in an epoch, of which the first wait is a large part
-LARGER = 1.05  # ratio of the full data to the sample, from which on figures are extrapolated
+WELL_FILLED = 0.8  # share of real elements in padded batches, from which on packing saves little
 
 SHORT_OF_TIME = (
     *("time-limited", "few-rounds", "default-no-time", "no-final-rounds"),
@@ -60,9 +57,10 @@ def recommendation_of(result: SearchResult, requirements: Requirements) -> Recom
         *result.notes,
         *time_limited(result.race),
         *limit_share(choice.use),
+        *padding(result),
         *_waiting(result, choice.use, finalists, requirements, case.batch_size),
-        *(_costs(result, choice.use, finalists, requirements) if changes else ()),
-        *_basis(result),
+        *(costs(result, choice.use, default_of(finalists), requirements) if changes else ()),
+        *basis(result),
     ]
     runs = (result.race, result.final, result.with_step, result.half_size)
     return Recommendation(
@@ -193,6 +191,24 @@ def limit_share(use: Finalist) -> Iterator[Finding]:
         yield Finding("limit-share", f"{speed}, {share}", values=values)
 
 
+def padding(result: SearchResult) -> Iterator[Finding]:
+    """Yield how much of padded batches would be zeros, for samples that differ in length.
+
+    Not of bytes, which are encoded files.
+    """
+    manifest = result.data.manifest
+    checks = [one.content_check for run in (result.race, result.final) for one in run.valid_records]
+    fills = [one.fill for one in checks if one is not None and one.fill is not None]
+    if not fills or min(fills) > WELL_FILLED or all(one.dtype == "uint8" for one in manifest.schema.ragged):
+        return
+    yield Finding(
+        "padding",
+        f"Padded to the longest of a batch, {percent_text(1 - min(fills))} of the elements would be zeros",
+        f"'iobench run --name {manifest.name} --collate pad,pack:2048' measures padded and packed batches",
+        {"fill": min(fills)},
+    )
+
+
 def _waiting(
     result: SearchResult,
     use: Finalist,
@@ -222,124 +238,3 @@ def _waiting(
             "first wait is smaller",
             values={"batches": batches},
         )
-
-
-def _costs(
-    result: SearchResult, use: Finalist, finalists: Sequence[Finalist], requirements: Requirements
-) -> Iterator[Finding]:
-    memory, default = sentences.memory(use.memory_bytes), default_of(finalists)
-    if not formats.parse(use.format).lossless and (default is None or use.format != default.format):
-        message = f"{use.format} decodes to other pixels than the default: 'iobench add' says how different"
-        yield Finding("other-pixels", message, values={"format": use.format})
-    if result.data.stored_already(use.format):
-        message = "Your data are in that format already: nothing has to be written"
-        yield Finding("stored-already", message + (f"; it uses {memory}" if memory else ""))
-        return
-    values: Values = {"write_s": use.write_s, "disk_bytes": use.disk_bytes}
-    own_bytes, more = result.data.own_bytes, ""
-    if own_bytes is not None:
-        values["disk_ratio"] = ratio = use.disk_bytes / own_bytes
-        more = f", {three_digits(ratio)} × your files"
-    yield Finding(
-        "cost",
-        f"Writing all {bytes_text(result.data.full_bytes)} takes {seconds_text(use.write_s)} and "
-        f"{bytes_text(use.disk_bytes)} on disk{more}" + (f"; reading uses {memory}" if memory else ""),
-        values={**values, "memory_bytes": use.memory_bytes or 0},
-    )
-    if result.data.source is not None and result.data.source.losses:
-        yield Finding("conversion-loses", f"Conversion loses: {'; '.join(result.data.source.losses)}")
-    if use.against_default is not None and default is not None:
-        if use.format == default.format:
-            message = "The default reads the same format: only the loader changes"
-            yield Finding("same-format", message, values={"format": use.format})
-        else:
-            yield break_even(result, use, default, requirements)
-
-
-def break_even(result: SearchResult, use: Finalist, default: Finalist, requirements: Requirements) -> Finding:
-    """Return the epochs after which writing the data pays off, from the interval of the gain."""
-    samples = result.data.manifest.schema.samples * result.data.scale
-    low, high = (
-        (use.against_default.ratio.low, use.against_default.ratio.high)
-        if use.against_default is not None
-        else (None, None)
-    )
-    before_s = samples / default.decisive_per_s.median
-    if low is None or high is None:
-        return Finding("break-even-unknown", "The break-even point is unknown: too few rounds")
-    saved_s = [before_s * (1 - 1 / low), before_s * (1 - 1 / high)]
-    if min(saved_s) <= 0:
-        return Finding(
-            "break-even-unknown",
-            "The break-even point is unknown: the interval of the gain includes no gain at all",
-        )
-    epochs = sorted(use.write_s / one for one in saved_s)
-    message = f"Writing the data pays off after {epochs[0]:.1f} to {epochs[1]:.1f} epochs"
-    planned = requirements.epochs
-    late = f", more than the {counted(planned, 'epoch')} of the training" if epochs[0] > planned else ""
-    return Finding(
-        "break-even",
-        message + late,
-        values={"epochs_low": epochs[0], "epochs_high": epochs[1], "planned_epochs": planned},
-    )
-
-
-def _basis(result: SearchResult) -> Iterator[Finding]:
-    """Yield how well the measurements represent the full data."""
-    schema, data = result.data.manifest.schema, result.data
-    if data.source is not None and data.source.description.get("kind") == "images":
-        shape = "x".join(map(str, schema.fields[0].shape))
-        message = (
-            f"Each image was scaled and cropped to {shape}; no other crop can be taken from what is written"
-        )
-        yield Finding("image-shape", message, "--sample-shape changes that", {"shape": shape})
-    if data.scale >= LARGER:
-        yield Finding(
-            "extrapolated",
-            f"Measured on {bytes_text(schema.logical_bytes)} on the same disk with a {data.cache} cache; "
-            f"costs of all {bytes_text(data.full_bytes)} are extrapolated "
-            f"{three_digits(data.scale)}-fold: rough",
-            values={"measured_bytes": schema.logical_bytes, "scale": data.scale},
-        )
-    if data.source is not None:
-        yield disk_notice(data)
-    yield from _size_dependence(result)
-
-
-def _size_dependence(result: SearchResult) -> Iterator[Finding]:
-    """Yield whether the speed depends on the number of samples, from rounds over half of them."""
-    key = next(key for key, roles in result.roles.items() if FASTEST in roles)
-    half = [one.samples_per_s for one in result.half_size.valid_records] if result.half_size else []
-    whole = list(rounds_of(result.final, key).values())
-    if half and whole:
-        ratio = stats.ratio(half, whole)
-        same = ratio.low is not None and ratio.high is not None and ratio.low > 0.9 and ratio.high < 1.1
-        verdict = (
-            "its speed does not depend on the amount of data"
-            if same
-            else "its speed may depend on the amount of data"
-        )
-        label = case_labels(result.finalists)[key]
-        yield Finding(
-            "size-independent" if same else "size-dependent",
-            f"On half as many samples {label} is {ratio_text(ratio, 'as fast')}: {verdict}",
-            values={"case": label, "ratio": ratio.median},
-        )
-
-
-def disk_notice(data: MeasuredData) -> Finding:
-    """Return the size and the place of the sample, and other samples of the same source."""
-    stored, root = _stored_bytes(data.manifest), data.manifest.root
-    message = (
-        f"The sample stays in {root} for the next time: {bytes_text(stored)} in "
-        f"{counted(len(data.manifest.artifacts), 'format')}"
-    )
-    values: Values = {"folder": str(root), "bytes": stored}
-    if others := [f"{one.root} ({bytes_text(_stored_bytes(one))})" for one in other_samples(data)]:
-        message += f". Other samples of it: {enumerated(others)}"
-        values["other_samples"] = len(others)
-    return Finding("sample-on-disk", message, "delete the folder when you no longer need it", values)
-
-
-def _stored_bytes(manifest: Manifest) -> int:
-    return sum(one.stored_bytes for one in manifest.artifacts.values() if not one.added)

@@ -1,0 +1,80 @@
+"""Findings about how well the measurements of a recommendation represent the full data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from iobench.advise.alternatives import case_labels
+from iobench.advise.choice import rounds_of
+from iobench.advise.measured_data import MeasuredData, other_samples
+from iobench.advise.search import FASTEST, SearchResult
+from iobench.advise.sentences import Values
+from iobench.base.finding import Finding
+from iobench.base.text import enumerated
+from iobench.base.units import bytes_text, counted, three_digits
+from iobench.dataset.manifest import Manifest
+from iobench.results import stats
+from iobench.results.verdict import ratio_text
+
+LARGER = 1.05  # ratio of the full data to the sample, from which on figures are extrapolated
+
+
+def basis(result: SearchResult) -> Iterator[Finding]:
+    """Yield how well the measurements represent the full data."""
+    schema, data = result.data.manifest.schema, result.data
+    if data.source is not None and data.source.description.get("kind") == "images":
+        shape = "x".join(map(str, schema.fields[0].shape))
+        message = (
+            f"Each image was scaled and cropped to {shape}; no other crop can be taken from what is written"
+        )
+        yield Finding("image-shape", message, "--sample-shape changes that", {"shape": shape})
+    if data.scale >= LARGER:
+        yield Finding(
+            "extrapolated",
+            f"Measured on {bytes_text(schema.logical_bytes)} on the same disk with a {data.cache} cache; "
+            f"costs of all {bytes_text(data.full_bytes)} are extrapolated "
+            f"{three_digits(data.scale)}-fold: rough",
+            values={"measured_bytes": schema.logical_bytes, "scale": data.scale},
+        )
+    if data.source is not None:
+        yield disk_notice(data)
+    yield from _size_dependence(result)
+
+
+def _size_dependence(result: SearchResult) -> Iterator[Finding]:
+    """Yield whether the speed depends on the number of samples, from rounds over half of them."""
+    key = next(key for key, roles in result.roles.items() if FASTEST in roles)
+    half = [one.samples_per_s for one in result.half_size.valid_records] if result.half_size else []
+    whole = list(rounds_of(result.final, key).values())
+    if half and whole:
+        ratio = stats.ratio(half, whole)
+        same = ratio.low is not None and ratio.high is not None and ratio.low > 0.9 and ratio.high < 1.1
+        verdict = (
+            "its speed does not depend on the amount of data"
+            if same
+            else "its speed may depend on the amount of data"
+        )
+        label = case_labels(result.finalists)[key]
+        yield Finding(
+            "size-independent" if same else "size-dependent",
+            f"On half as many samples {label} is {ratio_text(ratio, 'as fast')}: {verdict}",
+            values={"case": label, "ratio": ratio.median},
+        )
+
+
+def disk_notice(data: MeasuredData) -> Finding:
+    """Return the size and the place of the sample, and other samples of the same source."""
+    stored, root = _stored_bytes(data.manifest), data.manifest.root
+    message = (
+        f"The sample stays in {root} for the next time: {bytes_text(stored)} in "
+        f"{counted(len(data.manifest.artifacts), 'format')}"
+    )
+    values: Values = {"folder": str(root), "bytes": stored}
+    if others := [f"{one.root} ({bytes_text(_stored_bytes(one))})" for one in other_samples(data)]:
+        message += f". Other samples of it: {enumerated(others)}"
+        values["other_samples"] = len(others)
+    return Finding("sample-on-disk", message, "delete the folder when you no longer need it", values)
+
+
+def _stored_bytes(manifest: Manifest) -> int:
+    return sum(one.stored_bytes for one in manifest.artifacts.values() if not one.added)
