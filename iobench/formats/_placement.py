@@ -48,16 +48,19 @@ class Strided(Placement):
 
 
 class Spans(Placement):
-    """Samples of different lengths in the only file, each contiguous and stored as in memory."""
+    """Samples of different lengths, each contiguous and stored as in memory."""
 
     @abstractmethod
-    def edges(self, samples: int, base: int = 0) -> tuple[Index, Index]:
-        """Return the bytes at which each of the first `samples` begins and ends, counted from `base`."""
+    def edges(self, samples: int, starts: Index) -> tuple[Index, Index]:
+        """Return the positions at which each of the first `samples` begins and ends.
+
+        `starts` are the positions at which the files begin.
+        """
 
 
 @dataclass(frozen=True, eq=False)
 class AdjacentSpans(Spans):
-    """Samples of different lengths, one after the other.
+    """Samples of different lengths in the only file, one after the other.
 
     Attributes
     ----------
@@ -77,9 +80,9 @@ class AdjacentSpans(Spans):
         """Return file 0 and the offset of each row's first element."""
         return np.zeros(len(rows), np.int64), self.offset + self.offsets[rows] * self.stride
 
-    def edges(self, samples: int, base: int = 0) -> tuple[Index, Index]:
+    def edges(self, samples: int, starts: Index) -> tuple[Index, Index]:
         """Return where each sample begins, and where it ends: where the next begins."""
-        edges = base + self.offset + np.asarray(self.offsets[: samples + 1]) * self.stride
+        edges = starts[0] + self.offset + np.asarray(self.offsets[: samples + 1]) * self.stride
         return edges[:-1], edges[1:]
 
 
@@ -89,23 +92,26 @@ class ListedSpans(Spans):
 
     Attributes
     ----------
+    file : int64 array
+        Number of each sample's file.
     offset, size : int64 array
         First byte and bytes of each sample with its head.
     within : int
         Bytes of the head, behind which the field begins.
     """
 
+    file: Index
     offset: Index
     size: Index
     within: int = 0
 
     def locate(self, rows: Index) -> tuple[Index, Index]:
-        """Return file 0 and the listed offset of each row."""
-        return np.zeros(len(rows), np.int64), np.asarray(self.offset[rows] + self.within)
+        """Return the file and the listed offset of each row."""
+        return np.asarray(self.file[rows]), np.asarray(self.offset[rows] + self.within)
 
-    def edges(self, samples: int, base: int = 0) -> tuple[Index, Index]:
+    def edges(self, samples: int, starts: Index) -> tuple[Index, Index]:
         """Return where each sample begins behind its head, and where it ends."""
-        offset = np.asarray(self.offset[:samples]) + base
+        offset = np.asarray(self.offset[:samples]) + starts[self.file[:samples]]
         return offset + self.within, offset + self.size[:samples]
 
 

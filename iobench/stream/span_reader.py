@@ -10,7 +10,7 @@ import numpy as np
 from iobench.base.errors import corrupt
 from iobench.formats import Array, Ragged, Rows, Schema, Spans, offsets_of, raw_bytes
 from iobench.host.bus_errors import SIGBUS_HANDLED
-from iobench.stream.addresses import NEAR_BYTES, AddressSpace, Index, merged
+from iobench.stream.addresses import NEAR_BYTES, PIECE_ROWS, AddressSpace, Index, merged
 from iobench.stream.mapped_files import MappedFiles
 from iobench.stream.readahead import ReadaheadReader
 from iobench.stream.span_gather import gather_spans
@@ -28,16 +28,27 @@ class SpanAddresses(AddressSpace):
         super().__init__(schema, (path for place in places.values() for path in place.files))
         self._edges: dict[str, tuple[Index, Index]] = {}
         for field in schema.fields:
-            place, (number,) = places[field.name], self.numbers(places[field.name].files)
-            base, size = int(self.starts[number]), self.sizes[number]
-            begins, ends = place.edges(self.samples, base)
-            if (last := int(ends.max()) - base) > size:
-                raise corrupt(place.files[0], f"{last} bytes", f"{size} bytes", kind="truncated")
-            if int(begins.min()) < base or (ends < begins).any():
-                found = "a sample that ends before it begins"
-                raise corrupt(place.files[0], f"{field.name} in rising order", found, kind="bad-placement")
+            place = places[field.name]
+            begins, ends = place.edges(self.samples, self.starts[self.numbers(place.files)])
+            self._check_edges(field.name, place, begins, ends)
             self._edges[field.name] = begins, ends
             self.widths[field.name] = max(1, int((ends - begins).sum()) // self.samples)
+
+    def _check_edges(self, name: str, place: Spans, begins: Index, ends: Index) -> None:
+        """Raise CorruptArtifact for a sample that ends behind its file, or before it begins."""
+        numbers = self.numbers(place.files)
+        starts, sizes = self.starts[numbers], np.array(self.sizes)[numbers]
+        for low in range(0, self.samples, PIECE_ROWS):
+            begin, end = begins[low : low + PIECE_ROWS], ends[low : low + PIECE_ROWS]
+            file, _ = place.locate(np.arange(low, low + len(begin)))
+            if (beyond := np.flatnonzero(end > starts[file] + sizes[file])).size:
+                of, last = int(file[beyond[0]]), int(end[beyond[0]])
+                expected = f"{last - int(starts[of])} bytes"
+                raise corrupt(place.files[of], expected, f"{sizes[of]} bytes", kind="truncated")
+            if (wrong := np.flatnonzero((begin < starts[file]) | (end < begin))).size:
+                found = "a sample that ends before it begins"
+                path = place.files[int(file[wrong[0]])]
+                raise corrupt(path, f"{name} in rising order", found, kind="bad-placement")
 
     def byte_ranges(self, name: str, rows: Index) -> tuple[Index, Index]:
         """Return start and end positions of these rows of a field."""

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from kinds import kind
 from own_library import loaded, run
+from ragged_cases import batch_of
 
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, UnsupportedSchema
-from iobench.formats import Chunked, Field, Listed, Schema
+from iobench.formats import Chunked, Field, Listed, ListedSpans, Schema
 from iobench.testing.cases import SCHEMA, assert_rows, assert_same, files_of, read_all, store
 from iobench.testing.corruption import Bomb
 
@@ -158,6 +159,49 @@ def test_bytes_of_several_lengths_are_refused(tmp_path):
     path = encode(tmp_path / "a", ["bytes"], [struct.pack("<I", n) + bytes(n) for n in (4, 4, 8)])
     with pytest.raises(CorruptArtifact, match="c0", check=kind("unequal-shapes", found="8 bytes")):
         MDS.infer_schema(path, (Field("c0", (), "float32"),))
+
+
+TOKENS = Field("c0", (-1,), "uint16")
+
+
+def test_bytes_of_several_lengths_are_samples_of_several_lengths(tmp_path):
+    texts = [b"", b"\1\0", b"\2\0\3\0\4\0"]
+    rows = [struct.pack("<I", len(text)) + text + struct.pack("<q", row) for row, text in enumerate(texts)]
+    path = encode(tmp_path / "a", ["bytes", "int"], rows)
+    schema = MDS.infer_schema(path, (TOKENS, Field("c1", (), "int64")))
+    assert schema.totals == {"c0": 4}
+    with MDS.open(path, schema) as reader:
+        batch = reader.batch(np.array([2, 0, 1]))
+        assert batch["c0"].values.tolist() == [2, 3, 4, 1]
+        assert batch["c0"].offsets.tolist() == [0, 3, 3, 4]
+        assert batch["c1"].tolist() == [2, 0, 1]
+        assert isinstance(reader.placement()["c0"], ListedSpans)
+
+
+def test_half_an_element_is_refused(tmp_path):
+    path = encode(tmp_path / "a", ["bytes"], [struct.pack("<I", n) + bytes(n) for n in (4, 3)])
+    with pytest.raises(CorruptArtifact, match="c0") as caught:
+        MDS.infer_schema(path, (TOKENS,))
+    assert (caught.value.found, "sample 1" in caught.value.expected) == ("3 bytes", True)
+
+
+READ_BYTES = """
+import sys, numpy as np
+from streaming import LocalDataset
+local = LocalDataset(sys.argv[1])
+samples = [np.frombuffer(bytearray(local[row]["tokens"]), "uint16") for row in range(len(local))]
+np.savez(sys.argv[2], values=np.concatenate(samples), lengths=np.array(list(map(len, samples))))
+"""
+
+
+def test_streaming_reads_samples_of_several_lengths(tmp_path):
+    schema, batch = batch_of([3, 0, 500, 1])
+    formats.get("mds", shard_bytes=900).write(tmp_path / "a", schema, [batch])
+    assert len(list((tmp_path / "a").glob("*.mds"))) > 1
+    run("streaming", READ_BYTES, tmp_path / "a", tmp_path / "read.npz")
+    read = loaded(tmp_path / "read.npz")
+    assert read["lengths"].tolist() == [3, 0, 500, 1]
+    assert_same(read["values"], batch["tokens"].values)
 
 
 def altered(path, change):

@@ -25,6 +25,7 @@ VARIANTS = [
     "hdf5:chunk_bytes=0",
     "hdf5:chunk_bytes=64,compression=gzip",
     "lmdb:codec=lz4",
+    "mds:shard_bytes=1",
     "zarr:chunk_bytes=64,shard_bytes=256,codec=zstd",
     "arrow:batch_bytes=64",
     "parquet:row_group_bytes=64,codec=zstd",

@@ -88,14 +88,17 @@ def one_field():
 
 @every_order
 @pytest.mark.parametrize("cold", [False, True])
-def test_samples_between_others_are_found(monkeypatch, one_field, tmp_path, order, cold):
+@pytest.mark.parametrize("name", ["lmdb", "mds:shard_bytes=8192"])
+def test_samples_between_others_are_found(monkeypatch, one_field, tmp_path, order, cold, name):
     monkeypatch.setattr(readahead, "PIECE_BYTES", 1 << 13)
-    manifest = iobench.prepare(one_field, ["lmdb"], data_dir=tmp_path)[0]
-    with manifest.opener("lmdb")() as reader:
-        assert isinstance(reader.placement()["tokens"], ListedSpans)
+    manifest = iobench.prepare(one_field, [name], data_dir=tmp_path)[0]
+    with manifest.opener(name)() as reader:
+        place = reader.placement()["tokens"]
+        assert isinstance(place, ListedSpans)
+        assert (len(place.files) > 1) == name.startswith("mds")
     if cold:
-        page_cache.evict(manifest.files_of("lmdb"))
-    one = loader(manifest, "lmdb", order=order)
+        page_cache.evict(manifest.files_of(name))
+    one = loader(manifest, name, order=order)
     for epoch in range(2):
         assert_batches(one, one_field, rows_of(order, epoch))
 
@@ -186,8 +189,17 @@ def test_spans_that_lead_out_of_their_file_are_refused(tmp_path):
     with pytest.raises(CorruptArtifact, check=kind("truncated")):
         SpanAddresses(schema, {"x": AdjacentSpans((path,), 4, 2, np.array([0, 4, 9]))})
     for offset, size in (([-8, 0], [4, 4]), ([0, 8], [4, -2])):
-        listed = ListedSpans((path,), np.array(offset), np.array(size))
+        listed = ListedSpans((path,), np.zeros(len(offset), np.int64), np.array(offset), np.array(size))
         with pytest.raises(CorruptArtifact, check=kind("bad-placement")):
+            SpanAddresses(schema, {"x": listed})
+    other = tmp_path / "y"
+    other.write_bytes(bytes(4))
+    for size, wrong in ((4, False), (6, True)):  # the second sample is in a file of 4 bytes
+        listed = ListedSpans((path, other), np.array([0, 1]), np.array([0, 0]), np.array([4, size]))
+        if not wrong:
+            SpanAddresses(schema, {"x": listed})
+            continue
+        with pytest.raises(CorruptArtifact, check=kind("truncated", path=other)):
             SpanAddresses(schema, {"x": listed})
 
 

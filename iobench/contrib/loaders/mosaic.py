@@ -10,20 +10,26 @@ from __future__ import annotations
 
 import gc
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from iobench.base import interrupts
 from iobench.base.options import option
-from iobench.formats import field_names
+from iobench.formats import Field, field_names
+from iobench.loading.collate import Collate
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import unwarned
 from iobench.loading.loaders.workers import WorkerLoader
-from iobench.loading.tensors import silence_read_only_warning
+from iobench.loading.tensors import silence_read_only_warning, tensor_of
 
 if TYPE_CHECKING:
+    import torch
+
     from iobench.loading.host_to_device import HostBatch
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -45,6 +51,7 @@ class Mosaic(WorkerLoader):
     iterable_style: ClassVar[bool] = True
     isolated: ClassVar[bool] = True
     stateful: ClassVar[bool] = True
+    ragged: ClassVar[bool] = True
 
     shuffle_algo: str = option(
         "py1e",
@@ -57,15 +64,27 @@ class Mosaic(WorkerLoader):
         return MosaicEpochs(self, job)
 
 
-def collate(samples: list[dict[str, Any]]) -> Any:
-    """Collate samples to a batch; images become arrays of pixels, as a user's transform would make them."""
-    import numpy as np
+def collate(way: Collate, ragged: Mapping[str, Field], samples: list[dict[str, Any]]) -> Any:
+    """Collate samples to a batch; images become arrays of pixels, as a user's transform would make them.
+
+    `ragged` are the fields of columns of bytes that differ in length.
+    """
     from torch.utils.data import default_collate
 
     images = [name for name, value in samples[0].items() if hasattr(value, "getbands")]  # Pillow images
     if images:
         samples = [sample | {name: np.array(sample[name]) for name in images} for sample in samples]
-    return default_collate(samples)
+    joined = {
+        name: way.samples([_elements(field, one[name]) for one in samples]) for name, field in ragged.items()
+    }
+    fixed = (
+        [{name: one[name] for name in one if name not in ragged} for one in samples] if ragged else samples
+    )
+    return {**(default_collate(fixed) if fixed[0] else {}), **joined}
+
+
+def _elements(field: Field, stored: bytes) -> torch.Tensor:
+    return tensor_of(np.frombuffer(bytearray(stored), field.dtype).reshape(-1, *field.inner))
 
 
 class MosaicEpochs(Epochs):
@@ -105,10 +124,15 @@ class MosaicEpochs(Epochs):
                 num_workers=settings.num_workers,
                 prefetch_factor=settings.prefetch_factor,
                 pin_memory=bool(settings.pin_memory),
-                collate_fn=collate,
+                collate_fn=partial(collate, self.job.collate, self._ragged()),
             )
             batches = iter(self.resumable(loader))
         yield from map(self._typed, batches)
+
+    def _ragged(self) -> dict[str, Field]:
+        """Return the fields whose samples differ in length, by the names of their columns."""
+        columns = field_names(self._dataset.shards[0].column_names)
+        return {columns[field.name]: field for field in self.opener.schema.ragged}
 
     def _typed(self, batch: HostBatch) -> HostBatch:
         """Return the fields by name; MDS stores bools as bytes."""
@@ -116,7 +140,7 @@ class MosaicEpochs(Epochs):
 
         named = {field: batch[column] for field, column in field_names(batch).items()}
         return {
-            f.name: named[f.name].view(torch.bool) if f.dtype == "bool" else named[f.name]
+            f.name: named[f.name].view(torch.bool) if f.dtype == "bool" and not f.is_ragged else named[f.name]
             for f in self.opener.schema.fields
         }
 

@@ -64,7 +64,7 @@ class RaggedLmdbReader(LmdbReader):
         (ragged,) = self.schema.ragged
         return {
             **{name: Listed((self._path,), file, offset, within) for name, *_, within in self._columns},
-            ragged.name: ListedSpans((self._path,), offset, size, self._head),
+            ragged.name: ListedSpans((self._path,), file, offset, size, self._head),
         }
 
     def blocks(self) -> tuple[()]:

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.options import option
 from iobench.contrib.formats.litdata import leaves
@@ -121,7 +123,7 @@ class _ChunkWriter(ShardWriter):
         return self._path / f"chunk-0-{number}.bin"
 
     def begin(self, number: int) -> bytes:
-        return table(self.rows_of(number), len(self.record.pattern))
+        return table(np.full(self.rows_of(number), len(self.record.pattern)))
 
     def write_index(self) -> None:
         """Write the index: the chunks, and the description of a sample."""

@@ -31,7 +31,7 @@ REFUSED = {
     "ndarray": ("unequal-shapes", f"{FIXED}, and write it as ndarray:DTYPE:SHAPE"),
     "bytes": (
         "fields-needed",
-        "name the fields to read, with dtype and shape: --field 'x=float32[3,4]'",
+        "name the fields to read, with dtype and shape: --field 'x=float32[3,4]', or 'x=uint16[*]'",
     ),
 }
 IMAGES = ("png", "jpeg")

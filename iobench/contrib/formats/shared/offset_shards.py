@@ -20,7 +20,7 @@ from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.contrib.formats.shared.external import FIXED
 from iobench.contrib.formats.shared.packed_images import PackedImages
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, runs
-from iobench.formats import Array, Chunked, Field, Index, Listed, LoadOrBuild, Placement
+from iobench.formats import Array, Chunked, Field, Index, Listed, ListedSpans, LoadOrBuild, Placement
 from iobench.formats.file_kind import regular
 
 WORD = 4  # bytes of a size or an offset
@@ -53,9 +53,14 @@ class ShardColumn:
     encoded: bool = False
 
     @property
+    def listed(self) -> bool:
+        """True for a field whose bytes differ from sample to sample."""
+        return self.encoded or (self.field is not None and self.field.is_ragged)
+
+    @property
     def expected(self) -> int | None:
         """Bytes of the column in every sample, if known."""
-        if self.field is None or self.encoded:
+        if self.field is None or self.listed:
             return self.size
         return len(self.prefix) + self.field.sample_bytes
 
@@ -125,9 +130,9 @@ def locations_in(
 ) -> FieldLocations:
     """Return the locations of the fields in shards of `rows` samples each.
 
-    If some fields are encoded, the offsets come through `load_or_build`.
+    If some fields are encoded or ragged, the offsets come through `load_or_build`.
     """
-    if not any(column.encoded for column in items.columns):
+    if not any(column.listed for column in items.columns):
         return FieldLocations(placements(maps, rows, items, thorough=False))
     lists = load_or_build("samples", lambda: [listed(maps, rows, items)])
     placement: dict[str, Placement] = {}
@@ -135,11 +140,20 @@ def locations_in(
     for field, encoded in ((column.field, column.encoded) for column in items.columns):
         if field is None:
             continue
+        file, offset = lists["file"], lists[f"{field.name}.offset"]
         if encoded:
             blocks.append(packed_images(lists, field).blocks(maps.files, field))
+        elif field.is_ragged:
+            placement[field.name] = ListedSpans(maps.files, file, offset, lists[f"{field.name}.size"])
         else:
-            placement[field.name] = Listed(maps.files, lists["file"], lists[f"{field.name}.offset"])
+            placement[field.name] = Listed(maps.files, file, offset)
     return FieldLocations(placement, blocks)
+
+
+def totals_of(lists: Mapping[str, Array], items: SampleColumns) -> dict[str, int]:
+    """Return the sum of the lengths of each ragged field from the arrays of `listed`."""
+    ragged = [one.field for one in items.columns if one.field is not None and one.field.is_ragged]
+    return {one.name: int(lists[f"{one.name}.size"].sum()) // one.sample_bytes for one in ragged}
 
 
 def packed_images(lists: Mapping[str, Array], field: Field) -> PackedImages:
@@ -149,12 +163,13 @@ def packed_images(lists: Mapping[str, Array], field: Field) -> PackedImages:
 
 
 def listed(maps: Maps, rows: Sequence[int], items: SampleColumns) -> dict[str, Array]:
-    """Return the shard of each sample, each field's offset in it, and the sizes of encoded fields.
+    """Return the shard of each sample, each field's offset in it, and the sizes of encoded and ragged fields.
 
     Raises
     ------
     CorruptArtifact
-        Tables or sizes contradict each other, or a field is not of one size.
+        Tables or sizes contradict each other, a field is not of one size, or a ragged one not of whole
+        elements.
     """
     chunks = [_chunk(maps, number, count, items, True) for number, count in enumerate(rows)]
     lists = {"file": np.repeat(np.arange(len(chunks)), rows)}
@@ -164,7 +179,7 @@ def listed(maps: Maps, rows: Sequence[int], items: SampleColumns) -> dict[str, A
         within = [chunk.relative[:, index] + len(column.prefix) for chunk in chunks]
         offset = [c.begins + w for c, w in zip(chunks, within, strict=True)]
         lists[f"{column.field.name}.offset"] = np.concatenate(offset)
-        if column.encoded:
+        if column.listed:
             lists[f"{column.field.name}.size"] = np.concatenate([chunk.sizes[:, index] for chunk in chunks])
     return lists
 
@@ -242,6 +257,11 @@ def _check(stored: Array, path: Path, column: ShardColumn, begins: Index, sizes:
     """Raise CorruptArtifact if a column differs from its field in one of these samples."""
     field = column.field
     assert field is not None
+    if field.is_ragged:
+        if (wrong := np.flatnonzero(sizes % field.sample_bytes)).size:
+            multiple = f"a multiple of {field.sample_bytes} bytes in sample {wrong[0]} of {field.name}"
+            raise corrupt(path, multiple, f"{sizes[wrong[0]]} bytes")
+        return
     if (wrong := np.flatnonzero(sizes != column.expected)).size:
         raise CorruptArtifact(
             f"{field.name} in sample {wrong[0]} of the shard",
@@ -266,11 +286,11 @@ def _check(stored: Array, path: Path, column: ShardColumn, begins: Index, sizes:
                 )
 
 
-def table(rows: int, sample_bytes: int, description: bytes = b"") -> bytes:
-    """Return the start of a shard of equally large samples: table and description."""
-    begin = WORD * (rows + 2) + len(description)
-    edges = begin + np.arange(rows + 1) * sample_bytes
-    return struct.pack("<I", rows) + edges.astype("<u4").tobytes() + description
+def table(sizes: Index, description: bytes = b"") -> bytes:
+    """Return the start of a shard of samples of so many bytes: table and description."""
+    begin = WORD * (len(sizes) + 2) + len(description)
+    edges = begin + np.append(0, np.cumsum(sizes))
+    return struct.pack("<I", len(sizes)) + edges.astype("<u4").tobytes() + description
 
 
 def rows_in_shard(shard_bytes: int, sample_bytes: int, extra: int) -> int:

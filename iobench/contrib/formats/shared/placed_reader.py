@@ -15,7 +15,23 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.base.errors import corrupt
-from iobench.formats import Array, Blocks, Convert, Index, LoadOrBuild, Placement, Reader, Schema, identity
+from iobench.formats import (
+    Array,
+    Batch,
+    Blocks,
+    Convert,
+    Field,
+    Index,
+    ListedSpans,
+    LoadOrBuild,
+    Placement,
+    Ragged,
+    Reader,
+    Rows,
+    Schema,
+    identity,
+    offsets_of,
+)
 
 MAPPED = 128  # files that one reader maps at once: each takes a descriptor
 PIECE_BYTES = 256 << 10  # of rows that are gathered together, so that they fit in the L2 cache
@@ -81,7 +97,10 @@ def runs(stored: Array, offsets: Index, width: int) -> Iterator[tuple[slice, Arr
 
 @dataclass(frozen=True)
 class FieldLocations:
-    """Locations of a reader's fields: stored as in memory (`placement`), or encoded (`blocks`)."""
+    """Locations of a reader's fields.
+
+    They are stored as in memory (`placement`; ragged fields as `ListedSpans`), or encoded (`blocks`).
+    """
 
     placement: Mapping[str, Placement] = field(default_factory=dict)
     blocks: Sequence[Blocks] = ()
@@ -127,7 +146,9 @@ class PlacedReader(Reader):
         sample = {}
         for spec in self.schema.fields:
             place = locations.placement.get(spec.name)
-            if place is None:
+            if isinstance(place, ListedSpans):
+                sample[spec.name] = convert(self._span(place, spec, row))
+            elif place is None:
                 array = np.empty((1, *spec.shape), spec.dtype)
                 self._decode(rows, {spec.name: array})
                 sample[spec.name] = convert(array[0, ...])
@@ -137,6 +158,17 @@ class PlacedReader(Reader):
                 array = np.frombuffer(stored, spec.dtype, spec.elements, offset)
                 sample[spec.name] = convert(array.reshape(spec.shape))
         return {spec.name: sample[spec.name] for spec in self.schema.fields}
+
+    def batch(self, rows: Rows | Sequence[int]) -> Batch:
+        """Return the rows in new arrays, ragged fields as `Ragged`; IndexError outside 0..len-1."""
+        batch: dict[str, Any] = super().batch(rows)
+        if not self.schema.ragged:
+            return batch
+        checked, _ = self._checked(rows)
+        index = np.arange(checked.start, checked.stop) if isinstance(checked, slice) else checked
+        for spec in self.schema.ragged:
+            batch[spec.name] = self._joined(spec, index)
+        return {spec.name: batch[spec.name] for spec in self.schema.fields}
 
     def close(self) -> None:
         """Drop the maps; they are released with the last view of them."""
@@ -160,6 +192,23 @@ class PlacedReader(Reader):
         flat = target.reshape(len(rows), -1).view(np.uint8)
         for number, at, offsets in _by_file(*place.locate(rows)):
             copy_rows(self._stored(number, offsets, flat.shape[1]), offsets, flat, at)
+
+    def _span(self, place: ListedSpans, spec: Field, row: int) -> Array:
+        """Return the elements of a sample of a ragged field, a view of its file."""
+        number, offset, size = int(place.file[row]), int(place.offset[row]), int(place.size[row])
+        stored = self._maps[number]
+        if size < 0 or offset < 0 or offset + size > len(stored):
+            raise corrupt(self._maps.files[number], f"{offset + size} bytes", len(stored))
+        return stored[offset : offset + size].view(spec.dtype).reshape(-1, *spec.inner)
+
+    def _joined(self, spec: Field, rows: Index) -> Ragged:
+        """Return these samples of a ragged field in new arrays."""
+        place = self._locations().placement[spec.name]
+        assert isinstance(place, ListedSpans)
+        samples = [self._span(place, spec, row) for row in rows.tolist()]
+        lengths = np.fromiter(map(len, samples), np.int64, len(samples))
+        empty = np.empty((0, *spec.inner), spec.dtype)
+        return Ragged(np.concatenate([empty, *samples]), offsets_of(lengths))
 
     def _decode(self, rows: Index, out: Mapping[str, Array]) -> None:
         """Decode the blocks of these rows, each once, and copy the rows out of them."""

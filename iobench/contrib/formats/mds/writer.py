@@ -1,0 +1,155 @@
+"""Writing of MDS shards and their index."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from iobench.base.errors import UnsupportedSchema
+from iobench.contrib.formats.mds.index import INDEX, VERSION
+from iobench.contrib.formats.shared.offset_shards import MOST_SAMPLE_BYTES, WORD, rows_in_shard, table
+from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter
+from iobench.formats import Batch, Field, Ragged, Schema, raw_bytes
+
+
+def write_shards(path: Path, schema: Schema, batches: Iterable[Batch], shard_bytes: int) -> None:
+    """Write the shards of a folder, then the index."""
+    config = _config_of(schema, shard_bytes)
+    writer = _RaggedWriter if schema.ragged else _FixedWriter
+    rows = writer(path, schema, config).write_all(batches)
+    shards = [
+        config | {"zip_data": None} | _entry(path / name_of(number), count)
+        for number, count in enumerate(rows)
+    ]
+    (path / INDEX).write_text(json.dumps({"version": VERSION, "shards": shards}, sort_keys=True))
+
+
+def name_of(number: int) -> str:
+    """Return the name of a shard."""
+    return f"shard.{number:05d}.mds"
+
+
+def most_bytes(schema: Schema, shard_bytes: int) -> int:
+    """Return a limit of the bytes of all shards and the index."""
+    description = _description(_config_of(schema, shard_bytes))
+    logical = schema.logical_bytes + WORD * schema.samples * (1 + len(schema.ragged))
+    shards = min(schema.samples, 1 + 2 * logical // max(1, shard_bytes - len(description)))
+    return logical + shards * (4096 + 4 * len(description)) + (1 << 20)
+
+
+def _config_of(schema: Schema, shard_bytes: int) -> dict[str, Any]:
+    fields = _columns(schema)
+    return {
+        "version": VERSION,
+        "format": "mds",
+        "compression": None,
+        "hashes": [],
+        "size_limit": shard_bytes,
+        "column_names": [field.name for field in fields],
+        "column_encodings": [_encoding(field) for field in fields],
+        "column_sizes": [None if field.is_ragged else field.sample_bytes for field in fields],
+    }
+
+
+def _columns(schema: Schema) -> list[Field]:
+    return sorted(schema.fields, key=lambda field: field.name)
+
+
+def _encoding(field: Field) -> str:
+    """Return the encoding of the column of a field."""
+    if field.is_ragged:
+        return "bytes"  # an ndarray must not be empty
+    dtype = "uint8" if field.dtype == "bool" else field.dtype
+    return f"ndarray:{dtype}:{','.join(map(str, field.shape))}" if field.shape else dtype
+
+
+def _description(config: Mapping[str, Any]) -> bytes:
+    return json.dumps(config, sort_keys=True).encode()
+
+
+def _entry(file: Path, samples: int) -> dict[str, Any]:
+    raw = {"basename": file.name, "bytes": file.stat().st_size, "hashes": {}}
+    return {"samples": samples, "raw_data": raw}
+
+
+class _FixedWriter(ShardWriter):
+    """Writer of samples of one size."""
+
+    def __init__(self, path: Path, schema: Schema, config: Mapping[str, Any]) -> None:
+        self._path, self._description = path, _description(config)
+        record = RecordTemplate.of(_columns(schema))
+        rows = rows_in_shard(config["size_limit"], len(record.pattern), 8 + len(self._description))
+        super().__init__(schema, record, rows)
+
+    def write_all(self, batches: Iterable[Batch]) -> list[int]:
+        """Write all shards; return the samples of each."""
+        self.write(batches)
+        return [self.rows_of(number) for number in range(self.shards)]
+
+    def path_of(self, number: int) -> Path:
+        return self._path / name_of(number)
+
+    def begin(self, number: int) -> bytes:
+        return table(np.full(self.rows_of(number), len(self.record.pattern)), self._description)
+
+
+class _RaggedWriter:
+    """Writer of samples that differ in length: their sizes in front, then the columns.
+
+    The samples of a shard are in memory until it is full.
+    """
+
+    def __init__(self, path: Path, schema: Schema, config: Mapping[str, Any]) -> None:
+        self._path, self._fields, self._description = path, _columns(schema), _description(config)
+        self._most = config["size_limit"] - 2 * WORD - len(self._description)
+
+    def write_all(self, batches: Iterable[Batch]) -> list[int]:
+        """Write all shards; return the samples of each."""
+        rows: list[int] = []
+        held: list[bytes] = []
+        size = 0
+        for record in (record for batch in batches for record in self._records(batch)):
+            if held and size + len(record) + WORD > self._most:
+                rows.append(self._write_shard(len(rows), held))
+                held, size = [], 0
+            held.append(record)
+            size += len(record) + WORD
+        return [*rows, self._write_shard(len(rows), held)]
+
+    def _write_shard(self, number: int, records: Sequence[bytes]) -> int:
+        with open(self._path / name_of(number), "xb") as file:
+            file.write(table(np.array(list(map(len, records)), np.int64), self._description))
+            file.writelines(records)
+        return len(records)
+
+    def _records(self, batch: Batch) -> Iterator[bytes]:
+        """Yield the bytes of each sample of a batch."""
+        heads = [np.diff(_edges(batch, field)) for field in self._fields if field.is_ragged]
+        sizes = np.stack(heads, 1)
+        columns = [(raw_bytes(_values(batch, one)), _edges(batch, one).tolist()) for one in self._fields]
+        for row in range(len(sizes)):
+            parts = [memory[edges[row] : edges[row + 1]] for memory, edges in columns]
+            if sum(map(len, parts)) > MOST_SAMPLE_BYTES:
+                raise UnsupportedSchema(
+                    f"format mds cannot hold sample {row} of a batch",
+                    kind="sample-too-large",
+                    expected=f"at most {MOST_SAMPLE_BYTES:,} bytes",
+                    found=f"{sum(map(len, parts)):,}",
+                )
+            yield b"".join([sizes[row].astype("<u4").tobytes(), *parts])
+
+
+def _values(batch: Mapping[str, Any], field: Field) -> Any:
+    one = batch[field.name]
+    return one.values if isinstance(one, Ragged) else one
+
+
+def _edges(batch: Mapping[str, Any], field: Field) -> Any:
+    """Return the byte at which each sample of a field begins, and the end of the last."""
+    one = batch[field.name]
+    offsets = one.offsets if isinstance(one, Ragged) else np.arange(len(one) + 1)
+    return offsets * field.sample_bytes
