@@ -37,7 +37,7 @@ def rounds_of(part, kind, count=ROUNDS):
         window = WindowTimer(cut, lambda: None)
         for epoch in range(number * MOST_EPOCHS, number * MOST_EPOCHS + PARTS):
             batches = window.part_of(order.batches(SAMPLES, epoch), order, epoch)
-            for batch in window.over(iter(batches), len, False) if kind != "sequential" else batches:
+            for batch in window.over(iter(batches), int, False) if kind != "sequential" else batches:
                 rows[batch] = True
         window.batches, window.samples = PARTS * cut.count, 1
         partial = window.partial(PARTS, (1, 1.0), (SAMPLES, order.length(SAMPLES)))

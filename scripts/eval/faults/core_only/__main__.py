@@ -16,6 +16,8 @@ import iobench
 from eval.faults.children import REFUSED, failure_of, run_forked
 from eval.faults.cli_runs import run_cli
 
+TIMEOUT_S = 400  # a study measures for two minutes on two busy cores
+
 
 def main() -> None:
     """Run one line after the other, each in a child of its own."""
@@ -25,7 +27,8 @@ def main() -> None:
                 importlib.import_module(module.name)
     for line in sys.stdin:
         asked = json.loads(line)
-        result = run_forked(functools.partial(exec, asked, {}) if isinstance(asked, str) else _cli(asked))
+        work = functools.partial(exec, asked, {}) if isinstance(asked, str) else _cli(asked)
+        result = run_forked(work, timeout_s=TIMEOUT_S)
         problem = failure_of(result)
         if result.code == REFUSED and not problem and not _says_what_to_install(result.output):
             problem = result.output
