@@ -25,7 +25,16 @@ from test_warnings import changed
 
 import iobench
 from iobench import formats
-from iobench.advise import alternatives, choice, findings, measured_data, sample_writer, search, sentences
+from iobench.advise import (
+    alternatives,
+    choice,
+    costs,
+    findings,
+    measured_data,
+    sample_writer,
+    search,
+    sentences,
+)
 from iobench.advise.candidates import (
     candidate_set,
     default_case,
@@ -540,7 +549,7 @@ def test_what_conversion_loses_is_told(tmp_path, manifest):
     assert windows.startswith("windows of 9 tokens")
     data = MeasuredData(manifest, 1, False, source=table)
     case = cases_of(manifest, options("dataloader"), ["cpu"])[0]
-    told = list(findings._costs(SimpleNamespace(data=data), finalist(case, 10.0, False), [], Requirements()))
+    told = list(costs.costs(SimpleNamespace(data=data), finalist(case, 10.0, False), None, Requirements()))
     assert told[-1].message == "Conversion loses: 2 columns become features"
 
 
