@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from conftest import complaint, numbers, tree
 from kinds import complaint_kind, kind
+from ragged_cases import RaggedSource
 from range_server import FAULTS, RangeServer
 
 import iobench
@@ -284,6 +285,13 @@ def test_an_upload_that_ends_early_leaves_nothing(tmp_path, monkeypatch, error):
 def test_encoded_samples_are_refused_before_anything_is_sent(tmp_path):
     manifest, _ = prepare(numbers(), ["npy", "hdf5:compression=gzip"], data_dir=tmp_path / "local")
     with pytest.raises(InvalidSettings, check=kind("no-placement")):
+        publish(manifest, check_target(f"file://{tmp_path}/served", False), overwrite=False)
+    assert not tree(tmp_path / "served")
+
+
+def test_samples_that_differ_in_length_are_refused_before_anything_is_sent(tmp_path):
+    manifest, _ = prepare(RaggedSource([3, 0, 5]), ["npy", "mds"], data_dir=tmp_path / "local")
+    with pytest.raises(InvalidSettings, check=kind("ragged")):
         publish(manifest, check_target(f"file://{tmp_path}/served", False), overwrite=False)
     assert not tree(tmp_path / "served")
 

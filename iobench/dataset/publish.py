@@ -69,6 +69,14 @@ def _described(manifest: Manifest, variant: str) -> RemoteData:
     """Return the places of a variant's rows, and store them in an index file."""
     artifact, index = manifest.artifacts[variant], manifest.index_path(variant)
     opener = manifest.opener(variant)
+    if manifest.schema.ragged:
+        raise InvalidSettings(
+            "--to with samples that differ in length: they cannot be read by ranges yet",
+            kind="ragged",
+            expected="fields of fixed shape",
+            found=", ".join(field.typed for field in manifest.schema.ragged),
+            hint="prepare them on a disk",
+        )
     with opener() as reader:
         placements = dict(reader.placement())
         encoded = [field.name for field in manifest.schema.fields if field.name not in placements]

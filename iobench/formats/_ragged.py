@@ -36,6 +36,12 @@ class Ragged:
     values: Any
     offsets: Any
 
+    @classmethod
+    def of(cls, samples: Sequence[Any], inner: tuple[int, ...], dtype: npt.DTypeLike) -> Ragged:
+        """Return arrays of shape ``(length, *inner)`` end to end, in new memory."""
+        lengths = np.fromiter(map(len, samples), np.int64, len(samples))
+        return cls(np.concatenate([np.empty((0, *inner), dtype), *samples]), offsets_of(lengths))
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

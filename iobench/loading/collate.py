@@ -60,12 +60,6 @@ class Dense:
         """Bytes of real elements."""
         return self.total * self.values.itemsize * math.prod(self.values.shape[2:])
 
-    @property
-    def fill(self) -> float:
-        """Share of real elements among all, 1 if there are none."""
-        every = self.values.shape[0] * self.values.shape[1]
-        return self.total / every if every else 1.0
-
     def to(self, *args: Any, **kwargs: Any) -> Dense:
         """Return it with both tensors moved or converted as by `torch.Tensor.to`."""
         values, lengths = self.values.to(*args, **kwargs), self.lengths.to(*args, **kwargs)

@@ -88,7 +88,6 @@ class GrainSource:
         """Return this process's reader, opened on the first call."""
         if self._reader is None:
             self._reader = self._opener()
-            silence_read_only_warning()
         return self._reader
 
     def __len__(self) -> int:
@@ -171,13 +170,16 @@ def _join(
     batch: dict[str, Any] = {}
     for name in samples[0]:
         column = [sample[name] for sample in samples]
-        batch[name] = (
-            _tree(collate.samples(list(map(tensor_of, column)))) if name in ragged else np.stack(column)
-        )
+        batch[name] = _parts(collate, column) if name in ragged else np.stack(column)
     return batch
 
 
-def _tree(field: Ragged | Dense) -> dict[str, Any]:
+def _parts(collate: Collate, column: Sequence[Array]) -> dict[str, Any]:
+    """Return the arrays of a field that differs in length; only padding and packing import torch."""
+    if collate.is_jagged:
+        return vars(Ragged.of(column, column[0].shape[1:], column[0].dtype))
+    silence_read_only_warning()
+    field = collate.samples(list(map(tensor_of, column)))
     return {name: array_of(one) if hasattr(one, "numpy") else one for name, one in vars(field).items()}
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from iobench.base.errors import corrupt
 from iobench.formats._placement import Index, Listed, ListedSpans, Placement
-from iobench.formats._ragged import Ragged, offsets_of
+from iobench.formats._ragged import Ragged
 from iobench.formats._reader import Convert, Rows, identity, unclosed
 from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
 from iobench.formats.lmdb.reader import LmdbReader
@@ -123,5 +123,4 @@ def _joined(field: Field, count: int, samples: Iterable[Array]) -> Any:
         for slot, array in enumerate(arrays):
             whole[slot] = array
         return whole
-    lengths = np.array([len(array) for array in arrays], np.int64)
-    return Ragged(np.concatenate([np.empty((0, *field.inner), field.dtype), *arrays]), offsets_of(lengths))
+    return Ragged.of(arrays, field.inner, field.dtype)

@@ -30,7 +30,6 @@ from iobench.formats import (
     Rows,
     Schema,
     identity,
-    offsets_of,
 )
 
 MAPPED = 128  # files that one reader maps at once: each takes a descriptor
@@ -205,10 +204,7 @@ class PlacedReader(Reader):
         """Return these samples of a ragged field in new arrays."""
         place = self._locations().placement[spec.name]
         assert isinstance(place, ListedSpans)
-        samples = [self._span(place, spec, row) for row in rows.tolist()]
-        lengths = np.fromiter(map(len, samples), np.int64, len(samples))
-        empty = np.empty((0, *spec.inner), spec.dtype)
-        return Ragged(np.concatenate([empty, *samples]), offsets_of(lengths))
+        return Ragged.of([self._span(place, spec, row) for row in rows.tolist()], spec.inner, spec.dtype)
 
     def _decode(self, rows: Index, out: Mapping[str, Array]) -> None:
         """Decode the blocks of these rows, each once, and copy the rows out of them."""

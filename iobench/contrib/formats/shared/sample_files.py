@@ -25,7 +25,6 @@ from iobench.formats import (
     Rows,
     Schema,
     TimingWrapper,
-    offsets_of,
     unclosed,
 )
 
@@ -112,9 +111,7 @@ class FileColumn(RaggedColumn):
         files = unclosed(self._files)
         numbers = range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
         samples = [self._decode(files[row], self._field) for row in numbers]
-        empty = np.empty((0, *self._field.inner), self._field.dtype)
-        offsets = offsets_of(np.fromiter(map(len, samples), np.int64, len(samples)))
-        return Ragged(np.concatenate([empty, *samples]), offsets)
+        return Ragged.of(samples, self._field.inner, self._field.dtype)
 
     def time_decoding(self, timed: TimingWrapper) -> None:
         """Time the reading and decoding of files."""
