@@ -7,7 +7,7 @@ import iobench
 from iobench.base.errors import InvalidSettings
 from iobench.bench.observer import Observer
 from iobench.bench.rounds import interleaved, worst
-from iobench.bench.strategies import parse
+from iobench.bench.strategies import AutoRounds, parse
 from iobench.results import stats
 
 
@@ -120,6 +120,17 @@ def test_a_run_with_auto_notes_how_it_ended(images, tmp_path):
         return
     assert note.kind == ("auto-precise" if reach <= 0.02 else "auto-imprecise")
     assert note.values["precision"] == reach
+
+
+def test_a_round_without_time_for_a_case_does_not_count(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(AutoRounds, "skips", lambda self, number, *args: number > 2)
+    monkeypatch.setattr(AutoRounds, "continues", lambda self, done, *args: done < 4)
+    options = iobench.RunOptions(
+        format=("npy",), loader=("native",), device=("cpu",), rounds="auto", limits=False
+    )
+    result = iobench.run(images, options, out=tmp_path / "r.jsonl")
+    assert [one.round for one in result.records] == [1, 2]
+    assert result.notes[-1].values["rounds"] == 2
 
 
 def test_a_run_estimates_its_duration_before_the_rounds(images, tmp_path):

@@ -190,13 +190,12 @@ class RunLoop:
             self._recorder.probe_lower_cache()
         took_s = {case.key: self._took_s.get(case.key, 0.0) for case in self._remaining()}
         self._estimates.after_proofs(took_s, [key for key, _ in self._done])
-        began, done, opened_s = time.monotonic(), 0, self._opened_s or 0.0
+        began, opened_s = time.monotonic(), self._opened_s or 0.0
         self._late_s = self._strategy.late_s(began - self._began - opened_s) + opened_s
         self._lengths.limit_s = self._strategy.round_s(began - self._began, len(self._remaining()))
 
-        def go_on(rounds: int) -> bool:
-            nonlocal done
-            done, elapsed_s = rounds, time.monotonic() - began
+        def go_on(done: int) -> bool:
+            elapsed_s = time.monotonic() - began
             if done == 1 and not self._done and self._run.records:
                 self._estimates.after_first_round(elapsed_s)
             return self._after_round(done, elapsed_s + self._late_s)
@@ -205,8 +204,9 @@ class RunLoop:
             if case in self._remaining() and (case.key, number) not in self._done:
                 self._turn(case, number, began)
         if rates := self._rates():
-            elapsed_s = time.monotonic() - began
-            self._run.notes += self._strategy.notes(done, elapsed_s, rates, self._labels)
+            # no case may have had the time for its turn in the round that began last
+            made, elapsed_s = max(one.round for one in self._run.records), time.monotonic() - began
+            self._run.notes += self._strategy.notes(made, elapsed_s, rates, self._labels)
 
     def _first(self, case: Case) -> Any:
         """Return the sort key of a case in the first round."""
