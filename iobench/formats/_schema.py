@@ -104,7 +104,7 @@ class Field:
     def is_image(self) -> bool:
         """True for uint8 of shape (H, W, 3) or (H, W), within libjpeg's size limit."""
         axes = len(self.shape) == 2 or self.shape[2:] == (3,)
-        return self.dtype == "uint8" and axes and max(self.shape) <= MOST_PIXELS
+        return self.dtype == "uint8" and axes and not self.is_ragged and max(self.shape) <= MOST_PIXELS
 
     @property
     def is_channels_first(self) -> bool:

@@ -26,7 +26,8 @@ VARIANTS = [
     "hdf5:chunk_bytes=64,compression=gzip",
     "lmdb:codec=lz4",
     "mds:shard_bytes=1",
-    "zarr:chunk_bytes=64,shard_bytes=256,codec=zstd",
+    "webdataset:shard_bytes=1",
+    "zarr:chunk_bytes=4096,shard_bytes=16384,codec=zstd",
     "arrow:batch_bytes=64",
     "parquet:row_group_bytes=64,codec=zstd",
 ]

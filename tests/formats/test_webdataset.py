@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 from kinds import kind as has_kind
 from own_library import loaded, run
+from ragged_cases import batch_of
+from record_cases import came_once
 
+import iobench
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.contrib.formats.shared.placed_reader import Maps
 from iobench.contrib.formats.webdataset.tar_fields import lists_of
-from iobench.formats import Field, Schema
+from iobench.dataset.sources import GeneratedLengths
+from iobench.formats import VARIES, Field, ListedSpans, Schema
 from iobench.testing.cases import SCHEMA, assert_rows, assert_same, read_all, store
 from iobench.testing.placements import assert_placements
 
@@ -185,7 +189,8 @@ def test_members_other_than_regular_files_inside_are_refused(tmp_path, change, c
 
 
 OTHER_SAMPLES = {
-    "another shape": ({"009.x.npy": npy(np.zeros(4, np.int16))}, "unequal-shapes", "int16 (4,)"),
+    "another shape": ({"009.x.npy": npy(np.zeros((3, 1), np.int16))}, "unequal-shapes", "int16 (3, 1)"),
+    "more axes": ({"009.x.npy": npy(np.zeros((3, 2), np.int16))}, "unequal-shapes", "int16 (3, 2)"),
     "another dtype": ({"009.x.npy": npy(np.zeros(3, np.int32))}, "unequal-shapes", "int32 (3,)"),
     "objects": ({"009.x.npy": npy(np.array([{}, {}, {}]))}, "unsupported-dtype", "|O"),
     "big-endian": ({"009.x.npy": npy(np.zeros(3, ">i2"))}, "byte-order", ">i2"),
@@ -247,6 +252,67 @@ def test_images_of_another_size_or_mode_are_refused_by_name(tmp_path, sizes, mod
     assert f"jpg of sample {row}" in caught.value.problem
     if cause == "unequal-shapes":
         assert caught.value.expected == "(4, 5, 3)"
+        assert caught.value.hint.endswith("--field 'jpg=uint8[*]' --field cls=int64")
+        fields = (Field("jpg", (VARIES,), "uint8"), Field("cls", (), "int64"))
+        schema = WEBDATASET.infer_schema(path, fields)
+        with WEBDATASET.open(path, schema) as reader:
+            read = [reader.sample(row)["jpg"].tobytes() for row in range(4)]
+            assert read == [files[f"{row:06d}.jpg"] for row in range(4)]
+
+
+def test_arrays_of_several_lengths_are_samples_of_several_lengths(tmp_path):
+    arrays = [np.arange(2 * length, dtype=np.float32).reshape(length, 2) for length in (3, 3, 0, 100_000)]
+    path = pack(tmp_path / "a.tar", {f"{row}.x.npy": npy(array) for row, array in enumerate(arrays)})
+    schema = WEBDATASET.infer_schema(path)
+    assert schema == Schema(4, (Field("x", (VARIES, 2), "float32"),), totals={"x": 100_006})
+    with WEBDATASET.open(path, schema) as reader:
+        batch = reader.batch(np.array([3, 2, 0]))["x"]
+        assert_same(batch.values, np.concatenate([arrays[3], arrays[0]]))
+        assert batch.offsets.tolist() == [0, 100_000, 100_000, 100_003]
+        assert isinstance(reader.placement()["x"], ListedSpans)
+
+
+def unusual(array):
+    """Return a .npy file with another header than NumPy's own for the same array."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_2_0(file, np.lib.format.header_data_from_array_1_0(array))
+    return file.getvalue() + array.tobytes()
+
+
+def test_unusual_headers_are_read(tmp_path):
+    arrays = [np.full(length, length, np.int16) for length in (2, 5, 0)]
+    path = pack(tmp_path / "a.tar", {f"{row}.x.npy": unusual(array) for row, array in enumerate(arrays)})
+    schema = WEBDATASET.infer_schema(path)
+    assert schema.totals == {"x": 7}
+    with WEBDATASET.open(path, schema) as reader:
+        assert_same(reader.batch(slice(None))["x"].values, np.concatenate(arrays))
+
+
+@pytest.mark.parametrize("stored", [npy, unusual])
+def test_an_array_with_too_few_or_too_many_bytes_is_corrupt(tmp_path, stored):
+    for change in (lambda content: content[:-2], lambda content: content + b"\0", lambda c: c + b"\0\0"):
+        files = {f"{row}.x.npy": stored(np.zeros(row, np.int16)) for row in (1, 2, 9)}
+        path = pack(tmp_path / "a.tar", files | {"9.x.npy": change(files["9.x.npy"])})
+        with pytest.raises(CorruptArtifact, match="of sample 2"):
+            WEBDATASET.infer_schema(path)
+
+
+READ_LENGTHS = """
+import glob, sys, numpy as np, webdataset
+shards = sorted(glob.glob(sys.argv[1] + "/*.tar"))
+samples = [one["tokens.npy"] for one in webdataset.WebDataset(shards, shardshuffle=False).decode()]
+np.savez(sys.argv[2], values=np.concatenate(samples), lengths=np.array(list(map(len, samples))))
+"""
+
+
+def test_webdataset_reads_samples_of_several_lengths(tmp_path):
+    schema, batch = batch_of([3, 0, 500, 1])
+    formats.get("webdataset", shard_bytes=6000).write(tmp_path / "a", schema, [batch])
+    assert len(list((tmp_path / "a").iterdir())) == 4
+    run("webdataset", READ_LENGTHS, tmp_path / "a", tmp_path / "read.npz")
+    read = loaded(tmp_path / "read.npz")
+    assert read["lengths"].tolist() == [3, 0, 500, 1]
+    assert_same(read["values"], batch["tokens"].values)
 
 
 def test_the_hint_lists_the_options_for_files_that_do_not_describe_themselves(tmp_path):
@@ -255,7 +321,7 @@ def test_the_hint_lists_the_options_for_files_that_do_not_describe_themselves(tm
     with pytest.raises(CorruptArtifact, check=has_kind("fields-needed", path=path)) as caught:
         WEBDATASET.infer_schema(path)
     assert ".json" in caught.value.problem
-    assert caught.value.hint.endswith("--field cls=int64 --field 'png=uint8[4,5,3]'")
+    assert "--field cls=int64 --field 'png=uint8[4,5,3]'" in caught.value.hint
     path = pack(
         tmp_path / "b.tar", {f"{row}.{name}": bytes(8) for row in range(3) for name in ("raw", "npz")}
     )
@@ -266,19 +332,19 @@ def test_the_hint_lists_the_options_for_files_that_do_not_describe_themselves(tm
     path = pack(tmp_path / "c.tar", {f"{row}.txt": bytes(row + 1) for row in range(3)})
     with pytest.raises(CorruptArtifact, check=has_kind("fields-needed")) as caught:
         WEBDATASET.infer_schema(path)
-    assert "--field" not in caught.value.hint
-    assert ".npy" in caught.value.hint
+    assert caught.value.hint.endswith("--field 'txt=uint8[*]'")
 
 
 @pytest.mark.parametrize(
     ("field", "found", "hint"),
     [
-        (Field("png", (5, 5, 3), "uint8"), "uint8 (4, 5, 3)", "--field 'png=uint8[4,5,3]'"),
-        (Field("cls", (), "float32"), "int64 ()", "--field cls=int64"),
-        (Field("x", (4,), "int16"), "int16 (3,)", "--field 'x=int16[3]'"),
+        (Field("png", (5, 5, 3), "uint8"), "png=uint8[4,5,3]", "--field 'png=uint8[4,5,3]'"),
+        (Field("cls", (), "float32"), "cls=int64", "--field cls=int64"),
+        (Field("x", (4,), "int16"), "x=int16[3]", "--field 'x=int16[3]'"),
+        (Field("x", (VARIES, 3), "int16"), "x=int16[3]", "--field 'x=int16[3]'"),
         (Field("raw", (2,), "int16"), "3 bytes", ""),
     ],
-    ids=["image", "number", "npy", "raw"],
+    ids=["image", "number", "npy", "ragged", "raw"],
 )
 def test_an_option_that_differs_from_the_data_is_refused(tmp_path, field, found, hint):
     files = pictures("png")[0] | {f"000{name}": content for name, content in FILES.items()}
@@ -412,7 +478,7 @@ def test_a_flipped_bit_in_any_header_is_detected(tmp_path, monkeypatch, piece):
 def test_a_scan_holds_no_more_than_a_piece(tmp_path, monkeypatch):
     monkeypatch.setattr("iobench.contrib.formats.webdataset.tar_columns.PIECE", 3)
     maps = Maps([pack(tmp_path / "a.tar", FILES)])
-    lists = lists_of(maps, Schema(4, (Field("x", (3,), "int16"),)))
+    lists = lists_of(maps, 4, [Field("x", (3,), "int16")])
     assert [len(piece["offset_0"]) for piece in lists] == [3, 1]
 
 
@@ -425,3 +491,22 @@ def test_another_file_is_a_one_line_error(tmp_path, name):
     with pytest.raises(CorruptArtifact) as error:
         WEBDATASET.infer_schema(tmp_path / name)
     assert "\n" not in str(error.value)
+
+
+def test_webdataset_s_loader_delivers_samples_of_several_lengths(tmp_path):
+    fields = (Field("label", (), "int64"), Field("sound", (VARIES, 2), "float32"))
+    source = GeneratedLengths(fields, "uniform:0,40", 20_000)
+    stored = iobench.prepare(source, ["webdataset:shard_bytes=200000"], data_dir=tmp_path / "data")[0]
+    asked = iobench.RunOptions(
+        ("all",),
+        ("webdataset", "webdataset:num_workers=2"),
+        device=("cpu",),
+        batch_size=(16,),
+        collate=("jagged", "pad:multiple=8"),
+        rounds="1",
+        limits=False,
+    )
+    result = iobench.run(stored, asked, out=tmp_path / "records.jsonl")
+    assert not result.failures
+    assert len(result.records) == 4
+    assert came_once(result.records)

@@ -8,8 +8,9 @@ unpickle members with certain names.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -19,11 +20,13 @@ from iobench.base.errors import CorruptArtifact
 from iobench.base.options import option
 from iobench.contrib.formats.webdataset.tar_fields import suffixes_of
 from iobench.contrib.loaders._data_files import data_files
-from iobench.formats import Field, Schema
+from iobench.formats import Array, Field, Schema
+from iobench.loading.collate import Collate
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import unwarned
 from iobench.loading.loaders.workers import WorkerLoader
 from iobench.loading.portable_error import PortableError
+from iobench.loading.tensors import tensor_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +51,7 @@ class WebDatasetLoader(WorkerLoader):
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
     iterable_style: ClassVar[bool] = True
     isolated: ClassVar[bool] = True
+    ragged: ClassVar[bool] = True
 
     shuffle_buffer: int = option(
         1000, "samples in the buffer that random order shuffles", minimum=1, maximum=MAX_SHUFFLED
@@ -91,7 +95,6 @@ class WebDatasetEpochs(Epochs):
 
     def _pipeline(self, epoch: int) -> Any:
         import webdataset as wds
-        from torch.utils.data import default_collate
 
         order, buffer = self.job.order, self._settings.shuffle_buffer
         first, second = np.random.SeedSequence([order.seed, epoch]).generate_state(2).tolist()
@@ -103,11 +106,23 @@ class WebDatasetEpochs(Epochs):
             wds.tarfile_to_samples(),
             *([wds.shuffle(buffer, initial=buffer, seed=second)] if random else []),
             wds.map(SampleDecoder(self.opener.schema, self.opener.path)),
-            wds.batched(order.batch_size, collation_fn=default_collate),
+            wds.batched(
+                order.batch_size, collation_fn=partial(collate, self.job.collate, self.opener.schema.fields)
+            ),
         )
 
     def close(self) -> None:
         """Do nothing: workers and files ended with their epoch."""
+
+
+def collate(way: Collate, fields: Sequence[Field], samples: Sequence[tuple[Array, ...]]) -> tuple[Any, ...]:
+    """Collate samples, one array per field, to a batch."""
+    from torch.utils.data import default_collate
+
+    return tuple(
+        way.samples([tensor_of(array) for array in arrays]) if field.is_ragged else default_collate([*arrays])
+        for field, arrays in zip(fields, zip(*samples, strict=True), strict=True)
+    )
 
 
 class SampleDecoder:
@@ -145,6 +160,8 @@ def _array(stored: bytes, field: Field, key: str) -> Any:
         from webdataset.autodecode import npy_loads
 
         return npy_loads(stored)
+    if field.is_ragged:
+        return np.frombuffer(bytearray(stored), field.dtype).reshape(-1, *field.inner)
     if kind in IMAGES and field.is_image:
         from webdataset.autodecode import ImageHandler
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,8 +13,13 @@ import numpy as np
 from iobench.base.errors import UnsupportedSchema
 from iobench.contrib.formats.mds.index import INDEX, VERSION
 from iobench.contrib.formats.shared.offset_shards import MOST_SAMPLE_BYTES, WORD, rows_in_shard, table
-from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter
-from iobench.formats import Batch, Field, Ragged, Schema, raw_bytes
+from iobench.contrib.formats.shared.record_writer import (
+    RecordTemplate,
+    ShardWriter,
+    filled,
+    sample_bytes,
+)
+from iobench.formats import Batch, Field, Schema
 
 
 def write_shards(path: Path, schema: Schema, batches: Iterable[Batch], shard_bytes: int) -> None:
@@ -109,16 +115,9 @@ class _RaggedWriter:
 
     def write_all(self, batches: Iterable[Batch]) -> list[int]:
         """Write all shards; return the samples of each."""
-        rows: list[int] = []
-        held: list[bytes] = []
-        size = 0
-        for record in (record for batch in batches for record in self._records(batch)):
-            if held and size + len(record) + WORD > self._most:
-                rows.append(self._write_shard(len(rows), held))
-                held, size = [], 0
-            held.append(record)
-            size += len(record) + WORD
-        return [*rows, self._write_shard(len(rows), held)]
+        records = itertools.chain.from_iterable(map(self._records, batches))
+        shards = filled(records, self._most, WORD)
+        return [self._write_shard(number, shard) for number, shard in enumerate(shards)]
 
     def _write_shard(self, number: int, records: Sequence[bytes]) -> int:
         with open(self._path / name_of(number), "xb") as file:
@@ -128,11 +127,12 @@ class _RaggedWriter:
 
     def _records(self, batch: Batch) -> Iterator[bytes]:
         """Yield the bytes of each sample of a batch."""
-        heads = [np.diff(_edges(batch, field)) for field in self._fields if field.is_ragged]
-        sizes = np.stack(heads, 1)
-        columns = [(raw_bytes(_values(batch, one)), _edges(batch, one).tolist()) for one in self._fields]
+        columns = [sample_bytes(batch, field) for field in self._fields]
+        both = zip(self._fields, columns, strict=True)
+        sizes = np.stack([np.diff(edges) for field, (_, edges) in both if field.is_ragged], 1)
+        listed = [(memory, edges.tolist()) for memory, edges in columns]
         for row in range(len(sizes)):
-            parts = [memory[edges[row] : edges[row + 1]] for memory, edges in columns]
+            parts = [memory[edges[row] : edges[row + 1]] for memory, edges in listed]
             if sum(map(len, parts)) > MOST_SAMPLE_BYTES:
                 raise UnsupportedSchema(
                     f"format mds cannot hold sample {row} of a batch",
@@ -141,15 +141,3 @@ class _RaggedWriter:
                     found=f"{sum(map(len, parts)):,}",
                 )
             yield b"".join([sizes[row].astype("<u4").tobytes(), *parts])
-
-
-def _values(batch: Mapping[str, Any], field: Field) -> Any:
-    one = batch[field.name]
-    return one.values if isinstance(one, Ragged) else one
-
-
-def _edges(batch: Mapping[str, Any], field: Field) -> Any:
-    """Return the byte at which each sample of a field begins, and the end of the last."""
-    one = batch[field.name]
-    offsets = one.offsets if isinstance(one, Ragged) else np.arange(len(one) + 1)
-    return offsets * field.sample_bytes

@@ -42,8 +42,11 @@ class PackedImages:
         stored = maps[number][begin : begin + int(self.size[row])].data
         return shape_of(maps.files[number], stored, f"{self.what} of sample {self.first + row}")
 
-    def check(self, maps: Maps, field: Field) -> None:
-        """Raise CorruptArtifact (``unequal-shapes``) if an image has another shape than the field."""
+    def check(self, maps: Maps, field: Field, instead: str = "") -> None:
+        """Raise CorruptArtifact (``unequal-shapes``) if an image has another shape than the field.
+
+        The hint ends with what to do `instead`.
+        """
         for row in range(len(self.file)):
             if (shape := self.shape(maps, row)) != field.shape:
                 raise CorruptArtifact(
@@ -53,7 +56,7 @@ class PackedImages:
                     expected=field.shape,
                     found=shape,
                     hint=f"{FIXED}; 'iobench prepare --source FOLDER --sample-shape' resizes images "
-                    "in one folder per class",
+                    f"in one folder per class{', ' * bool(instead)}{instead}",
                 )
 
     def blocks(self, files: Sequence[Path], field: Field) -> Blocks:

@@ -8,10 +8,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from iobench.formats import Array, Batch, Field, Schema, raw_bytes
+from iobench.formats import Array, Batch, Field, Index, Ragged, Schema, raw_bytes
 
 PIECE_BYTES = 4 << 20  # of records that are assembled at once
 
@@ -113,6 +114,29 @@ class ShardWriter(ABC):
                 yield start + low, {name: array[low:high] for name, array in batch.items()}
                 low = high
             start += count
+
+
+def sample_bytes(batch: Mapping[str, Any], field: Field) -> tuple[memoryview, Index]:
+    """Return the memory of a field of a batch, and the byte offset of each sample and of the end."""
+    one = batch[field.name]
+    ragged = one if isinstance(one, Ragged) else Ragged(one, np.arange(len(one) + 1))
+    return raw_bytes(np.ascontiguousarray(ragged.values)), ragged.offsets * field.sample_bytes
+
+
+def filled(records: Iterable[bytes], most: int, extra: int = 0) -> Iterator[list[bytes]]:
+    """Yield records of different lengths in groups of at most `most` bytes each, with `extra` per record.
+
+    A record that is longer comes alone. A group is in memory until it is full.
+    """
+    held: list[bytes] = []
+    size = 0
+    for record in records:
+        if held and size + len(record) + extra > most:
+            yield held
+            held, size = [], 0
+        held.append(record)
+        size += len(record) + extra
+    yield held
 
 
 def write_at(descriptor: int, data: memoryview, offset: int) -> None:

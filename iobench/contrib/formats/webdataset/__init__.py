@@ -1,9 +1,9 @@
 """Format webdataset: tar shards; a sample's files are consecutive and have one name up to the first dot.
 
 iobench writes `000000.tar`, …; field x of sample 12 is the file `000000012.x.npy` in one of them. Existing
-data are one archive, or a folder of them, whose samples all have the same files: `.npy` arrays of one shape,
-`.png`, `.jpg` and `.jpeg` images of one size, which are decoded when they are read, `.cls` and other integers
-as text, and files of raw bytes whose fields the caller names.
+data are one archive, or a folder of them, whose samples all have the same files: `.npy` arrays, which may
+differ along the first axis, `.png`, `.jpg` and `.jpeg` images of one size, which are decoded when they are
+read, `.cls` and other integers as text, and files of raw bytes whose fields the caller names.
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.options import option
 from iobench.contrib.formats.shared.placed_reader import Maps, PlacedReader
-from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter, rows_within
-from iobench.contrib.formats.webdataset.tar import BLOCK, DIGIT, END, TarHeaders, is_tar
+from iobench.contrib.formats.webdataset.tar import BLOCK, is_tar
 from iobench.contrib.formats.webdataset.tar_columns import columns_of
 from iobench.contrib.formats.webdataset.tar_fields import (
     check_fields,
@@ -28,11 +25,9 @@ from iobench.contrib.formats.webdataset.tar_fields import (
     locations_of,
     stored_name,
 )
-from iobench.formats import Array, Batch, Detectable, Field, Format, Schema, fields_by_name, stored_names
+from iobench.contrib.formats.webdataset.writer import most_bytes, write_shards
+from iobench.formats import Batch, Detectable, Field, Format, Schema, fields_by_name
 from iobench.formats.file_kind import regular
-from iobench.formats.npy_header import header_of
-
-DIGITS = 9  # of a sample's number, as in WebDataset's own examples
 
 
 @dataclass(frozen=True)
@@ -42,6 +37,7 @@ class WebDataset(Format, Detectable):
     name: ClassVar[str] = "webdataset"
     summary: ClassVar[str] = "tar shards, one .npy file per field and sample"
     library: ClassVar[str] = "numpy"
+    holds_ragged: ClassVar[bool] = True
 
     shard_bytes: int = option(64 << 20, "maximum bytes per shard", minimum=1, unit="bytes")
 
@@ -51,9 +47,8 @@ class WebDataset(Format, Detectable):
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the shards."""
-        writer = _TarWriter(path, schema, self.shard_bytes)
         path.mkdir()
-        writer.write(batches)
+        write_shards(path, schema, batches, self.shard_bytes)
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> PlacedReader:
         """Return a reader, which scans the shards' headers when rows are first read."""
@@ -62,15 +57,13 @@ class WebDataset(Format, Detectable):
             schema,
             maps,
             lambda load_or_build: locations_of(
-                maps, schema, load_or_build("members", lambda: lists_of(maps, schema))
+                maps, schema, load_or_build("members", lambda: lists_of(maps, schema.samples, schema.fields))
             ),
         )
 
     def size_bound(self, schema: Schema) -> int:
         """Return the bytes of the records plus two empty blocks per shard."""
-        record = len(_TarWriter(Path(), schema, self.shard_bytes).record.pattern)
-        shards = -(-schema.samples // rows_within(self.shard_bytes, record))
-        return schema.samples * record + shards * (len(END) + 4096) + (1 << 20)
+        return most_bytes(schema, self.shard_bytes)
 
     def sniff(self, path: Path) -> bool:
         """Return True for an archive, or a folder with archives, named .tar."""
@@ -88,10 +81,13 @@ class WebDataset(Format, Detectable):
             samples, columns = columns_of(maps)
             fields_by_name(path, (suffix.removesuffix(".npy") for suffix in columns))
             check_fields(columns, maps, fields)
-            schema = Schema(samples, tuple(fields) or fields_of(columns, maps))
-            for _ in lists_of(maps, schema, thorough=True):
-                pass
-            return schema
+            known = tuple(fields) or fields_of(columns, maps)
+            totals = dict.fromkeys((field.name for field in known if field.is_ragged), 0)
+            for lists in lists_of(maps, samples, known, thorough=True):
+                for number, field in enumerate(known):
+                    if field.is_ragged:
+                        totals[field.name] += int(lists[f"size_{number}"].sum()) // field.sample_bytes
+            return Schema(samples, known, totals=totals)
         finally:
             maps.close()
 
@@ -114,33 +110,3 @@ def _shards(path: Path) -> list[Path]:
     if not path.is_file():
         raise corrupt(path, "tar shards", "no such folder")
     return [path]
-
-
-class _TarWriter(ShardWriter):
-    """Writer of shards: per field a tar header, a .npy header, the array and zeros up to a whole block."""
-
-    def __init__(self, path: Path, schema: Schema, shard_bytes: int) -> None:
-        self._path, at = path, 0
-        self._headers: list[tuple[int, TarHeaders]] = []
-        parts: list[bytes | Field] = []
-        digits = DIGIT.decode() * max(DIGITS, len(str(schema.samples - 1)))
-        names = stored_names(schema.fields, stored_name)
-        for field in schema.fields:
-            npy = header_of(field)
-            size = len(npy) + field.sample_bytes
-            header = TarHeaders(f"{digits}.{names[field.name]}.npy", size)
-            self._headers.append((at, header))
-            parts += [header.blocks, npy, field, bytes(-size % BLOCK)]
-            at += len(header.blocks) + size + -size % BLOCK
-        record = RecordTemplate.of(parts)
-        super().__init__(schema, record, rows_within(shard_bytes, at))
-
-    def path_of(self, number: int) -> Path:
-        return self._path / f"{number:06d}.tar"
-
-    def stamp(self, table: Array, first: int) -> None:
-        for begin, header in self._headers:
-            header.number(table, begin, np.arange(first, first + len(table)))
-
-    def end(self, number: int) -> bytes:
-        return END

@@ -1,4 +1,4 @@
-"""Tar archives: scan for the offsets of the files, and headers for many files of one size at once.
+"""Tar archives: scan for the offsets of the files, and headers for many files at once.
 
 Supports POSIX.1-1988 (ustar) and POSIX.1-2001 (pax) headers and GNU's long names, as Python's tarfile writes.
 """
@@ -21,9 +21,10 @@ from iobench.formats import Array, Index
 BLOCK = tarfile.BLOCKSIZE
 PIECE = 1 << 16  # headers whose checksums are verified together
 MAGIC_AT, MAGIC = 257, b"ustar"
-CHECKSUM = slice(148, 156)
+SIZE, CHECKSUM = slice(124, 135), slice(148, 156)
 END = bytes(2 * BLOCK)
 DIGIT = b"@"  # placeholder for a digit of a sample's number in a name
+MOST_BYTES = 8**11 - 1  # of a file, in the digits of a header
 MOST_DIGITS = 18  # of a number in a pax header
 LONGEST_NAME = 1 << 16  # bytes read of a header that holds a name
 LINKS = {b"1": "a hard link", b"2": "a symbolic link", b"S": "a sparse file"}
@@ -185,14 +186,14 @@ def _check_sums(stored: Array, headers: array[int], path: Path) -> None:
 
 @dataclass
 class TarHeaders:
-    """Template of headers for files of one size whose names differ only in a number.
+    """Template of headers for files whose names differ only in a number.
 
     Attributes
     ----------
     name : str
         Name with `@` in place of each digit of the number.
     size : int
-        Bytes of each file.
+        Bytes of each file; 0 if they differ.
     blocks : bytes
         The headers as tarfile writes them, with zeros for the digits.
     """
@@ -220,14 +221,27 @@ class TarHeaders:
                 content[CHECKSUM] = b" " * 8
                 self._sums[block] = sum(content)
 
-    def number(self, table: Array, begin: int, rows: Index) -> None:
-        """Write sample numbers into the headers at byte `begin` of each row of a table."""
+    def number(self, table: Array, begin: int, rows: Index, sizes: Index | None = None) -> None:
+        """Write sample numbers into the headers at byte `begin` of each row of a table.
+
+        Sizes that differ are written, too, each at most MOST_BYTES.
+        """
         width = self.name.count("@")
         digits = (rows[:, None] // 10 ** np.arange(width - 1, -1, -1)) % 10
         for place in self._digits:
             table[:, begin + place : begin + place + width] = digits + ord("0")
+        last = len(self.blocks) - BLOCK
+        octal = _octal(np.zeros(1, np.int64) if sizes is None else sizes, SIZE.stop - SIZE.start)
+        if sizes is not None:
+            table[:, begin + last + SIZE.start : begin + last + SIZE.stop] = octal + ord("0")
         for block, empty in self._sums.items():
-            sums = (empty + digits.sum(1))[:, None] // 8 ** np.arange(5, -1, -1) % 8
+            sums = _octal(empty + digits.sum(1) + (octal.sum(1) if block == last else 0), 6)
             table[:, begin + block + CHECKSUM.start : begin + block + CHECKSUM.start + 6] = sums + ord("0")
             table[:, begin + block + CHECKSUM.start + 6] = 0
             table[:, begin + block + CHECKSUM.start + 7] = ord(" ")
+
+
+def _octal(values: Index, width: int) -> Array:
+    """Return the last octal digits of each value, int64 (values, width)."""
+    digits: Array = values[:, None] // 8 ** np.arange(width - 1, -1, -1) % 8
+    return digits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +19,15 @@ PIECE = 1 << 20  # samples whose files are listed together, which bounds the mem
 
 @dataclass(frozen=True)
 class TarColumn:
-    """Shard, offset and size of the files with one suffix, one per sample in order."""
+    """Shard, offset and size of the files with one suffix, one per sample in order.
+
+    `varies` is True if sizes differ, in a column that `columns_of` returns.
+    """
 
     file: array[int]
     offset: array[int]
     size: array[int]
+    varies: bool = False
 
     def arrays(self) -> tuple[Index, Index, Index]:
         """Return file, offset and size as int64 arrays."""
@@ -51,12 +55,24 @@ def columns_of(maps: Maps) -> tuple[int, Mapping[str, TarColumn]]:
     """
     pieces = pieces_of(maps)
     samples, first = next(pieces)
+    sizes = {suffix: _extremes(column) for suffix, column in first.items()}
     common, any_sample = set(first), set(first)
     for more, columns in pieces:
         samples, common, any_sample = samples + more, common & set(columns), any_sample | set(columns)
+        for suffix in common:
+            sizes[suffix] |= _extremes(columns[suffix])
     if not common:
         raise _missing(maps, any_sample)
-    return samples, {suffix: column for suffix, column in first.items() if suffix in common}
+    return samples, {
+        suffix: replace(column, varies=len(sizes[suffix]) > 1)
+        for suffix, column in first.items()
+        if suffix in common
+    }
+
+
+def _extremes(column: TarColumn) -> set[int]:
+    """Return the smallest and the largest size."""
+    return {min(column.size), max(column.size)}
 
 
 def pieces_of(maps: Maps) -> Iterator[tuple[int, Mapping[str, TarColumn]]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +16,13 @@ from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, r
 from iobench.contrib.formats.webdataset.tar_columns import TarColumn, pieces_of
 from iobench.formats import (
     DTYPES,
+    VARIES,
     Array,
     Blocks,
     Field,
     Index,
     Listed,
+    ListedSpans,
     Placement,
     Schema,
     names_within,
@@ -60,9 +64,11 @@ def fields_of(columns: Mapping[str, TarColumn], maps: Maps) -> tuple[Field, ...]
 def _instead(name: str, column: TarColumn, known: Sequence[Field]) -> str:
     """Return the options to type for files that do not describe their contents."""
     ways = [f"select the other fields: {as_options(known)}"] if known else []
-    if len(set(column.size)) == 1:
+    if not column.varies:
         ways.append(f"describe their {column.size[0]:,} bytes: --field '{name}=DTYPE[SHAPE]'")
-    return ", or ".join(ways) or "pack .npy files of one shape instead, because their sizes differ"
+    else:
+        ways.append(f"read their bytes, not decoded: --field '{name}=uint8[*]'")
+    return ", or ".join(ways)
 
 
 def check_fields(columns: Mapping[str, TarColumn], maps: Maps, fields: Sequence[Field]) -> None:
@@ -75,10 +81,9 @@ def check_fields(columns: Mapping[str, TarColumn], maps: Maps, fields: Sequence[
         column, stored = columns[suffix], field_of(field.name, suffix, columns[suffix], maps)
         if _kind(suffix) in IMAGES and not field.is_image:
             stored = None  # the encoded bytes are read
-        if stored is not None and (stored.dtype, stored.shape) != (field.dtype, field.shape):
-            expected, found = f"{field.dtype} {field.shape}", f"{stored.dtype} {stored.shape}"
-            hint = f"use {as_options([stored])}"
-        elif stored is None and column.size[0] != field.sample_bytes:
+        if stored is not None and not _holds(field, stored.dtype, stored.shape):
+            expected, found, hint = field.typed, stored.typed, f"use {as_options([stored])}"
+        elif stored is None and not _fits(field, column.size[0]):
             expected, found = f"{field.sample_bytes:,} bytes", f"{column.size[0]:,} bytes"
             hint = "give the dtype and shape of all bytes of a file"
         else:
@@ -113,7 +118,7 @@ def field_of(name: str, suffix: str, column: TarColumn, maps: Maps) -> Field | N
         shape, dtype = header.shape, header.dtype
         if dtype.name not in DTYPES:
             raise unsupported_dtype(path, f"files .{suffix}", dtype)
-        return Field(name, shape, dtype.name)
+        return Field(name, (VARIES, *shape[1:]) if shape and column.varies else shape, dtype.name)
     if kind in NUMBERS:
         return Field(name, (), "int64")
     if kind in IMAGES:
@@ -121,38 +126,42 @@ def field_of(name: str, suffix: str, column: TarColumn, maps: Maps) -> Field | N
     return None
 
 
-def lists_of(maps: Maps, schema: Schema, thorough: bool = False) -> Iterator[dict[str, Array]]:
-    """Yield pieces of int64 arrays per field number: shard and offset of each value, size if encoded.
+def lists_of(
+    maps: Maps, samples: int, fields: Sequence[Field], thorough: bool = False
+) -> Iterator[dict[str, Array]]:
+    """Yield pieces of int64 arrays per field number: shard and offset of each value, size if sizes differ.
 
     Parameters
     ----------
     maps : Maps
         The archives.
-    schema : Schema
-        Samples and fields to locate.
+    samples : int
+        Samples that they must hold.
+    fields : sequence of Field
+        Fields to locate.
     thorough : bool
         Read the header of each image; otherwise an image of another shape is refused when it is decoded.
 
     Raises
     ------
     CorruptArtifact
-        The archives do not match `schema`.
+        The archives do not match.
     """
-    samples = 0
+    first = 0
     for count, columns in pieces_of(maps):
-        yield _lists(maps, schema, columns, samples, thorough)
-        samples += count
-    if samples != schema.samples:
-        raise corrupt(maps.files[0].parent, f"{schema.samples} samples", samples)
+        yield _lists(maps, fields, columns, first, thorough)
+        first += count
+    if first != samples:
+        raise corrupt(maps.files[0].parent, f"{samples} samples", first)
 
 
 def _lists(
-    maps: Maps, schema: Schema, columns: Mapping[str, TarColumn], first: int, thorough: bool
+    maps: Maps, fields: Sequence[Field], columns: Mapping[str, TarColumn], first: int, thorough: bool
 ) -> dict[str, Array]:
     """Return a piece of the lists, of samples from number `first`."""
     folder, lists = maps.files[0].parent, dict[str, Array]()
-    suffixes = suffixes_of(columns, schema.fields)
-    for number, field in enumerate(schema.fields):
+    suffixes = suffixes_of(columns, fields)
+    for number, field in enumerate(fields):
         suffix = suffixes.get(field.name)
         if suffix is None:
             raise corrupt(folder, f"files of field {field.name} in every sample", ", ".join(columns))
@@ -161,9 +170,12 @@ def _lists(
         if _encoded(suffix, field, folder):
             lists[f"size_{number}"] = size
             if thorough and _kind(suffix) in IMAGES:
-                _images(suffix, column, first).check(maps, field)
+                _images(suffix, column, first).check(maps, field, _as_bytes(fields))
         else:
-            offset = offset + _before(maps, field, suffix, column, first)
+            before = _before(maps, field, suffix, column, first)
+            offset = offset + before
+            if field.is_ragged:
+                lists[f"size_{number}"] = size - before
         lists |= {f"file_{number}": file, f"offset_{number}": offset}
     return lists
 
@@ -178,6 +190,8 @@ def locations_of(maps: Maps, schema: Schema, lists: Mapping[str, Array]) -> Fiel
             raise corrupt(maps.files[0].parent, f"an index of the files of {field.name}", "none")
         if size is None:
             placement[field.name] = Listed(maps.files, file, offset)
+        elif field.is_ragged:
+            placement[field.name] = ListedSpans(maps.files, file, offset, size)
         else:
             blocks.append(_blocks(maps.files, field, file, offset, size))
     return FieldLocations(placement, blocks)
@@ -209,13 +223,13 @@ def _before(maps: Maps, field: Field, suffix: str, column: TarColumn, first: int
     header = np.zeros(len(file), np.int64)
     if _kind(suffix) == "npy":
         header[:] = _headers(maps, field, column, first)
-    if (wrong := np.flatnonzero(size != header + field.sample_bytes)).size:
+    if (wrong := np.flatnonzero(~_fits(field, size - header))).size:
         row = int(wrong[0])
         raise CorruptArtifact(
             f"{field.name} of sample {first + row} has another size",
             kind="unequal-shapes",
             path=maps.files[file[row]],
-            expected=f"{field.sample_bytes} bytes for {field.dtype} {field.shape}",
+            expected=f"{'a multiple of ' * field.is_ragged}{field.sample_bytes} bytes for {field.typed}",
             found=f"{int(size[row] - header[row])} bytes",
             hint=FIXED,
         )
@@ -223,29 +237,65 @@ def _before(maps: Maps, field: Field, suffix: str, column: TarColumn, first: int
 
 
 def _headers(maps: Maps, field: Field, column: TarColumn, first: int) -> Index:
-    """Return the length of each sample's .npy header; parses only headers other than the usual one."""
-    file, offset, _ = column.arrays()
-    lengths, usual = np.zeros(len(file), np.int64), header_of(field)
+    """Return the length of each sample's .npy header; parses only headers other than the usual ones."""
+    file, offset, size = column.arrays()
+    usual, which = _usual_headers(field, size)
+    lengths, width = np.zeros(len(file), np.int64), usual.shape[1]
     for number in np.unique(file).tolist():
         at = np.flatnonzero(file == number)
-        fits = at[offset[at] + len(usual) <= len(maps[number])]
-        for some, starts in runs(maps[number], offset[fits], len(usual)):
-            same = (starts == np.frombuffer(usual, np.uint8)).all(1)
-            lengths[fits[some]] = np.where(same, len(usual), 0)
+        fits = at[offset[at] + width <= len(maps[number])]
+        for some, starts in runs(maps[number], offset[fits], width):
+            same = (starts == usual[which[fits[some]]]).all(1)
+            lengths[fits[some]] = np.where(same, width, 0)
     for row in np.flatnonzero(lengths == 0).tolist():
         path, what = column.path(maps, row), f"{field.name} of sample {first + row}"
         header = read_plain_header(_start(maps, column, row), what, path)
         lengths[row] = header.offset
-        if (header.shape, header.dtype.name) != (field.shape, field.dtype):
+        if not _holds(field, header.dtype.name, header.shape):
             raise CorruptArtifact(
                 f"{what} has another shape or dtype",
                 kind="unequal-shapes",
                 path=path,
-                expected=f"{field.dtype} {field.shape}",
+                expected=field.typed,
                 found=f"{header.dtype} {header.shape}",
                 hint=FIXED,
             )
+        if header.data_bytes != size[row] - header.offset:
+            raise corrupt(path, f"{header.data_bytes:,} bytes of {what}", f"{size[row] - header.offset:,}")
     return lengths
+
+
+def _usual_headers(field: Field, size: Index) -> tuple[Array, Index]:
+    """Return the .npy headers that NumPy writes, uint8 (headers, bytes), and the number of each file's.
+
+    A ragged field has one for each different size of its files.
+    """
+    if not field.is_ragged:
+        return np.frombuffer(header_of(field), np.uint8)[None], np.zeros(len(size), np.int64)
+    row = replace(field, shape=field.inner)
+    different, which = np.unique(size, return_inverse=True)
+    width = len(header_of(row, 0))
+    lengths = np.maximum(0, different - width) // field.sample_bytes
+    headers = [header_of(row, length) for length in lengths.tolist()]
+    known = b"".join(header if len(header) == width else bytes(width) for header in headers)
+    return np.frombuffer(known, np.uint8).reshape(-1, width), which
+
+
+def _holds(field: Field, dtype: str, shape: tuple[int, ...]) -> bool:
+    """Return whether an array of this dtype and shape is a sample of a field."""
+    same = shape[1:] == field.inner and len(shape) > 0 if field.is_ragged else shape == field.shape
+    return same and dtype == field.dtype
+
+
+def _fits(field: Field, size: Any) -> Any:
+    """Return whether samples of a field have so many bytes."""
+    return size % field.sample_bytes == 0 if field.is_ragged else size == field.sample_bytes
+
+
+def _as_bytes(fields: Sequence[Field]) -> str:
+    """Return the advice to read the files of images of different sizes without decoding."""
+    stored = [Field(one.name, (VARIES,), "uint8") if one.is_image else one for one in fields]
+    return f"or read the bytes of the files, not decoded: {as_options(stored)}"
 
 
 def _blocks(files: Sequence[Path], field: Field, file: Index, offset: Index, size: Index) -> Blocks:
