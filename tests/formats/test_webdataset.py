@@ -14,11 +14,14 @@ from record_cases import came_once
 
 import iobench
 from iobench import formats
-from iobench.base.errors import CorruptArtifact
+from iobench.base.errors import CorruptArtifact, UnsupportedSchema
 from iobench.contrib.formats.shared.placed_reader import Maps
 from iobench.contrib.formats.webdataset.tar_fields import lists_of
+from iobench.contrib.loaders.webdataset import SampleDecoder
+from iobench.dataset.add import add
 from iobench.dataset.sources import GeneratedLengths
 from iobench.formats import VARIES, Field, ListedSpans, Schema
+from iobench.loading.portable_error import PortableError
 from iobench.testing.cases import SCHEMA, assert_rows, assert_same, read_all, store
 from iobench.testing.placements import assert_placements
 
@@ -478,7 +481,7 @@ def test_a_flipped_bit_in_any_header_is_detected(tmp_path, monkeypatch, piece):
 def test_a_scan_holds_no_more_than_a_piece(tmp_path, monkeypatch):
     monkeypatch.setattr("iobench.contrib.formats.webdataset.tar_columns.PIECE", 3)
     maps = Maps([pack(tmp_path / "a.tar", FILES)])
-    lists = lists_of(maps, 4, [Field("x", (3,), "int16")])
+    lists = lists_of(maps, 4, [Field("x", (3,), "int16")], WEBDATASET)
     assert [len(piece["offset_0"]) for piece in lists] == [3, 1]
 
 
@@ -510,3 +513,73 @@ def test_webdataset_s_loader_delivers_samples_of_several_lengths(tmp_path):
     assert not result.failures
     assert len(result.records) == 4
     assert came_once(result.records)
+
+
+SIZES = ((90, 130), (60, 40), (30, 50), (17, 90))
+
+
+@pytest.mark.parametrize(
+    "options", ["shape=3x20x16", "shape=20x16,dct_scaling=yes", "shape=20x16x3,decoder=simplejpeg"]
+)
+def test_images_of_any_size_are_scaled_as_in_a_folder(tmp_path, options):
+    if "simplejpeg" in options:
+        pytest.importorskip("simplejpeg")
+    files, _ = pictures("jpg", SIZES)
+    (tmp_path / "folder/one").mkdir(parents=True)
+    for name, content in files.items():
+        if name.endswith("jpg"):
+            (tmp_path / "folder/one" / name).write_bytes(content)
+    read = []
+    for path, variant in ((tmp_path / "folder", "images"), (pack(tmp_path / "a.tar", files), "webdataset")):
+        fmt = formats.parse(f"{variant}:{options}")
+        schema = fmt.infer_schema(path)
+        with fmt.open(path, schema) as reader:
+            read.append(reader.batch(np.array([3, 0, 1, 2]))["image" if variant == "images" else "jpg"])
+            kinds = [note.kind for note in fmt.notes(path, schema)]
+            assert kinds == ["other-pixels"] * (not fmt.lossless)
+    assert_same(*read)
+    with pytest.raises(UnsupportedSchema, check=has_kind("read-only-variant")):
+        fmt.check_schema(schema)
+
+
+def test_a_damaged_image_of_any_size_is_named_with_its_sample(tmp_path):
+    files, _ = pictures("jpg", SIZES)
+    path = pack(tmp_path / "a.tar", files | {"000002.jpg": files["000002.jpg"][:300]})
+    fmt = formats.parse("webdataset:shape=3x20x16")
+    with fmt.open(path, fmt.infer_schema(path)) as reader:
+        reader.sample(1)
+        with pytest.raises(CorruptArtifact, check=has_kind("undecodable", path=path)) as caught:
+            reader.sample(2)
+    assert "jpg of sample 2" in caught.value.problem
+
+
+def test_every_loader_delivers_scaled_images(tmp_path):
+    pytest.importorskip("simplejpeg")
+    path = pack(tmp_path / "train/a.tar", pictures("jpg", SIZES, rows=40)[0])
+    for variant in ("webdataset:shape=3x20x16", "webdataset:shape=3x20x16,decoder=simplejpeg"):
+        manifest, _ = add(path.parent, variant, name="shards", data_dir=tmp_path / "data")
+    asked = iobench.RunOptions(
+        ("all",),
+        ("webdataset", "webdataset:num_workers=1", "native", "stream", "dataloader:num_workers=1"),
+        device=("cpu",),
+        batch_size=(16,),
+        rounds="1",
+        limits=False,
+    )
+    result = iobench.run(manifest, asked, out=tmp_path / "records.jsonl")
+    assert not result.failures
+    assert len(result.records) == 10
+    assert came_once(result.records)
+
+
+def test_webdataset_s_loader_names_a_damaged_image(tmp_path):
+    files, _ = pictures("jpg", SIZES, rows=40)
+    path = pack(tmp_path / "train/a.tar", files)
+    variant = "webdataset:shape=3x20x16"
+    manifest, _ = add(path.parent, variant, name="shards", data_dir=tmp_path / "data")
+    decoder = SampleDecoder(manifest.opener(variant))
+    sample = {"__key__": "000007", "jpg": files["000007.jpg"], "cls": files["000007.cls"]}
+    assert decoder(sample)[0].shape == (3, 20, 16)
+    with pytest.raises(PortableError) as caught:
+        decoder(sample | {"jpg": b"\xff\xd8\xff"})
+    assert caught.value.unwrap().kind == "unsupported-image"

@@ -18,9 +18,10 @@ import numpy as np
 from iobench.base import interrupts
 from iobench.base.errors import CorruptArtifact
 from iobench.base.options import option
+from iobench.contrib.formats.shared.scaled_images import ScaledImages
 from iobench.contrib.formats.webdataset.tar_fields import suffixes_of
 from iobench.contrib.loaders._data_files import data_files
-from iobench.formats import Array, Field, Schema
+from iobench.formats import Array, Field
 from iobench.loading.collate import Collate
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import unwarned
@@ -29,8 +30,8 @@ from iobench.loading.portable_error import PortableError
 from iobench.loading.tensors import tensor_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from iobench.contrib.formats.shared.scaled_images import Decode
+    from iobench.dataset.manifest import Opener
     from iobench.loading.host_to_device import HostBatch
 
 MAX_SHUFFLED = 1 << 30
@@ -105,7 +106,7 @@ class WebDatasetEpochs(Epochs):
             wds.split_by_worker,
             wds.tarfile_to_samples(),
             *([wds.shuffle(buffer, initial=buffer, seed=second)] if random else []),
-            wds.map(SampleDecoder(self.opener.schema, self.opener.path)),
+            wds.map(SampleDecoder(self.opener)),
             wds.batched(
                 order.batch_size, collation_fn=partial(collate, self.job.collate, self.opener.schema.fields)
             ),
@@ -128,16 +129,29 @@ def collate(way: Collate, fields: Sequence[Field], samples: Sequence[tuple[Array
 class SampleDecoder:
     """Decodes the members of a sample to arrays, in the order of the fields; can be pickled."""
 
-    def __init__(self, schema: Schema, path: Path) -> None:
-        self._fields, self._path = schema.fields, path
+    def __init__(self, opener: Opener) -> None:
+        self._fields, self._path, self._format = opener.schema.fields, opener.path, opener.format
         self._keys: list[str] = []
+        self._decode: Decode | None = None  # an image of any size; made where it is used
 
     def __call__(self, sample: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the arrays; a CorruptArtifact in a PortableError if a member is missing."""
         if not self._keys:
             self._keys = self._keys_of(sample)
+            if isinstance(self._format, ScaledImages) and self._format.shape:
+                self._decode = self._format.decode()
         both = zip(self._fields, self._keys, strict=True)
-        return tuple(_array(sample[key], field, key) for field, key in both)
+        return tuple(self._array(sample[key], field, key) for field, key in both)
+
+    def _array(self, stored: bytes, field: Field, key: str) -> Array:
+        if self._decode is None or key.rpartition(".")[2] not in IMAGES or len(field.shape) < 2:
+            return _array(stored, field, key)
+        pixels = np.empty(field.shape, np.uint8)
+        try:
+            self._decode(self._path, stored, pixels)
+        except CorruptArtifact as error:
+            raise PortableError.wrap(error.changed(problem=f"{key}: {error.problem}")) from error
+        return pixels
 
     def _keys_of(self, sample: Mapping[str, Any]) -> list[str]:
         suffixes = suffixes_of(sample, self._fields)
@@ -153,13 +167,14 @@ class SampleDecoder:
         return [suffixes[field.name] for field in self._fields]
 
 
-def _array(stored: bytes, field: Field, key: str) -> Any:
+def _array(stored: bytes, field: Field, key: str) -> Array:
     """Return the array of a .npy file, an image, a number in decimal digits, or raw bytes."""
     kind = key.rpartition(".")[2]
     if kind == "npy":
         from webdataset.autodecode import npy_loads
 
-        return npy_loads(stored)
+        loaded: Array = npy_loads(stored)
+        return loaded
     if field.is_ragged:
         return np.frombuffer(bytearray(stored), field.dtype).reshape(-1, *field.inner)
     if kind in IMAGES and field.is_image:

@@ -23,7 +23,6 @@ from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchem
 from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.base.text import reason
-from iobench.base.units import counted, parse_shape
 from iobench.contrib.formats.shared.sample_files import (
     NumberedFiles,
     class_reader,
@@ -31,19 +30,18 @@ from iobench.contrib.formats.shared.sample_files import (
     file_writers,
     is_class_folder,
 )
-from iobench.formats import VARIES, Array, Batch, Detectable, Field, Format, Reader, Schema
+from iobench.contrib.formats.shared.scaled_images import COMPARED, ScaledImages
+from iobench.formats import VARIES, Array, Batch, Detectable, Field, Reader, Schema
 from iobench.formats.file_kind import regular
 from iobench.formats.npy import Npy
 
 HELD = "uint8 (height, width, 3), (3, height, width) or (height, width)"
 SUFFIXES = (".png", ".jpg", ".jpeg")
 QUALITY = 90
-COMPARED = 32  # images whose pixels are compared with Pillow's
-PILLOW, DECODERS = "pillow", ("pillow", "simplejpeg")
 
 
 @dataclass(frozen=True)
-class Images(Format, Detectable):
+class Images(ScaledImages, Detectable):
     """A PNG or JPEG file per sample."""
 
     name: ClassVar[str] = "images"
@@ -55,27 +53,12 @@ class Images(Format, Detectable):
 
     lossy: str | None = option(None, "lossy codec in place of PNG", choices=(None, "jpeg"))
     quality: int = option(QUALITY, "JPEG quality", minimum=1, maximum=100)
-    shape: str | None = option(
-        None, "shape, like 3x224x224, that images of an existing folder are scaled and cropped to"
-    )
-
-    decoder: str = option(
-        PILLOW, "decoder of JPEG files where `shape` is given; simplejpeg is faster", choices=DECODERS
-    )
-    dct_scaling: bool = option(
-        False, "decode JPEG files at a half of their size, or less, where `shape` is smaller: other pixels"
-    )
     encoded: bool = option(
         False, "of an existing folder, the files' bytes, of different lengths, in place of pixels"
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.decoder != PILLOW or self.dct_scaling) and not self.shape:
-            named = f"decoder={self.decoder}" if self.decoder != PILLOW else "dct_scaling"
-            raise InvalidOption(
-                f"images: {named} without shape", kind="conflicting-options", hint="add shape=3x224x224"
-            )
         if self.encoded and (self.shape or self.lossy):
             raise InvalidOption(
                 f"images: encoded with {'shape' if self.shape else 'lossy'}",
@@ -89,18 +72,10 @@ class Images(Format, Detectable):
                 hint="add lossy=jpeg, or omit quality",
             )
 
-        if self.shape is not None:
-            parse_shape(self.shape)
-
     @property
     def lossless(self) -> bool:
         """True for PNG, and for the pixels of existing files as Pillow decodes them."""
-        return self.lossy is None and self.decoder == PILLOW and not self.dct_scaling
-
-    @property
-    def libraries(self) -> tuple[str, ...]:
-        """Pillow, and the decoder beside it."""
-        return (self.library,) if self.decoder == PILLOW else (self.library, self.decoder)
+        return self.lossy is None and super().lossless
 
     @property
     def parallel(self) -> bool:
@@ -143,11 +118,11 @@ class Images(Format, Detectable):
         UnsupportedSchema
             Kind ``not-an-image`` or ``no-images``.
         """
-        if self.shape or self.encoded:
+        if self.encoded:
             raise UnsupportedSchema(
                 f"{self.variant} reads an existing folder and cannot be written",
                 kind="read-only-variant",
-                hint="omit encoded" if self.encoded else "omit shape, decoder and dct_scaling",
+                hint="omit encoded",
             )
         super().check_schema(schema)
         for field in schema.fields:
@@ -208,16 +183,14 @@ class Images(Format, Detectable):
 
     def _existing(self, path: Path, schema: Schema) -> Reader:
         """Return a reader of a folder per class; its one field with a shape is the image."""
-        from iobench.contrib.formats.images.reader import ImageReader, scaled_to
+        from iobench.contrib.formats.images.reader import ImageReader
 
         files, labels = classes(path, SUFFIXES)
         if schema.ragged:
             return class_reader(path, schema, files, labels, _stored_bytes)
         names = [field.name for field in schema.fields if field.shape]
         scalars = {field.name: labels for field in schema.fields if not field.shape}
-        decode = None
-        if self.shape:
-            decode = scaled_to(parse_shape(self.shape), self.decoder, self.dct_scaling)
+        decode = self.decode() if self.shape else None
         return ImageReader(path, schema, dict.fromkeys(names, files), scalars, decode)
 
     def sniff(self, path: Path) -> bool:
@@ -240,8 +213,7 @@ class Images(Format, Detectable):
             total = sum(file.stat().st_size for file in files)
             stored = Field(image, (VARIES,), "uint8")
             return Schema(len(files), (stored, Field(label, (), "int64")), totals={image: total})
-        if self.shape:
-            shape = parse_shape(self.shape)
+        if shape := self.scaled_shape:
             return Schema(len(files), (Field(image, shape, "uint8"), Field(label, (), "int64")))
         shapes = {shape_of(file): file for file in files}
         if len(shapes) > 1:
@@ -259,21 +231,13 @@ class Images(Format, Detectable):
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Return how far the pixels of some images are from Pillow's, for another decoder or scale."""
-        if self.shape is None or self.lossless:
+        if self.lossless:
             return []
-        from iobench.contrib.formats.images.reader import differences
+        from iobench.contrib.formats.images.reader import stored_image
 
         files = classes(path, SUFFIXES)[0]
-        some, shape = files[:: math.ceil(len(files) / COMPARED)], parse_shape(self.shape)
-        mean, most = differences(some, shape, self.decoder, self.dct_scaling)
-        return [
-            Finding(
-                "other-pixels",
-                f"pixels differ from Pillow's by at most {most} of 255, {mean:.2g} on average, "
-                f"in {counted(len(some), 'image')}",
-                values={"most": most, "mean": mean, "images": len(some)},
-            )
-        ]
+        some = files[:: math.ceil(len(files) / COMPARED)]
+        return self.other_pixels([(file, stored_image(file)) for file in some])
 
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes, a partial block per file, and the growth of incompressible images."""

@@ -2,62 +2,23 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping, Sequence
-from io import BytesIO
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.errors import CorruptArtifact, SourceError, corrupt
+from iobench.base.errors import corrupt
 from iobench.base.text import reason
+from iobench.contrib.formats.shared.scaled_images import Decode
 from iobench.formats import Array, Placement, Reader, Schema, unclosed
 from iobench.formats.file_kind import regular
 from iobench.formats.pixels import channels_last, decoded
-
-Decode = Callable[[Path, bytes | memoryview, Array], None]  # fills the pixels of one image
 
 
 def as_stored(file: Path, stored: bytes | memoryview, pixels: Array) -> None:
     """Decode an image of exactly the shape of `pixels`."""
     decoded(file, stored, channels_last(pixels))
-
-
-def scaled_to(shape: tuple[int, ...], decoder: str, dct_scaling: bool) -> Decode:
-    """Return a function that decodes an image of any size; Pillow does as `iobench prepare` with a shape."""
-    from iobench.formats.image_decoding import ImageDecoder, ImageLayout
-
-    jpeg = None
-    if decoder == "simplejpeg":
-        from iobench.contrib.formats.images.decoders import by_simplejpeg
-
-        jpeg = by_simplejpeg(dct_scaling)
-    images = ImageDecoder(ImageLayout(shape), jpeg, dct_scaling)
-
-    def decode(file: Path, stored: bytes | memoryview, pixels: Array) -> None:
-        try:
-            pixels[...] = images.decode(file, BytesIO(stored), len(stored))
-        except SourceError as error:
-            raise error.converted(CorruptArtifact) from error
-
-    return decode
-
-
-def differences(
-    files: Sequence[Path], shape: tuple[int, ...], decoder: str, dct_scaling: bool
-) -> tuple[float, int]:
-    """Return the mean and the largest absolute difference between these pixels and Pillow's."""
-    ways = (scaled_to(shape, "pillow", False), scaled_to(shape, decoder, dct_scaling))
-    pixels = np.empty((2, *shape), np.int16)
-    each, most = [], 0
-    for file in files:
-        for decode, one in zip(ways, pixels, strict=True):
-            decode(file, _stored(file), one)
-        difference = np.abs(pixels[0] - pixels[1])
-        each.append(float(difference.mean()))
-        most = max(most, int(difference.max()))
-    return statistics.fmean(each), most
 
 
 class ImageReader(Reader):
@@ -118,10 +79,11 @@ class ImageReader(Reader):
 
     def _decode(self, files: list[Path], rows: npt.NDArray[np.int64], target: Array) -> None:
         for row, pixels in zip(rows.tolist(), target, strict=True):
-            self._decode_one(files[row], _stored(files[row]), pixels)
+            self._decode_one(files[row], stored_image(files[row]), pixels)
 
 
-def _stored(file: Path) -> bytes:
+def stored_image(file: Path) -> bytes:
+    """Return the bytes of an image file; CorruptArtifact if it cannot be read."""
     try:
         return regular(file).read_bytes()
     except OSError as error:

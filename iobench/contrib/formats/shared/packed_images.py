@@ -11,6 +11,7 @@ import numpy as np
 from iobench.base.errors import CorruptArtifact
 from iobench.contrib.formats.shared.external import FIXED
 from iobench.contrib.formats.shared.placed_reader import Maps
+from iobench.contrib.formats.shared.scaled_images import Decode
 from iobench.formats import Array, Blocks, Field, Index
 
 
@@ -45,7 +46,7 @@ class PackedImages:
     def check(self, maps: Maps, field: Field, instead: str = "") -> None:
         """Raise CorruptArtifact (``unequal-shapes``) if an image has another shape than the field.
 
-        The hint ends with what to do `instead`.
+        The hint is `instead`, if it is given.
         """
         for row in range(len(self.file)):
             if (shape := self.shape(maps, row)) != field.shape:
@@ -55,18 +56,26 @@ class PackedImages:
                     path=maps.files[int(self.file[row])],
                     expected=field.shape,
                     found=shape,
-                    hint=f"{FIXED}; 'iobench prepare --source FOLDER --sample-shape' resizes images "
-                    f"in one folder per class{', ' * bool(instead)}{instead}",
+                    hint=instead
+                    or f"{FIXED}; 'iobench prepare --source FOLDER --sample-shape' resizes images "
+                    "in one folder per class",
                 )
 
-    def blocks(self, files: Sequence[Path], field: Field) -> Blocks:
-        """Return each image as a block of one row."""
+    def blocks(self, files: Sequence[Path], field: Field, decode_one: Decode | None = None) -> Blocks:
+        """Return each image as a block of one row; without `decode_one`, an image of exactly its shape."""
         from iobench.formats.pixels import decoded
 
         paths, numbers, name = tuple(files), self.file, field.name
 
         def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
-            decoded(paths[int(numbers[number])], stored, out[name][0], f"{name} of sample {number}")
+            path, pixels, what = paths[int(numbers[number])], out[name][0], f"{name} of sample {number}"
+            if decode_one is None:
+                decoded(path, stored, pixels, what)
+                return
+            try:
+                decode_one(path, stored, pixels)
+            except CorruptArtifact as error:
+                raise error.changed(problem=f"{what}: {error.problem}") from error
 
         rows = np.arange(len(numbers))
         return Blocks((name,), paths, rows, numbers, self.offset, self.size, decode)

@@ -169,6 +169,11 @@ class PlacedReader(Reader):
             batch[spec.name] = self._joined(spec, index)
         return {spec.name: batch[spec.name] for spec in self.schema.fields}
 
+    def stored_block(self, blocks: Blocks, number: int) -> memoryview:
+        """Return the stored bytes of a block; CorruptArtifact if its file is shorter."""
+        file, offset, stored = (int(part[number]) for part in (blocks.file, blocks.offset, blocks.stored))
+        return self._stored(file, np.array([offset]), stored)[offset : offset + stored].data
+
     def close(self) -> None:
         """Drop the maps; they are released with the last view of them."""
         self._maps.close()
@@ -211,16 +216,13 @@ class PlacedReader(Reader):
         for blocks in self._locations().blocks:
             targets = {name: out[name] for name in blocks.fields if name in out}
             if targets:
-                _decode(blocks, rows, targets, self._stored_block, self.schema.samples)
+                _decode(blocks, rows, targets, self.stored_block, self.schema.samples)
 
     def _stored(self, number: int, offsets: Index, width: int) -> Array:
         stored = self._maps[number]
         if int(offsets.min()) < 0 or int(offsets.max()) + width > len(stored):
             raise corrupt(self._maps.files[number], f"{int(offsets.max()) + width} bytes", len(stored))
         return stored
-
-    def _stored_block(self, number: int, offset: int, stored: int) -> memoryview:
-        return self._stored(number, np.array([offset]), stored)[offset : offset + stored].data
 
 
 def _by_file(file: Index, offset: Index) -> Iterator[tuple[int, Index, Index]]:
@@ -246,7 +248,7 @@ def _decode(
     blocks: Blocks,
     rows: Index,
     targets: Mapping[str, Array],
-    stored: Callable[[int, int, int], memoryview],
+    stored: Callable[[Blocks, int], memoryview],
     samples: int,
 ) -> None:
     which = np.searchsorted(blocks.first, rows, side="right") - 1
@@ -254,8 +256,7 @@ def _decode(
         first = int(blocks.first[number])
         stop = int(blocks.first[number + 1]) if number + 1 < len(blocks.first) else samples
         fresh = {n: np.empty((stop - first, *a.shape[1:]), a.dtype) for n, a in targets.items()}
-        place = (int(part[number]) for part in (blocks.file, blocks.offset, blocks.stored))
-        blocks.decode(number, stored(*place), fresh)
+        blocks.decode(number, stored(blocks, number), fresh)
         at = np.flatnonzero(which == number)
         for name, array in targets.items():
             array[at] = fresh[name][rows[at] - first]

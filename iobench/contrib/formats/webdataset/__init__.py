@@ -2,20 +2,25 @@
 
 iobench writes `000000.tar`, …; field x of sample 12 is the file `000000012.x.npy` in one of them. Existing
 data are one archive, or a folder of them, whose samples all have the same files: `.npy` arrays, which may
-differ along the first axis, `.png`, `.jpg` and `.jpeg` images of one size, which are decoded when they are
-read, `.cls` and other integers as text, and files of raw bytes whose fields the caller names.
+differ along the first axis, `.png`, `.jpg` and `.jpeg` images, which are decoded when they are read, and
+scaled to one `shape` if they differ in size, `.cls` and other integers as text, and files of raw bytes whose
+fields the caller names.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.finding import Finding
 from iobench.base.options import option
-from iobench.contrib.formats.shared.placed_reader import Maps, PlacedReader
+from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
+from iobench.contrib.formats.shared.scaled_images import COMPARED, ScaledImages
 from iobench.contrib.formats.webdataset.tar import BLOCK, is_tar
 from iobench.contrib.formats.webdataset.tar_columns import columns_of
 from iobench.contrib.formats.webdataset.tar_fields import (
@@ -26,12 +31,12 @@ from iobench.contrib.formats.webdataset.tar_fields import (
     stored_name,
 )
 from iobench.contrib.formats.webdataset.writer import most_bytes, write_shards
-from iobench.formats import Batch, Detectable, Field, Format, Schema, fields_by_name
+from iobench.formats import Batch, Detectable, Field, LoadOrBuild, Schema, fields_by_name
 from iobench.formats.file_kind import regular
 
 
 @dataclass(frozen=True)
-class WebDataset(Format, Detectable):
+class WebDataset(ScaledImages, Detectable):
     """Tar shards of .npy files, one file per field and sample."""
 
     name: ClassVar[str] = "webdataset"
@@ -53,13 +58,22 @@ class WebDataset(Format, Detectable):
     def open(self, path: Path, schema: Schema, random: bool = False) -> PlacedReader:
         """Return a reader, which scans the shards' headers when rows are first read."""
         maps = Maps(_shards(path))
-        return PlacedReader(
-            schema,
-            maps,
-            lambda load_or_build: locations_of(
-                maps, schema, load_or_build("members", lambda: lists_of(maps, schema.samples, schema.fields))
-            ),
-        )
+
+        def locate(load_or_build: LoadOrBuild) -> FieldLocations:
+            lists = load_or_build("members", lambda: lists_of(maps, schema.samples, schema.fields, self))
+            return locations_of(maps, schema, lists, self)
+
+        return PlacedReader(schema, maps, locate)
+
+    def notes(self, path: Path, schema: Schema) -> list[Finding]:
+        """Return how far the pixels of some images are from Pillow's, for another decoder or scale."""
+        if self.lossless:
+            return []
+        with closing(self.open(path, schema)) as reader:
+            images = next(one for one in reader.blocks() if schema.field(one.fields[0]).shape)
+            rows = range(0, schema.samples, math.ceil(schema.samples / COMPARED))
+            stored = [(images.files[images.file[row]], reader.stored_block(images, row)) for row in rows]
+            return self.other_pixels(stored)
 
     def size_bound(self, schema: Schema) -> int:
         """Return the bytes of the records plus two empty blocks per shard."""
@@ -80,10 +94,10 @@ class WebDataset(Format, Detectable):
         try:
             samples, columns = columns_of(maps)
             fields_by_name(path, (suffix.removesuffix(".npy") for suffix in columns))
-            check_fields(columns, maps, fields)
-            known = tuple(fields) or fields_of(columns, maps)
+            check_fields(columns, maps, fields, self)
+            known = tuple(fields) or fields_of(columns, maps, self)
             totals = dict.fromkeys((field.name for field in known if field.is_ragged), 0)
-            for lists in lists_of(maps, samples, known, thorough=True):
+            for lists in lists_of(maps, samples, known, self, thorough=True):
                 for number, field in enumerate(known):
                     if field.is_ragged:
                         totals[field.name] += int(lists[f"size_{number}"].sum()) // field.sample_bytes

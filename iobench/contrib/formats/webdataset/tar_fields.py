@@ -13,6 +13,7 @@ from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.contrib.formats.shared.external import FIXED, as_options
 from iobench.contrib.formats.shared.packed_images import PackedImages
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, runs
+from iobench.contrib.formats.shared.scaled_images import ScaledImages
 from iobench.contrib.formats.webdataset.tar_columns import TarColumn, pieces_of
 from iobench.formats import (
     DTYPES,
@@ -35,8 +36,8 @@ IMAGES = {"png", "jpg", "jpeg"}
 OTHER_IMAGES = {"ppm", "pgm", "pbm", "webp", "bmp", "tif", "tiff"}
 
 
-def fields_of(columns: Mapping[str, TarColumn], maps: Maps) -> tuple[Field, ...]:
-    """Return the field of each column.
+def fields_of(columns: Mapping[str, TarColumn], maps: Maps, images: ScaledImages) -> tuple[Field, ...]:
+    """Return the field of each column; `images` says how images are decoded.
 
     Raises
     ------
@@ -45,7 +46,9 @@ def fields_of(columns: Mapping[str, TarColumn], maps: Maps) -> tuple[Field, ...]
         the options that select the other fields or describe these.
     """
     names = {suffix: name for name, suffix in suffixes_of(columns).items()}
-    inferred = {suffix: field_of(names[suffix], suffix, column, maps) for suffix, column in columns.items()}
+    inferred = {
+        suffix: field_of(names[suffix], suffix, column, maps, images) for suffix, column in columns.items()
+    }
     known = [field for field in inferred.values() if field is not None]
     for suffix, column in columns.items():
         if inferred[suffix] is None:
@@ -71,15 +74,17 @@ def _instead(name: str, column: TarColumn, known: Sequence[Field]) -> str:
     return ", or ".join(ways)
 
 
-def check_fields(columns: Mapping[str, TarColumn], maps: Maps, fields: Sequence[Field]) -> None:
+def check_fields(
+    columns: Mapping[str, TarColumn], maps: Maps, fields: Sequence[Field], images: ScaledImages
+) -> None:
     """Raise CorruptArtifact (``fields-differ``) if the first sample's files do not match `fields`."""
     suffixes = suffixes_of(columns, fields)
     for field in fields:
         suffix = suffixes.get(field.name)
         if suffix is None:
             continue
-        column, stored = columns[suffix], field_of(field.name, suffix, columns[suffix], maps)
-        if _kind(suffix) in IMAGES and not field.is_image:
+        column, stored = columns[suffix], field_of(field.name, suffix, columns[suffix], maps, images)
+        if _kind(suffix) in IMAGES and not _is_decoded(field, images):
             stored = None  # the encoded bytes are read
         if stored is not None and not _holds(field, stored.dtype, stored.shape):
             expected, found, hint = field.typed, stored.typed, f"use {as_options([stored])}"
@@ -110,7 +115,7 @@ def suffixes_of(columns: Iterable[str], fields: Sequence[Field] = ()) -> dict[st
     return {field: own[name] for field, name in names.items() if name in own}
 
 
-def field_of(name: str, suffix: str, column: TarColumn, maps: Maps) -> Field | None:
+def field_of(name: str, suffix: str, column: TarColumn, maps: Maps, images: ScaledImages) -> Field | None:
     """Return the field of this name that a column's first file describes; None if it describes none."""
     kind, path = _kind(suffix), column.path(maps, 0)
     if kind == "npy":
@@ -122,12 +127,12 @@ def field_of(name: str, suffix: str, column: TarColumn, maps: Maps) -> Field | N
     if kind in NUMBERS:
         return Field(name, (), "int64")
     if kind in IMAGES:
-        return Field(name, _images(suffix, column).shape(maps, 0), "uint8")
+        return Field(name, images.scaled_shape or _images(suffix, column).shape(maps, 0), "uint8")
     return None
 
 
 def lists_of(
-    maps: Maps, samples: int, fields: Sequence[Field], thorough: bool = False
+    maps: Maps, samples: int, fields: Sequence[Field], images: ScaledImages, thorough: bool = False
 ) -> Iterator[dict[str, Array]]:
     """Yield pieces of int64 arrays per field number: shard and offset of each value, size if sizes differ.
 
@@ -139,6 +144,8 @@ def lists_of(
         Samples that they must hold.
     fields : sequence of Field
         Fields to locate.
+    images : ScaledImages
+        How images are decoded.
     thorough : bool
         Read the header of each image; otherwise an image of another shape is refused when it is decoded.
 
@@ -149,14 +156,19 @@ def lists_of(
     """
     first = 0
     for count, columns in pieces_of(maps):
-        yield _lists(maps, fields, columns, first, thorough)
+        yield _lists(maps, fields, columns, first, images, thorough)
         first += count
     if first != samples:
         raise corrupt(maps.files[0].parent, f"{samples} samples", first)
 
 
 def _lists(
-    maps: Maps, fields: Sequence[Field], columns: Mapping[str, TarColumn], first: int, thorough: bool
+    maps: Maps,
+    fields: Sequence[Field],
+    columns: Mapping[str, TarColumn],
+    first: int,
+    images: ScaledImages,
+    thorough: bool,
 ) -> dict[str, Array]:
     """Return a piece of the lists, of samples from number `first`."""
     folder, lists = maps.files[0].parent, dict[str, Array]()
@@ -167,9 +179,9 @@ def _lists(
             raise corrupt(folder, f"files of field {field.name} in every sample", ", ".join(columns))
         column = columns[suffix]
         file, offset, size = column.arrays()
-        if _encoded(suffix, field, folder):
+        if _encoded(suffix, field, folder, images):
             lists[f"size_{number}"] = size
-            if thorough and _kind(suffix) in IMAGES:
+            if thorough and _kind(suffix) in IMAGES and not images.shape:
                 _images(suffix, column, first).check(maps, field, _as_bytes(fields))
         else:
             before = _before(maps, field, suffix, column, first)
@@ -180,7 +192,9 @@ def _lists(
     return lists
 
 
-def locations_of(maps: Maps, schema: Schema, lists: Mapping[str, Array]) -> FieldLocations:
+def locations_of(
+    maps: Maps, schema: Schema, lists: Mapping[str, Array], images: ScaledImages
+) -> FieldLocations:
     """Return the locations of the fields, from the arrays of `lists_of`."""
     placement: dict[str, Placement] = {}
     blocks = []
@@ -193,7 +207,7 @@ def locations_of(maps: Maps, schema: Schema, lists: Mapping[str, Array]) -> Fiel
         elif field.is_ragged:
             placement[field.name] = ListedSpans(maps.files, file, offset, size)
         else:
-            blocks.append(_blocks(maps.files, field, file, offset, size))
+            blocks.append(_blocks(maps.files, field, file, offset, size, images))
     return FieldLocations(placement, blocks)
 
 
@@ -201,12 +215,17 @@ def _kind(suffix: str) -> str:
     return suffix.rpartition(".")[2]
 
 
-def _encoded(suffix: str, field: Field, folder: Path) -> bool:
+def _encoded(suffix: str, field: Field, folder: Path, images: ScaledImages) -> bool:
     """Return True if files with this suffix are decoded for a field; CorruptArtifact if they hold another."""
     kind = _kind(suffix)
     if kind in NUMBERS and (field.dtype, field.shape) != ("int64", ()):
         raise corrupt(folder, f"{field.name} as {field.dtype} {field.shape}", "integers, int64")
-    return kind in NUMBERS or (kind in IMAGES and field.is_image)
+    return kind in NUMBERS or (kind in IMAGES and _is_decoded(field, images))
+
+
+def _is_decoded(field: Field, images: ScaledImages) -> bool:
+    """Return whether a field holds pixels, not the bytes of image files."""
+    return field.dtype == "uint8" and (field.shape == images.scaled_shape or field.is_image)
 
 
 def _start(maps: Maps, column: TarColumn, row: int) -> bytes:
@@ -295,13 +314,19 @@ def _fits(field: Field, size: Any) -> Any:
 def _as_bytes(fields: Sequence[Field]) -> str:
     """Return the advice to read the files of images of different sizes without decoding."""
     stored = [Field(one.name, (VARIES,), "uint8") if one.is_image else one for one in fields]
-    return f"or read the bytes of the files, not decoded: {as_options(stored)}"
+    return (
+        "scale and crop them: --format webdataset:shape=3x224x224; "
+        f"or read the bytes of the files, not decoded: {as_options(stored)}"
+    )
 
 
-def _blocks(files: Sequence[Path], field: Field, file: Index, offset: Index, size: Index) -> Blocks:
+def _blocks(
+    files: Sequence[Path], field: Field, file: Index, offset: Index, size: Index, images: ScaledImages
+) -> Blocks:
     """Return files that are decoded, images or integers as text, as one block each."""
-    if field.is_image:
-        return PackedImages(field.name, file, offset, size).blocks(files, field)
+    if _is_decoded(field, images):
+        decode_image = images.decode() if images.shape else None
+        return PackedImages(field.name, file, offset, size).blocks(files, field, decode_image)
 
     def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
         try:

@@ -13,7 +13,7 @@ from iobench.base.errors import needing
 from iobench.formats import Array
 from iobench.formats.image_decoding import DCT_SCALE, ImageLayout, JpegDecoder
 
-with needing("images:decoder=simplejpeg", "simplejpeg"):
+with needing("decoder=simplejpeg", "simplejpeg"):
     import simplejpeg
 
 

@@ -1,0 +1,129 @@
+"""Options of formats that scale and crop existing images of any size as they read them.
+
+Pillow's pixels are those of `iobench prepare --sample-shape`. Other decoders, and decoding at a part of the
+size, make pixels of their own.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from iobench.base.errors import CorruptArtifact, InvalidOption, SourceError, UnsupportedSchema
+from iobench.base.finding import Finding
+from iobench.base.options import option
+from iobench.base.units import counted, parse_shape
+from iobench.formats import Array, Format, Schema
+
+COMPARED = 32  # images whose pixels are compared with Pillow's
+PILLOW, DECODERS = "pillow", ("pillow", "simplejpeg")
+
+Decode: TypeAlias = "Callable[[Path, bytes | memoryview, Array], None]"  # fills the pixels of one image
+
+
+@dataclass(frozen=True)
+class ScaledImages(Format):
+    """Base class of formats whose existing images can be scaled and cropped to one shape."""
+
+    shape: str | None = option(None, "shape, like 3x224x224, that existing images are scaled and cropped to")
+    decoder: str = option(
+        PILLOW, "decoder of JPEG files where `shape` is given; simplejpeg is faster", choices=DECODERS
+    )
+    dct_scaling: bool = option(
+        False, "decode JPEG files at a half of their size, or less, where `shape` is smaller: other pixels"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.decoder != PILLOW or self.dct_scaling) and not self.shape:
+            named = f"decoder={self.decoder}" if self.decoder != PILLOW else "dct_scaling"
+            raise InvalidOption(
+                f"{self.name}: {named} without shape", kind="conflicting-options", hint="add shape=3x224x224"
+            )
+        if self.shape is not None:
+            parse_shape(self.shape)
+
+    @property
+    def scaled_shape(self) -> tuple[int, ...] | None:
+        """Shape of the pixels of scaled images."""
+        return parse_shape(self.shape) if self.shape else None
+
+    @property
+    def lossless(self) -> bool:
+        """True for the pixels of existing images as Pillow decodes them."""
+        return self.decoder == PILLOW and not self.dct_scaling
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """The format's own library, and the decoder beside it."""
+        return (self.library,) if self.decoder == PILLOW else (self.library, self.decoder)
+
+    @property
+    def parallel(self) -> bool:
+        """True where images are scaled."""
+        return self.shape is not None
+
+    def check_schema(self, schema: Schema) -> None:
+        """Raise UnsupportedSchema also for a variant that reads existing images (``read-only-variant``)."""
+        if self.shape:
+            raise UnsupportedSchema(
+                f"{self.variant} reads existing images and cannot be written",
+                kind="read-only-variant",
+                hint="omit shape, decoder and dct_scaling",
+            )
+        super().check_schema(schema)
+
+    def decode(self) -> Decode:
+        """Return the function that fills `pixels` from an image of any size; `shape` must be given."""
+        assert self.shape is not None
+        return scaled_to(parse_shape(self.shape), self.decoder, self.dct_scaling)
+
+    def other_pixels(self, images: Sequence[tuple[Path, bytes | memoryview]]) -> list[Finding]:
+        """Return how far the pixels of these images are from Pillow's, for another decoder or scale."""
+        if self.shape is None or self.lossless:
+            return []
+        shape = parse_shape(self.shape)
+        ways = (scaled_to(shape), self.decode())
+        pixels = np.empty((2, *shape), np.int16)
+        each, most = [], 0
+        for file, stored in images:
+            for decode, one in zip(ways, pixels, strict=True):
+                decode(file, stored, one)
+            difference = np.abs(pixels[0] - pixels[1])
+            each.append(float(difference.mean()))
+            most = max(most, int(difference.max()))
+        mean = statistics.fmean(each)
+        return [
+            Finding(
+                "other-pixels",
+                f"pixels differ from Pillow's by at most {most} of 255, {mean:.2g} on average, "
+                f"in {counted(len(images), 'image')}",
+                values={"most": most, "mean": mean, "images": len(images)},
+            )
+        ]
+
+
+def scaled_to(shape: tuple[int, ...], decoder: str = PILLOW, dct_scaling: bool = False) -> Decode:
+    """Return a function that decodes an image of any size; Pillow does as `iobench prepare` with a shape."""
+    from iobench.formats.image_decoding import ImageDecoder, ImageLayout
+
+    jpeg = None
+    if decoder == "simplejpeg":
+        from iobench.contrib.formats.shared.simplejpeg_decoder import by_simplejpeg
+
+        jpeg = by_simplejpeg(dct_scaling)
+    images = ImageDecoder(ImageLayout(shape), jpeg, dct_scaling)
+
+    def decode(file: Path, stored: bytes | memoryview, pixels: Array) -> None:
+        try:
+            pixels[...] = images.decode(file, BytesIO(stored), len(stored))
+        except SourceError as error:
+            raise error.converted(CorruptArtifact) from error
+
+    return decode
