@@ -27,6 +27,7 @@ VARIANTS = [
     "lmdb:codec=lz4",
     "mds:shard_bytes=1",
     "webdataset:shard_bytes=1",
+    "tfrecord:shard_bytes=1",
     "zarr:chunk_bytes=4096,shard_bytes=16384,codec=zstd",
     "arrow:batch_bytes=64",
     "parquet:row_group_bytes=64,codec=zstd",

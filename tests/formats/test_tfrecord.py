@@ -7,13 +7,17 @@ import struct
 import crc32c
 import numpy as np
 import pytest
+import torch
 from kinds import kind
 from own_library import loaded, run
+from ragged_cases import batch_of
 
+import iobench
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, UnsupportedSchema
 from iobench.contrib.formats.tfrecord.crc32c import masked, masked_rows
-from iobench.formats import Field, Schema
+from iobench.dataset.add import add
+from iobench.formats import VARIES, Field, Schema
 from iobench.testing.cases import SCHEMA, assert_rows, assert_same, files_of, read_all, store
 
 TFRECORD = formats.get("tfrecord")
@@ -189,6 +193,103 @@ def test_lengths_that_differ_are_refused_with_a_hint(tmp_path):
         TFRECORD.infer_schema(tmp_path / "a.tfrecord", (Field("raw", (4,), "uint16"),))
     assert "raw of record 1" in caught.value.problem
     assert "pad" in caught.value.hint
+
+
+WRITE_LISTS = (
+    MESSAGES
+    + """
+with open(sys.argv[1], "wb") as out:
+    for row in range(300):
+        example = Example()
+        feature = example.features.feature
+        feature["audio"].float_list.value.extend(np.arange(row % 7, dtype="float32"))
+        feature["ids"].int64_list.value.extend([row * 1000 - 7] * (row % 5))
+        feature["label"].int64_list.value.append(row)
+        feature["text"].bytes_list.value.append(b"x" * (row % 3))
+        data = example.SerializeToString()
+        size = struct.pack("<Q", len(data))
+        out.write(size + masked(size) + data + masked(data))
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def lists(tmp_path_factory):
+    path = tmp_path_factory.mktemp("lists") / "a.tfrecord"
+    run("google.protobuf", WRITE_LISTS, path)
+    return path
+
+
+def test_lists_of_several_lengths_are_samples_of_several_lengths(lists):
+    with pytest.raises(CorruptArtifact, check=kind("fields-needed")) as caught:
+        TFRECORD.infer_schema(lists)
+    for option in ("--field 'audio=float32[*]'", "--field 'ids=int64[*]'", "--field 'text=DTYPE[*]'"):
+        assert option in caught.value.hint
+    fields = (
+        Field("audio", (VARIES,), "float32"),
+        Field("ids", (VARIES,), "int64"),
+        Field("label", (), "int64"),
+        Field("text", (VARIES,), "uint8"),
+    )
+    schema = TFRECORD.infer_schema(lists, fields)
+    lengths = {name: np.arange(300) % size for name, size in (("audio", 7), ("ids", 5), ("text", 3))}
+    assert schema == Schema(300, fields, totals={name: int(array.sum()) for name, array in lengths.items()})
+    rows = np.array([299, 0, 13, 13, 7])
+    with TFRECORD.open(lists, schema) as reader:
+        batch = reader.batch(rows)
+        assert_same(batch["audio"].values, np.concatenate([np.arange(row % 7) for row in rows]).astype("f4"))
+        assert_same(
+            batch["ids"].values, np.concatenate([[row * 1000 - 7] * (row % 5) for row in rows]).astype(int)
+        )
+        assert_same(batch["label"], rows)
+        assert_same(np.diff(batch["text"].offsets), rows % 3)
+        assert_same(reader.sample(13)["ids"], np.full(3, 12_993))
+        assert reader.placement().keys() == {"audio", "text"}
+
+
+def test_streamloader_delivers_lists_of_several_lengths(lists, tmp_path):
+    fields = (Field("ids", (VARIES,), "int64"), Field("label", (), "int64"))
+    add(lists, "tfrecord", name="lists", data_dir=tmp_path / "data", fields=fields)
+    batches = list(iobench.StreamLoader(tmp_path / "data/lists", format="tfrecord", batch_size=64))
+    assert torch.cat([batch["label"] for batch in batches]).tolist() == [*range(300)]
+    lengths = torch.cat([batch["ids"].offsets.diff() for batch in batches])
+    assert lengths.tolist() == [row % 5 for row in range(300)]
+
+
+def test_a_list_of_half_samples_is_refused(lists):
+    for field in (Field("audio", (VARIES, 2), "float32"), Field("ids", (VARIES, 2), "int64")):
+        with pytest.raises(CorruptArtifact, check=kind("unequal-shapes")) as caught:
+            TFRECORD.infer_schema(lists, (field,))
+        assert "a multiple of" in caught.value.expected
+
+
+def test_protobuf_reads_samples_of_several_lengths(tmp_path):
+    schema, batch = batch_of([3, 0, 500, 1])
+    formats.get("tfrecord", shard_bytes=900).write(tmp_path / "a", schema, [batch])
+    assert len(list((tmp_path / "a").glob("*.tfrecord"))) > 1
+    run(
+        "google.protobuf",
+        READ.replace("np.stack(found)", "np.concatenate(found)"),
+        tmp_path / "a",
+        tmp_path / "read.npz",
+    )
+    read = loaded(tmp_path / "read.npz")
+    for name in ("tokens", "audio"):
+        assert_same(read[name].view(batch[name].values.dtype), batch[name].values.reshape(-1))
+
+
+def test_a_changed_sample_of_any_length_is_detected(tmp_path):
+    schema, batch = batch_of([3, 0, 500, 1])
+    TFRECORD.write(tmp_path / "a", schema, [batch])
+    (file,) = (tmp_path / "a").glob("*.tfrecord")
+    stored = bytearray(file.read_bytes())
+    stored[stored.index(batch["tokens"].values[3:503].tobytes())] ^= 1
+    file.write_bytes(stored)
+    with TFRECORD.open(tmp_path / "a", schema) as reader:
+        reader.batch(np.array([0, 1, 3]))
+        for read in (reader.sample, lambda row: reader.batch([row])):
+            with pytest.raises(CorruptArtifact, check=kind("wrong-checksum")):
+                read(2)
 
 
 def test_masked_checksums_equal_those_of_crc32c():

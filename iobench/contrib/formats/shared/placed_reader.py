@@ -95,14 +95,24 @@ def runs(stored: Array, offsets: Index, width: int) -> Iterator[tuple[slice, Arr
 
 
 @dataclass(frozen=True)
+class EncodedSpans:
+    """Encoded samples of a ragged field; `decode` returns the elements of a sample from its stored bytes."""
+
+    places: ListedSpans
+    decode: Callable[[int, memoryview], Array]
+
+
+@dataclass(frozen=True)
 class FieldLocations:
     """Locations of a reader's fields.
 
-    They are stored as in memory (`placement`; ragged fields as `ListedSpans`), or encoded (`blocks`).
+    They are stored as in memory (`placement`; ragged fields as `ListedSpans`), or encoded (`blocks`; ragged
+    fields in `spans`).
     """
 
     placement: Mapping[str, Placement] = field(default_factory=dict)
     blocks: Sequence[Blocks] = ()
+    spans: Mapping[str, EncodedSpans] = field(default_factory=dict)
 
 
 def _closed(load_or_build: LoadOrBuild) -> FieldLocations:
@@ -145,8 +155,8 @@ class PlacedReader(Reader):
         sample = {}
         for spec in self.schema.fields:
             place = locations.placement.get(spec.name)
-            if isinstance(place, ListedSpans):
-                sample[spec.name] = convert(self._span(place, spec, row))
+            if spec.is_ragged:
+                sample[spec.name] = convert(self._elements(spec, row))
             elif place is None:
                 array = np.empty((1, *spec.shape), spec.dtype)
                 self._decode(rows, {spec.name: array})
@@ -166,7 +176,8 @@ class PlacedReader(Reader):
         checked, _ = self._checked(rows)
         index = np.arange(checked.start, checked.stop) if isinstance(checked, slice) else checked
         for spec in self.schema.ragged:
-            batch[spec.name] = self._joined(spec, index)
+            samples = [self._elements(spec, row) for row in index.tolist()]
+            batch[spec.name] = Ragged.of(samples, spec.inner, spec.dtype)
         return {spec.name: batch[spec.name] for spec in self.schema.fields}
 
     def stored_block(self, blocks: Blocks, number: int) -> memoryview:
@@ -197,19 +208,22 @@ class PlacedReader(Reader):
         for number, at, offsets in _by_file(*place.locate(rows)):
             copy_rows(self._stored(number, offsets, flat.shape[1]), offsets, flat, at)
 
-    def _span(self, place: ListedSpans, spec: Field, row: int) -> Array:
-        """Return the elements of a sample of a ragged field, a view of its file."""
+    def _elements(self, spec: Field, row: int) -> Array:
+        """Return the elements of a sample of a ragged field, a view of its file unless they are encoded."""
+        locations = self._locations()
+        encoded, place = locations.spans.get(spec.name), locations.placement.get(spec.name)
+        stored = self._span(encoded.places if encoded else place, row)
+        elements = encoded.decode(row, stored.data) if encoded else stored.view(spec.dtype)
+        return elements.reshape(-1, *spec.inner)
+
+    def _span(self, place: Placement | None, row: int) -> Array:
+        """Return the stored bytes of a sample of a ragged field."""
+        assert isinstance(place, ListedSpans)
         number, offset, size = int(place.file[row]), int(place.offset[row]), int(place.size[row])
         stored = self._maps[number]
         if size < 0 or offset < 0 or offset + size > len(stored):
             raise corrupt(self._maps.files[number], f"{offset + size} bytes", len(stored))
-        return stored[offset : offset + size].view(spec.dtype).reshape(-1, *spec.inner)
-
-    def _joined(self, spec: Field, rows: Index) -> Ragged:
-        """Return these samples of a ragged field in new arrays."""
-        place = self._locations().placement[spec.name]
-        assert isinstance(place, ListedSpans)
-        return Ragged.of([self._span(place, spec, row) for row in rows.tolist()], spec.inner, spec.dtype)
+        return stored[offset : offset + size]
 
     def _decode(self, rows: Index, out: Mapping[str, Array]) -> None:
         """Decode the blocks of these rows, each once, and copy the rows out of them."""

@@ -4,11 +4,12 @@ A record is its length as u64, the length's masked crc32c, the Example, and its 
 iobench writes `iobench-00000-of-00004.tfrecord`, …, with one bytes value per field, and `schema.json`,
 because bytes do not describe their dtype and shape. Existing files may hold lists of floats (stored as
 float32 in memory), lists of integers (varints, decoded on reading) and single bytes values, whose fields
-the caller names.
+the caller names; each may differ in length from record to record.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -20,12 +21,11 @@ import numpy as np
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.options import option
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
-from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter, rows_within
 from iobench.contrib.formats.shared.schema_file import check_described, describe
 from iobench.contrib.formats.tfrecord import example
-from iobench.contrib.formats.tfrecord.crc32c import masked, masked_rows
-from iobench.contrib.formats.tfrecord.fields import fields_of, lists_of, locations_of
-from iobench.contrib.formats.tfrecord.records import CRC, HEAD, LENGTH, TAIL, TFRecords, lengths_are_right
+from iobench.contrib.formats.tfrecord.fields import fields_of, lists_of, locations_of, totals_of
+from iobench.contrib.formats.tfrecord.records import HEAD, TFRecords, lengths_are_right
+from iobench.contrib.formats.tfrecord.writer import MOST_BYTES, PREFIX, most_bytes, write_files
 from iobench.formats import (
     DTYPES,
     Array,
@@ -36,14 +36,11 @@ from iobench.formats import (
     Format,
     Index,
     LoadOrBuild,
+    Rows,
     Schema,
     identity,
-    raw_bytes,
 )
 from iobench.formats.file_kind import regular
-
-PREFIX = "iobench-"  # of files written by iobench, which come with a schema
-MOST_BYTES = (1 << 31) - 1  # of a protocol buffer
 
 
 @dataclass(frozen=True)
@@ -56,19 +53,21 @@ class TfRecord(Format, Detectable):
     modules: ClassVar[tuple[str, ...]] = ("crc32c",)
     extra: ClassVar[str] = "tfrecord"
     dtypes: ClassVar[frozenset[str]] = frozenset(DTYPES)
+    holds_ragged: ClassVar[bool] = True
 
     shard_bytes: int = option(64 << 20, "maximum bytes per file", minimum=1, unit="bytes")
 
     def check_schema(self, schema: Schema) -> None:
         """Raise UnsupportedSchema also for samples that are too large for a protocol buffer."""
         super().check_schema(schema)
-        size = sum(len(p) if isinstance(p, bytes) else p.sample_bytes for p in example.encoded(schema.fields))
+        sizes = [field.sample_bytes for field in schema.fields]
+        size = sum(sizes) + sum(len(p) for p in example.encoded(schema.fields, sizes) if isinstance(p, bytes))
         self._refuse_large(schema, size, MOST_BYTES, "a protocol buffer")
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the files and the schema."""
         path.mkdir()
-        _TFRecordWriter(path, schema, self.shard_bytes).write(batches)
+        write_files(path, schema, batches, self.shard_bytes)
         describe(path, schema)
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> TfRecordReader:
@@ -80,9 +79,7 @@ class TfRecord(Format, Detectable):
 
     def size_bound(self, schema: Schema) -> int:
         """Return the bytes of the records and of the schema file."""
-        record = _TFRecordWriter(Path(), schema, self.shard_bytes).record.pattern
-        shards = -(-schema.samples // rows_within(self.shard_bytes, len(record)))
-        return schema.samples * len(record) + shards * 4096 + (1 << 20)
+        return most_bytes(schema, self.shard_bytes)
 
     def sniff(self, path: Path) -> bool:
         """Return True for a file, or a folder of files, that begin with a length and its checksum."""
@@ -98,11 +95,12 @@ class TfRecord(Format, Detectable):
         maps = Maps(_files(path))
         try:
             pieces = TFRecords.scanned(maps)
-            first, samples = next(pieces), 0
+            first, samples, totals = next(pieces), 0, Counter[str]()
             found = tuple(fields) or fields_of(path, first)
             for lists in lists_of(chain([first], pieces), found):
                 samples += len(lists["begin_0"])
-            return Schema(samples, found)
+                totals.update(totals_of(lists, found))
+            return Schema(samples, found, totals=dict(totals))
         finally:
             maps.close()
 
@@ -119,29 +117,6 @@ def _files(path: Path) -> list[Path]:
     return [path]
 
 
-class _TFRecordWriter(ShardWriter):
-    """Writer of records that differ only in the fields' bytes and the checksum."""
-
-    def __init__(self, path: Path, schema: Schema, shard_bytes: int) -> None:
-        self._path = path
-        parts = example.encoded(schema.fields)
-        size = LENGTH.pack(sum(len(p) if isinstance(p, bytes) else p.sample_bytes for p in parts))
-        crc = masked_rows(np.frombuffer(size, np.uint8)[None]).tobytes()
-        record = RecordTemplate.of([size + crc, *parts, bytes(TAIL)])
-        super().__init__(schema, record, rows_within(shard_bytes, len(record.pattern)))
-
-    def path_of(self, number: int) -> Path:
-        return self._path / f"{PREFIX}{number:05d}-of-{self.shards:05d}.tfrecord"
-
-    def stamp(self, table: Array, first: int) -> None:
-        from crc32c import crc32c
-
-        data, width = raw_bytes(table), table.shape[1]
-        for row in range(len(table)):
-            end = (row + 1) * width - TAIL
-            CRC.pack_into(data, end, masked(crc32c(data[row * width + HEAD : end])))
-
-
 class TfRecordReader(PlacedReader):
     """Verifies the checksum of every record that it reads, as TensorFlow does."""
 
@@ -154,6 +129,13 @@ class TfRecordReader(PlacedReader):
         sample = super().sample(row, convert)
         self._verify(np.array([row]))
         return sample
+
+    def batch(self, rows: Rows | Sequence[int]) -> Batch:
+        """Return the rows after their records' checksums were verified."""
+        batch = super().batch(rows)
+        if self.schema.ragged:
+            self._verify(np.arange(len(self))[rows])
+        return batch
 
     def _locate(self, load_or_build: LoadOrBuild) -> FieldLocations:
         lists = load_or_build("records", lambda: (part.lists() for part in TFRecords.scanned(self._maps)))

@@ -61,20 +61,19 @@ def varint(value: int) -> bytes:
     return bytes([*encoding, value])
 
 
-def encoded(fields: Sequence[Field]) -> list[bytes | Field]:
-    """Return the parts of an Example with one bytes value per field; a Field marks where its bytes go."""
+def encoded(fields: Sequence[Field], sizes: Sequence[int]) -> list[bytes | Field]:
+    """Return the parts of an Example with a value of so many bytes per field; a Field marks its place."""
     entries: list[bytes | Field] = []
     total = 0
-    for field in fields:
+    for field, size in zip(fields, sizes, strict=True):
         head = b""
         for tag in (ENTRY, ENTRY, VALUE):  # inside out: the value in its list, the list, the feature
-            head = tag + varint(len(head) + field.sample_bytes) + head
+            head = tag + varint(len(head) + size) + head
         name = field.name.encode()
         key = ENTRY + varint(len(name)) + name
-        size = len(key) + len(head) + field.sample_bytes
-        head = ENTRY + varint(size) + key + head
+        head = ENTRY + varint(len(key) + len(head) + size) + key + head
         entries += [head, field]
-        total += len(head) + field.sample_bytes
+        total += len(head) + size
     return [ENTRY + varint(total), *entries]
 
 
@@ -100,12 +99,14 @@ def _entry(data: memoryview, begin: int, end: int) -> tuple[str, Span]:
 
 
 def _values(data: memoryview, key: str, kind: int, begin: int, end: int) -> Span:
-    """Return the range of a list's values; BadExample unless they are in one run."""
+    """Return the range of a list's values, which may be none; BadExample unless they are in one run."""
     single = {BYTES: RUN, FLOATS: FIXED_4, INTS: VARINT}[kind]
     ranges = [
         (low, high) for _, wire, low, high in _parts(data, begin, end, {1: None}) if wire in (RUN, single)
     ]
-    if len(ranges) != 1:
+    if not ranges:
+        return Span(kind, begin, begin)
+    if len(ranges) > 1:
         raise BadExample(f"feature {key} has {len(ranges)} separate values, not one packed list")
     return Span(kind, *ranges[0])
 
@@ -154,8 +155,10 @@ def counts(packed: Array) -> Array:
 def unpacked(stored: memoryview) -> Array:
     """Return packed varints as int64; ValueError if the last is unterminated or one is too long."""
     raw = np.frombuffer(stored, np.uint8)
+    if not raw.size:
+        return np.empty(0, np.int64)
     ends = np.flatnonzero(raw < 128)
-    if not raw.size or ends[-1] != len(raw) - 1:
+    if not ends.size or ends[-1] != len(raw) - 1:
         raise ValueError("an unterminated number")
     begins = np.append(0, ends[:-1] + 1)
     within = np.arange(len(raw)) - np.repeat(begins, ends + 1 - begins)

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.contrib.formats.shared.external import FIXED, as_options, not_fixed
-from iobench.contrib.formats.shared.placed_reader import FieldLocations, runs
+from iobench.contrib.formats.shared.placed_reader import EncodedSpans, FieldLocations, runs
 from iobench.contrib.formats.tfrecord import example
-from iobench.contrib.formats.tfrecord.example import BYTES, FLOATS, INTS, ExampleLayout, Span
+from iobench.contrib.formats.tfrecord.example import BYTES, FLOATS, INTS, ExampleLayout
 from iobench.contrib.formats.tfrecord.records import TFRecords
-from iobench.formats import Array, Blocks, Decode, Field, Index, Listed, Placement, Schema, fields_by_name
+from iobench.formats import (
+    VARIES,
+    Array,
+    Blocks,
+    Decode,
+    Field,
+    Index,
+    Listed,
+    ListedSpans,
+    Placement,
+    Schema,
+    fields_by_name,
+)
 
 AT_ONCE, LAYOUTS = 4096, 16  # records compared together, and layouts tried among them
 
@@ -28,45 +41,74 @@ def fields_of(path: Path, records: TFRecords) -> tuple[Field, ...]:
     """
     layout = records.layout(0)
     names = fields_by_name(path, sorted(layout.spans))
-    if unknown := [key for key in names.values() if layout.spans[key].kind == BYTES]:
-        known = [_field(records, n, layout.spans[key]) for n, key in names.items() if key not in unknown]
+    kinds = {key: layout.spans[key].kind for key in names.values()}
+    begin, size = _spans(records, kinds)
+    places = {key: (begin[number], size[number]) for number, key in enumerate(kinds)}
+    known = [
+        _field(records, name, kinds[key], *places[key]) for name, key in names.items() if kinds[key] != BYTES
+    ]
+    if unknown := [key for key in names.values() if kinds[key] == BYTES]:
         typed = [as_options(known)] if known else []
-        typed += [f"--field '{name}=DTYPE[SHAPE]'" for name, key in names.items() if key in unknown]
+        typed += [
+            f"--field '{name}=DTYPE[{'SHAPE' if np.ptp(places[key][1]) == 0 else '*'}]'"
+            for name, key in names.items()
+            if key in unknown
+        ]
         raise CorruptArtifact(
             f"bytes of {', '.join(unknown)} do not describe dtype and shape",
             kind="fields-needed",
             path=path,
             hint=f"name the fields to read: {' '.join(typed)}",
         )
-    return tuple(_field(records, name, layout.spans[key]) for name, key in names.items())
+    return tuple(known)
 
 
-def _field(records: TFRecords, name: str, span: Span) -> Field:
-    """Return the field of a list of floats or integers in the first record; one value is a scalar."""
-    stored = np.frombuffer(records.data(0)[span.begin : span.end], np.uint8)
-    count = len(stored) // 4 if span.kind == FLOATS else int(example.counts(stored[None])[0])
+def _field(records: TFRecords, name: str, kind: int, begin: Index, size: Index) -> Field:
+    """Return the field of a list of floats or integers; one value is a scalar."""
+    counts = size // 4 if kind == FLOATS else _counts(records, begin, size)
+    dtype, count = "float32" if kind == FLOATS else "int64", int(counts.max())
     if not count:
-        raise not_fixed(records.path(0), f"feature {name}", "an empty list in the first record")
-    return Field(name, () if count == 1 else (count,), "float32" if span.kind == FLOATS else "int64")
+        raise not_fixed(records.path(0), f"feature {name}", "only empty lists")
+    if counts.min() < count:
+        return Field(name, (VARIES,), dtype)
+    return Field(name, () if count == 1 else (count,), dtype)
 
 
 def locations_of(records: TFRecords, schema: Schema, lists: Mapping[str, Array]) -> FieldLocations:
     """Return the locations of the fields, from the arrays of `lists_of`."""
     files = records.maps.files
     placement: dict[str, Placement] = {}
-    blocks = []
+    blocks, spans = [], {}
     for number, field in enumerate(schema.fields):
         begin, size = lists[f"begin_{number}"], lists.get(f"size_{number}")
         if size is None:
             placement[field.name] = Listed(files, records.file, begin)
+        elif field.is_ragged and f"count_{number}" in lists:
+            places = ListedSpans(files, records.file, begin, size)
+            spans[field.name] = EncodedSpans(places, partial(_unpacked, records, field.name))
+        elif field.is_ragged:
+            placement[field.name] = ListedSpans(files, records.file, begin, size)
         else:
             decode, rows = _decoder(records, field.name), np.arange(schema.samples)
             blocks.append(Blocks((field.name,), files, rows, records.file, begin, size, decode))
-    return FieldLocations(placement, blocks)
+    return FieldLocations(placement, blocks, spans)
+
+
+def totals_of(lists: Mapping[str, Array], fields: Sequence[Field]) -> dict[str, int]:
+    """Return the sum of the lengths of each ragged field in a piece of `lists_of`."""
+    totals = {}
+    for number, field in enumerate(fields):
+        if field.is_ragged:
+            counts = lists.get(f"count_{number}")
+            elements = counts if counts is not None else lists[f"size_{number}"] // field.sample_bytes
+            totals[field.name] = int(elements.sum()) // (field.elements if counts is not None else 1)
+    return totals
 
 
 def lists_of(pieces: Iterable[TFRecords], fields: Sequence[Field]) -> Iterator[dict[str, Array]]:
-    """Yield int64 arrays per field number: each record's value offset, and bytes of packed integers.
+    """Yield int64 arrays per field number: each record's value offset, and its bytes where they may differ.
+
+    Of ragged fields of packed integers, also their number.
 
     Raises
     ------
@@ -106,10 +148,13 @@ def _lists(records: TFRecords, fields: Sequence[Field], features: Mapping[str, i
     lists: dict[str, Array] = {}
     for number, (field, kind) in enumerate(zip(fields, features.values(), strict=True)):
         lists[f"begin_{number}"] = begin[number]
-        if kind == INTS:
+        if kind == INTS or field.is_ragged:
             lists[f"size_{number}"] = size[number]
+        if kind == INTS:
             counts = _counts(records, begin[number], size[number])
             _refuse_others(records, field, counts, field.elements, "numbers")
+            if field.is_ragged:
+                lists[f"count_{number}"] = counts
         else:
             _refuse_others(records, field, size[number], field.sample_bytes, "bytes")
     return lists
@@ -131,7 +176,7 @@ def _spans(records: TFRecords, features: Mapping[str, int]) -> tuple[Array, Arra
             alike = _alike(records, left, row, layout) if tried <= LAYOUTS else left == row
             for number, (key, kind) in enumerate(features.items()):
                 span = layout.spans.get(key)
-                if span is None or span.kind != kind:
+                if span is None or (span.kind != kind and span.begin < span.end):
                     actual, where = "none" if span is None else "values of another type", records.first + row
                     raise corrupt(records.path(row), f"feature {key} in record {where}", actual)
                 begin[number, left[alike]] = records.offset[left[alike]] + span.begin
@@ -166,24 +211,35 @@ def _decoder(records: TFRecords, name: str) -> Decode:
     """Return the decoder of packed integers, one record per block."""
 
     def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
-        target = out[name]
-        try:
-            target[...] = example.unpacked(stored).reshape(target.shape)
-        except ValueError as error:
-            raise corrupt(records.path(number), f"{name} of record {number}", error) from error
+        target, numbers = out[name], _unpacked(records, name, number, stored)
+        if numbers.size != target.size:
+            raise corrupt(records.path(number), f"{target.size} numbers", numbers.size)
+        target[...] = numbers.reshape(target.shape)
 
     return decode
 
 
+def _unpacked(records: TFRecords, name: str, number: int, stored: memoryview) -> Array:
+    """Return the packed integers of a record."""
+    try:
+        return example.unpacked(stored)
+    except ValueError as error:
+        raise corrupt(records.path(number), f"{name} of record {number}", error) from error
+
+
 def _refuse_others(records: TFRecords, field: Field, counts: Index, expected: int, unit: str) -> None:
-    """Raise CorruptArtifact (``unequal-shapes``) if a record's value of a field has another length."""
-    if (wrong := np.flatnonzero(counts != expected)).size:
+    """Raise CorruptArtifact (``unequal-shapes``) if a record's value of a field has another length.
+
+    The values of a ragged field have any whole number of elements.
+    """
+    differ = counts % expected != 0 if field.is_ragged else counts != expected
+    if (wrong := np.flatnonzero(differ)).size:
         row = int(wrong[0])
         raise CorruptArtifact(
             f"{field.name} of record {records.first + row} has another length",
             kind="unequal-shapes",
             path=records.path(row),
-            expected=f"{expected} {unit} for {field.dtype} {field.shape}",
+            expected=f"{'a multiple of ' * field.is_ragged}{expected} {unit} for {field.typed}",
             found=f"{counts[row]} {unit}",
             hint=FIXED,
         )

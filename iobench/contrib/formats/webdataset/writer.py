@@ -28,18 +28,18 @@ DIGITS = 9  # of a sample's number, as in WebDataset's own examples
 def write_shards(path: Path, schema: Schema, batches: Iterable[Batch], shard_bytes: int) -> None:
     """Write the shards of a folder."""
     if schema.ragged:
-        _RaggedWriter(path, schema, shard_bytes).write(batches)
+        _RaggedTarWriter(path, schema, shard_bytes).write(batches)
     else:
-        _FixedWriter(path, schema, shard_bytes).write(batches)
+        _TarWriter(path, schema, shard_bytes).write(batches)
 
 
 def most_bytes(schema: Schema, shard_bytes: int) -> int:
     """Return a limit of the bytes of all shards: records, and two empty blocks per shard."""
     if schema.ragged:
-        records = _RaggedWriter(Path(), schema, shard_bytes).most_bytes
+        records = _RaggedTarWriter(Path(), schema, shard_bytes).most_bytes
         shards = min(schema.samples, 1 + 2 * records // shard_bytes)
     else:
-        record = len(_FixedWriter(Path(), schema, shard_bytes).record.pattern)
+        record = len(_TarWriter(Path(), schema, shard_bytes).record.pattern)
         records, shards = schema.samples * record, -(-schema.samples // rows_within(shard_bytes, record))
     return records + shards * (len(END) + 4096) + (1 << 20)
 
@@ -57,7 +57,7 @@ def _headers(schema: Schema, size_of: Callable[[Field], int]) -> list[tuple[Fiel
     ]
 
 
-class _FixedWriter(ShardWriter):
+class _TarWriter(ShardWriter):
     """Writer of samples of one size: per field tar and .npy header, the array, zeros up to a whole block."""
 
     def __init__(self, path: Path, schema: Schema, shard_bytes: int) -> None:
@@ -81,7 +81,7 @@ class _FixedWriter(ShardWriter):
         return END
 
 
-class _RaggedWriter:
+class _RaggedTarWriter:
     """Writer of the same files for samples that differ in length; a shard is in memory until it is full."""
 
     def __init__(self, path: Path, schema: Schema, shard_bytes: int) -> None:
