@@ -19,12 +19,14 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from forked_children import ForkedChildren
 from hypothesis import HealthCheck, settings
 
 import iobench
 from iobench import formats
 from iobench.base import thresholds
 from iobench.bench import case_limits
+from iobench.dataset import sandbox
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.formats import NUMPY_DTYPES
 from iobench.host import cpu_speed, page_cache
@@ -61,6 +63,24 @@ def pytest_collectstart():
 def pytest_collection_finish():
     gc.freeze()  # a collection skips the imported modules, which took 0.2 s
     gc.enable()
+
+
+AS_FOR_USERS = ("test_hostile_sources", "test_run_in_subprocess", "test_sandboxed_sources")
+
+
+@pytest.fixture(scope="session")
+def forked_children():
+    """Return what forks processes of the sandbox; the first one starts it."""
+    children = ForkedChildren("iobench.dataset.sandbox_worker", "h5py", "lmdb")
+    yield children
+    children.close()
+
+
+@pytest.fixture(autouse=True)
+def quick_sandbox(request, monkeypatch, forked_children):
+    """Fork the sandbox's processes; with `--slow` and in its own tests they start as for users."""
+    if not request.config.getoption("slow") and request.module.__name__ not in AS_FOR_USERS:
+        monkeypatch.setattr(sandbox, "spawn_python", forked_children.start)
 
 
 def image_arrays(samples=SAMPLES):

@@ -32,6 +32,7 @@ MACHINE = MachinePart(
     versions={"iobench": "0.1.0"},
 )
 SAMPLES = 1024
+STEADY = [1000, 1010, 990, 1005, 995]
 CONTENT = "0123456789abcdef"
 
 
@@ -92,6 +93,14 @@ def a_record(mib_per_s, number=1, variant="npy", loader="native", chosen=None, *
     )
     parts = {name: replace(getattr(made, name), **changes.pop(name)) for name in PARTS if name in changes}
     return replace(made, **parts, **changes)
+
+
+def times(factor, speeds=STEADY):
+    return [speed * factor for speed in speeds]
+
+
+def by_round(*rates):
+    return dict(enumerate(rates, 1))
 
 
 def rounds_of(speeds, **common):

@@ -158,6 +158,23 @@ def test_only_commands_parse_arguments():
     assert_none({n: {used.split(".")[0] for used in imports(n)} & parsers for n in inside(*PARSING)})
 
 
+def within(name, folders):
+    """The modules in these folders that a module imports."""
+    return {other for other in imports(name) if other.startswith(folders)}
+
+
+def test_formats_of_other_projects_know_only_formats():
+    known = ("iobench.base", "iobench.formats", "iobench.contrib.formats")
+    theirs = [name for name in inside() if name.startswith(known[-1])]
+    assert_none({name: within(name, "iobench.") - within(name, known) for name in theirs})
+
+
+def test_only_contract_suites_import_test_libraries():
+    libraries = ("pytest", "hypothesis", "iobench.testing")
+    others = [name for name in modules() if not name.startswith("iobench.testing")]
+    assert_none({name: within(name, libraries) for name in others})
+
+
 LOADED = f"""
 import sys
 sys.argv = ["iobench", *sys.argv[1:]]

@@ -59,10 +59,10 @@ def ready(tmp_path_factory):
 
 
 class TestHappyPaths:
-    def test_names_of_any_script_are_kept_and_others_shown(self, tmp_path):
+    def test_names_of_any_script_are_kept_and_others_shown(self, tmp_path, prepare):
         names = ["данные", "数据", "📷", "a b", "a_b", "..", "", "e\u0301", "é"]
         np.savez(tmp_path / "c.npz", **{name: np.full((20, 4), i, "f4") for i, name in enumerate(names)})
-        done = call("prepare", "--source", tmp_path / "c.npz", "--data-dir", tmp_path / "data")
+        done = prepare(tmp_path, "--source", tmp_path / "c.npz")
         assert done.returncode == 0, done.stderr
         manifest = Manifest.load(tmp_path / "data" / "c")
         assert set(manifest.artifacts) == set(DEFAULT_FORMATS)
@@ -100,10 +100,10 @@ class TestHappyPaths:
         assert rows(again).count(" yes, existing") == 4
         assert tree(folder) == before
 
-    def test_verify_names_intact_variants(self, ready):
+    def test_verify_names_intact_variants(self, ready, inside):
         folder, _ = ready
         one = ("--name", "float32-10x10-20000", "--format", "npy")
-        done = call("verify", "--data-dir", folder / "data", *one)  # the exit code is part of the result
+        done = inside("verify", "--data-dir", folder / "data", *one)
         assert (done.returncode, done.stdout) == (0, "npy: intact\n")
 
     def test_verify_names_damaged_variants(self, tmp_path, prepare, inside):

@@ -6,18 +6,12 @@ import re
 
 import pytest
 from kinds import complaint_kind, kind
-from record_cases import MACHINE, MIB, a_record, rounds_of
+from record_cases import MACHINE, MIB, STEADY, a_record, rounds_of, times
 
 from iobench.base.errors import NotComparable
 from iobench.results import record, stats
 from iobench.results.compare import Difference, compare
 from iobench.results.parts import FieldSpec, LimitPart, MachineGpu
-
-STEADY = [1000, 1010, 990, 1005, 995]
-
-
-def times(factor, speeds=STEADY):
-    return [speed * factor for speed in speeds]
 
 
 def unmatched(result):

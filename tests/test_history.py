@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 from kinds import complaint_kind, kind
-from record_cases import a_record, profiled, rounds_of
+from record_cases import STEADY, a_record, profiled, rounds_of
 
 from iobench.base.errors import MissingDependency, RecordError
 from iobench.results import history, record
-
-STEADY = [1000, 1010, 990, 1005, 995]
 
 
 @pytest.fixture

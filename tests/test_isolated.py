@@ -39,8 +39,17 @@ def executor(images):
     made.close()
 
 
+EARLIER = set()  # servers of other tests, such as that of the sandbox
+
+
+@pytest.fixture(autouse=True)
+def own_servers():
+    EARLIER.update(servers())
+
+
 def servers():
-    living = [p for p in psutil.Process().children() if p.status() != psutil.STATUS_ZOMBIE]
+    own = set(psutil.Process().children()) - EARLIER
+    living = [p for p in own if p.status() != psutil.STATUS_ZOMBIE]
     return [p for p in living if any("serve_forks" in c for c in p.cmdline())]
 
 

@@ -182,10 +182,12 @@ class TestDali(LoaderContract):
 # Starting worker processes takes seconds: two epochs of each, one of them abandoned.
 WORKERS = [
     "torchdata:api=stateful,fetch=batch,num_workers=1",
-    "torchdata:fetch=batch,num_workers=1,method=process",
     "grain:threads=1,prefetch=2,num_workers=1",
-    "huggingface:fetch=batch,num_workers=1",
     "webdataset:num_workers=2",
+]
+MORE_WORKERS = [
+    "torchdata:fetch=batch,num_workers=1,method=process",
+    "huggingface:fetch=batch,num_workers=1",
     "litdata:num_workers=2",
     "mosaic:num_workers=2,shuffle_algo=py1s",
     "dali:num_workers=1",
@@ -202,7 +204,9 @@ def usable(word):
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("word", WORKERS)
+@pytest.mark.parametrize(
+    "word", [*WORKERS, *(pytest.param(word, marks=pytest.mark.slow) for word in MORE_WORKERS)]
+)
 def test_workers_return_every_sample_and_end(word, tmp_path):
     loader = usable(word)
     artifact = store(formats.parse(FORMATS.get(loader.name, "npy")), tmp_path / "a", SCHEMA)

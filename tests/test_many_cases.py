@@ -3,12 +3,10 @@
 import json
 
 import pytest
-from record_cases import FORMATS, LOADERS, a_large_run, rounds_of
+from record_cases import FORMATS, LOADERS, STEADY, a_large_run, rounds_of
 
 from iobench.results.summary import MAX_SHOWN, summarise
 from iobench.terminal import display, run_tables
-
-STEADY = [1000, 1010, 990, 1005, 995]
 
 
 @pytest.fixture(scope="module")

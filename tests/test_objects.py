@@ -282,16 +282,14 @@ def test_an_upload_that_ends_early_leaves_nothing(tmp_path, monkeypatch, error):
     assert not tree(tmp_path / "served")
 
 
-def test_encoded_samples_are_refused_before_anything_is_sent(tmp_path):
-    manifest, _ = prepare(numbers(), ["npy", "hdf5:compression=gzip"], data_dir=tmp_path / "local")
-    with pytest.raises(InvalidSettings, check=kind("no-placement")):
-        publish(manifest, check_target(f"file://{tmp_path}/served", False), overwrite=False)
-    assert not tree(tmp_path / "served")
-
-
-def test_samples_that_differ_in_length_are_refused_before_anything_is_sent(tmp_path):
-    manifest, _ = prepare(RaggedSource([3, 0, 5]), ["npy", "mds"], data_dir=tmp_path / "local")
-    with pytest.raises(InvalidSettings, check=kind("ragged")):
+@pytest.mark.parametrize(
+    ("source", "other", "cause"),
+    [(numbers(), "hdf5:compression=gzip", "no-placement"), (RaggedSource([3, 0, 5]), "mds", "ragged")],
+    ids=["encoded", "ragged"],
+)
+def test_samples_that_no_range_holds_are_refused_before_anything_is_sent(tmp_path, source, other, cause):
+    manifest, _ = prepare(source, ["npy", other], data_dir=tmp_path / "local")
+    with pytest.raises(InvalidSettings, check=kind(cause)):
         publish(manifest, check_target(f"file://{tmp_path}/served", False), overwrite=False)
     assert not tree(tmp_path / "served")
 

@@ -2,6 +2,7 @@
 
 import pytest
 from kinds import kind
+from record_cases import by_round
 
 import iobench
 from iobench.base.errors import InvalidSettings
@@ -9,11 +10,6 @@ from iobench.bench.observer import Observer
 from iobench.bench.rounds import interleaved, worst
 from iobench.bench.strategies import AutoRounds, parse
 from iobench.results import stats
-
-
-def by_round(*rates):
-    return dict(enumerate(rates, 1))
-
 
 SURE = {"a": by_round(*[100.0] * 5)}
 UNSURE = {**SURE, "b": by_round(80.0, 90.0, 100.0, 110.0, 120.0)}

@@ -1,8 +1,6 @@
 """Samples that differ in length from a dataset to batches, records and a report, each byte verified."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -171,42 +169,21 @@ def test_the_step_s_headroom_holds_them(ragged, tmp_path):
     assert record.headroom_samples_per_s > 0
 
 
-def test_prepare_run_and_report_on_the_command_line(tmp_path):
+def test_prepare_run_and_report_on_the_command_line(tmp_path, inside):
     def command(*words):
-        done = subprocess.run(
-            [sys.executable, "-m", "iobench", *words, "--data-dir", str(tmp_path)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = inside(*words, "--data-dir", tmp_path)
         assert done.returncode == 0, done.stderr
         return done
 
-    command(
-        "prepare", "--fields", "tokens=uint16[*],label=int64", "--lengths", "lognormal:50,1", "--size", "1e4"
-    )
-    loaders = [
-        word for loader in ("native", "dataloader", "dataloader:fetch=batch") for word in ("--loader", loader)
-    ]
-    out = tmp_path / "records.jsonl"
-    ran = command(
-        "run",
-        "--format",
-        "npy",
-        "--format",
-        "lmdb",
-        *loaders,
-        "--device",
-        "cpu",
-        "--rounds",
-        "2",
-        "--out",
-        str(out),
-    )
-    assert "dataloader" in ran.stdout
+    fields = ("--fields", "tokens=uint16[*],label=int64", "--lengths", "lognormal:50,1")
+    command("prepare", *fields, "--size", "1e4")
+    out, page = tmp_path / "records.jsonl", tmp_path / "report.html"
+    words = ("native", "dataloader", "dataloader:fetch=batch")
+    loaders = [part for word in words for part in ("--loader", word)]
+    measured = ("--format", "npy", "--format", "lmdb", *loaders, "--device", "cpu", "--rounds", "2")
+    assert "dataloader" in command("run", *measured, "--out", out).stdout
     records = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(records) == 12
     assert all(0 < record["content_check"]["fill"] < 1 for record in records)
-    page = tmp_path / "report.html"
-    subprocess.run([sys.executable, "-m", "iobench", "report", str(out), "--out", str(page)], check=True)
+    command("report", out, "--out", page)
     assert "fetch batch" in page.read_text()

@@ -1,6 +1,7 @@
 """Files of the user's whose samples differ in length: lines of JSON, and columns of lists."""
 
 import json
+import runpy
 import subprocess
 import sys
 
@@ -167,7 +168,7 @@ def test_offsets_that_a_reading_process_made_up_are_refused(tmp_path, wrong):
 
 
 @pytest.mark.parametrize("word", ["stream", "dataloader", "dataloader:fetch=batch,num_workers=2", "native"])
-def test_code_that_recommend_prints_runs(tmp_path, word):
+def test_code_that_recommend_prints_runs(tmp_path, word, capfd):
     source = RaggedSource(np.arange(40))
     manifest = iobench.prepare(source, ["npy"], data_dir=tmp_path, name="mine")[0]
     case = Case(manifest.name, "", "npy", loaders.parse(word).on("cpu"), batch_size=16, order="random")
@@ -175,5 +176,12 @@ def test_code_that_recommend_prints_runs(tmp_path, word):
     assert "tokens, audio: values and offsets" in code
     check = "assert len(batch['tokens'].offsets) == len(batch['label']) + 1; print(len(batch['label']))"
     (tmp_path / "train.py").write_text(code.replace("pass  #", f"{check}  #"))
-    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True)
-    assert (done.returncode, done.stderr, done.stdout.split()) == (0, "", ["16", "16", "8"])
+    if "num_workers" in word:  # which may import the script again
+        command = [sys.executable, "train.py"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0
+        out, err = done.stdout, done.stderr
+    else:
+        runpy.run_path(str(tmp_path / "train.py"), run_name="__main__")
+        out, err = capfd.readouterr()
+    assert (err, out.split()) == ("", ["16", "16", "8"])

@@ -20,7 +20,7 @@ import pytest
 import torch
 from conftest import call
 from kinds import complaint_kind, kind
-from record_cases import rounds_of
+from record_cases import by_round, rounds_of
 from test_warnings import changed
 
 import iobench
@@ -77,10 +77,6 @@ from iobench.loading import loaders
 from iobench.report import result_figures
 from iobench.report.result_figures import finalists_and_formats
 from iobench.results import stats
-
-
-def by_round(*rates):
-    return dict(enumerate(rates, 1))
 
 
 def test_one_round_eliminates_only_cases_three_times_slower():

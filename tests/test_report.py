@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from kinds import complaint_kind, kind
-from record_cases import MIB, a_record, profiled, rounds_of
+from record_cases import MIB, STEADY, a_record, profiled, rounds_of, times
 from test_notebook import a_finalist
 
 from iobench import report
@@ -34,7 +34,6 @@ from iobench.results.scaling_curve import curves
 from iobench.results.summary import summarise
 from iobench.results.warnings import warnings_of
 
-STEADY = [1000, 1010, 990, 1005, 995]
 COLD = {"cache": {"mode": "cold", "method": "drop_caches", "residency": 0.0}, "chosen": {"cache": "cold"}}
 LOOK = {
     "cores": [0.5, 1.0],
@@ -44,10 +43,6 @@ LOOK = {
     "gpu": None,
     "gpu_memory_bytes": None,
 }
-
-
-def times(factor):
-    return [speed * factor for speed in STEADY]
 
 
 def run_of_all(**common):

@@ -6,17 +6,17 @@ import random
 import statistics
 
 import pytest
-from record_cases import MIB, rounds_of
+from record_cases import MIB, STEADY, rounds_of
 
 from iobench.base import thresholds
 from iobench.results.parts import BackgroundPart, LimitPart
 from iobench.results.run_comparison import MACHINE_CHANGED, compare_runs, ratio_of_runs
 
-STEADY = [1000, 1010, 990, 1005, 995] * 3
+MANY = STEADY * 3
 QUIET, BUSY = BackgroundPart(processors=0.02), BackgroundPart(processors=0.5)
 
 
-def run(factor=1.0, limits=(10_000, 10_050, 9_950), background=None, speeds=STEADY):
+def run(factor=1.0, limits=(10_000, 10_050, 9_950), background=None, speeds=MANY):
     """Return rounds at a multiple of the usual speed, with samples of the limit and background load."""
     made = rounds_of([speed * factor for speed in speeds])
     now = [limits[n * len(limits) // len(made)] * MIB for n in range(len(made))]
@@ -70,7 +70,7 @@ def test_background_load_in_most_rounds_leaves_no_verdict():
 
 
 def test_background_load_from_the_middle_on_leaves_the_rounds_before():
-    speeds = [*STEADY[:8], *(speed * 0.5 for speed in STEADY[8:])]
+    speeds = [*MANY[:8], *(speed * 0.5 for speed in MANY[8:])]
     disturbed = run(speeds=speeds, background=[QUIET] * 8 + [BUSY] * 7)
     assert outcome(run(), disturbed) == "equivalent"
     assert outcome(run(), [dataclasses.replace(r, background=None) for r in disturbed]) != "equivalent"
@@ -124,7 +124,7 @@ def test_autocorrelated_rounds_do_not_narrow_the_interval():
     ratios = [compare_runs(*pair, 0.05).comparison.ratio for pair in pairs]
     assert statistics.fmean(ratio.low <= 1 <= ratio.high for ratio in ratios) > 0.83
     shuffled = [
-        compare_runs(run(), run(speeds=random.Random(n).sample(STEADY, 15)), 0.05).comparison.ratio
+        compare_runs(run(), run(speeds=random.Random(n).sample(MANY, 15)), 0.05).comparison.ratio
         for n in range(5)
     ]
     assert all(ratio.high - ratio.low < 0.03 for ratio in shuffled)

@@ -11,6 +11,7 @@ import torch
 from conftest import damage
 from faults import hostile_sources as hostile
 from kinds import kind
+from test_sources import everything, refused
 
 import iobench
 from iobench import formats
@@ -21,21 +22,6 @@ from iobench.dataset.sources import checked, open_source
 from iobench.dataset.sources.torch_file import TorchAdapter
 from iobench.formats import Field, Schema
 from iobench.terminal.tables import dataset_line
-
-
-def everything(source):
-    batches = list(checked(source))
-    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
-
-
-def refused(path, name=None):
-    """Return the error, of this kind and in one line, with which a source is refused."""
-    with pytest.raises(SourceError, check=name and kind(name)) as error:
-        everything(open_source(path))
-    assert error.value.path.startswith(str(path))
-    assert "/proc/" not in str(error.value)
-    assert "\n" not in str(error.value)
-    return error.value
 
 
 def test_a_folder_with_a_fifo_in_it_is_refused_before_any_format_reads_it(tmp_path):

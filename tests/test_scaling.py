@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 from kinds import kind
-from record_cases import MIB, a_record, rounds_of
+from record_cases import MIB, STEADY, a_record, rounds_of, times
 
 from iobench.base.errors import InvalidSettings
 from iobench.ranks import launch
@@ -13,12 +13,6 @@ from iobench.results import rank_stats
 from iobench.results.parts import RankPart
 from iobench.results.scaling_curve import curves
 from iobench.terminal import scaling
-
-STEADY = [1000, 1010, 990, 1005, 995]
-
-
-def times(factor):
-    return [speed * factor for speed in STEADY]
 
 
 def over(*speeds):

@@ -6,13 +6,11 @@ import json
 import random
 
 import pytest
-from record_cases import MIB, rounds_of
+from record_cases import MIB, STEADY, rounds_of
 
 from iobench.results import record, trend
 from iobench.results.parts import BackgroundPart, LimitPart
 from iobench.results.trend import MIN_RUNS, MIN_STEP_RUNS, case_points
-
-STEADY = [1000, 1010, 990, 1005, 995]
 
 
 def a_run(number, factor=1.0, limit=10_000.0, busy=False, **chosen):

@@ -4,18 +4,12 @@ import json
 import re
 
 import pytest
-from record_cases import rounds_of
+from record_cases import STEADY, rounds_of, times
 
 from iobench.results import verdict
 from iobench.results.per_loader import per_loader
 from iobench.results.summary import summarise
 from iobench.results.verdict import MAX_LOADERS, brief, findings, sentences
-
-STEADY = [1000, 1010, 990, 1005, 995]
-
-
-def times(factor):
-    return [speed * factor for speed in STEADY]
 
 
 def lines_of(records):

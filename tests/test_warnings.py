@@ -4,14 +4,13 @@ import dataclasses
 import json
 
 import pytest
-from record_cases import MIB, SAMPLES, rounds_of
+from record_cases import MIB, SAMPLES, STEADY, rounds_of
 
 from iobench.base import thresholds
 from iobench.results.parts import BackgroundPart, LimitPart, PartialEpoch
 from iobench.results.run_warning import MORE_ROUNDS, RunWarning
 from iobench.results.warnings import warnings_of
 
-STEADY = [1000, 1010, 990, 1005, 995]
 DATA = SAMPLES * MIB
 
 

@@ -27,10 +27,10 @@ ROWS = Schema(FIRST, (Field("x", (8,), "float32"),))
 NAMES = ("hdf5", "hdf5:compression=gzip", "lmdb", "npy", "zarr", "parquet", "arrow", "webdataset")
 
 
-@pytest.fixture(params=NAMES)
-def added(request, tmp_path):
+@pytest.fixture(scope="module", params=NAMES)
+def added(request, tmp_path_factory):
     """Return a dataset of the first samples of data that another program wrote."""
-    form = formats.parse(request.param)
+    form, tmp_path = formats.parse(request.param), tmp_path_factory.mktemp("added")
     source = iobench.Synthetic(500 * 8, (8,))
     whole = iobench.prepare(source, [form.variant], data_dir=tmp_path / "whole", name="all")[0]
     path = copied(whole.path_of(form.variant), tmp_path)

@@ -1,5 +1,7 @@
 """Output of the commands over fixed records, and its form over measured ones."""
 
+import shutil
+
 import numpy as np
 import pytest
 from conftest import prepared
@@ -7,6 +9,8 @@ from record_cases import a_large_run, a_record, rounds_of
 from text_file import TextFile, without_figures
 
 from iobench.results import record
+
+pytestmark = pytest.mark.xdist_group("golden")  # `stored` takes seconds
 
 OLD = {"npy": 3000, "hdf5": 1500, "lmdb": 2900}
 NEW = {"npy": 3000, "hdf5": 1200, "lmdb": 3100}
@@ -23,17 +27,23 @@ def a_run(speeds, run):
     ]
 
 
-@pytest.fixture
-def data_dir(tmp_path, monkeypatch):
-    """A data folder with a dataset, two small runs and a large one, in the current folder."""
-    prepared(tmp_path, {"x": np.zeros((64, 8), np.float32)}, ["npy", "hdf5"])
-    results = tmp_path / "data" / "results"
-    results.mkdir()
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """A data folder with a dataset, two small runs and a large one, not to be changed."""
+    folder = tmp_path_factory.mktemp("golden")
+    prepared(folder, {"x": np.zeros((64, 8), np.float32)}, ["npy", "hdf5"])
     runs = {"old": a_run(OLD, "old"), "new": a_run(NEW, "new"), "large": a_large_run()}
     runs["few"] = rounds_of([3000, 3100], run="few")
     for name, records in runs.items():
         for one in records:
-            record.append(results / f"{name}.jsonl", one)
+            record.append(folder / "data" / "results" / f"{name}.jsonl", one)
+    return folder / "data"
+
+
+@pytest.fixture
+def data_dir(stored, tmp_path, monkeypatch):
+    """A copy of `stored` in the current folder."""
+    shutil.copytree(stored, tmp_path / "data")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     return tmp_path / "data"
