@@ -68,7 +68,7 @@ from iobench.bench.executor import InProcess
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions, cases_of
 from iobench.bench.run import run
-from iobench.bench.strategies import SuccessiveHalving
+from iobench.bench.search_strategies import SuccessiveHalving
 from iobench.dataset.add import AddedSource, add
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import FirstSamples, GeneratedLengths, open_source

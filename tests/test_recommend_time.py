@@ -18,7 +18,7 @@ from iobench.bench import run_loop
 from iobench.bench.executor import InProcess
 from iobench.bench.options import RunOptions, cases_of
 from iobench.bench.run import run
-from iobench.bench.strategies import FinalRounds, SuccessiveHalving
+from iobench.bench.search_strategies import FinalRounds, SuccessiveHalving
 from iobench.dataset.sources import FirstSamples
 
 SIX = RunOptions(format=("npy", "hdf5"), loader=("native", "stream", "dataloader"), limits=False)

@@ -27,7 +27,7 @@ from iobench.base.errors import (
     UnknownFormat,
 )
 from iobench.base.thresholds import COLD_LIMIT, WARM_LIMIT
-from iobench.bench import executor, hosts, recorder, run_loop, strategies
+from iobench.bench import executor, hosts, recorder, run_loop, run_strategies
 from iobench.bench.observer import Observer
 from iobench.bench.options import cases_of
 from iobench.dataset.prepare import DEFAULT_FORMATS
@@ -446,8 +446,8 @@ def test_the_time_of_a_case_is_without_that_of_the_limits_and_shared_by_the_case
         return list(rates)[:1] if len(rates) == 3 else []
 
     monkeypatch.setattr(hosts.LocalHost, "sample_limits", sample_limits)
-    monkeypatch.setattr(strategies.FixedRounds, "is_slow", is_slow)
-    monkeypatch.setattr(strategies.FixedRounds, "behind", behind)
+    monkeypatch.setattr(run_strategies.FixedRounds, "is_slow", is_slow)
+    monkeypatch.setattr(run_strategies.FixedRounds, "behind", behind)
     result = measure(images, ["npy", "lmdb", "hdf5"], rounds=3, max_time=1e6)
     assert len(result.records) == 3 + 1 + 3
     assert {used_s for used_s, _ in asked} == {0.0}

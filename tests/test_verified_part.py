@@ -20,8 +20,8 @@ from iobench.bench.executor import Proof
 from iobench.bench.options import RunOptions, cases_of
 from iobench.bench.part import TimeLimit
 from iobench.bench.round_length import RoundLengths
+from iobench.bench.run_strategies import FixedRounds
 from iobench.bench.sample_coverage import SampleCoverage
-from iobench.bench.strategies import FixedRounds
 from iobench.dataset import hashed_rows, index_cache, sample_hashes
 from iobench.dataset import manifest as manifest_module
 from iobench.dataset import verify as verify_module

@@ -24,7 +24,9 @@ from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
 from iobench.bench.run import run
-from iobench.bench.strategies import AUTO, COMPARED, UNLIMITED, FinalRounds, SuccessiveHalving
+from iobench.bench.run_strategies import AUTO, UNLIMITED
+from iobench.bench.search_strategies import FinalRounds, SuccessiveHalving
+from iobench.bench.strategy import COMPARED
 from iobench.dataset.manifest import Manifest
 from iobench.host.device import pick_device
 from iobench.results.stats import ENOUGH_ROUNDS

@@ -29,7 +29,7 @@ from iobench.base.errors import InvalidSettings, IobenchError, TargetError
 from iobench.base.finding import Finding
 from iobench.base.thresholds import CPU_CONTENDED
 from iobench.base.units import counted, seconds_text
-from iobench.bench.strategies import COMPARED
+from iobench.bench.strategy import COMPARED
 from iobench.loading.replay import Replay
 from iobench.loading.target import loader_error
 from iobench.results.record import check_writable

@@ -12,12 +12,13 @@ from iobench.base.errors import InvalidOption, InvalidSettings
 from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.base.units import counted
-from iobench.bench import strategies
+from iobench.bench import run_strategies
 from iobench.bench.case import REMOTE, ROUND_SECONDS, Case
 from iobench.bench.multi_rank import multi_rank_cases, multi_rank_obstacle
 from iobench.bench.part import LEAST_WINDOW
 from iobench.bench.run_option import check_declared, run_option
-from iobench.bench.strategies import DEFAULT_ROUNDS, MAX_TIME_S, Strategy
+from iobench.bench.run_strategies import MAX_TIME_S
+from iobench.bench.strategy import DEFAULT_ROUNDS, Strategy
 from iobench.dataset.manifest import Manifest, missing_libraries
 from iobench.formats import Schema
 from iobench.host import page_cache
@@ -170,7 +171,7 @@ class RunOptions:
     def strategy(self, cases: Sequence[Case] = ()) -> Strategy:
         """Return the number of rounds of the cases, and when they end."""
         contexts = {case.key: context_of(case.facets) for case in cases}
-        return strategies.parse(self.rounds, self.max_time, contexts)
+        return run_strategies.parse(self.rounds, self.max_time, contexts)
 
 
 def check_steps(step_ms: Sequence[float], models: Sequence[str]) -> None:

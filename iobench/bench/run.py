@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from iobench.bench.case import Case
     from iobench.bench.executor_factory import ExecutorFactory
-    from iobench.bench.strategies import Strategy
+    from iobench.bench.strategy import Strategy
 
 
 def run(

@@ -31,7 +31,7 @@ from iobench.bench.recorder import Recorder
 from iobench.bench.resume import check_same
 from iobench.bench.round_length import PROOF_ROUNDS, RoundLengths
 from iobench.bench.rounds import Rates, interleaved
-from iobench.bench.strategies import LONGER, Strategy
+from iobench.bench.strategy import LONGER, Strategy
 from iobench.dataset.index_cache import LATE
 from iobench.dataset.verify import verify_in_time
 from iobench.results import record

@@ -21,7 +21,8 @@ from iobench.bench.case import Case
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
 from iobench.bench.run import run
-from iobench.bench.strategies import FinalRounds, Strategy, SuccessiveHalving
+from iobench.bench.search_strategies import FinalRounds, SuccessiveHalving
+from iobench.bench.strategy import Strategy
 from iobench.dataset.manifest import Manifest
 from iobench.formats import Field, Schema
 from iobench.loading.loaders._user_loader import UserLoader
