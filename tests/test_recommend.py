@@ -64,9 +64,10 @@ from iobench.base.errors import (
 )
 from iobench.base.finding import Finding
 from iobench.bench.case import Case
+from iobench.bench.case_grid import cases_of
 from iobench.bench.executor import InProcess
 from iobench.bench.observer import Observer
-from iobench.bench.options import RunOptions, cases_of
+from iobench.bench.options import RunOptions
 from iobench.bench.run import run
 from iobench.bench.search_strategies import SuccessiveHalving
 from iobench.dataset.add import AddedSource, add

@@ -15,8 +15,9 @@ from iobench.advise.sample_writer import OutOfTime
 from iobench.advise.unmeasured import nothing_measured, skipped_finalists
 from iobench.base.errors import CaseDied, InvalidSettings, LoaderFailed, WrongContent
 from iobench.bench import run_loop
+from iobench.bench.case_grid import cases_of
 from iobench.bench.executor import InProcess
-from iobench.bench.options import RunOptions, cases_of
+from iobench.bench.options import RunOptions
 from iobench.bench.run import run
 from iobench.bench.search_strategies import FinalRounds, SuccessiveHalving
 from iobench.dataset.sources import FirstSamples

@@ -28,8 +28,8 @@ from iobench.base.errors import (
 )
 from iobench.base.thresholds import COLD_LIMIT, WARM_LIMIT
 from iobench.bench import executor, hosts, recorder, run_loop, run_strategies
+from iobench.bench.case_grid import cases_of
 from iobench.bench.observer import Observer
-from iobench.bench.options import cases_of
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.host import counters, machine_info, page_cache
 from iobench.loading import loaders

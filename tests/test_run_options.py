@@ -9,7 +9,8 @@ from kinds import complaint_kind, kind
 from iobench.base.errors import InvalidSettings
 from iobench.bench import run_strategies
 from iobench.bench.case import Case
-from iobench.bench.options import RunOptions, cases_of
+from iobench.bench.case_grid import cases_of
+from iobench.bench.options import RunOptions
 from iobench.bench.run_option import declared
 from iobench.terminal.cli import app
 from iobench.terminal.commands._run_options import OPTIONS, parse

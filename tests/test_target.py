@@ -12,8 +12,9 @@ from kinds import complaint_kind, kind
 from iobench import formats
 from iobench.base.errors import InvalidSettings, TargetError
 from iobench.base.finding import Finding
+from iobench.bench.case_grid import cases_of, skip_notes
 from iobench.bench.executor import InProcess, Tick
-from iobench.bench.options import RunOptions, cases_of, skip_notes
+from iobench.bench.options import RunOptions
 from iobench.host.memory import file_behind
 from iobench.loading import loaders
 from iobench.loading.loaders import _user_loader

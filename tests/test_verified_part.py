@@ -16,8 +16,9 @@ import iobench
 from iobench.base.errors import LoaderFailed, WrongContent
 from iobench.bench import content_check, run_loop, sample_coverage
 from iobench.bench.case import ROUND_SECONDS
+from iobench.bench.case_grid import cases_of
 from iobench.bench.executor import Proof
-from iobench.bench.options import RunOptions, cases_of
+from iobench.bench.options import RunOptions
 from iobench.bench.part import TimeLimit
 from iobench.bench.round_length import RoundLengths
 from iobench.bench.run_strategies import FixedRounds

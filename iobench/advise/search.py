@@ -19,7 +19,7 @@ from iobench.base.errors import IobenchError, RecordError
 from iobench.base.finding import Finding
 from iobench.base.thresholds import ROUND_S
 from iobench.base.units import counted, seconds_text
-from iobench.bench.case import Case
+from iobench.bench.case import Case, content_of
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
@@ -384,5 +384,5 @@ def _half_size(
     manifest = measured_data.half_sample(data, [fastest.variant], end - MIN_HALF_S)
     if manifest is None:
         return None
-    smaller = replace(fastest, dataset=manifest.name, content=f"{manifest.content or 0:016x}")
+    smaller = replace(fastest, dataset=manifest.name, content=content_of(manifest))
     return _final_rounds(manifest, [smaller], options, HALF_ROUNDS, (end - time.monotonic(), end), observer)

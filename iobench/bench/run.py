@@ -9,8 +9,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from iobench.bench.case_grid import cases_of, skip_notes
 from iobench.bench.observer import Observer
-from iobench.bench.options import RunOptions, cases_of, skip_notes
+from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
 from iobench.dataset.manifest import Manifest
 from iobench.results import record

@@ -15,7 +15,7 @@ from iobench import RunOptions
 from iobench.base.errors import CaseDied, InvalidSettings, LoaderFailed, RanksDiffer
 from iobench.bench import case as case_module
 from iobench.bench import case_limits, executor
-from iobench.bench.options import cases_of, skip_notes
+from iobench.bench.case_grid import cases_of, skip_notes
 from iobench.dataset.manifest import Manifest
 from iobench.host import background_load, memory_limits
 from iobench.host.hardware_limits import Limit

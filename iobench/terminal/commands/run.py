@@ -16,6 +16,7 @@ from iobench.base import interrupts
 from iobench.base.errors import InvalidSettings
 from iobench.base.exit_codes import INTERRUPTED
 from iobench.base.units import parse_percent
+from iobench.bench.case import content_of
 from iobench.terminal.commands._options import (
     AsJson,
     DataDir,
@@ -113,7 +114,7 @@ def run(
             scaling.run_over(over, manifest, options, passed, out, (smallest, as_json, wide), began)
         )
     if save_plan is not None:
-        plan_file.save(save_plan, options, manifest.name, f"{manifest.content or 0:016x}")
+        plan_file.save(save_plan, options, manifest.name, content_of(manifest))
     display.note(
         tables.dataset_line(manifest) + ("" if name or plan or resume else f" (the newest in {data_dir})")
     )
@@ -190,13 +191,13 @@ def _check_alone(context: typer.Context, what: str, advice: str, settings: Colle
 
 
 def _check_content(plan: Path, content: str | None, manifest: Manifest) -> None:
-    if content is not None and content != f"{manifest.content or 0:016x}":
+    if content not in (None, content_of(manifest)):
         raise InvalidSettings(
             f"--plan over dataset {manifest.name}",
             kind="other-content",
             path=plan,
             expected=f"data {content}",
-            found=f"data {manifest.content or 0:016x}",
+            found=f"data {content_of(manifest)}",
             hint="prepare the same data again, or remove 'content' from the plan",
         )
 
