@@ -10,7 +10,8 @@ from kinds import kind as error_kind
 import iobench
 from iobench.base.errors import InvalidSettings, LoaderFailed
 from iobench.bench.case_grid import cases_of
-from iobench.bench.epoch import RoundSpec, epoch_request, measure
+from iobench.bench.epoch import RoundSpec, measure
+from iobench.bench.opening import epoch_request
 from iobench.bench.options import RunOptions
 from iobench.bench.part import LEAST_WINDOW, Part, WindowTimer
 from iobench.bench.run import run

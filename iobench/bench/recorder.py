@@ -17,10 +17,10 @@ from iobench import formats
 from iobench.base import thresholds
 from iobench.bench.case import Case
 from iobench.bench.case_limits import lower_cache_note
-from iobench.bench.executor import TrainingStep
 from iobench.bench.hosts import Hosts
 from iobench.bench.outcome import Run
 from iobench.bench.resume import plan_of_run
+from iobench.bench.training import TrainingStep
 from iobench.dataset.manifest import Manifest
 from iobench.host import machine_info
 from iobench.host.monitor import Monitor

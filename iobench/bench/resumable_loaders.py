@@ -14,8 +14,8 @@ import torch
 from iobench import formats
 from iobench.base.errors import InvalidSettings, MissingDependency, TargetError
 from iobench.bench.case import Case, content_of
-from iobench.bench.epoch import epoch_request, opened
 from iobench.bench.multi_rank import multi_rank_obstacle
+from iobench.bench.opening import epoch_request, opened
 from iobench.bench.resume_process import Opened, ResumableLoader, Stretch
 from iobench.bench.sample_coverage import Hashes
 from iobench.dataset.checksum import Checksum

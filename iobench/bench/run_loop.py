@@ -20,18 +20,19 @@ from iobench.base.errors import (
 from iobench.base.finding import Finding
 from iobench.base.units import counted, rate_text, seconds_text
 from iobench.bench.case import Case
-from iobench.bench.epoch import disk_errors
 from iobench.bench.estimates import RoundEstimates
-from iobench.bench.executor import Executor, Tick, TookTooLong, TrainingStep
+from iobench.bench.executor import Executor, Tick, TookTooLong
 from iobench.bench.executor_factory import ExecutorFactory, LocalBackend
 from iobench.bench.losses import loss_mismatches
 from iobench.bench.observer import Observer
+from iobench.bench.opening import disk_errors
 from iobench.bench.outcome import Run
 from iobench.bench.recorder import Recorder
 from iobench.bench.resume import check_same
 from iobench.bench.round_length import PROOF_ROUNDS, RoundLengths
 from iobench.bench.rounds import Rates, interleaved
 from iobench.bench.strategy import LONGER, Strategy
+from iobench.bench.training import TrainingStep
 from iobench.dataset.index_cache import LATE
 from iobench.dataset.verify import verify_in_time
 from iobench.results import record
