@@ -17,7 +17,7 @@ from record_cases import a_case
 import iobench
 from iobench import RunOptions
 from iobench.base.thresholds import LOWER_CACHE_SPEEDUP
-from iobench.bench import case_limits, decode_limit
+from iobench.bench import case_limits, decode_limit, limit_survey
 from iobench.bench.case_limits import CaseLimits
 from iobench.bench.decode_limit import DecodeLimit
 from iobench.host import hardware_limits, memory_limits, page_cache
@@ -648,7 +648,7 @@ def test_limits_of_a_device_are_both_ways_pinned_and_pageable(images, monkeypatc
             return Limit(name, "", 1.0)
 
         monkeypatch.setattr(hardware_limits, name, measure)
-    case_limits.survey(images, CUDA, 32, 0.002)
+    limit_survey.survey(images, CUDA, 32, 0.002)
     assert sorted(asked) == [(n, p) for n in ("device_to_host", "host_to_device") for p in (False, True)]
 
 
@@ -668,7 +668,7 @@ def test_limits_of_a_device_are_both_ways_pinned_and_pageable(images, monkeypatc
     ],
 )
 def test_invalid_options_of_limits_are_a_usage_error(images, inside, monkeypatch, arguments, name):
-    monkeypatch.setattr(case_limits, "survey", lambda *arguments, **options: case_limits.Survey())
+    monkeypatch.setattr(limit_survey, "survey", lambda *arguments, **options: limit_survey.Survey())
     done = inside("limits", "--data-dir", images.root.parent, *arguments)
     assert complaint_kind(done, 2) == name
     option, value = arguments

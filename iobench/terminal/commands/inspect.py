@@ -110,7 +110,7 @@ def limits(
     as_json: AsJson = False,
 ) -> None:
     """Measure the bandwidth limits of disk, memory and device."""
-    from iobench.bench.case_limits import survey
+    from iobench.bench.limit_survey import survey
     from iobench.dataset.remote_dataset import dataset_named
     from iobench.host.device import pick_device
     from iobench.terminal import display, tables
