@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from iobench.advise.alternatives import case_labels
-from iobench.advise.recommendation import Finalist
-from iobench.advise.search import CHEAPEST, DEFAULT, FASTEST, OTHER_LOADER, RUNNER_UP, SearchResult, cost_of
+from iobench.advise.finalist_roles import cost_of
+from iobench.advise.recommendation import CHEAPEST, DEFAULT, FASTEST, OTHER_LOADER, RUNNER_UP, Finalist
+from iobench.advise.search import SearchResult
 from iobench.advise.sentences import DECIDED, KEEP, NOT_BOTTLENECK, TIED, UNDECIDED, is_undecided
 from iobench.bench.case import Case
 from iobench.bench.outcome import Run

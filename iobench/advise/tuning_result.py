@@ -9,7 +9,7 @@ from typing import Any
 
 from iobench.advise import sentences
 from iobench.advise.answer import Answer
-from iobench.advise.sentences import DECIDED, KEEP, LIMITED, LONGER, NOT_BOTTLENECK, UNDECIDED, Values
+from iobench.advise.sentences import DECIDED, KEEP, LIMITED, LONGER, NOT_BOTTLENECK, UNDECIDED
 from iobench.advise.settings.candidate import HEADROOM, Candidate, compare_to_baseline
 from iobench.advise.settings.search_space import code_of
 from iobench.advise.settings.settings_race import SettingsRace
@@ -19,6 +19,7 @@ from iobench.base.units import bytes_text, counted, rate_text, seconds_text
 from iobench.results import stats
 from iobench.results.background_signs import background_warnings
 from iobench.results.columns import Columns
+from iobench.results.run_warning import Values
 from iobench.results.stats import Comparison
 
 

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from iobench.base.errors import WrongContent
@@ -21,17 +20,17 @@ from iobench.bench.process_group import ProcessGroup, SingleProcess
 from iobench.bench.ragged_check import RaggedCheck
 from iobench.bench.sample_coverage import SampleCoverage, kept_hashes
 from iobench.dataset.checksum import MASK, Checksum
+from iobench.dataset.hashed_rows import index
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sample_hashes import RereadHashes, hashes_in_time
 from iobench.dataset.sources import BATCH_BYTES
-from iobench.formats import Rows
+from iobench.formats import Index, Rows
 from iobench.loading.host_to_device import DeviceBatch
 from iobench.loading.loaders import EpochRequest, Job, Loader
 from iobench.loading.order import sample_count
 from iobench.results.parts import ContentCheckPart
 
 PIECE = 1 << 20  # hashes compared at a time: one copy from the device each, so that it is not waited for
-Index = npt.NDArray[np.int64]
 NO_HASHES = Finding("no-hashes", "no hash of these samples was kept")
 
 
@@ -83,7 +82,7 @@ class ContentCheck:
         if self._loader.iterable_style:
             self._hashes.append(hashes.cpu().numpy())
             return
-        rows = _index(next(self._rows, slice(0, 0)))
+        rows = index(next(self._rows, slice(0, 0)))
         if len(rows) != len(hashes):
             raise WrongContent(
                 f"batch {self._batches:,} has another number of samples",
@@ -232,7 +231,3 @@ def no_list(manifest: Manifest) -> Finding:
         "the list of hashes is missing, and there is no time to read all samples",
         hint=f"run 'iobench verify --name {manifest.name}', which keeps it",
     )
-
-
-def _index(rows: Rows) -> Index:
-    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 import uuid
 from collections.abc import Iterable
@@ -115,8 +114,7 @@ class Recorder:
 
     def trace_path(self, label: str) -> Path:
         """Return the file for a case's trace, in a folder next to the run's records."""
-        name = re.sub(r"[^A-Za-z0-9=]+", "-", label).strip("-")
-        return history.traces_folder(self._run.path) / f"{name}.json"
+        return history.traces_folder(self._run.path) / f"{history.file_name(label, kept='=')}.json"
 
     def probe_lower_cache(self) -> None:
         """Before cold rounds, probe for a cache below the kernel and note the result."""

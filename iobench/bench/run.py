@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
 from iobench.dataset.manifest import Manifest
-from iobench.results import record
+from iobench.results import history, record
 from iobench.results.record import Record
 
 if TYPE_CHECKING:
@@ -106,5 +105,4 @@ def _device(name: str, picked: torch.device, world_size: int) -> str:
 
 def new_path(manifest: Manifest) -> Path:
     """Return the default file of records for a run that starts now."""
-    now = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S-%f")[:-3]
-    return manifest.data_dir / "results" / f"{manifest.root.name}-{now}.jsonl"
+    return history.new_file(manifest.data_dir, manifest.root.name)

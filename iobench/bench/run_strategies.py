@@ -15,6 +15,7 @@ from iobench.bench.rounds import Rates, worst
 from iobench.bench.strategy import LONGER, Strategy
 from iobench.results import stats
 from iobench.results.cases import Label
+from iobench.results.run_warning import Values
 
 AUTO, DECISIVE = "auto", "decisive"
 MAX_TIME_S = 300.0
@@ -38,7 +39,7 @@ class FixedRounds(Strategy):
         if done >= self.rounds:
             return []
         message = f"--max-time ended the run after {done} of {self.rounds} rounds"
-        values: dict[str, float | int | str] = {"rounds": done, "elapsed_s": elapsed_s}
+        values: Values = {"rounds": done, "elapsed_s": elapsed_s}
         return [Finding("max-time-reached", message, values={**values, "planned": self.rounds})]
 
 
@@ -55,7 +56,7 @@ class AutoRounds(Strategy):
 
     def notes(self, done: int, elapsed_s: float, rates: Rates, labels: Mapping[str, Label]) -> list[Finding]:
         """Return a note on the intervals: `auto-few-rounds`, `auto-imprecise` or `auto-precise`."""
-        values: dict[str, float | int | str] = {"rounds": done, "elapsed_s": elapsed_s}
+        values: Values = {"rounds": done, "elapsed_s": elapsed_s}
         key, reach = worst(rates)
         line = f"{counted(done, 'round')} in {elapsed_s:.0f} s"
         if done < stats.MIN_ROUNDS:
@@ -111,7 +112,7 @@ class DecisiveRounds(Strategy):
         if not undecided:
             return []
         message = f"--max-time ended the run after {counted(done, 'round')}, before every contest was decided"
-        values: dict[str, float | int | str] = {"rounds": done, "elapsed_s": elapsed_s}
+        values: Values = {"rounds": done, "elapsed_s": elapsed_s}
         return [Finding("max-time-reached", message, LONGER, {**values, "undecided": len(undecided)})]
 
     def _contests(self, rates: Rates) -> list[list[str]]:

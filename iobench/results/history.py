@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,17 @@ def find(data_dir: Path, name: str) -> Path:
     raise RecordError(
         f"no run {name!r}", kind="unknown-run", path=data_dir / "results", hint="'iobench runs' lists them"
     )
+
+
+def new_file(data_dir: Path, name: str) -> Path:
+    """Return the file of records for a run of that name that starts now."""
+    now = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S-%f")[:-3]
+    return data_dir / "results" / f"{name}-{now}{SUFFIX}"
+
+
+def file_name(text: str, kept: str = "") -> str:
+    """Return a text as part of a file's name: letters, digits, and the characters that are kept."""
+    return re.sub(f"[^A-Za-z0-9{kept}]+", "-", text).strip("-")
 
 
 def is_file(path: Path) -> bool:

@@ -14,6 +14,7 @@ from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.base.units import counted, three_digits
 from iobench.results import cases, stats
+from iobench.results.run_warning import Values
 from iobench.results.stats import Estimate, Verdict
 from iobench.results.summary import CaseSummary, Context, rates
 
@@ -65,7 +66,7 @@ class LoaderCases:
     @property
     def finding(self) -> Finding:
         """The effect of the format under this loader."""
-        values: dict[str, float | int | str] = {
+        values: Values = {
             "loader": self.loader,
             "outcome": self.outcome,
             "fastest_formats": ", ".join(self.fastest_formats),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -17,6 +18,11 @@ from iobench.results import history
 from iobench.results.record import check_levels, plain, regular
 
 Stored = TypeVar("Stored")
+
+
+def now() -> str:
+    """Return the current time as results store it: ISO 8601, UTC."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)

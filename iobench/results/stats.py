@@ -255,6 +255,11 @@ def correction(comparisons: int) -> str | None:
     return f"Bonferroni over {comparisons} comparisons" if comparisons > 1 else None
 
 
+def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Return whether one is at least as high as the other in every figure, and higher in some (Pareto)."""
+    return one != other and all(own >= their for own, their in zip(one, other, strict=True))
+
+
 def spread(values: Sequence[float]) -> float:
     """Return the robust standard deviation (1.4826 × the median absolute deviation) over the median."""
     median = statistics.median(values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,7 +13,15 @@ import typer
 
 from iobench.base.errors import InvalidSettings, IobenchError, SourceError
 from iobench.base.units import parse_elements, parse_shape
-from iobench.terminal.commands._options import DataDir, S3Endpoint, SourceFormat, fields_of, parsed
+from iobench.bench.run_option import flag_of
+from iobench.terminal.commands._options import (
+    DataDir,
+    S3Endpoint,
+    SourceFormat,
+    fields_of,
+    parsed,
+    run_command,
+)
 
 if TYPE_CHECKING:
     from iobench.dataset.sources import Source
@@ -151,12 +158,11 @@ def prepare(
 
         copy_to_all(manifest, ray, display.note)
     if store is not None:
-        following = shlex.join(["iobench", "run", "--name", store.url])
-        display.note(f"dataset uploaded to {store.url}; next: {following}")
+        following = run_command(Path("data"), "--name", store.url)
+        display.note(f"dataset uploaded to {store.url}; next: iobench {following}")
         return
-    where = [] if data_dir == Path("data") else ["--data-dir", str(data_dir)]
-    following = shlex.join(["iobench", "run", *where, "--name", manifest.name])
-    display.note(f"dataset written to {manifest.root}; next: {following}")
+    following = run_command(data_dir, "--name", manifest.name)
+    display.note(f"dataset written to {manifest.root}; next: iobench {following}")
 
 
 def _target(to: str, s3_endpoint: str | None, ray: str | None, overwrite: bool) -> ObjectStore:
@@ -234,7 +240,7 @@ def _ragged(given: Mapping[str, Any], shape: tuple[int, ...] | None) -> Source:
     from iobench.dataset.sources import GeneratedLengths
 
     others = {"sample_shape": shape, **given}
-    flags = [f"--{key.replace('_', '-')}" for key, value in others.items() if value is not None]
+    flags = [flag_of(key) for key, value in others.items() if value is not None]
     taken = ("--fields", "--lengths", "--size", "--seed")
     if wrong := [flag for flag in flags if flag not in taken] or "fields" not in given:
         listed = ", ".join(wrong) if isinstance(wrong, list) else "--lengths without --fields"

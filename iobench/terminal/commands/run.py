@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Collection, Mapping
@@ -17,6 +16,7 @@ from iobench.base.errors import InvalidSettings
 from iobench.base.exit_codes import INTERRUPTED
 from iobench.base.units import parse_percent
 from iobench.bench.case import content_of
+from iobench.bench.run_option import flag_of
 from iobench.terminal.commands._options import (
     AsJson,
     DataDir,
@@ -24,6 +24,7 @@ from iobench.terminal.commands._options import (
     NameOrAddress,
     S3Endpoint,
     parsed,
+    run_command,
 )
 from iobench.terminal.commands._run_options import parse, with_run_options
 
@@ -115,9 +116,7 @@ def run(
         )
     if save_plan is not None:
         plan_file.save(save_plan, options, manifest.name, content_of(manifest))
-    display.note(
-        tables.dataset_line(manifest) + ("" if name or plan or resume else f" (the newest in {data_dir})")
-    )
+    display.note(tables.dataset_line(manifest, None if name or plan or resume else data_dir))
     with live.view(options.strategy()) as observer:
         outcome = measure(
             manifest,
@@ -168,11 +167,10 @@ def _saved(context: typer.Context, outcome: Run, data_dir: Path) -> str:
     """Say what was saved of an interrupted run, and the command that resumes it."""
     if not outcome.records:
         return "nothing was measured yet"
-    where = [] if data_dir == Path("data") else ["--data-dir", str(data_dir)]
     named = outcome.path.parent.resolve() == (data_dir / "results").resolve()
     name = outcome.path.stem if named else str(outcome.path)
     starts = "iobench" if context.obj is None else "torchrun … -m iobench"
-    command = shlex.join(["run", *where, "--resume", name])
+    command = run_command(data_dir, "--resume", name)
     return f"the rounds measured so far are saved; resume with: {starts} {command}"
 
 
@@ -186,7 +184,7 @@ def _check_alone(context: typer.Context, what: str, advice: str, settings: Colle
         and source.name == "COMMANDLINE"
     ]
     if typed:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in typed)
+        flags = ", ".join(map(flag_of, typed))
         raise InvalidSettings(f"{flags}: already set by {what}", kind="conflicting-options", hint=advice)
 
 
