@@ -25,7 +25,7 @@ from iobench.advise.recommendation import Recommendation
 from iobench.base.errors import MissingDependency, RecordError, ReportError
 from iobench.base.finding import Finding
 from iobench.loading import loaders
-from iobench.report import across, figure, figures, machine_facts, page, sentences, style
+from iobench.report import across, break_even, figure, machine_facts, page, sentences, style
 from iobench.results import parts, record, verdict
 from iobench.results.metrics import METRICS
 from iobench.results.parts import FieldSpec
@@ -324,7 +324,7 @@ def test_a_legend_names_each_mark_that_is_drawn_and_no_other():
 
 
 def pays(records):
-    return {(row["from"], row["to"]): row for row in figures.break_even(context_of(records))}
+    return {(row["from"], row["to"]): row for row in break_even.rows_of(context_of(records))}
 
 
 def test_a_conversion_pays_for_itself_by_what_epochs_save():

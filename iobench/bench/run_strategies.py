@@ -15,6 +15,7 @@ from iobench.bench.rounds import Rates, worst
 from iobench.bench.strategy import LONGER, Strategy
 from iobench.results import stats
 from iobench.results.cases import Label
+from iobench.results.ranking import by_speed
 from iobench.results.run_warning import Values
 
 AUTO, DECISIVE = "auto", "decisive"
@@ -121,7 +122,7 @@ class DecisiveRounds(Strategy):
         for key, by_round in rates.items():
             if by_round:
                 groups.setdefault(self.contexts.get(key, ""), {})[key] = by_round
-        return [stats.by_speed(group) for group in groups.values()]
+        return [by_speed(group) for group in groups.values()]
 
     def _tied(self, rates: Rates, keys: Sequence[str]) -> bool:
         """Return whether a single case is left, or no other differs from the fastest enough to matter."""

@@ -15,6 +15,7 @@ from iobench.bench.run_strategies import UNLIMITED, AutoRounds
 from iobench.bench.strategy import COMPARED, Strategy
 from iobench.results import stats
 from iobench.results.cases import Label
+from iobench.results.ranking import by_speed
 
 # Speed ratio of the fastest case to another at which the other is eliminated, by rounds made, while there
 # are too few rounds for an interval: figures of one round scatter by a factor of two on busy machines.
@@ -95,7 +96,7 @@ class SuccessiveHalving(AutoRounds):
 
     def behind(self, rates: Rates) -> list[str]:
         """Return the cases that are clearly behind the fastest."""
-        fastest, *others = stats.by_speed(rates)
+        fastest, *others = by_speed(rates)
         lost = [key for key in others if _lost(rates[fastest], rates[key], len(others))]
         if len(rates[fastest]) >= stats.PAIRED_ROUNDS:
             return lost

@@ -8,8 +8,8 @@ from rich.table import Table
 
 from iobench.base.text import printable
 from iobench.results.compare import CaseComparison, CompareResult
+from iobench.results.machine_change import MachineChange
 from iobench.results.metrics import mib_text
-from iobench.results.run_comparison import MachineChange
 from iobench.results.stats import Estimate
 from iobench.terminal.tables import plain_table
 
