@@ -18,6 +18,7 @@ import iobench
 from iobench.advise.checks.padding import padding_of
 from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.advise.diagnosis import diagnose
+from iobench.advise.sentences import DECIDED, KEEP, LIMITED, NOT_BOTTLENECK, UNDECIDED
 from iobench.advise.settings import search_space, settings_backend, settings_race
 from iobench.advise.settings.candidate import BASELINE, HEADROOM, Candidate, slowdown
 from iobench.advise.settings.pickle_check import spawn_problem
@@ -26,15 +27,8 @@ from iobench.advise.settings.settings_backend import ResourceLimits
 from iobench.advise.settings.settings_race import SettingsRace
 from iobench.advise.settings.tunable_loader import TunableLoader, resolve_target, shallow_copy
 from iobench.advise.settings.turn import Turn, TurnSpec
-from iobench.advise.tuning_result import (
-    DECIDED,
-    KEEP,
-    LIMITED,
-    NOT_BOTTLENECK,
-    UNDECIDED,
-    candidates_table,
-    result_of,
-)
+from iobench.advise.tuning_findings import result_of
+from iobench.advise.tuning_result import candidates_table
 from iobench.base.errors import InvalidSettings, TargetError
 from iobench.base.finding import Finding
 from iobench.results import record

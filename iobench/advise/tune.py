@@ -23,7 +23,8 @@ from iobench.advise.settings.settings_race import (
 from iobench.advise.settings.tunable_loader import TunableLoader, resolve_target
 from iobench.advise.settings.turn import CYCLES, Turn, TurnSpec
 from iobench.advise.settings.watchdog import Watchdog
-from iobench.advise.tuning_result import TuningResult, nothing_fits, result_of
+from iobench.advise.tuning_findings import nothing_fits, result_of
+from iobench.advise.tuning_result import TuningResult
 from iobench.base.errors import InvalidSettings, IobenchError, TargetError
 from iobench.base.finding import Finding
 from iobench.base.thresholds import CPU_CONTENDED
