@@ -9,7 +9,7 @@ from kinds import complaint_kind, kind
 from record_cases import MACHINE, MIB, a_record, rounds_of
 
 from iobench.base.errors import NotComparable
-from iobench.results import record, stats
+from iobench.results import record_file, stats
 from iobench.results.compare import Difference, compare
 from iobench.results.parts import FieldSpec, LimitPart, MachineGpu
 
@@ -157,7 +157,7 @@ def files(tmp_path):
     def write(**runs):
         for name, records in runs.items():
             for one in records:
-                record.append(tmp_path / "results" / f"{name}.jsonl", one)
+                record_file.append(tmp_path / "results" / f"{name}.jsonl", one)
         return tmp_path
 
     return write

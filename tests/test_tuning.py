@@ -31,7 +31,7 @@ from iobench.advise.tuning_findings import result_of
 from iobench.advise.tuning_result import candidates_table
 from iobench.base.errors import InvalidSettings, TargetError
 from iobench.base.finding import Finding
-from iobench.results import record
+from iobench.results import record_file
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 
@@ -457,7 +457,7 @@ def test_the_command_prints_an_answer_and_stores_every_turn_as_a_record(mine, in
     }
     assert found["headroom"]["ratio"]["median"] > 0
     (path,) = found["records"]
-    records, problems = record.read(mine / path)
+    records, problems = record_file.read(mine / path)
     assert (problems, records[0].case["loader"], records[0].dataset.samples) == ([], "mine.py:make", 3000)
     assert len({one.run for one in records}) == 2, "the race, and the final rounds"
     assert all(one.unverified == [settings_backend.UNVERIFIED] for one in records)

@@ -34,7 +34,7 @@ from iobench.bench.strategy import COMPARED
 from iobench.loading.replay import Replay
 from iobench.loading.target import loader_error
 from iobench.results.history import file_name, new_file
-from iobench.results.record import check_writable
+from iobench.results.record_file import check_writable
 
 MAX_TIME_S = 60.0
 FIRST_TURN, RACE, REFINE = 0.1, 0.35, 0.2  # of the time; the rest is for the final rounds

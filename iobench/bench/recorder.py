@@ -19,7 +19,7 @@ from iobench.bench.outcome import Run
 from iobench.bench.resume import plan_of_run
 from iobench.host import machine_info
 from iobench.host.monitor import Monitor
-from iobench.results import history, record
+from iobench.results import history, record_json
 from iobench.results.cases import trains
 from iobench.results.parts import (
     CachePart,
@@ -50,7 +50,7 @@ class Recorder:
         places = {(self._disks[case.variant], case.device) for case in run.cases}
         self._machines = {place: machine_part(*place, libraries) for place in places}
         for case in run.cases:
-            record.check_parts(machine=self.machine(case), dataset=self._dataset(case))
+            record_json.check_parts(machine=self.machine(case), dataset=self._dataset(case))
         self._lower_cache_p50_s: list[float] | None = None
         self._proofs: dict[str, ContentCheckPart | None] = {}
 
@@ -134,7 +134,7 @@ class Recorder:
                 FieldSpec(name=f.name, shape=list(f.shape), dtype=f.dtype, total=totals.get(f.name))
                 for f in manifest.schema.fields
             ],
-            source=record.plain(manifest.source),
+            source=record_json.plain(manifest.source),
             content=case.content,
             stored_bytes=artifact.stored_bytes if artifact else None,
             write_s=artifact.write_s if artifact and not artifact.added else None,

@@ -35,7 +35,7 @@ from iobench.bench.strategy import LONGER, Strategy
 from iobench.bench.training import TrainingStep
 from iobench.dataset.index_cache import LATE
 from iobench.dataset.verify import verify_in_time
-from iobench.results import record
+from iobench.results import record_file
 from iobench.results.over_ranks import joined
 
 UNVERIFIED = "--max-time left no time to verify it"
@@ -269,7 +269,7 @@ class RunLoop:
         tick = Tick(self._check_interrupt, self._observer.begins(case.key, number))
         measured = self._backend.executor(case).measure(case, number, tick, batches, limit_s)
         made = self._recorder.record(case, number, joined(measured), state, headroom)
-        record.append(self._run.path, made)
+        record_file.append(self._run.path, made)
         self._run.records.append(made)
         self._lengths.measured(case, made)
         self._observer.recorded(case.key, made)

@@ -14,7 +14,7 @@ from typing import Any
 
 from iobench.base.errors import RecordError, needing, no_permission
 from iobench.base.files import replace_file, system_errors_as
-from iobench.results import record, run_index, trend
+from iobench.results import record_file, run_index, trend
 from iobench.results.metrics import row_of
 from iobench.results.record import Record
 from iobench.results.run_index import PastRun, Progress
@@ -91,7 +91,7 @@ def newest(data_dir: Path) -> Path:
     problem = no_runs(data_dir)
     for path in reversed(files_of(data_dir, SUFFIX)):
         try:
-            record.read(path)
+            record_file.read(path)
             return path
         except RecordError as error:
             problem = error
@@ -117,7 +117,7 @@ def delete(path: Path) -> list[Path]:
 
     RecordError where the file holds no records, or cannot be removed.
     """
-    record.read(path)
+    record_file.read(path)
     files = [path, *sorted(traces_folder(path).glob("*.json"))]
     with system_errors_as(RecordError, "cannot be removed", path, kind="not-writable"):
         for file in files:

@@ -15,7 +15,8 @@ from iobench.base.errors import RecordError
 from iobench.base.files import replace_file, system_errors_as
 from iobench.base.text import reason
 from iobench.results import history
-from iobench.results.record import check_levels, plain, regular
+from iobench.results.record_file import regular
+from iobench.results.record_json import check_levels, plain
 
 Stored = TypeVar("Stored")
 

@@ -28,7 +28,8 @@ from iobench.bench.outcome import Run
 from iobench.dataset.verify import Progress as Report
 from iobench.results import stats, summary
 from iobench.results.display import Displayed
-from iobench.results.record import Record, plain
+from iobench.results.record import Record
+from iobench.results.record_json import plain
 from iobench.results.resume_result import ResumeCheck
 from iobench.results.verdict import sentences
 from iobench.terminal import run_tables

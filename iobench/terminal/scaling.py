@@ -13,7 +13,7 @@ from rich.table import Table
 from iobench.base.errors import InvalidSettings
 from iobench.base.units import counted
 from iobench.ranks.launch import Launch, torchrun
-from iobench.results import record
+from iobench.results import record_file
 from iobench.results.metrics import mib_text
 from iobench.results.record import Record
 from iobench.results.scaling_curve import Curve, curves
@@ -149,12 +149,12 @@ def over_ranks(
 
     `launch` starts the ranks, by default on this host. An error of one number is printed; the others run.
     """
-    before = len(record.read(out)[0]) if out.exists() else 0
+    before = len(record_file.read(out)[0]) if out.exists() else 0
     failed, times = False, times or TimeShares()
     for done, number in enumerate(numbers):
         display.note(f"{counted(number, 'rank')}:")
         failed |= times.run(launch, number, [*arguments, "--out", str(out)], len(numbers) - done) != 0
-    records = record.read(out)[0][before:] if out.exists() else []
+    records = record_file.read(out)[0][before:] if out.exists() else []
     if records:
         _show(records, smallest, as_json, wide)
         display.note(f"records: {out}")

@@ -6,7 +6,7 @@ from conftest import prepared
 from record_cases import a_large_run, a_record, rounds_of
 from text_file import TextFile, without_figures
 
-from iobench.results import record
+from iobench.results import record_file
 
 OLD = {"npy": 3000, "hdf5": 1500, "lmdb": 2900}
 NEW = {"npy": 3000, "hdf5": 1200, "lmdb": 3100}
@@ -33,7 +33,7 @@ def data_dir(tmp_path, monkeypatch):
     runs["few"] = rounds_of([3000, 3100], run="few")
     for name, records in runs.items():
         for one in records:
-            record.append(results / f"{name}.jsonl", one)
+            record_file.append(results / f"{name}.jsonl", one)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
     return tmp_path / "data"

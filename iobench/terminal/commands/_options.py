@@ -117,12 +117,12 @@ def parsed(option: str, parse: Callable[..., T], *given: Any) -> T:
 
 def records_of(paths: Iterable[Path]) -> list[Record]:
     """Read the records of these files; report each unreadable line on stderr."""
-    from iobench.results import record
+    from iobench.results import record_file
     from iobench.terminal import display
 
     records = []
     for path in paths:
-        readable, skipped = record.read(path)
+        readable, skipped = record_file.read(path)
         records += readable
         for sentence in skipped:
             display.note(f"skipped: {sentence}")
