@@ -122,6 +122,14 @@ def search(data: MeasuredData, requirements: Requirements, observer: Observer, b
     if race.ended or time.monotonic() > end:
         so_far.notes += ended_early(race.ended, "race") if race.ended else no_final_rounds()
         return so_far
+    return _confirmed(so_far, requirements, options, end, observer)
+
+
+def _confirmed(
+    so_far: SearchResult, requirements: Requirements, options: RunOptions, end: float, observer: Observer
+) -> SearchResult:
+    """Measure the finalists of a race again; its own figures count where that ends too early."""
+    data, race, roles = so_far.data, so_far.race, so_far.roles
     chosen, roles = _same_isolation([case for case in race.cases if case.key in roles], roles)
     share = FINAL_BEFORE_STEP if requirements.step_ms else FINAL
     times = share * (end - time.monotonic()), end + OVERTIME * requirements.max_time_s
@@ -135,7 +143,7 @@ def search(data: MeasuredData, requirements: Requirements, observer: Observer, b
         return so_far
     if not final.valid_records:
         raise nothing_measured(final, requirements)
-    result = SearchResult(data, race, final, roles, skipped)
+    result = SearchResult(data, race, final, roles, so_far.skipped)
     result.notes += [*skipped_finalists(final, "final rounds"), *ended_early(ended, "final rounds")]
     if not ended:
         _more_rounds(result, requirements, options, end, observer)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from iobench.terminal.commands._options import (
 
 if TYPE_CHECKING:
     from iobench.dataset.sources import Source
+    from iobench.formats import Schema
     from iobench.objects.client import ObjectStore
 
 Columns = Literal["packed", "separate"]
@@ -108,8 +109,6 @@ def prepare(
     ] = None,
 ) -> None:
     """Write an array into each format, read it back and compare."""
-    from iobench import formats
-    from iobench.dataset.prepare import DEFAULT_FORMATS, writable_formats
     from iobench.dataset.prepare import prepare as write
     from iobench.dataset.publish import publish
     from iobench.terminal import display, tables
@@ -129,11 +128,7 @@ def prepare(
         )
     for note in chosen.notes:
         display.warning(note.kind, note.sentence)
-    default = [one for one in DEFAULT_FORMATS if formats.get(one).holds_ragged or not chosen.schema.ragged]
-    variants, skipped = list(format or default), list[IobenchError]()
-    if "all" in variants:
-        every, skipped = writable_formats(chosen.schema)
-        variants = [*(word for word in variants if word != "all"), *every]
+    variants, skipped = _variants(format, chosen.schema)
     with ExitStack() as ends, display.progress() as progress:
         store = None
         if to is not None:
@@ -163,6 +158,19 @@ def prepare(
         return
     following = run_command(data_dir, "--name", manifest.name)
     display.note(f"dataset written to {manifest.root}; next: iobench {following}")
+
+
+def _variants(words: Sequence[str] | None, schema: Schema) -> tuple[list[str], list[IobenchError]]:
+    """Return the variants to write, by default common formats, and why `all` leaves some out."""
+    from iobench import formats
+    from iobench.dataset.prepare import DEFAULT_FORMATS, writable_formats
+
+    default = [one for one in DEFAULT_FORMATS if formats.get(one).holds_ragged or not schema.ragged]
+    variants = list(words or default)
+    if "all" not in variants:
+        return variants, []
+    every, skipped = writable_formats(schema)
+    return [*(word for word in variants if word != "all"), *every], skipped
 
 
 def _target(to: str, s3_endpoint: str | None, ray: str | None, overwrite: bool) -> ObjectStore:

@@ -29,6 +29,7 @@ from iobench.terminal.commands._options import (
 from iobench.terminal.commands._run_options import parse, with_run_options
 
 if TYPE_CHECKING:
+    from iobench.bench.options import RunOptions
     from iobench.bench.outcome import Run
     from iobench.dataset.manifest import Manifest
     from iobench.results.record import Record
@@ -94,21 +95,13 @@ def run(
     smallest = parsed("--min-difference", parse_percent, min_difference)
     over = _over(context, ranks, ray, ranks_per_host)
     rounds_before: list[Record] = []
-    if resume is not None:
+    if resume is None:
+        options, manifest = _asked(context, typed, plan, data_dir, name)
+    else:
         _check_alone(context, f"the run {resume}", "start a new run", {*typed, *NEW_RUN})
         out = history.find(data_dir, resume)
         planned, rounds_before = interrupted_run(out)
         options, manifest = planned.run, dataset_named(data_dir, planned.dataset)
-    elif plan is None:
-        options = parse(typed)
-        manifest = dataset_named(data_dir, name)
-    else:
-        _check_alone(context, f"the plan {plan}", "edit the plan, or omit --plan", {*typed} - {"max_time"})
-        planned = plan_file.load(plan)
-        options, manifest = planned.run, dataset_named(data_dir, name or planned.dataset)
-        _check_content(plan, planned.content, manifest)
-        if typed["max_time"] is not None:
-            options = replace(options, max_time=typed["max_time"])
     if over is not None:
         passed = sys.argv[1:] + ([] if name or plan else ["--name", manifest.name])
         raise typer.Exit(
@@ -137,6 +130,24 @@ def run(
         display.note(f"iobench: interrupted; {_saved(context, outcome, data_dir)}")
         sys.exit(INTERRUPTED)
     raise typer.Exit(1 if outcome.failures or outcome.stopped or not outcome.valid_records else 0)
+
+
+def _asked(
+    context: typer.Context, typed: Mapping[str, Any], plan: Path | None, data_dir: Path, name: str | None
+) -> tuple[RunOptions, Manifest]:
+    """Return the options and the dataset of a new run: as typed, or those of a plan."""
+    from iobench.bench import plan_file
+    from iobench.dataset.remote_dataset import dataset_named
+
+    if plan is None:
+        return parse(typed), dataset_named(data_dir, name)
+    _check_alone(context, f"the plan {plan}", "edit the plan, or omit --plan", {*typed} - {"max_time"})
+    planned = plan_file.load(plan)
+    manifest = dataset_named(data_dir, name or planned.dataset)
+    _check_content(plan, planned.content, manifest)
+    if typed["max_time"] is None:
+        return planned.run, manifest
+    return replace(planned.run, max_time=typed["max_time"]), manifest
 
 
 def _over(
