@@ -10,7 +10,7 @@ from record_cases import MIB, a_record, rounds_of
 
 from iobench.base.errors import InvalidSettings, RecordError
 from iobench.base.units import parse_rate
-from iobench.results import record
+from iobench.results import record_file
 from iobench.results.capacity import plan_capacity
 from iobench.results.cluster import Cluster
 from iobench.results.parts import LimitPart
@@ -197,7 +197,7 @@ def test_invalid_bandwidths_are_refused(text):
 
 def test_the_command(inside, tmp_path):
     for one in measured():
-        record.append(tmp_path / "results" / "mine.jsonl", one)
+        record_file.append(tmp_path / "results" / "mine.jsonl", one)
     args = ("plan", "--ranks", "1024", "--nodes", "128", "--data-dir", tmp_path, "--step-ms", "512")
     limited = (*args, "--network", "100Gbit/s", "--storage", "100GB/s")
     done = inside(*limited)

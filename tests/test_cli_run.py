@@ -15,7 +15,7 @@ from kinds import complaint_kind
 
 from iobench.dataset.manifest import VERSION
 from iobench.dataset.prepare import DEFAULT_FORMATS
-from iobench.results import record
+from iobench.results import record_file
 from iobench.results.metrics import METRICS
 
 NOT_SHOWN = (  # on a CPU, in one process
@@ -53,7 +53,7 @@ def test_every_case_gets_a_line_and_the_fastest_a_sentence(images, inside, tmp_p
         assert word in done.stdout
     wide = inside("runs", "--data-dir", images.root.parent, "show", out, "--wide").stdout
     assert all(metric.title in wide for metric in METRICS if metric.name not in NOT_SHOWN)
-    assert len(record.read(out)[0]) == 3 * 3 * len(DEFAULT_FORMATS)
+    assert len(record_file.read(out)[0]) == 3 * 3 * len(DEFAULT_FORMATS)
     assert f"dataset {images.name}" in done.stderr
     assert "(the newest in" in done.stderr
     assert f"records: {out}" in done.stderr
@@ -88,9 +88,9 @@ def test_cold_is_verified_and_shown(floats, by_file, inside, tmp_path):
     done = run(floats, *options, by=inside)
     assert done.returncode == 0, done.stderr
     assert "cold cache" in done.stdout
-    assert all(one.cache.residency <= 0.01 for one in record.read(tmp_path / "r")[0])
+    assert all(one.cache.residency <= 0.01 for one in record_file.read(tmp_path / "r")[0])
     assert all(
-        one.disk.read_bytes > 0.9 * floats.schema.logical_bytes for one in record.read(tmp_path / "r")[0]
+        one.disk.read_bytes > 0.9 * floats.schema.logical_bytes for one in record_file.read(tmp_path / "r")[0]
     )
 
 
@@ -108,7 +108,7 @@ def test_workers_under_spawn_start_from_the_command_line(images, tmp_path):
     case = ("--format", "npy", "--loader", "dataloader", "--fetch", "batch", "--batch-size", "64")
     done = run(images, *case, *workers, "--rounds", "1", "--out", tmp_path / "r.jsonl")
     assert done.returncode == 0, done.stderr
-    assert record.read(tmp_path / "r.jsonl")[0][0].case["options"]["num_workers"] == 1
+    assert record_file.read(tmp_path / "r.jsonl")[0][0].case["options"]["num_workers"] == 1
 
 
 USAGE = [
@@ -212,7 +212,7 @@ def test_max_time_counts_from_the_beginning_of_the_command(images, inside, monke
     out = tmp_path / "r.jsonl"
     done = run(images, "--format", "npy", "--no-limits", "--max-time", "60", "--out", out, by=inside)
     assert done.returncode == 0, done.stderr
-    assert len(record.read(out)[0]) == 1, "the first case, whatever the time"
+    assert len(record_file.read(out)[0]) == 1, "the first case, whatever the time"
 
 
 def test_a_plan_repeats_a_run_and_excludes_other_options(images, inside, tmp_path):
@@ -223,7 +223,7 @@ def test_a_plan_repeats_a_run_and_excludes_other_options(images, inside, tmp_pat
     assert first.returncode == 0, first.stderr
     again = inside("run", *data, "--plan", plan, "--out", tmp_path / "b.jsonl")
     assert again.returncode == 0, again.stderr
-    one, other = (record.read(tmp_path / name)[0] for name in ("a.jsonl", "b.jsonl"))
+    one, other = (record_file.read(tmp_path / name)[0] for name in ("a.jsonl", "b.jsonl"))
     cases = [{(r.settings_key, r.round) for r in records} for records in (one, other)]
     assert cases[0] == cases[1]
     assert len(cases[0]) == 3 * 4
@@ -291,7 +291,7 @@ def test_an_interrupt_prints_what_was_measured_and_leaves_no_process(images, tmp
     ended = complaint(subprocess.CompletedProcess((), process.returncode, out, said), 130)
     assert "--resume" in ended
     assert any(line.startswith("npy") for line in out.splitlines())
-    assert len(record.read(tmp_path / "r.jsonl")[0]) >= 2
+    assert len(record_file.read(tmp_path / "r.jsonl")[0]) >= 2
     left = [p for p in psutil.process_iter() if session_of(p) == process.pid]
     assert not psutil.wait_procs(left, timeout=10)[1]
 

@@ -15,7 +15,7 @@ from record_cases import came_once
 import iobench
 from iobench import RunOptions
 from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed
-from iobench.bench.options import cases_of
+from iobench.bench.case_grid import cases_of
 from iobench.dataset.sources import GeneratedLengths
 from iobench.formats import Field, Ragged, offsets_of
 from iobench.loading import collate as collate_module

@@ -9,7 +9,7 @@ from kinds import complaint_kind, kind
 from record_cases import MACHINE, MIB, STEADY, a_record, rounds_of, times
 
 from iobench.base.errors import NotComparable
-from iobench.results import record, stats
+from iobench.results import record_file, stats
 from iobench.results.compare import Difference, compare
 from iobench.results.parts import FieldSpec, LimitPart, MachineGpu
 
@@ -151,7 +151,7 @@ def files(tmp_path):
     def write(**runs):
         for name, records in runs.items():
             for one in records:
-                record.append(tmp_path / "results" / f"{name}.jsonl", one)
+                record_file.append(tmp_path / "results" / f"{name}.jsonl", one)
         return tmp_path
 
     return write

@@ -33,8 +33,9 @@ from iobench.advise.checks.profiling import Profile
 from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.advise.diagnosis import BOTTLENECK, diagnose
 from iobench.advise.settings.candidate import BASELINE, Candidate
+from iobench.advise.settings.rebuilt_loader import rebuilt
 from iobench.advise.settings.search_space import BATCH_FETCH, LoaderTraits, candidates_for
-from iobench.advise.settings.tunable_loader import TunableLoader, rebuilt
+from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.watchdog import Watchdog
 from iobench.base.errors import TargetError
 from iobench.base.finding import Finding

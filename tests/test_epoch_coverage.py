@@ -10,7 +10,7 @@ from iobench.bench.epoch import MOST_EPOCHS
 from iobench.bench.options import RunOptions
 from iobench.bench.part import Part, WindowTimer
 from iobench.loading.order import ORDERS, Order
-from iobench.results import columns, record
+from iobench.results import columns, record_file
 from iobench.results.epoch_coverage import covered_share
 from iobench.results.metrics import epoch_share_text
 from iobench.results.summary import summarise
@@ -26,7 +26,7 @@ def part(images, tmp_path_factory):
         ("npy",), ("native",), batch_size=(2,), rounds="1", limits=False, max_batches=10, device=("cpu",)
     )
     iobench.run(images, options, out=path)
-    return record.read(path)[0][0]
+    return record_file.read(path)[0][0]
 
 
 def rounds_of(part, kind, count=ROUNDS):

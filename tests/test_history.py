@@ -14,7 +14,7 @@ from kinds import complaint_kind, kind
 from record_cases import STEADY, a_record, profiled, rounds_of
 
 from iobench.base.errors import MissingDependency, RecordError
-from iobench.results import history, record
+from iobench.results import history, record_file
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def root(tmp_path):
 
 def write(root, name, records):
     for one in records:
-        record.append(root / "results" / f"{name}.jsonl", one)
+        record_file.append(root / "results" / f"{name}.jsonl", one)
 
 
 def test_runs_are_listed_the_newest_first(root):
@@ -89,7 +89,7 @@ def test_a_file_without_records_is_not_deleted(root):
 
 
 def test_a_table_has_a_row_per_round_with_the_figures_of_the_record(root, tmp_path):
-    records, _ = record.read(root / "results" / "first.jsonl")
+    records, _ = record_file.read(root / "results" / "first.jsonl")
     history.export(records, tmp_path / "t.csv")
     with open(tmp_path / "t.csv", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -103,7 +103,7 @@ def test_a_table_has_a_row_per_round_with_the_figures_of_the_record(root, tmp_pa
 
 def test_parquet_holds_the_same_as_csv(root, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
-    records = [*record.read(root / "results" / "first.jsonl")[0], profiled(a_record(5), {"read": 1.0})]
+    records = [*record_file.read(root / "results" / "first.jsonl")[0], profiled(a_record(5), {"read": 1.0})]
     history.export(records, tmp_path / "t.parquet")
     rows = parquet.read_table(tmp_path / "t.parquet").to_pylist()
     assert [row["bytes_per_s"] for row in rows] == [one.bytes_per_s for one in records]

@@ -10,7 +10,7 @@ from record_cases import a_case, a_record
 from iobench.base.options import declared
 from iobench.loading import loaders
 from iobench.loading.order import ORDERS
-from iobench.results import cases, history, record
+from iobench.results import cases, history, record_file
 from iobench.results.compare import compare
 from iobench.results.summary import summarise
 from iobench.results.verdict import sentences, verdict
@@ -166,7 +166,7 @@ def test_an_export_has_two_keys(some_pair, tmp_path):
 
 def test_a_list_of_runs_counts_two_and_a_run_is_shown_with_two(some_pair, tmp_path, inside):
     for one in some_pair:
-        record.append(tmp_path / "results" / "r.jsonl", one)
+        record_file.append(tmp_path / "results" / "r.jsonl", one)
     (past,) = history.past(tmp_path)
     assert past.cases == 2
     shown = json.loads(inside("runs", "--data-dir", tmp_path, "show", "r", "--json").stdout)

@@ -16,10 +16,11 @@ from kinds import kind
 import iobench
 from iobench.base.errors import CaseDied, WrongContent
 from iobench.bench import isolated
+from iobench.bench.case_grid import cases_of
 from iobench.bench.executor import InProcess, Tick
 from iobench.bench.isolated import Isolated
 from iobench.bench.observer import Observer
-from iobench.bench.options import RunOptions, cases_of
+from iobench.bench.options import RunOptions
 
 
 def options(*loaders, **more):

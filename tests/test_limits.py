@@ -17,7 +17,7 @@ from record_cases import a_case
 import iobench
 from iobench import RunOptions
 from iobench.base.thresholds import LOWER_CACHE_SPEEDUP
-from iobench.bench import case_limits, decode_limit
+from iobench.bench import case_limits, decode_limit, limit_survey
 from iobench.bench.case_limits import CaseLimits
 from iobench.bench.decode_limit import DecodeLimit
 from iobench.host import hardware_limits, memory_limits, page_cache
@@ -25,7 +25,7 @@ from iobench.host.aio import DirectUnavailable
 from iobench.host.hardware_limits import Limit, LowerCacheProbe
 from iobench.host.memory import PAGE
 from iobench.loading import loaders as known_loaders
-from iobench.results import record, summary
+from iobench.results import record_file, summary
 from iobench.results.parts import LimitPart
 from iobench.results.warnings import warnings_of
 from iobench.stream.pipeline import GROUP_BYTES
@@ -474,7 +474,7 @@ def test_each_record_has_the_limit_of_its_case(figures, images, measure):
     result = measure(images, LOADERS, rounds=2)
     expected = LimitPart(name="page cache", how="fake", bytes_per_s=1e15, now_bytes_per_s=1e15)
     assert [one.limit for one in result.records] == [expected] * 2 * len(LOADERS)
-    assert record.read(result.path)[0] == result.records
+    assert record_file.read(result.path)[0] == result.records
 
 
 def test_without_limits_nothing_is_measured_and_records_have_none(figures, by_file, images, measure):
@@ -570,7 +570,7 @@ def test_only_block_order_has_a_shuffle_quality(images, inside, tmp_path, order)
     done = run(inside, images, "--order", order, *blocks, "--out", tmp_path / "r.jsonl", "--no-limits")
     assert done.returncode == 0, done.stderr
     assert ("shuffle quality" in headings(done)) == (order == "block")
-    (one,) = record.read(tmp_path / "r.jsonl")[0]
+    (one,) = record_file.read(tmp_path / "r.jsonl")[0]
     assert (one.shuffle_quality is not None) == (order == "block")
     if order == "block":
         assert 0 < one.shuffle_quality < 1
@@ -648,7 +648,7 @@ def test_limits_of_a_device_are_both_ways_pinned_and_pageable(images, monkeypatc
             return Limit(name, "", 1.0)
 
         monkeypatch.setattr(hardware_limits, name, measure)
-    case_limits.survey(images, CUDA, 32, 0.002)
+    limit_survey.survey(images, CUDA, 32, 0.002)
     assert sorted(asked) == [(n, p) for n in ("device_to_host", "host_to_device") for p in (False, True)]
 
 
@@ -668,7 +668,7 @@ def test_limits_of_a_device_are_both_ways_pinned_and_pageable(images, monkeypatc
     ],
 )
 def test_invalid_options_of_limits_are_a_usage_error(images, inside, monkeypatch, arguments, name):
-    monkeypatch.setattr(case_limits, "survey", lambda *arguments, **options: case_limits.Survey())
+    monkeypatch.setattr(limit_survey, "survey", lambda *arguments, **options: limit_survey.Survey())
     done = inside("limits", "--data-dir", images.root.parent, *arguments)
     assert complaint_kind(done, 2) == name
     option, value = arguments

@@ -23,7 +23,7 @@ from iobench.objects import client, limits
 from iobench.objects.client import ObjectStore
 from iobench.objects.request_log import LOG
 from iobench.objects.url import checked_url
-from iobench.results import record
+from iobench.results import record_file
 from iobench.results.metrics import METRICS
 from iobench.stream.remote_backend import CoalescingReader, request_begins
 
@@ -123,7 +123,7 @@ def test_a_run_verifies_and_counts(remote, tmp_path):
     outcome = run(remote, options, out=tmp_path / "r.jsonl")
     assert not outcome.failures
     assert len(outcome.records) == 4 * 3 * 3
-    for made in record.read(tmp_path / "r.jsonl")[0]:
+    for made in record_file.read(tmp_path / "r.jsonl")[0]:
         assert made.cache.mode == made.case["cache"] == "remote"
         assert made.cache.residency is None
         assert made.content_check is None  # all of it came as requested

@@ -9,15 +9,17 @@ from kinds import kind as error_kind
 
 import iobench
 from iobench.base.errors import InvalidSettings, LoaderFailed
-from iobench.bench.epoch import RoundSpec, epoch_request, measure
-from iobench.bench.options import RunOptions, cases_of
+from iobench.bench.case_grid import cases_of
+from iobench.bench.epoch import RoundSpec, measure
+from iobench.bench.opening import epoch_request
+from iobench.bench.options import RunOptions
 from iobench.bench.part import LEAST_WINDOW, Part, WindowTimer
 from iobench.bench.run import run
 from iobench.loading import loaders
 from iobench.loading.host_to_device import HostToDevice
 from iobench.loading.loaders import Job
 from iobench.loading.order import ORDERS, Batches, Order
-from iobench.results import columns, record
+from iobench.results import columns, record_file
 from iobench.results.summary import summarise
 
 BATCH = 2
@@ -136,7 +138,7 @@ def test_records_say_what_part_a_round_was_and_their_case_has_its_own_key(images
         format=(variant,), loader=("native",), batch_size=(BATCH,), rounds="2", limits=False, max_batches=10
     )
     result = run(images, options, out=tmp_path / "r.jsonl")
-    one = record.read(result.path)[0][0]
+    one = record_file.read(result.path)[0][0]
     samples = images.schema.samples
     assert one.case["max_batches"] == 10
     assert one.timing.partial.epoch_samples == samples

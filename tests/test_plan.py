@@ -8,7 +8,7 @@ import iobench
 from iobench.base.errors import InvalidSettings
 from iobench.bench.observer import Observer
 from iobench.bench.rounds import interleaved, worst
-from iobench.bench.strategies import AutoRounds, parse
+from iobench.bench.run_strategies import AutoRounds, parse
 from iobench.results import stats
 
 SURE = {"a": by_round(*[100.0] * 5)}
@@ -110,7 +110,7 @@ def test_a_run_with_auto_notes_how_it_ended(images, tmp_path):
     assert note.values["rounds"] == len(result.records)
     rates = {"it": by_round(*[record.samples_per_s for record in result.records])}
     reach = worst(rates)[1]
-    enough = len(result.records) >= stats.ENOUGH_ROUNDS
+    enough = len(result.records) >= stats.MIN_ROUNDS
     if not enough:
         assert note.kind == "auto-few-rounds"
         return

@@ -29,8 +29,10 @@ from iobench.advise import (
     alternatives,
     choice,
     costs,
+    finalist_roles,
     findings,
     measured_data,
+    recommendation,
     sample_writer,
     search,
     sentences,
@@ -45,11 +47,11 @@ from iobench.advise.candidates import (
 )
 from iobench.advise.choice import Choice, choose
 from iobench.advise.code import loader_code, prepare_code
+from iobench.advise.finalist_roles import runners_up
 from iobench.advise.measured_data import MeasuredData, from_source, sample_count
 from iobench.advise.recommend import time_step
 from iobench.advise.recommendation import Finalist
 from iobench.advise.requirements import Requirements
-from iobench.advise.search import runners_up
 from iobench.base import thresholds
 from iobench.base.errors import (
     ArtifactExists,
@@ -64,11 +66,12 @@ from iobench.base.errors import (
 )
 from iobench.base.finding import Finding
 from iobench.bench.case import Case
+from iobench.bench.case_grid import cases_of
 from iobench.bench.executor import InProcess
 from iobench.bench.observer import Observer
-from iobench.bench.options import RunOptions, cases_of
+from iobench.bench.options import RunOptions
 from iobench.bench.run import run
-from iobench.bench.strategies import SuccessiveHalving
+from iobench.bench.search_strategies import SuccessiveHalving
 from iobench.dataset.add import AddedSource, add
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import FirstSamples, GeneratedLengths, open_source
@@ -444,8 +447,8 @@ def test_final_rounds_replace_the_places_of_the_race():
     assert place(["runner-up", "default"], "fastest") == ["fastest", "default"]
     assert place(["fastest"], "runner-up") == ["runner-up"]
     assert place(["default"], "runner-up") == ["default"]
-    assert place([search.OTHER_LOADER], "fastest") == ["fastest"]
-    assert place([search.OTHER_LOADER], "runner-up") == [search.OTHER_LOADER]
+    assert place([recommendation.OTHER_LOADER], "fastest") == ["fastest"]
+    assert place([recommendation.OTHER_LOADER], "runner-up") == [recommendation.OTHER_LOADER]
 
 
 @pytest.mark.parametrize(("rate", "used"), [(97.0, "cheap"), (88.0, "dear")])
@@ -475,7 +478,7 @@ def test_a_significant_gain_is_preferred_to_a_higher_uncertain_median(manifest):
     rates = zip(cases, words, (142.0, 134.0, 132.0, 100.0), strict=True)
     made = [replace(finalist(case, rate, tied=rate < 142), label=word) for case, word, rate in rates]
     fastest, *sure, default = made
-    default = replace(default, roles=[search.DEFAULT])
+    default = replace(default, roles=[recommendation.DEFAULT])
     fastest = against(fastest, 1.42, 0.89, 1.74)
     sure = [against(sure[0], 1.37, 1.31, 1.52), against(sure[1], 1.32, 1.24, 1.44)]
     chosen = choose(found, [fastest, *sure, default])
@@ -508,7 +511,7 @@ def test_two_rounds_decide_only_what_is_far_above_their_scatter():
 
 def test_a_default_without_a_rival_is_undecided(manifest):
     case = cases_of(manifest, options("dataloader"), ["cpu"])[0]
-    default = replace(finalist(case, 10.0, False), roles=[search.DEFAULT])
+    default = replace(finalist(case, 10.0, False), roles=[recommendation.DEFAULT])
     found = SimpleNamespace(finalists=[case], data=MeasuredData(manifest, 1, False))
     chosen = choose(found, [default])
     assert chosen == Choice("undecided", default)
@@ -552,7 +555,7 @@ def test_what_conversion_loses_is_told(tmp_path, manifest):
 def test_nothing_is_recommended_unless_it_beat_the_default_in_rounds_of_its_own(manifest):
     cases = [cases_of(manifest, options(word), ["cpu"])[0] for word in ("stream", "dataloader")]
     raced = run(manifest, RunOptions(rounds="5", limits=False), observer=Observer(), cases=cases)
-    roles = {cases[0].key: [search.FASTEST], cases[1].key: [search.DEFAULT]}
+    roles = {cases[0].key: [recommendation.FASTEST], cases[1].key: [recommendation.DEFAULT]}
 
     def at(per_sample_s):
         """The run, with these seconds per sample of each case."""
@@ -718,12 +721,12 @@ def test_with_a_step_loaders_that_may_read_during_it_are_measured_with_it(manife
         Requirements(step_ms=1.0, batch_size=1),
         {cases["native"].key},
     )  # 1,000 samples/s are enough
-    named = search._for_step(list(cases.values()), rates, known, manifest, requirements)
+    named = finalist_roles._for_step(list(cases.values()), rates, known, manifest, requirements)
     hopeful = ("stream", "dataloader:num_workers=2")  # the cheapest first; 474 is native's lower bound
-    assert named == [(search.OTHER_LOADER, cases[word].key) for word in hopeful]
+    assert named == [(recommendation.OTHER_LOADER, cases[word].key) for word in hopeful]
     requirements = Requirements(step_ms=4.0, batch_size=1)  # of which 250 are enough
-    named = search._for_step(list(cases.values()), rates, set(), manifest, requirements)
-    assert named[0] == (search.CHEAPEST, cases["native"].key)
+    named = finalist_roles._for_step(list(cases.values()), rates, set(), manifest, requirements)
+    assert named[0] == (recommendation.CHEAPEST, cases["native"].key)
     assert [key for _, key in named[1:]] == [cases[word].key for word in hopeful]
 
 
@@ -741,7 +744,7 @@ def test_with_a_step_the_fastest_training_is_chosen_not_the_fastest_loading(mani
     final.records[:] = [taking(made, loads[made.settings_key], 0.0) for made in final.records]
     trains = {stepping[0].key: (3.0, 2.0), stepping[1].key: (2.0, 1.0)}
     stepped.records[:] = [taking(made, *trains[made.settings_key]) for made in stepped.records]
-    roles = {cases[0].key: [search.FASTEST], cases[1].key: [search.OTHER_LOADER]}
+    roles = {cases[0].key: [recommendation.FASTEST], cases[1].key: [recommendation.OTHER_LOADER]}
     found = search.SearchResult(MeasuredData(manifest, 1, False), final, final, roles, [], stepped)
     result = findings.recommendation_of(found, Requirements(step_ms=1.0, loaders=("native", "stream")))
     assert (result.outcome, result.use.key, result.use.wait_share) == ("decided", cases[1].key, 0.5)
@@ -757,7 +760,7 @@ def test_of_finalists_the_fresh_rounds_speak_and_of_others_near_the_fastest_the_
     raced = run(manifest, RunOptions(rounds="3", limits=False), observer=Observer(), cases=cases)
     alike = [made.samples_per_s * made.timing.epochs_s / 1e4 for made in raced.records]
     raced.records[:] = [taking(made, took_s, 0.0) for made, took_s in zip(raced.records, alike, strict=True)]
-    roles = {cases[0].key: [search.FASTEST], cases[1].key: [search.RUNNER_UP]}
+    roles = {cases[0].key: [recommendation.FASTEST], cases[1].key: [recommendation.RUNNER_UP]}
     found = search.SearchResult(MeasuredData(manifest, 1, False), raced, raced, roles, [])
     close = [one.values["cases"] for one in findings.recommendation_of(found, Requirements()).alternatives]
     assert close == ["npy · dataloader"]
@@ -768,7 +771,7 @@ def test_a_case_that_fails_with_the_step_is_skipped_and_not_chosen(manifest):
     final.records[:] = [taking(one, 1.0 + (one.settings_key == cases[1].key), 0.0) for one in final.records]
     stepped.records[:] = [one for one in stepped.records if one.settings_key == stepping[1].key]
     stepped.failures[stepping[0].key] = CaseDied("its process was killed", kind="killed")
-    roles = {case.key: [search.FASTEST] for case in cases}
+    roles = {case.key: [recommendation.FASTEST] for case in cases}
     result = findings.recommendation_of(
         search.SearchResult(MeasuredData(manifest, 1, False), final, final, roles, [], stepped),
         Requirements(),
@@ -962,7 +965,7 @@ def test_of_batch_sizes_the_one_that_trains_fastest_is_used_however_well_another
         replace(finalist(case, rate, False), wait_share=0.01)
         for case, rate in zip(cases, (10, 40), strict=True)
     ]
-    fed = [replace(fed[0], roles=[search.DEFAULT]), against(fed[1], 4.0, 3.9, 4.1)]
+    fed = [replace(fed[0], roles=[recommendation.DEFAULT]), against(fed[1], 4.0, 3.9, 4.1)]
     assert choose(found, fed[::-1]) == Choice("decided", fed[1])
     found.finalists = [cases[0], replace(cases[1], batch_size=32)]
     assert choose(found, fed[::-1]) == Choice("not-bottleneck", fed[0])
@@ -1130,7 +1133,7 @@ def test_a_faster_way_to_read_the_users_own_files_is_an_alternative(manifest, sp
         taking(made, made.samples_per_s * made.timing.epochs_s / rates[made.settings_key], 0.0)
         for made in raced.records
     ]
-    roles = {cases[0].key: [search.FASTEST], cases[2].key: [search.DEFAULT]}
+    roles = {cases[0].key: [recommendation.FASTEST], cases[2].key: [recommendation.DEFAULT]}
     found = search.SearchResult(MeasuredData(manifest, 1, False, added=("hdf5",)), raced, raced, roles, [])
     named = [
         one
@@ -1150,14 +1153,20 @@ def test_another_decoder_is_a_finalist_if_there_is_time(manifest):
     faster = replace(other, variant="images:shape=3x16x16,decoder=simplejpeg")
     data = MeasuredData(manifest, 1, False, added=("hdf5", faster.variant))
     rates = {npy.key: 1e6, today.key: manifest.schema.samples / 2.0}
-    over_own = partial(search._over_own_files, [today, npy, other, faster], data)
-    known, needed_s = set(rates), search.OWN_EPOCHS * 4.0 / search.FINAL  # 2 s as the slowest, twice
-    assert over_own(rates, known, 1.05 * needed_s) == [(search.OWN_FILES, faster.key)]
+    over_own = partial(finalist_roles._over_own_files, [today, npy, other, faster], data)
+    known, needed_s = (
+        set(rates),
+        finalist_roles.OWN_EPOCHS * 4.0 / finalist_roles.FINAL,
+    )  # 2 s as the slowest, twice
+    assert over_own(rates, known, 1.05 * needed_s) == [(recommendation.OWN_FILES, faster.key)]
     assert over_own(rates, known, 0.95 * needed_s) == []
-    assert over_own({**rates, faster.key: 1e6}, known, 0.6 * needed_s) == [(search.OWN_FILES, faster.key)]
+    assert over_own({**rates, faster.key: 1e6}, known, 0.6 * needed_s) == [
+        (recommendation.OWN_FILES, faster.key)
+    ]
     assert over_own({**rates, faster.key: 1e6}, {*known, faster.key}, 1e9) == []
     assert (
-        search._over_own_files([today, npy, other], replace(data, added=("hdf5",)), rates, known, 1e9) == []
+        finalist_roles._over_own_files([today, npy, other], replace(data, added=("hdf5",)), rates, known, 1e9)
+        == []
     )
 
 
@@ -1195,7 +1204,7 @@ def test_a_default_over_other_files_is_not_called_the_users(manifest):
     fastest, default = (
         finalist(case, rate, tied=False) for case, rate in zip(cases, (142.0, 100.0), strict=True)
     )
-    default = replace(default, roles=[search.DEFAULT])
+    default = replace(default, roles=[recommendation.DEFAULT])
     data = MeasuredData(manifest, 1, False, added=("hdf5",))
     chosen = Choice("decided", against(fastest, 1.4, 1.3, 1.5))
     assert "your files" not in findings.headline(chosen, [chosen.use, default], data).message

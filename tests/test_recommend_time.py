@@ -8,17 +8,18 @@ import pytest
 from kinds import kind
 
 import iobench
-from iobench.advise import alternatives, measured_data, sample_writer, search
+from iobench.advise import alternatives, measured_data, recommendation, sample_writer, search
 from iobench.advise.measured_data import MeasuredData, from_source, other_samples
 from iobench.advise.requirements import Requirements
 from iobench.advise.sample_writer import OutOfTime
 from iobench.advise.unmeasured import nothing_measured, skipped_finalists
 from iobench.base.errors import CaseDied, InvalidSettings, LoaderFailed, WrongContent
 from iobench.bench import run_loop
+from iobench.bench.case_grid import cases_of
 from iobench.bench.executor import InProcess
-from iobench.bench.options import RunOptions, cases_of
+from iobench.bench.options import RunOptions
 from iobench.bench.run import run
-from iobench.bench.strategies import FinalRounds, SuccessiveHalving
+from iobench.bench.search_strategies import FinalRounds, SuccessiveHalving
 from iobench.dataset.sources import FirstSamples
 
 SIX = RunOptions(format=("npy", "hdf5"), loader=("native", "stream", "dataloader"), limits=False)
@@ -146,9 +147,15 @@ def test_no_turn_begins_after_the_end(manifest, clock, monkeypatch):
 
 def test_the_finalists_come_in_the_order_in_which_they_matter(manifest):
     cases = cases_of(manifest, SIX, ["cpu"])[:3]
-    named = zip(cases, ([search.RUNNER_UP], [search.DEFAULT], [search.FASTEST]), strict=True)
+    named = zip(
+        cases, ([recommendation.RUNNER_UP], [recommendation.DEFAULT], [recommendation.FASTEST]), strict=True
+    )
     alike, roles = search._same_isolation(cases, {case.key: role for case, role in named})
-    assert [roles[case.key] for case in alike] == [[search.FASTEST], [search.DEFAULT], [search.RUNNER_UP]]
+    assert [roles[case.key] for case in alike] == [
+        [recommendation.FASTEST],
+        [recommendation.DEFAULT],
+        [recommendation.RUNNER_UP],
+    ]
 
 
 def test_a_missing_comparison_with_the_default_has_its_reason(manifest):

@@ -15,7 +15,7 @@ from kinds import kind
 from record_cases import SAMPLES, a_case, a_record
 
 from iobench.base.errors import RecordError
-from iobench.results import record
+from iobench.results import record, record_file, record_json
 from iobench.results.summary import summarise
 
 EXAMPLE = a_record(100)
@@ -38,26 +38,26 @@ def with_loss(loss):
 def test_what_was_appended_is_read_back(path):
     records = [with_loss(float(number)) for number in range(3)]
     for one in records:
-        record.append(path, one)
-    assert record.read(path) == (records, [])
+        record_file.append(path, one)
+    assert record_file.read(path) == (records, [])
 
 
 def test_each_record_is_one_line_of_json_with_its_version(path):
-    record.append(path, EXAMPLE)
-    record.append(path, EXAMPLE)
+    record_file.append(path, EXAMPLE)
+    record_file.append(path, EXAMPLE)
     lines = path.read_text().splitlines()
     assert [json.loads(line)["record_version"] for line in lines] == [record.VERSION] * 2
 
 
 def test_half_of_another_writers_line_is_never_taken_for_the_end(path):
     """A writer waits until another writer's line is complete."""
-    record.append(path, EXAMPLE)
+    record_file.append(path, EXAMPLE)
     line = path.read_text()
     with open(path, "a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(line[:10])
         file.flush()
-        other = threading.Thread(target=record.append, args=(path, EXAMPLE))
+        other = threading.Thread(target=record_file.append, args=(path, EXAMPLE))
         other.start()
         other.join(0.2)
         file.write(line[10:])
@@ -67,9 +67,9 @@ def test_half_of_another_writers_line_is_never_taken_for_the_end(path):
 
 def test_the_key_is_computed_and_never_read_from_the_file(path):
     body = {**json.loads(json.dumps(dataclasses.asdict(EXAMPLE))), "facets": {}}
-    forged = record.parse(json.dumps({**body, "key": "forged", "settings_key": "forged"}))
+    forged = record_json.parse(json.dumps({**body, "key": "forged", "settings_key": "forged"}))
     assert (forged, forged.key, forged.settings_key) == (EXAMPLE, EXAMPLE.key, a_case().key)
-    record.append(path, forged)
+    record_file.append(path, forged)
     assert not {"key", "facets", "settings_key"} & json.loads(path.read_text()).keys()
 
 
@@ -101,18 +101,18 @@ def test_rates_are_per_second_of_the_epoch():
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_figures_that_json_cannot_express_become_null(path, value):
     source = dataclasses.replace(EXAMPLE.dataset, source={"a": [{"b": value}]})
-    record.append(path, dataclasses.replace(with_loss(value), dataset=source))
-    (one,), _ = record.read(path)
+    record_file.append(path, dataclasses.replace(with_loss(value), dataset=source))
+    (one,), _ = record_file.read(path)
     assert one.loss is None
     assert one.dataset.source["a"] == [{"b": None}]
 
 
 def test_a_truncated_last_line_is_skipped_and_reported(path):
-    record.append(path, EXAMPLE)
+    record_file.append(path, EXAMPLE)
     whole = path.read_text()
     for length in (1, len(whole) // 2, len(whole) - 1):
         path.write_text(whole + whole[:length])
-        records, (problem,) = record.read(path)
+        records, (problem,) = record_file.read(path)
         assert records == [EXAMPLE]
         assert (problem.kind, problem.path, line_of(problem)) == ("truncated", str(path), 2)
 
@@ -122,7 +122,7 @@ def test_a_file_without_a_finished_round_is_refused(path):
     for content, problem in (("", "empty"), ('{"record_ver', "truncated")):
         path.write_text(content)
         with pytest.raises(RecordError, check=kind(problem, path=path)):
-            record.read(path)
+            record_file.read(path)
 
 
 def changed(**changes):
@@ -132,7 +132,7 @@ def changed(**changes):
 def test_unknown_keys_are_ignored(path):
     path.parent.mkdir()
     path.write_text(changed(of_a_later_release=1) + "\n")
-    assert record.read(path) == ([EXAMPLE], [])
+    assert record_file.read(path) == ([EXAMPLE], [])
 
 
 def test_figures_that_a_part_lacks_are_none(path):
@@ -141,7 +141,7 @@ def test_figures_that_a_part_lacks_are_none(path):
         del body[part][name]
     path.parent.mkdir()
     path.write_text(json.dumps(body) + "\n")
-    (one,), _ = record.read(path)
+    (one,), _ = record_file.read(path)
     assert (one.processor.steal_s, one.timing.stages, one.disk.read_bytes) == (None, None, None)
 
 
@@ -197,9 +197,9 @@ BROKEN = {
 
 @pytest.mark.parametrize("line", BROKEN)
 def test_a_line_that_is_no_record_is_skipped_and_reported(path, line):
-    record.append(path, EXAMPLE)
+    record_file.append(path, EXAMPLE)
     path.write_text(path.read_text() + line + "\n" + path.read_text())
-    records, (problem,) = record.read(path)
+    records, (problem,) = record_file.read(path)
     assert records == [EXAMPLE, EXAMPLE]
     assert (problem.kind, problem.path, line_of(problem)) == ("not-a-record", str(path), 2)
     assert BROKEN[line] in problem.problem
@@ -208,9 +208,9 @@ def test_a_line_that_is_no_record_is_skipped_and_reported(path, line):
 
 @pytest.mark.parametrize("line", OTHER_VERSIONS)
 def test_a_record_of_another_version_is_skipped_and_reported(path, line):
-    record.append(path, EXAMPLE)
+    record_file.append(path, EXAMPLE)
     path.write_text(path.read_text() + line + "\n")
-    records, (problem,) = record.read(path)
+    records, (problem,) = record_file.read(path)
     assert records == [EXAMPLE]
     assert (problem.kind, problem.path, line_of(problem)) == ("unknown-version", str(path), 2)
     assert problem.expected == f"record_version {record.VERSION}"
@@ -224,38 +224,38 @@ def test_a_file_of_nothing_else_is_refused(path, content):
     path.write_bytes(content)
     problem = "not-a-record" if content.isascii() else "not-readable"
     with pytest.raises(RecordError, check=kind(problem, path=path)) as caught:
-        record.read(path)
+        record_file.read(path)
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file_is_refused(path):
     with pytest.raises(RecordError, check=kind("not-readable", path=path)):
-        record.read(path)
+        record_file.read(path)
 
 
 def test_a_path_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path, tmp_path / "file" / "r.jsonl"):
         with pytest.raises(RecordError, check=kind("not-writable", path=path)) as caught:
-            record.check_writable(path)
+            record_file.check_writable(path)
         assert "--out" in caught.value.hint
         with pytest.raises(RecordError, check=kind("not-writable", path=path)):
-            record.append(path, EXAMPLE)
+            record_file.append(path, EXAMPLE)
 
 
 def test_a_writable_path_is_left_unchanged(tmp_path):
-    record.check_writable(tmp_path / "new" / "r.jsonl")
+    record_file.check_writable(tmp_path / "new" / "r.jsonl")
     assert not any(tmp_path.iterdir())
 
 
 def test_a_record_with_a_number_too_large_is_skipped(tmp_path):
     path = tmp_path / "r.jsonl"
-    record.append(path, EXAMPLE)
+    record_file.append(path, EXAMPLE)
     body = json.loads(path.read_text())
     body["case"]["block_bytes"] = 10**39
     with open(path, "a") as file:
         file.write(json.dumps(body) + "\n")
-    records, (problem,) = record.read(path)
+    records, (problem,) = record_file.read(path)
     assert len(records) == 1
     assert problem.kind == "not-a-record"
 
@@ -263,16 +263,16 @@ def test_a_record_with_a_number_too_large_is_skipped(tmp_path):
 def test_a_second_writer_is_refused_and_the_lock_is_removed(tmp_path):
     path = tmp_path / "results" / "a.jsonl"
     refused = pytest.raises(RecordError, check=kind("in-use", path=path))
-    with record.only_writer(path), refused, record.only_writer(path):
+    with record_file.only_writer(path), refused, record_file.only_writer(path):
         pytest.fail("two writers")
-    with record.only_writer(path):
+    with record_file.only_writer(path):
         pass
     assert list(path.parent.iterdir()) == []
 
 
 def test_dev_null_takes_several_writers():
     nowhere = Path(os.devnull)
-    with record.only_writer(nowhere), record.only_writer(nowhere):
+    with record_file.only_writer(nowhere), record_file.only_writer(nowhere):
         assert not nowhere.with_name(".null.lock").exists()
 
 
@@ -281,7 +281,7 @@ def test_a_lock_that_cannot_be_removed_hides_no_error(tmp_path, monkeypatch):
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(Path, "unlink", fail)
-    with pytest.raises(ValueError, match="the cause"), record.only_writer(tmp_path / "r.jsonl"):
+    with pytest.raises(ValueError, match="the cause"), record_file.only_writer(tmp_path / "r.jsonl"):
         raise ValueError("the cause")
 
 
@@ -289,10 +289,10 @@ def test_what_cannot_be_read_back_is_not_written(tmp_path):
     odd = a_record(100, loader="native")
     odd = dataclasses.replace(odd, run="\udcff")
     with pytest.raises(RecordError, check=kind("not-a-record")):
-        record.append(tmp_path / "a.jsonl", odd)
+        record_file.append(tmp_path / "a.jsonl", odd)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(RecordError, check=kind("not-utf-8", found="\udcff.py:make")):
-        record.check_parts(case={"loader": "\udcff.py:make"})
+        record_json.check_parts(case={"loader": "\udcff.py:make"})
     machine = dataclasses.replace(a_record(100, loader="native").machine, cores="many")
     with pytest.raises(RecordError, match="cores", check=kind("not-a-record")):
-        record.check_parts(machine=machine)
+        record_json.check_parts(machine=machine)

@@ -25,8 +25,8 @@ from iobench.advise.recommendation import Recommendation
 from iobench.base.errors import MissingDependency, RecordError, ReportError
 from iobench.base.finding import Finding
 from iobench.loading import loaders
-from iobench.report import across, figure, figures, machine_facts, page, sentences, style
-from iobench.results import parts, record, verdict
+from iobench.report import across, break_even, figure, machine_facts, page, sentences, style
+from iobench.results import parts, record_file, verdict
 from iobench.results.metrics import METRICS
 from iobench.results.parts import FieldSpec
 from iobench.results.per_loader import describe, per_loader
@@ -319,7 +319,7 @@ def test_a_legend_names_each_mark_that_is_drawn_and_no_other():
 
 
 def pays(records):
-    return {(row["from"], row["to"]): row for row in figures.break_even(context_of(records))}
+    return {(row["from"], row["to"]): row for row in break_even.rows_of(context_of(records))}
 
 
 def test_a_conversion_pays_for_itself_by_what_epochs_save():
@@ -547,7 +547,7 @@ def test_few_rounds_are_shown_without_intervals(written, speeds):
 def test_the_command_reports_the_newest_run_by_default(tmp_path, inside):
     for number, speeds in enumerate((STEADY, times(3))):
         for one in rounds_of(speeds):
-            record.append(tmp_path / "results" / f"run{number}.jsonl", one)
+            record_file.append(tmp_path / "results" / f"run{number}.jsonl", one)
     done = inside("report", "--data-dir", tmp_path, "-o", tmp_path / "r.html")
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'r.html'}\n")
     assert "3,000 MiB/s" in (tmp_path / "r.html").read_text()
@@ -556,7 +556,7 @@ def test_the_command_reports_the_newest_run_by_default(tmp_path, inside):
 def test_lines_that_are_no_records_are_reported_and_the_rest_is_shown(tmp_path, inside):
     path = tmp_path / "results" / "run.jsonl"
     for one in rounds_of(STEADY):
-        record.append(path, one)
+        record_file.append(path, one)
     path.write_text(path.read_text() + '{"record_version": 99}\n{"epochs_s": NaN}\n{"cut')
     done = inside("report", "--data-dir", tmp_path, "-o", tmp_path / "r.html")
     assert done.returncode == 0

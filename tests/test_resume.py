@@ -15,7 +15,7 @@ from iobench.bench import recorder
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.resume import interrupted_run
-from iobench.results import history, record
+from iobench.results import history, record_file
 
 ROUNDS = 4
 
@@ -57,7 +57,7 @@ def resume(images, path, observer=None):
 
 
 def turns(path):
-    return [(one.settings_key, one.round) for one in record.read(path)[0]]
+    return [(one.settings_key, one.round) for one in record_file.read(path)[0]]
 
 
 def test_the_missing_rounds_are_made_in_the_planned_order(images, cut, tmp_path):
@@ -67,7 +67,7 @@ def test_the_missing_rounds_are_made_in_the_planned_order(images, cut, tmp_path)
     assert not done.failures
     assert set(Counter(turns(cut)).values()) == {1}
     assert len(turns(cut)) == 2 * ROUNDS
-    assert len({one.run for one in record.read(cut)[0]}) == 1
+    assert len({one.run for one in record_file.read(cut)[0]}) == 1
     assert len(watching.earlier) == 5
     assert any(str(cut) in line and "5 of 8" in line for line in watching.lines)
     iobench.run(images, options(), out=tmp_path / "whole.jsonl")
@@ -78,7 +78,7 @@ def test_a_truncated_line_stays_separate_from_the_next(images, cut):
     with open(cut, "a") as file:
         file.write('{"run": "half a rec')
     resume(images, cut)
-    records, errors = record.read(cut)
+    records, errors = record_file.read(cut)
     assert len(records) == 2 * ROUNDS
     assert len(errors) == 1
 
@@ -86,13 +86,13 @@ def test_a_truncated_line_stays_separate_from_the_next(images, cut):
 def test_the_last_run_of_a_file_is_resumed(images, cut):
     assert iobench.run(images, options("stream"), out=cut, observer=Stopping(2)).interrupted
     resume(images, cut)
-    last = record.read(cut)[0][5:]
+    last = record_file.read(cut)[0][5:]
     assert [one.round for one in last] == list(range(1, ROUNDS + 1))
     assert {one.case["loader"] for one in last} == {"stream"}
 
 
 def test_the_plan_is_in_the_first_record_and_in_no_export(images, cut, tmp_path):
-    first, *others = record.read(cut)[0]
+    first, *others = record_file.read(cut)[0]
     assert len(first.plan["cases"]) == 2
     assert not any(one.plan for one in others)
     history.export([first], tmp_path / "t.csv")
@@ -132,7 +132,7 @@ def test_other_data_are_refused(cut, tmp_path):
     arrays["x"][0] += 1
     other = prepared(tmp_path, arrays, ["npy"])
     fields = {
-        "expected": f"content {record.read(cut)[0][0].dataset.content}",
+        "expected": f"content {record_file.read(cut)[0][0].dataset.content}",
         "found": f"{other.content:016x}",
     }
     with pytest.raises(InvalidSettings, check=kind("other-content", **fields)):

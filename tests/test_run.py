@@ -27,14 +27,14 @@ from iobench.base.errors import (
     UnknownFormat,
 )
 from iobench.base.thresholds import COLD_LIMIT, WARM_LIMIT
-from iobench.bench import executor, hosts, recorder, run_loop, strategies
+from iobench.bench import executor, hosts, recorder, run_loop, run_strategies
+from iobench.bench.case_grid import cases_of
 from iobench.bench.observer import Observer
-from iobench.bench.options import cases_of
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.host import counters, machine_info, page_cache
 from iobench.loading import loaders
 from iobench.ranks.rank_info import VARIABLES, RankInfo
-from iobench.results import record
+from iobench.results import record_file
 from iobench.results.parts import MachineGpu
 
 FORKED = "num_workers=2,start_method=fork"
@@ -118,13 +118,13 @@ def test_records_are_in_the_file_as_each_round_ends(images, measure, tmp_path):
 
     result = measure(images, rounds=3, on_record=count)
     assert lines == [1, 2, 3]
-    assert [one.round for one in record.read(result.path)[0]] == [1, 2, 3]
+    assert [one.round for one in record_file.read(result.path)[0]] == [1, 2, 3]
 
 
 def test_records_are_next_to_the_dataset_by_default(own_images, measure):
     result = measure(own_images, out=None)
     assert result.path.parent == own_images.root.parent / "results"
-    assert len(record.read(result.path)[0]) == 1
+    assert len(record_file.read(result.path)[0]) == 1
 
 
 def test_the_loader_s_own_settings_stay_out_of_other_cases(images, measure):
@@ -233,7 +233,7 @@ def test_an_interrupt_keeps_what_was_measured(images, measure):
     result = measure(images, rounds=9, on_record=interrupt)
     assert result.interrupted
     assert [one.round for one in result.records] == [1, 2]
-    assert record.read(result.path)[0] == result.records
+    assert record_file.read(result.path)[0] == result.records
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ def test_names_of_host_and_disk_that_are_not_utf8_are_recorded_and_read_back(ima
     assert RankInfo.from_env(torchrun).host == r"h\xff"
     options = iobench.RunOptions(("npy",), ("native",), rounds="1", limits=False)
     result = iobench.run(images, options, out=tmp_path / "r.jsonl")
-    records, problems = record.read(result.path)
+    records, problems = record_file.read(result.path)
     assert (len(records), problems, result.failures) == (1, [], {})
     assert (records[0].machine.host, records[0].machine.disk.device) == (r"h\xff", r"server:/\xff")
 
@@ -446,8 +446,8 @@ def test_the_time_of_a_case_is_without_that_of_the_limits_and_shared_by_the_case
         return list(rates)[:1] if len(rates) == 3 else []
 
     monkeypatch.setattr(hosts.LocalHost, "sample_limits", sample_limits)
-    monkeypatch.setattr(strategies.FixedRounds, "is_slow", is_slow)
-    monkeypatch.setattr(strategies.FixedRounds, "behind", behind)
+    monkeypatch.setattr(run_strategies.FixedRounds, "is_slow", is_slow)
+    monkeypatch.setattr(run_strategies.FixedRounds, "behind", behind)
     result = measure(images, ["npy", "lmdb", "hdf5"], rounds=3, max_time=1e6)
     assert len(result.records) == 3 + 1 + 3
     assert {used_s for used_s, _ in asked} == {0.0}

@@ -7,14 +7,16 @@ from dataclasses import replace
 import pytest
 from record_cases import rounds_of
 
-from iobench.results import history, record, run_index
+from iobench.results import history, record_file, run_index
 
 SPEEDS = [1000, 1010, 990]
 
 
 def write(path, number, speeds=SPEEDS):
     for one in rounds_of(speeds):
-        record.append(path, replace(one, run=f"run{number}", time=f"2026-01-0{number + 1}{one.time[10:]}"))
+        record_file.append(
+            path, replace(one, run=f"run{number}", time=f"2026-01-0{number + 1}{one.time[10:]}")
+        )
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def test_only_new_and_changed_files_are_read(root, read):
     assert history.past(root) == before
     assert len(read) == 4
     write(root / "results" / "run-4.jsonl", 4)
-    record.append(before[0].path, rounds_of(SPEEDS)[0])
+    record_file.append(before[0].path, rounds_of(SPEEDS)[0])
     history.past(root)
     assert sorted(read[4:]) == sorted(["run-4", before[0].name])
 

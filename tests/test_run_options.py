@@ -7,9 +7,10 @@ import typer
 from kinds import complaint_kind, kind
 
 from iobench.base.errors import InvalidSettings
-from iobench.bench import strategies
+from iobench.bench import run_strategies
 from iobench.bench.case import Case
-from iobench.bench.options import RunOptions, cases_of
+from iobench.bench.case_grid import cases_of
+from iobench.bench.options import RunOptions
 from iobench.bench.run_option import declared
 from iobench.terminal.cli import app
 from iobench.terminal.commands._run_options import OPTIONS, parse
@@ -117,7 +118,7 @@ class TestDecisiveRounds:
 
     def rounds(self, **options):
         contexts = {"a": "warm", "b": "warm", "c": "warm", "d": "cold", "e": "cold"}
-        return dataclasses.replace(strategies.parse("decisive", 100.0, contexts), **options)
+        return dataclasses.replace(run_strategies.parse("decisive", 100.0, contexts), **options)
 
     def test_a_case_is_only_compared_within_its_context(self):
         rates = self.rates(3, a=100, b=20, c=90, d=5, e=4.9)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from iobench.results import stats
+from iobench.results.ranking import verdict_on
 from iobench.results.stats import Estimate
 
 
@@ -12,7 +13,7 @@ def noisy(rng, centre, rounds=7, spread=0.05):
 
 
 def verdict(rates):
-    return stats.verdict({label: dict(enumerate(values)) for label, values in rates.items()})
+    return verdict_on({label: dict(enumerate(values)) for label, values in rates.items()})
 
 
 def test_the_median_is_the_middle_value():

@@ -14,7 +14,7 @@ from record_cases import rounds_of
 import iobench
 from iobench import studies
 from iobench.base.errors import ColdCacheUnavailable, InvalidSettings, RecordError
-from iobench.results import record
+from iobench.results import record_file
 from iobench.results.parts import BackgroundPart
 from iobench.studies import (
     Measurements,
@@ -622,7 +622,7 @@ def test_the_command_lists_runs_and_feeds_the_report(small, inside, tmp_path):
     assert calls.claim in text
     assert "quick sizes" in text
     for one in rounds_of([1000] * 5):
-        record.append(tmp_path / "results" / "run.jsonl", one)
+        record_file.append(tmp_path / "results" / "run.jsonl", one)
     page = tmp_path / "r.html"
     assert inside("report", "--data-dir", tmp_path, "-o", page).returncode == 0
     assert calls.claim in page.read_text()

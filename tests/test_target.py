@@ -12,12 +12,13 @@ from kinds import complaint_kind, kind
 from iobench import formats
 from iobench.base.errors import InvalidSettings, TargetError
 from iobench.base.finding import Finding
+from iobench.bench.case_grid import cases_of, skip_notes
 from iobench.bench.executor import InProcess, Tick
-from iobench.bench.options import RunOptions, cases_of, skip_notes
+from iobench.bench.options import RunOptions
 from iobench.host.memory import file_behind
 from iobench.loading import loaders
 from iobench.loading.loaders import _user_loader
-from iobench.results import record
+from iobench.results import record_file
 from iobench.results.parts import ContentCheckPart
 from iobench.results.summary import summarise
 
@@ -289,7 +290,7 @@ def test_table_records_and_report_mark_unverified_content(images, theirs, tmp_pa
     assert sorted((line[0], line[-1]) for line in lines) == [("npy", "yes"), ("own", "no")]
     (warned,) = [line for line in done.stderr.splitlines() if "[unverified-content]" in line]
     assert "own data · theirs.py:dropping" in warned
-    records = record.read(out)[0]
+    records = record_file.read(out)[0]
     reasons = {one.case["loader"]: [why.values.get("missing") for why in one.unverified] for one in records}
     assert reasons.keys() == {"native", "theirs.py:dropping"}
     assert reasons["native"] == []

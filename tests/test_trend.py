@@ -8,7 +8,7 @@ import random
 import pytest
 from record_cases import MIB, STEADY, rounds_of
 
-from iobench.results import record, trend
+from iobench.results import record_file, trend
 from iobench.results.parts import BackgroundPart, LimitPart
 from iobench.results.trend import MIN_RUNS, MIN_STEP_RUNS, case_points
 
@@ -114,7 +114,7 @@ def folder(tmp_path):
     """A data folder with twelve runs, the last six of which are slower."""
     for number in range(12):
         for one in a_run(number, 1 if number < 6 else 0.7):
-            record.append(tmp_path / "results" / f"run-{number:02}.jsonl", one)
+            record_file.append(tmp_path / "results" / f"run-{number:02}.jsonl", one)
     return tmp_path
 
 

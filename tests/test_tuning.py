@@ -18,6 +18,7 @@ import iobench
 from iobench.advise.checks.padding import padding_of
 from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.advise.diagnosis import diagnose
+from iobench.advise.sentences import DECIDED, KEEP, LIMITED, NOT_BOTTLENECK, UNDECIDED
 from iobench.advise.settings import search_space, settings_backend, settings_race
 from iobench.advise.settings.candidate import BASELINE, HEADROOM, Candidate, slowdown
 from iobench.advise.settings.pickle_check import spawn_problem
@@ -26,18 +27,11 @@ from iobench.advise.settings.settings_backend import ResourceLimits
 from iobench.advise.settings.settings_race import SettingsRace
 from iobench.advise.settings.tunable_loader import TunableLoader, resolve_target, shallow_copy
 from iobench.advise.settings.turn import Turn, TurnSpec
-from iobench.advise.tuning_result import (
-    DECIDED,
-    KEEP,
-    LIMITED,
-    NOT_BOTTLENECK,
-    UNDECIDED,
-    candidates_table,
-    result_of,
-)
+from iobench.advise.tuning_findings import result_of
+from iobench.advise.tuning_result import candidates_table
 from iobench.base.errors import InvalidSettings, TargetError
 from iobench.base.finding import Finding
-from iobench.results import record
+from iobench.results import record_file
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 
@@ -463,7 +457,7 @@ def test_the_command_prints_an_answer_and_stores_every_turn_as_a_record(mine, in
     }
     assert found["headroom"]["ratio"]["median"] > 0
     (path,) = found["records"]
-    records, problems = record.read(mine / path)
+    records, problems = record_file.read(mine / path)
     assert (problems, records[0].case["loader"], records[0].dataset.samples) == ([], "mine.py:make", 3000)
     assert len({one.run for one in records}) == 2, "the race, and the final rounds"
     assert all(one.unverified == [settings_backend.UNVERIFIED] for one in records)

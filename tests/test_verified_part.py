@@ -16,19 +16,20 @@ import iobench
 from iobench.base.errors import LoaderFailed, WrongContent
 from iobench.bench import content_check, run_loop, sample_coverage
 from iobench.bench.case import ROUND_SECONDS
+from iobench.bench.case_grid import cases_of
 from iobench.bench.executor import Proof
-from iobench.bench.options import RunOptions, cases_of
+from iobench.bench.options import RunOptions
 from iobench.bench.part import TimeLimit
 from iobench.bench.round_length import RoundLengths
+from iobench.bench.run_strategies import FixedRounds
 from iobench.bench.sample_coverage import SampleCoverage
-from iobench.bench.strategies import FixedRounds
 from iobench.dataset import hashed_rows, index_cache, sample_hashes
 from iobench.dataset import manifest as manifest_module
 from iobench.dataset import verify as verify_module
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sample_hashes import RereadHashes
 from iobench.loading.loaders.native import NativeEpochs
-from iobench.results import columns, record
+from iobench.results import columns, record_file
 from iobench.results.summary import summarise
 from iobench.results.warnings import warnings_of
 
@@ -75,7 +76,7 @@ def test_the_part_that_was_verified_is_in_the_record_and_in_the_table(images, tm
     blocks = {"block_bytes": (1,), "window_bytes": (1,)} if order == "block" else {}
     result = run(images, tmp_path, order=(order,), **limit, **blocks)
     assert not result.failures
-    one = record.read(result.path)[0][0]
+    one = record_file.read(result.path)[0][0]
     # two are read ahead, on either side of the window; a time limit ends after the first batch
     verified = BATCH * (2 + 10 + 2) if "max_batches" in limit else BATCH
     assert one.content_check.verified_samples == verified

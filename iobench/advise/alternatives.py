@@ -7,12 +7,15 @@ from collections.abc import Iterator, Sequence
 from iobench import formats
 from iobench.advise import sentences
 from iobench.advise.candidates import default_case
+from iobench.advise.finalist_roles import cost_of, rate_of
 from iobench.advise.recommendation import Finalist, RacedFormat
-from iobench.advise.search import SearchResult, cost_of, rate_of
+from iobench.advise.search import SearchResult
 from iobench.base.finding import Finding
 from iobench.bench.case import Case
 from iobench.bench.outcome import Run
+from iobench.results import stats
 from iobench.results.cases import labels
+from iobench.results.run_warning import Values
 
 CLOSE = 0.9  # of the fastest, from which on an alternative is worth naming
 WORTH_NAMING = 1.1  # times the default, from which on another way to read the user's own files is
@@ -28,18 +31,14 @@ def raced_formats(result: SearchResult) -> list[RacedFormat]:
     for case, rate in sorted(measured, key=lambda one: -one[1]):
         best.setdefault(case.variant, (case, rate))
     stored = {variant: result.data.full_stored_bytes(variant) for variant in best}
-
-    def dominates(other: str, variant: str) -> bool:
-        ours, theirs = ((best[name][1], -stored[name]) for name in (other, variant))
-        return ours != theirs and all(own >= their for own, their in zip(ours, theirs, strict=True))
-
+    merits = {variant: (rate, -stored[variant]) for variant, (_, rate) in best.items()}
     return [
         RacedFormat(
             format=variant,
             label=names[case.key],
             bytes_per_s=rate * manifest.schema.sample_bytes,
             disk_bytes=stored[variant],
-            pareto=not any(dominates(other, variant) for other in best),
+            pareto=not any(stats.dominates(other, merits[variant]) for other in merits.values()),
         )
         for variant, (case, rate) in best.items()
     ]
@@ -112,7 +111,7 @@ def _best_known(result: SearchResult) -> dict[str, float]:
 
 def _alternative(kind: str, aim: str, case: str, speed: float, size: float | None = None) -> Finding:
     part = f"{size:.0%} of the bytes, " if size is not None else ""
-    values: dict[str, float | int | str] = {"case": case, "speed": speed}
+    values: Values = {"case": case, "speed": speed}
     return Finding(
         kind,
         f"For {aim}: {case}, {part}{speed:.0%} of the speed",

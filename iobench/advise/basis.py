@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from iobench.advise.alternatives import case_labels
 from iobench.advise.choice import rounds_of
 from iobench.advise.measured_data import MeasuredData, other_samples
-from iobench.advise.search import FASTEST, SearchResult
-from iobench.advise.sentences import Values
+from iobench.advise.recommendation import FASTEST
+from iobench.advise.search import SearchResult
 from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.base.units import bytes_text, counted, three_digits
 from iobench.dataset.manifest import Manifest
 from iobench.results import stats
+from iobench.results.run_warning import Values
 from iobench.results.verdict import ratio_text
 
 LARGER = 1.05  # ratio of the full data to the sample, from which on figures are extrapolated

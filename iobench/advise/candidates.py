@@ -12,7 +12,8 @@ from iobench.base.errors import InvalidSettings, IobenchError, MissingDependency
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text
 from iobench.bench.case import Case
-from iobench.bench.options import RunOptions, cases_of
+from iobench.bench.case_grid import cases_of
+from iobench.bench.options import RunOptions
 from iobench.dataset.manifest import Manifest
 from iobench.formats import Schema
 from iobench.loading import loaders

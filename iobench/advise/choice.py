@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from iobench.advise.alternatives import case_labels
-from iobench.advise.recommendation import Finalist
-from iobench.advise.search import CHEAPEST, DEFAULT, FASTEST, OTHER_LOADER, RUNNER_UP, SearchResult, cost_of
+from iobench.advise.finalist_roles import cost_of
+from iobench.advise.recommendation import CHEAPEST, DEFAULT, FASTEST, OTHER_LOADER, RUNNER_UP, Finalist
+from iobench.advise.search import SearchResult
 from iobench.advise.sentences import DECIDED, KEEP, NOT_BOTTLENECK, TIED, UNDECIDED, is_undecided
 from iobench.bench.case import Case
 from iobench.bench.outcome import Run
 from iobench.results import stats
+from iobench.results.ranking import where_far
 from iobench.results.record import Record
 
 ByRound: TypeAlias = dict[str, dict[int, float]]  # samples/s by a case's key and the round's number
@@ -111,7 +113,7 @@ def compared(rates: Mapping[int, float], others: Mapping[int, float], comparison
     100 trials, and in 1 of 20 where two rounds of five took twice the time. Where all rounds are ten times
     apart, one round of each suffices.
     """
-    return stats.where_far(_by_interval(rates, others, comparisons), rates, others)
+    return where_far(_by_interval(rates, others, comparisons), rates, others)
 
 
 def _by_interval(

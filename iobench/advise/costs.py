@@ -9,9 +9,9 @@ from iobench.advise import sentences
 from iobench.advise.recommendation import Finalist
 from iobench.advise.requirements import Requirements
 from iobench.advise.search import SearchResult
-from iobench.advise.sentences import Values
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, counted, seconds_text, three_digits
+from iobench.results.run_warning import Values
 
 
 def costs(

@@ -22,7 +22,7 @@ from iobench.results import history
 from iobench.results.background_signs import background_warnings
 from iobench.results.columns import Columns
 from iobench.results.parts import BackgroundPart
-from iobench.results.run_warning import RunWarning
+from iobench.results.run_warning import RunWarning, Values
 from iobench.results.stats import Estimate
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _verdict(loop: LoopStats, bottleneck: bool | None, alone: bool) -> Finding:
         return Finding("empty", "The loader yielded no batches")
     unit = "samples" if loop.samples else "batches"
     speed = f"{rate_text(loop.rate)} {unit}/s"
-    values: dict[str, float | int | str] = {f"{unit}_per_s": loop.rate, "batches": loop.batches}
+    values: Values = {f"{unit}_per_s": loop.rate, "batches": loop.batches}
     if loop.samples:
         speed += f", {bytes_text(loop.bytes_per_s)}/s"
         values["bytes_per_s"] = loop.bytes_per_s

@@ -19,14 +19,16 @@ from iobench.advise.choice import WORTH_IT, Choice, choose, finalists_of
 from iobench.advise.code import loader_code, prepare_code
 from iobench.advise.costs import costs
 from iobench.advise.measured_data import MeasuredData
-from iobench.advise.recommendation import Finalist, Recommendation, now
+from iobench.advise.recommendation import DEFAULT, Finalist, Recommendation
 from iobench.advise.requirements import Requirements
-from iobench.advise.search import DEFAULT, SearchResult
-from iobench.advise.sentences import DECIDED, LONGER, NOT_BOTTLENECK, TIED, UNDECIDED, Values
+from iobench.advise.search import SearchResult
+from iobench.advise.sentences import DECIDED, LONGER, NOT_BOTTLENECK, TIED, UNDECIDED
 from iobench.base.finding import Finding
-from iobench.base.units import MIB, counted, percent_text, three_digits
+from iobench.base.units import counted, percent_text, three_digits
 from iobench.results import stats
-from iobench.results.run_warning import RunWarning
+from iobench.results.metrics import mib_text
+from iobench.results.result_store import now
+from iobench.results.run_warning import RunWarning, Values
 from iobench.results.warnings import MACHINE_KINDS, warnings_of
 
 # kinds of warnings that matter here: few rounds are reported by the answer itself
@@ -180,7 +182,7 @@ def limit_share(use: Finalist) -> Iterator[Finding]:
     """Yield the share of the lowest hardware limit that the case reaches."""
     if use.limit_share is None or use.limit is None:
         return
-    speed = f"It delivers {three_digits(use.bytes_per_s / MIB)} MiB/s"
+    speed = f"It delivers {mib_text(use.bytes_per_s)} MiB/s"
     share = f"{percent_text(use.limit_share)} of the limit of this machine ({use.limit})"
     values: Values = {"bytes_per_s": use.bytes_per_s, "limit_share": use.limit_share, "limit": use.limit}
     cores = use.decoding_cores

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from iobench.advise.answer import Answer
 from iobench.base.errors import RecordError
 from iobench.base.finding import Finding
-from iobench.base.units import MIB, bytes_text, rate_text, three_digits
+from iobench.base.units import bytes_text, rate_text
 from iobench.results.columns import Columns
+from iobench.results.metrics import mib_text
 from iobench.results.result_store import ResultStore
 from iobench.results.stats import Comparison, Estimate
 
-DEFAULT_ROLE = "default"
+# roles of finalists
+FASTEST, RUNNER_UP, DEFAULT, CHEAPEST = "fastest", "runner-up", "default", "cheapest that feeds the step"
+OTHER_LOADER, OWN_FILES = "fastest of its loader", "without a conversion"
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Finalist:
     key, label, format : str
         Key and label of the case, and the format's variant.
     roles : list of str
-        Why it is a finalist, such as ``fastest`` or ``default``.
+        Why it is a finalist.
     samples_per_s : Estimate
         Without the training step.
     bytes_per_s : float
@@ -154,7 +156,7 @@ class Recommendation(Answer):
         mark = " ←" if self.code else ""
         texts: dict[str, Callable[[Finalist], str | None]] = {
             "case": lambda one: one.label + mark * (one.key == self.use.key),
-            "MiB/s": lambda one: three_digits(one.bytes_per_s / MIB),
+            "MiB/s": lambda one: mib_text(one.bytes_per_s),
             "samples/s": lambda one: rate_text(one.samples_per_s.median),
             "with step": lambda one: rate_text(one.trained_per_s.median) if one.trained_per_s else None,
             "× default": _times,
@@ -189,11 +191,6 @@ class Recommendation(Answer):
             }
             for one in self.finalists
         ]
-
-
-def now() -> str:
-    """Return the current time in the format of a recommendation."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def save(recommendation: Recommendation, data_dir: Path) -> Path:
@@ -239,5 +236,5 @@ _STORE = ResultStore(Recommendation, ".recommendation.json", "a recommendation",
 
 def _times(one: Finalist) -> str:
     if one.against_default is None:
-        return "1" if DEFAULT_ROLE in one.roles else ""
+        return "1" if DEFAULT in one.roles else ""
     return one.against_default.ratio.text("{:.2f}".format)

@@ -3,46 +3,40 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from iobench import formats
 from iobench.advise import measured_data
-from iobench.advise.candidates import candidate_set, default_case, loader_word, packages_of
+from iobench.advise.candidates import candidate_set
+from iobench.advise.finalist_roles import FINAL, rank_of, roles_of
 from iobench.advise.measured_data import MeasuredData
+from iobench.advise.recommendation import FASTEST
 from iobench.advise.requirements import Requirements
 from iobench.advise.sample_writer import OutOfTime
 from iobench.advise.unmeasured import ended_early, no_final_rounds, nothing_measured, skipped_finalists
 from iobench.base.errors import IobenchError, RecordError
 from iobench.base.finding import Finding
-from iobench.base.thresholds import ROUND_S
 from iobench.base.units import counted, seconds_text
-from iobench.bench.case import Case
+from iobench.bench.case import Case, content_of
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
 from iobench.bench.run import run
-from iobench.bench.strategies import AUTO, COMPARED, UNLIMITED, FinalRounds, SuccessiveHalving
+from iobench.bench.run_strategies import AUTO, UNLIMITED
+from iobench.bench.search_strategies import FinalRounds, SuccessiveHalving
+from iobench.bench.strategy import COMPARED
 from iobench.dataset.manifest import Manifest
 from iobench.host.device import pick_device
 from iobench.results.stats import ENOUGH_ROUNDS
 
 PROVING, RACING = 0.2, 0.1  # at most, of the time left after writing: content checks, and the race
-FINAL, FINAL_BEFORE_STEP = 0.8, 0.5  # at most, of the time left then, without and with a training step
-FINAL_EPOCHS = 16  # of each finalist: rounds enough for an interval, and as much for all between them
+FINAL_BEFORE_STEP = 0.5  # as `FINAL`, with a training step
 STEPPED = 0.8  # at most, of the time left for rounds with the step
 HALF_ROUNDS = 7
-RUNNERS_UP, NEAR = 3, 0.8  # at most; all but the first must be near the fastest: the race has few rounds
 MIN_HALF_S = 3.0  # for rounds over half as many samples
-OTHER_LOADERS = 3  # at most: without the step it is unknown whether a loader reads while the step runs
 OVERTIME = 0.05  # of the time, for rounds without which there is no answer
-FASTEST, RUNNER_UP, DEFAULT, CHEAPEST = "fastest", "runner-up", "default", "cheapest that feeds the step"
-OTHER_LOADER, OWN_FILES = "fastest of its loader", "without a conversion"
-OWN_EPOCHS = (
-    FINAL_EPOCHS // 2
-)  # at least, for which there must be time if the user's own files are a finalist
 
 
 @dataclass
@@ -120,7 +114,7 @@ def search(data: MeasuredData, requirements: Requirements, observer: Observer, b
     options = RunOptions(cache=(data.cache,), seed=requirements.seed, limits=False)
     halving = SuccessiveHalving(RACING * left_s, proofs_s=PROVING * left_s, end_s=left_s)
     race = run(data.manifest, options, observer=observer, cases=candidates.cases, strategy=halving)
-    roles = _roles(race, data, requirements, end - time.monotonic())
+    roles = roles_of(race, data, requirements, end - time.monotonic())
     if not roles:
         raise race.ended or nothing_measured(race, requirements)
     skipped = [*data.skipped, *candidates.skipped]
@@ -128,6 +122,14 @@ def search(data: MeasuredData, requirements: Requirements, observer: Observer, b
     if race.ended or time.monotonic() > end:
         so_far.notes += ended_early(race.ended, "race") if race.ended else no_final_rounds()
         return so_far
+    return _confirmed(so_far, requirements, options, end, observer)
+
+
+def _confirmed(
+    so_far: SearchResult, requirements: Requirements, options: RunOptions, end: float, observer: Observer
+) -> SearchResult:
+    """Measure the finalists of a race again; its own figures count where that ends too early."""
+    data, race, roles = so_far.data, so_far.race, so_far.roles
     chosen, roles = _same_isolation([case for case in race.cases if case.key in roles], roles)
     share = FINAL_BEFORE_STEP if requirements.step_ms else FINAL
     times = share * (end - time.monotonic()), end + OVERTIME * requirements.max_time_s
@@ -141,7 +143,7 @@ def search(data: MeasuredData, requirements: Requirements, observer: Observer, b
         return so_far
     if not final.valid_records:
         raise nothing_measured(final, requirements)
-    result = SearchResult(data, race, final, roles, skipped)
+    result = SearchResult(data, race, final, roles, so_far.skipped)
     result.notes += [*skipped_finalists(final, "final rounds"), *ended_early(ended, "final rounds")]
     if not ended:
         _more_rounds(result, requirements, options, end, observer)
@@ -189,111 +191,9 @@ def _same_isolation(
 ) -> tuple[list[Case], dict[str, list[str]]]:
     """Return the finalists, most important first, all in processes of their own if one needs it."""
     isolated = any(case.isolated for case in cases)
-    cases = sorted(cases, key=lambda case: _rank(roles[case.key]))
+    cases = sorted(cases, key=lambda case: rank_of(roles[case.key]))
     alike = [replace(case, isolated=isolated) for case in cases]
     return alike, {new.key: roles[old.key] for old, new in zip(cases, alike, strict=True)}
-
-
-def rate_of(run: Run, key: str) -> float | None:
-    """Return the median samples/s of a case; None if it was not measured."""
-    rates = [one.samples_per_s for one in run.valid_records if one.settings_key == key]
-    return statistics.median(rates) if rates else None
-
-
-def _roles(race: Run, data: MeasuredData, requirements: Requirements, left_s: float) -> dict[str, list[str]]:
-    """Return the roles of the finalists by key; `left_s` are the seconds left to measure them."""
-    rates = {case.key: rate for case in race.cases if (rate := rate_of(race, case.key)) is not None}
-    if not rates:
-        return {}
-    measured = [case for case in race.cases if case.key in rates]
-    named = [(FASTEST, max(rates, key=lambda key: rates[key]))]
-    if (default := default_case(measured, data.own_format)) is not None:
-        named.append((DEFAULT, default.key))
-    final_s = {key: FINAL_EPOCHS * max(ROUND_S, data.manifest.schema.samples / rates[key]) for key in rates}
-    for key in runners_up(rates):  # no more than there is time for: the first two must be decided
-        needed_s = sum(final_s[one] for one in {key, *(known for _, known in named)})
-        if needed_s <= FINAL * left_s or len({known for _, known in named}) < COMPARED:
-            named.append((RUNNER_UP, key))
-    named += _over_own_files(race.cases, data, rates, {key for _, key in named}, left_s)
-    if requirements.step_ms:
-        known = {key for _, key in named}
-        stepping = _for_step(measured, rates, known, data.manifest, requirements)
-        size = requirements.batch_sizes[0]
-        epoch_s = data.manifest.schema.samples / size * requirements.step_s(size)
-        named += stepping[: max(1, int(left_s / 2 / epoch_s) - len(known))]  # an epoch to check, one to time
-    roles: dict[str, list[str]] = {}
-    for role, key in named:
-        roles.setdefault(key, []).append(role)
-    return roles
-
-
-def _over_own_files(
-    cases: Sequence[Case], data: MeasuredData, rates: Mapping[str, float], known: set[str], left_s: float
-) -> list[tuple[str, str]]:
-    """Return the fastest case over the user's own files with another decoder, if there is time to measure it.
-
-    A decoder that the race had no time for counts as no slower than the slowest finalist.
-    """
-    own = [case for case in cases if case.variant in data.added[1:]]
-    if not own or any(case.key in known for case in own):
-        return []
-    streams = [case for case in own if case.loader.name == "stream"]
-    key = max((one.key for one in own if one.key in rates), key=lambda one: rates[one], default=None)
-    key = key or (streams or own)[-1].key
-    slowest = min(rates[one] for one in known)
-    epoch_s = sum(data.manifest.schema.samples / rates.get(one, slowest) for one in {*known, key})
-    return [(OWN_FILES, key)] if OWN_EPOCHS * epoch_s <= FINAL * left_s else []
-
-
-def _for_step(
-    measured: Sequence[Case],
-    rates: Mapping[str, float],
-    known: set[str],
-    manifest: Manifest,
-    requirements: Requirements,
-) -> list[tuple[str, str]]:
-    """Return roles and keys of cases that may feed the step: the cheapest, and the fastest of other loaders.
-
-    Another loader qualifies if it would train faster, reading while the step runs, than the fastest case
-    that reads between steps.
-    """
-
-    def enough(case: Case) -> float:
-        return case.batch_size / requirements.step_s(case.batch_size)
-
-    def cost(case: Case) -> tuple[object, ...]:
-        return rates[case.key] < enough(case), *cost_of(case, manifest), -rates[case.key]
-
-    quickest = max(measured, key=lambda case: rates[case.key])
-    lower_bound = 1 / (1 / rates[quickest.key] + 1 / enough(quickest))
-    feeding = [case for case in measured if rates[case.key] >= enough(case)]
-    cheapest = [min(feeding, key=cost)] if feeding else []
-    taken = {loader_word(case) for case in measured if case in cheapest or case.key in known}
-    fastest = {loader_word(case): case for case in sorted(measured, key=lambda case: rates[case.key])}
-    others = sorted(
-        (
-            case
-            for word, case in fastest.items()
-            if word not in taken and min(rates[case.key], enough(case)) > lower_bound
-        ),
-        key=cost,
-    )
-    return [
-        *((CHEAPEST, case.key) for case in cheapest),
-        *((OTHER_LOADER, case.key) for case in others[:OTHER_LOADERS]),
-    ]
-
-
-def runners_up(rates: Mapping[str, float]) -> list[str]:
-    """Return the keys after the fastest: at least one, and others whose rate is near the fastest's."""
-    fastest, *others = sorted(rates, key=lambda key: rates[key], reverse=True)
-    near = [key for key in others[1:RUNNERS_UP] if rates[key] >= NEAR * rates[fastest]]
-    return [*others[:1], *near]
-
-
-def cost_of(case: Case, manifest: Manifest) -> tuple[int, int, float]:
-    """Return the sort key of a case's cost: packages to install, then processes, then bytes on disk."""
-    return len(packages_of(case)), case.loader.workers, manifest.artifacts[case.variant].stored_bytes
 
 
 def _final_rounds(
@@ -325,7 +225,7 @@ def _steppable(
     if not requirements.step_ms:
         return []
     samples, taken, needed_s = result.data.manifest.schema.samples, list[Case](), 0.0
-    for case in sorted(cases, key=lambda case: _rank(result.roles[case.key])):
+    for case in sorted(cases, key=lambda case: rank_of(result.roles[case.key])):
         needed_s += 2 * math.ceil(samples / case.batch_size) * requirements.step_s(case.batch_size)
         if needed_s <= left_s:
             taken.append(case)
@@ -343,10 +243,6 @@ def _steppable(
         )
         result.notes.append(note)
     return [case for case in cases if case in taken]
-
-
-def _rank(roles: Sequence[str]) -> int:
-    return 0 if FASTEST in roles else 1 if DEFAULT in roles else 2
 
 
 def _with_step(
@@ -382,5 +278,5 @@ def _half_size(
     manifest = measured_data.half_sample(data, [fastest.variant], end - MIN_HALF_S)
     if manifest is None:
         return None
-    smaller = replace(fastest, dataset=manifest.name, content=f"{manifest.content or 0:016x}")
+    smaller = replace(fastest, dataset=manifest.name, content=content_of(manifest))
     return _final_rounds(manifest, [smaller], options, HALF_ROUNDS, (end - time.monotonic(), end), observer)

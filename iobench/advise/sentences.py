@@ -9,6 +9,7 @@ from iobench.base.errors import IobenchError, MissingDependency
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, seconds_text, three_digits
 from iobench.results import stats
+from iobench.results.run_warning import Value, Values
 from iobench.results.stats import Comparison, Estimate
 from iobench.results.verdict import ratio_text
 
@@ -22,8 +23,6 @@ TOGETHER = {  # of kinds of findings that are shown as one
     **dict.fromkeys(("not-audio", "not-an-image", "not-windows"), "other samples are held by"),
 }
 
-Values = dict[str, float | int | str]
-
 
 def gain(
     name: str,
@@ -32,17 +31,14 @@ def gain(
     values: Values,
     tied: bool = False,
     subject: str = "",
-    basis: str = "",
 ) -> Finding:
     """Return what to use and its gain over a baseline; `tied` if others are as fast."""
     kind = "tied" if tied else "decided"
-    message = f"Use {name}: {subject}{ratio_text(ratio, f'as fast as {baseline}')}{basis}"
+    message = f"Use {name}: {subject}{ratio_text(ratio, f'as fast as {baseline}')}"
     return Finding(kind, message, values={"use": name, "gain": ratio.median, **values})
 
 
-def keep(
-    name: str, others: Sequence[Comparison], tried: int, basis: str = "", values: Values | None = None
-) -> Finding:
+def keep(name: str, others: Sequence[Comparison], tried: int, values: Values | None = None) -> Finding:
     """Return that nothing beat the baseline in rounds of its own, or that too few rounds decide nothing.
 
     `others` are the comparisons of final rounds; `tried` counts those of the race as well.
@@ -50,10 +46,10 @@ def keep(
     values = {"tried": tried, **(values or {})}
     if is_undecided(others):
         best = max(others, key=lambda one: one.ratio.median)
-        message = f"Undecided: the fastest other is {ratio_text(best.ratio, f'as fast as {name}')}{basis}"
+        message = f"Undecided: the fastest other is {ratio_text(best.ratio, f'as fast as {name}')}"
         return Finding("undecided", message, LONGER, {**values, "ratio": best.ratio.median})
     slower = f"none of the {tried} others is" if tried > 1 else "the only other one is not"
-    why = f"{slower} significantly (5 %) faster{basis}" if tried else "no others could be measured"
+    why = f"{slower} significantly (5 %) faster" if tried else "no others could be measured"
     return Finding("keep", f"Keep {name}: {why}", values=values)
 
 
@@ -72,7 +68,7 @@ def not_bottleneck(evidence: str, values: Values) -> Finding:
     return Finding(NOT_BOTTLENECK, f"Loading is not the bottleneck: {evidence}", values=values)
 
 
-def headroom(times: Estimate, more: str = "", **values: float | int | str) -> Finding:
+def headroom(times: Estimate, more: str = "", **values: Value) -> Finding:
     """Return the gain of the best possible loader, from batches that are on the device already."""
     text = (
         ratio_text(times, "as fast") if times.low is not None else f"{three_digits(times.median)} × as fast"

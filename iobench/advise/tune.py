@@ -19,20 +19,22 @@ from iobench.advise.settings.settings_race import (
     SettingsRace,
     finalists,
     hidden_gain,
-    new_path,
 )
 from iobench.advise.settings.tunable_loader import TunableLoader, resolve_target
 from iobench.advise.settings.turn import CYCLES, Turn, TurnSpec
 from iobench.advise.settings.watchdog import Watchdog
-from iobench.advise.tuning_result import TuningResult, nothing_fits, result_of
+from iobench.advise.tuning_findings import nothing_fits, result_of
+from iobench.advise.tuning_result import TuningResult
 from iobench.base.errors import InvalidSettings, IobenchError, TargetError
 from iobench.base.finding import Finding
 from iobench.base.thresholds import CPU_CONTENDED
 from iobench.base.units import counted, seconds_text
-from iobench.bench.strategies import COMPARED
+from iobench.bench.run_option import check_above_zero
+from iobench.bench.strategy import COMPARED
 from iobench.loading.replay import Replay
 from iobench.loading.target import loader_error
-from iobench.results.record import check_writable
+from iobench.results.history import file_name, new_file
+from iobench.results.record_file import check_writable
 
 MAX_TIME_S = 60.0
 FIRST_TURN, RACE, REFINE = 0.1, 0.35, 0.2  # of the time; the rest is for the final rounds
@@ -106,7 +108,7 @@ def tune(
         No settings fit the limits (``nothing-fits``), or the time is too short (``too-short``).
     """
     began = time.monotonic()
-    _check(max_time_s=max_time_s, timeout_s=timeout_s, max_memory=max_memory_bytes)
+    check_above_zero(max_time=max_time_s, timeout=timeout_s, max_memory=max_memory_bytes)
     if max_workers is not None and max_workers < 0:
         raise InvalidSettings("--max-workers", kind="out-of-range", expected="0 or more", found=max_workers)
     consumer = Consumer(device, step_ms, model, seed)
@@ -123,7 +125,7 @@ def tune(
         consumer.model,
         consumer.step_s,
         seed,
-        Path(out) if out else new_path(Path(data_dir), name),
+        Path(out) if out else new_file(Path(data_dir), f"tune-{file_name(name)}"),
     )
     check_writable(cases.path)
     consumer.replay = Replay(consumer.transfer.device_api) if headroom else None
@@ -255,12 +257,3 @@ def _idle(turn: Turn) -> bool:
 
 def _present(loader: TunableLoader) -> dict[str, Any]:
     return {name: getattr(loader.loader, name) for name in PRESENT} if loader.rebuilds else {}
-
-
-def _check(**numbers: float | None) -> None:
-    for name, value in numbers.items():
-        if value is not None and not 0 < value < math.inf:
-            option = "--" + name.removesuffix("_s").replace("_", "-")
-            raise InvalidSettings(
-                option, kind="out-of-range", expected="a number above 0", found=f"{value:g}"
-            )

@@ -12,13 +12,17 @@ from iobench.formats import Schema
 from iobench.loading.collate import JAGGED, Collate
 from iobench.loading.loaders import Job, Loader
 from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, Order
-from iobench.loading.stages import UNTIMED, Stages
 from iobench.results.case_key import key_of
 from iobench.results.cases import OWN_DATA
 
 ROUND_SECONDS = 3.0  # an epoch of 40 MB is shorter with every loader here, so that it is measured as a whole
 
 REMOTE = "remote"  # cache state of a dataset in an object store: there is no page cache of it
+
+
+def content_of(manifest: Manifest) -> str:
+    """Return the checksum of a dataset, hexadecimal; all cases of it have the same."""
+    return f"{manifest.content or 0:016x}"
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class CaseSettings:
     """
 
     dataset: str
-    content: str  # the dataset's checksum, hexadecimal
+    content: str  # see `content_of`
     _: KW_ONLY
     device: str = "cpu"
     batch_size: int = 256
@@ -102,11 +106,11 @@ class Case(CaseSettings):
         batching = Batching(self.order, self.batch_size, self.seed, self.block_bytes, self.window_bytes)
         return batching.row_order(schema, rank, self.world_size)
 
-    def job(self, manifest: Manifest, stages: Stages = UNTIMED, rank: int = 0) -> Job:
+    def job(self, manifest: Manifest, rank: int = 0) -> Job:
         """Return what the loader of one rank is opened over.
 
         Raises ManifestError or CorruptArtifact if the artifact is not as it was prepared.
         """
         order = self.row_order(manifest.schema, rank)
         collate = Collate.parse(self.collate or JAGGED)
-        return Job(manifest.opener(self.variant), order, self.device, stages, collate)
+        return Job(manifest.opener(self.variant), order, self.device, collate=collate)

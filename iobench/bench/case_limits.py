@@ -12,30 +12,27 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from iobench.base.errors import CorruptArtifact, IobenchError, LoaderFailed, ManifestError
-from iobench.base.files import system_errors_as
 from iobench.base.finding import Finding
-from iobench.base.units import bytes_text
 from iobench.bench.case import REMOTE, Case
 from iobench.bench.decode_limit import DecodeLimit
-from iobench.dataset.manifest import Manifest, missing_libraries
+from iobench.dataset.manifest import Manifest
 from iobench.dataset.placement_file import RemoteOpener
 from iobench.host import hardware_limits, memory_limits, page_cache
 from iobench.host.aio import DirectUnavailable
 from iobench.host.device import pick_device
 from iobench.host.hardware_limits import Limit, LowerCacheProbe
-from iobench.host.memory import PAGE
 from iobench.objects import limits as store_limits
 from iobench.objects.reader import REQUEST_BYTES
 from iobench.results.parts import LimitPart
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 SECONDS = 0.1  # per measurement, and four times as long after a case has exceeded a limit
 FIRST_SAMPLES = 2  # of each method
@@ -149,7 +146,7 @@ class CaseLimits:
     def lower_cache(self) -> LowerCacheProbe | None:
         """Probe for a cache below this kernel; None if the disk cannot be read past the page cache."""
         try:
-            return hardware_limits.probe_lower_cache(_largest_file(self._manifest, self._manifest.artifacts))
+            return hardware_limits.probe_lower_cache(largest_file(self._manifest, self._manifest.artifacts))
         except (DirectUnavailable, OSError, IobenchError):
             return None
 
@@ -213,7 +210,7 @@ class CaseLimits:
         """Yield methods that gather rows in the case's order with one thread, and with all cores."""
         row_bytes = self._manifest.schema.sample_bytes
         window_rows = max(1, case.window_bytes // row_bytes) if case.order == "block" else None
-        for threads in _thread_counts():
+        for threads in thread_counts():
             method = partial(
                 memory_limits.gather_rows, self._largest, row_bytes, window_rows, slot_bytes, threads
             )
@@ -222,7 +219,7 @@ class CaseLimits:
     @cached_property
     def _largest(self) -> Path:
         """The file that all limits are measured with: the largest one of the cases."""
-        return _largest_file(self._manifest, dict.fromkeys(case.variant for case in self._cases))
+        return largest_file(self._manifest, dict.fromkeys(case.variant for case in self._cases))
 
 
 def remote_openers(manifest: Manifest) -> list[RemoteOpener]:
@@ -238,18 +235,19 @@ def lowest(limits: Iterable[LimitPart]) -> LimitPart | None:
 
 def _page_cache_methods(file: Path, slot_bytes: int, slots: int) -> Iterator[tuple[Key, Measure]]:
     """Yield methods that copy into such slots with one thread, and with all cores."""
-    for threads in _thread_counts():
+    for threads in thread_counts():
         yield (
             (slot_bytes, slots, threads),
             partial(memory_limits.page_cache_read, file, slot_bytes, slots, threads),
         )
 
 
-def _thread_counts() -> list[int]:
+def thread_counts() -> list[int]:
+    """Return the numbers of threads that memory is measured with: one, and all cores."""
     return sorted({1, len(os.sched_getaffinity(0))})
 
 
-def _largest_file(manifest: Manifest, variants: Iterable[str]) -> Path:
+def largest_file(manifest: Manifest, variants: Iterable[str]) -> Path:
     """Return the largest file of the intact variants; raises the error of one if none is intact."""
     files: list[Path] = []
     wrong: IobenchError = ManifestError(
@@ -278,82 +276,3 @@ def lower_cache_note(probe: LowerCacheProbe) -> Finding:
 
 def _size(file: Path) -> int:
     return file.stat().st_size
-
-
-@dataclass
-class Survey:
-    """All limits of this machine for one dataset, and notes about them."""
-
-    limits: list[Limit] = field(default_factory=list)
-    notes: list[Finding] = field(default_factory=list)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return limits and notes, for JSON."""
-        return asdict(self)
-
-
-def survey(
-    manifest: Manifest,
-    device: torch.device,
-    batch_size: int,
-    seconds: float,
-    on_status: Callable[[str], None] = lambda text: None,
-) -> Survey:
-    """Measure every limit that a case of this dataset can have, for `seconds` per method.
-
-    Artifacts whose library is not installed are skipped with a note, unless there are no others.
-    Raises CorruptArtifact if an artifact is not as it was prepared, LoaderFailed if the disk fails.
-    """
-    missing = missing_libraries(manifest)
-    variants = [variant for variant in manifest.artifacts if variant not in missing] or [*missing]
-    for variant in variants:
-        manifest.opener(variant)
-    if manifest.url:
-        return _remote_survey(manifest, seconds, on_status)
-    result, schema = Survey(), manifest.schema
-    result.notes += [Finding("skipped", f"skipped: {error}") for error in missing.values()]
-    file = _largest_file(manifest, variants)
-    slot_bytes = max(1, min(batch_size, schema.samples) * schema.sample_bytes)
-    sizes = sorted({PAGE, schema.sample_bytes})
-    disk: list[Measure] = [partial(hardware_limits.sequential_read, file)]
-    disk += [partial(hardware_limits.random_read, file, size) for size in sizes]
-    on_status("reading past the page cache")
-    with system_errors_as(LoaderFailed, "cannot be read", file, kind="read-error", hint="check the disk"):
-        try:
-            result.limits += [measure(seconds) for measure in disk]
-            result.notes.append(lower_cache_note(hardware_limits.probe_lower_cache(file)))
-        except DirectUnavailable as error:
-            result.notes.append(
-                Finding("no-disk-limits", f"the limits of the disk were not measured: {error}")
-            )
-        on_status("copying memory")
-        for threads in _thread_counts():
-            result.limits.append(memory_limits.page_cache_read(file, slot_bytes, SLOTS, threads, seconds))
-            result.limits.append(
-                memory_limits.gather_rows(file, schema.sample_bytes, None, slot_bytes, threads, seconds)
-            )
-            result.limits.append(memory_limits.memory_copy(slot_bytes, SLOTS, threads, seconds))
-    if device.type != "cpu":
-        on_status("copying to the device and back")
-        result.limits += [
-            measure(device, slot_bytes, pinned, seconds)
-            for measure in (hardware_limits.host_to_device, hardware_limits.device_to_host)
-            for pinned in (True, False)
-        ]
-    return result
-
-
-def _remote_survey(manifest: Manifest, seconds: float, on_status: Callable[[str], None]) -> Survey:
-    """Measure an object store: requests of a sample, of a loader and of whole objects, one and many."""
-    files = [opener.files for opener in remote_openers(manifest)]
-    sample = max(field.sample_bytes for field in manifest.schema.fields)
-    result = Survey()
-    for size, counts in (
-        (sample, (1, *store_limits.MANY)),
-        (REQUEST_BYTES, (1, *store_limits.MANY)),
-        (store_limits.WHOLE_BYTES, (1, 4)),
-    ):
-        for count in counts:
-            on_status(f"requests of {bytes_text(size)}, {count} in flight")
-            result.limits.append(store_limits.ranged_gets(files, size, count, seconds))
-    return result

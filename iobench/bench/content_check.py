@@ -12,26 +12,25 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from iobench.base.errors import WrongContent
 from iobench.base.finding import Finding
 from iobench.bench.process_group import ProcessGroup, SingleProcess
+from iobench.bench.ragged_check import RaggedCheck
 from iobench.bench.sample_coverage import SampleCoverage, kept_hashes
 from iobench.dataset.checksum import MASK, Checksum
+from iobench.dataset.hashed_rows import index
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sample_hashes import RereadHashes, hashes_in_time
 from iobench.dataset.sources import BATCH_BYTES
-from iobench.formats import Ragged, Rows
-from iobench.loading.collate import Dense
+from iobench.formats import Index, Rows
 from iobench.loading.host_to_device import DeviceBatch
 from iobench.loading.loaders import EpochRequest, Job, Loader
 from iobench.loading.order import sample_count
 from iobench.results.parts import ContentCheckPart
 
 PIECE = 1 << 20  # hashes compared at a time: one copy from the device each, so that it is not waited for
-Index = npt.NDArray[np.int64]
 NO_HASHES = Finding("no-hashes", "no hash of these samples was kept")
 
 
@@ -63,7 +62,7 @@ class ContentCheck:
         self._piece = PIECE if self._list else manifest.schema.batch_rows(BATCH_BYTES)
         self._rows: Iterator[Rows] = iter(())
         self._padding = self._left = self._batches = self._compared = self._known = 0
-        self._real_bytes = self._padded_bytes = 0  # of ragged fields: real ones, and with padding
+        self._ragged = RaggedCheck(manifest.schema, job.collate)
         self._pending: list[tuple[Index, Any]] = []  # rows and hashes that were not compared yet
         self._pending_rows = 0
         self._hashes: list[Index] = []  # of an iterable-style loader
@@ -78,12 +77,12 @@ class ContentCheck:
     def add(self, batch: DeviceBatch) -> None:
         """Hash a batch; raises WrongContent if a row differs from the stored one."""
         self._batches += 1
-        batch = self._jagged(batch)
+        batch = self._ragged.jagged(batch, self._batches)
         hashes: Any = self._check.hashes(batch)
         if self._loader.iterable_style:
             self._hashes.append(hashes.cpu().numpy())
             return
-        rows = _index(next(self._rows, slice(0, 0)))
+        rows = index(next(self._rows, slice(0, 0)))
         if len(rows) != len(hashes):
             raise WrongContent(
                 f"batch {self._batches:,} has another number of samples",
@@ -98,46 +97,6 @@ class ContentCheck:
         if self._pending_rows >= self._piece:
             self._compare_rows()
 
-    def _jagged(self, batch: DeviceBatch) -> DeviceBatch:
-        """Return the batch with its ragged fields end to end, and count their bytes and those with padding.
-
-        Of a jagged batch these are what padding to the longest sample would make of them. Raises
-        WrongContent unless offsets divide the values into the samples, and padding is of zeros.
-        """
-        batch = dict(batch)
-        samples = len(batch[self._manifest.schema.fields[0].name])
-        for field in self._manifest.schema.ragged:
-            one, padding = batch[field.name], None
-            if isinstance(one, Ragged) != self._job.collate.is_jagged:
-                raise WrongContent(
-                    f"field {field.name} of batch {self._batches:,} is not collated as requested",
-                    kind="not-collated",
-                    expected=self._job.collate.kind,
-                    found=type(one).__name__,
-                )
-            if isinstance(one, Dense):
-                batch[field.name], padding = one.parted()
-            offsets, total = batch[field.name].offsets.cpu().numpy(), len(batch[field.name].values)
-            ends = tuple(offsets[[0, -1]].tolist())
-            if len(offsets) != samples + 1 or ends != (0, total) or (np.diff(offsets) < 0).any():
-                raise WrongContent(
-                    f"batch {self._batches:,}: wrong offsets of field {field.name}",
-                    kind="wrong-offsets",
-                    expected=f"{samples + 1:,}, rising from 0 to {total:,}",
-                    found=f"{len(offsets):,}, from {ends[0]:,} to {ends[1]:,}",
-                )
-            if padding is not None and padding.contiguous().view(torch.uint8).any():
-                raise WrongContent(
-                    f"batch {self._batches:,}: padding of field {field.name}",
-                    kind="wrong-padding",
-                    expected="zeros",
-                    found="other values",
-                )
-            full = samples * int(np.diff(offsets).max(initial=0)) if padding is None else total + len(padding)
-            self._real_bytes += total * field.sample_bytes
-            self._padded_bytes += full * field.sample_bytes
-        return batch
-
     def conclude(self, part: bool = False) -> ContentCheckPart | None:
         """Return what is to be reported; None if the whole dataset, of fixed shapes, came as requested.
 
@@ -145,9 +104,8 @@ class ContentCheck:
         of all ranks together are not those of the manifest.
         """
         found = self._compare_epoch(part)
-        if not self._padded_bytes:
-            return found
-        return replace(found or ContentCheckPart(), fill=self._real_bytes / self._padded_bytes)
+        fill = self._ragged.fill
+        return found if fill is None else replace(found or ContentCheckPart(), fill=fill)
 
     def _compare_epoch(self, part: bool) -> ContentCheckPart | None:
         """Compare what is known only at the end; return what is to be reported of the samples that came."""
@@ -273,7 +231,3 @@ def no_list(manifest: Manifest) -> Finding:
         "the list of hashes is missing, and there is no time to read all samples",
         hint=f"run 'iobench verify --name {manifest.name}', which keeps it",
     )
-
-
-def _index(rows: Rows) -> Index:
-    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-import torch
-
-from iobench.base.errors import IobenchError, LoaderFailed, WrongContent
-from iobench.base.files import system_errors_as
+from iobench.base.errors import WrongContent
 from iobench.bench.device_clock import DeviceClock
-from iobench.bench.meter import Durations, Meter
+from iobench.bench.meter import Meter
+from iobench.bench.opening import disk_errors, epoch_request, opened
 from iobench.bench.part import Part, WindowTimer
 from iobench.bench.process_group import ProcessGroup, SingleProcess
 from iobench.host.counters import Counters, Counts
 from iobench.host.cpu_speed import CpuSpeedProbe
 from iobench.host.page_tables import map_cached
 from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice, device_errors
-from iobench.loading.loaders import EpochRequest, Epochs, Job, Loader, failure, samples_of
-from iobench.loading.order import Batches, Order, sample_count
+from iobench.loading.loaders import EpochRequest, Epochs, Job, Loader, samples_of
+from iobench.loading.order import sample_count
 from iobench.loading.stages import UNTIMED, StageProfile
 from iobench.objects.request_log import LOG
 from iobench.results.parts import (
@@ -111,60 +108,165 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
     synchronized; over several ranks the slowest counts. Closing is not timed. Raises WrongContent if the
     number of samples differs from this rank's share.
     """
-    profile, schema = spec.profile, job.opener.schema
-    job = replace(job, stages=profile or UNTIMED)
-    opening, meter, clock = Meter(), Meter(), clock_of(transfer, spec)
-    consume = spec.consume if clock is None else clock.around(spec.consume)
+    job = replace(job, stages=spec.profile or UNTIMED)
+    opening, path = Meter(), job.opener.path
     LOG.clear()
-    counters = Counters(job.opener.path, early_snapshot=loader.workers > 0, excluded=spec.excluded)
-    cpu_speed = CpuSpeedProbe()
-    path, guarded = job.opener.path, job.opener.guarded()
+    counters = Counters(path, early_snapshot=loader.workers > 0, excluded=spec.excluded)
+    cpu_speed, guarded = CpuSpeedProbe(), job.opener.guarded()
     with device_errors(str(path)), disk_errors(path), _counting(counters) as counts, guarded as check:
         with opening:
             epochs = opened(loader, job)
         with closing(epochs):
             opening_bytes = counters.disk_so_far()
-            consume = _checked(check, consume)
-            window = _window(epochs, transfer, spec)
+            made = _Round(loader, epochs, transfer, spec, check)
             if spec.warm:
                 map_cached(path)
-            done = samples = logical_bytes = 0
-            whole_s = 0.0  # of the slowest rank
-            while not done or (whole_s < spec.seconds and done < MOST_EPOCHS):
-                request = epoch_request(loader, job, spec.number * MOST_EPOCHS + done, window)
-                before_s = meter.elapsed_s
-                spec.requested(request)
-                spec.group.barrier()
-                timed = clock or nullcontext(), profile or nullcontext()
-                # closing is not timed: a part may leave workers behind
-                with closing(epochs.epoch(request)) as batches, meter, timed[0], timed[1]:
-                    came, came_bytes = _drain(epochs, batches, transfer, meter, consume, (window, spec.cut))
-                if done and not came:
-                    break  # an iterator that is exhausted
-                ended = spec.cut is not None and spec.cut.ended
-                short = window is not None and window.short
-                if not (ended or short or (window and loader.iterable_style)):
-                    _check_count(loader, came, _due(request, schema.samples))
-                whole_s += max(spec.group.all_gather(meter.elapsed_s - before_s))
-                samples, logical_bytes, done = samples + came, logical_bytes + came_bytes, done + 1
-                spec.ended()
-                cpu_speed.sample()
-                if ended or any(spec.group.all_gather(short)):
-                    break
+            made.run(cpu_speed.sample)
             counters.note_memory()
-    waits = meter.waits if clock is None else clock.waits  # the host may run ahead of the device
-    timing = timing_of(opening, meter, waits, done, (samples, logical_bytes))
-    if spec.group.world_size > 1:
-        timing = replace(timing, epochs_s=whole_s, own_s=meter.elapsed_s)
-    if spec.cut is not None and (partial := spec.cut.partial(samples)):
-        timing = replace(timing, partial=partial)
-    elif window is not None and not ended:
-        partial = _partial(job.order, window, timing, schema.samples)
-        timing = replace(timing, partial=replace(partial, head=loader.iterable_style))
-    timing = replace(timing, **_split(profile, epochs, opening, meter))
-    made = measured_of(timing, counts[0], cpu_speed)
-    made = replace(made, disk=replace(made.disk, opening_bytes=opening_bytes))
-    return made if loader.workers else replace(made, requests=_requests())  # workers have logs of their own
+    measured = _measured(made.timing(opening), counts[0], cpu_speed, opening_bytes)
+    return measured if loader.workers else replace(measured, requests=_requests())  # workers have own logs
+
+
+class _Round:
+    """Epochs of a round over an open loader: what they delivered, and how long they took."""
+
+    def __init__(
+        self,
+        loader: Loader,
+        epochs: Epochs,
+        transfer: HostToDevice,
+        spec: RoundSpec,
+        check: Callable[[], None],
+    ) -> None:
+        self._loader, self._epochs, self._transfer, self._spec = loader, epochs, transfer, spec
+        self._schema, self._order = epochs.opener.schema, epochs.job.order
+        self._clock = clock_of(transfer, spec)
+        self._consume = spec.consume if self._clock is None else self._clock.around(spec.consume)
+        self._check = check  # for bus errors of mapped files
+        self._window, self._meter = self._timer(), Meter()
+        self._done = self._samples = self._logical_bytes = 0
+        self._whole_s = 0.0  # of the slowest rank
+
+    def _timer(self) -> WindowTimer | None:
+        """Return the timer of the round's window; None for whole epochs."""
+        if self._spec.batches is None:
+            return None
+        length = self._order.length(self._schema.samples)
+        part = Part.of(self._order, self._epochs.read_ahead, self._spec.batches, length)
+        if part is None:
+            return None
+        return WindowTimer(part, self._transfer.synchronize, limit_s=self._spec.limit_s)
+
+    @property
+    def _ended(self) -> bool:
+        """True if the last epoch was cut off."""
+        return self._spec.cut is not None and self._spec.cut.ended
+
+    def run(self, after_epoch: Callable[[], None]) -> None:
+        """Run epochs until the round is long enough."""
+        gather = self._spec.group.all_gather
+        while not self._done or (self._whole_s < self._spec.seconds and self._done < MOST_EPOCHS):
+            number = self._spec.number * MOST_EPOCHS + self._done
+            request = epoch_request(self._loader, self._epochs.job, number, self._window)
+            before_s = self._meter.elapsed_s
+            came, came_bytes = self._epoch(request)
+            if self._done and not came:
+                return  # an iterator that is exhausted
+            short = self._window is not None and self._window.short
+            if not (self._ended or short or (self._window and self._loader.iterable_style)):
+                self._check_count(came, request)
+            self._whole_s += max(gather(self._meter.elapsed_s - before_s))
+            self._samples, self._logical_bytes = self._samples + came, self._logical_bytes + came_bytes
+            self._done += 1
+            self._spec.ended()
+            after_epoch()
+            if self._ended or any(gather(short)):
+                return
+
+    def _epoch(self, request: EpochRequest) -> tuple[int, int]:
+        """Time one epoch or part; return the samples delivered to the device and their bytes."""
+        self._spec.requested(request)
+        self._spec.group.barrier()
+        clock, profile = self._clock or nullcontext(), self._spec.profile or nullcontext()
+        # closing is not timed: a part may leave workers behind
+        with closing(self._epochs.epoch(request)) as batches, self._meter, clock, profile:
+            return self._drain(batches)
+
+    def _drain(self, batches: Iterator[HostBatch]) -> tuple[int, int]:
+        """Run one epoch or part and synchronize; return the samples that came and their bytes."""
+        samples = logical_bytes = 0
+        first, foreign = self._schema.fields[0].name, self._loader.user_defined
+        counted = foreign or bool(self._schema.ragged)  # other bytes in every batch
+        # on the CPU nothing moves
+        stages = UNTIMED if self._transfer.device_api.is_host else self._epochs.stages
+        moved = self._meter.over(map(stages.timed("host_to_device", self._transfer.move), batches))
+        count: Callable[[DeviceBatch], int] = samples_of if foreign else lambda batch: len(batch[first])
+        if self._window is not None:
+            moved = self._window.over(moved, lambda: samples, self._loader.iterable_style)
+        for batch in moved if self._spec.cut is None else self._spec.cut.over(moved):
+            samples += count(batch)
+            if counted:
+                logical_bytes += sum(one.nbytes for one in batch.values())
+            self._check()
+            self._consume(batch)
+        stages.timed("host_to_device", self._transfer.synchronize)()
+        return samples, logical_bytes or samples * self._schema.sample_bytes
+
+    def _check_count(self, came: int, request: EpochRequest) -> None:
+        """Raise WrongContent unless as many samples came as are due from this rank."""
+        due = self._schema.samples if isinstance(request, int) else sample_count(request)
+        loader = self._loader
+        if came == due or loader.user_defined or (loader.repeats and came > due):
+            return
+        if loader.drops and 0 < came < due:
+            return
+        raise WrongContent(
+            "the loader delivered another number of samples",
+            kind="wrong-count",
+            expected=f"{due:,}",
+            found=f"{came:,}",
+        )
+
+    def timing(self, opening: Meter) -> TimingPart:
+        """Return the timing of all epochs, after a loader that took so long to open."""
+        own_s, several = self._meter.elapsed_s, self._spec.group.world_size > 1
+        # the host may run ahead of the device
+        waits = self._meter.waits if self._clock is None else self._clock.waits
+        timing = TimingPart(
+            samples=self._samples,
+            logical_bytes=self._logical_bytes,
+            epochs_s=self._whole_s if several else own_s,
+            own_s=own_s if several else None,
+            epochs=self._done,
+            open_s=opening.elapsed_s,
+            first_batch_s=waits.first_s,
+            wait_s=waits.total_s,
+            wait_p50_s=waits.quantile_s(0.50),
+            wait_p99_s=waits.quantile_s(0.99),
+            partial=self._partial(),
+        )
+        profile = self._spec.profile
+        if profile is None:
+            return timing
+        wait_s, prefetches = self._meter.waits.total_s, self._epochs.prefetches
+        return replace(
+            timing,
+            stages=profile.seconds(opening.elapsed_s, own_s, wait_s, prefetches),
+            reader_threads_s=profile.background_s,
+            profiling_s=profile.cost_s,
+        )
+
+    def _partial(self) -> PartialEpoch | None:
+        """Return the extrapolated epoch; None after whole ones."""
+        cut, window = self._spec.cut, self._window
+        if cut is not None and (extrapolated := cut.partial(self._samples)):
+            return extrapolated
+        if window is None or self._ended:
+            return None
+        length = self._order.length(self._schema.samples)
+        whole = self._order.edge(self._schema.samples, length), length
+        extrapolated = window.partial(self._done, (self._samples, self._meter.elapsed_s), whole)
+        return replace(extrapolated, head=self._loader.iterable_style)
 
 
 def _requests() -> RequestsPart | None:
@@ -186,84 +288,9 @@ def clock_of(transfer: HostToDevice, spec: RoundSpec) -> DeviceClock | None:
     return None if transfer.device_api.is_host else DeviceClock(transfer.device_api, spec.strict)
 
 
-def disk_errors(path: Path) -> AbstractContextManager[None]:
-    """Convert an OSError of the disk or of missing files into LoaderFailed."""
-    return system_errors_as(LoaderFailed, "cannot be read", path, kind="read-error")
-
-
-def _checked(check: Callable[[], None], consume: Consumer) -> Consumer:
-    """Return the consumer, preceded by a check for bus errors of mapped files."""
-
-    def consume_checked(batch: DeviceBatch) -> None:
-        check()
-        consume(batch)
-
-    return consume_checked
-
-
-def opened(loader: Loader, job: Job) -> Epochs:
-    """Open the loader, with a reader that knows whether the order is sequential."""
-    opener = replace(job.opener, random=job.order.kind != "sequential")
-    try:
-        return loader.open(replace(job, opener=opener))
-    except (IobenchError, torch.OutOfMemoryError, torch.AcceleratorError):
-        raise
-    except Exception as error:  # a loader of another package may fail in any way
-        raise failure(loader, opener, error) from error
-
-
-def epoch_request(loader: Loader, job: Job, number: int, window: WindowTimer | None = None) -> EpochRequest:
-    """Return the request for an epoch: the rows of its batches (map-style) or its number (iterable-style).
-
-    With a window it is one for the part of the epoch around it. An iterable-style loader begins at its head.
-    The first piece of the order is drawn before timing starts, unless the loader draws it.
-    """
-    if loader.iterable_style:
-        return number
-    rows = loader.rows(job.order, job.opener.schema.samples, number)
-    if window is not None:
-        rows = window.part_of(rows, job.order, number)
-    if isinstance(rows, Batches) and not loader.draws:
-        rows.draw()
-    return rows
-
-
-def _window(epochs: Epochs, transfer: HostToDevice, spec: RoundSpec) -> WindowTimer | None:
-    """Return the timer of the round's window; None for whole epochs."""
-    order, samples = epochs.job.order, epochs.opener.schema.samples
-    if spec.batches is None:
-        return None
-    part = Part.of(order, epochs.read_ahead, spec.batches, order.length(samples))
-    return None if part is None else WindowTimer(part, transfer.synchronize, limit_s=spec.limit_s)
-
-
-def _partial(order: Order, window: WindowTimer, timing: TimingPart, samples: int) -> PartialEpoch:
-    length = order.length(samples)
-    return window.partial(
-        timing.epochs,
-        (timing.samples, timing.epochs_s if timing.own_s is None else timing.own_s),
-        (order.edge(samples, length), length),
-    )
-
-
-def timing_of(
-    opening: Meter, meter: Meter, waits: Durations, count: int, came: tuple[int, int]
-) -> TimingPart:
-    """Return the timing of `count` epochs; `came` is their number of samples and of logical bytes."""
-    return TimingPart(
-        samples=came[0],
-        logical_bytes=came[1],
-        epochs_s=meter.elapsed_s,
-        epochs=count,
-        open_s=opening.elapsed_s,
-        first_batch_s=waits.first_s,
-        wait_s=waits.total_s,
-        wait_p50_s=waits.quantile_s(0.50),
-        wait_p99_s=waits.quantile_s(0.99),
-    )
-
-
-def measured_of(timing: TimingPart, counts: Counts, cpu_speed: CpuSpeedProbe) -> Measured:
+def _measured(
+    timing: TimingPart, counts: Counts, cpu_speed: CpuSpeedProbe, opening_bytes: int | None
+) -> Measured:
     """Return the parts of a record that follow from timing and counters."""
     return Measured(
         timing=timing,
@@ -274,65 +301,14 @@ def measured_of(timing: TimingPart, counts: Counts, cpu_speed: CpuSpeedProbe) ->
             cpu_speed_per_s=cpu_speed.stop(),
             suspended_s=counts.suspended_s,
         ),
-        disk=DiskPart(read_bytes=counts.disk_bytes, device_read_bytes=counts.device_disk_bytes),
+        disk=DiskPart(
+            read_bytes=counts.disk_bytes,
+            opening_bytes=opening_bytes,
+            device_read_bytes=counts.device_disk_bytes,
+        ),
         memory=MemoryPart(peak_bytes=counts.memory_bytes),
         background=BackgroundPart(**asdict(counts.background)),
     )
-
-
-def _split(profile: StageProfile | None, epochs: Epochs, opening: Meter, meter: Meter) -> dict[str, Any]:
-    if profile is None:
-        return {}
-    return {
-        "stages": profile.seconds(opening.elapsed_s, meter.elapsed_s, meter.waits.total_s, epochs.prefetches),
-        "reader_threads_s": profile.background_s,
-        "profiling_s": profile.cost_s,
-    }
-
-
-def _due(request: EpochRequest, samples: int) -> int:
-    """Return the number of samples due in an epoch of this rank."""
-    return samples if isinstance(request, int) else sample_count(request)
-
-
-def _check_count(loader: Loader, came: int, samples: int) -> None:
-    if came == samples or loader.user_defined or (loader.repeats and came > samples):
-        return
-    if loader.drops and 0 < came < samples:
-        return
-    raise WrongContent(
-        "the loader delivered another number of samples",
-        kind="wrong-count",
-        expected=f"{samples:,}",
-        found=f"{came:,}",
-    )
-
-
-def _drain(
-    epochs: Epochs,
-    batches: Iterator[HostBatch],
-    transfer: HostToDevice,
-    meter: Meter,
-    consume: Consumer,
-    ends: tuple[WindowTimer | None, Cut | None],
-) -> tuple[int, int]:
-    """Run one epoch or part and synchronize; return the samples delivered to the device and their bytes."""
-    schema, samples, logical_bytes = epochs.opener.schema, 0, 0
-    first, foreign = schema.fields[0].name, epochs.loader.user_defined
-    counted = foreign or bool(schema.ragged)  # other bytes in every batch
-    stages = UNTIMED if transfer.device_api.is_host else epochs.stages  # on the CPU nothing moves
-    moved = meter.over(map(stages.timed("host_to_device", transfer.move), batches))
-    window, cut = ends
-    count: Callable[[DeviceBatch], int] = samples_of if foreign else lambda batch: len(batch[first])
-    if window is not None:
-        moved = window.over(moved, lambda: samples, epochs.loader.iterable_style)
-    for batch in moved if cut is None else cut.over(moved):
-        samples += count(batch)
-        if counted:
-            logical_bytes += sum(one.nbytes for one in batch.values())
-        consume(batch)
-    stages.timed("host_to_device", transfer.synchronize)()
-    return samples, logical_bytes or samples * schema.sample_bytes
 
 
 @contextmanager

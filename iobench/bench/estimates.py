@@ -9,7 +9,7 @@ from iobench.base import thresholds
 from iobench.base.errors import InvalidSettings
 from iobench.base.units import counted, seconds_text
 from iobench.bench.outcome import Run
-from iobench.bench.strategies import Strategy
+from iobench.bench.strategy import Strategy
 
 
 @dataclass(frozen=True)

@@ -4,85 +4,26 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
-
-import torch
-from torch.profiler import ProfilerActivity, profile, record_function
+from typing import Protocol
 
 from iobench.base import thresholds
-from iobench.base.errors import RecordError
-from iobench.base.text import reason
 from iobench.bench.case import Case
 from iobench.bench.content_check import ContentCheck
-from iobench.bench.epoch import RoundSpec, epoch_request, measure, opened
+from iobench.bench.epoch import RoundSpec, measure
 from iobench.bench.observer import Progress
 from iobench.bench.part import TimeLimit
 from iobench.bench.process_group import ProcessGroup, SingleProcess
-from iobench.bench.training import SimulatedStep, Trainer
+from iobench.bench.trace import write_trace
+from iobench.bench.training import TrainingStep
 from iobench.bench.user_loader_check import UserLoaderCheck
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.verify import verify_in_time
-from iobench.formats import Schema
-from iobench.host.device import pick_device
-from iobench.loading.host_to_device import DeviceBatch, HostToDevice
-from iobench.loading.loaders import Job, Loader
+from iobench.loading.host_to_device import DeviceBatch
 from iobench.loading.stages import StageProfile
 from iobench.results.parts import ContentCheckPart, Measured
-
-T = TypeVar("T")
-BATCHES = 64  # viewers cannot open traces of many thousand batches
-
-
-def write_trace(
-    path: Path, loader: Loader, job: Job, transfer: HostToDevice, consume: Callable[[DeviceBatch], None]
-) -> None:
-    """Write a Chrome trace (chrome://tracing, ui.perfetto.dev) of a case's first 64 batches.
-
-    Raises RecordError if the file cannot be written.
-    """
-    request = epoch_request(loader, job, 1)
-    request = request if isinstance(request, int) else request[:BATCHES]
-    with profile(activities=activities_on(transfer.device)) as profiler:
-        with record_function("open"):
-            epochs = opened(loader, job)
-        with closing(epochs), closing(epochs.epoch(request)) as batches:
-            for batch in _named("next", itertools.islice(batches, BATCHES)):
-                with record_function("move"):
-                    moved = transfer.move(batch)
-                with record_function("consume"):
-                    consume(moved)
-        transfer.synchronize()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        profiler.export_chrome_trace(str(path))
-    except (OSError, RuntimeError) as error:
-        raise RecordError(
-            f"the trace cannot be written: {reason(error)}",
-            kind="not-writable",
-            path=path,
-            hint="name another file with --out",
-        ) from error
-
-
-def activities_on(device: torch.device) -> list[ProfilerActivity]:
-    """Return the host's activity, and the device's if this torch can record it."""
-    there = getattr(ProfilerActivity, device.type.upper(), ProfilerActivity.CPU)
-    return [one for one in ProfilerActivity.__members__.values() if one in (ProfilerActivity.CPU, there)]
-
-
-def _named(name: str, items: Iterator[T]) -> Iterator[T]:
-    """Yield the same items, with a span in the trace for the wait for each."""
-    while True:
-        with record_function(name):
-            try:
-                item = next(items)
-            except StopIteration:
-                return
-        yield item
 
 
 class TookTooLong(Exception):
@@ -228,43 +169,3 @@ class InProcess(Executor):
         # parts of several loaders differ in length, and so do their losses
         loss = step.loss if measured.timing.partial is None else None
         return replace(measured, memory=memory, loss=loss)
-
-
-class TrainingStep:
-    """Work of a case on each batch: none, a training step, or simulated device work of fixed length.
-
-    Training always starts from the same weights.
-    """
-
-    def __init__(
-        self, transfer: HostToDevice, trainer: Trainer | None = None, busy: SimulatedStep | None = None
-    ) -> None:
-        self.transfer, self._trainer, self._busy = transfer, trainer, busy
-        self.loss: float | None = None
-
-    @classmethod
-    def of(cls, case: Case, schema: Schema) -> TrainingStep:
-        """Create the step of a case."""
-        transfer = HostToDevice(pick_device(case.device), case.loader.copies_without_blocking)
-        if case.step_s:
-            return cls(transfer, busy=SimulatedStep(transfer.device, case.step_s))
-        if case.model == "none":
-            return cls(transfer)
-        return cls(transfer, Trainer(case.model, schema, transfer.device, case.seed))
-
-    @property
-    def trains(self) -> bool:
-        """True if there is a real or simulated training step."""
-        return self._trainer is not None or self._busy is not None
-
-    def __call__(self, batch: DeviceBatch) -> None:
-        """Train on a batch without waiting for the device, as a training loop does."""
-        if self._trainer is not None:
-            self._trainer.step(batch)
-        if self._busy is not None:
-            self._busy()
-
-    def note_loss(self) -> None:
-        """Store the loss after the first epoch, because the number of epochs in a round varies by case."""
-        if self._trainer is not None and self.loss is None:
-            self.loss = self._trainer.loss

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import re
-import time
 import uuid
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields
 from datetime import datetime, timezone
-from itertools import cycle
 from pathlib import Path
 from typing import Any, cast
 
 from iobench import formats
-from iobench.base import thresholds
 from iobench.bench.case import Case
 from iobench.bench.case_limits import lower_cache_note
-from iobench.bench.executor import TrainingStep
+from iobench.bench.headroom import Headroom
 from iobench.bench.hosts import Hosts
 from iobench.bench.outcome import Run
 from iobench.bench.resume import plan_of_run
-from iobench.dataset.manifest import Manifest
 from iobench.host import machine_info
 from iobench.host.monitor import Monitor
-from iobench.loading.host_to_device import DeviceBatch
-from iobench.loading.replay import MAX_HELD, MAX_HELD_BYTES, Replay
-from iobench.loading.tensors import silence_read_only_warning, tensors_of
-from iobench.results import history, record
+from iobench.results import history, record_json
 from iobench.results.cases import trains
 from iobench.results.parts import (
     CachePart,
@@ -42,53 +34,6 @@ from iobench.results.parts import (
     SnapshotPart,
 )
 from iobench.results.record import Record
-
-FACETS = ("device", "batch_size", "order", "model", "step_s", "strict", "seed")
-
-
-class Headroom:
-    """Replays the first batches of a dataset through the training steps of a run's cases, once a round."""
-
-    def __init__(self, manifest: Manifest) -> None:
-        self._manifest = manifest
-        self._rates: dict[tuple[Any, ...], tuple[int, float]] = {}  # the last round, and samples/s
-
-    def rate(self, case: Case, number: int) -> float:
-        """Return samples per second of the loop in this round; cases with the same step share it."""
-        context = tuple(getattr(case, name) for name in FACETS)
-        if self._rates.get(context, (None,))[0] != number:
-            self._rates[context] = number, self._measured(case)
-        return self._rates[context][1]
-
-    def _measured(self, case: Case) -> float:
-        step = TrainingStep.of(case, self._manifest.schema)
-        held, samples = self._held(case, step), 0
-        step(held[0])  # allocates what the later steps reuse
-        step.transfer.synchronize()
-        began = time.perf_counter()
-        for batch in cycle(held):
-            step(batch)
-            if case.strict:
-                step.transfer.synchronize()
-            samples += len(next(iter(batch.values())))
-            if time.perf_counter() - began >= thresholds.ROUND_S:
-                break
-        step.transfer.synchronize()
-        return samples / (time.perf_counter() - began)
-
-    def _held(self, case: Case, step: TrainingStep) -> list[DeviceBatch]:
-        """Return whole batches of the case's order on the device."""
-        schema = self._manifest.schema
-        most = max(1, min(MAX_HELD, MAX_HELD_BYTES // case.batch_bytes(schema)))
-        replay = Replay[DeviceBatch](step.transfer.device_api)
-        reader = self._manifest.opener(case.variant)()
-        silence_read_only_warning()
-        try:
-            for rows in case.row_order(schema).batches(schema.samples, 0)[:most]:
-                replay.hold(tensors_of(reader.batch(rows)))
-        finally:
-            reader.close()
-        return replay.held
 
 
 class Recorder:
@@ -105,7 +50,7 @@ class Recorder:
         places = {(self._disks[case.variant], case.device) for case in run.cases}
         self._machines = {place: machine_part(*place, libraries) for place in places}
         for case in run.cases:
-            record.check_parts(machine=self.machine(case), dataset=self._dataset(case))
+            record_json.check_parts(machine=self.machine(case), dataset=self._dataset(case))
         self._lower_cache_p50_s: list[float] | None = None
         self._proofs: dict[str, ContentCheckPart | None] = {}
 
@@ -115,8 +60,7 @@ class Recorder:
 
     def trace_path(self, label: str) -> Path:
         """Return the file for a case's trace, in a folder next to the run's records."""
-        name = re.sub(r"[^A-Za-z0-9=]+", "-", label).strip("-")
-        return history.traces_folder(self._run.path) / f"{name}.json"
+        return history.traces_folder(self._run.path) / f"{history.file_name(label, kept='=')}.json"
 
     def probe_lower_cache(self) -> None:
         """Before cold rounds, probe for a cache below the kernel and note the result."""
@@ -190,7 +134,7 @@ class Recorder:
                 FieldSpec(name=f.name, shape=list(f.shape), dtype=f.dtype, total=totals.get(f.name))
                 for f in manifest.schema.fields
             ],
-            source=record.plain(manifest.source),
+            source=record_json.plain(manifest.source),
             content=case.content,
             stored_bytes=artifact.stored_bytes if artifact else None,
             write_s=artifact.write_s if artifact and not artifact.added else None,

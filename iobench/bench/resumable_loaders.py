@@ -13,9 +13,9 @@ import torch
 
 from iobench import formats
 from iobench.base.errors import InvalidSettings, MissingDependency, TargetError
-from iobench.bench.case import Case
-from iobench.bench.epoch import epoch_request, opened
+from iobench.bench.case import Case, content_of
 from iobench.bench.multi_rank import multi_rank_obstacle
+from iobench.bench.opening import epoch_request, opened
 from iobench.bench.resume_process import Opened, ResumableLoader, Stretch
 from iobench.bench.sample_coverage import Hashes
 from iobench.dataset.checksum import Checksum
@@ -145,8 +145,7 @@ def resumable_loaders(
             )
         drawn: dict[str, Any] = {"order": order, "batch_size": batch_size}
         variant = _variant(manifest, loader, format, order)
-        content = f"{manifest.content or 0:016x}"
-        case = Case(manifest.name, content, variant=variant, loader=loader, **drawn)
+        case = Case(manifest.name, content_of(manifest), variant=variant, loader=loader, **drawn)
         return StoredLoader(word, case, manifest.root)
 
     return [OwnLoader(word) if loaders.is_target(word) else stored(word) for word in words]

@@ -14,7 +14,7 @@ from iobench.base.text import listed
 from iobench.bench.case import Case
 from iobench.bench.options import RunOptions
 from iobench.bench.plan_file import SavedPlan
-from iobench.results import record
+from iobench.results import record_file, record_json
 from iobench.results.cases import by_case, labels, labels_of
 from iobench.results.parts import MachinePart
 from iobench.results.record import Record
@@ -24,7 +24,7 @@ REMEASURE = "start a new run without --resume"
 
 def plan_of_run(options: RunOptions, cases: Sequence[Case]) -> dict[str, Any]:
     """Return the plan for a run's first record: the options, and the keys of their cases."""
-    body: dict[str, Any] = record.plain(asdict(options))
+    body: dict[str, Any] = record_json.plain(asdict(options))
     return {"run": body, "cases": [case.key for case in cases]}
 
 
@@ -33,7 +33,7 @@ def interrupted_run(path: Path) -> tuple[SavedPlan, list[Record]]:
 
     Raises RecordError if the file cannot be read, or holds no plan.
     """
-    every, _ = record.read(path)
+    every, _ = record_file.read(path)
     rounds = [one for one in every if one.run == every[-1].run]
     first, plan = rounds[0], rounds[0].plan or {}
     if "run" not in plan:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from iobench.bench.case_grid import cases_of, skip_notes
 from iobench.bench.observer import Observer
-from iobench.bench.options import RunOptions, cases_of, skip_notes
+from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
 from iobench.dataset.manifest import Manifest
-from iobench.results import record
+from iobench.results import history, record_file, record_json
 from iobench.results.record import Record
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from iobench.bench.case import Case
     from iobench.bench.executor_factory import ExecutorFactory
-    from iobench.bench.strategies import Strategy
+    from iobench.bench.strategy import Strategy
 
 
 def run(
@@ -75,9 +75,9 @@ def run(
     world_size = backend.world_size if backend else 1
     chosen = cases if cases is not None else cases_here(manifest, options, world_size)
     path = Path(out) if out else new_path(manifest)
-    record.check_writable(path)
+    record_file.check_writable(path)
     for case in chosen:
-        record.check_parts(case=case.facets)
+        record_json.check_parts(case=case.facets)
     if any(case.loader.workers for case in chosen):
         tempfile.gettempdir()  # raises FileNotFoundError: without it workers would never deliver a batch
     notes = skip_notes(manifest, options, world_size) if cases is None else []
@@ -85,7 +85,7 @@ def run(
     observer = observer or Observer()
     batch_bytes = {case.key: world_size * case.batch_bytes(manifest.schema) for case in chosen}
     observer.planned(result.labels, batch_bytes)
-    with record.only_writer(path):
+    with record_file.only_writer(path):
         RunLoop(result, observer, strategy or options.strategy(chosen), backend, began).all_rounds()
     return result
 
@@ -105,5 +105,4 @@ def _device(name: str, picked: torch.device, world_size: int) -> str:
 
 def new_path(manifest: Manifest) -> Path:
     """Return the default file of records for a run that starts now."""
-    now = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S-%f")[:-3]
-    return manifest.data_dir / "results" / f"{manifest.root.name}-{now}.jsonl"
+    return history.new_file(manifest.data_dir, manifest.root.name)

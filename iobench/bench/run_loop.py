@@ -20,21 +20,22 @@ from iobench.base.errors import (
 from iobench.base.finding import Finding
 from iobench.base.units import counted, rate_text, seconds_text
 from iobench.bench.case import Case
-from iobench.bench.epoch import disk_errors
 from iobench.bench.estimates import RoundEstimates
-from iobench.bench.executor import Executor, Tick, TookTooLong, TrainingStep
+from iobench.bench.executor import Tick, TookTooLong
 from iobench.bench.executor_factory import ExecutorFactory, LocalBackend
 from iobench.bench.losses import loss_mismatches
 from iobench.bench.observer import Observer
+from iobench.bench.opening import disk_errors
 from iobench.bench.outcome import Run
 from iobench.bench.recorder import Recorder
 from iobench.bench.resume import check_same
 from iobench.bench.round_length import PROOF_ROUNDS, RoundLengths
 from iobench.bench.rounds import Rates, interleaved
-from iobench.bench.strategies import LONGER, Strategy
+from iobench.bench.strategy import LONGER, Strategy
+from iobench.bench.training import TrainingStep
 from iobench.dataset.index_cache import LATE
 from iobench.dataset.verify import verify_in_time
-from iobench.results import record
+from iobench.results import record_file
 from iobench.results.over_ranks import joined
 
 UNVERIFIED = "--max-time left no time to verify it"
@@ -137,7 +138,7 @@ class RunLoop:
     def _skip(self, case: Case, reason: str) -> None:
         """Leave a case out for want of time."""
         self._run.skipped.append(case.key)
-        self._executor(case).end(case)
+        self._backend.executor(case).end(case)
         message = f"skipped: {self._labels[case.key]}: {reason}"
         self._run.notes.append(Finding("skipped", message, LONGER, {"reason": "no-time"}))
 
@@ -155,7 +156,7 @@ class RunLoop:
             if time.monotonic() > until:
                 raise TookTooLong
 
-        proof = self._executor(case).prove(case, self._options.warmup, Tick(check, progress), limit_s)
+        proof = self._backend.executor(case).prove(case, self._options.warmup, Tick(check, progress), limit_s)
         self._recorder.proved(case, proof.check)
         self._lengths.proved(case, proof)
         self._took_s[case.key] = (time.monotonic() - before) / self._options.warmup
@@ -182,7 +183,7 @@ class RunLoop:
             path = self._recorder.trace_path(str(self._labels[case.key]))
             self._observer.status(f"tracing {self._labels[case.key]}")
             with self._collecting_failures(case):
-                self._executor(case).trace(case, path)
+                self._backend.executor(case).trace(case, path)
                 self._run.traces.append(path)
 
     def _time_all(self) -> None:
@@ -245,7 +246,7 @@ class RunLoop:
         self._run.eliminated |= dict.fromkeys(lost, done)
         for case in self._run.cases:
             if case.key in lost:
-                self._executor(case).end(case)
+                self._backend.executor(case).end(case)
         if lost:
             left = counted(len(rates) - len(lost), "case")
             self._observer.status(f"after {counted(done, 'round')}: {left} left")
@@ -263,24 +264,18 @@ class RunLoop:
         before = time.monotonic()
         headroom = self._recorder.measure_headroom(case, number)
         batches = self._lengths.batches(case)
-        self._executor(case).ready(case, Tick(self._check_interrupt), batches)
+        self._backend.executor(case).ready(case, Tick(self._check_interrupt), batches)
         state = hosts.establish(case, self._lengths.logical_bytes(case))
-        measured = self._executor(case).measure(case, number, self._tick(case, number), batches, limit_s)
+        tick = Tick(self._check_interrupt, self._observer.begins(case.key, number))
+        measured = self._backend.executor(case).measure(case, number, tick, batches, limit_s)
         made = self._recorder.record(case, number, joined(measured), state, headroom)
-        record.append(self._run.path, made)
+        record_file.append(self._run.path, made)
         self._run.records.append(made)
         self._lengths.measured(case, made)
         self._observer.recorded(case.key, made)
         if not case.loader.iterable_style:
             self._run.failures |= loss_mismatches(self._run, case, made)
         return time.monotonic() - before
-
-    def _executor(self, case: Case) -> Executor:
-        return self._backend.executor(case)
-
-    def _tick(self, case: Case, number: int) -> Tick:
-        progress = self._observer.begins(case.key, number)
-        return Tick(self._check_interrupt, progress)
 
     def _remaining(self) -> list[Case]:
         gone = {*self._run.failures, *self._run.eliminated, *self._run.skipped}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from dataclasses import dataclass
@@ -68,7 +69,20 @@ class RunOption:
     @property
     def flag(self) -> str:
         """The option as it is typed."""
-        return f"--{self.parameter.replace('_', '-')}"
+        return flag_of(self.parameter)
+
+
+def flag_of(name: str) -> str:
+    """Return an option as it is typed."""
+    return f"--{name.replace('_', '-')}"
+
+
+def check_above_zero(**options: float | None) -> None:
+    """Raise InvalidSettings for an option that is not a finite number above 0."""
+    for name, value in options.items():
+        if value is not None and not 0 < value < math.inf:
+            expected = "a number above 0"
+            raise InvalidSettings(flag_of(name), kind="out-of-range", expected=expected, found=f"{value:g}")
 
 
 def declared(cls: type) -> tuple[RunOption, ...]:

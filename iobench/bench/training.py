@@ -1,4 +1,4 @@
-"""Training step shared by all cases: forward, backward and optimizer step on the device."""
+"""Training step of a case: forward, backward and optimizer step on the device, or work of fixed length."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import torch
 from torch import nn
 
 from iobench.base.errors import InvalidSettings
+from iobench.bench.case import Case
 from iobench.formats import Field, Schema
-from iobench.host.device import device_of
+from iobench.host.device import device_of, pick_device
+from iobench.loading.host_to_device import DeviceBatch, HostToDevice
 
 CLASSES = 1000
 HIDDEN = 256
@@ -92,6 +94,46 @@ class SimulatedStep:
                 torch.mm(self._factor, self._factor)
             device_of(self._factor.device).synchronize()
         return (time.monotonic() - began) / PRODUCTS
+
+
+class TrainingStep:
+    """Work of a case on each batch: none, a training step, or simulated device work of fixed length.
+
+    Training always starts from the same weights.
+    """
+
+    def __init__(
+        self, transfer: HostToDevice, trainer: Trainer | None = None, busy: SimulatedStep | None = None
+    ) -> None:
+        self.transfer, self._trainer, self._busy = transfer, trainer, busy
+        self.loss: float | None = None
+
+    @classmethod
+    def of(cls, case: Case, schema: Schema) -> TrainingStep:
+        """Create the step of a case."""
+        transfer = HostToDevice(pick_device(case.device), case.loader.copies_without_blocking)
+        if case.step_s:
+            return cls(transfer, busy=SimulatedStep(transfer.device, case.step_s))
+        if case.model == "none":
+            return cls(transfer)
+        return cls(transfer, Trainer(case.model, schema, transfer.device, case.seed))
+
+    @property
+    def trains(self) -> bool:
+        """True if there is a real or simulated training step."""
+        return self._trainer is not None or self._busy is not None
+
+    def __call__(self, batch: DeviceBatch) -> None:
+        """Train on a batch without waiting for the device, as a training loop does."""
+        if self._trainer is not None:
+            self._trainer.step(batch)
+        if self._busy is not None:
+            self._busy()
+
+    def note_loss(self) -> None:
+        """Store the loss after the first epoch, because the number of epochs in a round varies by case."""
+        if self._trainer is not None and self.loss is None:
+            self.loss = self._trainer.loss
 
 
 def _repeatable() -> AbstractContextManager[None]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from iobench.base.errors import RecordError
+from iobench.base.errors import MissingDependency, RecordError, needing
 from iobench.report.blocks import html_of
-from iobench.results.display import Block, Displayed, missing
+from iobench.results.display import NOTEBOOK, Block, Displayed
 
 if TYPE_CHECKING:
     from iobench.report.figure import Figure
@@ -20,19 +20,18 @@ SHARED_KEYS = ("$schema", "config", "background", "padding")  # of a chart, shar
 def html(result: Displayed) -> str:
     """Return the parts of a result and its first chart as HTML."""
     try:
-        chart = "".join(map(_image, _figures(result)[:1]))
-    except ImportError as error:
-        chart = html_of([Block("text", [str(missing("a chart", error))])])
+        with needing("a chart", NOTEBOOK):
+            chart = "".join(map(_image, _figures(result)[:1]))
+    except MissingDependency as error:
+        chart = html_of([Block("text", [str(error)])])
     return f"<div>{html_of(result.blocks())}{chart}</div>"
 
 
 def plot(result: Displayed) -> Any:
     """Return the charts of a result as one; RecordError without any, MissingDependency without altair."""
-    try:
+    with needing("a chart", NOTEBOOK):
         specs = [figure.picture() for figure in _figures(result)]
         import altair
-    except ImportError as error:
-        raise missing("a chart", error) from error
     if not specs:
         raise RecordError("there is nothing to plot", kind="empty")
     return altair.Chart.from_dict(_concatenated(specs))

@@ -57,7 +57,7 @@ def over_runs(rows: list[Row]) -> Any:
 def _with_intervals(base: Any, shown: list[Row], tips: list[Any]) -> Any:
     """Return lines of speed with the intervals that are known."""
     chart = base.mark_line(point=alt.OverlayMarkDef(size=45), strokeWidth=2).encode(
-        y=_vertical("MiB/s", [row["MiB/s"] for row in shown]), tooltip=tips
+        y=_vertical(shown), tooltip=tips
     )
     for known in style.unless_empty([row for row in shown if row["low"] is not None]):
         ends = base.properties(data=style.data(known)).mark_rule(strokeWidth=2, opacity=0.5)
@@ -78,7 +78,7 @@ def sizes(rows: list[Row]) -> Any:
         axis=alt.Axis(tickCount=5),
         scale=alt.Scale(domain=[0, widest * WIDER]),
     )
-    speed = _vertical("MiB/s", [row["MiB/s"] for row in shown])
+    speed = _vertical(shown)
     line = (
         alt.Chart(style.data([*best, {**best[-1], "size": widest * WIDER}]))
         .mark_line(interpolate="step-after", strokeDash=[4, 3], strokeWidth=1.5, color=style.MARK)
@@ -223,7 +223,9 @@ def _mib(row: Row) -> Row:
     }
 
 
-def _vertical(field: str, values: Sequence[float]) -> Any:
+def _vertical(rows: Sequence[Row]) -> Any:
+    """Return a vertical axis of MiB/s, logarithmic where values lie too far apart."""
+    field, values = "MiB/s", [row["MiB/s"] for row in rows]
     if style.far_apart(values):
         title = f"{SPEED} (logarithmic)"
         return alt.Y(field=field, type="quantitative", title=title, **style.logarithmic_scale(values))

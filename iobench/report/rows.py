@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from iobench.loading.stages import STAGES
+from iobench.results import stats
 from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary, Context
 from iobench.results.trend import Trend
@@ -155,15 +156,11 @@ def sizes(context: Context) -> list[Row]:
         for name, case in fastest_by_format(context.cases).items()
         if stored[name]
     ]
+    merits = [(-row["stored_bytes"], row["bytes_per_s"]) for row in rows]
     return [
-        {**row, "frontier": "no" if any(_dominates(other, row) for other in rows) else "yes"} for row in rows
+        {**row, "frontier": "no" if any(stats.dominates(other, own) for other in merits) else "yes"}
+        for row, own in zip(rows, merits, strict=True)
     ]
-
-
-def _dominates(one: Row, other: Row) -> bool:
-    """Return whether a format is as small and as fast as another, and better in one of the two."""
-    ours, theirs = ((-row["stored_bytes"], row["bytes_per_s"]) for row in (one, other))
-    return ours != theirs and all(own >= their for own, their in zip(ours, theirs, strict=True))
 
 
 def fastest_by_format(cases: Sequence[CaseSummary]) -> dict[str, CaseSummary]:

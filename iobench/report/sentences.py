@@ -11,7 +11,7 @@ from iobench.base.text import ENUMERATED, enumerated
 from iobench.base.units import counted, seconds_text
 from iobench.loading import loaders
 from iobench.results import cases, stats, verdict
-from iobench.results.metrics import BY_NAME
+from iobench.results.metrics import BY_NAME, mib_text
 from iobench.results.per_loader import describe, per_loader, times_text
 from iobench.results.summary import CaseSummary, Context
 
@@ -127,7 +127,9 @@ def loader_descriptions(context: Context) -> list[LoaderDescription]:
     """Return each loader of a context with its options, the one with the fastest case first."""
     return [
         LoaderDescription(
-            one.loader, _summary(one.loader_name), f"Here up to {_mib(one.cases[0])} MiB/s: {describe(one)}."
+            one.loader,
+            _summary(one.loader_name),
+            f"Here up to {mib_text(one.cases[0].bytes_per_s.median)} MiB/s: {describe(one)}.",
         )
         for one in per_loader(context)
     ]
@@ -208,7 +210,3 @@ def _opening(best: CaseSummary) -> str | None:
 def _pair(case: CaseSummary) -> str:
     mark = " (not verified)" if case.unverified else ""
     return f"{case.label.format} with {case.label.loader}{mark}"
-
-
-def _mib(case: CaseSummary) -> str:
-    return BY_NAME["bytes_per_s"].text(case.bytes_per_s.median)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from iobench.base.units import MIB, percent_text, rate_text, three_digits
+from iobench.base.units import percent_text, rate_text
 from iobench.results.case_key import Facets
 from iobench.results.cases import FACETS, trains, varying
-from iobench.results.metrics import METRICS, Metric, epoch_share_text
+from iobench.results.metrics import METRICS, Metric, epoch_share_text, mib_text
 from iobench.results.summary import CaseSummary
 
 Columns = list[tuple[str, list[str | None]]]  # titles, each with one cell per case
@@ -65,9 +65,9 @@ def _metric_columns(metric: Metric, cases: Sequence[CaseSummary], wide: bool) ->
     if metric.name == "epoch_share":
         texts = [text and _part(text, case) for case, text in zip(cases, texts, strict=True)]
     columns: Columns = [(metric.title, texts)]
-    if metric.interval is not None and wide and any(values):
+    if metric.interval and wide and any(values):
         columns.append(
-            ("95 %", ["–" if value is None else value.interval_text(metric.interval) for value in values])
+            ("95 %", ["–" if value is None else value.interval_text(metric.text) for value in values])
         )
     return columns
 
@@ -89,7 +89,7 @@ def _verified(case: CaseSummary) -> str:
 def _rank_rates(case: CaseSummary) -> str | None:
     """Return MiB/s of the median rank, and of the slowest and the fastest."""
     rates = [case.value(f"rank_{which}bytes_per_s") for which in ("", "min_", "max_")]
-    known = [three_digits(rate / MIB) for rate in rates if rate is not None]
+    known = [mib_text(rate) for rate in rates if rate is not None]
     return "{} ({} – {})".format(*known) if len(known) == len(rates) else None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,13 +11,14 @@ from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.results import cases, stats
 from iobench.results.case_key import Facets
+from iobench.results.case_matching import Side, matched, sides_of
 from iobench.results.cases import FACETS
+from iobench.results.machine_change import MachineChange
 from iobench.results.record import Record
-from iobench.results.run_comparison import MachineChange, compare_runs
+from iobench.results.run_comparison import compare_runs
 from iobench.results.run_warning import RunWarning
 from iobench.results.stats import ENOUGH_ROUNDS, Comparison, Estimate
 
-_LOCATION = ("host", "dataset")  # on another machine or dataset a case is still the same choice
 MEASURE_AGAIN = "measure both again, one after the other, on an idle machine"
 MORE_ROUNDS = f"measure with --rounds {ENOUGH_ROUNDS} or more"
 VERDICTS = {"machine-changed": "inconclusive (machine changed)"}  # outcomes that are shown in other words
@@ -170,21 +171,6 @@ class CompareResult:
         }
 
 
-@dataclass(frozen=True)
-class _Side:
-    """A case of one side: its facets, its label among the cases of that side, its rounds."""
-
-    facets: Facets
-    label: str
-    rounds: list[Record]
-
-    @property
-    def choices(self) -> dict[str, Any]:
-        """The facets that were chosen, without those of the place of measurement."""
-        fixed = [name for name, facet in FACETS.items() if facet.fixed]
-        return {name: value for name, value in self.facets.items() if name not in (*_LOCATION, *fixed)}
-
-
 def compare(
     base: Sequence[Record],
     newer: Mapping[str, Sequence[Record]],
@@ -213,8 +199,8 @@ def compare(
     """
     pairs, unmatched = [], []
     for name, records in newer.items():
-        matched, alone = _matched(_sides(base), _sides(records))
-        pairs += [(name, before, after) for before, after in matched]
+        together, alone = matched(sides_of(base), sides_of(records))
+        pairs += [(name, before, after) for before, after in together]
         unmatched += [UnmatchedCase(label, name if side else base_name) for side, label in alone]
     sides = f"{base_name} and {', '.join(newer)}"
     if not pairs:
@@ -235,7 +221,7 @@ def compare(
 
 
 def _compared(
-    name: str, before: _Side, after: _Side, min_difference: float, comparisons: int
+    name: str, before: Side, after: Side, min_difference: float, comparisons: int
 ) -> CaseComparison:
     base_rates, new_rates = ([record.bytes_per_s for record in side.rounds] for side in (before, after))
     result = compare_runs(before.rounds, after.rounds, min_difference, comparisons)
@@ -252,43 +238,6 @@ def _compared(
         settings=list(_changed(before.choices, after.choices)),
         mismatches=list(_mismatches(before.facets, after.facets)),
     )
-
-
-def _sides(records: Sequence[Record]) -> list[_Side]:
-    groups = cases.by_case(records)
-    labels = cases.labels_of(groups)
-    return [_Side(rounds[0].facets, str(labels[key]), rounds) for key, rounds in groups.items()]
-
-
-def _matched(base: list[_Side], new: list[_Side]) -> tuple[list[tuple[_Side, _Side]], list[tuple[int, str]]]:
-    """Return the pairs of equal cases; for each other case its side (0 is the base) and its label."""
-    pairs = []
-    base_left, new_left = list(base), list(new)
-    for identity in _IDENTITIES:
-        for before in list(base_left):
-            mine = [other for other in base if identity(other) == identity(before)]
-            theirs = [other for other in new if identity(other) == identity(before)]
-            if len(mine) == len(theirs) == 1 and theirs[0] in new_left:
-                pairs.append((before, theirs[0]))
-                base_left.remove(before)
-                new_left.remove(theirs[0])
-    alone = [(number, side.label) for number, rest in enumerate((base_left, new_left)) for side in rest]
-    return pairs, alone
-
-
-# from the strictest to the loosest: cases match by the first that identifies one case on each side
-_IDENTITIES: tuple[Callable[[_Side], object], ...] = (
-    lambda side: side.facets,
-    lambda side: (
-        side.choices,
-        side.facets.get("cache"),
-        side.facets.get("device"),
-        side.facets.get("model"),
-    ),
-    lambda side: side.choices,
-    lambda side: (side.facets["format"], side.facets["loader"], side.facets.get("options")),
-    lambda side: (side.facets["format"], side.facets["loader"]),
-)
 
 
 def _changed(before: Facets, after: Facets) -> Iterator[Difference]:

@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from iobench.base.errors import needing
+
 if TYPE_CHECKING:
-    from iobench.base.errors import MissingDependency
     from iobench.results.columns import Columns
+
+NOTEBOOK = "notebook"  # extra of iobench that installs the libraries of displays
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,8 @@ class Displayed(ABC):
 
     def to_pandas(self) -> Any:
         """Return its data as a `pandas.DataFrame`; MissingDependency without pandas."""
-        try:
+        with needing("a data frame", NOTEBOOK):
             import pandas
-        except ImportError as error:
-            raise missing("a data frame", error) from error
         return pandas.DataFrame(self.rows())
 
     def plot(self) -> Any:
@@ -88,10 +89,3 @@ def render_with(load: Callable[[], Renderer]) -> None:
 
 
 _renderer: Callable[[], Renderer]
-
-
-def missing(what: str, error: ImportError) -> MissingDependency:
-    """Return the error for a display that needs a library that is not installed."""
-    from iobench.base.errors import MissingDependency
-
-    return MissingDependency(f"{what} needs {error.name}", hint="pip install 'iobench[notebook]'")

@@ -5,14 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from iobench.base.errors import RecordError, needing, no_permission
 from iobench.base.files import replace_file, system_errors_as
-from iobench.results import record, run_index, trend
+from iobench.results import record_file, run_index, trend
 from iobench.results.metrics import row_of
 from iobench.results.record import Record
 from iobench.results.run_index import PastRun, Progress
@@ -63,6 +65,17 @@ def find(data_dir: Path, name: str) -> Path:
     )
 
 
+def new_file(data_dir: Path, name: str) -> Path:
+    """Return the file of records for a run of that name that starts now."""
+    now = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S-%f")[:-3]
+    return data_dir / "results" / f"{name}-{now}{SUFFIX}"
+
+
+def file_name(text: str, kept: str = "") -> str:
+    """Return a text as part of a file's name: letters, digits, and the characters that are kept."""
+    return re.sub(f"[^A-Za-z0-9{kept}]+", "-", text).strip("-")
+
+
 def is_file(path: Path) -> bool:
     """Return True for a file, False for what cannot be one; RecordError without permission to look."""
     try:
@@ -78,7 +91,7 @@ def newest(data_dir: Path) -> Path:
     problem = no_runs(data_dir)
     for path in reversed(files_of(data_dir, SUFFIX)):
         try:
-            record.read(path)
+            record_file.read(path)
             return path
         except RecordError as error:
             problem = error
@@ -104,7 +117,7 @@ def delete(path: Path) -> list[Path]:
 
     RecordError where the file holds no records, or cannot be removed.
     """
-    record.read(path)
+    record_file.read(path)
     files = [path, *sorted(traces_folder(path).glob("*.json"))]
     with system_errors_as(RecordError, "cannot be removed", path, kind="not-writable"):
         for file in files:

@@ -19,12 +19,17 @@ Rounds = Sequence[Record]
 RoundFigure = Callable[[Record], "float | None"]
 
 
+def _median(values: list[float]) -> Estimate:
+    return Estimate(statistics.median(values), None, None)
+
+
 @dataclass(frozen=True)
 class Metric:
     """A figure of a case.
 
     `of` returns it for one round, None where it was not measured; `over` aggregates the rounds. `main`
-    metrics are in every table of cases that have them, the others with --wide or where they matter.
+    metrics are in every table of cases that have them, the others with --wide or where they matter. With
+    --wide, some have a column with their `interval`.
     """
 
     name: str  # in JSON and exports, ending in its unit
@@ -32,18 +37,14 @@ class Metric:
     meaning: str
     text: Callable[[float], str]
     of: RoundFigure
-    over: Callable[[list[float]], Estimate]
+    over: Callable[[list[float]], Estimate] = _median
     main: bool = False
-    interval: Callable[[float], str] | None = None  # text form of the ends of its interval
+    interval: bool = False
 
     def summarise(self, rounds: Rounds) -> Estimate | None:
         """Return the figure over the rounds of a case; None where some round lacks it."""
         values = [value for value in map(self.of, rounds) if value is not None]
         return self.over(values) if len(values) == len(rounds) else None
-
-
-def _median(values: list[float]) -> Estimate:
-    return Estimate(statistics.median(values), None, None)
 
 
 def _maximum(values: list[float]) -> Estimate:
@@ -54,7 +55,8 @@ def _last(values: list[float]) -> Estimate:
     return Estimate(values[-1], None, None)
 
 
-def _mib(value: float) -> str:
+def mib_text(value: float) -> str:
+    """Return bytes, or bytes per second, in MiB."""
     return three_digits(value / MIB)
 
 
@@ -90,17 +92,17 @@ METRICS: tuple[Metric, ...] = (
         lambda r: r.samples_per_s,
         stats.estimate,
         main=True,
-        interval=rate_text,
+        interval=True,
     ),
     Metric(
         "bytes_per_s",
         "MiB/s",
         "logical bytes (uncompressed array bytes) delivered to the device per second of an epoch",
-        _mib,
+        mib_text,
         lambda r: r.bytes_per_s,
         stats.estimate,
         main=True,
-        interval=_mib,
+        interval=True,
     ),
     Metric(
         "tokens_per_s",
@@ -110,13 +112,13 @@ METRICS: tuple[Metric, ...] = (
         lambda r: _of_tokens(r, r.samples_per_s),
         stats.estimate,
         main=True,
-        interval=rate_text,
+        interval=True,
     ),
     Metric(
         "limit_bytes_per_s",
         "limit MiB/s",
         "lowest hardware limit on the path of the case's bytes, measured in the same run",
-        _mib,
+        mib_text,
         lambda r: r.limit.bytes_per_s if r.limit else None,
         _maximum,
     ),
@@ -126,7 +128,6 @@ METRICS: tuple[Metric, ...] = (
         "share of the epochs that the step waited for batches: blocked in next(); on a GPU, its idle time",
         percent_text,
         lambda r: r.timing.wait_s / r.timing.epochs_s,
-        _median,
     ),
     Metric(
         "headroom",
@@ -140,25 +141,22 @@ METRICS: tuple[Metric, ...] = (
         "rank_min_bytes_per_s",
         "slowest rank MiB/s",
         "MiB/s of the slowest of several ranks, until its own device finished",
-        _mib,
+        mib_text,
         lambda r: _of_ranks(r, min),
-        _median,
     ),
     Metric(
         "rank_bytes_per_s",
         "median rank MiB/s",
         "MiB/s of the median of several ranks",
-        _mib,
+        mib_text,
         lambda r: _of_ranks(r, statistics.median),
-        _median,
     ),
     Metric(
         "rank_max_bytes_per_s",
         "fastest rank MiB/s",
         "MiB/s of the fastest of several ranks",
-        _mib,
+        mib_text,
         lambda r: _of_ranks(r, max),
-        _median,
     ),
     Metric(
         "rank_imbalance",
@@ -166,7 +164,6 @@ METRICS: tuple[Metric, ...] = (
         "time of the slowest rank over that of the median rank",
         lambda value: f"{value:.2f}",
         rank_stats.imbalance,
-        _median,
     ),
     Metric(
         "straggler_wait_share",
@@ -174,7 +171,6 @@ METRICS: tuple[Metric, ...] = (
         "share of the time that the other ranks waited for the slowest",
         percent_text,
         rank_stats.straggler_wait_share,
-        _median,
     ),
     Metric(
         "loss",
@@ -208,7 +204,6 @@ METRICS: tuple[Metric, ...] = (
         "seconds of one epoch; a round repeats short epochs until it has lasted 0.2 s",
         seconds_text,
         lambda r: r.epoch_s,
-        _median,
     ),
     Metric(
         "epoch_share",
@@ -216,7 +211,6 @@ METRICS: tuple[Metric, ...] = (
         "share of an epoch that a round measured, where it is a part of one; the epoch is extrapolated",
         epoch_share_text,
         lambda r: None if r.timing.partial is None else r.epochs,
-        _median,
         main=True,
     ),
     Metric(
@@ -225,7 +219,6 @@ METRICS: tuple[Metric, ...] = (
         "seconds until the loader is ready for its first request; paid once per training, not per epoch",
         seconds_text,
         lambda r: r.timing.open_s,
-        _median,
     ),
     Metric(
         "first_batch_s",
@@ -233,7 +226,6 @@ METRICS: tuple[Metric, ...] = (
         "seconds until the first batch of a round, including the start of workers",
         seconds_text,
         lambda r: r.timing.first_batch_s,
-        _median,
     ),
     Metric(
         "wait_p50_s",
@@ -241,7 +233,6 @@ METRICS: tuple[Metric, ...] = (
         "median wait for a batch",
         seconds_text,
         lambda r: r.timing.wait_p50_s,
-        _median,
     ),
     Metric(
         "wait_p99_s",
@@ -249,7 +240,6 @@ METRICS: tuple[Metric, ...] = (
         "99th percentile of the waits for a batch",
         seconds_text,
         lambda r: r.timing.wait_p99_s,
-        _median,
     ),
     Metric(
         "cpu_s_per_gib",
@@ -257,7 +247,6 @@ METRICS: tuple[Metric, ...] = (
         "CPU seconds per GiB delivered, including workers",
         lambda value: f"{value:.2f}",
         lambda r: r.processor.cpu_s / (r.timing.logical_bytes / 2**30),
-        _median,
     ),
     Metric(
         "disk_bytes",
@@ -265,7 +254,6 @@ METRICS: tuple[Metric, ...] = (
         "bytes that an epoch read from disk, including workers",
         bytes_text,
         lambda r: None if r.disk.read_bytes is None else r.disk.read_bytes / r.epochs,
-        _median,
     ),
     Metric(
         "read_amplification",
@@ -275,7 +263,6 @@ METRICS: tuple[Metric, ...] = (
         lambda r: _ratio(
             r.requests.fetched_bytes if r.requests else r.disk.read_bytes, r.timing.logical_bytes
         ),
-        _median,
     ),
     Metric(
         "requests",
@@ -283,7 +270,6 @@ METRICS: tuple[Metric, ...] = (
         "requests to the object store for an epoch, those included that were sent again",
         rate_text,
         lambda r: r.requests.count / r.epochs if r.requests else None,
-        _median,
     ),
     Metric(
         "request_retries",
@@ -291,7 +277,6 @@ METRICS: tuple[Metric, ...] = (
         "requests to the object store that failed in an epoch and were sent again",
         three_digits,
         lambda r: r.requests.retries / r.epochs if r.requests else None,
-        _median,
     ),
     Metric(
         "request_p50_s",
@@ -299,7 +284,6 @@ METRICS: tuple[Metric, ...] = (
         "median time from a request to the object store to the last byte of its answer",
         seconds_text,
         lambda r: r.requests.p50_s if r.requests else None,
-        _median,
     ),
     Metric(
         "request_p99_s",
@@ -307,7 +291,6 @@ METRICS: tuple[Metric, ...] = (
         "99th percentile of the times of requests to the object store",
         seconds_text,
         lambda r: r.requests.p99_s if r.requests else None,
-        _median,
     ),
     Metric(
         "memory_bytes",
@@ -339,7 +322,6 @@ METRICS: tuple[Metric, ...] = (
         "share of the files' pages in the page cache before a round",
         lambda value: f"{value:.1%}",
         lambda r: r.cache.residency,
-        _median,
     ),
     Metric(
         "background_cpu_share",
@@ -347,7 +329,6 @@ METRICS: tuple[Metric, ...] = (
         "share of CPU time used by other processes during the round",
         percent_text,
         lambda r: r.background.processors if r.background else None,
-        _median,
     ),
     Metric(
         "background_disk_bytes_per_s",
@@ -355,7 +336,6 @@ METRICS: tuple[Metric, ...] = (
         "bytes per second read by other processes from the same disk during the round",
         lambda value: f"{bytes_text(value)}/s",
         lambda r: r.background.disk_bytes_per_s if r.background else None,
-        _median,
     ),
     Metric(
         "profiling_share",
@@ -363,7 +343,6 @@ METRICS: tuple[Metric, ...] = (
         "share of the epochs taken by --profile itself",
         lambda value: f"{value:.2%}",
         lambda r: _ratio(r.timing.profiling_s, r.timing.epochs_s),
-        _median,
     ),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}

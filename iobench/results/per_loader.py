@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.base.units import counted, three_digits
-from iobench.results import cases, stats
-from iobench.results.stats import Estimate, Verdict
+from iobench.results import cases
+from iobench.results.ranking import Verdict, verdict_on
+from iobench.results.run_warning import Values
+from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary, Context, rates
 
 MAX_HIDDEN_WAIT = 0.1  # share of a training spent waiting: no change of format can gain more than that
@@ -65,7 +67,7 @@ class LoaderCases:
     @property
     def finding(self) -> Finding:
         """The effect of the format under this loader."""
-        values: dict[str, float | int | str] = {
+        values: Values = {
             "loader": self.loader,
             "outcome": self.outcome,
             "fastest_formats": ", ".join(self.fastest_formats),
@@ -94,7 +96,7 @@ def per_loader(context: Context) -> list[LoaderCases]:
         LoaderCases(
             same[0].label.loader,
             same,
-            stats.verdict(rates({case.key: by_case[case.key] for case in same}), min_difference),
+            verdict_on(rates({case.key: by_case[case.key] for case in same}), min_difference),
         )
         for same in groups.values()
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -14,9 +15,15 @@ from iobench.base.errors import RecordError
 from iobench.base.files import replace_file, system_errors_as
 from iobench.base.text import reason
 from iobench.results import history
-from iobench.results.record import check_levels, plain, regular
+from iobench.results.record_file import regular
+from iobench.results.record_json import check_levels, plain
 
 Stored = TypeVar("Stored")
+
+
+def now() -> str:
+    """Return the current time as results store it: ISO 8601, UTC."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)

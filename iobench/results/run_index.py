@@ -20,8 +20,9 @@ import msgspec
 from iobench.base.errors import RecordError
 from iobench.base.files import replace_file
 from iobench.base.text import enumerated, shortened
-from iobench.results import record
-from iobench.results.record import Record, regular
+from iobench.results import record_file
+from iobench.results.record import Record
+from iobench.results.record_file import regular
 from iobench.results.summary import summarise
 from iobench.results.trend import CasePoint, case_points
 from iobench.results.verdict import brief, sentence, verdict
@@ -56,7 +57,7 @@ class PastRun:
 def read_run(path: Path) -> PastRun:
     """Return the run in a file of records."""
     try:
-        records, _ = record.read(path)
+        records, _ = record_file.read(path)
     except RecordError as error:
         return PastRun(path.stem, path, problem=error)
     summary, last = summarise(records), records[-1]

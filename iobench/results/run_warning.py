@@ -12,6 +12,7 @@ MAX_NAMED = 3  # cases named in a sentence
 MORE_ROUNDS = "give more --rounds"  # a hint that `warnings_of` replaces for commands without that option
 
 Value = float | int | str
+Values = dict[str, Value]
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class RunWarning:
     message: str
     cases: list[str] = field(default_factory=list)
     hints: tuple[str, ...] = ()
-    values: dict[str, Value] = field(default_factory=dict)
+    values: Values = field(default_factory=dict)
 
     @property
     def sentence(self) -> str:

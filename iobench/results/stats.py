@@ -1,4 +1,4 @@
-"""Statistics over rounds: medians, intervals, comparisons, verdicts.
+"""Statistics over rounds: medians, intervals, comparisons.
 
 Two cases are compared by the bootstrap interval of the ratio of their medians. In trials of a case against
 itself it covered the true ratio in about 19 of 20 from five rounds on. Interleaved cases share the
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,6 @@ import numpy.typing as npt
 CONFIDENCE = 0.95
 RESAMPLES = 4999
 MIN_ROUNDS = 3  # below it there is no interval
-FAR = 10.0  # times: cases that are so far apart in all rounds differ, however few rounds there are
 ENOUGH_ROUNDS = 5  # from which on an interval has its nominal coverage
 PAIRED_ROUNDS = 10  # from which on interleaved cases are compared round by round
 MAX_TREND_VALUES = 200  # more values are first grouped into medians
@@ -84,26 +82,6 @@ class Comparison:
 
     ratio: Estimate
     outcome: str
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The fastest case, and the confidence in it.
-
-    `against` compares it with every other case, the next fastest first. `outcome` is `faster` where it is
-    faster than all others. Else `rivals` are the cases without a significant difference from it, and
-    `outcome` is `equivalent` if it is as fast as each of these, or `inconclusive`. `single` means that there
-    is no other case. `runner_up`, with `ratio`, is the first rival, or the next fastest.
-    """
-
-    fastest: str
-    runner_up: str | None
-    ratio: Estimate | None
-    outcome: str
-    against: dict[str, Comparison]
-    rivals: list[str]
-    min_difference: float
-    correction: str | None
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -184,75 +162,14 @@ def compare_paired(
     return Comparison(estimate, _outcome(estimate, min_difference, margin=0.0))
 
 
-def verdict(rates: Mapping[str, Mapping[Any, float]], min_difference: float = MIN_DIFFERENCE) -> Verdict:
-    """Compare the fastest case with all others, the nearest first, from each case's rates by round.
-
-    A case with too few rounds for an interval is slower if all of its rounds are FAR behind.
-    """
-    fastest, *others = by_speed(rates)
-    compared = {
-        other: where_far(
-            compare_paired(rates[fastest], rates[other], min_difference, comparisons=len(others)),
-            rates[fastest],
-            rates[other],
-        )
-        for other in others
-    }
-    others = sorted(others, key=lambda other: compared[other].ratio.median)
-    against = {other: compared[other] for other in others}
-    rivals = [other for other in others if against[other].outcome != "faster"]
-    runner_up = next(iter(rivals or others), None)
-    return Verdict(
-        fastest,
-        runner_up,
-        against[runner_up].ratio if runner_up else None,
-        _overall([against[rival].outcome for rival in rivals]) if others else "single",
-        against,
-        rivals,
-        min_difference,
-        correction(len(others)),
-    )
-
-
-def where_far(comparison: Comparison, rates: Mapping[Any, float], others: Mapping[Any, float]) -> Comparison:
-    """Return the comparison; without an interval it is decided if all rounds of one side are FAR ahead."""
-    if comparison.ratio.low is None and rates and others:
-        if min(rates.values()) >= FAR * max(others.values()):
-            return Comparison(comparison.ratio, "faster")
-        if min(others.values()) >= FAR * max(rates.values()):
-            return Comparison(comparison.ratio, "slower")
-    return comparison
-
-
-def by_speed(rates: Mapping[str, Mapping[Any, float]]) -> list[str]:
-    """Return the cases by median rate, the fastest first.
-
-    A case that was eliminated has no later rounds, in which the machine may have been faster or slower:
-    its rates are divided by how fast each of its rounds was for the cases that have the most rounds.
-    """
-    medians = {label: statistics.median(values.values()) for label, values in rates.items() if values}
-    most = max((len(rates[label]) for label in medians), default=0)
-    whole = [label for label in medians if len(rates[label]) == most]
-    speeds = _round_speeds([rates[label] for label in whole])
-    for label in medians.keys() - set(whole):
-        adjusted = [rate / speeds[number] for number, rate in rates[label].items() if number in speeds]
-        medians[label] = statistics.median(adjusted or [medians[label]])
-    return sorted(medians, key=lambda label: medians[label], reverse=True)
-
-
-def _round_speeds(rates: Sequence[Mapping[Any, float]]) -> dict[Any, float]:
-    """Return each round's speed: the median over the cases of the round's rate over the case's median."""
-    by_round = defaultdict(list)
-    for case in rates:
-        middle = statistics.median(case.values())
-        for number, rate in case.items():
-            by_round[number].append(rate / middle)
-    return {number: statistics.median(found) for number, found in by_round.items()}
-
-
 def correction(comparisons: int) -> str | None:
     """Return the correction for several comparisons in words; None for a single one."""
     return f"Bonferroni over {comparisons} comparisons" if comparisons > 1 else None
+
+
+def dominates(one: Sequence[float], other: Sequence[float]) -> bool:
+    """Return whether one is at least as high as the other in every figure, and higher in some (Pareto)."""
+    return one != other and all(own >= their for own, their in zip(one, other, strict=True))
 
 
 def spread(values: Sequence[float]) -> float:
@@ -280,12 +197,6 @@ def _outcome(ratio: Estimate, min_difference: float, margin: float) -> str:
         return "slower"
     within = ratio.low > 1 - min_difference and ratio.high < 1 + min_difference
     return "equivalent" if within else "inconclusive"
-
-
-def _overall(outcomes: Sequence[str]) -> str:
-    if not outcomes:
-        return "faster"
-    return "equivalent" if set(outcomes) == {"equivalent"} else "inconclusive"
 
 
 def _median(values: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:

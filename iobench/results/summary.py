@@ -15,9 +15,10 @@ from iobench.results.cases import LABEL_FACETS, Groups, Label
 from iobench.results.epoch_coverage import covered_share
 from iobench.results.metrics import METRICS
 from iobench.results.rank_stats import SlowestRank, slowest_rank
+from iobench.results.ranking import Verdict, verdict_on
 from iobench.results.record import Record
 from iobench.results.run_warning import RunWarning
-from iobench.results.stats import Estimate, Verdict
+from iobench.results.stats import Estimate
 from iobench.results.warnings import case_warnings
 
 
@@ -174,7 +175,7 @@ def _context(
     labels: Mapping[str, Label],
     min_difference: float,
 ) -> Context:
-    verdict = stats.verdict(rates(by_case), min_difference)
+    verdict = verdict_on(rates(by_case), min_difference)
     ordered = [_case(key, by_case[key], labels[key], verdict) for key in (verdict.fastest, *verdict.against)]
     return Context(title, ordered, verdict, records, by_case)
 

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.units import MIB, three_digits
 from iobench.results import background_signs, cases, run_limits, stats
 from iobench.results.case_key import Facets
 from iobench.results.record import Record
@@ -244,9 +243,3 @@ def _step_text(step: SpeedStep) -> str:
     if step.limit_ratio is None:
         return f"{text}; the machine's own limit was not measured"
     return f"{text}; the machine's own limit is {step.limit_ratio:.2f} × what it was"
-
-
-def speeds_text(trend: Trend) -> tuple[str, str]:
-    """Return the MiB/s of the first and of the last run."""
-    first, last = (three_digits(trend.points[place].bytes_per_s.median / MIB) for place in (0, -1))
-    return first, last

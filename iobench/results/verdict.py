@@ -15,14 +15,13 @@ from iobench.base.text import enumerated
 from iobench.base.units import counted, seconds_text, three_digits
 from iobench.results import stats
 from iobench.results.per_loader import MAX_HIDDEN_WAIT, LoaderCases, describe_largest, per_loader, step_share
+from iobench.results.run_warning import Values
 from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary, Context, Summary
 
 MAX_DETAILED = 2  # contexts with a line for each loader; of more, all loaders of a context share one
 MAX_BRIEF = 2  # cases named in a list of runs
 MAX_LOADERS = 4  # shown for a context
-
-Values = dict[str, float | int | str]
 
 
 def sentences(contexts: Sequence[Context]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from iobench.base.errors import RecordError
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.staging import os_errors
 from iobench.host import machine_info
-from iobench.results.result_store import ResultStore
+from iobench.results.result_store import ResultStore, now
 from iobench.studies._base import ClaimResult, Study, StudyOptions, StudyResult, names, study_of
 from iobench.studies._rounds import Measurements
 
@@ -54,7 +53,7 @@ def run(name: str, options: StudyOptions) -> StudyResult:
         measurements=measured,
         claims=[claim.with_sizes(options.quick) for claim in study.evaluate(measured)],
         machine=machine_info.describe(options.data_dir, options.device, _packages()),
-        time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        time=now(),
         quick=options.quick,
     )
 

@@ -10,8 +10,8 @@ from typing import ClassVar
 import torch
 
 from iobench.base.errors import LoaderFailed
-from iobench.bench.epoch import epoch_request, opened
 from iobench.bench.meter import Meter
+from iobench.bench.opening import epoch_request, opened
 from iobench.dataset.manifest import Opener
 from iobench.formats import Rows
 from iobench.loading.host_to_device import HostBatch, HostToDevice

@@ -59,12 +59,12 @@ def _finish(command: list[str], environment: dict[str, str]) -> None:
         raise IobenchError(f"a training of the study failed: {cause}", kind="training-failed")
 
 
-def same_batches(claim: str, torch_s: Sequence[str], ray_s: Sequence[str]) -> ClaimResult:
+def same_batches(torch_s: Sequence[str], ray_s: Sequence[str]) -> ClaimResult:
     """Return the verdict on a claim that both loaders return the same batches, from their hashes."""
     same = sum(one == other for one, other in zip(torch_s, ray_s, strict=False))
     count = max(len(torch_s), len(ray_s))
     return ClaimResult(
-        claim,
+        "",
         REPRODUCED if same == count else NOT_REPRODUCED,
         f"{same} of {count} batches under random transforms are the same bit by bit with Ray's actors "
         "and with torch's workers",
@@ -72,9 +72,7 @@ def same_batches(claim: str, torch_s: Sequence[str], ray_s: Sequence[str]) -> Cl
     )
 
 
-def same_losses(
-    claim: str, one: RankResults | dict[str, Any], other: dict[str, Any], pair: str
-) -> ClaimResult:
+def same_losses(one: RankResults | dict[str, Any], other: dict[str, Any], pair: str) -> ClaimResult:
     """Return the verdict on a claim that two trainings without BatchNorm have equal losses up to rounding."""
     verdict, largest = REPRODUCED, dict[str, float]()
     for dtype, tolerance in TOLERANCES.items():
@@ -86,10 +84,10 @@ def same_losses(
     texts = [f"{most:.1e} in {dtype} (allowed {TOLERANCES[dtype]:g})" for dtype, most in largest.items()]
     evidence = f"{pair}: over {steps} steps losses differ by at most {', '.join(texts)}"
     values: dict[str, Value] = {f"largest_difference_{dtype}": most for dtype, most in largest.items()}
-    return ClaimResult(claim, verdict, evidence, values=[{"compared": pair, "steps": steps, **values}])
+    return ClaimResult("", verdict, evidence, values=[{"compared": pair, "steps": steps, **values}])
 
 
-def same_accuracy(claim: str, one: Sequence[float], other: Sequence[float], pair: str) -> ClaimResult:
+def same_accuracy(one: Sequence[float], other: Sequence[float], pair: str) -> ClaimResult:
     """Return the verdict on a claim of equivalent accuracies with BatchNorm, from differences by seed."""
     from scipy import stats
 
@@ -100,7 +98,7 @@ def same_accuracy(claim: str, one: Sequence[float], other: Sequence[float], pair
     inside = low > -EQUIVALENT and high < EQUIVALENT
     outside = low >= EQUIVALENT or high <= -EQUIVALENT
     return ClaimResult(
-        claim,
+        "",
         REPRODUCED if inside else NOT_REPRODUCED if outside else INCONCLUSIVE,
         f"{pair}: with BatchNorm, over {count} seeds, accuracy {statistics.mean(one):.2%} against "
         f"{statistics.mean(other):.2%}, a difference of {100 * low:.2f} to {100 * high:.2f} points "
@@ -125,11 +123,11 @@ def unaffected(claim: str, ranks: list[RankResults]) -> ClaimResult:
         claim,
         [
             *(
-                same_batches("", one["hashes"], other["hashes"])
+                same_batches(one["hashes"], other["hashes"])
                 for one, other in zip(torch_s, ray_s, strict=True)
             ),
-            same_losses("", ray_s[0], torch_s[0], pair),
-            same_accuracy("", _normed(ray_s[0]), _normed(torch_s[0]), pair),
+            same_losses(ray_s[0], torch_s[0], pair),
+            same_accuracy(_normed(ray_s[0]), _normed(torch_s[0]), pair),
         ],
     )
 
@@ -140,8 +138,8 @@ def over_ranks(claim: str, ranks: dict[str, list[RankResults]]) -> ClaimResult:
     return all_of(
         claim,
         [
-            same_losses("", several, single, f"{RANKS} against {SINGLE}"),
-            same_accuracy("", _normed(several), _normed(single), f"{RANKS} against {SINGLE}"),
+            same_losses(several, single, f"{RANKS} against {SINGLE}"),
+            same_accuracy(_normed(several), _normed(single), f"{RANKS} against {SINGLE}"),
         ],
     )
 

@@ -12,7 +12,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
+from iobench.bench.process_group import ProcessGroup, SingleProcess
 from iobench.contrib.ray.loader import RayLoader
-from iobench.ranks.group import GlooGroup, join
+from iobench.ranks.collectives import Collectives
+from iobench.ranks.group import join
 from iobench.ranks.rank_info import RankInfo
 
 SAMPLES, TESTED, INPUTS, CLASSES = 1800, 1000, 64, 10
@@ -32,36 +33,24 @@ SEEDS = 5
 LOADERS = {"torch's workers": DataLoader, "Ray's actors": RayLoader}
 
 
-@dataclass(frozen=True)
-class TrainingGroup:
-    """The ranks that train together; a single process unless torchrun started it."""
-
-    gloo: GlooGroup | None = None
-    rank: int = 0
-    world_size: int = 1
-
-    def distributed(self, network: nn.Module) -> nn.Module:
-        """Return the network with its gradients averaged over all ranks after each backward pass."""
-        return DistributedDataParallel(network) if self.gloo else network
-
-    def mean(self, own: Sequence[float]) -> list[float]:
-        """Return the mean of each value over all ranks."""
-        rows = self.gloo.all_gather(list(own)) if self.gloo else [own]
-        return [sum(values) / len(rows) for values in zip(*rows, strict=True)]
-
-
 @contextmanager
-def joined() -> Iterator[TrainingGroup]:
-    """Join and yield the group of this process."""
+def joined() -> Iterator[ProcessGroup]:
+    """Join and yield the ranks that train together; a single process unless torchrun started it."""
     info = RankInfo.from_env()
     if info is None:
-        yield TrainingGroup()
+        yield SingleProcess()
         return
     gloo = join(info)
     try:
-        yield TrainingGroup(gloo, info.rank, info.world_size)
+        yield Collectives(gloo)
     finally:
         gloo.close()
+
+
+def mean_of(group: ProcessGroup, own: Sequence[float]) -> list[float]:
+    """Return the mean of each value over all ranks."""
+    rows = group.all_gather(list(own))
+    return [sum(values) / len(rows) for values in zip(*rows, strict=True)]
 
 
 class Blobs(Dataset[dict[str, torch.Tensor]]):
@@ -90,7 +79,7 @@ class NoisyBlobs(Blobs):
 
 
 @contextmanager
-def loading(kind: str, dataset: Blobs, group: TrainingGroup) -> Iterator[tuple[Any, Any]]:
+def loading(kind: str, dataset: Blobs, group: ProcessGroup) -> Iterator[tuple[Any, Any]]:
     """Yield a loader of a kind over this rank's share, and its sampler."""
     sampler: Any = DistributedSampler(dataset, group.world_size, group.rank)
     loader: Any = LOADERS[kind](
@@ -108,7 +97,7 @@ def loading(kind: str, dataset: Blobs, group: TrainingGroup) -> Iterator[tuple[A
             loader.close()
 
 
-def hashes(kind: str, group: TrainingGroup, epochs: int) -> list[str]:
+def hashes(kind: str, group: ProcessGroup, epochs: int) -> list[str]:
     """Return a hash of each batch of this rank's epochs under random transforms."""
     digests = []
     with loading(kind, NoisyBlobs(SAMPLES, 1), group) as (loader, sampler):
@@ -119,12 +108,13 @@ def hashes(kind: str, group: TrainingGroup, epochs: int) -> list[str]:
 
 
 def train(
-    batches: tuple[Any, Any], group: TrainingGroup, dtype: torch.dtype, normed: bool, seed: int, epochs: int
+    batches: tuple[Any, Any], group: ProcessGroup, dtype: torch.dtype, normed: bool, seed: int, epochs: int
 ) -> dict[str, Any]:
     """Train a network; return the loss of each step over all ranks, the final accuracy and the seconds."""
     loader, sampler = batches
     network = _network(dtype, normed, seed)
-    model = group.distributed(network)
+    # gradients are averaged over all ranks after each backward pass
+    model = network if group.world_size == 1 else DistributedDataParallel(network)
     optimiser = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
     losses, began = [], time.perf_counter()
     for epoch in range(epochs):
@@ -136,7 +126,7 @@ def train(
             optimiser.step()
             losses.append(float(loss.detach()))
     return {
-        "losses": group.mean(losses),
+        "losses": mean_of(group, losses),
         "accuracy": _accuracy(network, dtype),
         "seconds": time.perf_counter() - began,
     }
@@ -156,7 +146,7 @@ def _accuracy(network: nn.Module, dtype: torch.dtype) -> float:
     return float((predicted == tested.y).double().mean())
 
 
-def everything(kind: str, group: TrainingGroup, epochs: int) -> dict[str, Any]:
+def everything(kind: str, group: ProcessGroup, epochs: int) -> dict[str, Any]:
     """Return all trainings with one loader, and the hashes of its batches."""
     with loading(kind, Blobs(SAMPLES, 1), group) as batches:
         return {

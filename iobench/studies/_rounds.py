@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -149,6 +149,12 @@ def timed(work: Callable[[], Any]) -> Contender:
         return RoundResult(time.perf_counter() - before)
 
     return run
+
+
+def exhaust(batches: Iterable[Any]) -> None:
+    """Iterate over all batches and discard them."""
+    for _ in batches:
+        pass
 
 
 def _text(metric: str, value: float | None) -> str:

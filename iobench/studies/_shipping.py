@@ -17,7 +17,7 @@ from iobench.base.units import MIB, seconds_text
 from iobench.contrib.ray.loader import RayLoader
 from iobench.studies._base import StudyOptions
 from iobench.studies._claims import against
-from iobench.studies._rounds import Measurements, interleave, timed
+from iobench.studies._rounds import Measurements, exhaust, interleave, timed
 
 COLUMNS = 128  # float32: samples of 512 B
 SAMPLES = MIB // (COLUMNS * 4)  # in a batch of a MiB
@@ -153,12 +153,10 @@ def _first_batch_s(loader: Any) -> float:
     batches = iter(loader)
     next(batches)
     taken = time.perf_counter() - began
-    for _ in batches:  # to the end: persistent workers would otherwise continue with it
-        pass
+    exhaust(batches)  # to the end: persistent workers would otherwise continue with it
     return taken
 
 
 def _epoch(requests: Requests, loader: Any, request: BatchRequest) -> None:
     requests.request = request
-    for _ in loader:
-        pass
+    exhaust(loader)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from iobench.studies._base import NOT_REPRODUCED, REPRODUCED, ClaimResult, Study
 from iobench.studies._claims import all_of, claimed_equal, if_large_enough, no_gpu
 from iobench.studies._epochs import epochs
 from iobench.studies._references import IO_EVALUATION
-from iobench.studies._rounds import Contender, Measurements, interleave, timed
+from iobench.studies._rounds import Contender, Measurements, exhaust, interleave, timed
 
 PUBLISHED, QUICK = 10**8, 5 * 10**6  # elements
 BATCH = 256
@@ -55,10 +55,10 @@ class IterationStudy(Study):
         held = TensorDict({"x": _mapped(manifest)["x"].clone()}, [manifest.schema.samples])
         contenders = {
             DATASET: _contender(manifest, "dataloader"),
-            BATCHED: timed(lambda: _sum(DataLoader(_mapped(manifest), BATCH, collate_fn=_unchanged))),
+            BATCHED: timed(lambda: exhaust(DataLoader(_mapped(manifest), BATCH, collate_fn=_unchanged))),
             SLICED: _contender(manifest, "native"),
             INDEXED: _contender(manifest, "native", order="random"),
-            IN_MEMORY: timed(lambda: _sum(held[start : start + BATCH].clone() for start in _starts(held))),
+            IN_MEMORY: timed(lambda: exhaust(held[start : start + BATCH].clone() for start in _starts(held))),
             LAZY: timed(lambda: _slice_lazily(_mapped(manifest))),
             FILLED: timed(lambda: _fill(held["x"])),
             BUILT: timed(lambda: TensorDict({"x": held["x"].clone()}, [len(held)])),
@@ -127,11 +127,6 @@ def _gpu_claim(measured: Measurements) -> ClaimResult:
 
 def _contender(manifest: Manifest, loader: str, device: str = "cpu", order: str = "sequential") -> Contender:
     return epochs(loaders.get(loader), Job(manifest.opener("memmap"), Order(order, BATCH), device))
-
-
-def _sum(batches: Iterable[Any]) -> None:
-    for _ in batches:
-        pass
 
 
 def _slice_lazily(mapped: Any) -> None:

@@ -7,7 +7,6 @@ import pstats
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from iobench.results.run_warning import Value
 from iobench.studies._base import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED, ClaimResult, Study, StudyOptions
 from iobench.studies._claims import claimed_faster, if_large_enough
 from iobench.studies._references import FASTER_LOADING
-from iobench.studies._rounds import Measurements, interleave, timed
+from iobench.studies._rounds import Measurements, exhaust, interleave, timed
 
 COLUMNS, BATCH = 128, 8192
 PUBLISHED, QUICK = 819_200, 81_920
@@ -49,9 +48,9 @@ class TensorDatasetStudy(Study):
                 dataset, batch_size=None, sampler=BatchSampler(RandomSampler(dataset), BATCH, drop_last=False)
             ),
         }
-        contenders = {name: timed(partial(_exhaust, loader)) for name, loader in loaders.items()}
+        contenders = {name: timed(partial(exhaust, loader)) for name, loader in loaders.items()}
         contenders[RANGES] = timed(
-            lambda: _exhaust(data[start : start + BATCH].clone() for start in _starts(data))
+            lambda: exhaust(data[start : start + BATCH].clone() for start in _starts(data))
         )
         measured, profiles = (
             interleave(contenders, on_status=options.on_status),
@@ -104,11 +103,6 @@ def _share_claim(claim: str, measured: Measurements, function: str, least: float
     return ClaimResult(claim, verdict, evidence, measured.data, [values])
 
 
-def _exhaust(batches: Iterable[Any]) -> None:
-    for _ in batches:
-        pass
-
-
 def _starts(data: torch.Tensor) -> range:
     return range(0, len(data), BATCH)
 
@@ -117,7 +111,7 @@ def _calls(loader: Any) -> dict[str, Any]:
     """Profile an epoch: calls of the dataset, and shares of the time in it and in collating."""
     profile = cProfile.Profile()
     with profile:
-        _exhaust(islice(loader, None))
+        exhaust(loader)
     figures: dict[Any, Any] = pstats.Stats(profile).stats  # type: ignore[attr-defined]
     total = sum(own for _, _, own, _, _ in figures.values())
     calls = [value for key, value in figures.items() if key[2] == "__getitem__" and "dataset.py" in key[0]]

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from rich.table import Table
 
 from iobench.base.text import printable
-from iobench.base.units import MIB, three_digits
 from iobench.results.compare import CaseComparison, CompareResult
-from iobench.results.run_comparison import MachineChange
+from iobench.results.machine_change import MachineChange
+from iobench.results.metrics import mib_text
 from iobench.results.stats import Estimate
 from iobench.terminal.tables import plain_table
 
@@ -71,8 +71,8 @@ def _cells(result: CompareResult) -> list[list[str]]:
         [
             line.case,
             line.new,
-            *_estimate_cells(line.base_bytes_per_s, _mib),
-            *_estimate_cells(line.new_bytes_per_s, _mib),
+            *_estimate_cells(line.base_bytes_per_s, mib_text),
+            *_estimate_cells(line.new_bytes_per_s, mib_text),
             *_estimate_cells(line.comparison.ratio, "{:.3f}".format),
             line.verdict,
             _machine(line.machine),
@@ -89,7 +89,3 @@ def _differences(line: CaseComparison) -> str:
 
 def _estimate_cells(estimate: Estimate, form: Callable[[float], str]) -> tuple[str, str]:
     return form(estimate.median), estimate.interval_text(form)
-
-
-def _mib(rate: float) -> str:
-    return three_digits(rate / MIB)

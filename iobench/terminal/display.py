@@ -28,7 +28,9 @@ from iobench.bench.outcome import Run
 from iobench.dataset.verify import Progress as Report
 from iobench.results import stats, summary
 from iobench.results.display import Displayed
-from iobench.results.record import Record, plain
+from iobench.results.record import Record
+from iobench.results.record_json import plain
+from iobench.results.resume_result import ResumeCheck
 from iobench.results.verdict import sentences
 from iobench.terminal import run_tables
 from iobench.terminal.tables import columns_table
@@ -75,12 +77,12 @@ def as_json(value: Any) -> None:
     print(json.dumps(plain(value), indent=2))
 
 
-def answer(result: Answer, json: bool = False) -> None:
+def answer(result: Answer | ResumeCheck, json: bool) -> None:
     """Print a result's parts, or all of its data as JSON."""
-    if not json:
-        parts(result)
-    else:
+    if json:
         as_json(result.as_dict())
+    else:
+        parts(result)
 
 
 def parts(shown: Displayed, to_stderr: bool = False) -> None:

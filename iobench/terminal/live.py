@@ -14,7 +14,7 @@ from rich.text import Text
 from iobench.base.text import printable
 from iobench.base.units import MIB, seconds_text, three_digits
 from iobench.bench.observer import Observer, Progress
-from iobench.bench.strategies import Strategy
+from iobench.bench.strategy import Strategy
 from iobench.results.cases import Label
 from iobench.results.record import Record
 from iobench.terminal import run_tables

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from rich.console import RenderableType
 from rich.table import Table
 
-from iobench.base.units import MIB, counted, three_digits
+from iobench.base.units import counted
 from iobench.results.capacity import CapacityPlan, ResourceUse
 from iobench.results.cluster import ALL, NODE, RANK
+from iobench.results.metrics import mib_text
 from iobench.results.stats import Estimate
 from iobench.terminal.tables import plain_table
 
@@ -20,7 +21,7 @@ def parts(plan: CapacityPlan) -> Iterator[RenderableType]:
     """Yield the plan, a table of resources, the bottleneck, and the assumptions."""
     cluster = plan.cluster
     on = f"{counted(cluster.ranks, 'rank')} on {counted(cluster.nodes, 'node')}"
-    demand = _ends(plan.demand_bytes_per_s, lambda value: three_digits(value / MIB))
+    demand = _ends(plan.demand_bytes_per_s, mib_text)
     yield f"{on}, estimated from {plan.case}: each rank demands {demand} MiB/s"
     yield ""
     yield _table(plan)
@@ -36,7 +37,7 @@ def _table(plan: CapacityPlan) -> Table:
         table.add_row(
             use.resource.name,
             EACH[use.resource.per],
-            _ends(use.resource.bytes_per_s, lambda value: three_digits(value / MIB)),
+            _ends(use.resource.bytes_per_s, mib_text),
             _ends(use.utilisation, lambda value: f"{value:.0%}"),
             _until(use),
             use.resource.source,

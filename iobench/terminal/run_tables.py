@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from iobench.base.units import MIB, bytes_text, counted, rate_text, seconds_text, three_digits
+from iobench.base.units import bytes_text, counted, rate_text, seconds_text, three_digits
 from iobench.results import columns
 from iobench.results.cases import FACETS, Label
 from iobench.results.columns import Columns
-from iobench.results.metrics import epoch_share_text
+from iobench.results.metrics import epoch_share_text, mib_text
 from iobench.results.rank_stats import rank_layout
 from iobench.results.record import Record
 from iobench.results.summary import CaseSummary, Context, Summary
@@ -30,7 +30,7 @@ COMMON = (
 
 def round_line(record: Record, label: Label, rounds: int | None) -> str:
     """Describe one round in one line."""
-    speed = f"{three_digits(record.bytes_per_s / MIB)} MiB/s, {rate_text(record.samples_per_s)} samples/s"
+    speed = f"{mib_text(record.bytes_per_s)} MiB/s, {rate_text(record.samples_per_s)} samples/s"
     number = f"{record.round}/{rounds}" if rounds else record.round
     if record.timing.partial is not None:
         share = epoch_share_text(record.epochs)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from iobench.base.errors import InvalidSettings
-from iobench.base.units import MIB, counted, three_digits
+from iobench.base.units import counted
 from iobench.ranks.launch import Launch, torchrun
-from iobench.results import record
+from iobench.results import record_file
+from iobench.results.metrics import mib_text
 from iobench.results.record import Record
 from iobench.results.scaling_curve import Curve, curves
 from iobench.results.summary import summarise
@@ -148,12 +149,12 @@ def over_ranks(
 
     `launch` starts the ranks, by default on this host. An error of one number is printed; the others run.
     """
-    before = len(record.read(out)[0]) if out.exists() else 0
+    before = len(record_file.read(out)[0]) if out.exists() else 0
     failed, times = False, times or TimeShares()
     for done, number in enumerate(numbers):
         display.note(f"{counted(number, 'rank')}:")
         failed |= times.run(launch, number, [*arguments, "--out", str(out)], len(numbers) - done) != 0
-    records = record.read(out)[0][before:] if out.exists() else []
+    records = record_file.read(out)[0][before:] if out.exists() else []
     if records:
         _show(records, smallest, as_json, wide)
         display.note(f"records: {out}")
@@ -188,16 +189,12 @@ def scaling_table(measured: Sequence[Curve]) -> Table:
             cells = [
                 curve.case,
                 str(point.ranks),
-                _mib(point.total.median),
-                point.total.interval_text(_mib),
-                _mib(point.each),
+                mib_text(point.total.median),
+                point.total.interval_text(mib_text),
+                mib_text(point.each),
                 f"{point.efficiency.median:.0%}",
                 point.efficiency.interval_text("{:.0%}".format),
-                "" if limit is None else _mib(limit),
+                "" if limit is None else mib_text(limit),
             ]
             table.add_row(*cells, *([f"{point.wait_share:.0%}"] if waits else []))
     return table
-
-
-def _mib(value: float) -> str:
-    return three_digits(value / MIB)

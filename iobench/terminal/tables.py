@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
@@ -10,14 +11,15 @@ from rich.text import Text
 
 from iobench import formats
 from iobench.base.text import listed, printable, shortened
-from iobench.base.units import MIB, bytes_text, bytes_word, counted, rate_text, seconds_text, three_digits
+from iobench.base.units import bytes_text, bytes_word, counted, rate_text, seconds_text
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import Prepared
 from iobench.formats import Schema
 from iobench.host.hardware_limits import Limit
 from iobench.results.columns import Columns, is_numeric
+from iobench.results.metrics import mib_text
 from iobench.results.run_index import PastRun
-from iobench.results.trend import Trend, speeds_text
+from iobench.results.trend import Trend
 
 if TYPE_CHECKING:  # they load torch
     from iobench.studies import StudyResult
@@ -31,15 +33,19 @@ _VERIFIED = {
 }
 
 
-def dataset_line(manifest: Manifest) -> str:
-    """Describe a dataset in one line: name, elements, samples and bytes."""
+def dataset_line(manifest: Manifest, newest_in: Path | None = None) -> str:
+    """Describe a dataset in one line: name, elements, samples and bytes.
+
+    `newest_in` is the folder in which it is the newest, if it was not named.
+    """
     schema = manifest.schema
     counts = f"{counted(schema.elements, 'element')}, {counted(schema.samples, 'sample')}"
     sample, whole = bytes_text(schema.sample_bytes), bytes_text(schema.logical_bytes)
     source = manifest.source
     packed = {field: f"{names[0]} … {names[-1]}" for field, names in source.get("packed", {}).items()}
     fields = schema.describe({**source.get("renamed", {}), **packed})
-    return f"dataset {manifest.name}: {counts} of {sample} ({fields}), {whole}"
+    newest = f" (the newest in {newest_in})" if newest_in else ""
+    return f"dataset {manifest.name}: {counts} of {sample} ({fields}), {whole}{newest}"
 
 
 def prepared_table(rows: Sequence[Prepared]) -> Table:
@@ -57,7 +63,7 @@ def prepared_table(rows: Sequence[Prepared]) -> Table:
             bytes_text(artifact.stored_bytes),
             "" if added is not None and added.partial else f"{row.ratio:.2f}",
             "" if in_place else seconds_text(artifact.write_s),
-            "" if in_place else three_digits(row.write_bytes_per_s / MIB),
+            "" if in_place else mib_text(row.write_bytes_per_s),
             seconds_text(artifact.verify_s),
             _VERIFIED[row.state],
         )
@@ -109,7 +115,8 @@ def trends_table(trends: Sequence[Trend]) -> Table:
     """Return cases over several runs, one per row."""
     table = plain_table("dataset", "case", "runs", "first MiB/s", "last MiB/s", "trend", left=2)
     for trend in trends:
-        table.add_row(trend.dataset, trend.case, str(len(trend.points)), *speeds_text(trend), trend.sparkline)
+        speeds = [mib_text(trend.points[place].bytes_per_s.median) for place in (0, -1)]
+        table.add_row(trend.dataset, trend.case, str(len(trend.points)), *speeds, trend.sparkline)
     table.columns[-1].justify = "left"
     return table
 
@@ -119,7 +126,7 @@ def limits_table(limits: Sequence[Limit]) -> Table:
     table = plain_table("limit", "measured by", "MiB/s", "reads/s", left=2)
     for limit in limits:
         reads = "" if limit.reads_per_s is None else rate_text(limit.reads_per_s)
-        table.add_row(limit.name, limit.how, three_digits(limit.bytes_per_s / MIB), reads)
+        table.add_row(limit.name, limit.how, mib_text(limit.bytes_per_s), reads)
     return table
 
 

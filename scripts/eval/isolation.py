@@ -13,8 +13,8 @@ from dataclasses import replace
 from eval import harness
 from eval.harness import Row, Trials
 from iobench import RunOptions
+from iobench.bench.case_grid import cases_of
 from iobench.bench.observer import Observer
-from iobench.bench.options import cases_of
 from iobench.bench.outcome import Run
 from iobench.bench.run import run
 from iobench.results import stats

@@ -24,7 +24,7 @@ import iobench
 from eval.harness import Row, Trials
 from iobench.base.thresholds import BACKGROUND_CPU
 from iobench.host.background_load import BackgroundLoadMonitor
-from iobench.results import background_signs, record, stats
+from iobench.results import background_signs, record_file, stats
 from iobench.results.compare import compare
 from iobench.results.record import Record
 
@@ -111,7 +111,7 @@ def lines_of(path: Path) -> int:
 
 def evaluated(measured: Row) -> Row:
     """Return the kind of a pair, and the outcomes of comparing its later runs with the first."""
-    records = {name: record.read(Path(path))[0] for name, path in measured["runs"].items()}
+    records = {name: record_file.read(Path(path))[0] for name, path in measured["runs"].items()}
     base, everything = records.pop("base"), [one for some in records.values() for one in some]
     outcomes = dict.fromkeys(RUNS[1:])
     for name, newer in records.items():

@@ -25,7 +25,7 @@ from iobench.advise.candidates import candidate_set, loader_word
 from iobench.bench.case import Case
 from iobench.bench.observer import Observer
 from iobench.bench.run import run
-from iobench.bench.strategies import FACTORS
+from iobench.bench.search_strategies import FACTORS
 from iobench.results import stats
 from iobench.results.record import Record
 

@@ -12,7 +12,8 @@ import iobench
 from iobench import Requirements, formats
 from iobench.advise import measured_data
 from iobench.base.errors import CorruptArtifact, ManifestError
-from iobench.bench.options import RunOptions, cases_of
+from iobench.bench.case_grid import cases_of
+from iobench.bench.options import RunOptions
 from iobench.bench.run import run
 from iobench.dataset.add import AddedSource, add
 from iobench.dataset.manifest import Manifest

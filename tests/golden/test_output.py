@@ -8,7 +8,7 @@ from conftest import prepared
 from record_cases import a_large_run, a_record, rounds_of
 from text_file import TextFile, without_figures
 
-from iobench.results import record
+from iobench.results import record_file
 
 pytestmark = pytest.mark.xdist_group("golden")  # `stored` takes seconds
 
@@ -36,7 +36,7 @@ def stored(tmp_path_factory):
     runs["few"] = rounds_of([3000, 3100], run="few")
     for name, records in runs.items():
         for one in records:
-            record.append(folder / "data" / "results" / f"{name}.jsonl", one)
+            record_file.append(folder / "data" / "results" / f"{name}.jsonl", one)
     return folder / "data"
 
 

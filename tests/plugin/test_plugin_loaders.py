@@ -16,7 +16,7 @@ from plugin_cases import PACKAGE, installed, made
 import iobench
 from iobench import formats
 from iobench.base.errors import BrokenPlugin, MissingDependency
-from iobench.bench import options as bench_options
+from iobench.bench import case_grid
 from iobench.bench.options import RunOptions
 from iobench.loading import loaders
 from iobench.results.warnings import warnings_of
@@ -166,7 +166,7 @@ def test_a_loader_that_drops_everything_fails(package, images, tmp_path):
 
 
 def test_the_shuffle_quality_of_the_loaders_order_is_reported(package, images, tmp_path, monkeypatch):
-    monkeypatch.setattr(bench_options, "BLOCK_BYTES", 16 * images.schema.sample_bytes)
+    monkeypatch.setattr(case_grid, "BLOCK_BYTES", 16 * images.schema.sample_bytes)
     asked = {"batch_size": (16,), "order": ("random", "block"), "isolate": False}
     found = run(images, tmp_path, "tape:buffer=2", "tape:buffer=203", **asked)
     assert not found.failures
@@ -213,8 +213,8 @@ def test_losses_are_compared_only_where_the_order_is_the_same(package, images, t
 def skipped_of(manifest, *words, formats=("npy", "lmdb"), order=("sequential",)):
     """Return the loaders of these words that make cases, and the notes about the others."""
     asked = RunOptions(formats, words, order=order)
-    cases = bench_options.cases_of(manifest, asked, ["cpu"])
-    return {case.loader.name for case in cases}, bench_options.skip_notes(manifest, asked)
+    cases = case_grid.cases_of(manifest, asked, ["cpu"])
+    return {case.loader.name for case in cases}, case_grid.skip_notes(manifest, asked)
 
 
 def test_without_its_library_the_error_has_the_pip_command(package, images, monkeypatch):
@@ -261,7 +261,7 @@ def test_all_means_the_installed_loaders_that_read_the_formats(package, images, 
 
 
 def test_the_default_loaders_do_not_depend_on_what_is_installed(package, images):
-    assert {case.loader.name for case in bench_options.cases_of(images, RunOptions(), ["cpu"])} == {
+    assert {case.loader.name for case in case_grid.cases_of(images, RunOptions(), ["cpu"])} == {
         *loaders.DEFAULT_LOADERS
     }
 

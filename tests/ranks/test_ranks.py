@@ -15,7 +15,7 @@ from iobench import RunOptions
 from iobench.base.errors import CaseDied, InvalidSettings, LoaderFailed, RanksDiffer
 from iobench.bench import case as case_module
 from iobench.bench import case_limits, executor
-from iobench.bench.options import cases_of, skip_notes
+from iobench.bench.case_grid import cases_of, skip_notes
 from iobench.dataset.manifest import Manifest
 from iobench.host import background_load, memory_limits
 from iobench.host.hardware_limits import Limit
@@ -25,7 +25,7 @@ from iobench.loading.order import Order
 from iobench.ranks import distributed_backend, preflight, rank_info
 from iobench.ranks.collectives import Collectives, run_on_all_ranks
 from iobench.ranks.rank import Rank
-from iobench.results import record
+from iobench.results import record_file
 from iobench.results.parts import LimitPart
 from iobench.results.warnings import warnings_of
 from iobench.terminal import scaling
@@ -113,7 +113,7 @@ def test_ranks_verify_and_time_the_dataset_together(images, tmp_path, hosts, ord
     assert not result.failures
     assert not result.stopped
     assert len(result.records) == len(formats) * len(loaders) * 2
-    for one in record.read(result.path)[0]:
+    for one in record_file.read(result.path)[0]:
         assert one.case["world_size"] == len(hosts)
         assert [(part.rank, part.host) for part in one.ranks] == list(enumerate(hosts))
         assert one.timing.samples == sum(part.samples for part in one.ranks)

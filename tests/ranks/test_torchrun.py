@@ -13,7 +13,7 @@ import pytest
 from conftest import call
 
 from iobench.loading.loaders import DEFAULT_LOADERS
-from iobench.results import record
+from iobench.results import record_file
 
 HOST = platform.node()
 
@@ -40,7 +40,7 @@ def test_two_ranks_verify_and_measure_together(images, tmp_path):
     (context,) = json.loads(done.stdout)["contexts"]
     assert {case["facets"]["loader"] for case in context["cases"]} == set(DEFAULT_LOADERS)
     assert {case["facets"]["world_size"] for case in context["cases"]} == {2}
-    for one in record.read(out)[0]:
+    for one in record_file.read(out)[0]:
         assert [(part.rank, part.host, part.threads) for part in one.ranks] == [(0, HOST, 1), (1, HOST, 1)]
     assert not complaints(done.stderr)
 
@@ -54,7 +54,7 @@ def test_ranks_are_started_and_make_a_curve(images, tmp_path):
     (curve,) = result["curves"]
     assert [point["ranks"] for point in curve["points"]] == [2]
     assert all(0 <= point["wait_share"] <= 1 for point in curve["points"])
-    assert [len(one.ranks or ()) for one in record.read(out)[0]] == [2]
+    assert [len(one.ranks or ()) for one in record_file.read(out)[0]] == [2]
     assert "OMP_NUM_THREADS" not in done.stderr
 
 
@@ -98,7 +98,7 @@ def test_a_rank_that_dies_or_stops_ends_the_run_with_one_line(floats, tmp_path, 
     assert len(complaints(text)) == 1, text
     assert complaints(text)[0].startswith(f"iobench: error[{name}]: rank {rank} on {HOST} ")
     assert "Traceback" not in text.partition("iobench: ")[0]
-    assert len(record.read(out)[0]) > 1
+    assert len(record_file.read(out)[0]) > 1
 
 
 def until(true, seconds=120):

@@ -10,6 +10,7 @@ from iobench.advise.settings.candidate import Candidate
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text
 from iobench.host import page_cache
+from iobench.results.run_warning import Values
 
 SHARE = 0.3  # of the time, from which on advice is worth giving
 COLLECTED = 0.1  # of the time, for the garbage collector
@@ -56,7 +57,7 @@ def _decoding(evidence: Evidence) -> Advice | None:
     if cached is None and _draft(evidence) is not None:
         return None
     message = f"{share:.0%} of the time is spent decoding, again in each epoch"
-    values: dict[str, float | int | str] = {"share": share, "dataset_bytes": evidence.loop.dataset_bytes}
+    values: Values = {"share": share, "dataset_bytes": evidence.loop.dataset_bytes}
     if cached is not None:
         hint = f"cache the decoded samples in memory: all of them take {size}"
         return Advice("decoding", message, hint, {**values, "cached": 1}, *measured(cached))

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from iobench.advise.checks.loop_stats import LoopStats
-from iobench.base.units import MIB, bytes_text, counted, rate_text, seconds_text, three_digits
+from iobench.base.units import bytes_text, counted, rate_text, seconds_text
 from iobench.results.columns import Columns
+from iobench.results.metrics import mib_text
 
 if TYPE_CHECKING:  # it loads torch
     from iobench.advise.checks.profiling import Profile
@@ -28,7 +29,7 @@ def loops_table(loops: Sequence[LoopStats]) -> Columns:
         ("loop", [f"{number}" for number in range(1, len(loops) + 1)]),
         ("batches", [f"{loop.batches:,}" for loop in loops]),
         (unit, [rate_text(loop.rate) for loop in loops]),
-        ("MiB/s", [three_digits(loop.bytes_per_s / MIB) for loop in loops]),
+        ("MiB/s", [mib_text(loop.bytes_per_s) for loop in loops]),
         ("first batch", [seconds_text(loop.first_wait_s) for loop in loops]),
         ("waiting", [f"{loop.wait_share:.0%}" for loop in loops]),
         ("wait p99", [seconds_text(loop.wait_p99_s) for loop in loops]),

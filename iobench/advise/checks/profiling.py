@@ -28,7 +28,8 @@ from iobench.advise.checks.call_costs import (
     name_of,
 )
 from iobench.advise.checks.loader_info import chunks_of
-from iobench.advise.settings.tunable_loader import TunableLoader, rebuilt
+from iobench.advise.settings.rebuilt_loader import rebuilt
+from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import ItemGuard
 from iobench.host.collector import CollectorTime
 

@@ -15,7 +15,8 @@ from iobench.advise.checks.evidence import gc_shares
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.checks.profiling import Profile
 from iobench.advise.settings.candidate import Candidate
-from iobench.advise.settings.tunable_loader import TunableLoader, rebuilt, same_tensors, shallow_copy
+from iobench.advise.settings.rebuilt_loader import rebuilt
+from iobench.advise.settings.tunable_loader import TunableLoader, same_tensors, shallow_copy
 
 CACHED = "samples cached in memory"
 FROZEN = "gc.freeze()"

@@ -12,6 +12,7 @@ from iobench.advise.checks.loop_stats import LoopStats
 from iobench.base.units import bytes_text, counted, seconds_text
 from iobench.host import page_cache
 from iobench.host.device import device_of, pick_device
+from iobench.results.run_warning import Values
 
 QUICK_SAMPLE_S = 100e-6  # below this, most of a sample's time is Python overhead
 MANY = 2  # workers per core, from which on they compete
@@ -38,7 +39,7 @@ def _by_sample(evidence: Evidence) -> Advice | None:
     if not loader.by_sample or not (tried or (quick and untried)):
         return None
     cost = f"each takes {seconds_text(evidence.per_sample_s)}"
-    values: dict[str, float | int | str] = {"sample_s": evidence.per_sample_s}
+    values: Values = {"sample_s": evidence.per_sample_s}
     if evidence.fetching is not None and evidence.fetching.getitem_calls:
         share = min(evidence.fetching.getitem_share + evidence.fetching.collate_share, 1)
         calls = evidence.fetching.getitem_calls
@@ -65,7 +66,7 @@ def _fewer_workers(evidence: Evidence) -> Advice | None:
     tried = evidence.gain(lambda one: one.kind == "workers" and one.changes["num_workers"] < now)
     batch_bytes = loop.bytes / max(1, loop.batches)
     size, workers = bytes_text(batch_bytes), counted(now, "worker")
-    values: dict[str, float | int | str] = {"workers": now, "batch_bytes": batch_bytes}
+    values: Values = {"workers": now, "batch_bytes": batch_bytes}
     if tried:
         count = tried.candidate.changes["num_workers"]
         message = f"{workers} cost more than they bring: each batch of {size} goes through a pipe"
@@ -101,11 +102,11 @@ def _more_workers(evidence: Evidence) -> Advice | None:
     tried = evidence.gain(lambda one: one.kind in kinds and one.changes.get("num_workers", now) > now)
     if tried:
         message = f"num_workers={now} is too few" if now else "there are no workers"
-        changes: dict[str, float | int | str] = {"workers": now, **tried.candidate.changes}
+        changes: Values = {"workers": now, **tried.candidate.changes}
         return Advice(kind, message, _set(tried.candidate.changes), changes, *measured(tried))
     if evidence.candidates or loop.wait_share < SHARE or now >= cores:
         return None
-    values: dict[str, float | int | str] = {"workers": now, "num_workers": cores}
+    values: Values = {"workers": now, "num_workers": cores}
     if now and loop.worker_cpu_s > BUSY * now * loop.elapsed_s:
         busy = loop.worker_cpu_s / now / loop.elapsed_s
         message = f"num_workers={now} is too few: workers are busy {busy:.0%} of the time"

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from iobench.base.errors import InvalidSettings
-from iobench.bench.executor import TrainingStep
 from iobench.bench.options import MODELS, check_steps
-from iobench.bench.training import SimulatedStep, Trainer
+from iobench.bench.training import SimulatedStep, Trainer, TrainingStep
 from iobench.formats import Field, Schema
 from iobench.host.device import pick_device
 from iobench.loading.host_to_device import DeviceBatch, HostToDevice

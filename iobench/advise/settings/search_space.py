@@ -11,9 +11,9 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from iobench.advise.settings.candidate import BASELINE, Candidate
+from iobench.advise.settings.rebuilt_loader import code_of as dataloader_code
 from iobench.advise.settings.settings_backend import ResourceLimits
 from iobench.advise.settings.tunable_loader import TunableLoader, fetches_batches
-from iobench.advise.settings.tunable_loader import code_of as dataloader_code
 from iobench.base.finding import Finding
 from iobench.base.units import counted
 from iobench.host.device import device_of, pick_device

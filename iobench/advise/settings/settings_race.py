@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,8 @@ from iobench.bench.case import Case
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
 from iobench.bench.run import run
-from iobench.bench.strategies import FinalRounds, Strategy, SuccessiveHalving
+from iobench.bench.search_strategies import FinalRounds, SuccessiveHalving
+from iobench.bench.strategy import Strategy
 from iobench.dataset.manifest import Manifest
 from iobench.formats import Field, Schema
 from iobench.loading.loaders._user_loader import UserLoader
@@ -81,13 +80,6 @@ class SettingsCases:
             fields = []
         unknown = [Field("batch", (), "uint8")]
         return Manifest(Path(self.name), Schema(samples, tuple(fields or unknown)), source={})
-
-
-def new_path(data_dir: Path, loader: str) -> Path:
-    """Return the path of a new record file in the data folder's results."""
-    name = re.sub(r"[^A-Za-z0-9]+", "-", loader).strip("-")
-    now = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S-%f")[:-3]
-    return data_dir / "results" / f"tune-{name}-{now}.jsonl"
 
 
 ROUNDS = 15  # of the finalists, if time allows

@@ -10,6 +10,7 @@ import typer
 
 from iobench.base.errors import InvalidSettings
 from iobench.base.options import Option, declared
+from iobench.bench.run_option import flag_of
 from iobench.loading import loaders
 from iobench.loading.loaders import DEFAULT_LOADERS
 
@@ -42,7 +43,7 @@ def parse(typed: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
 
 
 def _parameter(name: str, specs: dict[str, Option]) -> inspect.Parameter:
-    flag, spec = f"--{name.replace('_', '-')}", next(iter(specs.values()))
+    flag, spec = flag_of(name), next(iter(specs.values()))
     help = f"{', '.join(specs)}: {spec.help}."
     if spec.type is bool:
         option = typer.Option(f"{flag}/--no-{flag[2:]}", help=help, show_default=False)
@@ -58,6 +59,6 @@ def _values(name: str, specs: dict[str, Option], text: str | bool) -> tuple[Any,
     values = (text,) if isinstance(text, bool) else tuple(spec.read(part) for part in text.split(","))
     for value in values:
         if not any(one.takes(value) for one in specs.values()):
-            flag = f"--{name.replace('_', '-')}"
-            raise InvalidSettings(flag, kind="invalid-value", expected=spec.allowed, found=repr(value))
+            found = repr(value)
+            raise InvalidSettings(flag_of(name), kind="invalid-value", expected=spec.allowed, found=found)
     return values

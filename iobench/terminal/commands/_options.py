@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
+import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -49,6 +49,12 @@ SourceFormat = Annotated[
 MinDifference = Annotated[str, typer.Option(help="Smallest difference that counts as one.")]
 
 
+def run_command(data_dir: Path, *words: str) -> str:
+    """Return the `iobench run` command with these words over datasets of a folder, to be typed."""
+    where = [] if data_dir == Path("data") else ["--data-dir", str(data_dir)]
+    return shlex.join(["run", *where, *words])
+
+
 def words_of(text: str) -> tuple[str, ...]:
     """Split a comma-separated list into its distinct words."""
     return tuple(dict.fromkeys(part.strip() for part in text.split(",")))
@@ -61,16 +67,6 @@ def listed_numbers(option: str, text: str, kind: Callable[[str], T]) -> tuple[T,
     except ValueError:
         expected = "an integer, or a list like 1,2,4" if kind is int else "a number, or a list like 0.5,1"
         raise InvalidSettings(option, kind="not-a-number", expected=expected, found=repr(text)) from None
-
-
-def check_above_zero(**options: float | None) -> None:
-    """Raise InvalidSettings for an option that is not a finite number above 0."""
-    for name, value in options.items():
-        if value is not None and not 0 < value < math.inf:
-            option = f"--{name.replace('_', '-')}"
-            raise InvalidSettings(
-                option, kind="out-of-range", expected="a number above 0", found=f"{value:g}"
-            )
 
 
 def checked_hash(word: str) -> str:
@@ -121,12 +117,12 @@ def parsed(option: str, parse: Callable[..., T], *given: Any) -> T:
 
 def records_of(paths: Iterable[Path]) -> list[Record]:
     """Read the records of these files; report each unreadable line on stderr."""
-    from iobench.results import record
+    from iobench.results import record_file
     from iobench.terminal import display
 
     records = []
     for path in paths:
-        readable, skipped = record.read(path)
+        readable, skipped = record_file.read(path)
         records += readable
         for sentence in skipped:
             display.note(f"skipped: {sentence}")

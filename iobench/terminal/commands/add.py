@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from iobench.terminal.commands._options import DataDir, Hash, checked_hash, field_of
+from iobench.terminal.commands._options import DataDir, Hash, checked_hash, field_of, run_command
 
 
 def add(
@@ -59,8 +58,5 @@ def add(
         display.note(
             "stored: the size of whole files, of which the selected fields may be a part; hence no ratio"
         )
-    where = "" if data_dir == Path("data") else f" --data-dir {shlex.quote(str(data_dir))}"
-    display.note(
-        f"registered in place: {manifest.path_of(row.variant)}; next: iobench run{where} "
-        f"--name {manifest.name}"
-    )
+    following = run_command(data_dir, "--name", manifest.name)
+    display.note(f"registered in place: {manifest.path_of(row.variant)}; next: iobench {following}")

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from iobench.terminal.commands._options import AsJson, Device, check_above_zero
+from iobench.bench.run_option import check_above_zero
+from iobench.terminal.commands._options import AsJson, Device
 
 
 def diagnose(

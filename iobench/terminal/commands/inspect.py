@@ -9,12 +9,12 @@ import typer
 
 from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.base.units import parse_elements
+from iobench.bench.run_option import check_above_zero
 from iobench.terminal.commands._options import (
     AsJson,
     DataDir,
     Device,
     NameOrAddress,
-    check_above_zero,
     checked_hash,
     parsed,
 )
@@ -75,7 +75,7 @@ def verify(
             "--sample with --hash full", kind="conflicting-options", hint="give one of them"
         )
     manifest = dataset_named(data_dir, name)
-    display.note(tables.dataset_line(manifest) + ("" if name else f" (the newest in {data_dir})"))
+    display.note(tables.dataset_line(manifest, None if name else data_dir))
     with display.progress() as progress:
         if hash == "full" and manifest.part is not None:  # which reads all artifacts
             with locked(manifest.root):
@@ -110,14 +110,14 @@ def limits(
     as_json: AsJson = False,
 ) -> None:
     """Measure the bandwidth limits of disk, memory and device."""
-    from iobench.bench.case_limits import survey
+    from iobench.bench.limit_survey import survey
     from iobench.dataset.remote_dataset import dataset_named
     from iobench.host.device import pick_device
     from iobench.terminal import display, tables
 
     check_above_zero(batch_size=batch_size, seconds=seconds)
     manifest = dataset_named(data_dir, name)
-    display.note(tables.dataset_line(manifest) + ("" if name else f" (the newest in {data_dir})"))
+    display.note(tables.dataset_line(manifest, None if name else data_dir))
     result = survey(manifest, pick_device(device), batch_size, seconds, on_status=display.note)
     if as_json:
         display.as_json(result.as_dict())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +13,19 @@ import typer
 
 from iobench.base.errors import InvalidSettings, IobenchError, SourceError
 from iobench.base.units import parse_elements, parse_shape
-from iobench.terminal.commands._options import DataDir, S3Endpoint, SourceFormat, fields_of, parsed
+from iobench.bench.run_option import flag_of
+from iobench.terminal.commands._options import (
+    DataDir,
+    S3Endpoint,
+    SourceFormat,
+    fields_of,
+    parsed,
+    run_command,
+)
 
 if TYPE_CHECKING:
     from iobench.dataset.sources import Source
+    from iobench.formats import Schema
     from iobench.objects.client import ObjectStore
 
 Columns = Literal["packed", "separate"]
@@ -101,8 +109,6 @@ def prepare(
     ] = None,
 ) -> None:
     """Write an array into each format, read it back and compare."""
-    from iobench import formats
-    from iobench.dataset.prepare import DEFAULT_FORMATS, writable_formats
     from iobench.dataset.prepare import prepare as write
     from iobench.dataset.publish import publish
     from iobench.terminal import display, tables
@@ -122,11 +128,7 @@ def prepare(
         )
     for note in chosen.notes:
         display.warning(note.kind, note.sentence)
-    default = [one for one in DEFAULT_FORMATS if formats.get(one).holds_ragged or not chosen.schema.ragged]
-    variants, skipped = list(format or default), list[IobenchError]()
-    if "all" in variants:
-        every, skipped = writable_formats(chosen.schema)
-        variants = [*(word for word in variants if word != "all"), *every]
+    variants, skipped = _variants(format, chosen.schema)
     with ExitStack() as ends, display.progress() as progress:
         store = None
         if to is not None:
@@ -151,12 +153,24 @@ def prepare(
 
         copy_to_all(manifest, ray, display.note)
     if store is not None:
-        following = shlex.join(["iobench", "run", "--name", store.url])
-        display.note(f"dataset uploaded to {store.url}; next: {following}")
+        following = run_command(Path("data"), "--name", store.url)
+        display.note(f"dataset uploaded to {store.url}; next: iobench {following}")
         return
-    where = [] if data_dir == Path("data") else ["--data-dir", str(data_dir)]
-    following = shlex.join(["iobench", "run", *where, "--name", manifest.name])
-    display.note(f"dataset written to {manifest.root}; next: {following}")
+    following = run_command(data_dir, "--name", manifest.name)
+    display.note(f"dataset written to {manifest.root}; next: iobench {following}")
+
+
+def _variants(words: Sequence[str] | None, schema: Schema) -> tuple[list[str], list[IobenchError]]:
+    """Return the variants to write, by default common formats, and why `all` leaves some out."""
+    from iobench import formats
+    from iobench.dataset.prepare import DEFAULT_FORMATS, writable_formats
+
+    default = [one for one in DEFAULT_FORMATS if formats.get(one).holds_ragged or not schema.ragged]
+    variants = list(words or default)
+    if "all" not in variants:
+        return variants, []
+    every, skipped = writable_formats(schema)
+    return [*(word for word in variants if word != "all"), *every], skipped
 
 
 def _target(to: str, s3_endpoint: str | None, ray: str | None, overwrite: bool) -> ObjectStore:
@@ -234,7 +248,7 @@ def _ragged(given: Mapping[str, Any], shape: tuple[int, ...] | None) -> Source:
     from iobench.dataset.sources import GeneratedLengths
 
     others = {"sample_shape": shape, **given}
-    flags = [f"--{key.replace('_', '-')}" for key, value in others.items() if value is not None]
+    flags = [flag_of(key) for key, value in others.items() if value is not None]
     taken = ("--fields", "--lengths", "--size", "--seed")
     if wrong := [flag for flag in flags if flag not in taken] or "fields" not in given:
         listed = ", ".join(wrong) if isinstance(wrong, list) else "--lengths without --fields"

@@ -110,7 +110,7 @@ def recommend(
     from iobench.advise.recommend import recommend as search
     from iobench.advise.recommendation import save
     from iobench.advise.requirements import Requirements
-    from iobench.bench.strategies import AutoRounds
+    from iobench.bench.run_strategies import AutoRounds
     from iobench.terminal import display, live
 
     began = time.monotonic()

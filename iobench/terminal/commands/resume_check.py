@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from iobench.terminal.commands._options import AsJson, DataDir, Name, check_above_zero, listed_numbers
+from iobench.bench.run_option import check_above_zero
+from iobench.terminal.commands._options import AsJson, DataDir, Name, listed_numbers
 
 MOST = 1024  # ranks or workers
 
@@ -62,10 +63,7 @@ def resume_check(
     plan = ResumePlan(stop_after, ranks, _numbers("--workers", workers, 0), timeout)
     loaders = resumable_loaders(target, data_dir, name, format, order, batch_size)
     checked = resume_check(loaders, plan, on_status=display.note)
-    if as_json:
-        display.as_json(checked.as_dict())
-    else:
-        display.parts(checked)
+    display.answer(checked, as_json)
     raise typer.Exit(1 if checked.bad else 0)
 
 

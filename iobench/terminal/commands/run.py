@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Collection, Mapping
@@ -16,6 +15,8 @@ from iobench.base import interrupts
 from iobench.base.errors import InvalidSettings
 from iobench.base.exit_codes import INTERRUPTED
 from iobench.base.units import parse_percent
+from iobench.bench.case import content_of
+from iobench.bench.run_option import flag_of
 from iobench.terminal.commands._options import (
     AsJson,
     DataDir,
@@ -23,10 +24,12 @@ from iobench.terminal.commands._options import (
     NameOrAddress,
     S3Endpoint,
     parsed,
+    run_command,
 )
 from iobench.terminal.commands._run_options import parse, with_run_options
 
 if TYPE_CHECKING:
+    from iobench.bench.options import RunOptions
     from iobench.bench.outcome import Run
     from iobench.dataset.manifest import Manifest
     from iobench.results.record import Record
@@ -92,31 +95,21 @@ def run(
     smallest = parsed("--min-difference", parse_percent, min_difference)
     over = _over(context, ranks, ray, ranks_per_host)
     rounds_before: list[Record] = []
-    if resume is not None:
+    if resume is None:
+        options, manifest = _asked(context, typed, plan, data_dir, name)
+    else:
         _check_alone(context, f"the run {resume}", "start a new run", {*typed, *NEW_RUN})
         out = history.find(data_dir, resume)
         planned, rounds_before = interrupted_run(out)
         options, manifest = planned.run, dataset_named(data_dir, planned.dataset)
-    elif plan is None:
-        options = parse(typed)
-        manifest = dataset_named(data_dir, name)
-    else:
-        _check_alone(context, f"the plan {plan}", "edit the plan, or omit --plan", {*typed} - {"max_time"})
-        planned = plan_file.load(plan)
-        options, manifest = planned.run, dataset_named(data_dir, name or planned.dataset)
-        _check_content(plan, planned.content, manifest)
-        if typed["max_time"] is not None:
-            options = replace(options, max_time=typed["max_time"])
     if over is not None:
         passed = sys.argv[1:] + ([] if name or plan else ["--name", manifest.name])
         raise typer.Exit(
             scaling.run_over(over, manifest, options, passed, out, (smallest, as_json, wide), began)
         )
     if save_plan is not None:
-        plan_file.save(save_plan, options, manifest.name, f"{manifest.content or 0:016x}")
-    display.note(
-        tables.dataset_line(manifest) + ("" if name or plan or resume else f" (the newest in {data_dir})")
-    )
+        plan_file.save(save_plan, options, manifest.name, content_of(manifest))
+    display.note(tables.dataset_line(manifest, None if name or plan or resume else data_dir))
     with live.view(options.strategy()) as observer:
         outcome = measure(
             manifest,
@@ -137,6 +130,24 @@ def run(
         display.note(f"iobench: interrupted; {_saved(context, outcome, data_dir)}")
         sys.exit(INTERRUPTED)
     raise typer.Exit(1 if outcome.failures or outcome.stopped or not outcome.valid_records else 0)
+
+
+def _asked(
+    context: typer.Context, typed: Mapping[str, Any], plan: Path | None, data_dir: Path, name: str | None
+) -> tuple[RunOptions, Manifest]:
+    """Return the options and the dataset of a new run: as typed, or those of a plan."""
+    from iobench.bench import plan_file
+    from iobench.dataset.remote_dataset import dataset_named
+
+    if plan is None:
+        return parse(typed), dataset_named(data_dir, name)
+    _check_alone(context, f"the plan {plan}", "edit the plan, or omit --plan", {*typed} - {"max_time"})
+    planned = plan_file.load(plan)
+    manifest = dataset_named(data_dir, name or planned.dataset)
+    _check_content(plan, planned.content, manifest)
+    if typed["max_time"] is None:
+        return planned.run, manifest
+    return replace(planned.run, max_time=typed["max_time"]), manifest
 
 
 def _over(
@@ -167,11 +178,10 @@ def _saved(context: typer.Context, outcome: Run, data_dir: Path) -> str:
     """Say what was saved of an interrupted run, and the command that resumes it."""
     if not outcome.records:
         return "nothing was measured yet"
-    where = [] if data_dir == Path("data") else ["--data-dir", str(data_dir)]
     named = outcome.path.parent.resolve() == (data_dir / "results").resolve()
     name = outcome.path.stem if named else str(outcome.path)
     starts = "iobench" if context.obj is None else "torchrun … -m iobench"
-    command = shlex.join(["run", *where, "--resume", name])
+    command = run_command(data_dir, "--resume", name)
     return f"the rounds measured so far are saved; resume with: {starts} {command}"
 
 
@@ -185,18 +195,18 @@ def _check_alone(context: typer.Context, what: str, advice: str, settings: Colle
         and source.name == "COMMANDLINE"
     ]
     if typed:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in typed)
+        flags = ", ".join(map(flag_of, typed))
         raise InvalidSettings(f"{flags}: already set by {what}", kind="conflicting-options", hint=advice)
 
 
 def _check_content(plan: Path, content: str | None, manifest: Manifest) -> None:
-    if content is not None and content != f"{manifest.content or 0:016x}":
+    if content not in (None, content_of(manifest)):
         raise InvalidSettings(
             f"--plan over dataset {manifest.name}",
             kind="other-content",
             path=plan,
             expected=f"data {content}",
-            found=f"data {manifest.content or 0:016x}",
+            found=f"data {content_of(manifest)}",
             hint="prepare the same data again, or remove 'content' from the plan",
         )
 

@@ -21,7 +21,7 @@ from eval.faults.scenarios import NAME, PrepareCall
 from eval.faults.targets import FORMATS_PER_DATASET, arrays, run_or_raise, variants
 from iobench import Manifest, RunOptions
 from iobench.dataset import index_cache
-from iobench.results import record
+from iobench.results import record_file
 
 ELEMENTS = 1 << 16
 SUSPENDED_S, SILENT_S = 3.0, 2.0  # the suspension, and a --timeout that it exceeds
@@ -115,7 +115,7 @@ def _runs(some: tuple[str, ...], data_dir: Path, delay_s: float) -> str | None:
 
     results = run_together([functools.partial(run, 0), functools.partial(run, delay_s)])
     finished = sum(result.code == DONE for result in results)
-    records, problems = record.read(out)
+    records, problems = record_file.read(out)
     if not finished or len(records) != 40 * finished or problems:
         return f"{len(records)} records of {finished} finished runs of 40, problems {problems}"
     refused = [result for result in results if result.code != DONE and result.kind != "in-use"]
@@ -140,7 +140,7 @@ def _resumes(some: tuple[str, ...], data_dir: Path, delay_s: float) -> str | Non
     lines = out.read_text().splitlines(keepends=True)
     out.write_text("".join(lines[: len(lines) // 2]))
     results = run_together([functools.partial(resume, 0), functools.partial(resume, delay_s)])
-    records, problems = record.read(out)
+    records, problems = record_file.read(out)
     rounds = {(one.key, one.round) for one in records}
     if len(rounds) != 40 or len(records) != 40 or problems:
         return f"{len(records)} records of {len(rounds)} rounds, of 40, problems {problems}"
@@ -168,7 +168,7 @@ def _suspended(isolate: tuple[str, ...], some: tuple[str, ...], data_dir: Path, 
             time.sleep(SUSPENDED_S)
 
     results = run_together([run, suspend])
-    records, problems = record.read(out)
+    records, problems = record_file.read(out)
     still = [one for one in records if one.timing.epochs_s > SUSPENDED_S and not one.processor.suspended_s]
     if len(records) != 50 or problems or still:
         return f"{len(records)} records of 50, {len(still)} not said to be suspended, problems {problems}"

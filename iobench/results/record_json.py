@@ -1,0 +1,129 @@
+"""Records as JSON: written with None for what it cannot express, and read with every part checked."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, is_dataclass
+from datetime import datetime
+from typing import Any, get_type_hints
+
+import msgspec
+
+from iobench.base.errors import RecordError
+from iobench.results.parts import CasePart
+from iobench.results.record import VERSION, Record
+
+MAX_DIGITS = 40  # of a figure, that an error repeats
+MAX_LEVELS = 50  # of nesting: far more than a record has, far fewer than Python's own recursion can take
+
+
+def check_parts(**parts: Any) -> None:
+    """Raise RecordError, before anything is measured, where parts of a record could not be read back."""
+    whole = {name: asdict(part) if is_dataclass(part) else part for name, part in parts.items()}  # type: ignore[arg-type]
+    body = plain(whole)
+    _check_text(body)
+    try:
+        for name, part in body.items():
+            msgspec.convert(json.loads(json.dumps(part)), get_type_hints(Record)[name])
+    except (ValueError, TypeError) as error:
+        problem = f"rounds could not be written as records: {error}"
+        raise RecordError(problem, kind="not-a-record") from error
+
+
+def _check_text(value: Any) -> None:
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        name = text[text.rfind('"', 0, error.start) + 1 : text.find('"', error.end)]
+        raise RecordError(
+            "a name is not UTF-8, which records are", kind="not-utf-8", found=name, hint="rename it"
+        ) from None
+
+
+def parse(line: str) -> Record:
+    """Return the record that a line of JSON holds; every part is checked against its declared types.
+
+    Raises
+    ------
+    RecordError
+        If it is of another version of the record format.
+    ValueError
+        If it is no record.
+    """
+    body = json.loads(line, parse_constant=_refuse, parse_float=_finite)
+    check_levels(body)
+    if "\\ud" in line.lower():  # half of a surrogate pair is no text: a UnicodeEncodeError
+        json.dumps(body, ensure_ascii=False).encode()
+    version = body.get("record_version") if isinstance(body, dict) else None
+    if type(version) is not int:
+        raise ValueError("it has no record_version")
+    if version != VERSION:
+        raise RecordError(
+            "a record of another version of iobench",
+            kind="unknown-version",
+            expected=f"record_version {VERSION}",
+            found=version,
+            hint="read it with the iobench that wrote it, or upgrade this one",
+        )
+    try:
+        record = msgspec.convert(body, Record)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"damaged: {type(error).__name__} {error}") from error
+    _check(record)
+    return record
+
+
+def _check(record: Record) -> None:
+    """Raise ValueError where a figure is out of the range that readers rely on."""
+    timing = record.timing
+    positive = {
+        "samples": timing.samples,
+        "logical_bytes": timing.logical_bytes,
+        "epochs_s": timing.epochs_s,
+        "epochs": timing.epochs,
+        "headroom": 1 if record.headroom_samples_per_s is None else record.headroom_samples_per_s,
+        "samples of the dataset": record.dataset.samples,
+        "limit": record.limit.bytes_per_s if record.limit else 1,
+    }
+    for name, value in positive.items():
+        if not (value > 0 and math.isfinite(value)):
+            raise ValueError(f"{name} is {value}")
+    msgspec.convert(record.case, CasePart)
+    if datetime.fromisoformat(record.time.replace("Z", "+00:00")).tzinfo is None:
+        raise ValueError(f"its time {record.time} has no time zone")
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"a figure is {constant}")
+
+
+def _finite(digits: str) -> float:
+    if not math.isfinite(value := float(digits)):
+        _refuse(digits[:MAX_DIGITS])
+    return value
+
+
+def check_levels(body: Any) -> None:
+    """Raise ValueError where JSON is nested too deeply, or holds an integer of more than 64 bits."""
+    level = [body]
+    for _ in range(MAX_LEVELS):
+        if any(type(value) is int and abs(value) >= 1 << 64 for value in level):
+            raise ValueError("a whole number in it has more than 64 bits")
+        containers = [value for value in level if isinstance(value, (dict, list))]
+        if not containers:
+            return
+        level = [
+            item for value in containers for item in (value.values() if isinstance(value, dict) else value)
+        ]
+    raise ValueError(f"it is nested deeper than {MAX_LEVELS} levels")
+
+
+def plain(value: Any) -> Any:
+    """Return the value with None in place of figures that JSON cannot express."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
