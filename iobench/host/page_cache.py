@@ -20,7 +20,7 @@ import psutil
 
 from iobench.base.errors import ColdCacheUnavailable
 from iobench.base.thresholds import BACKED_BYTES_PER_S, COLD_LIMIT, LARGER_THAN_MEMORY, WARM_LIMIT
-from iobench.host.memory import PAGE, touched_map
+from iobench.host.memory import PAGE, cached_pages_at, libc, map_memory, touched_map, unmap_memory
 
 MODES = ("warm", "cold")
 PAUSES_S = (0.0, 0.0, 0.01, 0.1, 0.5)  # before each attempt to empty the cache
@@ -36,7 +36,6 @@ OWN_GROUPS = Path("/proc/self/cgroup")
 LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")  # of version 2 and of version 1
 
 CACHESTAT = 451  # the same number on every architecture; Linux 6.5
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ResidencyUnknown(Exception):
@@ -332,22 +331,20 @@ def cached_pages(path: Path, spans: Sequence[tuple[int, int]]) -> int:
 
 def _cached_in_span(path: Path, descriptor: int, start: int, size: int) -> int:
     span, stat = _Range(start, size), _Stat()
-    failed = _libc.syscall(CACHESTAT, descriptor, ctypes.byref(span), ctypes.byref(stat), 0)
+    failed = libc.syscall(CACHESTAT, descriptor, ctypes.byref(span), ctypes.byref(stat), 0)
     return _mincore(path, descriptor, start, size) if failed else int(stat.cache)
 
 
 def _mincore(path: Path, descriptor: int, start: int, size: int) -> int:
     if os.stat(path).st_uid != os.geteuid() and not os.access(path, os.W_OK):
         raise ResidencyUnknown(path, "mincore answers only for files that you own or may write")
-    _libc.mmap.restype = ctypes.c_void_p
-    _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, start)
-    if address == ctypes.c_void_p(-1).value:
-        raise ResidencyUnknown(path, "the file cannot be mapped")
     try:
-        vector = (ctypes.c_ubyte * -(-size // PAGE))()
-        if _libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), vector):
+        address = map_memory(None, size, mmap.MAP_SHARED, descriptor, start)
+    except OSError as error:
+        raise ResidencyUnknown(path, "the file cannot be mapped") from error
+    try:
+        if (cached := cached_pages_at(address, size)) is None:
             raise ResidencyUnknown(path, "mincore failed")
-        return sum(page & 1 for page in bytes(vector))
+        return cached
     finally:
-        _libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(size))
+        unmap_memory(address, size)
