@@ -6,7 +6,7 @@ import ctypes
 from pathlib import Path
 
 from iobench.host.memory import PAGE, cached_pages_at, libc, own_maps
-from iobench.host.page_cache import total_memory
+from iobench.host.usable_memory import total_memory
 
 MADV_POPULATE_READ = 22  # Linux 5.14; the mmap module has no name for it
 PIECE_BYTES = 256 << 20

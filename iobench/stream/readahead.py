@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.formats import Array, Reader, Rows, Schema
+from iobench.host.disk import read_ahead_kib
 from iobench.host.memory import touched_array
-from iobench.host.page_cache import read_ahead_kib
 from iobench.stream.addresses import AddressSpace
 from iobench.stream.files import DescriptorPool, open_plain, read_into
 from iobench.stream.readahead_window import ReadaheadWindow

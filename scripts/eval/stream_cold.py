@@ -30,7 +30,7 @@ from eval import harness
 from eval.harness import Row, Trials
 from iobench import Manifest, StreamLoader
 from iobench.bench.rounds import interleaved
-from iobench.host import page_cache
+from iobench.host import page_cache, usable_memory
 from iobench.host.memory import touched_array, touched_map
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
@@ -185,7 +185,7 @@ def memory_left(limited: bool) -> Iterator[None]:
     score = Path("/proc/self/oom_score_adj")
     before = score.read_text()
     score.write_text("1000")
-    taken = touched_map(int(page_cache.free_memory() - LEFT_BYTES))
+    taken = touched_map(int(usable_memory.free_memory() - LEFT_BYTES))
     try:
         yield
     finally:
