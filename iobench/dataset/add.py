@@ -104,8 +104,8 @@ def add(
     _check_separate(tree.path, root)
     form = formats.parse(format or _sniffed(tree.path))
     _check_selectable(path, form, names)
-    whole = f"{tree.path}::{','.join(names)}" if names else tree.path
-    description = _describe(UntrustedData(Path(whole), form.variant, tree.stamp.bytes), fields, format)
+    selected = formats.with_selection(tree.path, names)
+    description = _describe(UntrustedData(selected, form.variant, tree.stamp.bytes), fields, format)
     held = description.schema
     part = first if first and first.samples < held.samples else None
     schema = dataclasses.replace(held, samples=part.samples, totals=part.totals) if part else held
@@ -154,8 +154,7 @@ class AddedSource(Source):
 
     def in_place(self) -> tuple[Path, str] | None:
         """Return the added data."""
-        names = ",".join(self._added.names)
-        return Path(f"{self._added.path}::{names}" if names else self._added.path), self._variant
+        return formats.with_selection(Path(self._added.path), self._added.names), self._variant
 
     def batches(self) -> Iterator[Batch]:
         """Yield all samples in order; raises CorruptArtifact if they changed since they were added."""
@@ -331,8 +330,7 @@ def _extended(before: Manifest | None, made: Manifest, overwrite: bool) -> Manif
         return dataclasses.replace(before, artifacts={**before.artifacts, **made.artifacts})
     ((variant, artifact),) = made.artifacts.items()
     if not formats.parse(variant).lossless and _same_files(before, made):
-        own = Checksums(f"{made.content or 0:016x}", f"{made.ordered or 0:016x}")
-        artifact = msgspec.structs.replace(artifact, checksum=own)
+        artifact = msgspec.structs.replace(artifact, checksum=Checksums.of(made.content, made.ordered))
         return dataclasses.replace(before, artifacts={**before.artifacts, variant: artifact})
     raise _other_data(before)
 

@@ -150,9 +150,7 @@ class ArtifactWriter:
                 verify_s=time.perf_counter() - written,
                 library=library,
                 folder=f"{variant}-{new_generation()}",
-                checksum=None
-                if form.lossless
-                else Checksums(f"{stored.content:016x}", f"{stored.ordered:016x}"),
+                checksum=None if form.lossless else Checksums.of(stored.content, stored.ordered),
             )
             self._name(folder, artifact)
             self.manifest.artifacts[variant] = artifact

@@ -226,9 +226,7 @@ class Manifest:
     def checksums_of(self, variant: str) -> tuple[int, int]:
         """Return content and ordered checksum of a variant: the dataset's own unless the variant is lossy."""
         own = self.artifacts[variant].checksum
-        if own is not None:
-            return int(own.content, 16), int(own.ordered, 16)
-        return self.content or 0, self.ordered or 0
+        return own.numbers if own is not None else (self.content or 0, self.ordered or 0)
 
     def opener(self, variant: str) -> Opener:
         """Return the opener of a variant after checking its files.
@@ -297,7 +295,7 @@ class Manifest:
             samples=self.schema.samples,
             fields=self.schema.fields,
             source=self.source,
-            checksum=Checksums(f"{self.content or 0:016x}", f"{self.ordered or 0:016x}"),
+            checksum=Checksums.of(self.content, self.ordered),
             artifacts=self.artifacts,
             logical_bytes=self.schema.logical_bytes,
             hashed=self.part,
@@ -311,12 +309,13 @@ class Manifest:
         root = Path(root)
         check_readable(root)
         body = manifest_file.read(root / FILE_NAME)
+        content, ordered = body.checksum.numbers
         return cls(
             root=root,
             schema=body.schema,
             source=body.source,
-            content=int(body.checksum.content, 16),
-            ordered=int(body.checksum.ordered, 16),
+            content=content,
+            ordered=ordered,
             created=body.created,
             artifacts=dict(body.artifacts),
             part=body.hashed,

@@ -21,6 +21,10 @@ READER_BYTES = 256 << 20  # read through one reader: mapped pages count as its m
 Report = Callable[[int, int], None]  # bytes done, bytes in total
 
 
+def no_report(done: int, total: int) -> None:
+    """Ignore a report of progress."""
+
+
 def read_back(opener: Opener, rows: int | None = None, hashed: HashedRows | None = None) -> Iterator[Batch]:
     """Yield samples in new arrays.
 
@@ -50,7 +54,7 @@ def read_back(opener: Opener, rows: int | None = None, hashed: HashedRows | None
 
 
 def stored_hashes(
-    opener: Opener, hashed: HashedRows, report: Report = lambda done, total: None
+    opener: Opener, hashed: HashedRows, report: Report = no_report
 ) -> Iterator[tuple[Index, npt.NDArray[np.int64]]]:
     """Read rows and yield them with their hashes, in the order of the list; `report` gets the progress."""
     hasher, rows = Checksum(opener.schema), opener.schema.batch_rows(BATCH_BYTES)

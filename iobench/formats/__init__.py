@@ -21,6 +21,7 @@ from iobench.formats._arrays import (
     selection_hint,
     split_selection,
     unsupported_dtype,
+    with_selection,
 )
 from iobench.formats._first_rows import FirstRows
 from iobench.formats._format import Checkable, Detectable, Format
@@ -141,6 +142,7 @@ __all__ = [
     "type_of",
     "unclosed",
     "unsupported_dtype",
+    "with_selection",
 ]
 
 # `Format` is abstract, and mypy expects a type[T] to be callable.

@@ -13,7 +13,7 @@ from iobench.base.files import TEMPORARY
 from iobench.base.units import MIB, bytes_text
 from iobench.dataset import index_cache
 from iobench.dataset.manifest import FILE_NAME, Manifest, missing_libraries
-from iobench.dataset.staging import LOCK
+from iobench.dataset.staging import LOCK, sync
 from iobench.dataset.verify import verify_artifact
 from iobench.ranks.ray_hosts import RemoteHost, hosts_of
 
@@ -88,18 +88,8 @@ class Receiver:
             damaged: dict[str, Any] = {**error.fields(), "path": self._root}
             raise WrongContent(**damaged) from error
         if self._staging.name:
-            _sync(self._staging)
+            sync(self._staging)
             self._staging.rename(self._root)
-
-
-def _sync(folder: Path) -> None:
-    """Flush all files of a folder to the disk."""
-    for path in folder.rglob("*"):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def copy_to_all(manifest: Manifest, address: str, say: Callable[[str], None]) -> None:
