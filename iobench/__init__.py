@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from iobench.bench.run import run
     from iobench.contrib.ray.loader import RayLoader
     from iobench.dataset.add import AddedSource, add
-    from iobench.dataset.manifest import Manifest, find_dataset
+    from iobench.dataset.dataset_folders import find_dataset
+    from iobench.dataset.manifest import Manifest
     from iobench.dataset.prepare import prepare
     from iobench.dataset.sources import Source, Synthetic, open_source
     from iobench.dataset.verify import verify
@@ -42,7 +43,7 @@ _HOMES = {
     "Synthetic": "iobench.dataset.sources",
     "add": "iobench.dataset.add",
     "batches": "iobench.loading.batches",
-    "find_dataset": "iobench.dataset.manifest",
+    "find_dataset": "iobench.dataset.dataset_folders",
     "open_source": "iobench.dataset.sources",
     "prepare": "iobench.dataset.prepare",
     "recommend": "iobench.advise.recommend",

@@ -25,11 +25,13 @@ from iobench.base.text import listed, printable, shortened
 from iobench.dataset import sandbox, seal
 from iobench.dataset.artifact_writer import CLOCK_S, Prepared, library_of
 from iobench.dataset.checksum import Checksum
+from iobench.dataset.dataset_folders import check_name
 from iobench.dataset.file_tree import FileTree
 from iobench.dataset.hashed_rows import HashedRows
 from iobench.dataset.hashing import PART_S, hash_rows, hashed_in_part, rows_to_hash
-from iobench.dataset.manifest import FILE_NAME, Artifact, Manifest, check_name, check_readable
-from iobench.dataset.manifest_body import Checksums, ExternalData, HashedPart, storable
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.manifest_body import Artifact, Checksums, ExternalData, HashedPart, storable
+from iobench.dataset.manifest_file import FILE_NAME, check_readable
 from iobench.dataset.prepare import sweep_and_load
 from iobench.dataset.sample_hashes import HashWriter
 from iobench.dataset.sandbox import Description, UntrustedData

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from iobench.base.errors import REPREPARE, WrongContent
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.hashed_rows import HashedRows, index
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.dataset.sources import BATCH_BYTES
 from iobench.formats import Batch, Index
 

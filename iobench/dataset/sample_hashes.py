@@ -22,7 +22,8 @@ from iobench.base.files import TEMPORARY
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.hashed_rows import HashedRows, index
 from iobench.dataset.index_cache import IndexCache, IndexFile
-from iobench.dataset.manifest import Manifest, Opener
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.opener import Opener
 from iobench.dataset.read_back import compare, stored_hashes
 from iobench.dataset.sources import BATCH_BYTES
 from iobench.formats import Rows

@@ -12,7 +12,8 @@ from iobench.base.errors import IobenchError, ManifestError, PrepareError, Wrong
 from iobench.base.files import TEMPORARY
 from iobench.base.units import MIB, bytes_text
 from iobench.dataset import index_cache
-from iobench.dataset.manifest import FILE_NAME, Manifest, missing_libraries
+from iobench.dataset.manifest import Manifest, missing_libraries
+from iobench.dataset.manifest_file import FILE_NAME
 from iobench.dataset.staging import LOCK, sync
 from iobench.dataset.verify import verify_artifact
 from iobench.ranks.ray_hosts import RemoteHost, hosts_of

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from iobench.base.errors import InvalidSettings, IobenchError
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.formats import Blocks, Placement, Reader, Schema, Spans
 from iobench.host import usable_memory
 from iobench.host.aio import DirectUnavailable

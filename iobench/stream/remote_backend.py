@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from iobench.base.errors import InvalidSettings
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.formats import Array, Placement, Schema
 from iobench.objects.reader import COALESCE_BYTES, IN_FLIGHT, REQUEST_BYTES, RangeReader, RemoteFiles
 from iobench.stream.addresses import Index

@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader
 
 from iobench import formats
 from iobench.base.units import MIB
-from iobench.dataset.manifest import Manifest, Opener
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.opener import Opener
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import Synthetic
 from iobench.host import page_cache

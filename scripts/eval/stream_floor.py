@@ -30,7 +30,7 @@ import iobench
 from eval import harness
 from eval.harness import Rate, Row, Trials, epoch_rate
 from iobench import Manifest, StreamLoader, formats
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.formats import Field, Rows, Schema
 from iobench.host import page_cache
 from iobench.host.memory import touched_array

@@ -15,7 +15,7 @@ from iobench.base import thresholds
 from iobench.base.errors import TargetError
 from iobench.bench.epoch import RoundSpec, measure
 from iobench.bench.executor import Tick
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.formats import Field, Schema
 from iobench.formats.npy import Npy
 from iobench.loading.host_to_device import DeviceBatch, HostBatch

@@ -16,7 +16,7 @@ import numpy as np
 
 from iobench.base.errors import InvalidSettings
 from iobench.base.options import option
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.formats import Array, Reader, Rows
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
 from iobench.loading.loaders.workers import MAX_PREFETCH, MAX_WORKERS

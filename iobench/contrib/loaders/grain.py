@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from iobench.base.options import option
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.formats import Array, Ragged, Reader, array_of
 from iobench.loading.collate import Collate, Dense
 from iobench.loading.loaders import CopyingLoader, Epochs, Job

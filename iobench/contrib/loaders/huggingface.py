@@ -27,7 +27,7 @@ from iobench.loading.tensors import tensor_of
 if TYPE_CHECKING:
     import torch
 
-    from iobench.dataset.manifest import Opener
+    from iobench.dataset.opener import Opener
 
 FILE_MAGIC = b"ARROW1"  # at the start of an Arrow IPC file; a stream has none
 

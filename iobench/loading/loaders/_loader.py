@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed
 from iobench.base.options import Options, declared, option
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.formats import Format, Rows, Schema
 from iobench.host.system_errors import system_error
 from iobench.loading.collate import Collate

@@ -15,7 +15,7 @@ import numpy as np
 from iobench.base import interrupts
 from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.base.options import option
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.formats import Convert, Reader, Rows, TimingWrapper
 from iobench.loading.collate import Collate
 from iobench.loading.loaders._loader import Epochs, Job

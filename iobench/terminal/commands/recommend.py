@@ -174,7 +174,7 @@ def _data(
                 hint="use it with one of them",
             )
         from iobench.dataset.add import AddedSource
-        from iobench.dataset.manifest import find_dataset
+        from iobench.dataset.dataset_folders import find_dataset
 
         manifest = find_dataset(data_dir, name)
         return (AddedSource(manifest) if set(manifest.artifacts) == set(manifest.added) else manifest), []
