@@ -21,7 +21,8 @@ import numpy.typing as npt
 from iobench.base.files import TEMPORARY
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.hashed_rows import HashedRows, index
-from iobench.dataset.index_cache import IndexCache, IndexFile
+from iobench.dataset.index_cache import IndexCache
+from iobench.dataset.index_file import IndexFile
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.opener import Opener
 from iobench.dataset.read_back import compare, stored_hashes
