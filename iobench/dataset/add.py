@@ -34,10 +34,11 @@ from iobench.dataset.manifest_body import Artifact, Checksums, ExternalData, Has
 from iobench.dataset.manifest_file import FILE_NAME, check_readable
 from iobench.dataset.prepare import sweep_and_load
 from iobench.dataset.sample_hashes import HashWriter
-from iobench.dataset.sandbox import Description, UntrustedData
+from iobench.dataset.sandbox import Description
 from iobench.dataset.sources import Source, convertible, default_name
 from iobench.dataset.sources._regular_files import CLOSE_WRITERS, no_such_path, refused_by_system
 from iobench.dataset.staging import locked, os_errors
+from iobench.dataset.untrusted_data import UntrustedData
 from iobench.dataset.verify import Progress, no_progress
 from iobench.formats import Batch, Field, Schema
 

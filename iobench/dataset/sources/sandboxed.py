@@ -10,9 +10,9 @@ from iobench import formats
 from iobench.base.errors import SourceError
 from iobench.dataset import sandbox
 from iobench.dataset.file_tree import FileTree
-from iobench.dataset.sandbox import UntrustedData
 from iobench.dataset.sources._regular_files import CLOSE_WRITERS
 from iobench.dataset.sources._source import FileSource, Source, default_name
+from iobench.dataset.untrusted_data import UntrustedData
 from iobench.formats import Batch
 
 
