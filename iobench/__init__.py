@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from iobench.bench.outcome import Run
     from iobench.bench.run import run
     from iobench.contrib.ray.loader import RayLoader
-    from iobench.dataset.add import AddedSource, add
+    from iobench.dataset.add import add
+    from iobench.dataset.added_source import AddedSource
     from iobench.dataset.dataset_folders import find_dataset
     from iobench.dataset.manifest import Manifest
     from iobench.dataset.prepare import prepare
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from iobench.terminal.watch import watch
 
 _HOMES = {
-    "AddedSource": "iobench.dataset.add",
+    "AddedSource": "iobench.dataset.added_source",
     "Manifest": "iobench.dataset.manifest",
     "Ragged": "iobench.formats",
     "Requirements": "iobench.advise.requirements",

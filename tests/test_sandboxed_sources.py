@@ -75,9 +75,7 @@ class TestTorch:
 
     def test_errors_show_the_name_of_the_file_and_not_the_descriptor(self, tmp_path, monkeypatch):
         torch.save({"x": torch.rand(4_000_000)}, tmp_path / "mine.pt")
-        monkeypatch.setattr(
-            untrusted_data, "MEMORY_BYTES", -10_000_000
-        )  # torch names the file it cannot map
+        monkeypatch.setattr(untrusted_data, "MEMORY_BYTES", -10_000_000)  # torch names the file it cannot map
         error = refused(tmp_path / "mine.pt", "damaged")
         assert "<mine.pt>" in error.problem
         assert error.path == str(tmp_path / "mine.pt")
