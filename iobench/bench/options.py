@@ -22,9 +22,11 @@ from iobench.dataset.manifest import Manifest, missing_libraries
 from iobench.formats import Schema
 from iobench.host import page_cache
 from iobench.loading import loaders
+from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES
 from iobench.loading.collate import JAGGED, WAYS, Collate
 from iobench.loading.loaders import DEFAULT_LOADERS, Loader
-from iobench.loading.order import BLOCK_BYTES, LIMITS, ORDERS, WINDOW_BYTES, refuse_ragged
+from iobench.loading.number_limits import LIMITS
+from iobench.loading.order import ORDERS, refuse_ragged
 from iobench.results.cases import context_of
 
 MODELS = ("none", "mlp", "cnn")

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from iobench.base.errors import REPREPARE, WrongContent
 from iobench.dataset.checksum import Checksum
-from iobench.dataset.hashed_rows import HashedRows, index
+from iobench.dataset.hashed_rows import HashedRows
 from iobench.dataset.opener import Opener
 from iobench.dataset.sources import BATCH_BYTES
-from iobench.formats import Batch, Index
+from iobench.formats import Batch, Index, index_of
 
 READER_BYTES = 256 << 20  # read through one reader: mapped pages count as its memory until it closes
 
@@ -62,7 +62,7 @@ def stored_hashes(
     report(0, total)
     opener.check()
     for part, batch in zip(hashed.slices(rows), read_back(opener, rows, hashed), strict=True):
-        yield index(part), hasher.hashes(batch)
+        yield index_of(part), hasher.hashes(batch)
         done += sum(array.nbytes for array in batch.values())
         report(done, total)
 

@@ -29,10 +29,10 @@ from iobench import formats
 from iobench.base.errors import MissingDependency, SourceError
 from iobench.base.finding import Finding
 from iobench.base.text import listed
-from iobench.dataset.hashed_rows import HashedRows, index
+from iobench.dataset.hashed_rows import HashedRows
 from iobench.dataset.sources._source import BATCH_BYTES
 from iobench.dataset.untrusted_data import UntrustedData, fields_request, requested_schema, schema_request
-from iobench.formats import Batch, Field, Index, Ragged, Schema, raw_bytes
+from iobench.formats import Batch, Field, Index, Ragged, Schema, index_of, raw_bytes
 from iobench.host.child import Child, ChildEnded, ChildHung, spawn_python
 
 MAX_MESSAGE_BYTES = 16 << 20
@@ -128,7 +128,7 @@ def hashes(
     request = {"rows": rows, "piece_rows": hashed.piece_rows, "pieces": hashed.pieces}
     with _worker(data, "hash", schema=schema_request(schema), **request) as worker:
         for part in hashed.slices(rows):
-            yield index(part), worker.hashes(part.stop - part.start)
+            yield index_of(part), worker.hashes(part.stop - part.start)
 
 
 class _Worker:

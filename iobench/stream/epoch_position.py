@@ -10,7 +10,8 @@ import numpy as np
 
 from iobench.base.errors import InvalidSettings
 from iobench.formats import Rows
-from iobench.loading.order import Order, check_setting
+from iobench.loading.number_limits import check_setting
+from iobench.loading.order import Order
 from iobench.loading.permutation import Index
 
 Ranges = tuple[tuple[int, int], ...]

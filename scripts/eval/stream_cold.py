@@ -33,8 +33,9 @@ from iobench.bench.rounds import interleaved
 from iobench.host import page_cache, usable_memory
 from iobench.host.memory import touched_array, touched_map
 from iobench.loading import loaders
+from iobench.loading.batching import Batching
 from iobench.loading.loaders import Job
-from iobench.loading.order import ORDERS, Batching
+from iobench.loading.order import ORDERS
 
 OPTIONS = {
     "rounds": (5, harness.ROUNDS),

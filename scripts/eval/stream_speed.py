@@ -25,7 +25,8 @@ from iobench import Manifest, StreamLoader
 from iobench.dataset.sources import GeneratedLengths
 from iobench.formats import Field
 from iobench.host import hardware_limits, memory_limits, page_cache, process_counters
-from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Order, blocks_of
+from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES, blocks_of
+from iobench.loading.order import Order
 
 OPTIONS = {"rounds": (5, harness.ROUNDS), "scale": (1.0, "of the datasets' size")}
 FORMATS = ["npy", "memmap", "hdf5:chunk_bytes=0", "lmdb"]

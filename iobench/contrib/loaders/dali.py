@@ -20,7 +20,7 @@ from iobench.dataset.opener import Opener
 from iobench.formats import Array, Reader, Rows
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
 from iobench.loading.loaders.workers import MAX_PREFETCH, MAX_WORKERS
-from iobench.loading.order import LIMITS
+from iobench.loading.number_limits import LIMITS
 from iobench.loading.tensors import tensor_of
 
 if TYPE_CHECKING:

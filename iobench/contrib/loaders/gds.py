@@ -19,7 +19,7 @@ import numpy.typing as npt
 from iobench.base.errors import InvalidSettings, LoaderFailed
 from iobench.base.options import option
 from iobench.base.text import reason
-from iobench.formats import Placement, Rows
+from iobench.formats import Placement, Rows, index_of
 from iobench.loading.loaders import Epochs, Job, Loader
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class GdsEpochs(Epochs):
 
     def _submit(self, batch: _Batch, name: str, spec: tuple[tuple[int, ...], str], rows: Rows) -> None:
         placement, (shape, dtype) = self._placements[name], spec
-        index = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else np.asarray(rows, np.int64)
+        index = index_of(rows)
         memory = batch.memory(name, (len(index), *shape), dtype)
         row_bytes = memory.numel() // max(1, len(index))
         for start, stop, file, offset in runs(*placement.locate(index), row_bytes):
