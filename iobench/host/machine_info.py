@@ -16,6 +16,7 @@ import psutil
 
 from iobench.base.text import printable
 from iobench.host import disk
+from iobench.host.device import device_named
 
 LIBRARIES = ("iobench", "torch", "numpy")  # every result depends on these
 
@@ -59,13 +60,7 @@ def _cpu_model() -> str:
 
 def _gpu(device: str) -> dict[str, Any] | None:
     """Return the identity of a device; None for the CPU, without importing torch."""
-    if device == "cpu":
-        return None
-    import torch
-
-    from iobench.host.device import device_of
-
-    return device_of(torch.device(device)).identity()
+    return None if device == "cpu" else device_named(device).identity()
 
 
 @functools.lru_cache

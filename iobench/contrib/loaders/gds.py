@@ -20,6 +20,7 @@ from iobench.base.errors import InvalidSettings, LoaderFailed
 from iobench.base.options import option
 from iobench.base.text import reason
 from iobench.formats import Placement, Rows, index_of
+from iobench.host.device import device_named
 from iobench.loading.loaders import Epochs, Job, Loader
 
 if TYPE_CHECKING:
@@ -70,14 +71,10 @@ class GdsEpochs(Epochs):
 
     def __init__(self, loader: Gds, job: Job) -> None:
         super().__init__(loader, job)
-        import torch
-
-        from iobench.host.device import device_of
-
         kvikio = _kvikio()
         if loader.mode == POSIX:
             kvikio.defaults.set("compat_mode", kvikio.CompatMode.ON)
-        self._device = device_of(torch.device(job.device))
+        self._device = device_named(job.device)
         self._device.use()
         with job.opener() as reader:
             self._placements: Mapping[str, Placement] = dict(reader.placement())

@@ -13,6 +13,7 @@ from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed
 from iobench.base.options import Options, declared, option
 from iobench.dataset.opener import Opener
 from iobench.formats import Format, Rows, Schema
+from iobench.host.device import device_named
 from iobench.host.system_errors import system_error
 from iobench.loading.collate import Collate
 from iobench.loading.order import ORDERS, Order, refuse_ragged
@@ -197,7 +198,7 @@ class CopyingLoader(Loader):
 
     def on(self: Self, device: str) -> Self:
         """Return it with pinning and non-blocking copies resolved for a device."""
-        accelerated = device != "cpu" and _can_pin(device)
+        accelerated = device != "cpu" and device_named(device).pins
         pin, non_blocking = self.pin_memory, self.non_blocking  # type: ignore[attr-defined]
         if not accelerated and (pin or non_blocking):
             raise InvalidSettings(
@@ -221,14 +222,6 @@ class CopyingLoader(Loader):
     def copies_without_blocking(self) -> bool:
         """The option `non_blocking`."""
         return bool(self.non_blocking)
-
-
-def _can_pin(device: str) -> bool:
-    from torch import device as torch_device  # takes seconds to import, and listing loaders does not need it
-
-    from iobench.host.device import device_of
-
-    return device_of(torch_device(device)).pins
 
 
 class Epochs(ABC):
@@ -291,11 +284,7 @@ class Epochs(ABC):
         """
         if not self.loader.pins(self.job.device):
             return batch
-        from torch import device as torch_device
-
-        from iobench.host.device import device_of
-
-        with device_of(torch_device(self.job.device)).current():
+        with device_named(self.job.device).current():
             return pinned(batch)
 
     @abstractmethod
