@@ -14,7 +14,7 @@ import numpy as np
 
 from iobench.base import interrupts
 from iobench.base.errors import InvalidSettings, IobenchError
-from iobench.base.options import option
+from iobench.base.options import declared, option
 from iobench.dataset.opener import Opener
 from iobench.formats import Convert, Reader, Rows, TimingWrapper
 from iobench.loading.collate import Collate
@@ -188,21 +188,21 @@ class _BatchSampler:
 class DataLoaderEpochs(Epochs):
     """A new DataLoader with new workers for each epoch, or a single one if workers persist."""
 
-    def __init__(self, loader: TorchDataLoader, job: Job, dataset: SampleDataset | None = None) -> None:
+    def __init__(self, loader: WorkerLoader, job: Job, dataset: SampleDataset | None = None) -> None:
         super().__init__(loader, job)
-        self._settings = loader
-        self._start_method = None if job.opener.forkable or not loader.num_workers else "spawn"
-        if self._start_method and loader.start_method == "fork":
+        self._settings = settings = _settings_of(loader)
+        self._start_method = None if job.opener.forkable or not settings.num_workers else "spawn"
+        if self._start_method and settings.start_method == "fork":
             raise InvalidSettings(
                 f"dataloader: start_method=fork with format {job.opener.format.name}, "
                 "whose library must not be forked",
                 kind="not-forkable",
                 hint="use start_method=spawn",
             )
-        self._dataset = dataset or dataset_of(job, loader.fetch)
+        self._dataset = dataset or dataset_of(job, settings.fetch)
         self._sampler = _BatchSampler()
         self._persistent: DataLoader[Any] | None = None
-        if not loader.num_workers:
+        if not settings.num_workers:
             self._dataset.open_timed(partial(self.stages.timed, "decode"))
 
     @property
@@ -245,6 +245,12 @@ class DataLoaderEpochs(Epochs):
         """Close this process's reader and end workers that persist; others ended with their epoch."""
         self._persistent = None
         self._dataset.close()
+
+
+def _settings_of(loader: WorkerLoader) -> TorchDataLoader:
+    """Return the options of a loader that a DataLoader has, too."""
+    shared = (spec.name for spec in declared(TorchDataLoader) if hasattr(loader, spec.name))
+    return TorchDataLoader(**{name: getattr(loader, name) for name in shared})
 
 
 def collate_function(job: Job) -> Callable[[list[Any]], Any]:
