@@ -31,7 +31,7 @@ from iobench.base.thresholds import CPU_CONTENDED
 from iobench.base.units import counted, seconds_text
 from iobench.bench.strategies import COMPARED
 from iobench.loading.replay import Replay
-from iobench.loading.target import loader_error
+from iobench.loading.user_errors import loader_error
 from iobench.results.record import check_writable
 
 MAX_TIME_S = 60.0

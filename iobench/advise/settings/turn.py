@@ -22,7 +22,7 @@ from iobench.loading.batching import Batching
 from iobench.loading.host_to_device import DeviceBatch, HostBatch
 from iobench.loading.inspection import batch_tensors, length_of
 from iobench.loading.loaders import EpochRequest, Epochs, Job, Loader
-from iobench.loading.target import loader_error
+from iobench.loading.user_errors import loader_error
 from iobench.results.parts import Measured, PartialEpoch
 
 T = TypeVar("T")

@@ -19,8 +19,8 @@ from iobench.loading.collate import Collate
 from iobench.loading.order import ORDERS, Order, refuse_ragged
 from iobench.loading.portable_error import PortableError
 from iobench.loading.stages import UNTIMED, Stages
-from iobench.loading.target import WORKER_TRACEBACK
 from iobench.loading.tensors import pinned
+from iobench.loading.user_errors import WORKER_TRACEBACK
 
 if TYPE_CHECKING:  # imports torch
     from iobench.loading.host_to_device import HostBatch

@@ -18,7 +18,7 @@ from iobench.base.errors import InvalidSettings, TargetError
 from iobench.base.options import word as option_word
 from iobench.formats import Format, Schema
 from iobench.host.memory import file_behind
-from iobench.loading import target
+from iobench.loading import target, user_errors
 from iobench.loading.inspection import is_dataloader
 from iobench.loading.loaders._loader import AHEAD, Epochs, Job, Loader
 from iobench.loading.signature import signature_of
@@ -146,12 +146,8 @@ def parse(word: str) -> UserLoader:
     name = f"{match['module']}:{match['function']}"
     only = str(arguments.pop("format")) if "format" in arguments else None
     parameters = signature.parameters
-    if unknown := [one for one in arguments if one not in parameters and not signature.var_keyword]:
-        raise InvalidSettings(
-            f"{name} has no parameter {', '.join(unknown)}",
-            kind="unknown-parameter",
-            expected=f"one of {', '.join(parameters)}" if parameters else "no parameters",
-        )
+    if not signature.var_keyword:
+        target.check_known(name, arguments, parameters)
     requested = [one for one in ARTIFACT_PARAMETERS if one in signature.required]
     requested += [one for one in CASE_PARAMETERS if one in parameters]
     if missing := [one for one in signature.required if one not in arguments and one not in requested]:
@@ -180,7 +176,7 @@ class UserLoaderEpochs(Epochs):
         try:
             return target.build_loader(self._function, self._name, self._arguments)
         except TargetError as error:
-            location = target.location(error.__cause__) if error.__cause__ else ""
+            location = user_errors.location(error.__cause__) if error.__cause__ else ""
             if location:
                 raise error.changed(problem=f"{error.problem} ({location})") from error
             raise
@@ -220,9 +216,10 @@ class UserLoaderEpochs(Epochs):
         except TargetError:
             raise
         except Exception as error:  # a user's loader may raise anything
-            location = target.location(error)
-            problem = f"{self._name} raised {target.summarize(error)}"
-            raise target.target_error(f"{problem} ({location})" if location else problem, error) from error
+            problem = f"{self._name} raised {user_errors.summarize(error)}"
+            if location := user_errors.location(error):
+                problem = f"{problem} ({location})"
+            raise user_errors.target_error(problem, error) from error
 
     def close(self) -> None:
         """Release the function's result, and with it its workers."""
