@@ -19,7 +19,8 @@ from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.base.options import option
 from iobench.formats import Rows, TimingWrapper, field_names
 from iobench.loading.loaders import Epochs, Job
-from iobench.loading.loaders.dataloader import BatchDataset, DataLoaderEpochs, SampleDataset
+from iobench.loading.loaders.dataloader import DataLoaderEpochs
+from iobench.loading.loaders.sample_datasets import BatchDataset, SampleDataset
 from iobench.loading.loaders.workers import WorkerLoader, fetch_option
 from iobench.loading.portable_error import PortableError
 from iobench.loading.tensors import tensor_of

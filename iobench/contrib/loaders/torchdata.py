@@ -16,9 +16,9 @@ from iobench.base.errors import InvalidSettings
 from iobench.base.options import option
 from iobench.formats import Rows
 from iobench.loading.loaders import Epochs, Job
-from iobench.loading.loaders.dataloader import (
+from iobench.loading.loaders.dataloader import DataLoaderEpochs
+from iobench.loading.loaders.sample_datasets import (
     BatchDataset,
-    DataLoaderEpochs,
     SampleDataset,
     collate_function,
     dataset_of,
