@@ -9,9 +9,8 @@ from typing import overload
 import numpy as np
 
 from iobench.base.errors import InvalidSettings
-from iobench.formats import Rows, Schema
+from iobench.formats import Index, Rows, Schema
 from iobench.loading.draws import Draw, PermutedRows, ShuffledBlocks, StoredRows, WindowedRows
-from iobench.loading.permutation import Index
 from iobench.loading.shuffle_quality import shuffle_quality
 
 ORDERS = ("sequential", "random", "block")
