@@ -16,23 +16,17 @@ from iobench.dataset.manifest import Manifest, missing_libraries
 from iobench.dataset.manifest_file import FILE_NAME
 from iobench.dataset.staging import LOCK, sync
 from iobench.dataset.verify import verify_artifact
-from iobench.ranks.ray_hosts import RemoteHost, hosts_of
+from iobench.ranks.ray_hosts import HostActor, RemoteHost, hosts_of
 
 PIECE = 8 * MIB
 VERIFY_S = 3600.0  # for a host to read its copy back
 
 
-class Receiver:
+class Receiver(HostActor):
     """Actor that receives a dataset's files, verifies them, and moves them to their place atomically."""
 
     def __init__(self) -> None:
         self._root = self._staging = Path()
-
-    def node(self) -> str:
-        """Return Ray's identifier of its host."""
-        import ray
-
-        return str(ray.get_runtime_context().get_node_id())
 
     def begin(self, root: str, content: int | None, variants: Sequence[str]) -> bool:
         """Return whether the same data are there in all variants.
