@@ -11,7 +11,6 @@ from iobench.base.errors import InvalidSettings
 from iobench.base.registry import Registry
 from iobench.loading.loaders import _user_loader
 from iobench.loading.loaders._loader import CopyingLoader, EpochRequest, Epochs, Job, Loader, failure
-from iobench.loading.loaders._user_loader import samples_of
 
 __all__ = [
     "DEFAULT_LOADERS",
@@ -27,7 +26,6 @@ __all__ = [
     "is_target",
     "names",
     "parse",
-    "samples_of",
     "type_of",
 ]
 

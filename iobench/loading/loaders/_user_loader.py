@@ -8,25 +8,20 @@ precedence: `train.py:make_loader:num_workers=4`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from iobench.base.errors import InvalidSettings, TargetError
 from iobench.base.options import word as option_word
-from iobench.formats import Format, Schema
-from iobench.host.memory import file_behind
+from iobench.formats import Format
 from iobench.loading import target, user_errors
 from iobench.loading.inspection import is_dataloader
 from iobench.loading.loaders._loader import AHEAD, Epochs, Job, Loader
 from iobench.loading.signature import signature_of
-from iobench.loading.tensors import tensor_of
+from iobench.loading.user_batch import is_lazy, named_tensors, samples_of
 
 if TYPE_CHECKING:
-    import torch
-
     from iobench.loading.host_to_device import HostBatch
 
 ARTIFACT_PARAMETERS = ("path", "format")  # filled in only if required: with a default it knows its own data
@@ -199,7 +194,7 @@ class UserLoaderEpochs(Epochs):
         for batch in self._batches():
             tensors = named_tensors(batch, schema)
             if copied is None:  # batches of one epoch are all alike
-                copied = any(map(_is_lazy, tensors.values()))
+                copied = any(map(is_lazy, tensors.values()))
             # a view of a mapped file has read nothing, and without a training step nothing ever would
             yield {name: one.clone() for name, one in tensors.items()} if copied else tensors
             samples += samples_of(tensors)
@@ -224,48 +219,6 @@ class UserLoaderEpochs(Epochs):
     def close(self) -> None:
         """Release the function's result, and with it its workers."""
         self._loader = None
-
-
-def named_tensors(batch: Any, schema: Schema) -> dict[str, torch.Tensor]:
-    """Return the tensors of a batch by name.
-
-    The names are the batch's own keys, else those of the dataset's fields if there are as many, else numbers.
-    Raises TargetError if the batch holds no tensors.
-    """
-    import torch
-
-    pairs = list(batch.items()) if hasattr(batch, "items") and hasattr(batch, "keys") else None
-    values = [value for _, value in pairs] if pairs is not None else batch
-    leaves = list(values) if isinstance(values, (list, tuple)) else [values]
-    names = [str(name) for name, _ in pairs] if pairs is not None else _names(len(leaves), schema)
-    tensors = {
-        name: tensor_of(leaf) if isinstance(leaf, np.ndarray) else leaf
-        for name, leaf in zip(names, leaves, strict=True)
-        if isinstance(leaf, (torch.Tensor, np.ndarray))
-    }
-    if not tensors:
-        raise TargetError(
-            "the batches of the loader",
-            kind="no-tensors",
-            expected="a tensor, or a tuple or dict of tensors",
-            found=f"{type(batch).__name__} without tensors or arrays",
-        )
-    return tensors
-
-
-def samples_of(batch: Mapping[str, torch.Tensor]) -> int:
-    """Return the number of samples in a batch: the first axis of the first tensor that has axes."""
-    return next((int(one.shape[0]) for one in batch.values() if one.ndim), 1)
-
-
-def _names(count: int, schema: Schema) -> list[str]:
-    fields = [field.name for field in schema.fields]
-    return fields if len(fields) == count else [str(number) for number in range(count)]
-
-
-def _is_lazy(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is a view of a mapped file."""
-    return tensor.device.type == "cpu" and tensor.numel() > 0 and file_behind(tensor.data_ptr()) is not None
 
 
 # once per process: the time that importing a user's file takes is not the time to open a loader
