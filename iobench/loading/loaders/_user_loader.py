@@ -17,7 +17,8 @@ from iobench.base.options import word as option_word
 from iobench.formats import Format
 from iobench.loading import target, user_errors
 from iobench.loading.inspection import is_dataloader
-from iobench.loading.loaders._loader import AHEAD, Epochs, Job, Loader
+from iobench.loading.loaders._job import Job
+from iobench.loading.loaders._loader import AHEAD, Epochs, Loader
 from iobench.loading.signature import signature_of
 from iobench.loading.user_batch import is_lazy, named_tensors, samples_of
 

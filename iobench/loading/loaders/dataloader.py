@@ -16,7 +16,8 @@ from iobench.base import interrupts
 from iobench.base.errors import InvalidSettings
 from iobench.base.options import declared, option
 from iobench.formats import Rows
-from iobench.loading.loaders._loader import Epochs, Job
+from iobench.loading.loaders._job import Job
+from iobench.loading.loaders._loader import Epochs
 from iobench.loading.loaders.sample_datasets import (
     SampleDataset,
     TimedDataset,
