@@ -1,4 +1,4 @@
-"""How long the ranks wait for one of them: the defaults, and the limit in the environment."""
+"""Patience of the ranks with one that is silent or hangs: the defaults, and the limit in the environment."""
 
 from __future__ import annotations
 

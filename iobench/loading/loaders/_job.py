@@ -1,4 +1,4 @@
-"""What a loader is to read: the artifact, the order of its samples, and the device of the batches."""
+"""The job of a loader: the artifact, the order of its samples, and the device of the batches."""
 
 from __future__ import annotations
 
