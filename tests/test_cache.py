@@ -10,7 +10,7 @@ from conftest import require_disk
 from kinds import kind
 
 from iobench.base.errors import ColdCacheUnavailable
-from iobench.host import page_cache
+from iobench.host import disk, page_cache, usable_memory
 
 MIB = 1 << 20
 NO_SUCH_CALL = -1
@@ -251,13 +251,13 @@ def asked_for(monkeypatch):
         def close(self):
             pass
 
-    monkeypatch.setattr(page_cache, "touched_map", Memory)
+    monkeypatch.setattr(usable_memory, "touched_map", Memory)
     return counts
 
 
 def test_prefault_takes_whole_pages(asked_for):
-    page_cache.prefault(10 * mmap.PAGESIZE + 1)
-    page_cache.prefault(mmap.PAGESIZE - 1)
+    usable_memory.prefault(10 * mmap.PAGESIZE + 1)
+    usable_memory.prefault(mmap.PAGESIZE - 1)
     assert asked_for == [10 * mmap.PAGESIZE]
 
 
@@ -274,7 +274,7 @@ def test_memory_touched_before_a_warm_round_does_not_grow_with_the_files(asked_f
 
 
 def test_prefault_takes_at_most_half_of_the_free_memory(asked_for):
-    page_cache.prefault(1 << 60)
+    usable_memory.prefault(1 << 60)
     assert 0 < asked_for[0] <= page_cache.psutil.virtual_memory().total // 2
 
 
@@ -285,17 +285,17 @@ def test_prefault_takes_at_most_half_of_its_containers_memory(asked_for, monkeyp
     (tmp_path / limit).parent.mkdir(parents=True)
     (tmp_path / limit).write_text(f"{2 * MIB}\n")
     (tmp_path / "own").write_text(f"9:cpu:/a\n{own}\n")
-    monkeypatch.setattr(page_cache, "CONTROL_GROUPS", tmp_path)
-    monkeypatch.setattr(page_cache, "OWN_GROUPS", tmp_path / "own")
-    page_cache.prefault(1 << 60)
+    monkeypatch.setattr(usable_memory, "CONTROL_GROUPS", tmp_path)
+    monkeypatch.setattr(usable_memory, "OWN_GROUPS", tmp_path / "own")
+    usable_memory.prefault(1 << 60)
     assert asked_for == [MIB]
 
 
 def test_read_ahead_is_that_of_the_disk(tmp_path):
     require_disk(tmp_path)
-    result = page_cache.read_ahead_kib(tmp_path)
+    result = disk.read_ahead_kib(tmp_path)
     assert result is None or result >= 0
-    assert page_cache.read_ahead_kib(Path("/proc")) is None
+    assert disk.read_ahead_kib(Path("/proc")) is None
 
 
 @pytest.mark.parametrize(
@@ -314,13 +314,13 @@ def test_memory_is_backed_until_touching_it_is_fast(monkeypatch, rates, times):
         requested.append(count)
         return next(given)
 
-    monkeypatch.setattr(page_cache, "prefault", prefault)
-    assert page_cache.back_memory(1 << 30) == rates[0]
+    monkeypatch.setattr(usable_memory, "prefault", prefault)
+    assert usable_memory.back_memory(1 << 30) == rates[0]
     assert requested == [int(factor * (1 << 30)) for factor in times]
 
 
 def test_the_rate_of_little_data_is_ignored(monkeypatch):
     requested = []
-    monkeypatch.setattr(page_cache, "prefault", lambda count: requested.append(count) or 0.1e9)
-    page_cache.back_memory(1 << 20)
+    monkeypatch.setattr(usable_memory, "prefault", lambda count: requested.append(count) or 0.1e9)
+    usable_memory.back_memory(1 << 20)
     assert len(requested) == 1

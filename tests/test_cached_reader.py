@@ -14,7 +14,7 @@ from kinds import kind
 
 from iobench.base.errors import CorruptArtifact, InvalidSettings
 from iobench.formats import Chunked, Field, Schema, Strided
-from iobench.host import counters, page_cache
+from iobench.host import counters, page_cache, usable_memory
 from iobench.host.aio import DirectUnavailable
 from iobench.stream import cached_reader, direct_reader, readahead, readahead_window
 from iobench.stream.backend_selection import MAX_THREADS, select_backend
@@ -330,7 +330,7 @@ def traits(source):
 
 
 def little_memory(monkeypatch):
-    monkeypatch.setattr(page_cache, "free_memory", lambda: 100_000)  # of which the data is more than half
+    monkeypatch.setattr(usable_memory, "free_memory", lambda: 100_000)  # of which the data is more than half
 
 
 @pytest.mark.parametrize("variant", FIXED)

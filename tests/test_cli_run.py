@@ -13,7 +13,7 @@ import pytest
 from conftest import call, command, complaint, damage, prepared, require_disk
 from kinds import complaint_kind
 
-from iobench.dataset.manifest import VERSION
+from iobench.dataset.manifest_file import VERSION
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.results import record_file
 from iobench.results.metrics import METRICS

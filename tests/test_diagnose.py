@@ -39,7 +39,7 @@ from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.watchdog import Watchdog
 from iobench.base.errors import TargetError
 from iobench.base.finding import Finding
-from iobench.loading import target
+from iobench.loading import user_errors
 from iobench.loading.inspection import batch_tensors
 from iobench.results.parts import BackgroundPart
 
@@ -578,9 +578,9 @@ def test_a_worker_s_error_keeps_its_message_and_place():
 
     with pytest.raises(KeyError) as caught:
         list(DataLoader(Rows(work=broken), batch_size=8, **FORK))
-    assert target.summarize(caught.value) == "KeyError: 'mine'"
-    assert target.location(caught.value).startswith("test_diagnose.py:")
-    assert target.loader_error(caught.value).problem.endswith("KeyError: 'mine'")
+    assert user_errors.summarize(caught.value) == "KeyError: 'mine'"
+    assert user_errors.location(caught.value).startswith("test_diagnose.py:")
+    assert user_errors.loader_error(caught.value).problem.endswith("KeyError: 'mine'")
 
 
 def test_the_traceback_begins_with_the_user_s_own_code():

@@ -137,7 +137,7 @@ def test_a_broken_protocol_is_detected(tmp_path):
 UNGUARDED = """
 import contextlib
 from eval.faults.kinds import read_errors
-from iobench.dataset import manifest
+from iobench.dataset import opener
 
 
 @contextlib.contextmanager
@@ -145,7 +145,7 @@ def unguarded(folder, page):
     yield lambda: None
 
 
-manifest.guarded = unguarded
+opener.guarded = unguarded
 read_errors.LoopDisk = read_errors.TruncatedFiles
 read_errors.READERS = {{{way!r}: read_errors.READERS[{way!r}]}}
 read_errors.variants = lambda: ("npy",)

@@ -22,7 +22,7 @@ from PIL import Image
 import iobench
 from iobench import open_source
 from iobench.base.errors import SourceError
-from iobench.dataset import sandbox
+from iobench.dataset import sandbox, untrusted_data
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.sources import checked
 from iobench.formats.hdf5 import datasets as _hdf5_datasets
@@ -154,7 +154,7 @@ class TestHdf5:
     def test_a_library_that_takes_too_long_is_stopped(self, tmp_path, monkeypatch):
         with h5py.File(tmp_path / "a.h5", "w") as file:
             file["x"] = np.arange(9)
-        monkeypatch.setattr(sandbox, "LIMIT_S", 0.2)
+        monkeypatch.setattr(untrusted_data, "LIMIT_S", 0.2)
         monkeypatch.setattr(sandbox, "WORKER", f"{__name__}:hanging")
         refused(tmp_path / "a.h5", "timeout")
 

@@ -187,8 +187,8 @@ def test_where_ctrl_c_is_ignored_it_stays_ignored(images, tmp_path):
 
 IN_CALLBACK = """
 import os, signal, time, weakref
-from iobench.dataset import manifest
-find = manifest.find_dataset
+from iobench.dataset import dataset_folders
+find = dataset_folders.find_dataset
 
 class Some:
     pass
@@ -200,7 +200,7 @@ def interrupted(*arguments):
     time.sleep(0.5)
     return find(*arguments)
 
-manifest.find_dataset = interrupted
+dataset_folders.find_dataset = interrupted
 from iobench.__main__ import main
 main()
 """

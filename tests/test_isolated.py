@@ -88,7 +88,7 @@ def test_when_memory_runs_short_the_least_recently_used_process_ends(images, exe
     for case in (first, second):
         executor.prove(case, 1, Tick())
     assert len(children()) == 2, "each case has its own"
-    monkeypatch.setattr(isolated.page_cache, "free_memory", lambda: 0.0)
+    monkeypatch.setattr(isolated.usable_memory, "free_memory", lambda: 0.0)
     executor.prove(a_case(images, "stream"), 1, Tick())
     assert len(children()) == 1
     (again,) = executor.measure(first, 1, Tick())  # in a new process
@@ -104,7 +104,7 @@ def test_a_process_that_was_ended_is_warmed_up_before_its_next_round(images, mon
         return ask(process, what, *more)
 
     monkeypatch.setattr(isolated.CaseProcess, "ask", noted)
-    monkeypatch.setattr(isolated.page_cache, "free_memory", lambda: 0.0)
+    monkeypatch.setattr(isolated.usable_memory, "free_memory", lambda: 0.0)
     made = iobench.run(images, options("native", "dataloader", trace=True))
     assert not made.failures
     rounds = [process for process, what in asked if what == "measure"]
@@ -117,12 +117,12 @@ def test_a_process_that_was_ended_is_warmed_up_before_its_next_round(images, mon
 def test_processes_end_to_keep_data_of_warm_cases_in_memory(images, executor, monkeypatch):
     first, second = a_case(images), a_case(images, "dataloader")
     stored = images.artifacts["npy"].stored_bytes
-    kept = isolated.KEPT_FREE * isolated.page_cache.total_memory()
+    kept = isolated.KEPT_FREE * isolated.usable_memory.total_memory()
     executor.prove(first, 1, Tick())
-    monkeypatch.setattr(isolated.page_cache, "free_memory", lambda: kept + stored)
+    monkeypatch.setattr(isolated.usable_memory, "free_memory", lambda: kept + stored)
     executor.prove(second, 1, Tick())
     assert len(children()) == 2, "memory suffices for all"
-    monkeypatch.setattr(isolated.page_cache, "free_memory", lambda: kept + stored / 2)
+    monkeypatch.setattr(isolated.usable_memory, "free_memory", lambda: kept + stored / 2)
     executor.prove(a_case(images, "stream"), 1, Tick())
     assert len(children()) == 1, "else its data would be evicted"
 

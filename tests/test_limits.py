@@ -20,7 +20,7 @@ from iobench.base.thresholds import LOWER_CACHE_SPEEDUP
 from iobench.bench import case_limits, decode_limit, limit_survey
 from iobench.bench.case_limits import CaseLimits
 from iobench.bench.decode_limit import DecodeLimit
-from iobench.host import hardware_limits, memory_limits, page_cache
+from iobench.host import hardware_limits, memory_limits, usable_memory
 from iobench.host.aio import DirectUnavailable
 from iobench.host.hardware_limits import Limit, LowerCacheProbe
 from iobench.host.memory import PAGE
@@ -391,7 +391,7 @@ def test_a_machine_that_gets_slower_keeps_its_limit_and_has_a_lower_latest_sampl
 def test_random_reads_limit_only_what_does_not_fit_into_memory(
     figures, images, monkeypatch, order, free, expected
 ):
-    monkeypatch.setattr(page_cache, "free_memory", lambda: free)
+    monkeypatch.setattr(usable_memory, "free_memory", lambda: free)
     result = limit_of(images, cold(order=order))
     assert (result.name, set(figures.names())) == (expected, {expected})
     if expected == "disk, random":

@@ -15,7 +15,7 @@ from iobench import formats
 from iobench.base.errors import CorruptArtifact, LoaderFailed
 from iobench.base.options import read_word
 from iobench.dataset.checksum import Checksum
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.formats import Field, Schema
 from iobench.loading import loaders
 from iobench.loading.loaders import Job

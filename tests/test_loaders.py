@@ -19,7 +19,7 @@ from iobench.host import page_cache
 from iobench.host.counters import Counters
 from iobench.loading import loaders, order
 from iobench.loading.loaders import Job, failure
-from iobench.loading.loaders.dataloader import BatchDataset
+from iobench.loading.loaders.sample_datasets import BatchDataset
 from iobench.testing.loaders import files_left_open
 
 FETCHES, LOADERS = ("sample", "batch"), loaders.DEFAULT_LOADERS

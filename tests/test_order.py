@@ -11,8 +11,11 @@ from iobench.base.errors import InvalidSettings
 from iobench.bench.options import RunOptions
 from iobench.formats import Field, Schema
 from iobench.loading import order as order_module
-from iobench.loading.order import LIMITS, ORDERS, Batching, Order, blocks_of, check_setting, shuffle_quality
+from iobench.loading.batching import Batching, blocks_of
+from iobench.loading.number_limits import LIMITS, check_setting
+from iobench.loading.order import ORDERS, Order
 from iobench.loading.permutation import KeyedPermutation
+from iobench.loading.shuffle_quality import shuffle_quality
 
 ORDER = st.builds(
     Order,

@@ -22,6 +22,7 @@ from iobench.bench.case import Case
 from iobench.dataset import sandbox
 from iobench.dataset.add import add
 from iobench.dataset.sources import checked, open_source
+from iobench.dataset.untrusted_data import UntrustedData
 from iobench.formats import Field, Schema, joined
 from iobench.loading import loaders
 
@@ -162,7 +163,7 @@ def test_offsets_that_a_reading_process_made_up_are_refused(tmp_path, wrong):
             return b"{}"
 
     schema = Schema(3, (Field("x", (-1,), "uint8"),), totals={"x": 4})
-    worker = sandbox._Worker(sandbox.UntrustedData(tmp_path, None, 0), Child())
+    worker = sandbox._Worker(UntrustedData(tmp_path, None, 0), Child())
     with pytest.raises(SourceError, check=kind("invalid-reply")):
         worker.batch(schema, 3)
 

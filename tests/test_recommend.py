@@ -72,7 +72,8 @@ from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.run import run
 from iobench.bench.search_strategies import SuccessiveHalving
-from iobench.dataset.add import AddedSource, add
+from iobench.dataset.add import add
+from iobench.dataset.added_source import AddedSource
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import FirstSamples, GeneratedLengths, open_source
 from iobench.formats import Field

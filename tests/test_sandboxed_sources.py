@@ -16,7 +16,7 @@ from test_sources import everything, refused
 import iobench
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, SourceError
-from iobench.dataset import sandbox
+from iobench.dataset import sandbox, untrusted_data
 from iobench.dataset.sandbox import SniffResult
 from iobench.dataset.sources import checked, open_source
 from iobench.dataset.sources.torch_file import TorchAdapter
@@ -61,7 +61,7 @@ class TestTorch:
 
     def test_errors_show_the_name_of_the_file_and_not_the_descriptor(self, tmp_path, monkeypatch):
         torch.save({"x": torch.rand(4_000_000)}, tmp_path / "mine.pt")
-        monkeypatch.setattr(sandbox, "MEMORY_BYTES", -10_000_000)  # torch names the file that it cannot map
+        monkeypatch.setattr(untrusted_data, "MEMORY_BYTES", -10_000_000)  # torch names the file it cannot map
         error = refused(tmp_path / "mine.pt", "damaged")
         assert "<mine.pt>" in error.problem
         assert error.path == str(tmp_path / "mine.pt")
@@ -182,7 +182,7 @@ class TestFormats:
         path = tmp_path / "a.h5"
         with h5py.File(path, "w") as file:
             file.create_dataset("x", data=np.zeros((64, 1 << 20)), chunks=(8, 1 << 20), compression="gzip")
-        monkeypatch.setattr(sandbox, "MEMORY_BYTES", 40 << 20)
+        monkeypatch.setattr(untrusted_data, "MEMORY_BYTES", 40 << 20)
         refused(path)
         monkeypatch.undo()
         assert sum(len(batch["x"]) for batch in checked(open_source(path))) == 64

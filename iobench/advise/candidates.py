@@ -198,7 +198,7 @@ def _cases_by_loader(
 
 
 def shuffle_of(manifest: Manifest, requirements: Requirements, order: str) -> float:
-    """Return the lowest shuffle quality of an order's batches: see `iobench.loading.order`."""
+    """Return the lowest shuffle quality of an order's batches: see `iobench.loading.shuffle_quality`."""
     if order == "random":
         return 1.0
     return min(_shuffle_of(manifest, order, batch_size) for batch_size in requirements.batch_sizes)

@@ -29,7 +29,7 @@ from iobench.base.errors import TargetError
 from iobench.base.units import counted
 from iobench.host.background_load import BackgroundLoadMonitor
 from iobench.loading.inspection import batch_tensors
-from iobench.loading.target import loader_error
+from iobench.loading.user_errors import loader_error
 from iobench.results.parts import BackgroundPart
 
 WATCH, PROFILE, RACE = 0.2, 0.15, 0.3  # of the time; the rest is for the final rounds

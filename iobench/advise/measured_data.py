@@ -16,7 +16,7 @@ from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.base.finding import Finding
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import FirstSamples, Source
-from iobench.host import page_cache
+from iobench.host import usable_memory
 
 WARM_BYTES, COLD_BYTES = 64 << 20, 256 << 20  # of a sample: large enough that overhead does not dominate
 LIKELY_FORMATS = (DEFAULT_FORMAT, "memmap", "lmdb", "hdf5")  # the fastest in most cases
@@ -175,4 +175,4 @@ def sample_count(source: Source, requirements: Requirements, cold: bool) -> int:
 
 def _exceeds_memory(full_bytes: int) -> bool:
     """Return True if an epoch finds nothing of the previous one in memory."""
-    return full_bytes > page_cache.free_memory()
+    return full_bytes > usable_memory.free_memory()

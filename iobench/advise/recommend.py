@@ -25,8 +25,9 @@ from iobench.formats import Batch, joined
 from iobench.host.device import pick_device
 from iobench.loading import loaders
 from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice
-from iobench.loading.target import import_function, summarize, target_error
+from iobench.loading.target import import_function
 from iobench.loading.tensors import tensors_of
+from iobench.loading.user_errors import summarize, target_error
 
 UNEVEN = 2.0  # ratio of the median to the lower quartile, from which on steps were disturbed
 MAX_STEPS, MAX_TIMED_S = 20, 2.0  # that are timed

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from iobench.base.errors import InvalidSettings
 from iobench.base.text import enumerated
 from iobench.bench.options import MODELS
-from iobench.loading.order import LIMITS, ORDERS, check_number, check_setting
+from iobench.loading.number_limits import LIMITS, check_number, check_setting
+from iobench.loading.order import ORDERS
 
 MAX_TIME_S = 300.0
 MIN_TIME_S = 10.0

@@ -15,7 +15,8 @@ from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.base.units import bytes_text, counted
 from iobench.dataset.add import add
-from iobench.dataset.manifest import Manifest, Opener
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.opener import Opener
 from iobench.dataset.prepare import prepare
 from iobench.dataset.read_back import read_back
 from iobench.dataset.sources import FirstSamples, Source

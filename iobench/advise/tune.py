@@ -32,7 +32,7 @@ from iobench.base.units import counted, seconds_text
 from iobench.bench.run_option import check_above_zero
 from iobench.bench.strategy import COMPARED
 from iobench.loading.replay import Replay
-from iobench.loading.target import loader_error
+from iobench.loading.user_errors import loader_error
 from iobench.results.history import file_name, new_file
 from iobench.results.record_file import check_writable
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from iobench.dataset.manifest import Manifest
 from iobench.formats import Schema
+from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES, Batching
 from iobench.loading.collate import JAGGED, Collate
 from iobench.loading.loaders import Job, Loader
-from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, Order
+from iobench.loading.order import Order
 from iobench.results.case_key import key_of
 from iobench.results.cases import OWN_DATA
 

@@ -18,9 +18,10 @@ from iobench.bench.options import RunOptions
 from iobench.dataset.manifest import Manifest, missing_libraries
 from iobench.formats import Schema
 from iobench.loading import loaders
+from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES
 from iobench.loading.collate import JAGGED
 from iobench.loading.loaders import Loader
-from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, refuse_ragged
+from iobench.loading.order import refuse_ragged
 
 
 def cases_of(

@@ -23,7 +23,7 @@ from iobench.bench.case import REMOTE, Case
 from iobench.bench.decode_limit import DecodeLimit
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.placement_file import RemoteOpener
-from iobench.host import hardware_limits, memory_limits, page_cache
+from iobench.host import hardware_limits, memory_limits, usable_memory
 from iobench.host.aio import DirectUnavailable
 from iobench.host.device import pick_device
 from iobench.host.hardware_limits import Limit, LowerCacheProbe
@@ -175,7 +175,7 @@ class CaseLimits:
             yield ("page cache",), 1.0, dict(_page_cache_methods(largest, slot_bytes, slots))
             if case.order != "sequential":
                 yield ("gather", case.order), 1.0, dict(self._gather_methods(case, slot_bytes))
-        elif case.order == "random" and stored > page_cache.free_memory():
+        elif case.order == "random" and stored > usable_memory.free_memory():
             size = schema.sample_bytes
             method = partial(hardware_limits.random_read, largest, size)
             yield ("disk, random",), schema.logical_bytes / stored, {(): method}

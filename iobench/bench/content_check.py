@@ -20,11 +20,10 @@ from iobench.bench.process_group import ProcessGroup, SingleProcess
 from iobench.bench.ragged_check import RaggedCheck
 from iobench.bench.sample_coverage import SampleCoverage, kept_hashes
 from iobench.dataset.checksum import MASK, Checksum
-from iobench.dataset.hashed_rows import index
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sample_hashes import RereadHashes, hashes_in_time
 from iobench.dataset.sources import BATCH_BYTES
-from iobench.formats import Index, Rows
+from iobench.formats import Index, Rows, index_of
 from iobench.loading.host_to_device import DeviceBatch
 from iobench.loading.loaders import EpochRequest, Job, Loader
 from iobench.loading.order import sample_count
@@ -82,7 +81,7 @@ class ContentCheck:
         if self._loader.iterable_style:
             self._hashes.append(hashes.cpu().numpy())
             return
-        rows = index(next(self._rows, slice(0, 0)))
+        rows = index_of(next(self._rows, slice(0, 0)))
         if len(rows) != len(hashes):
             raise WrongContent(
                 f"batch {self._batches:,} has another number of samples",

@@ -6,7 +6,7 @@ import os
 from functools import cached_property
 
 from iobench.base.units import counted
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.formats import Reader
 from iobench.host.hardware_limits import Limit
 from iobench.host.memory_limits import calls_per_s

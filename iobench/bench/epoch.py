@@ -18,9 +18,10 @@ from iobench.host.counters import Counters, Counts
 from iobench.host.cpu_speed import CpuSpeedProbe
 from iobench.host.page_tables import map_cached
 from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice, device_errors
-from iobench.loading.loaders import EpochRequest, Epochs, Job, Loader, samples_of
+from iobench.loading.loaders import EpochRequest, Epochs, Job, Loader
 from iobench.loading.order import sample_count
 from iobench.loading.stages import UNTIMED, StageProfile
+from iobench.loading.user_batch import samples_of
 from iobench.objects.request_log import LOG
 from iobench.results.parts import (
     BackgroundPart,

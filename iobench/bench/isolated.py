@@ -19,7 +19,7 @@ from iobench.bench.case import Case
 from iobench.bench.executor import InProcess, Proof, Tick
 from iobench.bench.observer import Progress
 from iobench.dataset.manifest import Manifest
-from iobench.host import page_cache
+from iobench.host import usable_memory
 from iobench.host.child import Child, ChildEnded, ChildHung, SharedCount
 from iobench.host.fork_server import ForkServer
 from iobench.results.parts import Measured
@@ -38,7 +38,7 @@ class Isolated:
     def __init__(self, manifest: Manifest, timeout_s: float) -> None:
         self._manifest, self._timeout_s = manifest, timeout_s
         self._processes: dict[str, CaseProcess] = {}
-        self._room = page_cache.free_memory()  # before any process is started
+        self._room = usable_memory.free_memory()  # before any process is started
         self._server = ForkServer(*PRELOADED)
 
     def prove(self, case: Case, warmup: int, tick: Tick, limit_s: float = math.inf) -> Proof:
@@ -91,8 +91,8 @@ class Isolated:
     def _make_room(self, case: Case) -> None:
         """End processes until memory suffices for another one and for the case's data in the page cache."""
         data = self._manifest.artifacts[case.variant].stored_bytes if case.cache == "warm" else 0
-        reserve = KEPT_FREE * page_cache.total_memory() + min(data, self._room / 2)
-        while self._processes and page_cache.free_memory() < reserve:
+        reserve = KEPT_FREE * usable_memory.total_memory() + min(data, self._room / 2)
+        while self._processes and usable_memory.free_memory() < reserve:
             self._processes.pop(next(iter(self._processes))).end()
 
 

@@ -14,9 +14,11 @@ from iobench.bench.run_option import check_declared, run_option
 from iobench.bench.run_strategies import MAX_TIME_S
 from iobench.bench.strategy import DEFAULT_ROUNDS, Strategy
 from iobench.host import page_cache
+from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES
 from iobench.loading.collate import JAGGED, WAYS, Collate
 from iobench.loading.loaders import DEFAULT_LOADERS
-from iobench.loading.order import BLOCK_BYTES, LIMITS, ORDERS, WINDOW_BYTES
+from iobench.loading.number_limits import LIMITS
+from iobench.loading.order import ORDERS
 from iobench.results.cases import context_of
 
 MODELS = ("none", "mlp", "cnn")

@@ -19,8 +19,9 @@ from iobench.bench.opening import epoch_request, opened
 from iobench.bench.resume_process import Opened, ResumableLoader, Stretch
 from iobench.bench.sample_coverage import Hashes
 from iobench.dataset.checksum import Checksum
+from iobench.dataset.dataset_folders import find_dataset
 from iobench.dataset.hashed_rows import HashedRows
-from iobench.dataset.manifest import Manifest, find_dataset
+from iobench.dataset.manifest import Manifest
 from iobench.dataset.sample_hashes import SampleHashes, sample_hashes
 from iobench.formats import Field, Schema
 from iobench.loading import checkpoint, loaders, target

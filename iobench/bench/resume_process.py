@@ -18,7 +18,7 @@ from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.bench.sample_coverage import Hashes
 from iobench.dataset.sample_hashes import SampleHashes
 from iobench.host.child import SharedCount
-from iobench.loading import checkpoint, target
+from iobench.loading import checkpoint, user_errors
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def serve(connection: Connection, heartbeats: SharedCount) -> None:
     except IobenchError as error:
         done.error = error.changed()  # without its frames, which do not pickle
     except Exception as error:  # noqa: BLE001 - a loader may raise anything
-        done.error = target.loader_error(error).changed()
+        done.error = user_errors.loader_error(error).changed()
     connection.send(done)
     with suppress(EOFError):
         connection.recv()

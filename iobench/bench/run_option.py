@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from iobench.base.errors import InvalidSettings
-from iobench.loading.order import check_number
+from iobench.loading.number_limits import check_number
 
 
 def run_option(

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.dataset.sample_hashes import SampleHashes
-from iobench.loading.order import shuffle_quality
+from iobench.loading.shuffle_quality import shuffle_quality
 
 Hashes = npt.NDArray[np.int64]
 MOST_BATCHES = 100  # sampled evenly from the epoch to estimate its shuffle quality
@@ -82,7 +82,7 @@ class SampleCoverage:
         return bool(np.all(np.diff(self._rows(first)) > 0))
 
     def shuffle_quality(self, block_rows: int) -> float | None:
-        """Return the batches' shuffle quality (see iobench.loading.order); None if rows have duplicates."""
+        """Return the batches' shuffle quality (see loading.shuffle_quality); None if rows have duplicates."""
         if (self._due != 1).any():
             return None
         some = self._batches[:: max(1, len(self._batches) // MOST_BATCHES)]

@@ -10,36 +10,36 @@ import math
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from iobench import formats
-from iobench.base.errors import ArtifactExists, SourceError
+from iobench.base.errors import SourceError
 from iobench.base.finding import Finding
 from iobench.base.text import listed, printable, shortened
 from iobench.dataset import sandbox, seal
+from iobench.dataset.added_source import untrusted
 from iobench.dataset.artifact_writer import CLOCK_S, Prepared, library_of
 from iobench.dataset.checksum import Checksum
+from iobench.dataset.dataset_folders import check_name
+from iobench.dataset.extension import check_free, extended
 from iobench.dataset.file_tree import FileTree
 from iobench.dataset.hashed_rows import HashedRows
 from iobench.dataset.hashing import PART_S, hash_rows, hashed_in_part, rows_to_hash
-from iobench.dataset.manifest import FILE_NAME, Artifact, Manifest, check_name, check_readable
-from iobench.dataset.manifest_body import Checksums, ExternalData, HashedPart, storable
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.manifest_body import Artifact, ExternalData, HashedPart, storable
+from iobench.dataset.manifest_file import FILE_NAME, check_readable
 from iobench.dataset.prepare import sweep_and_load
 from iobench.dataset.sample_hashes import HashWriter
-from iobench.dataset.sandbox import Description, UntrustedData
-from iobench.dataset.sources import Source, convertible, default_name
+from iobench.dataset.sources import convertible, default_name
 from iobench.dataset.sources._regular_files import CLOSE_WRITERS, no_such_path, refused_by_system
 from iobench.dataset.staging import locked, os_errors
+from iobench.dataset.untrusted_data import UntrustedData
 from iobench.dataset.verify import Progress, no_progress
-from iobench.formats import Batch, Field, Schema
-
-__all__ = ["AddedSource", "add"]
+from iobench.formats import Field, Schema
 
 
 def add(
@@ -104,69 +104,33 @@ def add(
     _check_separate(tree.path, root)
     form = formats.parse(format or _sniffed(tree.path))
     _check_selectable(path, form, names)
-    whole = f"{tree.path}::{','.join(names)}" if names else tree.path
-    description = _describe(UntrustedData(Path(whole), form.variant, tree.stamp.bytes), fields, format)
-    held = description.schema
-    part = first if first and first.samples < held.samples else None
-    schema = dataclasses.replace(held, samples=part.samples, totals=part.totals) if part else held
-    for note in description.notes:
-        warn(note)
+    selected = formats.with_selection(tree.path, names)
+    held = _described(UntrustedData(selected, form.variant, tree.stamp.bytes), fields, format, warn)
+    schema = _first_samples(held, first)
     _check_fields(path, schema, fields)
-    stored = (held.samples, held.totals) if part else ()
+    stored = () if schema is held else (held.samples, held.totals)
     added = ExternalData(str(tree.path), tree.stamp, names, bool(fields), *stored)
     with os_errors(root), locked(root), HashWriter.temporary(root) as writer:
-        before = sweep_and_load(root, overwrite)
-        _check_free(before, form.variant, schema, added, overwrite)
-        others = before is not None and not overwrite and bool(set(before.artifacts) - {form.variant})
-        hashed = rows_to_hash(before if others else None, schema, hash, hash_s)
-        report = partial(progress, f"hashing {form.variant}")
-        read = partial(
-            hash_rows,
-            schema=schema,
-            hashed=hashed,
-            part_s=math.inf if others else hash_s,
-            writer=writer,
-            report=report,
-        )
-        made = _hashed(root, schema, form, tree, added, read)
+        present = sweep_and_load(root, overwrite)
+        before = None if overwrite else present
+        check_free(before, form.variant, schema, added)
+        others = before if before is not None and set(before.artifacts) - {form.variant} else None
+        rows = rows_to_hash(others, schema, hash, hash_s)
+        data = untrusted(tree.path, form.variant, added, schema)
+        seconds = hash_s if others is None else math.inf
+        began, report = time.perf_counter(), partial(progress, f"hashing {form.variant}")
+        check, hashed = hash_rows(data, schema, rows, seconds, writer, report)
+        artifact = _artifact(form, tree, added, began)
+        made = _manifest(root, schema, artifact, check, hashed)
         if first is not None:
             made.source["first"] = schema.samples
-        manifest = _extended(before, made, overwrite)
+        manifest = extended(before, made)
         manifest.save()
         writer.keep(manifest, form.variant)
         seal.sweep(root, manifest.folders)
     if manifest.part is not None:
         warn(hashed_in_part(manifest))
-    return manifest, Prepared(form.variant, "added", made.artifacts[form.variant], schema.logical_bytes)
-
-
-class AddedSource(Source):
-    """Added data of a dataset, as the source of its other formats."""
-
-    def __init__(self, manifest: Manifest) -> None:
-        self.manifest, self.schema, self.name = manifest, manifest.schema, manifest.name
-        self._variant, self._added = next(iter(manifest.added.items()))
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """Description of the dataset's source."""
-        return self.manifest.source
-
-    def in_place(self) -> tuple[Path, str] | None:
-        """Return the added data."""
-        names = ",".join(self._added.names)
-        return Path(f"{self._added.path}::{names}" if names else self._added.path), self._variant
-
-    def batches(self) -> Iterator[Batch]:
-        """Yield all samples in order; raises CorruptArtifact if they changed since they were added."""
-        location = self.manifest.location_of(self._variant)
-        location.check()
-        data = _untrusted(location.path, self._variant, self._added, self.schema)
-        try:
-            yield from sandbox.batches(data, self.schema)
-        except SourceError as error:
-            raise error.changed(hint=error.hint or location.hint) from error
-        location.check()
+    return manifest, Prepared(form.variant, "added", artifact, schema.logical_bytes)
 
 
 def _check_selectable(path: Path, form: formats.Format, names: Sequence[str]) -> None:
@@ -256,106 +220,58 @@ def _alternative(path: Path) -> str:
     return "if it is one of these formats, give --format; otherwise write it in one of them first"
 
 
-def _describe(data: UntrustedData, fields: Sequence[Field], format: str | None) -> Description:
+def _described(
+    data: UntrustedData, fields: Sequence[Field], format: str | None, warn: Callable[[Finding], None]
+) -> Schema:
     """Infer the schema of data; an error names the format that recognizes them if another was given."""
     try:
-        return sandbox.describe(data, fields)
+        description = sandbox.describe(data, fields)
     except SourceError as error:
         names = sandbox.sniff(data.file).formats if format else ()
         if len(names) != 1 or names[0] == formats.parse(data.kind).name:
             raise
         hint = f"{names[0]} recognizes it: give --format {names[0]}, or omit --format"
         raise error.changed(hint=hint) from None
+    for note in description.notes:
+        warn(note)
+    return description.schema
 
 
-def _check_free(
-    before: Manifest | None, variant: str, schema: Schema, added: ExternalData, overwrite: bool
-) -> None:
-    """Raise ArtifactExists if the dataset has the variant from elsewhere, or other fields."""
-    if before is None or overwrite:
-        return
-    if before.schema != schema and set(before.artifacts) - {variant}:
-        raise _other_data(before)
-    if variant not in before.artifacts:
-        return
-    existing = before.added.get(variant)
-    if existing is None or (existing.path, existing.names) != (added.path, added.names):
-        origin = "prepared" if existing is None else f"added from {existing.path}"
-        raise ArtifactExists(
-            f"dataset {before.name} already has {variant} ({origin})",
-            kind="variant-exists",
-            hint="use another --name, or --overwrite to replace the dataset",
-        )
+def _first_samples(held: Schema, first: Schema | None) -> Schema:
+    """Return the schema of the first samples, or of all if these are not fewer."""
+    if first is None or first.samples >= held.samples:
+        return held
+    return dataclasses.replace(held, samples=first.samples, totals=first.totals)
 
 
-def _untrusted(path: Path, variant: str, added: ExternalData, schema: Schema) -> UntrustedData:
-    return UntrustedData(path, variant, added.stamp.bytes, stored=added.schema(schema))
-
-
-def _hashed(
-    root: Path,
-    schema: Schema,
-    form: formats.Format,
-    tree: FileTree,
-    added: ExternalData,
-    read: Callable[[UntrustedData], tuple[Checksum, HashedRows]],
-) -> Manifest:
-    """Read the rows to hash and return a manifest of this artifact alone."""
-    variant, started = form.variant, time.perf_counter()
-    check, hashed = read(_untrusted(tree.path, variant, added, schema))
+def _artifact(form: formats.Format, tree: FileTree, added: ExternalData, began: float) -> Artifact:
+    """Return the entry of data hashed from `began` on; SourceError if they changed meanwhile."""
     if FileTree.of(tree.path).stamp != tree.stamp:
         raise SourceError("changed while it was hashed", kind="changed", path=tree.path, hint=CLOSE_WRITERS)
-    artifact = Artifact(
-        variant=variant,
+    return Artifact(
+        variant=form.variant,
         files={},
         stored_bytes=tree.disk_bytes,
         write_s=0.0,
-        verify_s=max(time.perf_counter() - started, CLOCK_S),
+        verify_s=max(time.perf_counter() - began, CLOCK_S),
         library=library_of(form),
         added=added,
     )
-    source: dict[str, Any] = {"kind": "added", "format": variant, "path": added.path}
-    source["arrays"] = list(added.names)
+
+
+def _manifest(
+    root: Path, schema: Schema, artifact: Artifact, check: Checksum, hashed: HashedRows
+) -> Manifest:
+    """Return a manifest of this artifact alone."""
+    assert artifact.added is not None
+    source: dict[str, Any] = {"kind": "added", "format": artifact.variant, "path": artifact.added.path}
+    source["arrays"] = list(artifact.added.names)
     source |= {"renamed": schema.renamed} if schema.renamed else {}
-    described = storable(schema, source, tree.path)
+    described = storable(schema, source, Path(artifact.added.path))
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     part = None if hashed.whole else HashedPart(hashed.piece_rows, hashed.pieces)
-    return Manifest(root, schema, described, check.content, check.ordered, now, {variant: artifact}, part)
-
-
-def _extended(before: Manifest | None, made: Manifest, overwrite: bool) -> Manifest:
-    """Add the new artifact to a dataset of the same data; raises ArtifactExists if it holds other data."""
-    if before is None or overwrite or set(before.artifacts) <= set(made.artifacts):
-        return made
-    if _data_of(before) == _data_of(made):
-        return dataclasses.replace(before, artifacts={**before.artifacts, **made.artifacts})
-    ((variant, artifact),) = made.artifacts.items()
-    if not formats.parse(variant).lossless and _same_files(before, made):
-        own = Checksums(f"{made.content or 0:016x}", f"{made.ordered or 0:016x}")
-        artifact = msgspec.structs.replace(artifact, checksum=own)
-        return dataclasses.replace(before, artifacts={**before.artifacts, variant: artifact})
-    raise _other_data(before)
-
-
-def _data_of(manifest: Manifest) -> tuple[object, ...]:
-    return manifest.schema, manifest.part, manifest.content, manifest.ordered
-
-
-def _same_files(before: Manifest, made: Manifest) -> bool:
-    """Return whether both describe the same samples of the same files, which are decoded in other ways."""
-    if (before.schema, before.part) != (made.schema, made.part):
-        return False
-    (added,) = made.added.values()
-    return any((one.path, one.stamp) == (added.path, added.stamp) for one in before.added.values())
-
-
-def _other_data(before: Manifest) -> ArtifactExists:
-    return ArtifactExists(
-        f"dataset {before.name} holds other data in {', '.join(before.artifacts)}",
-        kind="other-data",
-        hint="use another --name, or 'iobench add --overwrite' to replace the dataset: folders that prepare "
-        "wrote are removed, added data stay",
-    )
+    artifacts = {artifact.variant: artifact}
+    return Manifest(root, schema, described, check.content, check.ordered, now, artifacts, part)
 
 
 def _text(fields: Sequence[Field]) -> str:

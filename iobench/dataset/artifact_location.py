@@ -21,7 +21,7 @@ from iobench.dataset import seal
 from iobench.dataset.file_tree import FileTree, differences
 from iobench.dataset.manifest_body import Artifact, ExternalData, FileStamp
 from iobench.dataset.seal import Seal
-from iobench.formats import Schema
+from iobench.formats import Schema, with_selection
 
 
 class ArtifactLocation(ABC):
@@ -231,8 +231,8 @@ def _size(file: str) -> int | None:
 
 def _command(root: Path, schema: Schema, variant: str, added: ExternalData) -> str:
     """Return the command that hashes the same data again."""
-    selection = f"::{','.join(added.names)}" if added.names else ""
-    words = ["iobench", "add", added.path + selection, "--name", root.name, "--format", variant]
+    data = str(with_selection(Path(added.path), added.names))
+    words = ["iobench", "add", data, "--name", root.name, "--format", variant]
     words += [f"--field={field.typed}" for field in schema.fields if added.fields_given]
     return shlex.join(words if root.parent == Path("data") else [*words, "--data-dir", str(root.parent)])
 

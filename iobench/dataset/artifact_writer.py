@@ -18,8 +18,9 @@ from iobench.dataset import index_cache, seal
 from iobench.dataset.artifact_location import stamps, stored_bytes
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.hashed_rows import HashedRows
-from iobench.dataset.manifest import Artifact, Manifest, Opener
-from iobench.dataset.manifest_body import Checksums
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.manifest_body import Artifact, Checksums
+from iobench.dataset.opener import Opener
 from iobench.dataset.read_back import compare, read_back, stored_hashes
 from iobench.dataset.sample_hashes import HashWriter
 from iobench.dataset.seal import Seal
@@ -150,9 +151,7 @@ class ArtifactWriter:
                 verify_s=time.perf_counter() - written,
                 library=library,
                 folder=f"{variant}-{new_generation()}",
-                checksum=None
-                if form.lossless
-                else Checksums(f"{stored.content:016x}", f"{stored.ordered:016x}"),
+                checksum=None if form.lossless else Checksums.of(stored.content, stored.ordered),
             )
             self._name(folder, artifact)
             self.manifest.artifacts[variant] = artifact

@@ -16,7 +16,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import Index, Rows, Schema
+from iobench.formats import Index, Rows, Schema, index_of
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 NEAR = 64  # steps tried on both sides of it
@@ -64,14 +64,14 @@ class HashedRows:
 
     def known(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Return for each row whether it is one of these."""
-        known: npt.NDArray[np.bool_] = self._number(index(rows)) < self.pieces
+        known: npt.NDArray[np.bool_] = self._number(index_of(rows)) < self.pieces
         return known
 
     def positions(self, rows: Rows) -> Rows:
         """Return the position in the list of each row, which must be known."""
         if self._all == 1:
             return rows
-        rows = index(rows)
+        rows = index_of(rows)
         number = self._number(rows)
         before = np.where(number == 0, 0, self._last_rows + (number - 1) * self.piece_rows)
         return before + rows % self.piece_rows
@@ -111,8 +111,3 @@ def _largest_quotient(step: int, count: int) -> float:
         largest = max(largest, count // step)
         count, step = step, count % step
     return largest if count == 1 else math.inf
-
-
-def index(rows: Rows) -> Index:
-    """Return rows as int64 indices."""
-    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows

@@ -17,7 +17,7 @@ from iobench.dataset.hashed_rows import HashedRows
 from iobench.dataset.manifest import READ_BYTES_PER_S, Manifest
 from iobench.dataset.read_back import Report, compare, stored_hashes
 from iobench.dataset.sample_hashes import HashWriter
-from iobench.dataset.sandbox import UntrustedData
+from iobench.dataset.untrusted_data import UntrustedData
 from iobench.dataset.verify import Progress
 from iobench.formats import Schema
 

@@ -19,17 +19,12 @@ artifact opened later raises CorruptArtifact with the path of the missing file.
 from __future__ import annotations
 
 import math
-import os
-import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from iobench import formats
-from iobench.base.errors import InvalidSettings, ManifestError, MissingDependency, no_permission
-from iobench.base.files import system_errors_as
+from iobench.base.errors import ManifestError, MissingDependency
 from iobench.dataset import index_cache, manifest_file
 from iobench.dataset.artifact_location import (
     ArtifactLocation,
@@ -38,108 +33,14 @@ from iobench.dataset.artifact_location import (
     RemoteArtifact,
 )
 from iobench.dataset.hashed_rows import HashedRows
-from iobench.dataset.index_cache import IndexCache, stamp_of
-from iobench.dataset.manifest_body import (
-    Artifact,
-    Checksums,
-    ExternalData,
-    FileStamp,
-    HashedPart,
-    ManifestBody,
-)
-from iobench.dataset.manifest_file import FILE_NAME, VERSION
+from iobench.dataset.manifest_body import Artifact, Checksums, ExternalData, HashedPart, ManifestBody
+from iobench.dataset.manifest_file import FILE_NAME, VERSION, check_readable
+from iobench.dataset.opener import Opener
 from iobench.dataset.placement_file import RemoteOpener
 from iobench.dataset.seal import Seal
-from iobench.formats import Checkable, FirstRows, Format, Reader, Schema
-from iobench.host.bus_errors import guarded
-
-__all__ = [
-    "FILE_NAME",
-    "VERSION",
-    "Artifact",
-    "FileStamp",
-    "Manifest",
-    "Opener",
-    "check_name",
-    "check_readable",
-    "find_dataset",
-    "missing_libraries",
-]
+from iobench.formats import Schema
 
 READ_BYTES_PER_S = 200 << 20  # assumed of reading and hashing, where that decides what is read
-MAX_NAME = 200  # bytes; files of results add a time and an ending to it, and a file name has at most 255
-DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,-]*")
-
-
-@dataclass(frozen=True)
-class Opener:
-    """Picklable callable that opens a reader of an artifact, in any process.
-
-    Attributes
-    ----------
-    random : bool
-        Whether rows will be requested in random order.
-    index : Path or None
-        Path of the cached indexes without their names; see `index_cache`.
-    stored : Schema or None
-        Schema of all that the files hold, if this one has only their first samples.
-    remote : RemoteOpener or None
-        Opens the artifact in an object store, if it is in one.
-    index_end : float
-        Moment of `time.monotonic` at which building of an index ends.
-    """
-
-    format: Format
-    path: Path
-    schema: Schema
-    random: bool = False
-    index: Path | None = None
-    stored: Schema | None = None
-    remote: RemoteOpener | None = field(default=None, hash=False)
-    index_end: float = math.inf
-
-    def __call__(self) -> Reader:
-        """Open a new reader."""
-        if self.remote is not None:
-            return self.remote.open(self.schema)
-        reader = self.format.open(self.path, self.stored_schema, self.random)
-        reader.load_or_build = self.index_cache
-        return reader if self.stored is None else FirstRows(reader, self.schema)
-
-    @property
-    def stored_schema(self) -> Schema:
-        """Schema of all that the files hold."""
-        return self.stored or self.schema
-
-    @property
-    def index_cache(self) -> IndexCache:
-        """Cache of the indexes of the artifact's present files."""
-        return IndexCache(
-            self.index,
-            lambda: stamp_of(self.path, f"{self.format.variant} {self.stored_schema}"),
-            self.index_end,
-        )
-
-    def check(self) -> None:
-        """Raise CorruptArtifact for damage that would crash a reader, OSError if the disk fails."""
-        if isinstance(self.format, Checkable) and self.remote is None:
-            with self.guarded() as check:
-                self.format.check(self.path, self.stored_schema)
-                check()
-
-    def guarded(self) -> AbstractContextManager[Callable[[], None]]:
-        """Guard the maps of the files during the block; see `host.bus_errors.guarded`."""
-        return guarded(self.path, self.empty_page)
-
-    @property
-    def forkable(self) -> bool:
-        """True if a process may fork after it has opened a reader: not with a client of an object store."""
-        return self.format.forkable and self.remote is None
-
-    @property
-    def empty_page(self) -> bytes:
-        """Page that replaces one that a map has lost."""
-        return self.format.empty_page if isinstance(self.format, Checkable) else b""
 
 
 @dataclass
@@ -226,9 +127,7 @@ class Manifest:
     def checksums_of(self, variant: str) -> tuple[int, int]:
         """Return content and ordered checksum of a variant: the dataset's own unless the variant is lossy."""
         own = self.artifacts[variant].checksum
-        if own is not None:
-            return int(own.content, 16), int(own.ordered, 16)
-        return self.content or 0, self.ordered or 0
+        return own.numbers if own is not None else (self.content or 0, self.ordered or 0)
 
     def opener(self, variant: str) -> Opener:
         """Return the opener of a variant after checking its files.
@@ -297,7 +196,7 @@ class Manifest:
             samples=self.schema.samples,
             fields=self.schema.fields,
             source=self.source,
-            checksum=Checksums(f"{self.content or 0:016x}", f"{self.ordered or 0:016x}"),
+            checksum=Checksums.of(self.content, self.ordered),
             artifacts=self.artifacts,
             logical_bytes=self.schema.logical_bytes,
             hashed=self.part,
@@ -311,12 +210,13 @@ class Manifest:
         root = Path(root)
         check_readable(root)
         body = manifest_file.read(root / FILE_NAME)
+        content, ordered = body.checksum.numbers
         return cls(
             root=root,
             schema=body.schema,
             source=body.source,
-            content=int(body.checksum.content, 16),
-            ordered=int(body.checksum.ordered, 16),
+            content=content,
+            ordered=ordered,
             created=body.created,
             artifacts=dict(body.artifacts),
             part=body.hashed,
@@ -333,80 +233,3 @@ def missing_libraries(manifest: Manifest) -> dict[str, MissingDependency]:
         except MissingDependency as error:
             missing[variant] = error
     return missing
-
-
-def find_dataset(data_dir: str | Path, name: str | None = None) -> Manifest:
-    """Load a dataset by name, or the newest in a folder; raises ManifestError if there is none.
-
-    The newest is not a sample that recommend wrote, nor what a killed prepare left, unless all are.
-    """
-    data_dir = Path(data_dir)
-    if name is not None:
-        return Manifest.load(data_dir / check_name(name))
-    with system_errors_as(ManifestError, "cannot be listed", data_dir, hint="use another --data-dir"):
-        newest_first = _newest_first(data_dir)
-        finished = (root for root in newest_first if not any(root.glob(".tmp-*")))
-    if not newest_first:
-        raise ManifestError(
-            "no dataset is prepared",
-            kind="no-dataset",
-            path=data_dir,
-            hint="run 'iobench prepare --size 1e7' first",
-        )
-    datasets = (Manifest.load(root) for root in finished)
-    chosen = next((one for one in datasets if "first" not in one.source), None)
-    return chosen or Manifest.load(newest_first[0])
-
-
-def _newest_first(data_dir: Path) -> list[Path]:
-    """Return the datasets in a folder; ManifestError where the user may read none of them."""
-    times, denied = [], None
-    for root in data_dir.glob("*"):
-        try:
-            times.append(((root / FILE_NAME).stat().st_mtime_ns, root))
-        except PermissionError:
-            denied = no_permission(ManifestError, root)
-        except OSError:  # no manifest is in it
-            continue
-    if denied and not times:
-        raise denied
-    return [root for _, root in sorted(times, reverse=True)]
-
-
-def check_name(name: str) -> str:
-    """Return the name if it can be a dataset's folder; otherwise raises InvalidSettings."""
-    if "://" in name:
-        raise InvalidSettings(
-            f"dataset {name}",
-            kind="remote-dataset",
-            expected="a dataset on a disk",
-            found="an address",
-            hint="iobench prepare --to writes to an address; run, verify and limits read from one",
-        )
-    if not DATASET_NAME.fullmatch(name) or name == "results":
-        raise InvalidSettings(
-            f"dataset name {name!r}",
-            kind="invalid-name",
-            hint="start it with a letter or digit, use only those and . _ - = , and not the name 'results'",
-        )
-    if len(name) > MAX_NAME:
-        raise InvalidSettings(
-            f"dataset name {name[:20]}…",
-            kind="invalid-name",
-            expected=f"at most {MAX_NAME} characters",
-            found=len(name),
-        )
-    return name
-
-
-def check_readable(root: Path) -> None:
-    """Raise ManifestError if the path of a dataset is not UTF-8, which LMDB and HDF5 cannot open."""
-    try:
-        str(root).encode()
-    except UnicodeEncodeError:
-        raise ManifestError(
-            "the folder's name is not UTF-8, which LMDB and HDF5 cannot open",
-            kind="invalid-name",
-            path=os.fsencode(root).decode(errors="backslashreplace"),
-            hint="rename it, or use another --data-dir",
-        ) from None

@@ -42,6 +42,16 @@ class Checksums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     content: Hash
     ordered: Hash
 
+    @classmethod
+    def of(cls, content: int | None, ordered: int | None) -> Checksums:
+        """Return two checksums as digits."""
+        return cls(f"{content or 0:016x}", f"{ordered or 0:016x}")
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """The two checksums."""
+        return int(self.content, 16), int(self.ordered, 16)
+
 
 class HashedPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The part of a dataset's rows that was hashed; see `hashed_rows.HashedRows`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import threading
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,6 +21,19 @@ FILE_NAME = "manifest.json"
 REWRITE = "write it again with 'iobench prepare --overwrite'"
 
 _converting = threading.Lock()  # msgspec has crashed when two threads converted a type for the first time
+
+
+def check_readable(root: Path) -> None:
+    """Raise ManifestError if the path of a dataset is not UTF-8, which LMDB and HDF5 cannot open."""
+    try:
+        str(root).encode()
+    except UnicodeEncodeError:
+        raise ManifestError(
+            "the folder's name is not UTF-8, which LMDB and HDF5 cannot open",
+            kind="invalid-name",
+            path=os.fsencode(root).decode(errors="backslashreplace"),
+            hint="rename it, or use another --data-dir",
+        ) from None
 
 
 def read(path: Path) -> ManifestBody:

@@ -17,9 +17,11 @@ from iobench.base.errors import ArtifactExists, IobenchError
 from iobench.base.units import bytes_text, counted
 from iobench.dataset import index_cache, seal
 from iobench.dataset.artifact_writer import ArtifactWriter, Prepared
+from iobench.dataset.dataset_folders import check_name
 from iobench.dataset.hashing import hash_rest
-from iobench.dataset.manifest import FILE_NAME, Manifest, check_name, check_readable
+from iobench.dataset.manifest import Manifest
 from iobench.dataset.manifest_body import storable
+from iobench.dataset.manifest_file import FILE_NAME, check_readable
 from iobench.dataset.sources import Source
 from iobench.dataset.staging import locked, os_errors, remove_temporary
 from iobench.dataset.verify import Progress, no_progress

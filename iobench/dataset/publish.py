@@ -9,8 +9,9 @@ import msgspec
 
 from iobench.base.errors import ArtifactExists, CorruptArtifact, InvalidSettings, IobenchError, ManifestError
 from iobench.dataset import index_cache, manifest_file, sample_hashes
-from iobench.dataset.manifest import FILE_NAME, Manifest
+from iobench.dataset.manifest import Manifest
 from iobench.dataset.manifest_body import Artifact, RemoteData
+from iobench.dataset.manifest_file import FILE_NAME
 from iobench.dataset.placement_file import NAME, index_of, stored
 from iobench.dataset.verify import Progress, no_progress
 from iobench.objects.client import ObjectStore

@@ -11,14 +11,18 @@ import numpy.typing as npt
 
 from iobench.base.errors import REPREPARE, WrongContent
 from iobench.dataset.checksum import Checksum
-from iobench.dataset.hashed_rows import HashedRows, index
-from iobench.dataset.manifest import Opener
+from iobench.dataset.hashed_rows import HashedRows
+from iobench.dataset.opener import Opener
 from iobench.dataset.sources import BATCH_BYTES
-from iobench.formats import Batch, Index
+from iobench.formats import Batch, Index, index_of
 
 READER_BYTES = 256 << 20  # read through one reader: mapped pages count as its memory until it closes
 
 Report = Callable[[int, int], None]  # bytes done, bytes in total
+
+
+def no_report(done: int, total: int) -> None:
+    """Ignore a report of progress."""
 
 
 def read_back(opener: Opener, rows: int | None = None, hashed: HashedRows | None = None) -> Iterator[Batch]:
@@ -50,7 +54,7 @@ def read_back(opener: Opener, rows: int | None = None, hashed: HashedRows | None
 
 
 def stored_hashes(
-    opener: Opener, hashed: HashedRows, report: Report = lambda done, total: None
+    opener: Opener, hashed: HashedRows, report: Report = no_report
 ) -> Iterator[tuple[Index, npt.NDArray[np.int64]]]:
     """Read rows and yield them with their hashes, in the order of the list; `report` gets the progress."""
     hasher, rows = Checksum(opener.schema), opener.schema.batch_rows(BATCH_BYTES)
@@ -58,7 +62,7 @@ def stored_hashes(
     report(0, total)
     opener.check()
     for part, batch in zip(hashed.slices(rows), read_back(opener, rows, hashed), strict=True):
-        yield index(part), hasher.hashes(batch)
+        yield index_of(part), hasher.hashes(batch)
         done += sum(array.nbytes for array in batch.values())
         report(done, total)
 

@@ -13,8 +13,10 @@ import numpy as np
 from iobench.base.errors import CorruptArtifact, ManifestError
 from iobench.base.files import replace_file, system_errors_as
 from iobench.dataset import index_cache, manifest_file
-from iobench.dataset.manifest import FILE_NAME, Manifest, find_dataset
+from iobench.dataset.dataset_folders import find_dataset
+from iobench.dataset.manifest import Manifest
 from iobench.dataset.manifest_body import Artifact, ManifestBody
+from iobench.dataset.manifest_file import FILE_NAME
 from iobench.objects.client import ObjectStore
 from iobench.objects.url import checked_url, is_url
 

@@ -20,12 +20,14 @@ import numpy.typing as npt
 
 from iobench.base.files import TEMPORARY
 from iobench.dataset.checksum import Checksum
-from iobench.dataset.hashed_rows import HashedRows, index
-from iobench.dataset.index_cache import IndexCache, IndexFile
-from iobench.dataset.manifest import Manifest, Opener
+from iobench.dataset.hashed_rows import HashedRows
+from iobench.dataset.index_cache import IndexCache
+from iobench.dataset.index_file import IndexFile
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.opener import Opener
 from iobench.dataset.read_back import compare, stored_hashes
 from iobench.dataset.sources import BATCH_BYTES
-from iobench.formats import Rows
+from iobench.formats import Rows, index_of
 
 NAME = "hashes"  # of the index
 PIECE = 1 << 20  # hashes summed at a time
@@ -52,7 +54,7 @@ class SampleHashes:
         check, low = Checksum(manifest.schema), 0
         for part in self.hashed.slices(PIECE):
             hashes = np.asarray(self._hashes[low : low + part.stop - part.start])
-            check.add_hashes(hashes, index(part)[: len(hashes)])  # fewer make other sums
+            check.add_hashes(hashes, index_of(part)[: len(hashes)])  # fewer make other sums
             low += len(hashes)
         return check
 
@@ -68,7 +70,7 @@ class RereadHashes:
 
     def of(self, rows: Rows) -> Hashes:
         """Return the hashes of rows."""
-        some, piece = index(rows), self._opener.schema.batch_rows(BATCH_BYTES)
+        some, piece = index_of(rows), self._opener.schema.batch_rows(BATCH_BYTES)
         hashes = [np.empty(0, np.int64)]
         with self._opener.guarded() as check, self._opener() as reader:
             for low in range(0, len(some), piece):
@@ -78,7 +80,7 @@ class RereadHashes:
 
     def known(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Return True for each row."""
-        return np.ones(len(index(rows)), np.bool_)
+        return np.ones(len(index_of(rows)), np.bool_)
 
 
 class HashWriter:

@@ -29,68 +29,14 @@ from iobench import formats
 from iobench.base.errors import MissingDependency, SourceError
 from iobench.base.finding import Finding
 from iobench.base.text import listed
-from iobench.dataset.hashed_rows import HashedRows, index
+from iobench.dataset.hashed_rows import HashedRows
 from iobench.dataset.sources._source import BATCH_BYTES
-from iobench.formats import Batch, Field, Index, Ragged, Schema, raw_bytes
+from iobench.dataset.untrusted_data import UntrustedData, fields_request, requested_schema, schema_request
+from iobench.formats import Batch, Field, Index, Ragged, Schema, index_of, raw_bytes
 from iobench.host.child import Child, ChildEnded, ChildHung, spawn_python
 
-LIMIT_S = 120.0  # to identify data, and to read one batch; more for large data:
-BYTES_PER_S = 50e6  # one second more for this many bytes
-MEMORY_BYTES = 768 << 20  # for reading: a sample, a chunk as stored and as unpacked, and a margin; and
-MEMORY_SHARE = 256  # one byte more for this many bytes of data, for tables of rows
 MAX_MESSAGE_BYTES = 16 << 20
 WORKER = "iobench.dataset.sandbox_worker:serve"
-
-
-@dataclass(frozen=True)
-class UntrustedData:
-    """A file or folder that iobench did not write.
-
-    Attributes
-    ----------
-    path : Path
-        The file or folder; may end in `::NAME,NAME` to select arrays.
-    kind : str
-        Name of the format that reads it, or a key of `sandbox_worker.ADAPTERS`.
-    bytes : int
-        Size, which the limits depend on.
-    descriptor : int or None
-        An open descriptor of the file. If given, the worker reads that file and not the one that may have
-        taken its path in the meantime.
-    stored : Schema or None
-        Schema of all samples that it holds, if only the first of them are read.
-    """
-
-    path: Path
-    kind: str
-    bytes: int
-    descriptor: int | None = None
-    stored: Schema | None = None
-
-    @property
-    def request(self) -> dict[str, Any]:
-        """The part of a request that concerns the data."""
-        path = os.fspath(self.path)
-        if self.descriptor is not None:  # relative to the worker's folder: see `_worker`
-            path = path[len(os.fspath(self.file.parent)) :].lstrip(os.sep)
-        return {
-            "path": path,
-            "kind": self.kind,
-            "stored": self.stored and schema_request(self.stored),
-            # torch's own maps count in full
-            "memory_bytes": MEMORY_BYTES + self.bytes // (1 if self.kind == "torch" else MEMORY_SHARE),
-        }
-
-    @property
-    def limit_s(self) -> float:
-        """Longest time in seconds without a message of the worker."""
-        return LIMIT_S + self.bytes / BYTES_PER_S
-
-    @property
-    def file(self) -> Path:
-        """The path without the selection of arrays."""
-        file, separator, _ = os.fspath(self.path).rpartition("::")
-        return Path(file) if separator and not os.path.lexists(self.path) else self.path
 
 
 @dataclass(frozen=True)
@@ -160,7 +106,7 @@ def describe(data: UntrustedData, fields: Sequence[Field] = ()) -> Description:
 
     Raises SourceError if the schema cannot be inferred or the data cannot be stored.
     """
-    with _worker(data, "describe", fields=_plain(fields)) as worker:
+    with _worker(data, "describe", fields=fields_request(fields)) as worker:
         result = worker.message()
         schema = requested_schema(result["schema"], result["renamed"])
         return Description(schema, tuple(Finding(**note) for note in result["notes"]))
@@ -182,26 +128,7 @@ def hashes(
     request = {"rows": rows, "piece_rows": hashed.piece_rows, "pieces": hashed.pieces}
     with _worker(data, "hash", schema=schema_request(schema), **request) as worker:
         for part in hashed.slices(rows):
-            yield index(part), worker.hashes(part.stop - part.start)
-
-
-def schema_request(schema: Schema) -> dict[str, Any]:
-    """Return a schema as JSON."""
-    return {"samples": schema.samples, "fields": _plain(schema.fields), "totals": schema.totals}
-
-
-def requested_schema(plain: dict[str, Any], renamed: dict[str, str] | None = None) -> Schema:
-    """Return the schema that `schema_request` wrote."""
-    return Schema(plain["samples"], requested_fields(plain["fields"]), renamed or {}, plain["totals"])
-
-
-def requested_fields(plain: list[Any]) -> tuple[Field, ...]:
-    """Return fields from JSON."""
-    return tuple(Field(name, tuple(shape), dtype) for name, shape, dtype in plain)
-
-
-def _plain(fields: Sequence[Field]) -> list[list[Any]]:
-    return [[field.name, list(field.shape), field.dtype] for field in fields]
+            yield index_of(part), worker.hashes(part.stop - part.start)
 
 
 class _Worker:

@@ -19,9 +19,9 @@ from iobench.base.errors import REPREPARE, CorruptArtifact, IobenchError, Missin
 from iobench.base.text import reason
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.hashed_rows import HashedRows
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.dataset.read_back import read_back
-from iobench.dataset.sandbox import requested_fields, requested_schema, schema_request
+from iobench.dataset.untrusted_data import requested_fields, requested_schema, schema_request
 from iobench.formats import Array, Batch, Detectable, Format, Ragged, Schema, plain_bools
 from iobench.host.child import SharedCount, send_raw
 

@@ -28,7 +28,7 @@ from iobench.base.files import system_errors_as
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.hashed_rows import HashedRows
 from iobench.dataset.manifest import READ_BYTES_PER_S, Manifest, missing_libraries
-from iobench.dataset.read_back import Report, compare, stored_hashes
+from iobench.dataset.read_back import Report, compare, no_report, stored_hashes
 from iobench.dataset.sample_hashes import HashWriter, kept_hashes
 
 SAMPLE_S = 120.0  # longest reading of a sample of the rows
@@ -78,11 +78,11 @@ def verify(
         on_skip(error)
     named = [formats.parse(v).variant for v in variants] or list(manifest.artifacts)
     present = [variant for variant in named if variant not in missing]
-    return {variant: find_damage(manifest, variant, progress, sample_bytes) for variant in present}
+    return {variant: _damage(manifest, variant, progress, sample_bytes) for variant in present}
 
 
-def find_damage(
-    manifest: Manifest, variant: str, progress: Progress = no_progress, sample_bytes: int | None = None
+def _damage(
+    manifest: Manifest, variant: str, progress: Progress, sample_bytes: int | None
 ) -> IobenchError | None:
     """Reread an artifact in order and return its damage; None if it is intact."""
     try:
@@ -214,17 +214,13 @@ def _reread_in_child(
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(1, mp_context=context, initializer=_discard_stderr) as pool:
         try:
-            content = pool.submit(_reread, manifest, variant, sample_bytes, _quietly, seconds).result()
+            content = pool.submit(_reread, manifest, variant, sample_bytes, no_report, seconds).result()
         except BrokenProcessPool as error:
             cause = "damage that crashed its reader"
             path = manifest.path_of(variant)
             raise corrupt(path, "a readable artifact", cause, kind="reader-crashed") from error
     report(total, total)
     return content
-
-
-def _quietly(done: int, total: int) -> None:
-    """Ignore a report of progress of a child."""
 
 
 def _discard_stderr() -> None:

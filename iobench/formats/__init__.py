@@ -21,6 +21,7 @@ from iobench.formats._arrays import (
     selection_hint,
     split_selection,
     unsupported_dtype,
+    with_selection,
 )
 from iobench.formats._first_rows import FirstRows
 from iobench.formats._format import Checkable, Detectable, Format
@@ -48,6 +49,7 @@ from iobench.formats._reader import (
     TimingWrapper,
     build_now,
     identity,
+    index_of,
     only_sample,
     read_only,
     unclosed,
@@ -119,6 +121,7 @@ __all__ = [
     "fields_by_name",
     "get",
     "identity",
+    "index_of",
     "joined",
     "map_arrays",
     "map_values",
@@ -141,6 +144,7 @@ __all__ = [
     "type_of",
     "unclosed",
     "unsupported_dtype",
+    "with_selection",
 ]
 
 # `Format` is abstract, and mypy expects a type[T] to be callable.

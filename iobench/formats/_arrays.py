@@ -30,6 +30,11 @@ def split_selection(path: Path) -> tuple[Path, tuple[str, ...]]:
     return Path(file), tuple(name.strip("/") for name in names.split(","))
 
 
+def with_selection(path: Path, names: Sequence[str]) -> Path:
+    """Return ``PATH::NAME,NAME`` for a file or folder and the names of selected arrays, if any."""
+    return Path(f"{path}::{','.join(names)}") if names else path
+
+
 def select_arrays(path: Path, available: Collection[str], chosen: Collection[str]) -> list[str]:
     """Return the selected names out of `available`, in its order; all of them if `chosen` is empty.
 

@@ -56,6 +56,11 @@ def only_sample(array: Any) -> Array:
     return sample
 
 
+def index_of(rows: Rows) -> npt.NDArray[np.int64]:
+    """Return rows as int64 indices."""
+    return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+
+
 class Reader(ABC):
     """Fills a caller's buffers with rows. Reading is safe from several threads at once.
 

@@ -13,13 +13,9 @@ from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
-from iobench.host.io_engines import MAX_IODEPTH, LibaioEngine, ThreadPoolEngine
-from iobench.host.memory import PAGE, touched_array
-
-Bytes = npt.NDArray[np.uint8]
-Index = npt.NDArray[np.int64]
+from iobench.host.io_engines import MAX_IODEPTH, Index, LibaioEngine, ThreadPoolEngine
+from iobench.host.memory import PAGE, Bytes, touched_array
 
 SHALLOW_IODEPTH = 64
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iobench.host import process_counters
-from iobench.host.machine_counters import MachineCounters
+from iobench.host.machine_counters import MachineCounters, difference
 from iobench.host.process_counters import descendants
 
 
@@ -63,10 +63,10 @@ class BackgroundLoadMonitor:
         cores = [times for core, times in after.core_times(before).items() if core in usable]
         whole = elapsed * len(usable)
         used_s = sum(times.processes for times in cores) - (own.cpu_s - self._own_before.cpu_s)
-        own_bytes = _difference(own.disk_bytes, self._own_before.disk_bytes)
-        read = _difference(_difference(after.disk_bytes, before.disk_bytes), own_bytes)
+        own_bytes = difference(own.disk_bytes, self._own_before.disk_bytes)
+        read = difference(difference(after.disk_bytes, before.disk_bytes), own_bytes)
         stalled = {
-            name: _share(_difference(after.stalled_s[name], then), elapsed)
+            name: _share(difference(after.stalled_s[name], then), elapsed)
             for name, then in before.stalled_s.items()
         }
         return BackgroundLoad(
@@ -114,7 +114,3 @@ def _own_processes() -> set[int]:
 
 def _share(part: float | None, whole: float) -> float | None:
     return None if part is None else max(0.0, min(1.0, part / whole))
-
-
-def _difference(now: float | None, then: float | None) -> float | None:
-    return None if now is None or then is None else now - then

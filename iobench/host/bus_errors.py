@@ -22,11 +22,11 @@ import platform
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from iobench.host.memory import PAGE
+from iobench.host.memory import MAP_FAILED, PAGE, libc, own_maps
 
 SIGBUS_HANDLED = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")  # as laid out below
 
@@ -57,25 +57,8 @@ class _Info(ctypes.Structure):
     )
 
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_int,
-    ctypes.c_long,
-)
-_libc.mremap.restype = ctypes.c_void_p
-_libc.mremap.argtypes = (
-    ctypes.c_void_p,
-    ctypes.c_size_t,
-    ctypes.c_size_t,
-    ctypes.c_int,
-    ctypes.c_void_p,
-)
-_FAILED = ctypes.c_void_p(-1).value
+libc.mremap.restype = ctypes.c_void_p
+libc.mremap.argtypes = (ctypes.c_void_p, *[ctypes.c_size_t] * 2, ctypes.c_int, ctypes.c_void_p)
 
 
 class MapGuard:
@@ -124,25 +107,11 @@ class MapGuard:
         # note the loss first: another thread may read the new pages at once
         self._lost, start, end = self.lost_range(address)
         count = end - start
-        empty = _libc.mmap(None, count, mmap.PROT_READ | mmap.PROT_WRITE, _PRIVATE, -1, 0)
-        if empty == _FAILED:
+        empty = libc.mmap(None, count, mmap.PROT_READ | mmap.PROT_WRITE, _PRIVATE, -1, 0)
+        if empty == MAP_FAILED:
             return False
         ctypes.memmove(empty, self._page, len(self._page))
-        return bool(_libc.mremap(empty, count, count, _TO_FIXED, start) != _FAILED)  # atomic
-
-
-def map_memory(address: int | None, count: int, flags: int, descriptor: int = -1) -> int:
-    """Map memory, or a file from its start, for reading; return the address. OSError if that fails."""
-    mapped = _libc.mmap(address, count, mmap.PROT_READ, flags, descriptor, 0)
-    if mapped == _FAILED:
-        code = ctypes.get_errno()
-        raise OSError(code, f"mapping {count} bytes: {os.strerror(code)}")
-    return int(mapped)
-
-
-def unmap_memory(address: int, count: int) -> None:
-    """Unmap a range of memory."""
-    _libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(count))
+        return bool(libc.mremap(empty, count, count, _TO_FIXED, start) != MAP_FAILED)  # atomic
 
 
 class FolderMapGuard(MapGuard):
@@ -167,14 +136,8 @@ class FolderMapGuard(MapGuard):
         return self._file_at(address) or self._path, start, start + PAGE
 
     def _file_at(self, address: int) -> Path | None:
-        try:
-            lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
-        except OSError:  # no descriptor is left: pass the bus error on
-            return None
-        for line in lines:
-            if self._own in line:
-                span, *_, path = line.split(maxsplit=5)
-                start, end = (int(number, 16) for number in span.split("-"))
+        with suppress(OSError):  # no descriptor is left: pass the bus error on
+            for start, end, path in own_maps():
                 if start <= address < end and (path + os.sep).startswith(self._own + os.sep):
                     return Path(path)
         return None
@@ -218,14 +181,14 @@ def _pass_on(sent: bool) -> None:
 def _install() -> None:
     global _before, _passed_on
     now = _Action()
-    _libc.sigaction(signal.SIGBUS, None, ctypes.byref(now))
+    libc.sigaction(signal.SIGBUS, None, ctypes.byref(now))
     if now.handler != _OURS:
         _before, _passed_on = now, False
         _set(_Action(handler=_OURS, flags=_SA_SIGINFO))
 
 
 def _set(action: _Action) -> None:
-    _libc.sigaction(signal.SIGBUS, ctypes.byref(action), None)
+    libc.sigaction(signal.SIGBUS, ctypes.byref(action), None)
 
 
 _handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(_Info), ctypes.c_void_p)(_on_bus_error)
@@ -236,6 +199,6 @@ _OURS = ctypes.cast(_handler, ctypes.c_void_p).value
 def _uninstall() -> None:
     """Restore the previous handler: Python code cannot run after the interpreter's end."""
     now = _Action()
-    _libc.sigaction(signal.SIGBUS, None, ctypes.byref(now))
+    libc.sigaction(signal.SIGBUS, None, ctypes.byref(now))
     if now.handler == _OURS:
         _set(_before)

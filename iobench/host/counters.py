@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from iobench.host import process_counters
 from iobench.host.background_load import BackgroundLoad, BackgroundLoadMonitor
-from iobench.host.machine_counters import MachineCounters
+from iobench.host.machine_counters import MachineCounters, difference
 from iobench.host.process_counters import descendants
 from iobench.host.sampler import Sampler
-
-Number = TypeVar("Number", int, float)
 
 SNAPSHOT_S = 0.5  # between memory snapshots, each of which takes a few ms of one core
 EARLY_SNAPSHOT_S = 0.05  # before the first one: workers of a short epoch end soon
@@ -68,7 +66,7 @@ class Counters:
 
     def disk_so_far(self) -> int | None:
         """Return the bytes read from disk since `start` by this process and its reaped children."""
-        return _difference(process_counters.disk_bytes(), self._before["disk_bytes"])
+        return difference(process_counters.disk_bytes(), self._before["disk_bytes"])
 
     def note_memory(self) -> None:
         """Take a memory snapshot now."""
@@ -81,7 +79,7 @@ class Counters:
         self._sampler.stop()
         background = self._background_load.stop()
         before, now = self._before, self._sums(self._background_load.after)
-        used: dict[str, Any] = {name: _difference(now[name], before[name]) for name in now}
+        used: dict[str, Any] = {name: difference(now[name], before[name]) for name in now}
         return Counts(
             **used,
             memory_bytes=max(self._snapshots, default=None),
@@ -103,7 +101,3 @@ class Counters:
     def _sample(self) -> float:
         self.note_memory()
         return SNAPSHOT_S
-
-
-def _difference(now: Number | None, then: Number | None) -> Number | None:
-    return None if now is None or then is None else now - then

@@ -33,8 +33,6 @@ READS = 1500  # single reads of the lower-cache probe
 WARM_UP_S = 0.1  # in which an idle link reaches its full speed
 CHUNK_BYTES, MIN_COPIES, MAX_COPIES = 32 << 20, 8, 256  # submitted to the device at a time
 
-Bytes = npt.NDArray[np.uint8]
-
 
 @dataclass(frozen=True)
 class Limit:

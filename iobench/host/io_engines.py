@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.host.memory import address_of
+from iobench.host.memory import Bytes, address_of
 
-Bytes = npt.NDArray[np.uint8]
 Index = npt.NDArray[np.int64]
 
 MAX_IODEPTH = 128

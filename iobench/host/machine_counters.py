@@ -7,6 +7,11 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+from iobench.host.disk import block_device
+
+Number = TypeVar("Number", int, float)
 
 PRESSURE, STAT = Path("/proc/pressure"), Path("/proc/stat")
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
@@ -72,14 +77,18 @@ class MachineCounters:
         return {core: self.cores[core] - before.cores[core] for core in self.cores if core in before.cores}
 
 
+def difference(now: Number | None, then: Number | None) -> Number | None:
+    """Return the increase of a counter; None if the kernel keeps no account."""
+    return None if now is None or then is None else now - then
+
+
 def disk_counters(path: Path) -> DiskCounters | None:
     """Return the kernel's counters of the disk under a path, or None without a disk or such a path.
 
     Fields as in the kernel's Documentation/block/stat.rst.
     """
     try:
-        number = os.stat(path).st_dev
-        fields = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat").read_text().split()
+        fields = (block_device(path) / "stat").read_text().split()
     except OSError:
         return None
     return DiskCounters(int(fields[2]) * SECTOR_BYTES, int(fields[10]))

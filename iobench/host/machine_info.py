@@ -15,7 +15,8 @@ from typing import Any
 import psutil
 
 from iobench.base.text import printable
-from iobench.host import page_cache
+from iobench.host import disk
+from iobench.host.device import device_named
 
 LIBRARIES = ("iobench", "torch", "numpy")  # every result depends on these
 
@@ -33,7 +34,7 @@ def describe(data_dir: Path, device: str, libraries: Iterable[str] = ()) -> dict
         "memory_bytes": psutil.virtual_memory().total,
         "kernel": platform.release(),
         "python": platform.python_version(),
-        "disk": disk(data_dir),
+        "disk": disk.describe(data_dir),
         "gpu": _gpu(device),
         "versions": _versions((*LIBRARIES, *sorted(libraries))),
         "commit": _commit(),
@@ -49,37 +50,6 @@ def _versions(libraries: Iterable[str]) -> dict[str, str]:
     return versions
 
 
-def disk(path: Path) -> dict[str, Any]:
-    """Return file system, device, model and readahead setting of the disk under a path."""
-    resolved = str(path.resolve())
-    mounts = [
-        part
-        for part in psutil.disk_partitions(all=True)
-        if resolved == part.mountpoint or resolved.startswith(part.mountpoint.rstrip("/") + "/")
-    ]
-    mount = max(mounts, key=lambda part: len(part.mountpoint), default=None)
-    return {
-        "file_system": mount.fstype if mount else None,
-        "device": printable(mount.device) if mount else None,
-        "model": _disk_model(path),
-        "read_ahead_kib": page_cache.read_ahead_kib(path),
-    }
-
-
-def _disk_model(path: Path) -> str | None:
-    number = os.stat(path).st_dev
-    link = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
-    if not link.exists():
-        return None
-    block = link.resolve()
-    for folder in (block, block.parent):
-        model = folder / "device" / "model"
-        if model.exists():
-            return model.read_text().strip()
-    driver = block / "device" / "driver"
-    return driver.resolve().name if driver.exists() else None
-
-
 @functools.lru_cache
 def _cpu_model() -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
@@ -90,13 +60,7 @@ def _cpu_model() -> str:
 
 def _gpu(device: str) -> dict[str, Any] | None:
     """Return the identity of a device; None for the CPU, without importing torch."""
-    if device == "cpu":
-        return None
-    import torch
-
-    from iobench.host.device import device_of
-
-    return device_of(torch.device(device)).identity()
+    return None if device == "cpu" else device_named(device).identity()
 
 
 @functools.lru_cache

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.host.bus_errors import MapGuard, map_memory, unmap_memory
-from iobench.host.memory import HUGE_PAGE, MAP_NORESERVE, PAGE
+from iobench.host.bus_errors import MapGuard
+from iobench.host.memory import HUGE_PAGE, MAP_NORESERVE, PAGE, Bytes, libc, map_memory, unmap_memory
 
 _RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
 _SHARED_FIXED = mmap.MAP_SHARED | 0x10  # MAP_FIXED
@@ -71,13 +71,12 @@ class GuardedMap:
         for path, size, start in zip(paths, sizes, self.starts.tolist(), strict=False):
             if size:
                 _map(path, begin + start, size)
-        self.bytes: npt.NDArray[np.uint8] = np.frombuffer(memoryview(memory), np.uint8)
+        self.bytes: Bytes = np.frombuffer(memoryview(memory), np.uint8)
         self._begin = begin
 
     def advise_random(self) -> None:
         """Tell the kernel to read only the pages that are accessed, without readahead."""
-        advise = ctypes.CDLL(None).madvise
-        advise(ctypes.c_void_p(self._begin), ctypes.c_size_t(len(self.bytes)), mmap.MADV_RANDOM)
+        libc.madvise(ctypes.c_void_p(self._begin), ctypes.c_size_t(len(self.bytes)), mmap.MADV_RANDOM)
 
 
 class _SideBySideGuard(MapGuard):

@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from iobench.base.units import bytes_text, counted
 from iobench.host import page_cache
-from iobench.host.hardware_limits import SECONDS, Bytes, Limit, whole_pages
-from iobench.host.memory import touched_array
+from iobench.host.hardware_limits import SECONDS, Limit, whole_pages
+from iobench.host.memory import Bytes, touched_array
 
 IN_TURN_BYTES = 64 << 20  # minimum size of the ring of slots: a batch is used once and leaves the CPU caches
 COPIED_BYTES = 512 << 20  # maximum part of a file that is copied from the page cache

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from iobench.host.device import device_named
 from iobench.host.device.nvml import Gpu
 from iobench.host.machine_counters import MachineCounters
 from iobench.host.sampler import Sampler
@@ -37,7 +38,7 @@ class Monitor:
 
     def __init__(self, path: Path, device: str, every_s: float | None = None) -> None:
         self._path, self.every_s = path, every_s or EVERY_S
-        self._gpu = _gpu(device)
+        self._gpu = Gpu() if device == "cpu" else Gpu.of(device_named(device).uuid)
         self._snapshots: list[Snapshot] = []
         self._before = MachineCounters.now(path)
 
@@ -84,14 +85,3 @@ class Monitor:
             gpu_clock_mhz=gpu.clock_mhz,
             gpu_throttled=gpu.throttled,
         )
-
-
-def _gpu(device: str) -> Gpu:
-    """Return the GPU of a run; one without answers if there is none or NVML is missing."""
-    if device == "cpu":
-        return Gpu()
-    import torch
-
-    from iobench.host.device import device_of
-
-    return Gpu.of(device_of(torch.device(device)).uuid)

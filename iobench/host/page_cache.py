@@ -6,7 +6,6 @@ Pages mapped by a live process cannot be dropped in any way: close readers and w
 from __future__ import annotations
 
 import ctypes
-import math
 import mmap
 import os
 import shutil
@@ -19,24 +18,19 @@ from typing import Any
 import psutil
 
 from iobench.base.errors import ColdCacheUnavailable
-from iobench.base.thresholds import BACKED_BYTES_PER_S, COLD_LIMIT, LARGER_THAN_MEMORY, WARM_LIMIT
-from iobench.host.memory import PAGE, touched_map
+from iobench.base.thresholds import COLD_LIMIT, LARGER_THAN_MEMORY, WARM_LIMIT
+from iobench.host.disk import read_ahead_kib
+from iobench.host.memory import PAGE, cached_pages_at, libc, map_memory, unmap_memory
+from iobench.host.usable_memory import PREFAULT, back_memory, prefault, total_memory
 
 MODES = ("warm", "cold")
 PAUSES_S = (0.0, 0.0, 0.01, 0.1, 0.5)  # before each attempt to empty the cache
-PREFAULT = 1.2  # times the bytes to be read
-BACKING = (PREFAULT, 3.0, 9.0)  # times them, one after the other as long as touching is slow
 WARM_BYTES = 256 << 20  # maximum touched before a warm round: reading the files touches the rest
-MIN_RATED_BYTES = 64 << 20  # for less, the rate of touching memory says little
 PIECE_BYTES = 8 << 20
 SAMPLED_FILES, SAMPLED_SPANS, SPAN_BYTES = 64, 64, 256 << 10
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
-CONTROL_GROUPS = Path("/sys/fs/cgroup")
-OWN_GROUPS = Path("/proc/self/cgroup")
-LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")  # of version 2 and of version 1
 
 CACHESTAT = 451  # the same number on every architecture; Linux 6.5
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ResidencyUnknown(Exception):
@@ -204,56 +198,6 @@ def read_through(files: Sequence[Path]) -> None:
                 pass
 
 
-def back_memory(logical_bytes: int) -> float | None:
-    """Prefault memory for a round over `logical_bytes`, and more of it as long as that is slow.
-
-    Slow touching means that the hypervisor still had to back the pages, and would have to back the
-    round's own, too. Returns the first rate in bytes/s, or None if nothing was touched.
-    """
-    rates = []
-    for times in BACKING:
-        rates.append(prefault(int(times * logical_bytes)))
-        rate = rates[-1]
-        if rate is None or rate > BACKED_BYTES_PER_S or logical_bytes < MIN_RATED_BYTES:
-            break
-    return rates[0]
-
-
-def prefault(count: int) -> float | None:
-    """Touch `count` bytes of memory, at most half of the free memory, then release them.
-
-    In a virtual machine that returns free pages to its host, the first touch of a page costs more than
-    reading it from disk. Paid here, it is not part of a round. Returns bytes/s, or None if nothing was
-    touched.
-    """
-    count = int(min(count, free_memory() // 2)) // PAGE * PAGE
-    if count == 0:
-        return None
-    before = time.perf_counter()
-    touched_map(count).close()
-    return count / (time.perf_counter() - before)
-
-
-def free_memory() -> float:
-    """Return the bytes that this process may still allocate, by the machine and its control groups."""
-    return min(psutil.virtual_memory().available, _memory_limit())
-
-
-def total_memory() -> float:
-    """Return the bytes of the machine's memory, or of the control groups' limit if that is lower."""
-    return min(psutil.virtual_memory().total, _memory_limit())
-
-
-def memory_groups() -> list[Path]:
-    """Return the folders of the control groups that account for this process's memory."""
-    lines = [line.split(":", 2) for line in OWN_GROUPS.read_text().splitlines()]
-    return [
-        CONTROL_GROUPS / controllers / path.lstrip("/")
-        for _, controllers, path in lines
-        if controllers in ("", "memory")
-    ]
-
-
 def mapped_by(files: Sequence[Path]) -> list[str]:
     """Return the processes that map one of the files, each as "PID (NAME)", as far as visible."""
     paths = {str(path.resolve()) for path in files}
@@ -265,25 +209,6 @@ def mapped_by(files: Sequence[Path]) -> list[str]:
         except (psutil.Error, OSError):
             continue
     return processes
-
-
-def read_ahead_kib(path: Path) -> int | None:
-    """Return the readahead setting of the disk under `path` in KiB, or None if it has none."""
-    device = os.stat(path).st_dev
-    link = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
-    for folder in (link, link / ".."):
-        setting = folder / "queue" / "read_ahead_kb"
-        if setting.exists():
-            return int(setting.read_text())
-    return None
-
-
-def _memory_limit() -> float:
-    """Return the lowest memory limit, in bytes, of this process's control groups; inf without one."""
-    folders = {above for folder in memory_groups() for above in (folder, *folder.parents)}
-    files = [folder / name for folder in folders for name in LIMIT_FILES]
-    limits = [file.read_text().strip() for file in files if file.is_file()]
-    return min((int(limit) for limit in limits if limit.isdecimal()), default=math.inf)
 
 
 def _drop_all(sudo: bool) -> str:
@@ -332,22 +257,20 @@ def cached_pages(path: Path, spans: Sequence[tuple[int, int]]) -> int:
 
 def _cached_in_span(path: Path, descriptor: int, start: int, size: int) -> int:
     span, stat = _Range(start, size), _Stat()
-    failed = _libc.syscall(CACHESTAT, descriptor, ctypes.byref(span), ctypes.byref(stat), 0)
+    failed = libc.syscall(CACHESTAT, descriptor, ctypes.byref(span), ctypes.byref(stat), 0)
     return _mincore(path, descriptor, start, size) if failed else int(stat.cache)
 
 
 def _mincore(path: Path, descriptor: int, start: int, size: int) -> int:
     if os.stat(path).st_uid != os.geteuid() and not os.access(path, os.W_OK):
         raise ResidencyUnknown(path, "mincore answers only for files that you own or may write")
-    _libc.mmap.restype = ctypes.c_void_p
-    _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, start)
-    if address == ctypes.c_void_p(-1).value:
-        raise ResidencyUnknown(path, "the file cannot be mapped")
     try:
-        vector = (ctypes.c_ubyte * -(-size // PAGE))()
-        if _libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), vector):
+        address = map_memory(None, size, mmap.MAP_SHARED, descriptor, start)
+    except OSError as error:
+        raise ResidencyUnknown(path, "the file cannot be mapped") from error
+    try:
+        if (cached := cached_pages_at(address, size)) is None:
             raise ResidencyUnknown(path, "mincore failed")
-        return sum(page & 1 for page in bytes(vector))
+        return cached
     finally:
-        _libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(size))
+        unmap_memory(address, size)

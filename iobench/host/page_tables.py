@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import re
-from collections.abc import Iterator
 from pathlib import Path
 
-from iobench.host.memory import PAGE, libc
-from iobench.host.page_cache import total_memory
+from iobench.host.memory import PAGE, cached_pages_at, libc, own_maps
+from iobench.host.usable_memory import total_memory
 
 MADV_POPULATE_READ = 22  # Linux 5.14; the mmap module has no name for it
 PIECE_BYTES = 256 << 20
-MAP = re.compile(r"([0-9a-f]+)-([0-9a-f]+) r\S+ \S+ \S+ \d+ +(.+)")
 
 
 def map_cached(path: Path) -> None:
@@ -24,7 +21,8 @@ def map_cached(path: Path) -> None:
     Pieces of which a page is not cached are left as they are, as is everything where the maps exceed the
     memory, or the kernel cannot do it.
     """
-    maps = list(_maps_of(str(path.resolve())))
+    own = str(path.resolve())
+    maps = [(begin, end) for begin, end, file in own_maps() if file == own or file.startswith(f"{own}/")]
     if sum(end - begin for begin, end in maps) > total_memory():
         return
     for begin, end in maps:
@@ -34,15 +32,5 @@ def map_cached(path: Path) -> None:
                 libc.madvise(ctypes.c_void_p(low), ctypes.c_size_t(size), MADV_POPULATE_READ)
 
 
-def _maps_of(path: str) -> Iterator[tuple[int, int]]:
-    """Yield begin and end of this process's readable maps of a file, or of files in a folder."""
-    for line in Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines():
-        found = MAP.fullmatch(line)
-        if found and (found[3] == path or found[3].startswith(f"{path}/")):
-            yield int(found[1], 16), int(found[2], 16)
-
-
 def _all_cached(begin: int, size: int) -> bool:
-    vector = (ctypes.c_ubyte * -(-size // PAGE))()
-    failed = libc.mincore(ctypes.c_void_p(begin), ctypes.c_size_t(size), vector)
-    return not failed and all(page & 1 for page in bytes(vector))
+    return cached_pages_at(begin, size) == -(-size // PAGE)

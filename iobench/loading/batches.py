@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from iobench.dataset.manifest import Manifest
 from iobench.loading import loaders
-from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, check_setting
+from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES, Batching
+from iobench.loading.number_limits import check_setting
 
 if TYPE_CHECKING:
     from iobench.loading.host_to_device import DeviceBatch

@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from iobench.formats import Rows
-from iobench.loading.permutation import Index, KeyedPermutation
+from iobench.formats import Index, Rows
+from iobench.loading.permutation import KeyedPermutation
 
 Draw: TypeAlias = Callable[[int, int], Rows]  # the rows from one position of an epoch to another
 

@@ -9,87 +9,14 @@ from typing import overload
 import numpy as np
 
 from iobench.base.errors import InvalidSettings
-from iobench.formats import Rows, Schema
+from iobench.formats import Index, Rows, Schema
 from iobench.loading.draws import Draw, PermutedRows, ShuffledBlocks, StoredRows, WindowedRows
-from iobench.loading.permutation import Index
+from iobench.loading.shuffle_quality import shuffle_quality
 
 ORDERS = ("sequential", "random", "block")
-BLOCK_BYTES, WINDOW_BYTES = 1 << 20, 64 << 20
 FIRST_ROWS, PIECE_ROWS = 1 << 10, 1 << 16  # drawn in 0.1 ms, so that an epoch begins at once, and in 1 ms
 DRAWN_ROWS = 8 << 20  # at most drawn before an epoch is read
 QUALITY_BATCHES = 100  # spread over an epoch
-
-# minimum and maximum of each number that a user gives
-LIMITS = {
-    "batch_size": (1, 1 << 40),
-    "block_bytes": (1, 1 << 40),
-    "window_bytes": (1, 1 << 40),
-    "seed": (0, (1 << 63) - 1),  # torch takes no more
-    "epoch": (0, (1 << 63) - 1),
-    "threads": (1, 1024),
-    "max_batches": (1, 1 << 40),
-}
-
-
-def check_number(name: str, value: object, least: int, most: int) -> None:
-    """Raise InvalidSettings, naming the setting, unless `value` is an int from `least` to `most`."""
-    if type(value) is not int:
-        raise InvalidSettings(name, kind="not-a-number", expected="an integer", found=repr(value))
-    if not least <= value <= most:
-        limit = f"at least {least}" if value < least else f"at most {most}"
-        raise InvalidSettings(name, kind="out-of-range", expected=limit, found=value)
-
-
-def check_setting(name: str, value: object) -> None:
-    """Raise InvalidSettings unless a number that a user gives is an int within its LIMITS."""
-    check_number(name, value, *LIMITS[name])
-
-
-@dataclass(frozen=True)
-class Batching:
-    """The user's settings for the order of samples and the size of batches.
-
-    Parameters
-    ----------
-    order : str
-        One of ORDERS.
-    batch_size : int
-        Samples per batch.
-    seed : int
-        Seed of the order.
-    block_bytes, window_bytes : int
-        Sizes of the blocks and windows of order "block"; the other orders ignore them.
-    drop_last : bool
-        Drop a last batch that would be smaller.
-
-    Raises
-    ------
-    InvalidSettings
-        If the order is unknown, or a number is out of range.
-    """
-
-    order: str = "sequential"
-    batch_size: int = 256
-    seed: int = 0
-    block_bytes: int = BLOCK_BYTES
-    window_bytes: int = WINDOW_BYTES
-    drop_last: bool = False
-
-    def __post_init__(self) -> None:
-        if self.order not in ORDERS:
-            raise InvalidSettings(
-                "unknown order", kind="unknown-choice", expected=" or ".join(ORDERS), found=repr(self.order)
-            )
-        for name in ("batch_size", "seed", "block_bytes", "window_bytes"):
-            check_setting(name, getattr(self, name))
-
-    def row_order(self, schema: Schema, rank: int = 0, world_size: int = 1) -> Order:
-        """Return the order of a rank's rows for samples of this schema.
-
-        Raises InvalidSettings for a wrong rank.
-        """
-        blocks = blocks_of(schema, self.batch_size, self.block_bytes, self.window_bytes)
-        return Order(self.order, self.batch_size, self.seed, *blocks, rank, world_size, self.drop_last)
 
 
 @dataclass(frozen=True)
@@ -307,37 +234,3 @@ def row_count(rows: Rows) -> int:
 def sample_count(batches: Sequence[Rows]) -> int:
     """Return the number of samples in batches, without drawing them."""
     return batches.samples if isinstance(batches, Batches) else sum(map(row_count, batches))
-
-
-def blocks_of(schema: Schema, batch_size: int, block_bytes: int, window_bytes: int) -> tuple[int, int]:
-    """Return samples per block and batches per window for these sizes in bytes, at least one of each."""
-    block_rows = schema.batch_rows(block_bytes)
-    return block_rows, max(1, window_bytes // (batch_size * schema.sample_bytes))
-
-
-def shuffle_quality(batches: Sequence[Rows], block_rows: int, samples: int) -> float:
-    """Return the randomness of batches, from 0 (a batch is one block) to about 1 (a full shuffle).
-
-    It is the mean effective sample size of a batch if all samples of a block were equal, n² / Σ m² for m
-    samples from each block (Kish 1965), divided by its expectation for a permutation of all samples.
-
-    Parameters
-    ----------
-    batches : sequence of slices or int64 arrays
-        Rows of each batch.
-    block_rows : int
-        Samples per block.
-    samples : int
-        Samples in the dataset.
-    """
-    actual = expected = 0.0
-    whole, rest = divmod(samples, block_rows)
-    pairs = whole * block_rows * (block_rows - 1) + rest * (rest - 1)  # of samples of one block
-    alike = pairs / max(1, samples * (samples - 1))
-    for rows in batches:
-        index = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
-        members = np.unique(index // block_rows, return_counts=True)[1].astype(np.float64)
-        count = len(index)
-        actual += count**2 / float((members**2).sum())
-        expected += count**2 / (count + count * (count - 1) * alike)
-    return actual / expected if expected else 1.0

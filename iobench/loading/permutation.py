@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import numpy.typing as npt
 
-Index = npt.NDArray[np.int64]
+from iobench.formats import Index
 
 ROUNDS = 8  # with six, the positions of five rows are not uniform
 LEAST_SIDE = 4  # of a domain: a smaller one has too few round functions

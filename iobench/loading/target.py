@@ -7,22 +7,17 @@ import importlib.util
 import inspect
 import re
 import sys
-import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from iobench.base.errors import InvalidSettings, TargetError
-from iobench.host.system_errors import system_error
+from iobench.loading.user_errors import summarize, target_error
 
 TARGET_PATTERN = re.compile(
     r"(?P<module>[^:=,]+):(?P<function>[A-Za-z_]\w*)(?::(?P<arguments>.*))?", re.ASCII
 )
-
-# in the message of an error that a worker of torch raised
-WORKER_TRACEBACK = "Original Traceback (most recent call last)"
-WORKER_FRAME = re.compile(r'^ +File "(.+)", line (\d+)', re.M)
 
 Value = bool | int | float | str | None
 
@@ -72,12 +67,7 @@ def parse_target(word: str) -> TargetCall:
     """
     match = TARGET_PATTERN.fullmatch(word)
     if match is None:
-        raise TargetError(
-            "not a function of a file or module",
-            kind="not-a-target",
-            found=repr(word),
-            hint="write package.module:make_loader or train.py:make_loader",
-        )
+        raise _not_a_target(word, "make_loader")
     name = f"{match['module']}:{match['function']}"
     function, arguments = import_callable(match["module"], match["function"]), arguments_in(word)
     required, parameters, var_keyword = _parameters(function)
@@ -87,26 +77,36 @@ def parse_target(word: str) -> TargetCall:
             kind="missing-argument",
             hint=f"give it, as in {name}:{missing[0]}=VALUE, or name a function without required parameters",
         )
-    if unknown := [one for one in arguments if one not in parameters and not var_keyword]:
+    if not var_keyword:
+        check_known(name, arguments, parameters)
+    return TargetCall(name, function, arguments, parameters)
+
+
+def check_known(name: str, arguments: Iterable[str], parameters: Sequence[str]) -> None:
+    """Raise InvalidSettings if an argument is none of a function's parameters."""
+    if unknown := [one for one in arguments if one not in parameters]:
         raise InvalidSettings(
             f"{name} has no parameter {', '.join(unknown)}",
             kind="unknown-parameter",
             expected=f"one of {', '.join(parameters)}" if parameters else "no parameters",
         )
-    return TargetCall(name, function, arguments, parameters)
 
 
 def import_function(word: str) -> Callable[..., Any]:
     """Import the callable that a word like `train.py:step` names; TargetError if there is none."""
     match = TARGET_PATTERN.fullmatch(word)
     if match is None or match["arguments"] is not None:
-        raise TargetError(
-            "not a function of a file or module",
-            kind="not-a-target",
-            found=repr(word),
-            hint="write package.module:step or train.py:step",
-        )
+        raise _not_a_target(word, "step")
     return import_callable(match["module"], match["function"])
+
+
+def _not_a_target(word: str, example: str) -> TargetError:
+    return TargetError(
+        "not a function of a file or module",
+        kind="not-a-target",
+        found=repr(word),
+        hint=f"write package.module:{example} or train.py:{example}",
+    )
 
 
 def arguments_in(word: str) -> dict[str, Value]:
@@ -176,66 +176,6 @@ def _parameters(function: Any) -> tuple[list[str], tuple[str, ...], bool]:
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     names = tuple(p.name for p in parameters if p.kind in by_name)
     return required, names, any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
-
-
-def target_error(problem: str, error: BaseException, kind: str = "raised") -> TargetError:
-    """Return a TargetError with the traceback of the user's own code."""
-    failure = TargetError(problem, kind=kind)
-    failure.traceback = traceback_of(error)
-    return failure
-
-
-def loader_error(error: BaseException, after: str = "") -> TargetError:
-    """Return the TargetError for an error that a user's loader raised, `after` some batches."""
-    if refused := system_error(error):
-        return refused.converted(TargetError)
-    return target_error(f"the loader raised {type(error).__name__}{after}: {_message(error)}", error)
-
-
-def traceback_of(error: BaseException) -> str:
-    """Return the traceback of the user's own code, without iobench's frames."""
-    formatted = traceback.TracebackException.from_exception(error)
-    formatted.stack = traceback.StackSummary.from_list(_from_first_own(_without_iobench(formatted.stack)))
-    return "".join(formatted.format()) if formatted.stack or isinstance(error, SyntaxError) else ""
-
-
-def location(error: BaseException) -> str:
-    """Return the innermost line of the user's code in the traceback, as `train.py:12`, or an empty string."""
-    frames = WORKER_FRAME.findall(str(error).strip())  # of a worker
-    if outside := [frame for frame in frames if "/site-packages/" not in frame[0]]:
-        return f"{Path(outside[-1][0]).name}:{outside[-1][1]}"
-    stack = _without_iobench(traceback.TracebackException.from_exception(error).stack)
-    own = [frame for frame in stack if _is_own(frame)] or stack
-    return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
-
-
-def _from_first_own(stack: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
-    first = next((number for number, frame in enumerate(stack) if _is_own(frame)), 0)
-    return stack[first:]
-
-
-def _is_own(frame: traceback.FrameSummary) -> bool:
-    return "/site-packages/" not in frame.filename
-
-
-def _without_iobench(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
-    ours = str(Path(__file__).parent.parent)
-    frames = [frame for frame in stack if not frame.filename.startswith((ours, "<frozen importlib"))]
-    return [frame for frame in frames if "/importlib/" not in frame.filename]
-
-
-def summarize(error: BaseException) -> str:
-    """Return an error's class and message in one line."""
-    message = _message(error)
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
-
-
-def _message(error: BaseException) -> str:
-    """Return the first line of an error's message; the last one if torch put a worker's traceback into it."""
-    text = str(error).strip()
-    if WORKER_TRACEBACK not in text:
-        return text.partition("\n")[0]
-    return text.rpartition("\n")[2].removeprefix(f"{type(error).__name__}: ")
 
 
 def _pair(word: str, pair: str) -> tuple[str, Value]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
-from iobench.base.errors import ArtifactExists, CorruptArtifact, IobenchError, LoaderFailed, needing
+from iobench.base.errors import CorruptArtifact, IobenchError, needing
 from iobench.objects.request_log import LOG
+from iobench.objects.store_errors import error_of, may_pass
 from iobench.objects.url import ENDPOINT
 
 TRIES = 7
@@ -20,9 +20,6 @@ FIRST_TRIES = 2  # of a request that shows whether the store is there at all
 PAUSE_S = 0.05  # before the first retry, on average; doubled with each further one: 3 s in all
 TIMEOUT_S = "30s"  # of a request with its answer
 PART_BYTES = 16 << 20  # of a multipart upload, which has at most 10,000 parts: 156 GiB
-
-_NO_CREDENTIALS = "169.254.169.254"  # the last place where credentials are looked for
-_BEYOND = "UnexpectedRange"  # in the error for a range that the object does not have
 
 T = TypeVar("T")
 
@@ -127,22 +124,13 @@ class ObjectStore:
             except IobenchError:
                 raise
             except Exception as error:  # noqa: BLE001 - translated, or sent again
-                if number == tries or not self._may_pass(error):
-                    self._raise(error, name)
+                if number == tries or not may_pass(error, self._fails):
+                    raise self._error(error, name) from None
                 LOG.retried()
                 time.sleep(PAUSE_S * 2 ** (number - 1) * random.uniform(0.5, 1.5))
             else:
                 LOG.succeeded(time.perf_counter() - began, len(got))
                 return got
-
-    def _may_pass(self, error: Exception) -> bool:
-        fails, text = self._fails, str(error)
-        if isinstance(error, (FileNotFoundError, fails.NotSupportedError)):
-            return False
-        if isinstance(error, (fails.PermissionDeniedError, fails.UnauthenticatedError)):
-            return False
-        refused = re.search(r"status code: 4(?!08|29)\d\d", text)
-        return not refused and _BEYOND not in text and _NO_CREDENTIALS not in text
 
     def _translated(self, request: Callable[[], T], name: str) -> T:
         try:
@@ -150,7 +138,10 @@ class ObjectStore:
         except IobenchError:
             raise
         except Exception as error:  # noqa: BLE001 - obstore raises many classes
-            self._raise(error, name)
+            raise self._error(error, name) from None
+
+    def _error(self, error: Exception, name: str) -> IobenchError:
+        return error_of(error, self._fails, f"{self.url}/{name}".rstrip("/"))
 
     def _replaced(self, name: str, etag: str, found: str | None) -> CorruptArtifact:
         return CorruptArtifact(
@@ -161,64 +152,6 @@ class ObjectStore:
             found=found and f"version {found}",
             hint="open the dataset again, or upload it again with 'iobench prepare --to … --overwrite'",
         )
-
-    def _raise(self, error: Exception, name: str) -> NoReturn:
-        """Raise the error of iobench for one of obstore, without its addresses and credentials."""
-        fails, where, text = self._fails, f"{self.url}/{name}".rstrip("/"), str(error)
-        code = re.search(r"<Code>(\w+)</Code>", text)
-        if isinstance(error, (FileExistsError, fails.AlreadyExistsError)):
-            raise ArtifactExists(
-                "there is a dataset", kind="other-data", path=where, hint="use --overwrite to replace it"
-            ) from None
-        if isinstance(error, FileNotFoundError):
-            bucket = code and code[1] == "NoSuchBucket"
-            raise CorruptArtifact(
-                "there is no such bucket" if bucket else "there is no such object",
-                kind="missing-bucket" if bucket else "missing-object",
-                path=where,
-                hint="check its name, the region and --s3-endpoint" if bucket else None,
-            ) from None
-        if _NO_CREDENTIALS in text:
-            raise LoaderFailed(
-                "no credentials for the object store",
-                kind="no-credentials",
-                path=where,
-                hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a "
-                "public bucket",
-            ) from None
-        if isinstance(error, (fails.PermissionDeniedError, fails.UnauthenticatedError)):
-            raise LoaderFailed(
-                "the object store refused access",
-                kind="access-denied",
-                path=where,
-                found=code[1] if code else "status 401 or 403",
-                hint="check the credentials in the environment, and whether they may do this",
-            ) from None
-        if _BEYOND in text:
-            raise CorruptArtifact(
-                "the object is smaller than recorded", kind="truncated", path=where
-            ) from None
-        if isinstance(error, fails.NotSupportedError):
-            raise LoaderFailed(
-                "the server does not answer ranged requests",
-                kind="no-ranges",
-                path=where,
-                expected="status 206 with the range",
-                hint="use a server that does, such as nginx",
-            ) from None
-        raise LoaderFailed(
-            "the object store did not answer as it should",
-            kind="store-failed",
-            path=where,
-            found=code[1] if code else _reason(text),
-            hint="check the address and --s3-endpoint, and try again",
-        ) from None
-
-
-def _reason(text: str) -> str:
-    """Return the last part of the first line of obstore's message, which begins with the address."""
-    first = text.strip().splitlines()[0] if text.strip() else "no reason"
-    return first.rpartition(" - ")[2].partition(": <")[0][:200]
 
 
 def _parts(path: Path, sent: Callable[[int], None]) -> Iterator[bytes]:

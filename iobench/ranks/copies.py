@@ -12,26 +12,21 @@ from iobench.base.errors import IobenchError, ManifestError, PrepareError, Wrong
 from iobench.base.files import TEMPORARY
 from iobench.base.units import MIB, bytes_text
 from iobench.dataset import index_cache
-from iobench.dataset.manifest import FILE_NAME, Manifest, missing_libraries
-from iobench.dataset.staging import LOCK
+from iobench.dataset.manifest import Manifest, missing_libraries
+from iobench.dataset.manifest_file import FILE_NAME
+from iobench.dataset.staging import LOCK, sync
 from iobench.dataset.verify import verify_artifact
-from iobench.ranks.ray_hosts import RemoteHost, hosts_of
+from iobench.ranks.ray_hosts import HostActor, RemoteHost, hosts_of
 
 PIECE = 8 * MIB
 VERIFY_S = 3600.0  # for a host to read its copy back
 
 
-class Receiver:
+class Receiver(HostActor):
     """Actor that receives a dataset's files, verifies them, and moves them to their place atomically."""
 
     def __init__(self) -> None:
         self._root = self._staging = Path()
-
-    def node(self) -> str:
-        """Return Ray's identifier of its host."""
-        import ray
-
-        return str(ray.get_runtime_context().get_node_id())
 
     def begin(self, root: str, content: int | None, variants: Sequence[str]) -> bool:
         """Return whether the same data are there in all variants.
@@ -88,18 +83,8 @@ class Receiver:
             damaged: dict[str, Any] = {**error.fields(), "path": self._root}
             raise WrongContent(**damaged) from error
         if self._staging.name:
-            _sync(self._staging)
+            sync(self._staging)
             self._staging.rename(self._root)
-
-
-def _sync(folder: Path) -> None:
-    """Flush all files of a folder to the disk."""
-    for path in folder.rglob("*"):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def copy_to_all(manifest: Manifest, address: str, say: Callable[[str], None]) -> None:

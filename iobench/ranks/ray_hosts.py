@@ -67,8 +67,18 @@ class RemoteHost:
             raise RankLost(f"Ray lost {self}: {why} ({type(error).__name__})", kind="host-gone") from None
 
 
+class HostActor:
+    """Base class of actors of which each host has one."""
+
+    def node(self) -> str:
+        """Return Ray's identifier of its host."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
+
 @contextmanager
-def hosts_of(address: str, actor: type) -> Iterator[list[RemoteHost]]:
+def hosts_of(address: str, actor: type[HostActor]) -> Iterator[list[RemoteHost]]:
     """Place an actor of a class on each host of a running cluster, until the block ends.
 
     Yields the hosts, this one first. Raises MissingDependency without Ray, RankLost if no cluster or a host
@@ -221,7 +231,9 @@ def _group(ray: Any, count: int) -> Iterator[Any]:
         _within(LEAVING_S, lambda: remove_placement_group(group))
 
 
-def _placed(ray: Any, group: Any, nodes: Sequence[dict[str, Any]], actor: type) -> list[RemoteHost]:
+def _placed(
+    ray: Any, group: Any, nodes: Sequence[dict[str, Any]], actor: type[HostActor]
+) -> list[RemoteHost]:
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as On
 
     made = ray.remote(actor)

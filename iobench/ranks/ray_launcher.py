@@ -15,25 +15,19 @@ import psutil
 
 from iobench.base.errors import RankLost
 from iobench.ranks.launch import Launch, torchrun
-from iobench.ranks.ray_hosts import RemoteHost, hosts_of
+from iobench.ranks.ray_hosts import HostActor, RemoteHost, hosts_of
 
 POLL_S = 0.3
 ENDING_S = 60.0  # for the ranks to report which one is gone, and to end
 REPORTED_S = 5.0  # to end after they have reported it: torchrun waits for the one that is gone
 
 
-class RankHost:
+class RankHost(HostActor):
     """Actor that runs torchrun on its host; when the actor ends, so do its ranks."""
 
     def __init__(self) -> None:
         self._lines = list[str]()
         self._code: int | None = None
-
-    def node(self) -> str:
-        """Return Ray's identifier of its host."""
-        import ray
-
-        return str(ray.get_runtime_context().get_node_id())
 
     def port(self) -> int:
         """Return a port that is free now."""

@@ -180,7 +180,7 @@ class ContentCheckPart:
     dropped: int = 0  # samples that never arrived
     repeated: int = 0  # arrivals beyond the first of each sample
     in_order: bool | None = None  # arrived in stored order; None where another order was requested
-    shuffle_quality: float | None = None  # of random order: see iobench.loading.order
+    shuffle_quality: float | None = None  # of random order: see iobench.loading.shuffle_quality
     fill: float | None = None  # share of real elements in ragged fields, padded at least to the longest
 
 

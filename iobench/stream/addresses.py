@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from iobench.base.errors import corrupt
-from iobench.formats import Chunked, Listed, Placement, Schema, Strided
+from iobench.formats import Chunked, Index, Listed, Placement, Schema, Strided
 from iobench.host.maps import side_by_side
 from iobench.host.memory import PAGE
 
-Index = npt.NDArray[np.int64]
 Locate: TypeAlias = Callable[[Index], Index]
 
 PIECE_ROWS = 1 << 17  # rows computed together, so that they stay in the CPU cache

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from iobench.base.errors import InvalidSettings, IobenchError
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.formats import Blocks, Placement, Reader, Schema, Spans
-from iobench.host import page_cache
+from iobench.host import usable_memory
 from iobench.host.aio import DirectUnavailable
 from iobench.host.bus_errors import FolderMapGuard, MapGuard
 from iobench.stream.backend import Backend, CachedBackend, DirectBackend, failures_of, is_cold
@@ -173,7 +173,7 @@ def _direct_reader(
 
 
 def _fits(files: Sequence[Path]) -> bool:
-    return sum(file.stat().st_size for file in files) <= FITS * page_cache.free_memory()
+    return sum(file.stat().st_size for file in files) <= FITS * usable_memory.free_memory()
 
 
 def _files(path: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from iobench.base.options import option
 from iobench.formats import Rows
 from iobench.loading.loaders import Epochs, Job, Loader
-from iobench.loading.order import LIMITS
+from iobench.loading.number_limits import LIMITS
 from iobench.objects.reader import MAX_GAP
 
 if TYPE_CHECKING:

@@ -7,16 +7,13 @@ from contextlib import suppress
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from iobench.base.errors import IobenchError, corrupt
-from iobench.formats import Array, Batch, Blocks, Schema
+from iobench.formats import Array, Batch, Blocks, Index, Schema
 from iobench.host.maps import GuardedMap
-from iobench.stream.addresses import NEAR_BYTES, AddressSpace, Index, merged
+from iobench.stream.addresses import NEAR_BYTES, AddressSpace, merged
 from iobench.stream.decoded_blocks import CACHE_BYTES, DecodedBlocks
 from iobench.stream.readahead import ReadaheadReader
-
-Bytes = npt.NDArray[np.uint8]
 
 
 class BlockAddresses(AddressSpace):

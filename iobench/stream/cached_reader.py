@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from iobench.formats import Array, Placement, Schema
+from iobench.formats import Array, Index, Placement, Schema
 from iobench.host.bus_errors import SIGBUS_HANDLED
-from iobench.stream.addresses import Index, RowAddresses
+from iobench.stream.addresses import RowAddresses
 from iobench.stream.gather import Gather, gather_for
 from iobench.stream.mapped_files import MappedFiles
 from iobench.stream.readahead import ReadaheadReader

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from iobench.formats import Array, Batch
+from iobench.formats import Array, Batch, Index
 from iobench.host.memory import untouched_array
-from iobench.stream.addresses import Index
 from iobench.stream.gather import Elements
 from iobench.stream.scatter_plan import sorted_by
 

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 import numpy as np
-import numpy.typing as npt
 
 from iobench.base.errors import corrupt
-from iobench.formats import Array, Placement, Reader, Schema, raw_bytes
+from iobench.formats import Array, Index, Placement, Reader, Schema, raw_bytes
 from iobench.host.aio import ReadFailed, ReadQueue, open_direct
-from iobench.host.memory import PAGE, address_of, touched_array
+from iobench.host.memory import PAGE, Bytes, address_of, touched_array
 from iobench.stream.addresses import RowAddresses
 from iobench.stream.files import MAX_OPEN, DescriptorPool, naming, open_plain, read_into
 from iobench.stream.scatter_plan import ScatterPlan
@@ -20,9 +19,6 @@ from iobench.stream.scatter_plan import ScatterPlan
 PIECE_BYTES = 1 << 20  # maximum size of one read of adjacent rows
 SMALLEST_SLOT = 8 << 10
 SMALL_BYTES = 32 << 20  # a field up to this size is read once and kept, because its rows share pages
-
-Index = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
 
 
 class DirectReader(Reader):

@@ -9,9 +9,9 @@ from typing import Any, overload
 import numpy as np
 
 from iobench.base.errors import InvalidSettings
-from iobench.formats import Rows
-from iobench.loading.order import Order, check_setting
-from iobench.loading.permutation import Index
+from iobench.formats import Index, Rows
+from iobench.loading.number_limits import check_setting
+from iobench.loading.order import Order
 
 Ranges = tuple[tuple[int, int], ...]
 

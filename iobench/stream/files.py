@@ -10,15 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from iobench.base.errors import corrupt
+from iobench.host.memory import Bytes
 
 MAX_OPEN = 256
 READ_BYTES = 8 << 20  # maximum size of one read call: the kernel reads this far ahead
-
-Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass

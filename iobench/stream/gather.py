@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from iobench.formats import Array, raw_bytes
-from iobench.stream.addresses import Index, Locate, RowAddresses
+from iobench.formats import Array, Index, raw_bytes
+from iobench.host.memory import Bytes
+from iobench.stream.addresses import Locate, RowAddresses
 
-Bytes = npt.NDArray[np.uint8]
 Copy: TypeAlias = Callable[[Index, Array], None]
 MAX_ITEM_BYTES = (1 << 31) - 1  # NumPy's maximum itemsize
 

@@ -11,8 +11,9 @@ import numpy as np
 from iobench.formats import Array, raw_bytes
 from iobench.host.bus_errors import SIGBUS_HANDLED
 from iobench.host.maps import GuardedMap
+from iobench.host.memory import Bytes
 from iobench.stream.addresses import AddressSpace
-from iobench.stream.files import Bytes, DescriptorPool, open_plain, read_into
+from iobench.stream.files import DescriptorPool, open_plain, read_into
 
 
 class MappedFiles:

@@ -11,12 +11,9 @@ from concurrent.futures import CancelledError
 from pathlib import Path
 from queue import SimpleQueue
 
-import numpy as np
-import numpy.typing as npt
-
-from iobench.formats import Array, Reader, Rows, Schema
-from iobench.host.memory import touched_array
-from iobench.host.page_cache import read_ahead_kib
+from iobench.formats import Array, Index, Reader, Rows, Schema
+from iobench.host.disk import read_ahead_kib
+from iobench.host.memory import Bytes, touched_array
 from iobench.stream.addresses import AddressSpace
 from iobench.stream.files import DescriptorPool, open_plain, read_into
 from iobench.stream.readahead_window import ReadaheadWindow
@@ -28,9 +25,6 @@ PIECE_BYTES = 8 << 20
 REQUESTED_BYTES = 128 << 20  # maximum of rows requested and not taken yet
 REQUEST_BYTES = 128 << 10  # or the disk's readahead if that is larger: Linux reads no more per request
 READERS = 2  # threads: a single one leaves the disk idle while it copies, and between files
-
-Index = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
 
 
 class Readahead:
@@ -230,17 +224,17 @@ class ReadaheadReader(Reader):
     If `reads_slices`, slices of rows are read in long pieces, which the kernel's own readahead brings.
     """
 
-    def __init__(self, schema: Schema, laid: AddressSpace, cold: bool, reads_slices: bool = False) -> None:
+    def __init__(self, schema: Schema, space: AddressSpace, cold: bool, reads_slices: bool = False) -> None:
         super().__init__(schema)
         self.cold = cold
-        self._laid, self._reads_slices = laid, reads_slices
+        self._space, self._reads_slices = space, reads_slices
         self._ahead: Readahead | None = None
 
     def read_ahead(self, batches: Sequence[Rows]) -> None:
         """Start to bring these batches into the page cache, in the order in which they will be read."""
         self.stop()
         if self.cold and not (self._reads_slices and isinstance(batches[0], slice)):
-            self._ahead = Readahead(self._laid, batches)
+            self._ahead = Readahead(self._space, batches)
 
     @abstractmethod
     def _copy_rows(self, rows: Index, out: Mapping[str, Array]) -> None:

@@ -6,16 +6,14 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 import numpy as np
-import numpy.typing as npt
 
+from iobench.formats import Index
 from iobench.stream.addresses import AddressSpace
 
 PIECE_BYTES = 32 << 20  # rows requested together
 LONG_BYTES = 32 << 10  # random reads of this size are about as fast as sequential ones
 MAX_READ_RATIO = 2  # maximum of bytes read per byte needed
 SMALL_BYTES = 64 << 20  # a dataset up to this size is requested as a whole
-
-Index = npt.NDArray[np.int64]
 
 
 class ReadaheadWindow:

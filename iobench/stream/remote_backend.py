@@ -8,10 +8,9 @@ from functools import partial
 import numpy as np
 
 from iobench.base.errors import InvalidSettings
-from iobench.dataset.manifest import Opener
-from iobench.formats import Array, Placement, Schema
+from iobench.dataset.opener import Opener
+from iobench.formats import Array, Index, Placement, Schema
 from iobench.objects.reader import COALESCE_BYTES, IN_FLIGHT, REQUEST_BYTES, RangeReader, RemoteFiles
-from iobench.stream.addresses import Index
 from iobench.stream.backend import Backend
 from iobench.stream.change_detector import ChangeDetector
 from iobench.stream.scatter_plan import ScatterPlan

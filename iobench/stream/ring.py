@@ -9,11 +9,9 @@ from typing import Any
 from weakref import ref
 
 import numpy as np
-import numpy.typing as npt
 
-from iobench.host.memory import PAGE
+from iobench.host.memory import PAGE, Bytes
 
-Bytes = npt.NDArray[np.uint8]
 GROWTH = 1.1  # so that few groups need larger slots than all before
 Allocate = Callable[[int, int], list[Bytes]]  # (bytes per slot, slots) -> page-aligned slots
 

@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from iobench.formats import Array, raw_bytes
+from iobench.formats import Array, Index, raw_bytes
+from iobench.host.memory import Bytes
 
 FEW = 4  # up to this number, rows are copied one by one
-
-Index = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
 
 
 class Positions(Protocol):

@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import offsets_of
-from iobench.stream.addresses import Index
-
-Bytes = npt.NDArray[np.uint8]
+from iobench.formats import Index, offsets_of
+from iobench.host.memory import Bytes
 
 LONG_BYTES = 256 << 10  # samples from this length on are copied one by one
 LEAST_BLOCK, MOST_BLOCK = 16, 512

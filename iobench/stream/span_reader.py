@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from iobench.base.errors import corrupt
-from iobench.formats import Array, Ragged, Rows, Schema, Spans, offsets_of, raw_bytes
+from iobench.formats import Array, Index, Ragged, Rows, Schema, Spans, index_of, offsets_of, raw_bytes
 from iobench.host.bus_errors import SIGBUS_HANDLED
-from iobench.stream.addresses import NEAR_BYTES, PIECE_ROWS, AddressSpace, Index, merged
+from iobench.stream.addresses import NEAR_BYTES, PIECE_ROWS, AddressSpace, merged
 from iobench.stream.mapped_files import MappedFiles
 from iobench.stream.readahead import ReadaheadReader
 from iobench.stream.span_gather import gather_spans
@@ -97,8 +97,7 @@ class SpanReader(ReadaheadReader):
     def offsets(self, name: str, rows: Rows) -> Index:
         """Return the offsets of a batch of these rows of a ragged field."""
         checked, _ = self._checked(rows)
-        index = np.arange(checked.start, checked.stop) if isinstance(checked, slice) else checked
-        low, high = self._addresses.byte_ranges(name, index)
+        low, high = self._addresses.byte_ranges(name, index_of(checked))
         return offsets_of((high - low) // self.schema.field(name).sample_bytes)
 
     def close(self) -> None:

@@ -16,7 +16,8 @@ from iobench.dataset.artifact_location import ArtifactLocation
 from iobench.dataset.manifest import Manifest
 from iobench.formats import Rows, Schema
 from iobench.host.device import pick_device
-from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, check_setting
+from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES, Batching
+from iobench.loading.number_limits import check_setting
 from iobench.stream.backend import failures_of
 from iobench.stream.backend_selection import check_placements, select_backend
 from iobench.stream.epoch_position import EpochPosition, RemainingBatches

@@ -8,20 +8,17 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from iobench.base.errors import LoaderFailed
 from iobench.base.text import reason
 from iobench.base.units import bytes_text
 from iobench.host.device import Accelerator, Device, device_of
-from iobench.host.memory import PAGE, touched_array
+from iobench.host.memory import PAGE, Bytes, touched_array
 from iobench.loading.host_to_device import SideStreamCopier, side_copier
 from iobench.loading.tensors import tensors_in
 
 Tensors = dict[str, Any]  # a tensor per field, or a Ragged of two
-Bytes = npt.NDArray[np.uint8]
 
 COPIED = "_iobench_copied"  # attribute of a tensor: the event behind its copy
 MAX_BEHIND = 2  # groups of batches that the consumer's stream may lag behind

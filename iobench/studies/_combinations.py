@@ -12,7 +12,7 @@ import torch
 from iobench.base.errors import LoaderFailed
 from iobench.bench.meter import Meter
 from iobench.bench.opening import epoch_request, opened
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.formats import Rows
 from iobench.loading.host_to_device import HostBatch, HostToDevice
 from iobench.loading.loaders import Epochs, Job, Loader

@@ -11,7 +11,7 @@ import torch
 from iobench.bench.epoch import RoundSpec, measure
 from iobench.bench.meter import Meter
 from iobench.bench.training import Trainer
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.host.monitor import Monitor
 from iobench.loading.host_to_device import DeviceBatch, HostToDevice
 from iobench.loading.loaders import Job, Loader

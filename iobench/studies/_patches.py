@@ -16,12 +16,14 @@ from torch.utils.data import DataLoader
 
 from iobench import formats
 from iobench.base.units import MIB
-from iobench.dataset.manifest import Manifest, Opener
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.opener import Opener
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import Synthetic
 from iobench.host import page_cache
 from iobench.loading.loaders import Job
-from iobench.loading.loaders.dataloader import SampleDataset, TorchDataLoader
+from iobench.loading.loaders.dataloader import TorchDataLoader
+from iobench.loading.loaders.sample_datasets import SampleDataset
 from iobench.loading.order import Order
 from iobench.loading.portable_error import PortableError
 from iobench.studies._base import StudyOptions

@@ -13,7 +13,7 @@ from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.run import run
 from iobench.dataset.manifest import Manifest
-from iobench.host import page_cache
+from iobench.host import usable_memory
 from iobench.studies._base import StudyOptions
 from iobench.studies._rounds import ROUNDS, Measurements, RoundResult
 from iobench.studies._subprocess import Heartbeat
@@ -114,7 +114,7 @@ def _create(limit_bytes: int) -> Path:
     Version 2 has no limits below a group that has processes.
     """
     name, reason = f"iobench-{os.getpid()}", "no control group accounts for memory here"
-    for parent in (folder for own in page_cache.memory_groups() for folder in (own, own.parent)):
+    for parent in (folder for own in usable_memory.memory_groups() for folder in (own, own.parent)):
         group = parent / name
         try:
             group.mkdir()
@@ -122,7 +122,7 @@ def _create(limit_bytes: int) -> Path:
             reason = f"{group}: {error.strerror}"
             continue
         try:
-            limit = next(group / file for file in page_cache.LIMIT_FILES if (group / file).exists())
+            limit = next(group / file for file in usable_memory.LIMIT_FILES if (group / file).exists())
             limit.write_text(str(limit_bytes))
             for file, value in NO_SWAP.items():
                 if (group / file).exists():

@@ -8,7 +8,7 @@ from functools import partial
 
 from iobench.base.errors import needing
 from iobench.base.units import bytes_text, counted, seconds_text, three_digits
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import Synthetic
 from iobench.host import page_cache

@@ -15,7 +15,7 @@ from iobench.base.units import GIB, bytes_text
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import DEFAULT_FORMATS, prepare
 from iobench.dataset.sources import Synthetic
-from iobench.host import page_cache
+from iobench.host import page_cache, usable_memory
 from iobench.studies._base import INCONCLUSIVE, REPRODUCED, ClaimResult, Study, StudyOptions, scratch
 from iobench.studies._claims import EPOCH_S, all_of, claimed_equal, claimed_faster, if_large_enough
 from iobench.studies._references import IO_EVALUATION
@@ -93,7 +93,7 @@ def _sizes(options: StudyOptions) -> tuple[int, ...]:
     if options.quick:
         return QUICK
     free = shutil.disk_usage(options.folder).free * DISK_SHARE / len(DEFAULT_FORMATS)
-    most = min(free, page_cache.free_memory() * MEMORY_SHARE) / ITEM_BYTES
+    most = min(free, usable_memory.free_memory() * MEMORY_SHARE) / ITEM_BYTES
     return tuple(size for size in PUBLISHED if size <= max(most, PUBLISHED[0]))
 
 

@@ -30,7 +30,7 @@ def run_as_rank(
     Raises IobenchError only on the rank that reports the failure.
     """
     from iobench.ranks.group import JOIN_S, join
-    from iobench.ranks.heartbeat import SUSPECT_S, silent_s
+    from iobench.ranks.patience import SUSPECT_S, silent_s
 
     if info.rank:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when the run ends

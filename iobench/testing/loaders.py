@@ -19,7 +19,7 @@ import pytest
 from iobench.base.errors import IobenchError, MissingDependency, UnsupportedSchema
 from iobench.base.options import read_word
 from iobench.dataset.checksum import Checksum
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sources.synthetic import Synthetic
 from iobench.formats import Batch, Format, Schema, array_of, get, names

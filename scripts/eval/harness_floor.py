@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from eval import harness
 from eval.harness import Row, Trials
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.formats import Batch, Field, Format, Reader, Rows, Schema
 from iobench.loading import loaders
 from iobench.loading.loaders import Job

@@ -32,9 +32,9 @@ from iobench.bench.epoch import RoundSpec, measure
 from iobench.bench.rounds import interleaved
 from iobench.host import page_cache
 from iobench.loading import loaders
+from iobench.loading.batching import Batching
 from iobench.loading.host_to_device import HostToDevice
 from iobench.loading.loaders import Job
-from iobench.loading.order import Batching
 
 OPTIONS = {
     "size": (5.4e8, "float32 elements of the dataset; the default makes 2 GiB"),

@@ -34,7 +34,8 @@ from iobench import Manifest, Source, formats
 from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.formats import Blocks
 from iobench.host import page_cache
-from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Order, blocks_of
+from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES, blocks_of
+from iobench.loading.order import Order
 from iobench.stream.backend_selection import check_placements
 
 OPTIONS = {

@@ -35,7 +35,8 @@ from iobench import Manifest, Requirements
 from iobench.advise.candidates import candidate_set, loader_word
 from iobench.base.errors import IobenchError
 from iobench.bench.case import Case
-from iobench.dataset.add import AddedSource, add
+from iobench.dataset.add import add
+from iobench.dataset.added_source import AddedSource
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.formats import Field
 from iobench.results import stats

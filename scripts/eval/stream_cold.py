@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-import os
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,11 +29,12 @@ from eval import harness
 from eval.harness import Row, Trials
 from iobench import Manifest, StreamLoader
 from iobench.bench.rounds import interleaved
-from iobench.host import page_cache
+from iobench.host import disk, page_cache, usable_memory
 from iobench.host.memory import touched_array, touched_map
 from iobench.loading import loaders
+from iobench.loading.batching import Batching
 from iobench.loading.loaders import Job
-from iobench.loading.order import ORDERS, Batching
+from iobench.loading.order import ORDERS
 
 OPTIONS = {
     "rounds": (5, harness.ROUNDS),
@@ -165,8 +165,7 @@ def apart(work: Callable[[], Any]) -> Any:
 @contextmanager
 def read_ahead(file: Path, kib: int) -> Iterator[None]:
     """Set the readahead of the disk under a file, unless it is 0; afterwards set it back."""
-    device = os.stat(file).st_dev
-    setting = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/queue/read_ahead_kb")
+    setting = disk.block_device(file) / "queue" / "read_ahead_kb"
     before = setting.read_text()
     try:
         if kib:
@@ -185,7 +184,7 @@ def memory_left(limited: bool) -> Iterator[None]:
     score = Path("/proc/self/oom_score_adj")
     before = score.read_text()
     score.write_text("1000")
-    taken = touched_map(int(page_cache.free_memory() - LEFT_BYTES))
+    taken = touched_map(int(usable_memory.free_memory() - LEFT_BYTES))
     try:
         yield
     finally:

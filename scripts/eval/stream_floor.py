@@ -30,11 +30,12 @@ import iobench
 from eval import harness
 from eval.harness import Rate, Row, Trials, epoch_rate
 from iobench import Manifest, StreamLoader, formats
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.formats import Field, Rows, Schema
 from iobench.host import page_cache
 from iobench.host.memory import touched_array
-from iobench.loading.order import ORDERS, Batching
+from iobench.loading.batching import Batching
+from iobench.loading.order import ORDERS
 from iobench.stream.backend_selection import select_backend
 from iobench.stream.gather import one_thread
 from iobench.stream.pipeline import Pipeline

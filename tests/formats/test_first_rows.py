@@ -15,7 +15,8 @@ from iobench.base.errors import CorruptArtifact, ManifestError
 from iobench.bench.case_grid import cases_of
 from iobench.bench.options import RunOptions
 from iobench.bench.run import run
-from iobench.dataset.add import AddedSource, add
+from iobench.dataset.add import add
+from iobench.dataset.added_source import AddedSource
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import open_source
 from iobench.formats import Field, Schema

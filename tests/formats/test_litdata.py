@@ -11,7 +11,7 @@ from own_library import loaded, run
 
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.formats import Chunked, Field, Listed, Schema
 from iobench.loading import loaders
 from iobench.loading.loaders import Job

@@ -9,7 +9,7 @@ import pytest
 from kinds import kind
 
 from iobench.base.errors import InvalidSettings, RankLost
-from iobench.ranks import heartbeat
+from iobench.ranks import heartbeat, patience
 from iobench.ranks.group import GlooGroup
 from iobench.ranks.heartbeat import HeartbeatMonitor, KVStore
 from iobench.ranks.rank_info import RankInfo
@@ -97,7 +97,7 @@ def verdict_of(clock):
 
 
 def test_ranks_that_live_are_never_marked_dead(ranks, clock):
-    clock.sleep(10 * heartbeat.SILENT_S)
+    clock.sleep(10 * patience.SILENT_S)
     for one in ranks:
         one.check()
 
@@ -263,8 +263,6 @@ def test_an_interrupt_of_rank_0_reaches_the_others(ranks, clock):
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "inf", "nan"])
 def test_an_invalid_timeout_is_refused(monkeypatch, text):
-    monkeypatch.setenv(heartbeat.TIMEOUT, text)
-    with pytest.raises(
-        InvalidSettings, check=kind("out-of-range", found=repr(text)), match=heartbeat.TIMEOUT
-    ):
-        heartbeat.own_timeout()
+    monkeypatch.setenv(patience.TIMEOUT, text)
+    with pytest.raises(InvalidSettings, check=kind("out-of-range", found=repr(text)), match=patience.TIMEOUT):
+        patience.own_timeout()

@@ -14,7 +14,7 @@ from kinds import kind
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, IobenchError
 from iobench.dataset.checksum import Checksum
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order

@@ -17,7 +17,7 @@ from stream_cases import in_child
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.dataset.index_cache import IndexCache
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.formats import Field, Listed, Schema
 from iobench.host import bus_errors
 from iobench.host.bus_errors import FolderMapGuard

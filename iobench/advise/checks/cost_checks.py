@@ -9,7 +9,7 @@ from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.settings.candidate import Candidate
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text
-from iobench.host import page_cache
+from iobench.host import usable_memory
 from iobench.results.run_warning import Values
 
 SHARE = 0.3  # of the time, from which on advice is worth giving
@@ -21,7 +21,9 @@ WITHOUT_GAIN = ("equivalent", "slower")
 
 def fits_in_memory(loop: LoopStats) -> bool:
     """Return True if all samples of an epoch, as delivered, fit in half of the free memory."""
-    return loop.epoch_batches is not None and 0 < loop.dataset_bytes < FREE_SHARE * page_cache.free_memory()
+    return (
+        loop.epoch_batches is not None and 0 < loop.dataset_bytes < FREE_SHARE * usable_memory.free_memory()
+    )
 
 
 def _is_cached(candidate: Candidate) -> bool:

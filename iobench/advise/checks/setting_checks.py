@@ -10,7 +10,7 @@ from iobench.advise.checks.cost_checks import SHARE
 from iobench.advise.checks.evidence import Advice, Evidence, measured
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.base.units import bytes_text, counted, seconds_text
-from iobench.host import page_cache
+from iobench.host import usable_memory
 from iobench.host.device import device_of, pick_device
 from iobench.results.run_warning import Values
 
@@ -156,7 +156,7 @@ def _queue_memory(evidence: Evidence) -> Advice | None:
     loop, loader = evidence.loop, evidence.loop.loader
     ahead, workers = loader.prefetch_factor or 0, loader.workers or 0
     queued, usual = loop.queued_bytes, loop.bytes / max(1, loop.batches) * workers * USUAL_AHEAD
-    if ahead <= USUAL_AHEAD or queued < QUEUED * page_cache.free_memory():
+    if ahead <= USUAL_AHEAD or queued < QUEUED * usable_memory.free_memory():
         return None
     return Advice(
         "queue-memory",

@@ -15,14 +15,14 @@ from iobench.base import thresholds
 from iobench.base.errors import TargetError
 from iobench.bench.epoch import RoundSpec, measure
 from iobench.bench.executor import Tick
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.formats import Field, Schema
 from iobench.formats.npy import Npy
+from iobench.loading.batching import Batching
 from iobench.loading.host_to_device import DeviceBatch, HostBatch
 from iobench.loading.inspection import batch_tensors, length_of
 from iobench.loading.loaders import EpochRequest, Epochs, Job, Loader
-from iobench.loading.order import Batching
-from iobench.loading.target import loader_error
+from iobench.loading.user_errors import loader_error
 from iobench.results.parts import Measured, PartialEpoch
 
 T = TypeVar("T")

@@ -16,11 +16,12 @@ import numpy as np
 
 from iobench.base.errors import InvalidSettings
 from iobench.base.options import option
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.formats import Array, Reader, Rows
+from iobench.host.device import Accelerator, device_named
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
 from iobench.loading.loaders.workers import MAX_PREFETCH, MAX_WORKERS
-from iobench.loading.order import LIMITS
+from iobench.loading.number_limits import LIMITS
 from iobench.loading.tensors import tensor_of
 
 if TYPE_CHECKING:
@@ -131,12 +132,8 @@ class DaliEpochs(Epochs):
 
     def __init__(self, loader: Dali, job: Job) -> None:
         super().__init__(loader, job)
-        import torch
-
-        from iobench.host.device import Accelerator, device_of
-
         self._settings = loader
-        device = device_of(torch.device(job.device))
+        device = device_named(job.device)
         self._gpu = device if isinstance(device, Accelerator) and loader.pipeline == GPU else None
         with job.opener():  # reports missing files before the first epoch
             pass

@@ -20,7 +20,7 @@ from iobench.base.text import reason
 from iobench.contrib.formats.ffcv.beton import stored_name
 from iobench.formats import names_within
 from iobench.loading.loaders import Epochs, Job, Loader
-from iobench.loading.order import LIMITS
+from iobench.loading.number_limits import LIMITS
 
 if TYPE_CHECKING:
     from iobench.loading.host_to_device import HostBatch

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from iobench.base.errors import InvalidSettings, LoaderFailed
 from iobench.base.options import option
 from iobench.base.text import reason
-from iobench.formats import Placement, Rows
+from iobench.formats import Placement, Rows, index_of
+from iobench.host.device import device_named
 from iobench.loading.loaders import Epochs, Job, Loader
 
 if TYPE_CHECKING:
@@ -70,14 +71,10 @@ class GdsEpochs(Epochs):
 
     def __init__(self, loader: Gds, job: Job) -> None:
         super().__init__(loader, job)
-        import torch
-
-        from iobench.host.device import device_of
-
         kvikio = _kvikio()
         if loader.mode == POSIX:
             kvikio.defaults.set("compat_mode", kvikio.CompatMode.ON)
-        self._device = device_of(torch.device(job.device))
+        self._device = device_named(job.device)
         self._device.use()
         with job.opener() as reader:
             self._placements: Mapping[str, Placement] = dict(reader.placement())
@@ -120,7 +117,7 @@ class GdsEpochs(Epochs):
 
     def _submit(self, batch: _Batch, name: str, spec: tuple[tuple[int, ...], str], rows: Rows) -> None:
         placement, (shape, dtype) = self._placements[name], spec
-        index = np.arange(rows.start, rows.stop) if isinstance(rows, slice) else np.asarray(rows, np.int64)
+        index = index_of(rows)
         memory = batch.memory(name, (len(index), *shape), dtype)
         row_bytes = memory.numel() // max(1, len(index))
         for start, stop, file, offset in runs(*placement.locate(index), row_bytes):

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from iobench.base.options import option
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 from iobench.formats import Array, Ragged, Reader, array_of
 from iobench.loading.collate import Collate, Dense
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
 from iobench.loading.loaders.workers import MAX_PREFETCH, MAX_WORKERS
-from iobench.loading.order import LIMITS
+from iobench.loading.number_limits import LIMITS
 from iobench.loading.tensors import silence_read_only_warning, tensor_of
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.base.options import option
 from iobench.formats import Rows, TimingWrapper, field_names
 from iobench.loading.loaders import Epochs, Job
-from iobench.loading.loaders.dataloader import BatchDataset, DataLoaderEpochs, SampleDataset, TorchDataLoader
+from iobench.loading.loaders.dataloader import DataLoaderEpochs
+from iobench.loading.loaders.sample_datasets import BatchDataset, SampleDataset
 from iobench.loading.loaders.workers import WorkerLoader, fetch_option
 from iobench.loading.portable_error import PortableError
 from iobench.loading.tensors import tensor_of
@@ -27,7 +28,7 @@ from iobench.loading.tensors import tensor_of
 if TYPE_CHECKING:
     import torch
 
-    from iobench.dataset.manifest import Opener
+    from iobench.dataset.opener import Opener
 
 FILE_MAGIC = b"ARROW1"  # at the start of an Arrow IPC file; a stream has none
 
@@ -65,20 +66,12 @@ class HuggingFace(WorkerLoader):
         """Check the files; each process that reads maps them itself."""
         with job.opener():  # checks the files as every loader does
             pass
-        settings = TorchDataLoader(
-            fetch=self.fetch,
-            num_workers=self.num_workers,
-            prefetch_factor=self.prefetch_factor,
-            pin_memory=self.pin_memory,
-        )
         classes = {
             ("torch", "sample"): HuggingFaceSamples,
             ("torch", "batch"): HuggingFaceBatches,
             ("arrow", "batch"): ArrowBatches,
         }
-        epochs = DataLoaderEpochs(settings, job, classes[self.via, self.fetch](job.opener))
-        epochs.loader = self
-        return epochs
+        return DataLoaderEpochs(self, job, classes[self.via, self.fetch](job.opener))
 
 
 class HuggingFaceSamples(SampleDataset):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.base.options import option
 from iobench.loading.loaders import Epochs, Job
-from iobench.loading.loaders.dataloader import DataLoaderEpochs, TorchDataLoader
+from iobench.loading.loaders.dataloader import DataLoaderEpochs
 from iobench.loading.loaders.workers import MAX_WORKERS, WorkerLoader, fetch_option
 
 if TYPE_CHECKING:
@@ -46,15 +46,7 @@ class RayEpochs(DataLoaderEpochs):
     def __init__(self, loader: Ray, job: Job) -> None:
         from iobench.contrib.ray.ray_runtime import connected
 
-        settings = TorchDataLoader(
-            fetch=loader.fetch,
-            num_workers=loader.num_workers,
-            prefetch_factor=loader.prefetch_factor,
-            persistent_workers=loader.persistent_workers,
-            pin_memory=loader.pin_memory,
-        )
-        super().__init__(settings, job)
-        self.loader = loader
+        super().__init__(loader, job)
         with job.opener():  # reports damaged or missing files before actors start
             pass
         self._ray = ExitStack()

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from iobench.base.options import option
 from iobench.formats import Rows
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
-from iobench.loading.order import LIMITS
+from iobench.loading.number_limits import LIMITS
 from iobench.loading.tensors import tensors_of
 
 if TYPE_CHECKING:

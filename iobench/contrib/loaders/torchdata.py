@@ -16,11 +16,10 @@ from iobench.base.errors import InvalidSettings
 from iobench.base.options import option
 from iobench.formats import Rows
 from iobench.loading.loaders import Epochs, Job
-from iobench.loading.loaders.dataloader import (
+from iobench.loading.loaders.dataloader import DataLoaderEpochs
+from iobench.loading.loaders.sample_datasets import (
     BatchDataset,
-    DataLoaderEpochs,
     SampleDataset,
-    TorchDataLoader,
     collate_function,
     dataset_of,
 )
@@ -74,16 +73,6 @@ class TorchData(WorkerLoader):
 
 class StatefulEpochs(DataLoaderEpochs):
     """DataLoader's epochs with StatefulDataLoader in its place."""
-
-    def __init__(self, loader: TorchData, job: Job) -> None:
-        settings = TorchDataLoader(
-            fetch=loader.fetch,
-            num_workers=loader.num_workers,
-            prefetch_factor=loader.prefetch_factor,
-            pin_memory=loader.pin_memory,
-        )
-        super().__init__(settings, job)
-        self.loader = loader
 
     def _class(self) -> type[DataLoader[Any]]:
         from torchdata.stateful_dataloader import StatefulDataLoader

@@ -31,7 +31,7 @@ from iobench.loading.tensors import tensor_of
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.shared.scaled_images import Decode
-    from iobench.dataset.manifest import Opener
+    from iobench.dataset.opener import Opener
     from iobench.loading.host_to_device import HostBatch
 
 MAX_SHUFFLED = 1 << 30

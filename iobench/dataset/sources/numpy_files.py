@@ -91,7 +91,7 @@ class NpzFile(FileSource):
 
     kind = "npz"
 
-    def __init__(self, path: Path, chosen: tuple[str, ...] = ()) -> None:
+    def __init__(self, path: Path, chosen: tuple[str, ...]) -> None:
         super().__init__(path, chosen)
         with self.opened() as file:
             try:

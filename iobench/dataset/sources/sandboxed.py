@@ -10,28 +10,27 @@ from iobench import formats
 from iobench.base.errors import SourceError
 from iobench.dataset import sandbox
 from iobench.dataset.file_tree import FileTree
-from iobench.dataset.sandbox import UntrustedData
 from iobench.dataset.sources._regular_files import CLOSE_WRITERS
 from iobench.dataset.sources._source import FileSource, Source, default_name
+from iobench.dataset.untrusted_data import UntrustedData
 from iobench.formats import Batch
 
 
 class SandboxedFile(FileSource):
     """A single file. It is read through one descriptor, so always the same file."""
 
-    def __init__(self, path: Path, kind: str, chosen: tuple[str, ...] = ()) -> None:
+    def __init__(self, path: Path, kind: str, chosen: tuple[str, ...]) -> None:
         super().__init__(path, chosen)
         self.kind = kind
-        selected = Path(f"{self.path}::{','.join(chosen)}" if chosen else self.path)
+        self._selected = formats.with_selection(self.path, chosen)
         with self.opened() as file:
-            data = UntrustedData(selected, kind, self._state.bytes, file.fileno())
+            data = UntrustedData(self._selected, kind, self._state.bytes, file.fileno())
             described = sandbox.describe(data)
         self.schema, self.notes = described.schema, described.notes
 
     def in_place(self) -> tuple[Path, str] | None:
         """Return the file, if a format reads it."""
-        selected = Path(f"{self.path}::{','.join(self.chosen)}" if self.chosen else self.path)
-        return (selected, self.kind) if self.kind in formats.names() else None
+        return (self._selected, self.kind) if self.kind in formats.names() else None
 
     def batches(self) -> Iterator[Batch]:
         """Yield slices along the first axis."""

@@ -23,6 +23,7 @@ __all__ = [
     "Cuda",
     "Device",
     "Mps",
+    "device_named",
     "device_of",
     "in_use",
     "own_device",
@@ -36,3 +37,10 @@ KINDS: dict[str, type[Device]] = {"cpu": Device, "cuda": Cuda, "mps": Mps}
 def device_of(device: torch.device) -> Device:
     """Return the API of a device, the same object for the life of the process."""
     return KINDS.get(device.type, Accelerator)(device)
+
+
+def device_named(name: str) -> Device:
+    """Return the API of a device by its name, such as "cuda:1"."""
+    import torch
+
+    return device_of(torch.device(name))

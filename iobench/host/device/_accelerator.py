@@ -6,8 +6,9 @@ import functools
 from contextlib import AbstractContextManager
 from typing import Any
 
-from iobench.host.device._host import Bytes, Device
+from iobench.host.device._host import Device
 from iobench.host.device.marks import DeviceMark, Mark
+from iobench.host.memory import Bytes
 
 
 class Accelerator(Device):

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from iobench.host.device.marks import HostMark, Mark
-from iobench.host.memory import touched_array
+from iobench.host.memory import Bytes, touched_array
 
 if TYPE_CHECKING:
     import torch
-
-Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Device:

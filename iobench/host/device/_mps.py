@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from iobench.host.device._accelerator import Accelerator
-from iobench.host.device._host import Bytes
-from iobench.host.memory import touched_array
+from iobench.host.memory import Bytes, touched_array
 
 
 class Mps(Accelerator):

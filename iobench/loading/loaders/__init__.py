@@ -10,8 +10,9 @@ from __future__ import annotations
 from iobench.base.errors import InvalidSettings
 from iobench.base.registry import Registry
 from iobench.loading.loaders import _user_loader
-from iobench.loading.loaders._loader import CopyingLoader, EpochRequest, Epochs, Job, Loader, failure
-from iobench.loading.loaders._user_loader import samples_of
+from iobench.loading.loaders._copying_loader import CopyingLoader
+from iobench.loading.loaders._job import Job
+from iobench.loading.loaders._loader import EpochRequest, Epochs, Loader, failure
 
 __all__ = [
     "DEFAULT_LOADERS",
@@ -27,7 +28,6 @@ __all__ = [
     "is_target",
     "names",
     "parse",
-    "samples_of",
     "type_of",
 ]
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
-from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed
-from iobench.base.options import Options, declared, option
-from iobench.dataset.manifest import Opener
+from iobench.base.errors import IobenchError, LoaderFailed
+from iobench.base.options import Options, declared
+from iobench.dataset.opener import Opener
 from iobench.formats import Format, Rows, Schema
+from iobench.host.device import device_named
 from iobench.host.system_errors import system_error
-from iobench.loading.collate import Collate
+from iobench.loading.loaders._job import Job
 from iobench.loading.order import ORDERS, Order, refuse_ragged
 from iobench.loading.portable_error import PortableError
-from iobench.loading.stages import UNTIMED, Stages
-from iobench.loading.target import WORKER_TRACEBACK
 from iobench.loading.tensors import pinned
+from iobench.loading.user_errors import WORKER_TRACEBACK
 
 if TYPE_CHECKING:  # imports torch
     from iobench.loading.host_to_device import HostBatch
@@ -30,34 +29,6 @@ EpochRequest: TypeAlias = "Sequence[Rows] | int"
 
 WORKER_DIED = "DataLoader worker"  # torch's message begins with it, and gives no class of its own
 AHEAD = 2  # batches that each worker reads ahead, unless a loader has an option for it
-
-
-@dataclass(frozen=True)
-class Job:
-    """Arguments of `Loader.open`.
-
-    Attributes
-    ----------
-    opener : Opener
-        Opens the artifact, in any process.
-    order : Order
-        Order of the samples and batch size.
-    device : str
-        Device that the batches go to.
-    stages : Stages
-        Profile of the time spent in each stage of loading.
-    collate : Collate
-        How samples that differ in length become a batch.
-    dataset : Path or None
-        Folder of the dataset, if epochs are to be saved and resumed.
-    """
-
-    opener: Opener
-    order: Order
-    device: str = "cpu"
-    stages: Stages = field(default=UNTIMED, compare=False)
-    collate: Collate = field(default_factory=Collate)
-    dataset: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -188,49 +159,6 @@ class Loader(Options, ABC):
         """Open an artifact in this process, or leave that to the workers."""
 
 
-@dataclass(frozen=True)
-class CopyingLoader(Loader):
-    """A loader whose batches the consumer copies to the device."""
-
-    pin_memory: bool | None = option(None, "batches in pinned memory; by default on with an accelerator")
-    non_blocking: bool | None = option(None, "copy to the device without waiting; by default as pin_memory")
-
-    def on(self: Self, device: str) -> Self:
-        """Return it with pinning and non-blocking copies resolved for a device."""
-        accelerated = device != "cpu" and _can_pin(device)
-        pin, non_blocking = self.pin_memory, self.non_blocking  # type: ignore[attr-defined]
-        if not accelerated and (pin or non_blocking):
-            raise InvalidSettings(
-                f"{self.variant}: pinned memory and non-blocking copies",
-                kind="no-pinned-memory",
-                expected="an accelerator that can pin memory",
-                found=f"device {device}",
-            )
-        pin = accelerated if pin is None else pin
-        changes: dict[str, Any] = {
-            "pin_memory": pin,
-            "non_blocking": pin if non_blocking is None else non_blocking,
-        }
-        return replace(self, **changes)
-
-    def pins(self, device: str) -> bool:
-        """Return the option `pin_memory`."""
-        return bool(self.pin_memory)
-
-    @property
-    def copies_without_blocking(self) -> bool:
-        """The option `non_blocking`."""
-        return bool(self.non_blocking)
-
-
-def _can_pin(device: str) -> bool:
-    from torch import device as torch_device  # takes seconds to import, and listing loaders does not need it
-
-    from iobench.host.device import device_of
-
-    return device_of(torch_device(device)).pins
-
-
 class Epochs(ABC):
     """A loader opened over an artifact: yields epochs of host batches until it is closed."""
 
@@ -291,11 +219,7 @@ class Epochs(ABC):
         """
         if not self.loader.pins(self.job.device):
             return batch
-        from torch import device as torch_device
-
-        from iobench.host.device import device_of
-
-        with device_of(torch_device(self.job.device)).current():
+        with device_named(self.job.device).current():
             return pinned(batch)
 
     @abstractmethod

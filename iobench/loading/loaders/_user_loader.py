@@ -8,25 +8,21 @@ precedence: `train.py:make_loader:num_workers=4`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from iobench.base.errors import InvalidSettings, TargetError
 from iobench.base.options import word as option_word
-from iobench.formats import Format, Schema
-from iobench.host.memory import file_behind
-from iobench.loading import target
+from iobench.formats import Format
+from iobench.loading import target, user_errors
 from iobench.loading.inspection import is_dataloader
-from iobench.loading.loaders._loader import AHEAD, Epochs, Job, Loader
+from iobench.loading.loaders._job import Job
+from iobench.loading.loaders._loader import AHEAD, Epochs, Loader
 from iobench.loading.signature import signature_of
-from iobench.loading.tensors import tensor_of
+from iobench.loading.user_batch import is_lazy, named_tensors, samples_of
 
 if TYPE_CHECKING:
-    import torch
-
     from iobench.loading.host_to_device import HostBatch
 
 ARTIFACT_PARAMETERS = ("path", "format")  # filled in only if required: with a default it knows its own data
@@ -146,12 +142,8 @@ def parse(word: str) -> UserLoader:
     name = f"{match['module']}:{match['function']}"
     only = str(arguments.pop("format")) if "format" in arguments else None
     parameters = signature.parameters
-    if unknown := [one for one in arguments if one not in parameters and not signature.var_keyword]:
-        raise InvalidSettings(
-            f"{name} has no parameter {', '.join(unknown)}",
-            kind="unknown-parameter",
-            expected=f"one of {', '.join(parameters)}" if parameters else "no parameters",
-        )
+    if not signature.var_keyword:
+        target.check_known(name, arguments, parameters)
     requested = [one for one in ARTIFACT_PARAMETERS if one in signature.required]
     requested += [one for one in CASE_PARAMETERS if one in parameters]
     if missing := [one for one in signature.required if one not in arguments and one not in requested]:
@@ -180,7 +172,7 @@ class UserLoaderEpochs(Epochs):
         try:
             return target.build_loader(self._function, self._name, self._arguments)
         except TargetError as error:
-            location = target.location(error.__cause__) if error.__cause__ else ""
+            location = user_errors.location(error.__cause__) if error.__cause__ else ""
             if location:
                 raise error.changed(problem=f"{error.problem} ({location})") from error
             raise
@@ -203,7 +195,7 @@ class UserLoaderEpochs(Epochs):
         for batch in self._batches():
             tensors = named_tensors(batch, schema)
             if copied is None:  # batches of one epoch are all alike
-                copied = any(map(_is_lazy, tensors.values()))
+                copied = any(map(is_lazy, tensors.values()))
             # a view of a mapped file has read nothing, and without a training step nothing ever would
             yield {name: one.clone() for name, one in tensors.items()} if copied else tensors
             samples += samples_of(tensors)
@@ -220,55 +212,14 @@ class UserLoaderEpochs(Epochs):
         except TargetError:
             raise
         except Exception as error:  # a user's loader may raise anything
-            location = target.location(error)
-            problem = f"{self._name} raised {target.summarize(error)}"
-            raise target.target_error(f"{problem} ({location})" if location else problem, error) from error
+            problem = f"{self._name} raised {user_errors.summarize(error)}"
+            if location := user_errors.location(error):
+                problem = f"{problem} ({location})"
+            raise user_errors.target_error(problem, error) from error
 
     def close(self) -> None:
         """Release the function's result, and with it its workers."""
         self._loader = None
-
-
-def named_tensors(batch: Any, schema: Schema) -> dict[str, torch.Tensor]:
-    """Return the tensors of a batch by name.
-
-    The names are the batch's own keys, else those of the dataset's fields if there are as many, else numbers.
-    Raises TargetError if the batch holds no tensors.
-    """
-    import torch
-
-    pairs = list(batch.items()) if hasattr(batch, "items") and hasattr(batch, "keys") else None
-    values = [value for _, value in pairs] if pairs is not None else batch
-    leaves = list(values) if isinstance(values, (list, tuple)) else [values]
-    names = [str(name) for name, _ in pairs] if pairs is not None else _names(len(leaves), schema)
-    tensors = {
-        name: tensor_of(leaf) if isinstance(leaf, np.ndarray) else leaf
-        for name, leaf in zip(names, leaves, strict=True)
-        if isinstance(leaf, (torch.Tensor, np.ndarray))
-    }
-    if not tensors:
-        raise TargetError(
-            "the batches of the loader",
-            kind="no-tensors",
-            expected="a tensor, or a tuple or dict of tensors",
-            found=f"{type(batch).__name__} without tensors or arrays",
-        )
-    return tensors
-
-
-def samples_of(batch: Mapping[str, torch.Tensor]) -> int:
-    """Return the number of samples in a batch: the first axis of the first tensor that has axes."""
-    return next((int(one.shape[0]) for one in batch.values() if one.ndim), 1)
-
-
-def _names(count: int, schema: Schema) -> list[str]:
-    fields = [field.name for field in schema.fields]
-    return fields if len(fields) == count else [str(number) for number in range(count)]
-
-
-def _is_lazy(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is a view of a mapped file."""
-    return tensor.device.type == "cpu" and tensor.numel() > 0 and file_behind(tensor.data_ptr()) is not None
 
 
 # once per process: the time that importing a user's file takes is not the time to open a loader

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,20 +13,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from iobench.base import interrupts
-from iobench.base.errors import InvalidSettings, IobenchError
-from iobench.base.options import option
-from iobench.dataset.manifest import Opener
-from iobench.formats import Convert, Reader, Rows, TimingWrapper
-from iobench.loading.collate import Collate
-from iobench.loading.loaders._loader import Epochs, Job
+from iobench.base.errors import InvalidSettings
+from iobench.base.options import declared, option
+from iobench.formats import Rows
+from iobench.loading.loaders._job import Job
+from iobench.loading.loaders._loader import Epochs
+from iobench.loading.loaders.sample_datasets import (
+    SampleDataset,
+    TimedDataset,
+    collate_function,
+    dataset_of,
+)
 from iobench.loading.loaders.workers import WorkerLoader, fetch_option
 from iobench.loading.order import Order, row_count
-from iobench.loading.portable_error import PortableError
-from iobench.loading.stages import UNTIMED, Stages
-from iobench.loading.tensors import converter, silence_read_only_warning, tensors_of
+from iobench.loading.stages import UNTIMED
 
 if TYPE_CHECKING:
-    import torch
     from torch.utils.data import DataLoader, DistributedSampler
 
     from iobench.loading.host_to_device import HostBatch
@@ -87,82 +89,6 @@ def _distributed(order: Order, samples: int) -> DistributedSampler[int]:
     )
 
 
-class SampleDataset:
-    """A map-style Dataset of single samples; each process opens the artifact on its first access.
-
-    Raises PortableError, since torch would pass on only the text of an IobenchError.
-    """
-
-    def __init__(self, opener: Opener) -> None:
-        self._opener = opener
-        self._reader: Reader | None = None
-        self._convert: Convert | None = None
-        self._sample: Callable[[int, Convert], dict[str, torch.Tensor]] = self._first_sample
-
-    def open(self) -> Reader:
-        """Return this process's reader, opened on the first call."""
-        if self._reader is None:
-            self._reader, self._convert = self._opener(), converter(self._opener.schema)
-            self._sample = self._reader.sample  # later samples skip the check above
-            silence_read_only_warning()
-        return self._reader
-
-    def open_timed(self, timed: TimingWrapper) -> None:
-        """Open this process's reader, and time its decoding."""
-        self.open().time_decoding(timed)
-
-    def __len__(self) -> int:
-        return self._opener.schema.samples
-
-    def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
-        try:
-            return self._sample(row, self._convert)  # type: ignore[arg-type]
-        except IobenchError as error:
-            raise PortableError.wrap(error) from error
-
-    def close(self) -> None:
-        """Close this process's reader."""
-        if self._reader is not None:
-            self._reader.close()
-            self._reader, self._sample = None, self._first_sample
-
-    def _first_sample(self, row: int, convert: Convert | None) -> dict[str, torch.Tensor]:
-        reader = self.open()
-        assert self._convert is not None
-        return reader.sample(row, self._convert)
-
-
-class BatchDataset(SampleDataset):
-    """A Dataset of whole batches (`__getitems__`), each read into new arrays and collated."""
-
-    def __init__(self, opener: Opener, collate: Collate) -> None:
-        super().__init__(opener)
-        self._collate = collate
-
-    def __getitems__(self, rows: Rows | Sequence[int]) -> dict[str, torch.Tensor]:
-        """Return the batch of these rows."""
-        try:
-            reader = self.open()
-            assert self._convert is not None
-            batch: dict[str, torch.Tensor] = self._collate(tensors_of(reader.batch(rows), self._convert))
-            return batch
-        except IobenchError as error:
-            raise PortableError.wrap(error) from error
-
-
-def dataset_of(job: Job, fetch: str) -> SampleDataset:
-    """Return the Dataset of single samples, or of whole batches."""
-    return SampleDataset(job.opener) if fetch == "sample" else BatchDataset(job.opener, job.collate)
-
-
-class TimedDataset:
-    """A dataset in this process whose reads are timed, one call for each batch."""
-
-    def __init__(self, dataset: SampleDataset, stages: Stages) -> None:
-        by_sample = lambda rows: [dataset[row] for row in rows]  # noqa: E731 - as DataLoader itself does
-        self.__getitems__ = stages.timed("read", getattr(dataset, "__getitems__", by_sample))
-
-
 class _BatchSampler:
     """The batches of the current epoch, lists drawn number by number as by torch's samplers.
 
@@ -188,21 +114,21 @@ class _BatchSampler:
 class DataLoaderEpochs(Epochs):
     """A new DataLoader with new workers for each epoch, or a single one if workers persist."""
 
-    def __init__(self, loader: TorchDataLoader, job: Job, dataset: SampleDataset | None = None) -> None:
+    def __init__(self, loader: WorkerLoader, job: Job, dataset: SampleDataset | None = None) -> None:
         super().__init__(loader, job)
-        self._settings = loader
-        self._start_method = None if job.opener.forkable or not loader.num_workers else "spawn"
-        if self._start_method and loader.start_method == "fork":
+        self._settings = settings = _settings_of(loader)
+        self._start_method = None if job.opener.forkable or not settings.num_workers else "spawn"
+        if self._start_method and settings.start_method == "fork":
             raise InvalidSettings(
                 f"dataloader: start_method=fork with format {job.opener.format.name}, "
                 "whose library must not be forked",
                 kind="not-forkable",
                 hint="use start_method=spawn",
             )
-        self._dataset = dataset or dataset_of(job, loader.fetch)
+        self._dataset = dataset or dataset_of(job, settings.fetch)
         self._sampler = _BatchSampler()
         self._persistent: DataLoader[Any] | None = None
-        if not loader.num_workers:
+        if not settings.num_workers:
             self._dataset.open_timed(partial(self.stages.timed, "decode"))
 
     @property
@@ -247,25 +173,10 @@ class DataLoaderEpochs(Epochs):
         self._dataset.close()
 
 
-def collate_function(job: Job) -> Callable[[list[Any]], Any]:
-    """Return torch's own function, or the one for samples that differ in length."""
-    from torch.utils.data import default_collate
-
-    ragged = frozenset(field.name for field in job.opener.schema.ragged)
-    return partial(_collated, job.collate, ragged) if ragged else default_collate
-
-
-def _collated(
-    collate: Collate, ragged: Collection[str], samples: Sequence[Mapping[str, torch.Tensor]]
-) -> dict[str, Any]:
-    """Return a batch of samples: the fields `ragged` in the case's way, others as torch does."""
-    from torch.utils.data import default_collate
-
-    batch: dict[str, Any] = {}
-    for name in samples[0]:
-        column = [sample[name] for sample in samples]
-        batch[name] = collate.samples(column) if name in ragged else default_collate(column)
-    return batch
+def _settings_of(loader: WorkerLoader) -> TorchDataLoader:
+    """Return the options of a loader that a DataLoader has, too."""
+    shared = (spec.name for spec in declared(TorchDataLoader) if hasattr(loader, spec.name))
+    return TorchDataLoader(**{name: getattr(loader, name) for name in shared})
 
 
 def _unchanged(batch: Any) -> Any:

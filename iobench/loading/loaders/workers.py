@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 from iobench.base.errors import InvalidSettings
 from iobench.base.options import declared, option
-from iobench.loading.loaders._loader import AHEAD, CopyingLoader
+from iobench.loading.loaders._copying_loader import CopyingLoader
+from iobench.loading.loaders._loader import AHEAD
 
 MAX_WORKERS, MAX_PREFETCH = 1024, 65536
 

@@ -193,8 +193,10 @@ def _aside() -> Iterator[Path]:
 
 def _added(data_dir: Path, name: str | None) -> Source | None:
     """Return the data that were added to this dataset, as a source; None if there are none."""
-    from iobench.dataset.add import AddedSource
-    from iobench.dataset.manifest import FILE_NAME, Manifest, check_name
+    from iobench.dataset.added_source import AddedSource
+    from iobench.dataset.dataset_folders import check_name
+    from iobench.dataset.manifest import Manifest
+    from iobench.dataset.manifest_file import FILE_NAME
 
     if name is None or not (data_dir / check_name(name) / FILE_NAME).is_file():
         return None

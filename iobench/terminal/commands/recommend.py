@@ -173,8 +173,8 @@ def _data(
                 kind="missing-option",
                 hint="use it with one of them",
             )
-        from iobench.dataset.add import AddedSource
-        from iobench.dataset.manifest import find_dataset
+        from iobench.dataset.added_source import AddedSource
+        from iobench.dataset.dataset_folders import find_dataset
 
         manifest = find_dataset(data_dir, name)
         return (AddedSource(manifest) if set(manifest.artifacts) == set(manifest.added) else manifest), []
@@ -192,7 +192,8 @@ def _data(
 
 def _added(path: Path, format: str | None, name: str | None, data_dir: Path, hash_s: float) -> Source:
     """Return the user's own files, registered in place, as the source of a sample."""
-    from iobench.dataset.add import AddedSource, add
+    from iobench.dataset.add import add
+    from iobench.dataset.added_source import AddedSource
     from iobench.terminal import display
 
     with display.progress() as progress:

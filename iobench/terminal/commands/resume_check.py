@@ -68,7 +68,7 @@ def resume_check(
 
 
 def _numbers(option: str, text: str | None, least: int) -> tuple[int, ...]:
-    from iobench.loading.order import check_number
+    from iobench.loading.number_limits import check_number
 
     # one by one, because a number may come again
     numbers = tuple(listed_numbers(option, part, int)[0] for part in (text or "").split(",") if text)

@@ -69,9 +69,9 @@ def is_one_line(text: str) -> bool:
     return 0 < len(text) < MAX_MESSAGE and "\n" not in text
 
 
-def failure_of(result: ChildResult, allowed: Sequence[int | str] = (DONE,)) -> str | None:
-    """Describe a wrong end; None after an allowed code or an error of one line."""
-    if result.code in allowed or (result.code == REFUSED and is_one_line(result.output)):
+def failure_of(result: ChildResult) -> str | None:
+    """Describe a wrong end; None after the work was done or an error of one line."""
+    if result.code == DONE or (result.code == REFUSED and is_one_line(result.output)):
         return None
     return f"exit {result.code}: {result.output[-MAX_MESSAGE:]}"
 

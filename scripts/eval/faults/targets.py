@@ -34,6 +34,7 @@ EXTRA_VARIANTS = (
 )
 FORMATS_PER_DATASET = 3  # formats in one dataset
 IMAGE_SIDE = 16  # pixels
+TIMEOUT_S = 300  # for work without a fault
 
 
 def installed_formats() -> list[str]:
@@ -155,9 +156,9 @@ class VerifiedDatasets:
         return root
 
 
-def run_or_raise(work: Callable[[], None], timeout_s: float = 300) -> None:
+def run_or_raise(work: Callable[[], None]) -> None:
     """Run `work` in a child; raise RuntimeError if it fails."""
-    result = run_forked(work, timeout_s=timeout_s)
+    result = run_forked(work, timeout_s=TIMEOUT_S)
     if result.code != DONE:
         raise RuntimeError(f"failed without a fault, exit {result.code}: {result.output}")
 

@@ -31,9 +31,9 @@ def create_files(folder: Path) -> Path:
     return folder
 
 
-def lengths(count: int = SEQUENCES) -> np.ndarray:
+def lengths() -> np.ndarray:
     """Return the lengths of sequences, most of them short."""
-    return np.clip(np.random.default_rng(1).lognormal(3.5, 0.8, count).astype(int), 8, 512)
+    return np.clip(np.random.default_rng(1).lognormal(3.5, 0.8, SEQUENCES).astype(int), 8, 512)
 
 
 def _images(folder: Path, rng: np.random.Generator) -> None:

@@ -25,6 +25,7 @@ from iobench.formats import (
     Schema,
     fields_by_name,
     identity,
+    index_of,
     map_arrays,
     only_sample,
     unclosed,
@@ -110,8 +111,7 @@ class LanceReader(Reader):
         unclosed(self._dataset)
         if not count:
             return self.schema.empty(0)
-        index = np.arange(checked.start, checked.stop) if isinstance(checked, slice) else checked
-        return self._taken(index, [field.name for field in self.schema.fields])
+        return self._taken(index_of(checked), [field.name for field in self.schema.fields])
 
     def close(self) -> None:
         """Release the dataset."""

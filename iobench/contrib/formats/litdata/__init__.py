@@ -18,27 +18,18 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.options import option
-from iobench.contrib.formats.litdata import leaves
-from iobench.contrib.formats.litdata.leaves import NUMPY, header_of, leaf_names
+from iobench.contrib.formats.litdata.chunk_index import INDEX, LOADER, WORD, ChunkIndex
+from iobench.contrib.formats.litdata.leaves import NUMPY, header_of
 from iobench.contrib.formats.shared.offset_shards import (
     MOST_SAMPLE_BYTES,
-    SampleColumns,
-    ShardColumn,
-    check_sizes,
-    inside,
-    offsets_of,
     placements,
     read_index,
     rows_in_shard,
     table,
 )
-from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
+from iobench.contrib.formats.shared.placed_reader import FieldLocations, PlacedReader
 from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter
-from iobench.formats import Batch, Detectable, Field, Format, Schema, fields_by_name
-
-INDEX = "index.json"
-LOADER = "PyTreeLoader"
-WORD = 4
+from iobench.formats import Batch, Detectable, Field, Format, Schema
 
 
 @dataclass(frozen=True)
@@ -68,7 +59,7 @@ class LitData(Format, Detectable):
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> PlacedReader:
         """Compare index and schema, sizes of chunks and index, and return a reader."""
-        index = _Index.read(path)
+        index = ChunkIndex.read(path)
         if sum(index.rows) != schema.samples:
             raise corrupt(path / INDEX, f"{schema.samples} samples", sum(index.rows))
         maps = index.maps()
@@ -95,7 +86,7 @@ class LitData(Format, Detectable):
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of index and first sample, or that of `fields`; checks every sample."""
-        index = _Index.read(path)
+        index = ChunkIndex.read(path)
         maps = index.maps()
         try:
             schema = Schema(sum(index.rows), tuple(fields) or index.fields(maps))
@@ -150,100 +141,3 @@ class _ChunkWriter(ShardWriter):
             "dim": None,
             "filename": file.name,
         }
-
-
-@dataclass(frozen=True)
-class _Index:
-    """Contents of an index: files, samples and bytes of the chunks, name and serializer of each leaf."""
-
-    path: Path
-    files: tuple[Path, ...]
-    rows: tuple[int, ...]
-    sizes: tuple[int, ...]
-    leaves: dict[str, str]
-
-    @classmethod
-    def read(cls, folder: Path) -> _Index:
-        """Read the index of a folder.
-
-        Raises
-        ------
-        CorruptArtifact
-            Kind ``invalid-index``, ``outside-folder``, ``compressed``, ``encrypted`` or ``unsupported-type``
-            (of chunks).
-        """
-        path = folder / INDEX
-        index = read_index(path)
-        chunks, config = index.get("chunks"), index.get("config")
-        if not isinstance(chunks, list) or not chunks or not isinstance(config, dict):
-            raise corrupt(path, "an index of LitData chunks", "no chunks", kind="invalid-index")
-        for option_name in ("compression", "ipc_compression", "encryption"):
-            if config.get(option_name):
-                encrypted = option_name == "encryption"
-                raise CorruptArtifact(
-                    f"its chunks are {'encrypted' if encrypted else 'compressed'}",
-                    kind="encrypted" if encrypted else "compressed",
-                    path=path,
-                    found=f"{option_name} {config[option_name]}",
-                    hint=f"write them without {option_name}",
-                )
-        if config.get("item_loader") not in (None, LOADER):
-            raise CorruptArtifact(
-                "its chunks are written for another item loader",
-                kind="unsupported-type",
-                path=path,
-                expected=LOADER,
-                found=config["item_loader"],
-            )
-        kinds = config.get("data_format")
-        names = leaf_names(path, config.get("data_spec"))
-        if (
-            not isinstance(kinds, list)
-            or len(kinds) != len(names)
-            or not all(isinstance(k, str) for k in kinds)
-        ):
-            raise corrupt(path, f"a serializer for each of {', '.join(names)}", kinds, kind="invalid-index")
-        rows, sizes, files = [], [], []
-        for chunk in chunks:
-            known = chunk if isinstance(chunk, dict) else {}
-            samples, size = known.get("chunk_size"), known.get("chunk_bytes")
-            if type(samples) is not int or type(size) is not int or samples < 1:
-                raise corrupt(
-                    path, "samples and bytes of each chunk", f"{samples} and {size}", kind="invalid-index"
-                )
-            rows.append(samples)
-            sizes.append(size)
-            files.append(inside(folder, known.get("filename")))
-        return cls(path, tuple(files), tuple(rows), tuple(sizes), dict(zip(names, kinds, strict=True)))
-
-    def maps(self) -> Maps:
-        """Return the mapped chunks; CorruptArtifact if one is missing or of another size."""
-        check_sizes(self.files, self.sizes)
-        return Maps(self.files)
-
-    def fields(self, maps: Maps) -> tuple[Field, ...]:
-        """Return the field of each leaf, read from the first sample; CorruptArtifact if not an array."""
-        edges = offsets_of(maps[0], self.files[0], self.rows[0])
-        sample = maps[0][int(edges[0]) : int(edges[1])].tobytes()
-        count = len(self.leaves)
-        if len(sample) < WORD * count:
-            raise corrupt(self.files[0], f"sizes of {count} leaves", f"{len(sample)} bytes")
-        at, fields = WORD * count, []
-        names = fields_by_name(self.path, self.leaves)
-        for (field, leaf), size in zip(names.items(), struct.unpack_from(f"<{count}I", sample), strict=True):
-            fields.append(leaves.field_of(self.path, field, self.leaves[leaf], sample[at : at + size]))
-            at += size
-        return tuple(fields)
-
-    def items(self, fields: Sequence[Field]) -> SampleColumns:
-        """Return a sample's layout with these fields selected; CorruptArtifact if a leaf is another."""
-        names = fields_by_name(self.path, self.leaves)
-        if missing := [field.name for field in fields if field.name not in names]:
-            raise corrupt(self.path, f"leaves {', '.join(missing)}", ", ".join(self.leaves))
-        selected = {names[field.name]: field for field in fields}
-        columns = []
-        for head, (name, kind) in enumerate(self.leaves.items()):
-            field = selected.get(name)
-            prefix = b"" if field is None else leaves.prefix_of(self.path, name, kind, field)
-            columns.append(ShardColumn(None, head, field, prefix))
-        return SampleColumns(len(columns), tuple(columns))

@@ -1,8 +1,7 @@
-"""Reader of Zarr through its library, after codecs that could run code from the file were refused."""
+"""Reader of Zarr through its library."""
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,10 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 
-from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.errors import corrupt
 from iobench.base.finding import Finding
 from iobench.base.text import reason
 from iobench.contrib.formats.shared.external import check_stored
+from iobench.contrib.formats.zarr.arrays import DAMAGE, open_arrays
 from iobench.contrib.formats.zarr.missing import missing_chunks
 from iobench.contrib.formats.zarr.placement import ZarrChunks, chunks_of
 from iobench.formats import (
@@ -36,50 +36,6 @@ from iobench.formats import (
     native,
     unclosed,
 )
-from iobench.formats.file_kind import regular
-
-OURS = "iobench"
-METADATA = {"zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"}
-# what zarr and its codecs raise for damaged metadata and chunks
-DAMAGE = (
-    *(OSError, ValueError, KeyError, TypeError, RuntimeError),
-    *(AttributeError, IndexError, AssertionError, SystemError, MemoryError, OverflowError, RecursionError),
-)
-# of versions 3 and 2; others, such as numcodecs' pickle, run code from the file
-CODECS = {
-    *("bytes", "sharding_indexed", "zstd", "blosc", "gzip", "crc32c", "transpose"),
-    *("zlib", "lz4", "bz2", "lzma", "shuffle", "delta", "bitround", "fixedscaleoffset", "packbits"),
-}
-
-
-def open_arrays(path: Path) -> tuple[dict[str, zarr.Array[Any]], bool]:
-    """Open the arrays of a group and its subgroups by path, or the array at `path`.
-
-    Returns
-    -------
-    arrays : dict of str to zarr.Array
-        The arrays by path; empty if there are none.
-    ours : bool
-        True if iobench wrote the group.
-
-    Raises
-    ------
-    CorruptArtifact
-        Not Zarr, or kind ``unknown-codec``: a codec is not one that only decompresses.
-    """
-    try:
-        folders = _array_folders(path)
-        # consolidated metadata may be stale, and were not checked above
-        node = zarr.open(path, mode="r", use_consolidated=False)
-        if isinstance(node, zarr.Array):
-            return {path.name.partition(".")[0]: node}, False
-        # by name, because `members()` warns of each other file in the folder, such as a seal
-        named = ((name, node[name]) for name in folders)
-        return {n: member for n, member in named if isinstance(member, zarr.Array)}, node.attrs.get(OURS) == 1
-    except DAMAGE as error:
-        if isinstance(error, CorruptArtifact):
-            raise
-        raise corrupt(path, "a Zarr group", reason(error)) from error
 
 
 def infer_schema_of(path: Path, fields: Sequence[Field]) -> Schema:
@@ -246,44 +202,3 @@ def _size(file: Path) -> int | None:
     except OSError:
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None
-
-
-def _array_folders(path: Path) -> list[str]:
-    """Return the folders of arrays below `path`; CorruptArtifact (``unknown-codec``) for unsafe codecs."""
-    folders = []
-    for folder, below, names in os.walk(path):
-        is_array = [_is_array(Path(folder, name)) for name in sorted(METADATA.intersection(names))]
-        for one in is_array:
-            folders += [os.path.relpath(folder, path)] if one else []
-        if any(is_array):
-            below.clear()  # folders of chunks, possibly very many
-    return sorted(folders)
-
-
-def _is_array(file: Path) -> bool:
-    """Return True if metadata describe an array; refuses unsafe codecs."""
-    if file.is_symlink():
-        raise corrupt(file, "metadata in this folder", "a link", kind="link")
-    stored = regular(file).read_bytes()
-    if file.name not in ("zarr.json", ".zarray"):
-        return False
-    described = json.loads(stored)
-    named = [*(described.get("codecs") or ()), *(described.get("filters") or ())]
-    named += [described["compressor"]] if described.get("compressor") else []
-    for codec in named:
-        _refuse(file, codec)
-    return file.name == ".zarray" or described.get("node_type") == "array"
-
-
-def _refuse(file: Path, codec: Mapping[str, Any]) -> None:
-    name = str(codec.get("name") or codec.get("id")).removeprefix("numcodecs.")
-    if name not in CODECS:
-        raise CorruptArtifact(
-            "unknown codec",
-            kind="unknown-codec",
-            path=file,
-            expected=f"one of {', '.join(sorted(CODECS))}",
-            found=name,
-        )
-    for inner in codec.get("configuration", {}).get("codecs", ()):
-        _refuse(file, inner)

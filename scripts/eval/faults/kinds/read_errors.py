@@ -16,7 +16,7 @@ from eval.faults.reading import READERS
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.targets import VerifiedDatasets, variants
 from iobench import Manifest
-from iobench.dataset.manifest import Opener
+from iobench.dataset.opener import Opener
 
 SAMPLES, IMAGE_SAMPLES, DISK_BYTES = 6_000, 300, 96 << 20
 CONTENT_KINDS = ("wrong-content", "wrong-row")  # errors of the content check name the case

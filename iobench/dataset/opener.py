@@ -1,0 +1,85 @@
+"""Opener of an artifact: what travels to a worker in place of an open reader."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from iobench.dataset.index_cache import IndexCache, stamp_of
+from iobench.dataset.placement_file import RemoteOpener
+from iobench.formats import Checkable, FirstRows, Format, Reader, Schema
+from iobench.host.bus_errors import guarded
+
+
+@dataclass(frozen=True)
+class Opener:
+    """Picklable callable that opens a reader of an artifact, in any process.
+
+    Attributes
+    ----------
+    random : bool
+        Whether rows will be requested in random order.
+    index : Path or None
+        Path of the cached indexes without their names; see `index_cache`.
+    stored : Schema or None
+        Schema of all that the files hold, if this one has only their first samples.
+    remote : RemoteOpener or None
+        Opens the artifact in an object store, if it is in one.
+    index_end : float
+        Moment of `time.monotonic` at which building of an index ends.
+    """
+
+    format: Format
+    path: Path
+    schema: Schema
+    random: bool = False
+    index: Path | None = None
+    stored: Schema | None = None
+    remote: RemoteOpener | None = field(default=None, hash=False)
+    index_end: float = math.inf
+
+    def __call__(self) -> Reader:
+        """Open a new reader."""
+        if self.remote is not None:
+            return self.remote.open(self.schema)
+        reader = self.format.open(self.path, self.stored_schema, self.random)
+        reader.load_or_build = self.index_cache
+        return reader if self.stored is None else FirstRows(reader, self.schema)
+
+    @property
+    def stored_schema(self) -> Schema:
+        """Schema of all that the files hold."""
+        return self.stored or self.schema
+
+    @property
+    def index_cache(self) -> IndexCache:
+        """Cache of the indexes of the artifact's present files."""
+        return IndexCache(
+            self.index,
+            lambda: stamp_of(self.path, f"{self.format.variant} {self.stored_schema}"),
+            self.index_end,
+        )
+
+    def check(self) -> None:
+        """Raise CorruptArtifact for damage that would crash a reader, OSError if the disk fails."""
+        if isinstance(self.format, Checkable) and self.remote is None:
+            with self.guarded() as check:
+                self.format.check(self.path, self.stored_schema)
+                check()
+
+    def guarded(self) -> AbstractContextManager[Callable[[], None]]:
+        """Guard the maps of the files during the block; see `host.bus_errors.guarded`."""
+        return guarded(self.path, self.empty_page)
+
+    @property
+    def forkable(self) -> bool:
+        """True if a process may fork after it has opened a reader: not with a client of an object store."""
+        return self.format.forkable and self.remote is None
+
+    @property
+    def empty_page(self) -> bytes:
+        """Page that replaces one that a map has lost."""
+        return self.format.empty_page if isinstance(self.format, Checkable) else b""

@@ -1,0 +1,88 @@
+"""Errors of an object store in the terms of iobench, without its addresses and credentials.
+
+`fails` are the classes of errors of obstore.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from iobench.base.errors import ArtifactExists, CorruptArtifact, IobenchError, LoaderFailed
+
+_NO_CREDENTIALS = "169.254.169.254"  # the last place where credentials are looked for
+_BEYOND = "UnexpectedRange"  # in the error for a range that the object does not have
+
+
+def may_pass(error: Exception, fails: Any) -> bool:
+    """Return True if a request that failed with this error may succeed when it is sent again."""
+    if isinstance(error, (FileNotFoundError, fails.NotSupportedError)) or _is_denied(error, fails):
+        return False
+    text = str(error)
+    refused = re.search(r"status code: 4(?!08|29)\d\d", text)
+    return not refused and _BEYOND not in text and _NO_CREDENTIALS not in text
+
+
+def error_of(error: Exception, fails: Any, where: str) -> IobenchError:
+    """Return the error of iobench for one of obstore, about the object at `where`."""
+    text = str(error)
+    match = re.search(r"<Code>(\w+)</Code>", text)
+    code = match[1] if match else None
+    if isinstance(error, (FileExistsError, fails.AlreadyExistsError)):
+        return ArtifactExists(
+            "there is a dataset", kind="other-data", path=where, hint="use --overwrite to replace it"
+        )
+    if isinstance(error, FileNotFoundError):
+        return _missing(where, code == "NoSuchBucket")
+    if _NO_CREDENTIALS in text:
+        return LoaderFailed(
+            "no credentials for the object store",
+            kind="no-credentials",
+            path=where,
+            hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a "
+            "public bucket",
+        )
+    if _is_denied(error, fails):
+        return LoaderFailed(
+            "the object store refused access",
+            kind="access-denied",
+            path=where,
+            found=code or "status 401 or 403",
+            hint="check the credentials in the environment, and whether they may do this",
+        )
+    if _BEYOND in text:
+        return CorruptArtifact("the object is smaller than recorded", kind="truncated", path=where)
+    if isinstance(error, fails.NotSupportedError):
+        return LoaderFailed(
+            "the server does not answer ranged requests",
+            kind="no-ranges",
+            path=where,
+            expected="status 206 with the range",
+            hint="use a server that does, such as nginx",
+        )
+    return LoaderFailed(
+        "the object store did not answer as it should",
+        kind="store-failed",
+        path=where,
+        found=code or _reason(text),
+        hint="check the address and --s3-endpoint, and try again",
+    )
+
+
+def _is_denied(error: Exception, fails: Any) -> bool:
+    return isinstance(error, (fails.PermissionDeniedError, fails.UnauthenticatedError))
+
+
+def _missing(where: str, bucket: bool) -> CorruptArtifact:
+    return CorruptArtifact(
+        "there is no such bucket" if bucket else "there is no such object",
+        kind="missing-bucket" if bucket else "missing-object",
+        path=where,
+        hint="check its name, the region and --s3-endpoint" if bucket else None,
+    )
+
+
+def _reason(text: str) -> str:
+    """Return the last part of the first line of obstore's message, which begins with the address."""
+    first = text.strip().splitlines()[0] if text.strip() else "no reason"
+    return first.rpartition(" - ")[2].partition(": <")[0][:200]
