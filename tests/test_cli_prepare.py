@@ -190,7 +190,7 @@ class TestUsage:
             (["--name", "../x"], "invalid-name", "'../x'"),
             (["--name", ""], "invalid-name", "''"),
             (["--frmat", "npy"], "usage", "--frmat"),
-            (["more"], "usage", "more"),
+            (["more"], "usage", "--source PATH"),
         ],
     )
     def test_an_invalid_argument(self, tmp_path, arguments, kind, word, refused):

@@ -223,6 +223,13 @@ class TestFindDataset:
         with pytest.raises(ManifestError, check=kind("no-dataset", path=tmp_path / "other")):
             find_dataset(tmp_path, "other")
 
+    def test_names_those_that_there_are(self, tmp_path):
+        for name in ("photos", "sounds"):
+            iobench.prepare(numbers(), ["npy"], data_dir=tmp_path, name=name)
+        with pytest.raises(ManifestError, check=kind("no-dataset")) as error:
+            find_dataset(tmp_path, "photo")
+        assert error.value.hint.startswith("did you mean photos? there are: photos, sounds;")
+
     def test_takes_the_newest(self, tmp_path):
         for name in ("b", "c", "a"):
             iobench.prepare(numbers(), ["npy"], data_dir=tmp_path, name=name)

@@ -1070,6 +1070,7 @@ def photos(tmp_path):
 def test_images_are_compared_with_as_they_are_decoded_now(photos, tmp_path):
     wanted = Requirements(batch_size=8, formats=("npy",), loaders=("stream", "dataloader"), device="cpu")
     data = from_source(open_source(photos, (3, 16, 16)), (), wanted, tmp_path / "data", lambda text: None)
+    assert data.decoding_s > 0
     assert data.own_format == "images:shape=3x16x16"
     assert Path(data.manifest.added[data.own_format].path) == photos
     candidates = candidate_set(data.manifest, wanted, "cpu", "warm", data.added)

@@ -209,6 +209,7 @@ def test_a_training_step_needs_the_fields(images, theirs):
     ("word", "error", "name", "fields"),
     [
         ("theirs.py:absent", TargetError, "no-callable", {}),
+        ("theirs.py:neds", TargetError, "no-callable", {"hint": "did you mean needs?"}),
         ("nowhere.py:make", TargetError, "missing-file", {"path": "nowhere.py"}),
         ("no.such.module:make", TargetError, "missing-module", {"found": "no.such.module"}),
         ("theirs.py:needs", InvalidSettings, "missing-argument", {}),

@@ -97,7 +97,7 @@ def _finalist(
         wait_share=wait_share,
         memory_bytes=max((one.memory.peak_bytes for one in own if one.memory.peak_bytes), default=None),
         disk_bytes=result.data.full_stored_bytes(variant),
-        write_s=artifact.write_s * scale,
+        write_s=artifact.write_s * scale + result.data.decoding_s,
         trained_per_s=None if rounds is plain else stats.estimate(list(rounds[case.key].values())),
         trained_rounds=0 if rounds is plain else len(rounds[case.key]),
         decoding_cores=_busy_cores(own) if decodes(result, case) else None,

@@ -31,9 +31,10 @@ def costs(
     if own_bytes is not None:
         values["disk_ratio"] = ratio = use.disk_bytes / own_bytes
         more = f", {three_digits(ratio)} × your files"
+    decoding = ", decoding included," if result.data.decoding_s else ""
     yield Finding(
         "cost",
-        f"Writing all {bytes_text(result.data.full_bytes)} takes {seconds_text(use.write_s)} and "
+        f"Writing all {bytes_text(result.data.full_bytes)} takes {seconds_text(use.write_s)}{decoding} and "
         f"{bytes_text(use.disk_bytes)} on disk{more}" + (f"; reading uses {memory}" if memory else ""),
         values={**values, "memory_bytes": use.memory_bytes or 0},
     )

@@ -21,6 +21,7 @@ from iobench.host import usable_memory
 WARM_BYTES, COLD_BYTES = 64 << 20, 256 << 20  # of a sample: large enough that overhead does not dominate
 LIKELY_FORMATS = (DEFAULT_FORMAT, "memmap", "lmdb", "hdf5")  # the fastest in most cases
 MIN_BATCHES, DECODED_BATCHES = 20, 4  # in a sample; the latter where each sample is an image to decode
+DECODED_SAMPLES = 64  # whose decoding is timed
 MAX_STEPS = 200  # in a sample, where there is a training step
 STEPPING = 0.01  # of the time, for an epoch with steps: half a dozen cases need four epochs each
 
@@ -45,6 +46,8 @@ class MeasuredData:
         Formats that the sample was not written in, and why.
     added : tuple of str
         Variants of the user's own files, which are read where they lie.
+    decoding_s : float
+        Seconds that decoding all of the full data takes before they can be written; 0 if they are arrays.
     """
 
     manifest: Manifest
@@ -54,6 +57,7 @@ class MeasuredData:
     source_words: tuple[str, ...] = ()
     skipped: list[Finding] = field(default_factory=list)
     added: tuple[str, ...] = ()
+    decoding_s: float = 0.0
 
     @property
     def own_format(self) -> str | None:
@@ -130,7 +134,18 @@ def from_source(
     skipped += writer.skipped
     if writer.manifest is None:
         raise _nothing_written(source, skipped, writer.late)
-    return MeasuredData(writer.manifest, full_bytes, cold, source, tuple(words), skipped, added)
+    decoding_s = _decoding_s(source) * full_bytes / source.schema.logical_bytes if source.decodes else 0.0
+    return MeasuredData(
+        writer.manifest, full_bytes, cold, source, tuple(words), skipped, added, decoding_s=decoding_s
+    )
+
+
+def _decoding_s(source: Source) -> float:
+    """Return the seconds that decoding all samples takes, from the first ones."""
+    some, began = FirstSamples(source, min(DECODED_SAMPLES, source.schema.samples)), time.monotonic()
+    for _ in some.batches():
+        pass
+    return (time.monotonic() - began) * source.schema.samples / some.schema.samples
 
 
 def _nothing_written(source: Source, skipped: Sequence[Finding], late: bool) -> InvalidSettings:

@@ -48,7 +48,7 @@ class Finalist:
     memory_bytes : int or None
         Peak memory of all its processes.
     disk_bytes, write_s : float
-        Disk space of the full data, and seconds to write them.
+        Disk space of the full data, and seconds to decode and write them.
     trained_per_s, trained_rounds
         Samples/s with the training step, and the rounds behind it.
     decoding_cores : float or None

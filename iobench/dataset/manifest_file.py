@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import difflib
 import json
 import math
 import os
@@ -13,6 +15,7 @@ import msgspec
 
 from iobench.base.errors import ManifestError, no_permission
 from iobench.base.files import replace_file
+from iobench.base.text import listed
 from iobench.dataset.manifest_body import NAME_BYTES, ManifestBody, check
 from iobench.dataset.staging import sync_directory
 
@@ -52,7 +55,7 @@ def read(path: Path) -> ManifestBody:
         content = path.read_bytes()
     except FileNotFoundError:
         raise ManifestError(
-            "there is no dataset", kind="no-dataset", path=path.parent, hint="make one with 'iobench prepare'"
+            "there is no dataset", kind="no-dataset", path=path.parent, hint=_instead(path)
         ) from None
     except PermissionError as error:
         raise no_permission(ManifestError, path) from error
@@ -60,6 +63,17 @@ def read(path: Path) -> ManifestBody:
         problem = f"not a manifest ({_line(error)})"
         raise ManifestError(problem, kind="not-a-manifest", path=path, hint=REWRITE) from error
     return parse(content, path)
+
+
+def _instead(path: Path) -> str:
+    """Return what to do where a manifest is missing: give another name, or make a dataset."""
+    with contextlib.suppress(OSError):
+        others = sorted(one.parent.name for one in path.parent.parent.glob(f"*/{path.name}"))
+        close = difflib.get_close_matches(path.parent.name, others, n=1)
+        if others:
+            guess = f"did you mean {close[0]}? " if close else ""
+            return f"{guess}there are: {listed(others)}; or make one with 'iobench prepare'"
+    return "make one with 'iobench prepare'"
 
 
 def parse(content: bytes, path: Path | str) -> ManifestBody:

@@ -25,6 +25,7 @@ from iobench.formats.pixels import MOST_PIXELS
 # By content, whatever the suffix. Others start programs (EPS: Ghostscript), are rare, or are not images.
 KINDS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 DCT_SCALE = 2  # of each side, from which libjpeg decodes smaller sooner than whole
+GRAY = ("1", "L", "LA", "I", "F")  # modes without colors
 DEEP = "IF"  # first letters of the modes of integers and floats, which Pillow clips to bytes
 MAX_FILE_BYTES = 192 << 20
 MAX_SCANS = 100  # of a progressive JPEG; usual ones have about ten, and each scan decodes all pixels again
@@ -141,10 +142,10 @@ def image_kind(path: Path) -> str | None:
     return Image.registered_extensions().get(path.suffix.lower())
 
 
-def image_size(file: BinaryIO) -> tuple[int, int]:
-    """Return the width and height that an image's header states."""
+def image_size(file: BinaryIO) -> tuple[int, int, bool]:
+    """Return the width and height that an image's header states, and whether it has colors."""
     with Image.open(file, formats=KINDS) as image:
-        return int(image.width), int(image.height)
+        return int(image.width), int(image.height), image.mode not in GRAY
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from iobench.base.errors import TargetError
 from iobench.base.text import reason
+from iobench.loading.user_errors import no_function
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,7 @@ def signature_of(module: str, name: str) -> Signature:
         raise TargetError(f"cannot be read: {reason(error)}", kind="not-readable", path=module) from error
     definitions = [one for one in _definitions(body) if one.name == name]
     if not definitions:
-        raise TargetError(
-            f"defines no function {name!r}",
-            kind="no-callable",
-            path=module,
-            hint=f"name one that the file defines as 'def {name}(…)'",
-        )
+        raise no_function(module, name, [one.name for one in _definitions(body)])
     return _signature(definitions[-1], hashlib.sha256(text).hexdigest()[:16])
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from iobench.base.errors import InvalidSettings, TargetError
-from iobench.loading.user_errors import summarize, target_error
+from iobench.loading.user_errors import no_function, summarize, target_error
 
 TARGET_PATTERN = re.compile(
     r"(?P<module>[^:=,]+):(?P<function>[A-Za-z_]\w*)(?::(?P<arguments>.*))?", re.ASCII
@@ -118,10 +118,25 @@ def arguments_in(word: str) -> dict[str, Value]:
 
 def import_callable(module: str, name: str) -> Callable[..., Any]:
     """Import a file or module and return its callable `name`; TargetError if there is none."""
-    function = getattr(_import(module), name, None)
-    if not callable(function):
-        raise TargetError(f"no callable {name!r}", kind="no-callable", path=module)
-    return function  # type: ignore[no-any-return]
+    imported = _import(module)
+    function = getattr(imported, name, None)
+    if callable(function):
+        return function  # type: ignore[no-any-return]
+    if function is None:
+        own = [
+            one
+            for one, value in vars(imported).items()
+            if callable(value) and getattr(value, "__module__", "") == imported.__name__
+        ]
+        raise no_function(module, name, own)
+    raise TargetError(
+        f"no callable {name!r}",
+        kind="no-callable",
+        path=module,
+        expected="a function that returns a loader",
+        found=type(function).__name__,
+        hint=f"write one: def make(): return {name}",
+    )
 
 
 def build_loader(function: Callable[..., Any], target: str, arguments: Mapping[str, Any]) -> Iterable[Any]:

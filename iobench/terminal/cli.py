@@ -137,7 +137,7 @@ def _run() -> None:
             run = lambda backend: app(standalone_mode=False, obj=backend)  # noqa: E731 - one line, used once
             code = run_as_rank(place, run, _complain)
     except UsageError as error:
-        _fail(f"{error.format_message()} (see --help)", 2, "usage")  # type: ignore[attr-defined]
+        _fail(f"{error.format_message()} (see --help)" + _source_hint(error), 2, "usage")  # type: ignore[attr-defined]
     except USAGE_ERRORS as error:
         _fail(str(error), 2, error.kind)
     except TargetError as error:  # in the user's own code: show where
@@ -157,6 +157,15 @@ def _run() -> None:
     if code == INTERRUPTED:  # typer's exit code for Ctrl-C
         _fail("interrupted", INTERRUPTED)
     sys.exit(code)
+
+
+def _source_hint(error: Exception) -> str:
+    """Return where a path belongs that was given to a command without its option."""
+    context: typer.Context | None = getattr(error, "ctx", None)
+    if context is None or "unexpected extra argument" not in str(error):
+        return ""
+    takes = [one.name for one in context.command.params]
+    return "; your own data: --source PATH" if "source" in takes else ""
 
 
 @app.callback(invoke_without_command=True)

@@ -239,6 +239,12 @@ def test_streamloader_maps_no_image_file(tmp_path):
     assert sum(len(batch["label"]) for batch in batches) == 4
 
 
+def test_images_that_are_not_rgb_are_refused_with_what_reads_them(tmp_path):
+    with pytest.raises(CorruptArtifact, check=kind("unsupported-image", found="CMYK")) as caught:
+        formats.get("images").infer_schema(photos(tmp_path / "train"))
+    assert "--format images:shape=3x224x224" in caught.value.hint
+
+
 def test_a_decoder_needs_a_shape():
     for options in ("decoder=simplejpeg", "dct_scaling=yes"):
         with pytest.raises(InvalidOption, check=kind("conflicting-options")) as caught:

@@ -6,7 +6,7 @@ from kinds import kind
 
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
-from iobench.formats import Field
+from iobench.formats import Field, Schema
 from iobench.testing.cases import INDICES, SCHEMA, assert_rows, assert_same, random_batch, read_all, store
 
 pa = pytest.importorskip("pyarrow")
@@ -72,6 +72,17 @@ def test_a_column_without_samples_of_one_shape_is_refused_by_name(tmp_path, colu
         read_all_of(tmp_path / "x.parquet")
     assert found in caught.value.found
     assert "x:" in (caught.value.expected if cause == "nulls" else caught.value.problem)
+
+
+def test_the_hint_selects_the_columns_of_numbers(tmp_path):
+    path, columns = tmp_path / "x.parquet", {"age": [1.5, 2.0], "name": ["a", "b"], "label": [0, 1]}
+    pq.write_table(pa.table(columns), path)
+    with pytest.raises(CorruptArtifact, check=kind("unsupported-dtype", path=path, found="string")) as caught:
+        PARQUET.infer_schema(path)
+    assert "column name:" in caught.value.problem
+    assert caught.value.hint.endswith("--field age=float64 --field label=int64")
+    fields = (Field("age", (), "float64"), Field("label", (), "int64"))
+    assert PARQUET.infer_schema(path, fields) == Schema(2, fields)
 
 
 def read_all_of(path):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from iobench.base.errors import SourceError
+from iobench.base.finding import Finding
 from iobench.base.units import counted
 from iobench.dataset.sources._regular_files import FileState, check_unchanged, open_regular
 from iobench.dataset.sources._source import BATCH_BYTES, Source, default_name
@@ -80,21 +81,33 @@ class ImageFolder(Source):
         fields = (Field("x", sample_shape, "uint8"), Field("y", (), "int64"))
         self.schema = Schema(len(self._files), fields)
         step = math.ceil(len(self._files) / MOST_SIZES)
-        self._scales = sorted(self._scale(file) for file, _, _ in self._files[::step])
-        size = " × ".join(map(str, self._layout.shape))
-        cropped = (f"samples are {size}: random crops of the larger originals are gone",)
-        self.losses = cropped if self._scales[-1][0] > 1 else ()
+        looks = [self._look(file) for file, _, _ in self._files[::step]]
+        self._scales = sorted((larger, smaller) for larger, smaller, _ in looks)
+        if self._scales[-1][0] > 1:
+            size = " × ".join(map(str, self._layout.shape))
+            self.losses = (f"samples are {size}: random crops of the larger originals are gone",)
+        if self._layout.mode == "L" and any(colored for _, _, colored in looks):
+            self._note_gray()
 
-    def _scale(self, path: Path) -> tuple[float, float]:
-        """Return how many times larger an image is than the samples, by its longer and shorter ratio.
+    def _look(self, path: Path) -> tuple[float, float, bool]:
+        """Return how many times larger an image is than the samples, and whether it has colors.
 
-        1 for an image that cannot be opened: decoding reports the error.
+        The sizes are the longer and the shorter ratio; 1 for an image that cannot be opened: decoding
+        reports the error.
         """
         with suppress(Exception), open_regular(path) as file:
-            width, height = image_size(file)
+            width, height, colored = image_size(file)
             ratios = width / self._layout.width, height / self._layout.height
-            return max(ratios), min(ratios)
-        return 1.0, 1.0
+            return max(ratios), min(ratios), colored
+        return 1.0, 1.0, False
+
+    def _note_gray(self) -> None:
+        """Note that colors are lost, and the shape that keeps them."""
+        gray, size = "x".join(map(str, self._layout.shape)), f"{self._layout.height}x{self._layout.width}"
+        kept = f"give --sample-shape 3x{size} to keep them"
+        self.losses = (*self.losses, f"samples of {gray} are gray: the colors are gone")
+        message = f"samples of {gray} are gray: the colors of the images are lost"
+        self.notes = (Finding("gray", message, kept, {"shape": gray}),)
 
     @property
     def description(self) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from iobench.formats.npy import Npy
 HELD = "uint8 (height, width, 3), (3, height, width) or (height, width)"
 SUFFIXES = (".png", ".jpg", ".jpeg")
 QUALITY = 90
+SCALED = "add it with --format images:shape=3x224x224, which scales and crops each image"
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,12 @@ class Images(ScaledImages, Detectable):
             return Schema(len(files), (stored, Field(label, (), "int64")), totals={image: total})
         if shape := self.scaled_shape:
             return Schema(len(files), (Field(image, shape, "uint8"), Field(label, (), "int64")))
-        shapes = {shape_of(file): file for file in files}
+        try:
+            shapes = {shape_of(file): file for file in files}
+        except CorruptArtifact as error:
+            if error.kind == "unsupported-image":
+                raise error.changed(hint=f"convert it first, or {SCALED}") from error
+            raise
         if len(shapes) > 1:
             (one, first), (other, second), *_ = shapes.items()
             raise CorruptArtifact(
@@ -224,8 +230,7 @@ class Images(ScaledImages, Detectable):
                 path=path,
                 expected="images of one shape",
                 found=f"{one} in {first.name} and {other} in {second.name}",
-                hint=f"add it with --format {self.name}:shape=3x224x224, which scales and crops each image, "
-                f"or {self.name}:encoded=yes, which reads the files as they are",
+                hint=f"{SCALED}, or {self.name}:encoded=yes, which reads the files as they are",
             )
         return Schema(len(files), (Field(image, next(iter(shapes)), "uint8"), Field(label, (), "int64")))
 

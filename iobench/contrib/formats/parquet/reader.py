@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,16 @@ import pyarrow.parquet as pq
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import listed, reason
-from iobench.contrib.formats.shared.arrow_columns import DAMAGE, ColumnShapes, arrays, check_type, is_leaf
+from iobench.contrib.formats.shared.arrow_columns import (
+    DAMAGE,
+    NAMES,
+    ColumnShapes,
+    arrays,
+    check_type,
+    is_leaf,
+)
 from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
+from iobench.contrib.formats.shared.external import as_options
 from iobench.formats import Array, Field, Ragged, Schema, fields_by_name, unclosed
 from iobench.formats.file_kind import regular
 
@@ -46,6 +54,8 @@ def _chunks(file: Path, parquet: pq.ParquetFile, requested: set[str]) -> Iterato
     columns = _schema_of(file, parquet)
     names = fields_by_name(file, columns.names)
     selected = [name for field, name in names.items() if not requested or field in requested]
+    if not requested:
+        _refuse_text(file, columns, names)
     lists = []
     for name in selected:
         kind = columns.field(name).type
@@ -59,6 +69,26 @@ def _chunks(file: Path, parquet: pq.ParquetFile, requested: set[str]) -> Iterato
         except DAMAGE as error:
             raise corrupt(file, f"a readable row group {number}", reason(error)) from error
         yield from ((name, chunk) for name in lists for chunk in table.column(name).chunks)
+
+
+def _refuse_text(file: Path, columns: pa.Schema, names: Mapping[str, str]) -> None:
+    """Raise CorruptArtifact (``unsupported-dtype``), with the options that read the other columns."""
+    kinds = {field: columns.field(name).type for field, name in names.items()}
+    known = [Field(field, (), NAMES[kind]) for field, kind in kinds.items() if kind in NAMES]
+    others = {
+        names[field]: str(kind)
+        for field, kind in kinds.items()
+        if not isinstance(kind, pa.BaseExtensionType) and is_leaf(kind) and kind not in NAMES
+    }
+    if others and known:
+        raise CorruptArtifact(
+            f"column {listed(list(others))}: unsupported type",
+            kind="unsupported-dtype",
+            path=file,
+            expected="numbers",
+            found=listed(sorted(set(others.values()))),
+            hint=f"add the other columns: iobench add PATH {as_options(known)}",
+        )
 
 
 def _schema_of(file: Path, parquet: pq.ParquetFile) -> pa.Schema:
