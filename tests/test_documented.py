@@ -30,6 +30,9 @@ import iobench_reference  # noqa: E402
 SOURCES = {path: path.read_text() for path in (ROOT / "iobench").rglob("*.py")}
 
 
+pytestmark = pytest.mark.xdist_group("reference")  # one worker builds the pages, once
+
+
 @pytest.fixture(scope="module")
 def pages():
     return iobench_reference.pages()
@@ -124,18 +127,14 @@ def test_every_field_of_the_run_options_is_there(pages):
         assert f"| `{spec.name}` |" in section_of(pages["python.md"], "RunOptions")
 
 
-def test_every_kind_of_warning_has_a_section(pages):
-    kinds = literals(r'RunWarning\(\s*"([^"]+)"') | literals(r'RunWarning\(\s*kind="([^"]+)"')
-    assert len(kinds) > 20
+@pytest.mark.parametrize(
+    ("cls", "page", "least"), [("RunWarning", "warnings.md", 20), ("Advice", "advice.md", 10)]
+)
+def test_every_kind_of_warning_and_of_advice_has_a_section(pages, cls, page, least):
+    kinds = literals(rf'{cls}\(\s*"([^"]+)"') | literals(rf'{cls}\(\s*kind="([^"]+)"')
+    assert len(kinds) > least
     for kind in kinds:
-        assert f"\n## `{kind}`" in pages["warnings.md"]
-
-
-def test_every_kind_of_advice_has_a_section(pages):
-    kinds = literals(r'Advice\(\s*"([^"]+)"') | literals(r'Advice\(\s*kind="([^"]+)"')
-    assert len(kinds) > 10
-    for kind in kinds:
-        assert f"\n## `{kind}`" in pages["advice.md"]
+        assert f"\n## `{kind}`" in pages[page]
 
 
 def test_every_kind_of_error_is_there(pages):
