@@ -33,7 +33,7 @@ class Record(Measured):
     cache: CachePart
     machine: MachinePart
     limit: LimitPart | None = None
-    shuffle_quality: float | None = None  # of block order or a loader's own: see loading.shuffle_quality
+    shuffle_quality: float | None = None  # of block order or a loader's: see iobench.loading.shuffle_quality
     content_check: ContentCheckPart | None = None  # of the case, where there is something to report
     headroom_samples_per_s: float | None = None  # rate of the same loop over batches already on the device
     snapshots: list[SnapshotPart] | None = None  # of the machine since the last record

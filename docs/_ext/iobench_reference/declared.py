@@ -113,11 +113,11 @@ def _sources() -> str:
 
 
 def source_classes() -> list[type]:
-    """Return every concrete class of source, by name."""
+    """Return every public concrete class of source, by name."""
     found: dict[str, type] = {}
     for module in pkgutil.iter_modules(sources.__path__):
         loaded = importlib.import_module(f"{sources.__name__}.{module.name}")
         for value in vars(loaded).values():
             if inspect.isclass(value) and issubclass(value, sources.Source) and not inspect.isabstract(value):
                 found[value.__name__] = value
-    return [found[name] for name in sorted(found)]
+    return [found[name] for name in sorted(found) if not name.startswith("_")]

@@ -19,10 +19,10 @@ LABELS = frozenset({"class", "label", "labels", "target", "targets", "y"})
 
 def packed_table(source: Source, kind: str) -> Source:
     """Return a table with its columns packed; any other source, or a table without such columns, itself."""
-    return PackedColumns(source) if kind.partition(":")[0] in TABLES and _packed(source.schema) else source
+    return _PackedColumns(source) if kind.partition(":")[0] in TABLES and _packed(source.schema) else source
 
 
-class PackedColumns(Source):
+class _PackedColumns(Source):
     """A table whose scalar columns of one dtype are one field, `features`, in their order.
 
     If columns of several dtypes are packed, the dtype is part of the name, like `features_float32`. A column

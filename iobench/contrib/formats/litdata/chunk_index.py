@@ -96,6 +96,7 @@ class ChunkIndex:
 
 
 def _check_readable(path: Path, config: dict[str, Any]) -> None:
+    """Raise CorruptArtifact for chunks that are compressed, encrypted or for another item loader."""
     for option_name in ("compression", "ipc_compression", "encryption"):
         if config.get(option_name):
             kind = "encrypted" if option_name == "encryption" else "compressed"
