@@ -53,9 +53,6 @@ def module_name(path):
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-pytestmark = pytest.mark.xdist_group("architecture")  # one worker parses all modules, once
-
-
 @functools.cache
 def modules():
     """Every module of ours, parsed, by name."""

@@ -50,9 +50,6 @@ def rows(done):
     return done.stdout
 
 
-of_ready = pytest.mark.xdist_group("ready")  # one worker starts its process, once
-
-
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory):
     """A folder with a dataset in every format, made through the command line by a process of its own."""
@@ -88,7 +85,6 @@ class TestHappyPaths:
             shown = rows(done).splitlines()[-2:]
             assert shown == ["ffcv stores данные as f", "webdataset stores Label as label_2"]
 
-    @of_ready
     def test_a_first_prepare_prints_its_table(self, ready):
         _, done = ready
         text = rows(done)
@@ -97,7 +93,6 @@ class TestHappyPaths:
             assert words in text
         assert re.search(" run --data-dir .+ --name float32-10x10-20000", done.stderr)
 
-    @of_ready
     def test_a_second_prepare_skips(self, ready, prepare):
         folder, _ = ready
         before = tree(folder)
@@ -105,7 +100,6 @@ class TestHappyPaths:
         assert rows(again).count(" yes, existing") == 4
         assert tree(folder) == before
 
-    @of_ready
     def test_verify_names_intact_variants(self, ready, inside):
         folder, _ = ready
         one = ("--name", "float32-10x10-20000", "--format", "npy")

@@ -30,9 +30,6 @@ import iobench_reference  # noqa: E402
 SOURCES = {path: path.read_text() for path in (ROOT / "iobench").rglob("*.py")}
 
 
-pytestmark = pytest.mark.xdist_group("reference")  # one worker builds the pages, once
-
-
 @pytest.fixture(scope="module")
 def pages():
     return iobench_reference.pages()

@@ -409,7 +409,6 @@ def answered(tmp_path_factory):
     return folder, call("recommend", *args, "--json", cwd=folder)
 
 
-@pytest.mark.xdist_group("answered")
 def test_an_answer_with_code_for_ones_own_file(answered):
     folder, done = answered
     assert done.returncode == 0, done.stderr
@@ -822,7 +821,6 @@ def test_cases_near_the_fastest_are_measured_again(manifest):
     assert runners_up({"a": 100.0}) == []
 
 
-@pytest.mark.xdist_group("answered")
 def test_the_figures_of_the_answer_are_of_fresh_rounds(answered):
     folder, done = answered
     found = json.loads(done.stdout)

@@ -35,6 +35,7 @@ from iobench import Manifest, Requirements
 from iobench.advise.candidates import candidate_set, loader_word
 from iobench.base.errors import IobenchError
 from iobench.bench.case import Case
+from iobench.dataset import seal
 from iobench.dataset.add import add
 from iobench.dataset.added_source import AddedSource
 from iobench.dataset.prepare import DEFAULT_FORMATS
@@ -148,7 +149,7 @@ def written(folder: Path, count: int, variant: str) -> Words:
     source = iobench.Synthetic(448 * count, (16, 28))
     made = iobench.prepare(source, [variant], data_dir=folder / "made", name="made")[0]
     path = made.path_of(variant).rename(folder / "own")
-    (path / "seal.json").unlink(missing_ok=True)
+    (path / seal.FILE_NAME).unlink()
     return ["--source", str(path), "--source-format", variant.partition(":")[0]]
 
 

@@ -1,5 +1,7 @@
 """Mutations of the transfer to a device, each with the checks that must then fail."""
 
+import contextlib
+
 import checks
 import numpy as np
 import pytest
@@ -9,7 +11,6 @@ from sim_machine import SCHEDULES
 from simulated import Simulated
 
 from iobench.bench import epoch
-from iobench.host import device as devices
 from iobench.host.device import Accelerator
 from iobench.loading import loaders
 from iobench.loading.host_to_device import SideStreamCopier
@@ -114,7 +115,7 @@ def wrong_device(patch):
 
 def wrong_device_in_threads(patch):
     """Let reading threads pin memory and copy with their initial device."""
-    patch.setattr(Simulated, "current", lambda self: devices.nullcontext())
+    patch.setattr(Simulated, "current", lambda self: contextlib.nullcontext())
 
 
 def peak_not_reset(patch):

@@ -10,8 +10,6 @@ from text_file import TextFile, without_figures
 
 from iobench.results import record_file
 
-pytestmark = pytest.mark.xdist_group("golden")  # `stored` takes seconds
-
 OLD = {"npy": 3000, "hdf5": 1500, "lmdb": 2900}
 NEW = {"npy": 3000, "hdf5": 1200, "lmdb": 3100}
 SPREAD = (1.0, 1.01, 0.99, 1.004, 0.996, 1.002, 0.998, 1.006, 0.994, 1.0)

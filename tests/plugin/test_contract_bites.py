@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("bites")  # one worker runs the broken suites, once
-
 PACKAGE = Path(__file__).parent / "package"
 
 BROKEN = '''

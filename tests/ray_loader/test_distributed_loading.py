@@ -12,7 +12,6 @@ from iobench.studies import Measurements, StudyOptions, _parity, _shipping
 from iobench.studies._base import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED
 from iobench.studies._parity import over_ranks, unaffected
 
-pytestmark = pytest.mark.xdist_group("ray")
 LOSSES = [2.3, 1.7, 1.1]
 
 

@@ -24,7 +24,7 @@ from iobench.testing.loaders import BATCH, as_arrays, files_left_open, job_over,
 
 DTYPES = {field.name: field.dtype for field in SCHEMA.fields}
 
-pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("cluster")]
+pytestmark = pytest.mark.usefixtures("cluster")
 
 
 @pytest.fixture(autouse=True)

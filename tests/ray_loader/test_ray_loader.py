@@ -19,7 +19,6 @@ from iobench.base.errors import InvalidSettings, LoaderFailed
 from iobench.contrib.ray import actor_monitor, loader, ray_runtime, remote_worker
 from iobench.contrib.ray.remote_worker import IndexDealer
 
-pytestmark = pytest.mark.xdist_group("ray")
 SETTINGS = {"num_workers": 2, "worker_init_fn": noted, "persistent_workers": True}
 
 

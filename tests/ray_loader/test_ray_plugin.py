@@ -13,8 +13,6 @@ from iobench.loading import loaders
 from iobench.testing.cases import SCHEMA, store
 from iobench.testing.loaders import as_arrays, epoch_request, job_over, read_all
 
-pytestmark = pytest.mark.xdist_group("ray")
-
 
 @pytest.fixture
 def artifact(tmp_path):

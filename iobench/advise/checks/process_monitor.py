@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from multiprocessing import resource_tracker
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -41,6 +42,9 @@ class ProcessMonitor:
         self._memory: list[tuple[int, int]] = []  # children, and bytes of all processes
         self._own: dict[int, list[int]] = {}  # of each child once the loop is steady: first and latest sample
         self._steady = False
+        self.machine: list[
+            dict[str, Any]
+        ] = []  # snapshots; none if an interrupt cut the end of the block short
         self._sampler = Sampler(self._sample_paced, self._monitor.sample, first_s=FIRST_S)
 
     @contextmanager
@@ -48,6 +52,8 @@ class ProcessMonitor:
         """Sample until the block ends."""
         self._began_cpu, self._began_disk = time.process_time(), process_counters.disk_bytes()
         self._began_reaped, self._began = process_counters.reaped_cpu_s(), time.monotonic()
+        self._ended_cpu, self._ended_disk = self._began_cpu, self._began_disk
+        self._ended_reaped = self._began_reaped
         self._background_load.start()
         self._note_usage(_children())
         self._before = {child: (used, self._disk.get(child, 0)) for child, used in self._cpu.items()}
