@@ -39,6 +39,17 @@ def run(manifest, *arguments, by=call):
     return by("run", *data_dir, "--device", "cpu", "--rounds", "3", *arguments)
 
 
+def test_cases_skipped_for_one_cause_take_one_line(images, inside, tmp_path):
+    loaders = ("--loader", "native", "--loader", "stream", "--no-limits", "--max-time", "0.001")
+    done = run(
+        images, "--format", "npy", "--format", "lmdb", *loaders, "--out", tmp_path / "r.jsonl", by=inside
+    )
+    assert done.returncode == 0, done.stderr
+    (line,) = (one for one in done.stderr.splitlines() if one.startswith("skipped: "))
+    assert line.count("·") == 3
+    assert "not measured" not in done.stderr
+
+
 def test_every_case_gets_a_line_and_the_fastest_a_sentence(images, inside, tmp_path):
     out = tmp_path / "r.jsonl"
     done = run(images, "--format", "all", "--out", out, by=inside)

@@ -80,7 +80,7 @@ from iobench.formats import Field
 from iobench.loading import loaders
 from iobench.report import result_figures
 from iobench.report.result_figures import finalists_and_formats
-from iobench.results import stats
+from iobench.results import ranking, stats
 
 
 def test_one_round_eliminates_only_cases_three_times_slower():
@@ -497,15 +497,15 @@ def test_a_significant_gain_is_preferred_to_a_higher_uncertain_median(manifest):
 
 
 def test_two_rounds_decide_only_what_is_far_above_their_scatter():
-    far, near = choice.compared(by_round(900, 880), by_round(10, 11), 1), by_round(140, 100)
+    far, near = ranking.compared(by_round(900, 880), by_round(10, 11), 1), by_round(140, 100)
     assert (far.outcome, far.ratio.low > 1.05) == ("faster", True)
-    unsure = choice.compared(near, by_round(70, 95), 1)
+    unsure = ranking.compared(near, by_round(70, 95), 1)
     assert (unsure.outcome, unsure.ratio.ends) == ("inconclusive", None)
-    one_round = [choice.compared(by_round(*rates), by_round(10), 1) for rates in ([900], [99], [0.9])]
+    one_round = [ranking.compared(by_round(*rates), by_round(10), 1) for rates in ([900], [99], [0.9])]
     assert [one.outcome for one in one_round] == ["faster", "inconclusive", "slower"]
     assert {one.ratio.low for one in one_round} == {None}
     scattered = by_round(11, 7.4)  # sure alone, not as one of twelve comparisons
-    outcomes = [choice.compared(scattered, by_round(1.22, 0.82), count).outcome for count in (1, 12)]
+    outcomes = [ranking.compared(scattered, by_round(1.22, 0.82), count).outcome for count in (1, 12)]
     assert outcomes == ["faster", "inconclusive"]
 
 

@@ -6,7 +6,7 @@ Figures of the race are estimates. Nothing else decides which case to use.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -18,12 +18,11 @@ from iobench.advise.sentences import DECIDED, KEEP, NOT_BOTTLENECK, TIED, UNDECI
 from iobench.bench.case import Case
 from iobench.bench.outcome import Run
 from iobench.results import stats
-from iobench.results.ranking import where_far
+from iobench.results.ranking import compared
 from iobench.results.record import Record
 
 ByRound: TypeAlias = dict[str, dict[int, float]]  # samples/s by a case's key and the round's number
 
-FEWEST_ROUNDS = 2  # of which a comparison can have an interval
 WORTH_IT = 0.05  # of a training's time: a loader that saves less is not worth changing to
 
 
@@ -103,29 +102,6 @@ def _finalist(
         decoding_cores=_busy_cores(own) if decodes(result, case) else None,
         user_defined=case.loader.user_defined,
     )
-
-
-def compared(rates: Mapping[int, float], others: Mapping[int, float], comparisons: int) -> stats.Comparison:
-    """Compare two finalists, from their rates by round, as one of so many comparisons.
-
-    Two rounds of each suffice if Student's interval over logarithms exceeds the minimum difference as a
-    whole; else they have no interval. In simulations of a case against itself a win was reported in 1 of
-    100 trials, and in 1 of 20 where two rounds of five took twice the time. Where all rounds are ten times
-    apart, one round of each suffices.
-    """
-    return where_far(_by_interval(rates, others, comparisons), rates, others)
-
-
-def _by_interval(
-    rates: Mapping[int, float], others: Mapping[int, float], comparisons: int
-) -> stats.Comparison:
-    if min(len(rates), len(others)) != FEWEST_ROUNDS:
-        return stats.compare_paired(rates, others, comparisons=comparisons)
-    confidence = 1 - (1 - stats.CONFIDENCE) / comparisons
-    ratio = stats.student([*others.values()], [*rates.values()], statistics.fmean, confidence)
-    comparison = stats.judge(ratio, FEWEST_ROUNDS)
-    unknown = stats.Comparison(stats.Estimate(ratio.median, None, None), "inconclusive")
-    return unknown if comparison.outcome == "inconclusive" else comparison
 
 
 def _busy_cores(records: Sequence[Record]) -> float:
@@ -217,8 +193,8 @@ def choose(result: SearchResult, finalists: Sequence[Finalist]) -> Choice:
     choice = _among(result, [fastest, *tied]) if tied else Choice(DECIDED, fastest)
     if default is None or choice.use.significantly_better:
         return choice
-    compared = [one.against_default for one in finalists if one.against_default is not None]
-    return Choice(UNDECIDED if not compared or is_undecided(compared) else KEEP, default)
+    known = [one.against_default for one in finalists if one.against_default is not None]
+    return Choice(UNDECIDED if not known or is_undecided(known) else KEEP, default)
 
 
 def _among(result: SearchResult, tied: Sequence[Finalist]) -> Choice:

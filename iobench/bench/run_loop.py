@@ -139,8 +139,9 @@ class RunLoop:
         """Leave a case out for want of time."""
         self._run.skipped.append(case.key)
         self._backend.executor(case).end(case)
-        message = f"skipped: {self._labels[case.key]}: {reason}"
-        self._run.notes.append(Finding("skipped", message, LONGER, {"reason": "no-time"}))
+        label = str(self._labels[case.key])
+        values: dict[str, float | int | str] = {"reason": "no-time", "case": label, "cause": reason}
+        self._run.notes.append(Finding("skipped", f"skipped: {label}: {reason}", LONGER, values))
 
     def _prove(self, case: Case, limit_s: float) -> None:
         """Verify a case and note the time; raises TookTooLong if the strategy has no more time for it."""

@@ -22,6 +22,7 @@ from rich.progress import (
 from rich.text import Text
 
 from iobench.advise.answer import Answer
+from iobench.base.finding import Finding
 from iobench.base.text import printable
 from iobench.base.units import bytes_text, seconds_text
 from iobench.bench.outcome import Run
@@ -107,15 +108,27 @@ def run(outcome: Run, smallest: float, wide: bool = False) -> None:
         for one in outcome.notes:
             note(str(one))
         return
-    measured = {record.settings_key for record in outcome.valid_records}
+    measured = {record.settings_key for record in outcome.valid_records} | {*outcome.skipped}
     if missing := [str(label) for key, label in outcome.labels.items() if key not in measured]:
         note(f"not measured: {'; '.join(missing)}")
-    for one in outcome.notes:
-        note(str(one))
+    for text in _together(outcome.notes):
+        note(text)
     records(outcome.valid_records, smallest, wide)
     for path in outcome.traces:
         note(f"trace: {path}")
     note(f"records: {outcome.path}")
+
+
+def _together(notes: Sequence[Finding]) -> list[str]:
+    """Return a line for each note, and one for all cases that were skipped for the same cause."""
+    lines: dict[str, list[str]] = {}
+    for one in notes:
+        cause, case = one.values.get("cause"), one.values.get("case")
+        if one.kind == "skipped" and cause and case:
+            lines.setdefault(f"{cause}; {one.hint}", []).append(str(case))
+        else:
+            lines[str(one)] = []
+    return [f"skipped: {'; '.join(cases)}: {text}" if cases else text for text, cases in lines.items()]
 
 
 def records(chosen: Sequence[Record], smallest: float = stats.MIN_DIFFERENCE, wide: bool = False) -> None:

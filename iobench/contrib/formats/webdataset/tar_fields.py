@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.contrib.formats.shared.external import FIXED, as_options
+from iobench.contrib.formats.shared.external import as_options
 from iobench.contrib.formats.shared.packed_images import PackedImages
-from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, runs
+from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps
 from iobench.contrib.formats.shared.scaled_images import ScaledImages
+from iobench.contrib.formats.webdataset.tar_arrays import bytes_before, fits, holds, start_of
 from iobench.contrib.formats.webdataset.tar_columns import TarColumn, pieces_of
 from iobench.formats import (
     DTYPES,
@@ -29,7 +28,7 @@ from iobench.formats import (
     names_within,
     unsupported_dtype,
 )
-from iobench.formats.npy_header import LONGEST, header_of, read_plain_header
+from iobench.formats.npy_header import read_plain_header
 
 NUMBERS = {"cls", "cls2", "class", "count", "index", "inx", "id"}  # webdataset decodes them as int
 IMAGES = {"png", "jpg", "jpeg"}
@@ -86,9 +85,9 @@ def check_fields(
         column, stored = columns[suffix], field_of(field.name, suffix, columns[suffix], maps, images)
         if _kind(suffix) in IMAGES and not _is_decoded(field, images):
             stored = None  # the encoded bytes are read
-        if stored is not None and not _holds(field, stored.dtype, stored.shape):
+        if stored is not None and not holds(field, stored.dtype, stored.shape):
             expected, found, hint = field.typed, stored.typed, f"use {as_options([stored])}"
-        elif stored is None and not _fits(field, column.size[0]):
+        elif stored is None and not fits(field, column.size[0]):
             expected, found = f"{field.sample_bytes:,} bytes", f"{column.size[0]:,} bytes"
             hint = "give the dtype and shape of all bytes of a file"
         else:
@@ -119,7 +118,7 @@ def field_of(name: str, suffix: str, column: TarColumn, maps: Maps, images: Scal
     """Return the field of this name that a column's first file describes; None if it describes none."""
     kind, path = _kind(suffix), column.path(maps, 0)
     if kind == "npy":
-        header = read_plain_header(_start(maps, column, 0), f"the first .{suffix}", path)
+        header = read_plain_header(start_of(maps, column, 0), f"the first .{suffix}", path)
         shape, dtype = header.shape, header.dtype
         if dtype.name not in DTYPES:
             raise unsupported_dtype(path, f"files .{suffix}", dtype)
@@ -184,7 +183,7 @@ def _lists(
             if thorough and _kind(suffix) in IMAGES and not images.shape:
                 _images(suffix, column, first).check(maps, field, _as_bytes(fields))
         else:
-            before = _before(maps, field, suffix, column, first)
+            before = bytes_before(maps, field, column, first, has_header=_kind(suffix) == "npy")
             offset = offset + before
             if field.is_ragged:
                 lists[f"size_{number}"] = size - before
@@ -228,87 +227,8 @@ def _is_decoded(field: Field, images: ScaledImages) -> bool:
     return field.dtype == "uint8" and (field.shape == images.scaled_shape or field.is_image)
 
 
-def _start(maps: Maps, column: TarColumn, row: int) -> bytes:
-    return bytes(column.stored(maps, row, LONGEST))
-
-
 def _images(suffix: str, column: TarColumn, first: int = 0) -> PackedImages:
     return PackedImages(f".{suffix}", *column.arrays(), first)
-
-
-def _before(maps: Maps, field: Field, suffix: str, column: TarColumn, first: int) -> Index:
-    """Return the bytes before each array in its file; CorruptArtifact if headers or sizes do not match."""
-    file, _, size = column.arrays()
-    header = np.zeros(len(file), np.int64)
-    if _kind(suffix) == "npy":
-        header[:] = _headers(maps, field, column, first)
-    if (wrong := np.flatnonzero(~_fits(field, size - header))).size:
-        row = int(wrong[0])
-        raise CorruptArtifact(
-            f"{field.name} of sample {first + row} has another size",
-            kind="unequal-shapes",
-            path=maps.files[file[row]],
-            expected=f"{'a multiple of ' * field.is_ragged}{field.sample_bytes} bytes for {field.typed}",
-            found=f"{int(size[row] - header[row])} bytes",
-            hint=FIXED,
-        )
-    return header
-
-
-def _headers(maps: Maps, field: Field, column: TarColumn, first: int) -> Index:
-    """Return the length of each sample's .npy header; parses only headers other than the usual ones."""
-    file, offset, size = column.arrays()
-    usual, which = _usual_headers(field, size)
-    lengths, width = np.zeros(len(file), np.int64), usual.shape[1]
-    for number in np.unique(file).tolist():
-        at = np.flatnonzero(file == number)
-        fits = at[offset[at] + width <= len(maps[number])]
-        for some, starts in runs(maps[number], offset[fits], width):
-            same = (starts == usual[which[fits[some]]]).all(1)
-            lengths[fits[some]] = np.where(same, width, 0)
-    for row in np.flatnonzero(lengths == 0).tolist():
-        path, what = column.path(maps, row), f"{field.name} of sample {first + row}"
-        header = read_plain_header(_start(maps, column, row), what, path)
-        lengths[row] = header.offset
-        if not _holds(field, header.dtype.name, header.shape):
-            raise CorruptArtifact(
-                f"{what} has another shape or dtype",
-                kind="unequal-shapes",
-                path=path,
-                expected=field.typed,
-                found=f"{header.dtype} {header.shape}",
-                hint=FIXED,
-            )
-        if header.data_bytes != size[row] - header.offset:
-            raise corrupt(path, f"{header.data_bytes:,} bytes of {what}", f"{size[row] - header.offset:,}")
-    return lengths
-
-
-def _usual_headers(field: Field, size: Index) -> tuple[Array, Index]:
-    """Return the .npy headers that NumPy writes, uint8 (headers, bytes), and the number of each file's.
-
-    A ragged field has one for each different size of its files.
-    """
-    if not field.is_ragged:
-        return np.frombuffer(header_of(field), np.uint8)[None], np.zeros(len(size), np.int64)
-    row = replace(field, shape=field.inner)
-    different, which = np.unique(size, return_inverse=True)
-    width = len(header_of(row, 0))
-    lengths = np.maximum(0, different - width) // field.sample_bytes
-    headers = [header_of(row, length) for length in lengths.tolist()]
-    known = b"".join(header if len(header) == width else bytes(width) for header in headers)
-    return np.frombuffer(known, np.uint8).reshape(-1, width), which
-
-
-def _holds(field: Field, dtype: str, shape: tuple[int, ...]) -> bool:
-    """Return whether an array of this dtype and shape is a sample of a field."""
-    same = shape[1:] == field.inner and len(shape) > 0 if field.is_ragged else shape == field.shape
-    return same and dtype == field.dtype
-
-
-def _fits(field: Field, size: Any) -> Any:
-    """Return whether samples of a field have so many bytes."""
-    return size % field.sample_bytes == 0 if field.is_ragged else size == field.sample_bytes
 
 
 def _as_bytes(fields: Sequence[Field]) -> str:
