@@ -67,7 +67,9 @@ def test_an_interval_is_reproducible():
             {"a": [103] * 5, "b": [98, 99, 100, 101, 102]},
             "inconclusive",
         ),  # below the minimum difference
-        ({"a": [100, 101], "b": [50, 51]}, "inconclusive"),
+        ({"a": [100, 101], "b": [50, 51]}, "faster"),
+        ({"a": [100, 140], "b": [50, 90]}, "inconclusive"),
+        ({"a": [100], "b": [50]}, "inconclusive"),
         ({"a": [100, 101, 102]}, "single"),
     ],
 )

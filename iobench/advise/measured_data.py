@@ -11,7 +11,7 @@ from pathlib import Path
 
 from iobench.advise.candidates import DEFAULT_FORMAT, storable_variants
 from iobench.advise.requirements import Requirements
-from iobench.advise.sample_writer import SampleWriter, written
+from iobench.advise.sample_writer import SampleWriter, TimedSamples, written
 from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.base.finding import Finding
 from iobench.dataset.manifest import Manifest
@@ -124,7 +124,7 @@ def from_source(
     """
     full_bytes = requirements.full_bytes or source.schema.logical_bytes
     cold = _exceeds_memory(full_bytes)
-    first = FirstSamples(source, sample_count(source, requirements, cold))
+    first = TimedSamples(source, sample_count(source, requirements, cold))
     storable, skipped = storable_variants(first.schema, replace(requirements, full_bytes=full_bytes))
     likely = [one for one in LIKELY_FORMATS if one in storable]
     own = source.in_place()
@@ -134,18 +134,24 @@ def from_source(
     skipped += writer.skipped
     if writer.manifest is None:
         raise _nothing_written(source, skipped, writer.late)
-    decoding_s = _decoding_s(source) * full_bytes / source.schema.logical_bytes if source.decodes else 0.0
+    decoding_s = _decoding_s(source, first, full_bytes)
     return MeasuredData(
         writer.manifest, full_bytes, cold, source, tuple(words), skipped, added, decoding_s=decoding_s
     )
 
 
-def _decoding_s(source: Source) -> float:
-    """Return the seconds that decoding all samples takes, from the first ones."""
-    some, began = FirstSamples(source, min(DECODED_SAMPLES, source.schema.samples)), time.monotonic()
-    for _ in some.batches():
-        pass
-    return (time.monotonic() - began) * source.schema.samples / some.schema.samples
+def _decoding_s(source: Source, first: TimedSamples, full_bytes: int) -> float:
+    """Return the seconds that decoding all of the data takes; 0 if they are arrays.
+
+    Where the sample was written before, a few of the first samples are decoded again.
+    """
+    if not source.decodes:
+        return 0.0
+    if first.seconds is None:
+        first = TimedSamples(source, DECODED_SAMPLES)
+        for _ in first.batches():
+            pass
+    return (first.seconds or 0.0) * full_bytes / first.schema.logical_bytes
 
 
 def _nothing_written(source: Source, skipped: Sequence[Finding], late: bool) -> InvalidSettings:

@@ -31,6 +31,24 @@ class OutOfTime(IobenchError):
     """There was no time left to write or read all of a sample."""
 
 
+class TimedSamples(FirstSamples):
+    """The first samples of a source, with the seconds that yielding all of them took; None before."""
+
+    seconds: float | None = None
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the same batches."""
+        batches, spent = super().batches(), 0.0
+        while True:
+            before = time.monotonic()
+            batch = next(batches, None)
+            spent += time.monotonic() - before
+            if batch is None:
+                break
+            yield batch
+        self.seconds = spent
+
+
 @dataclass
 class SampleWriter:
     """Writes the first samples of a source, and registers the user's own files with them.
