@@ -762,8 +762,11 @@ def test_of_finalists_the_fresh_rounds_speak_and_of_others_near_the_fastest_the_
     raced.records[:] = [taking(made, took_s, 0.0) for made, took_s in zip(raced.records, alike, strict=True)]
     roles = {cases[0].key: [recommendation.FASTEST], cases[1].key: [recommendation.RUNNER_UP]}
     found = search.SearchResult(MeasuredData(manifest, 1, False), raced, raced, roles, [])
-    close = [one.values["cases"] for one in findings.recommendation_of(found, Requirements()).alternatives]
-    assert close == ["npy · dataloader"]
+    result = findings.recommendation_of(found, Requirements())
+    assert [one.values["cases"] for one in result.alternatives] == ["npy · dataloader"]
+    slow = replace(found, data=replace(found.data, decoding_s=100.0))
+    both = [one.finalists[0].write_s for one in (result, findings.recommendation_of(slow, Requirements()))]
+    assert both[1] - both[0] == pytest.approx(100.0)
 
 
 def test_a_case_that_fails_with_the_step_is_skipped_and_not_chosen(manifest):

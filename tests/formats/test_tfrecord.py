@@ -278,9 +278,11 @@ def test_protobuf_reads_samples_of_several_lengths(tmp_path):
         assert_same(read[name].view(batch[name].values.dtype), batch[name].values.reshape(-1))
 
 
-def test_a_changed_sample_of_any_length_is_detected(tmp_path):
+@pytest.mark.parametrize("names", [("tokens",), ("tokens", "label")])
+def test_a_changed_sample_of_any_length_is_detected(tmp_path, names):
     schema, batch = batch_of([3, 0, 500, 1])
-    TFRECORD.write(tmp_path / "a", schema, [batch])
+    schema = schema.chosen(names)
+    TFRECORD.write(tmp_path / "a", schema, [{name: batch[name] for name in names}])
     (file,) = (tmp_path / "a").glob("*.tfrecord")
     stored = bytearray(file.read_bytes())
     stored[stored.index(batch["tokens"].values[3:503].tobytes())] ^= 1

@@ -36,7 +36,6 @@ from iobench.formats import (
     Format,
     Index,
     LoadOrBuild,
-    Rows,
     Schema,
     identity,
 )
@@ -129,13 +128,6 @@ class TfRecordReader(PlacedReader):
         sample = super().sample(row, convert)
         self._verify(np.array([row]))
         return sample
-
-    def batch(self, rows: Rows | Sequence[int]) -> Batch:
-        """Return the rows after their records' checksums were verified."""
-        batch = super().batch(rows)
-        if self.schema.ragged:
-            self._verify(np.arange(len(self))[rows])
-        return batch
 
     def _locate(self, load_or_build: LoadOrBuild) -> FieldLocations:
         lists = load_or_build("records", lambda: (part.lists() for part in TFRecords.scanned(self._maps)))
