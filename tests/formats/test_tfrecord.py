@@ -51,6 +51,10 @@ Example = message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow
 def masked(data):
     crc = crc32c.crc32c(data)
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+def write(out, example):
+    data = example.SerializeToString()
+    size = struct.pack("<Q", len(data))
+    out.write(size + masked(size) + data + masked(data))
 def records(path):
     data = open(path, "rb").read()
     while data:
@@ -84,9 +88,7 @@ with open(sys.argv[1], "wb") as out:
         feature["label"].int64_list.value.append(row * 37 - 1000)
         feature["pair"].int64_list.value.extend([row, -row])
         feature["raw"].bytes_list.value.append(np.full(4, row, "uint16").tobytes())
-        data = example.SerializeToString()
-        size = struct.pack("<Q", len(data))
-        out.write(size + masked(size) + data + masked(data))
+        write(out, example)
 """
 )
 
@@ -206,9 +208,7 @@ with open(sys.argv[1], "wb") as out:
         feature["ids"].int64_list.value.extend([row * 1000 - 7] * (row % 5))
         feature["label"].int64_list.value.append(row)
         feature["text"].bytes_list.value.append(b"x" * (row % 3))
-        data = example.SerializeToString()
-        size = struct.pack("<Q", len(data))
-        out.write(size + masked(size) + data + masked(data))
+        write(out, example)
 """
 )
 

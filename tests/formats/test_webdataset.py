@@ -510,18 +510,17 @@ def test_webdataset_s_loader_delivers_samples_of_several_lengths(tmp_path):
     fields = (Field("label", (), "int64"), Field("sound", (VARIES, 2), "float32"))
     source = GeneratedLengths(fields, "uniform:0,40", 20_000)
     stored = iobench.prepare(source, ["webdataset:shard_bytes=200000"], data_dir=tmp_path / "data")[0]
-    asked = iobench.RunOptions(
-        ("all",),
-        ("webdataset", "webdataset:num_workers=2"),
-        device=("cpu",),
-        batch_size=(16,),
-        collate=("jagged", "pad:multiple=8"),
-        rounds="1",
-        limits=False,
-    )
-    result = iobench.run(stored, asked, out=tmp_path / "records.jsonl")
+    loaders = ("webdataset", "webdataset:num_workers=2")
+    assert_delivered(stored, 4, loaders, collate=("jagged", "pad:multiple=8"))
+
+
+def assert_delivered(manifest, cases, loaders, **options):
+    """Run every variant under these loaders: no case fails, and each sample comes once."""
+    options = {"device": ("cpu",), "batch_size": (16,), "rounds": "1", "limits": False, **options}
+    asked = iobench.RunOptions(("all",), loaders, **options)
+    result = iobench.run(manifest, asked, out=manifest.root.parent / "records.jsonl")
     assert not result.failures
-    assert len(result.records) == 4
+    assert len(result.records) == cases
     assert came_once(result.records)
 
 
@@ -568,18 +567,8 @@ def test_every_loader_delivers_scaled_images(tmp_path):
     path = pack(tmp_path / "train/a.tar", pictures("jpg", SIZES, rows=40)[0])
     for variant in ("webdataset:shape=3x20x16", "webdataset:shape=3x20x16,decoder=simplejpeg"):
         manifest, _ = add(path.parent, variant, name="shards", data_dir=tmp_path / "data")
-    asked = iobench.RunOptions(
-        ("all",),
-        ("webdataset", "webdataset:num_workers=1", "native", "stream", "dataloader:num_workers=1"),
-        device=("cpu",),
-        batch_size=(16,),
-        rounds="1",
-        limits=False,
-    )
-    result = iobench.run(manifest, asked, out=tmp_path / "records.jsonl")
-    assert not result.failures
-    assert len(result.records) == 10
-    assert came_once(result.records)
+    loaders = ("webdataset", "webdataset:num_workers=1", "native", "stream", "dataloader:num_workers=1")
+    assert_delivered(manifest, 10, loaders)
 
 
 def test_webdataset_s_loader_names_a_damaged_image(tmp_path):
