@@ -211,3 +211,27 @@ def test_an_interrupt_in_a_callback_is_not_lost(images, tmp_path):
     assert done.returncode == 130, done.stderr
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
+
+
+WHILE_WRITING = """
+import os, signal
+from iobench.dataset.sources.synthetic import Synthetic
+batches = Synthetic.batches
+
+def terminated(self):
+    yield next(batches(self))
+    os.kill(os.getpid(), signal.SIGTERM)
+    yield from batches(self)
+
+Synthetic.batches = terminated
+from iobench.__main__ import main
+main()
+"""
+
+
+def test_sigterm_acts_as_ctrl_c_and_leaves_nothing_behind(tmp_path):
+    what = ("prepare", "--size", "1e5", "--format", "npy", "--data-dir", str(tmp_path / "data"))
+    command = [sys.executable, "-c", WHILE_WRITING, *what]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert complaint(done, 130) == "iobench: interrupted"
+    assert not any((tmp_path / "data").glob("*"))

@@ -1301,3 +1301,22 @@ def test_hashing_of_added_data_has_a_share_of_the_time(inside, tmp_path, monkeyp
     done = inside("recommend", "--add", tmp_path / "own.npy", "--max-time", "40")
     assert "stopped" in done.stderr
     assert given["hash_s"] == pytest.approx(8.0)
+
+
+def test_the_printed_command_takes_no_name_of_other_data(photos, tmp_path, inside):
+    source, data_dir = open_source(photos, (3, 16, 16)), tmp_path / "data"
+    wanted = Requirements(batch_size=8, formats=("npy",), device="cpu")
+    words = ("--source", str(photos), "--sample-shape", "3x16x16")
+    data = from_source(source, words, wanted, data_dir, lambda text: None)
+    written, own = candidate_set(data.manifest, wanted, "cpu", "warm").cases[0], data.added[0]
+    assert written.variant == "npy"
+    other = ("--name", source.name, "--format", "images:shape=3x8x8", "--data-dir", data_dir)
+    assert inside("add", photos, *other).returncode == 0
+    command = shlex.split(prepare_code(data, written))
+    assert f"{source.name}-2" in command
+    assert f"{source.name}-2" in loader_code(data, written, epochs=1)
+    assert inside(*command[1:]).returncode == 0
+    assert prepare_code(data, written) == shlex.join(command)  # that name is this data's now
+    adding = shlex.split(prepare_code(data, replace(written, variant=own)))
+    assert adding[adding.index("--name") + 1] == f"{source.name}-2"
+    assert inside(*adding[1:]).returncode == 0

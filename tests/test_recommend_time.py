@@ -131,6 +131,11 @@ def test_fresh_rounds_have_the_fastest_and_the_default_before_all_others(manifes
     )
 
 
+def test_fresh_rounds_compare_before_they_measure_limits(manifest):
+    found = run(manifest, replace(SIX, limits=True), strategy=FinalRounds(2.0, rounds=2, end_s=60.0))
+    assert {(one.round, one.limit is None) for one in found.records} == {(1, True), (2, False)}
+
+
 def test_no_turn_begins_after_the_end(manifest, clock, monkeypatch):
     made, time_case = [], run_loop.RunLoop._time
 

@@ -17,6 +17,7 @@ from iobench.results import stats
 from iobench.results.run_warning import Values
 from iobench.results.verdict import ratio_text
 
+SAME = 1.1  # ratio of speeds over half the samples and over all, up to which nothing is reported
 LARGER = 1.05  # ratio of the full data to the sample, from which on figures are extrapolated
 
 
@@ -43,22 +44,19 @@ def basis(result: SearchResult) -> Iterator[Finding]:
 
 
 def _size_dependence(result: SearchResult) -> Iterator[Finding]:
-    """Yield whether the speed depends on the number of samples, from rounds over half of them."""
+    """Yield that the speed depends on the number of samples, if rounds over half of them show it."""
     key = next(key for key, roles in result.roles.items() if FASTEST in roles)
     half = [one.samples_per_s for one in result.half_size.valid_records] if result.half_size else []
     whole = list(rounds_of(result.final, key).values())
     if half and whole:
         ratio = stats.ratio(half, whole)
-        same = ratio.low is not None and ratio.high is not None and ratio.low > 0.9 and ratio.high < 1.1
-        verdict = (
-            "its speed does not depend on the amount of data"
-            if same
-            else "its speed may depend on the amount of data"
-        )
+        if ratio.low is None or ratio.high is None or (ratio.low <= SAME and ratio.high >= 1 / SAME):
+            return  # no difference that matters, or none that so few rounds show
         label = case_labels(result.finalists)[key]
         yield Finding(
-            "size-independent" if same else "size-dependent",
-            f"On half as many samples {label} is {ratio_text(ratio, 'as fast')}: {verdict}",
+            "size-dependent",
+            f"On half as many samples {label} is {ratio_text(ratio, 'as fast')}: its speed depends on the "
+            "amount of data",
             values={"case": label, "ratio": ratio.median},
         )
 

@@ -7,6 +7,7 @@ import shlex
 from iobench.advise.candidates import loader_word
 from iobench.advise.measured_data import MeasuredData
 from iobench.bench.case import Case
+from iobench.dataset.prepare import free_name
 from iobench.formats import NUMPY_DTYPES, Schema
 
 STREAM = """\
@@ -79,28 +80,32 @@ def prepare_code(data: MeasuredData, case: Case) -> str:
     """
     if data.source is None or (case.variant in data.added and not data.source_words):
         return ""
-    words = ["iobench", "prepare", *data.source_words, "--name", name_of(data), "--format", case.variant]
+    name = name_of(data, case)
+    words = ["iobench", "prepare", *data.source_words, "--name", name, "--format", case.variant]
     if case.variant in data.added:
         fields = [word for field in data.source.schema.fields for word in ("--field", field.typed)]
         own = data.source.in_place()
         assert own is not None
-        words = ["iobench", "add", str(own[0]), "--name", name_of(data), "--format", case.variant, *fields]
+        words = ["iobench", "add", str(own[0]), "--name", name, "--format", case.variant, *fields]
     root = data.manifest.root.parent
     if str(root) != "data":
         words += ["--data-dir", str(root)]
     return shlex.join(words)
 
 
-def name_of(data: MeasuredData) -> str:
-    """Return the name of the dataset of the full data."""
-    return data.manifest.name if data.source is None else data.source.name
+def name_of(data: MeasuredData, case: Case) -> str:
+    """Return the name of the dataset of the full data, which a case reads."""
+    if data.source is None:
+        return data.manifest.name
+    own = data.source.in_place() if case.variant in data.added else None
+    return free_name(data.source, data.manifest.root.parent, own[0] if own else None)
 
 
 def loader_code(data: MeasuredData, case: Case, epochs: int) -> str:
     """Return a script that loops over the data as the case did; it runs once they are prepared."""
     if case.loader.user_defined:
         return f"# keep your own loader: {case.loader.variant}\n"
-    root = str(data.manifest.root.parent / name_of(data))
+    root = str(data.manifest.root.parent / name_of(data, case))
     schema = data.manifest.schema
     values = {"fields": _described(schema), "device": case.device, "epochs": str(epochs)}
     options = {name: value for name, value in case.loader.options.items() if value is not None}

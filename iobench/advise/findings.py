@@ -102,7 +102,7 @@ def one_time_hint(findings: Sequence[Finding], max_time_s: float) -> list[Findin
     seconds = max([2 * max_time_s, *(float(one) for one in needed if one is not None)])
     joined = Finding(
         "time-limited",
-        "; ".join(one.message for one in late),
+        "; ".join([late[0].message, *(f"{one.message[:1].lower()}{one.message[1:]}" for one in late[1:])]),
         hint=f"--max-time {math.ceil(seconds / 10) * 10} gives time for more",
         values={"kinds": ", ".join(one.kind for one in late), "needed_s": seconds},
     )

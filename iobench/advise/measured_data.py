@@ -12,6 +12,7 @@ from pathlib import Path
 from iobench.advise.candidates import DEFAULT_FORMAT, storable_variants
 from iobench.advise.requirements import Requirements
 from iobench.advise.sample_writer import SampleWriter, TimedSamples, written
+from iobench.advise.sentences import skipped_together
 from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.base.finding import Finding
 from iobench.dataset.manifest import Manifest
@@ -156,7 +157,7 @@ def _decoding_s(source: Source, first: TimedSamples, full_bytes: int) -> float:
 
 def _nothing_written(source: Source, skipped: Sequence[Finding], late: bool) -> InvalidSettings:
     problem = f"no time was left to write {source.name}" if late else f"no format can hold {source.name}"
-    reasons = "; ".join(one.sentence for one in skipped)
+    reasons = "; ".join(one.sentence for one in skipped_together(skipped))
     return InvalidSettings(f"{problem}: {reasons}", kind="out-of-time" if late else "no-format")
 
 

@@ -12,12 +12,11 @@ from iobench import formats
 from iobench.advise.candidates import DEFAULT_FORMAT, skipped_by
 from iobench.base.errors import ArtifactExists, IobenchError, UnsupportedSchema
 from iobench.base.finding import Finding
-from iobench.base.text import enumerated
 from iobench.base.units import bytes_text, counted
 from iobench.dataset.add import add
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.opener import Opener
-from iobench.dataset.prepare import prepare
+from iobench.dataset.prepare import is_free, prepare
 from iobench.dataset.read_back import read_back
 from iobench.dataset.sources import FirstSamples, Source
 from iobench.formats import Batch
@@ -105,19 +104,21 @@ class SampleWriter:
 
     def _announce(self, variants: Sequence[str]) -> None:
         """Report the size and the place of the sample before it is written."""
+        root = self.data_dir / self.first.name
+        if not is_free(root, self.first):
+            self.status(f"replacing the sample in {root}, which was written in another way")
         if variants:
             bound = sum(formats.parse(variant).size_bound(self.first.schema) for variant in variants)
             self.status(
                 f"writing a sample of {bytes_text(self.first.schema.logical_bytes)} in "
-                f"{counted(len(variants), 'format')}: up to {bytes_text(bound)} in "
-                f"{self.data_dir / self.first.name}"
+                f"{counted(len(variants), 'format')}: up to {bytes_text(bound)} in {root}"
             )
 
     def _write(self, variants: Sequence[str], share: float) -> None:
         for number, variant in enumerate(variants):
             left_s = self.began + share * self.max_time_s - time.monotonic()
             if left_s <= LAST_PART * share * self.max_time_s:
-                self.skipped.append(_no_time(variants[number:]))
+                self.skipped += [skipped_by(_out_of_time(one), format=one) for one in variants[number:]]
                 return
             last = number + 1 == len(variants)
             turn_s = left_s if last else left_s / 2  # a slow format leaves time for others
@@ -148,7 +149,9 @@ class SampleWriter:
 
     def _added(self, path: Path, variant: str) -> Manifest:
         """Add the files; raises ArtifactExists if they are not the samples that were written."""
-        late = OutOfTime(f"no time was left to read {path}", hint="give a longer --max-time")
+        late = OutOfTime(
+            f"no time was left to read {path}", kind="not-read-in-time", hint="give a longer --max-time"
+        )
         in_time = _ending(self.began + INDISPENSABLE * self.max_time_s, late)
         root, schema = self.data_dir / self.first.name, self.first.schema
         return add(
@@ -167,9 +170,8 @@ class SampleWriter:
         self.skipped.append(skipped_by(error, prefix, format=variant))
 
 
-def _no_time(variants: Sequence[str]) -> Finding:
-    message = f"no time was left to write {enumerated(variants)}"
-    return Finding("out-of-time", message, values={"formats": len(variants)})
+def _out_of_time(variant: str) -> OutOfTime:
+    return OutOfTime(f"no time was left to write {variant}", hint="give a longer --max-time")
 
 
 class _StoredSource(Source):
@@ -218,7 +220,7 @@ def written(first: Source, variants: list[str], data_dir: Path, end: float) -> M
 
     OutOfTime if they are not written by `end`, in seconds of the monotonic clock.
     """
-    late = OutOfTime(f"{', '.join(variants)}: no time was left to write it", hint="give a longer --max-time")
+    late = _out_of_time(" and ".join(variants))
 
     def write(overwrite: bool) -> Manifest:
         in_time = _ending(end, late)

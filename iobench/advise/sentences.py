@@ -20,7 +20,11 @@ MAX_NAMED = 5  # cases in a sentence
 TOGETHER = {  # of kinds of findings that are shown as one
     MissingDependency.default_kind: "not installed",
     "ragged": "samples of different lengths are not supported by",
-    **dict.fromkeys(("not-audio", "not-an-image", "not-windows"), "other samples are held by"),
+    **dict.fromkeys(
+        ("not-audio", "not-an-image", "not-windows", "unsupported-dtype"), "such samples cannot be held by"
+    ),
+    "no-cases": "these formats in this order cannot be read by",
+    "out-of-time": "no time was left to write",
 }
 
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from iobench.base.errors import CorruptArtifact, IobenchError, LoaderFailed, ManifestError
 from iobench.base.finding import Finding
@@ -31,15 +30,10 @@ from iobench.objects import limits as store_limits
 from iobench.objects.reader import REQUEST_BYTES
 from iobench.results.parts import LimitPart
 
-if TYPE_CHECKING:
-    pass
-
 SECONDS = 0.1  # per measurement, and four times as long after a case has exceeded a limit
 FIRST_SAMPLES = 2  # of each method
 EVERY_S = 2.0  # between two samples of a resource, at least,
 REST = 9  # and this many times what a sample of each resource took: together a tenth of the time
-SLOTS = 5  # buffers that a survey copies into, as many as StreamLoader has
-
 TO_DEVICE = "host to device"
 
 Key = tuple[object, ...]

@@ -261,7 +261,8 @@ class RunLoop:
         hosts = self._backend.hosts
         if not case.loader.own_data:
             self._run.manifest.opener(case.variant)  # raises if files are gone or have changed in size
-        hosts.sample_limits()
+        if number >= self._strategy.limits_from:
+            hosts.sample_limits()
         before = time.monotonic()
         headroom = self._recorder.measure_headroom(case, number)
         batches = self._lengths.batches(case)

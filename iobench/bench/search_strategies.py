@@ -121,6 +121,7 @@ class FinalRounds(SuccessiveHalving):
     opening: int = 0
     ordered: bool = True
     at_least: int = 2  # rounds that may take all of the time: of one nothing can be concluded
+    limits_from: int = 2  # a comparison comes first: on a busy machine limits take seconds
 
     def verifies(self, elapsed_s: float, passed_s: Sequence[float]) -> bool:
         """Return whether there is time for another case, assuming that a round takes as long as a proof."""

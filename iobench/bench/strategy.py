@@ -37,11 +37,14 @@ class Strategy:
         Most rounds.
     opening : int
         Cases that are timed once as soon as they are verified, so that Ctrl-C has an answer.
+    limits_from : int
+        First round before which hardware limits are measured.
     """
 
     max_time_s: float = math.inf
     rounds: int = DEFAULT_ROUNDS
     opening: int = 0
+    limits_from: int = 1
 
     @property
     def planned(self) -> int | None:

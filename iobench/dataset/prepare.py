@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -105,6 +106,29 @@ def writable_formats(schema: Schema) -> tuple[list[str], list[IobenchError]]:
         else:
             writable.append(name)
     return writable, skipped
+
+
+def free_name(source: Source, data_dir: Path, added: Path | None = None) -> str:
+    """Return a name for the dataset of a source, or of its files `added` where they lie.
+
+    It is the source's own, with a number if a dataset of other data has that.
+    """
+    numbered = (f"{source.name}-{number}" for number in itertools.count(2))
+    names = itertools.chain([source.name], numbered)
+    return next(name for name in names if is_free(data_dir / name, source, added))
+
+
+def is_free(root: Path, source: Source, added: Path | None = None) -> bool:
+    """Return whether a folder holds no dataset, or one of that source, or of its files `added`."""
+    if not os.path.lexists(root / FILE_NAME):
+        return True
+    try:
+        there = Manifest.load(root)
+    except IobenchError:
+        return False
+    paths = [formats.with_selection(Path(one.path), one.names) for one in there.added.values()]
+    same = there.source == storable(source.schema, source.description)
+    return there.schema == source.schema and (same or (added is not None and added.absolute() in paths))
 
 
 def sweep_and_load(root: Path, overwrite: bool) -> Manifest | None:

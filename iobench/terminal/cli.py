@@ -94,6 +94,20 @@ class _InterruptHandler:
             sys.__unraisablehook__(lost)
 
 
+class _TerminateHandler:
+    """SIGTERM acts as Ctrl-C, except in forked children: schedulers and containers send it."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() == self._pid:
+            signal.raise_signal(signal.SIGINT)
+        else:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+
+
 def _is_of_an_unfinished_iterator(lost: Any) -> bool:
     """Return True for what torch's iterator raises as it is deleted after its construction failed."""
     name = getattr(lost.object, "__qualname__", "")
@@ -109,11 +123,14 @@ def _is_importing(packages: Sequence[str]) -> bool:
 def main() -> None:
     """Run the command line.
 
-    Exit with 1 after an error, 2 after a usage error, each with one line on stderr, and 130 after Ctrl-C.
+    Exit with 1 after an error, 2 after a usage error, each with one line on stderr, and 130 after Ctrl-C or
+    SIGTERM.
     """
     handler, before = _InterruptHandler(), signal.getsignal(signal.SIGINT)
+    terminate_before = signal.getsignal(signal.SIGTERM)
     if before is signal.default_int_handler:
         signal.signal(signal.SIGINT, handler)
+        signal.signal(signal.SIGTERM, _TerminateHandler())
         sys.unraisablehook = handler.unraisable
     try:
         _run()
@@ -126,6 +143,7 @@ def main() -> None:
     finally:
         if before is signal.default_int_handler:
             signal.signal(signal.SIGINT, before)
+            signal.signal(signal.SIGTERM, terminate_before)
 
 
 def _run() -> None:

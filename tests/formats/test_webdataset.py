@@ -14,12 +14,12 @@ from record_cases import came_once
 
 import iobench
 from iobench import formats
-from iobench.base.errors import CorruptArtifact, UnsupportedSchema
+from iobench.base.errors import CorruptArtifact, SourceError, UnsupportedSchema
 from iobench.contrib.formats.shared.placed_reader import Maps
 from iobench.contrib.formats.webdataset.tar_fields import lists_of
 from iobench.contrib.loaders.webdataset import SampleDecoder
 from iobench.dataset.add import add
-from iobench.dataset.sources import GeneratedLengths
+from iobench.dataset.sources import GeneratedLengths, open_source
 from iobench.formats import VARIES, Field, ListedSpans, Schema
 from iobench.loading.portable_error import PortableError
 from iobench.testing.cases import SCHEMA, assert_rows, assert_same, read_all, store
@@ -569,6 +569,23 @@ def test_every_loader_delivers_scaled_images(tmp_path):
         manifest, _ = add(path.parent, variant, name="shards", data_dir=tmp_path / "data")
     loaders = ("webdataset", "webdataset:num_workers=1", "native", "stream", "dataloader:num_workers=1")
     assert_delivered(manifest, 10, loaders)
+
+
+def test_shards_are_a_source_at_a_sample_shape(tmp_path):
+    path = pack(tmp_path / "a.tar", pictures("jpg", SIZES)[0])
+    with pytest.raises(SourceError, check=has_kind("unequal-shapes")) as caught:
+        open_source(path)
+    assert "--sample-shape" in caught.value.hint
+    source = open_source(path, (3, 20, 16))
+    own, faster = source.in_place()[1], source.other_decoders()
+    assert (own, source.decodes) == ("webdataset:shape=3x20x16", True)
+    fmt = formats.parse(own)
+    with fmt.open(path, fmt.infer_schema(path)) as reader:
+        assert_same(next(source.batches())["jpg"], reader.batch(slice(0, 4))["jpg"])
+    assert [formats.parse(one).options["decoder"] for one in faster] == ["simplejpeg"]
+    assert (
+        open_source(pack(tmp_path / "b.tar", pictures("png", SIZES)[0]), (3, 20, 16)).other_decoders() == ()
+    )
 
 
 def test_webdataset_s_loader_names_a_damaged_image(tmp_path):

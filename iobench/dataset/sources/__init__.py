@@ -60,7 +60,7 @@ def open_source(
         format.
         ``FILE::NAME,NAME`` selects arrays of a file with several, or groups of an HDF5 file.
     sample_shape : tuple of int, optional
-        Shape that images are resized and cropped to. Other data have their own.
+        Shape that images, in folders or in tar shards, are resized and cropped to. Other data have their own.
     columns : str
         ``packed`` makes the columns of a table (arrow, csv, jsonl, lance, parquet) that have one dtype one
         field; ``separate`` keeps a field for each.
@@ -91,13 +91,12 @@ def _open(path: Path, sample_shape: tuple[int, ...] | None, packed: bool, format
     if chosen and suffix not in (".npz", *SANDBOXED):
         problem = "only arrays of .npz, .pt, .csv, .jsonl, .h5 and .hdf5 files can be selected"
         raise SourceError(problem, kind="not-selectable", path=path, hint=f"omit ::{','.join(chosen)}")
-    if not format and path.is_dir() and (sample_shape is not None or contains_images(path)):
+    if not format and path.is_dir() and contains_images(path):
         from iobench.dataset.sources.image_folder import ImageFolder
 
         return ImageFolder(path, sample_shape or (3, 224, 224))
-    if sample_shape is not None:
-        problem = "--sample-shape is for folders of images and generated data"
-        raise SourceError(problem, kind="conflicting-options", path=path, hint="omit --sample-shape")
+    if sample_shape is not None and suffix in (".npy", ".npz", *SANDBOXED):
+        raise _has_its_shape(path)
     if suffix in (".npy", ".npz"):
         from iobench.dataset.sources.numpy_files import NpyFile, NpzFile
 
@@ -109,8 +108,23 @@ def _open(path: Path, sample_shape: tuple[int, ...] | None, packed: bool, format
     if suffix in SANDBOXED:
         source = SandboxedFile(path, SANDBOXED[suffix], chosen)
     else:
-        source = FormatSource(FileTree.of(path.resolve()), format or _sniffed(path))
+        variant = _scaled(path, format or _sniffed(path), sample_shape)
+        source = FormatSource(FileTree.of(path.resolve()), variant)
     return packed_table(source, source.kind) if packed else source
+
+
+def _scaled(path: Path, variant: str, shape: tuple[int, ...] | None) -> str:
+    """Return a variant that scales images to a shape; raises SourceError for a format that cannot."""
+    if shape is None:
+        return variant
+    if "shape" not in formats.parse(variant).options:
+        raise _has_its_shape(path)
+    return f"{variant}{',' if ':' in variant else ':'}shape={'x'.join(map(str, shape))}"
+
+
+def _has_its_shape(path: Path) -> SourceError:
+    problem = "--sample-shape is for images and generated data"
+    return SourceError(problem, kind="conflicting-options", path=path, hint="omit --sample-shape")
 
 
 def _sniffed(path: Path) -> str:

@@ -15,6 +15,9 @@ from iobench.dataset.sources._source import FileSource, Source, default_name
 from iobench.dataset.untrusted_data import UntrustedData
 from iobench.formats import Batch
 
+JPEG_FIELDS = ("jpg", "jpeg")
+SCALED = "--sample-shape 3x224x224 scales and crops them; 'iobench add' also reads the bytes of the files"
+
 
 class SandboxedFile(FileSource):
     """A single file. It is read through one descriptor, so always the same file."""
@@ -44,9 +47,19 @@ class FormatSource(Source):
 
     def __init__(self, tree: FileTree, kind: str) -> None:
         self.path, self._stamp, self.kind = tree.path, tree.stamp, kind
-        self.name = default_name(self.path.stem)
-        described = sandbox.describe(UntrustedData(self.path, kind, self._stamp.bytes))
+        self.name, self._format = default_name(self.path.stem), formats.parse(kind)
+        try:
+            described = sandbox.describe(UntrustedData(self.path, kind, self._stamp.bytes))
+        except SourceError as error:
+            if error.kind == "unequal-shapes" and "shape" in self._format.options:
+                raise error.changed(hint=SCALED) from error
+            raise
         self.schema, self.notes = described.schema, described.notes
+        self.decodes = self._format.parallel
+        if shape := self._format.options.get("shape"):
+            self.losses = (
+                f"samples are {str(shape).replace('x', ' × ')}: random crops of the originals are gone",
+            )
         if [field.name for field in self.schema.fields] == ["tokens"]:
             length = self.schema.fields[0].elements
             self.losses = (f"windows of {length} tokens are written: another length means writing again",)
@@ -67,6 +80,12 @@ class FormatSource(Source):
     def in_place(self) -> tuple[Path, str] | None:
         """Return the data."""
         return self.path, self.kind
+
+    def other_decoders(self) -> tuple[str, ...]:
+        """Return the faster decoder of scaled JPEG files; webdataset names fields after the files."""
+        jpeg = any(field.name in JPEG_FIELDS for field in self.schema.fields)
+        scaled, own = self._format.options.get("shape"), self._format.options.get("decoder")
+        return (f"{self.kind},decoder=simplejpeg",) if jpeg and scaled and own == "pillow" else ()
 
     def batches(self) -> Iterator[Batch]:
         """Yield all samples in order."""
