@@ -60,8 +60,20 @@ class ImageLayout:
         self.height, self.width = shape[1:] if self.channels_first else shape[:2]
         self.mode = "RGB" if 3 in (shape[0] * self.channels_first, shape[-1] * channels_last) else "L"
 
+    def for_image(self, size: tuple[int, int], file: BinaryIO) -> ImageLayout:
+        """Return the layout of one image of a width and height: this one, for all."""
+        return self
+
+    def box(self, size: tuple[int, int]) -> tuple[int, int, int, int]:
+        """Return left, top, right and bottom of what is used of an image: all of it."""
+        return 0, 0, *size
+
+    def sufficient(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return the smallest width and height at which the image may be decoded."""
+        return self.scaled(size)
+
     def scaled(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Return width and height of an image of this size after its shorter side is resized to fit."""
+        """Return width and height of what is used after its shorter side is resized to fit."""
         scale = max(self.width / size[0], self.height / size[1])
         return max(self.width, round(size[0] * scale)), max(self.height, round(size[1] * scale))
 
@@ -69,7 +81,9 @@ class ImageLayout:
         """Return the image as uint8 of this shape: shorter side resized, rest cropped around the center."""
         if image.mode != self.mode:
             image = image.convert(self.mode)
-        width, height = self.scaled(image.size)
+        box, (width, height) = self.box(image.size), self.scaled(image.size)
+        if box != (0, 0, *image.size):
+            image = image.crop(box)
         if (width, height) != image.size:
             image = image.resize((width, height), Image.Resampling.BILINEAR)
         left, top = (width - self.width) // 2, (height - self.height) // 2
@@ -121,14 +135,15 @@ class ImageDecoder:
     def _decoded(self, path: Path, file: BinaryIO) -> np.ndarray[Any, Any]:
         with Image.open(file, formats=KINDS) as image:
             _check(path, image, file)
-            with self._memory.taken(_memory(path, image, self._layout)):
+            layout = self._layout.for_image(image.size, file)
+            with self._memory.taken(_memory(path, image, layout)):
                 try:
                     if self._jpeg is not None and self._keeps_colors(image):
                         file.seek(0)
-                        return self._jpeg(file.read(), image.size, self._layout)
+                        return self._jpeg(file.read(), image.size, layout)
                     if self._dct_scaling:
-                        image.draft(None, self._layout.scaled(image.size))
-                    return self._layout.fit(image)
+                        image.draft(None, layout.sufficient(image.size))
+                    return layout.fit(image)
                 finally:
                     image.close()  # release the pixels before others allocate as many
 
@@ -203,6 +218,9 @@ def _memory(path: Path, image: Image.Image, layout: ImageLayout) -> int:
     needed = image.width * image.height * pixel_bytes + tile
     if (width, height) != image.size:
         needed += width * height * PIXEL_BYTES
+    left, top, right, bottom = layout.box(image.size)
+    if (right - left, bottom - top) != image.size:
+        needed += (right - left) * (bottom - top) * PIXEL_BYTES
     if needed > MEMORY_BYTES:
         raise SourceError(
             f"decoding {image.width:,} x {image.height:,} pixels takes too much memory",

@@ -3,11 +3,14 @@
 import itertools
 import os
 import threading
+import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import enlarge
+from hypothesis import example, given
+from hypothesis import strategies as st
 from kinds import kind
 from ragged_cases import samples
 from record_cases import came_once
@@ -21,6 +24,7 @@ from iobench.base.errors import (
     SourceError,
     UnsupportedSchema,
 )
+from iobench.contrib.formats.shared.random_crop import random_box
 from iobench.dataset.add import add
 from iobench.dataset.sources import open_source
 from iobench.formats import Field, Schema
@@ -177,14 +181,13 @@ def test_another_decoder_returns_nearly_the_same_pixels(tmp_path, shape, scaled)
 def test_other_decoders_are_variants_of_one_dataset(tmp_path):
     pytest.importorskip("simplejpeg")
     path, notes = photos(tmp_path / "train"), []
-    variants = [
-        f"images:shape=3x20x16{options}" for options in ("", ",decoder=simplejpeg", ",dct_scaling=yes")
-    ]
+    more = ("", ",decoder=simplejpeg", ",dct_scaling=yes", ",crop=random")
+    variants = [f"images:shape=3x20x16{options}" for options in more]
     for variant in variants:
         manifest, _ = add(path, variant, name="photos", data_dir=tmp_path / "data", warn=notes.append)
     assert list(manifest.artifacts) == variants
     sums = [manifest.checksums_of(variant) for variant in variants]
-    assert len(set(sums)) == 3
+    assert len(set(sums)) == 4
     assert sums[0] == (manifest.content, manifest.ordered)
     assert [note.kind for note in notes] == ["other-pixels"] * 2
     assert 0 < notes[0].values["mean"] < notes[1].values["mean"]
@@ -196,6 +199,47 @@ def test_other_decoders_are_variants_of_one_dataset(tmp_path):
         loaded = np.concatenate([batch["image"].numpy() for batch in loader])
         with manifest.opener(variant)() as reader:
             assert np.array_equal(loaded, reader.batch(slice(0, 9))["image"])
+
+
+@given(st.integers(1, 4000), st.integers(1, 4000), st.integers(0, 2**32 - 1))
+@example(1000, 1, 0)
+@example(1, 1000, 0)
+def test_a_random_part_lies_within_the_image(width, height, seed):
+    left, top, right, bottom = random_box((width, height), seed)
+    assert 0 <= left < right <= width
+    assert 0 <= top < bottom <= height
+    assert random_box((width, height), seed) == (left, top, right, bottom)
+
+
+def test_random_parts_are_those_of_random_resized_crop():
+    boxes = np.array([random_box((500, 400), seed) for seed in range(2000)])
+    across, down = (boxes[:, 2:] - boxes[:, :2]).T
+    share, ratio = across * down / 200_000, across / down
+    assert share.min() >= 0.079
+    assert share.max() <= 1
+    assert 0.4 < share.mean() < 0.54  # uniform, but of those that fit
+    assert ratio.min() >= 0.74
+    assert ratio.max() <= 1.35
+    assert abs(np.median(ratio) - 1) < 0.1
+    assert np.corrcoef(boxes[:, 0], boxes[:, 1])[0, 1] < 0.6
+    assert len(np.unique(boxes, axis=0)) > 1900
+
+
+@pytest.mark.parametrize("more", ["", ",decoder=simplejpeg", ",decoder=simplejpeg,dct_scaling=yes"])
+def test_random_parts_are_scaled_to_the_shape_whatever_decodes_them(tmp_path, more):
+    pytest.importorskip("simplejpeg")
+    path = photos(tmp_path / "train", ((90, 130), (160, 140), (130, 150)))
+    fmt = formats.parse(f"images:shape=3x20x16,crop=random{more}")
+    assert not fmt.lossless
+    with fmt.open(path, fmt.infer_schema(path)) as reader:
+        found = reader.batch(slice(0, 3))["image"].astype(int)
+    for number, pixels in enumerate(found):
+        file = path / "cat" / f"{number}.jpg"
+        with Image.open(file) as image:
+            box = random_box(image.size, zlib.crc32(file.read_bytes()[-256:]))
+            part = image.crop(box).resize((16, 20), Image.Resampling.BILINEAR)
+        expected = np.asarray(part).transpose(2, 0, 1).astype(int)
+        assert np.abs(pixels - expected).max() <= (0 if not more else 3 if "dct" not in more else 20)
 
 
 @pytest.mark.parametrize(("dtype", "suffix"), [("uint16", "png"), ("int32", "tif"), ("float32", "tif")])
@@ -246,7 +290,7 @@ def test_images_that_are_not_rgb_are_refused_with_what_reads_them(tmp_path):
 
 
 def test_a_decoder_needs_a_shape():
-    for options in ("decoder=simplejpeg", "dct_scaling=yes"):
+    for options in ("decoder=simplejpeg", "dct_scaling=yes", "crop=random"):
         with pytest.raises(InvalidOption, check=kind("conflicting-options")) as caught:
             formats.parse(f"images:{options}")
         assert "shape=" in caught.value.hint

@@ -565,10 +565,11 @@ def test_a_damaged_image_of_any_size_is_named_with_its_sample(tmp_path):
 def test_every_loader_delivers_scaled_images(tmp_path):
     pytest.importorskip("simplejpeg")
     path = pack(tmp_path / "train/a.tar", pictures("jpg", SIZES, rows=40)[0])
-    for variant in ("webdataset:shape=3x20x16", "webdataset:shape=3x20x16,decoder=simplejpeg"):
+    for options in ("", ",decoder=simplejpeg", ",decoder=simplejpeg,crop=random"):
+        variant = f"webdataset:shape=3x20x16{options}"
         manifest, _ = add(path.parent, variant, name="shards", data_dir=tmp_path / "data")
     loaders = ("webdataset", "webdataset:num_workers=1", "native", "stream", "dataloader:num_workers=1")
-    assert_delivered(manifest, 10, loaders)
+    assert_delivered(manifest, 15, loaders)
 
 
 def test_shards_are_a_source_at_a_sample_shape(tmp_path):

@@ -23,6 +23,7 @@ from iobench.formats import Array, Format, Schema
 
 COMPARED = 32  # images whose pixels are compared with Pillow's
 PILLOW, DECODERS = "pillow", ("pillow", "simplejpeg")
+CENTER, CROPS = "center", ("center", "random")
 
 Decode: TypeAlias = "Callable[[Path, bytes | memoryview, Array], None]"  # fills the pixels of one image
 
@@ -35,14 +36,24 @@ class ScaledImages(Format):
     decoder: str = option(
         PILLOW, "decoder of JPEG files where `shape` is given; simplejpeg is faster", choices=DECODERS
     )
+    crop: str = option(
+        CENTER,
+        "part of each image: random as RandomResizedCrop's, but the same in all epochs",
+        choices=CROPS,
+    )
     dct_scaling: bool = option(
         False, "decode JPEG files at a half of their size, or less, where `shape` is smaller: other pixels"
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.decoder != PILLOW or self.dct_scaling) and not self.shape:
-            named = f"decoder={self.decoder}" if self.decoder != PILLOW else "dct_scaling"
+        given = {
+            "decoder": self.decoder != PILLOW,
+            "crop": self.crop != CENTER,
+            "dct_scaling": self.dct_scaling,
+        }
+        if any(given.values()) and not self.shape:
+            named = " and ".join(name for name, one in given.items() if one)
             raise InvalidOption(
                 f"{self.name}: {named} without shape", kind="conflicting-options", hint="add shape=3x224x224"
             )
@@ -56,8 +67,8 @@ class ScaledImages(Format):
 
     @property
     def lossless(self) -> bool:
-        """True for the pixels of existing images as Pillow decodes them."""
-        return self.decoder == PILLOW and not self.dct_scaling
+        """True for the pixels of existing images as Pillow decodes them, cropped around the center."""
+        return self.decoder == PILLOW and self.crop == CENTER and not self.dct_scaling
 
     @property
     def libraries(self) -> tuple[str, ...]:
@@ -75,21 +86,21 @@ class ScaledImages(Format):
             raise UnsupportedSchema(
                 f"{self.variant} reads existing images and cannot be written",
                 kind="read-only-variant",
-                hint="omit shape, decoder and dct_scaling",
+                hint="omit shape, decoder, crop and dct_scaling",
             )
         super().check_schema(schema)
 
     def decode(self) -> Decode:
         """Return the function that fills `pixels` from an image of any size; `shape` must be given."""
         assert self.shape is not None
-        return scaled_to(parse_shape(self.shape), self.decoder, self.dct_scaling)
+        return scaled_to(parse_shape(self.shape), self.decoder, self.crop, self.dct_scaling)
 
     def other_pixels(self, images: Sequence[tuple[Path, bytes | memoryview]]) -> list[Finding]:
         """Return how far the pixels of these images are from Pillow's, for another decoder or scale."""
-        if self.shape is None or self.lossless:
+        if self.shape is None or (self.decoder == PILLOW and not self.dct_scaling):
             return []
         shape = parse_shape(self.shape)
-        ways = (scaled_to(shape), self.decode())
+        ways = (scaled_to(shape, crop=self.crop), self.decode())
         pixels = np.empty((2, *shape), np.int16)
         each, most = [], 0
         for file, stored in images:
@@ -109,16 +120,19 @@ class ScaledImages(Format):
         ]
 
 
-def scaled_to(shape: tuple[int, ...], decoder: str = PILLOW, dct_scaling: bool = False) -> Decode:
+def scaled_to(
+    shape: tuple[int, ...], decoder: str = PILLOW, crop: str = CENTER, dct_scaling: bool = False
+) -> Decode:
     """Return a function that decodes an image of any size; Pillow does as `iobench prepare` with a shape."""
+    from iobench.contrib.formats.shared.random_crop import RandomCrop
     from iobench.formats.image_decoding import ImageDecoder, ImageLayout
 
-    jpeg = None
+    jpeg, layout = None, ImageLayout(shape) if crop == CENTER else RandomCrop(shape)
     if decoder == "simplejpeg":
         from iobench.contrib.formats.shared.simplejpeg_decoder import by_simplejpeg
 
         jpeg = by_simplejpeg(dct_scaling)
-    images = ImageDecoder(ImageLayout(shape), jpeg, dct_scaling)
+    images = ImageDecoder(layout, jpeg, dct_scaling)
 
     def decode(file: Path, stored: bytes | memoryview, pixels: Array) -> None:
         try:

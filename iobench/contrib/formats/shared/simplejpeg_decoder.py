@@ -25,7 +25,7 @@ def by_simplejpeg(dct_scaling: bool) -> JpegDecoder:
     """
 
     def decode(stored: bytes, size: tuple[int, int], layout: ImageLayout) -> Array:
-        width, height = layout.scaled(size) if dct_scaling else (0, 0)
+        width, height = layout.sufficient(size) if dct_scaling else (0, 0)
         pixels = simplejpeg.decode_jpeg(
             stored,
             "RGB" if layout.mode == "RGB" else "GRAY",
@@ -33,14 +33,16 @@ def by_simplejpeg(dct_scaling: bool) -> JpegDecoder:
             min_width=width,
             min_factor=DCT_SCALE,
         )
-        return _fitted(pixels, layout, layout.scaled(size))
+        return _fitted(pixels, layout, size)
 
     return decode
 
 
 def _fitted(pixels: Array, layout: ImageLayout, size: tuple[int, int]) -> Array:
-    """Return pixels (H, W, C) as `ImageLayout.fit` does: scaled to a width and height, and cropped."""
-    image, (width, height) = torch.from_numpy(pixels).permute(2, 0, 1)[None], size
+    """Return pixels (H, W, C), of an image of a width and height, as `ImageLayout.fit` does."""
+    left, top, right, bottom = layout.box((pixels.shape[1], pixels.shape[0]))
+    width, height = layout.scaled(size)
+    image = torch.from_numpy(pixels[top:bottom, left:right]).permute(2, 0, 1)[None]
     if image.shape[2:] != (height, width):
         image = torch.nn.functional.interpolate(image, (height, width), mode="bilinear", antialias=True)
     top, left = (height - layout.height) // 2, (width - layout.width) // 2
