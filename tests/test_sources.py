@@ -419,6 +419,23 @@ class TestImages:
         (folder / "cat/1.jpg").write_bytes(whole[: len(whole) // 2])
         assert refused(folder, "undecodable", (8, 8)).path == str(folder / "cat/1.jpg")
 
+    def test_damaged_images_are_skipped_and_counted_if_asked(self, folder):
+        whole = (folder / "cat/1.jpg").read_bytes()
+        (folder / "cat/1.jpg").write_bytes(whole[: len(whole) // 2])
+        source = open_source(folder, (3, 8, 8), on_error="skip")
+        (note,) = source.notes
+        assert (note.kind, note.values["skipped"]) == ("damaged-skipped", 1)
+        assert "1.jpg" in note.message
+        assert everything(source)["y"].tolist() == [0, 1]
+        assert source.in_place() is None
+        for path in folder.glob("*/*.*"):
+            path.write_bytes(b"")
+        with pytest.raises(SourceError, check=kind("no-images")):
+            open_source(folder, (3, 8, 8), on_error="skip")
+        np.save(folder / "a.npy", np.arange(3))
+        with pytest.raises(SourceError, check=kind("conflicting-options")):
+            open_source(folder / "a.npy", on_error="skip")
+
     def test_a_folder_without_labels_is_refused(self, tmp_path):
         Image.new("L", (4, 4)).save(tmp_path / "1.png")
         refused(tmp_path, "no-label")

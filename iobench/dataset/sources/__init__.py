@@ -50,6 +50,7 @@ def open_source(
     sample_shape: tuple[int, ...] | None = None,
     columns: str = "packed",
     format: str | None = None,
+    on_error: str = "stop",
 ) -> Source:
     """Open the user's data as a source.
 
@@ -67,6 +68,9 @@ def open_source(
     format : str, optional
         Format of the data with its options, such as ``tokens:dtype=uint16``; by default the one that
         recognizes them.
+    on_error : str
+        ``skip`` leaves out images of a folder that cannot be decoded, which `Source.notes` counts. ``stop``
+        raises when the first one is read.
 
     Raises
     ------
@@ -75,6 +79,13 @@ def open_source(
     """
     path = Path(path)
     with source_errors(path):
+        if not format and path.is_dir() and contains_images(path):
+            from iobench.dataset.sources.image_folder import ImageFolder
+
+            return ImageFolder(path, sample_shape or (3, 224, 224), on_error == "skip")
+        if on_error == "skip":
+            problem = "--on-error skip is for folders of images"
+            raise SourceError(problem, kind="conflicting-options", path=path, hint="omit --on-error")
         return _open(path, sample_shape, columns == "packed", format and formats.parse(format).variant)
 
 
@@ -91,10 +102,6 @@ def _open(path: Path, sample_shape: tuple[int, ...] | None, packed: bool, format
     if chosen and suffix not in (".npz", *SANDBOXED):
         problem = "only arrays of .npz, .pt, .csv, .jsonl, .h5 and .hdf5 files can be selected"
         raise SourceError(problem, kind="not-selectable", path=path, hint=f"omit ::{','.join(chosen)}")
-    if not format and path.is_dir() and contains_images(path):
-        from iobench.dataset.sources.image_folder import ImageFolder
-
-        return ImageFolder(path, sample_shape or (3, 224, 224))
     if sample_shape is not None and suffix in (".npy", ".npz", *SANDBOXED):
         raise _has_its_shape(path)
     if suffix in (".npy", ".npz"):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from iobench.base.errors import SourceError
 from iobench.base.finding import Finding
+from iobench.base.text import enumerated
 from iobench.base.units import counted
 from iobench.dataset.sources._regular_files import FileState, check_unchanged, open_regular
 from iobench.dataset.sources._source import BATCH_BYTES, Source, default_name
@@ -30,6 +31,10 @@ from iobench.formats.image_decoding import (
 
 MOST_SIZES = 64  # images whose sizes are read before any is decoded: this takes milliseconds
 MAX_THREADS = 16  # each holds an image in memory
+SKIP = "'iobench prepare --on-error skip' leaves out what cannot be decoded"
+AT_ONCE = 1024  # files that are passed to the threads at a time
+
+_File: TypeAlias = tuple[Path, int, FileState]  # with the number of its label
 
 
 class ImageFolder(Source):
@@ -46,6 +51,8 @@ class ImageFolder(Source):
     sample_shape : tuple of int
         ``(height, width)``, ``(height, width, channels)`` or ``(channels, height, width)``, with 1 or 3
         channels.
+    skip_damaged : bool
+        Decode every image now, and leave out those that cannot be decoded; `notes` says how many.
 
     Raises
     ------
@@ -55,7 +62,7 @@ class ImageFolder(Source):
 
     decodes = True
 
-    def __init__(self, path: Path, sample_shape: tuple[int, ...]) -> None:
+    def __init__(self, path: Path, sample_shape: tuple[int, ...], skip_damaged: bool = False) -> None:
         self.path = path.resolve()
         self.name = default_name(self.path.stem)
         self._layout = ImageLayout(sample_shape)
@@ -75,9 +82,11 @@ class ImageFolder(Source):
             for number, label in enumerate(self.labels)
             for file in _images(self.path / label)
         ]
+        self._damaged = list(self._undecodable()) if skip_damaged else []
         if not self._files:
             problem = f"no image in its {counted(len(self.labels), 'subfolder')}"
             raise SourceError(problem, kind="no-images", path=path)
+        self._note_damaged()
         fields = (Field("x", sample_shape, "uint8"), Field("y", (), "int64"))
         self.schema = Schema(len(self._files), fields)
         step = math.ceil(len(self._files) / MOST_SIZES)
@@ -88,6 +97,37 @@ class ImageFolder(Source):
             self.losses = (f"samples are {size}: random crops of the larger originals are gone",)
         if self._layout.mode == "L" and any(colored for _, _, colored in looks):
             self._note_gray()
+
+    def _undecodable(self) -> Iterator[SourceError]:
+        """Yield the errors of images that cannot be decoded, and remove these from the files."""
+        decode = self._decoder()
+
+        def tried(file: _File) -> SourceError | None:
+            try:
+                decode(file)
+            except SourceError as error:
+                return error
+            return None
+
+        good = []
+        with _pool() as pool:
+            for start in range(0, len(self._files), AT_ONCE):
+                files = self._files[start : start + AT_ONCE]
+                for file, error in zip(files, pool.map(tried, files), strict=True):
+                    if error is None:
+                        good.append(file)
+                    else:
+                        yield error
+        self._files = good
+
+    def _note_damaged(self) -> None:
+        """Note the images that were left out."""
+        if not self._damaged:
+            return
+        count = f"{counted(len(self._damaged), 'image')} of {len(self._files) + len(self._damaged):,}"
+        named = enumerated([str(error.changed(hint=None)) for error in self._damaged], most=1)
+        message, values = f"skipped {count}: {named}", {"skipped": len(self._damaged)}
+        self.notes = (*self.notes, Finding("damaged-skipped", message, values={**values}))
 
     def _look(self, path: Path) -> tuple[float, float, bool]:
         """Return how many times larger an image is than the samples, and whether it has colors.
@@ -107,7 +147,7 @@ class ImageFolder(Source):
         kept = f"give --sample-shape 3x{size} to keep them"
         self.losses = (*self.losses, f"samples of {gray} are gray: the colors are gone")
         message = f"samples of {gray} are gray: the colors of the images are lost"
-        self.notes = (Finding("gray", message, kept, {"shape": gray}),)
+        self.notes = (*self.notes, Finding("gray", message, kept, {"shape": gray}))
 
     @property
     def description(self) -> dict[str, Any]:
@@ -122,36 +162,52 @@ class ImageFolder(Source):
             "mtime_ns": max(state.mtime_ns for state in states),
         }
 
-    def in_place(self) -> tuple[Path, str]:
-        """Return the folder, and format images with this source's shape."""
-        return self.path, f"images:shape={'x'.join(map(str, self._layout.shape))}"
+    def in_place(self) -> tuple[Path, str] | None:
+        """Return the folder, and format images with this source's shape; None where images are left out."""
+        return None if self._damaged else (self.path, self._variant)
+
+    @property
+    def _variant(self) -> str:
+        return f"images:shape={'x'.join(map(str, self._layout.shape))}"
 
     def other_decoders(self) -> tuple[str, ...]:
         """Return the faster decoder of JPEG files, and decoding at a smaller scale where half are large."""
         if not any(image_kind(file) == "JPEG" for file, _, _ in self._files):
             return ()
-        faster = f"{self.in_place()[1]},decoder=simplejpeg"
+        faster = f"{self._variant},decoder=simplejpeg"
         shorter = sorted(ratio for _, ratio in self._scales)
         large = shorter[len(shorter) // 2] >= DCT_SCALE
         return (faster, f"{faster},dct_scaling=yes") if large else (faster,)
 
     def batches(self) -> Iterator[Batch]:
         """Yield images sorted by label and file name, decoded on all processors."""
-        rows = self.schema.batch_rows(BATCH_BYTES)
+        rows, decode = self.schema.batch_rows(BATCH_BYTES), self._decoder()
+        with _pool() as pool:
+            for start in range(0, len(self._files), rows):
+                files = self._files[start : start + rows]
+                yield {
+                    "x": np.stack(list(pool.map(decode, files))),
+                    "y": np.array([number for _, number, _ in files], np.int64),
+                }
+
+    def _decoder(self) -> Callable[[_File], Array]:
+        """Return a function that decodes a file; it raises SourceError if that fails, or the file changed."""
         decoder = ImageDecoder(self._layout)
 
-        def decoded(path: Path, state: FileState) -> Array:
-            with image_errors(path), open_regular(path) as file:
-                check_unchanged(path, file, state)
-                return decoder.decode(path, file, state.bytes)
+        def decoded(one: _File) -> Array:
+            path, _, state = one
+            try:
+                with image_errors(path), open_regular(path) as file:
+                    check_unchanged(path, file, state)
+                    return decoder.decode(path, file, state.bytes)
+            except SourceError as error:
+                raise error.changed(hint=error.hint or SKIP) from error
 
-        with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, MAX_THREADS)) as pool:
-            for start in range(0, len(self._files), rows):
-                files, numbers, states = zip(*self._files[start : start + rows], strict=True)
-                yield {
-                    "x": np.stack(list(pool.map(decoded, files, states))),
-                    "y": np.array(numbers, np.int64),
-                }
+        return decoded
+
+
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, MAX_THREADS))
 
 
 def _entries(folder: Path) -> tuple[list[str], list[str]]:

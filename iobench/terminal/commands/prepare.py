@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from iobench.objects.client import ObjectStore
 
 Columns = Literal["packed", "separate"]
+OnError = Literal["stop", "skip"]
 
 
 def prepare(
@@ -79,6 +80,14 @@ def prepare(
             show_default=False,
         ),
     ] = None,
+    on_error: Annotated[
+        OnError | None,
+        typer.Option(
+            help="skip leaves out images of --source that cannot be decoded, and counts them. "
+            "[default: stop]",
+            show_default=False,
+        ),
+    ] = None,
     format: Annotated[
         list[str] | None,
         typer.Option(
@@ -116,7 +125,8 @@ def prepare(
     generated = {"size": size, "dtype": dtype, "seed": seed, "compressibility": compressibility}
     generated |= {"fields": fields, "lengths": lengths}
     given = [value for value in (source, sample_shape, columns, *generated.values()) if value is not None]
-    for option, value in (("--columns", columns), ("--source-format", source_format)):
+    of_source = {"--columns": columns, "--source-format": source_format, "--on-error": on_error}
+    for option, value in of_source.items():
         if value and source is None:
             problem = f"{option} is for data given by --source"
             raise InvalidSettings(problem, kind="conflicting-options", hint=f"omit {option}")
@@ -124,7 +134,7 @@ def prepare(
         if source is not None:
             progress(f"inspecting {source}", 0, 0)
         chosen = (None if given else _added(data_dir, name)) or _source(
-            source, sample_shape, columns or "packed", source_format, generated
+            source, sample_shape, columns or "packed", source_format, on_error or "stop", generated
         )
     for note in chosen.notes:
         display.warning(note.kind, note.sentence)
@@ -209,6 +219,7 @@ def _source(
     sample_shape: str | None,
     columns: Columns,
     source_format: str | None,
+    on_error: OnError,
     generated: Mapping[str, Any],
 ) -> Source:
     """Return the source to write: the user's files, or generated data with defaults filled in."""
@@ -228,7 +239,7 @@ def _source(
                     kind="conflicting-options",
                     hint="use them for generated data only",
                 )
-            return open_source(source, shape, columns, source_format)
+            return open_source(source, shape, columns, source_format, on_error)
         if "fields" in given or "lengths" in given:
             return _ragged(given, shape)
         dtype = str(given.setdefault("dtype", "float32"))
