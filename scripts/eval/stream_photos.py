@@ -17,40 +17,45 @@ import numpy as np
 import iobench
 from eval import harness
 from eval.harness import Row, Trials, against, epoch_rate
+from iobench import formats
 from iobench.bench.decode_limit import DecodeLimit
 from iobench.loading.order import Order
 
 OPTIONS = {"rounds": (5, harness.ROUNDS), "scale": (1.0, "of the number of images")}
 SIZES = {"small": (1500, 300, 600), "large": (120, 2000, 3000)}  # images, pixels of a side: least and most
 PILLOW = "images:shape=3x224x224"
-DECODERS = {name: f"{PILLOW},{name}" for name in ("decoder=simplejpeg", "decoder=simplejpeg,dct_scaling=yes")}
+DECODERS = ("decoder=simplejpeg", "decoder=simplejpeg,dct_scaling=yes")
+CROPS = {"center": "", "random": ",crop=random"}
 ORDER, CORES, DECODE_S = Order("random", 64), len(os.sched_getaffinity(0)), 2.0
 
 
 def trials(options: argparse.Namespace) -> Trials:
-    return {name: partial(photos, options, name) for name in SIZES}
+    return {f"{name}, {crop}": partial(photos, options, name, crop) for name in SIZES for crop in CROPS}
 
 
-def photos(options: argparse.Namespace, name: str) -> Iterator[Row]:
+def photos(options: argparse.Namespace, name: str, crop: str) -> Iterator[Row]:
     """Compare the loaders, each over the files as Pillow and as a faster decoder reads them."""
     count, low, high = SIZES[name]
     folder = options.folder / f"{name}-photos"
-    written(folder, round(count * options.scale), low, high)
-    for variant in (PILLOW, *DECODERS.values()):
-        data = iobench.add(folder, variant, name=name, data_dir=options.folder)[0]
+    if not folder.exists():
+        written(folder, round(count * options.scale), low, high)
+    variants = {"pillow": PILLOW, **{title: f"{PILLOW},{title}" for title in DECODERS}}
+    variants = {title: formats.parse(f"{one}{CROPS[crop]}").variant for title, one in variants.items()}
+    for variant in variants.values():
+        data = iobench.add(folder, variant, name=f"{name}-{crop}", data_dir=options.folder)[0]
     today = f"dataloader:num_workers={CORES}"
-    contenders = {"DataLoader, Pillow": epoch_rate(data, PILLOW, today, ORDER)}
-    for title, variant in {"pillow": PILLOW, **DECODERS}.items():
+    contenders = {"DataLoader, Pillow": epoch_rate(data, variants["pillow"], today, ORDER)}
+    for title, variant in variants.items():
         contenders[f"stream, {title}"] = epoch_rate(data, variant, "stream", ORDER)
         limit = DecodeLimit(data.opener(variant))
         contenders[f"decoding, {title}"] = lambda number, limit=limit: limit(DECODE_S).bytes_per_s
-    contenders["DataLoader, simplejpeg"] = epoch_rate(data, DECODERS["decoder=simplejpeg"], today, ORDER)
+    contenders["DataLoader, simplejpeg"] = epoch_rate(data, variants[DECODERS[0]], today, ORDER)
     rates = harness.medians(contenders, options.rounds)
     for title in ("pillow", *DECODERS):
         for other, expected in ((f"decoding, {title}", 0.9), ("DataLoader, Pillow", 1 + (title != "pillow"))):
-            yield {"work": f"{name} photos", **against(rates, f"stream, {title}", other, expected)}
+            yield {"work": f"{name} photos, {crop}", **against(rates, f"stream, {title}", other, expected)}
     yield {
-        "work": f"{name} photos",
+        "work": f"{name} photos, {crop}",
         **against(rates, "stream, decoder=simplejpeg", "DataLoader, simplejpeg", 1),
     }
 
