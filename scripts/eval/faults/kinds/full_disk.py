@@ -8,12 +8,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from eval.faults.children import failure_of, run_forked
+from eval.faults.children import failure_of, run_forked, run_or_raise
 from eval.faults.cli_runs import expect, run_cli
 from eval.faults.mounts import fill, mount_small, mounts_permitted
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.scenarios import NAME, PrepareCall
-from eval.faults.targets import accepts, installed_formats, run_or_raise
+from eval.faults.targets import accepts, installed_formats
 from iobench import studies
 from iobench.formats import Field, Schema
 from iobench.studies._base import StudyResult
