@@ -41,21 +41,11 @@ WORKER = "iobench.dataset.sandbox_worker:serve"
 
 @dataclass(frozen=True)
 class SniffResult:
-    """Formats that recognize a file or folder.
+    """Formats that recognize a file or folder."""
 
-    Attributes
-    ----------
-    formats : tuple of str
-        Names of the formats that recognize it.
-    missing : dict of str to str
-        Formats that could not be asked, and the reason.
-    members : dict of str to str
-        Entries of a folder that another format recognizes, and that format's name.
-    """
-
-    formats: tuple[str, ...]
-    missing: dict[str, str]
-    members: dict[str, str] = field(default_factory=dict)
+    formats: tuple[str, ...]  # names of the formats that recognize it
+    missing: dict[str, str]  # formats that could not be asked, and the reason
+    members: dict[str, str] = field(default_factory=dict)  # entries that another format recognizes: its name
 
     @property
     def ambiguity(self) -> str:

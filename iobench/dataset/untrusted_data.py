@@ -18,28 +18,13 @@ MEMORY_SHARE = 256  # one byte more for this many bytes of data, for tables of r
 
 @dataclass(frozen=True)
 class UntrustedData:
-    """A file or folder that iobench did not write.
+    """A file or folder that iobench did not write."""
 
-    Attributes
-    ----------
-    path : Path
-        The file or folder; may end in `::NAME,NAME` to select arrays.
-    kind : str
-        Name of the format that reads it, or a key of `sandbox_worker.ADAPTERS`.
-    bytes : int
-        Size, which the limits depend on.
-    descriptor : int or None
-        An open descriptor of the file. If given, the worker reads that file and not the one that may have
-        taken its path in the meantime.
-    stored : Schema or None
-        Schema of all samples that it holds, if only the first of them are read.
-    """
-
-    path: Path
-    kind: str
-    bytes: int
-    descriptor: int | None = None
-    stored: Schema | None = None
+    path: Path  # the file or folder; may end in `::NAME,NAME` to select arrays
+    kind: str  # name of the format that reads it, or a key of `sandbox_worker.ADAPTERS`
+    bytes: int  # size, which the limits depend on
+    descriptor: int | None = None  # open file to read, whatever has taken its path in the meantime
+    stored: Schema | None = None  # schema of all samples that it holds, if only the first of them are read
 
     @property
     def request(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.errors import CorruptArtifact, corrupt, expecting
 from iobench.base.text import reason
 from iobench.formats._array_format import ArrayFormat, StoredArray
 from iobench.formats._arrays import arrays_schema, fields_by_name
@@ -116,10 +116,8 @@ def _mapped(file: Path) -> Array:
 def _map(file: Path, field: Field, samples: int) -> tuple[Array, int]:
     """Map a file that `write` wrote; return the read-only array and the byte offset of its data."""
     expected = (samples, *field.shape)
-    try:
+    with expecting(file, f"{field.dtype} {expected}", DAMAGE):
         mapped = np.lib.format.open_memmap(regular(file), mode="r")  # unlike np.load: no archives, no pickles
-    except DAMAGE as error:
-        raise corrupt(file, f"{field.dtype} {expected}", reason(error)) from error
     if (mapped.shape, mapped.dtype) != (expected, np.dtype(field.dtype)):
         raise corrupt(file, f"{field.dtype} {expected}", f"{mapped.dtype} {mapped.shape}")
     if not mapped.flags.c_contiguous:

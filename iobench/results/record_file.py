@@ -102,10 +102,7 @@ def _separator(file: IO[bytes]) -> str:
 def read(path: Path) -> tuple[list[Record], list[RecordError]]:
     """Return the records of a file, and an error for each line that is skipped because it is none.
 
-    Raises
-    ------
-    RecordError
-        If the file cannot be read, or no line of it is a record.
+    RecordError if the file cannot be read, or no line of it is a record.
     """
     try:
         *lines, rest = regular(path).read_text().split("\n")

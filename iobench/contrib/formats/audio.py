@@ -28,16 +28,7 @@ from iobench.contrib.formats.shared.sample_files import (
     file_writers,
     is_class_folder,
 )
-from iobench.formats import (
-    VARIES,
-    Array,
-    Batch,
-    Detectable,
-    Field,
-    Format,
-    RaggedReader,
-    Schema,
-)
+from iobench.formats import VARIES, Array, Batch, Detectable, Field, Format, RaggedReader, Schema
 from iobench.formats.file_kind import regular
 from iobench.formats.npy import Npy
 
@@ -79,10 +70,7 @@ class Audio(Format, Detectable):
     def check_schema(self, schema: Schema) -> None:
         """Raise UnsupportedSchema also if a field is neither a clip nor a scalar, or if none is a clip.
 
-        Raises
-        ------
-        UnsupportedSchema
-            Kind ``not-audio``.
+        UnsupportedSchema of kind ``not-audio``.
         """
         super().check_schema(schema)
         wrong = [field for field in schema.fields if field.shape and not _is_clip(field)]
@@ -137,10 +125,7 @@ class Audio(Format, Detectable):
 
         Clips are int16 if that holds all of them, else float32.
 
-        Raises
-        ------
-        CorruptArtifact
-            A file cannot be read, or kind ``unequal-channels``, ``link`` or ``no-files``.
+        CorruptArtifact if a file cannot be read, or of kind ``unequal-channels``, ``link`` or ``no-files``.
         """
         files, _ = classes(path, SUFFIXES)
         headers = [_header(file) for file in files]

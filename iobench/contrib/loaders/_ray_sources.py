@@ -25,21 +25,11 @@ MEMBERS = ["*.npy", "*.png", "*.jpg", "*.cls"]  # of archives, which Ray decodes
 
 @dataclass(frozen=True)
 class RaySource:
-    """Ray Data's way to read an artifact.
+    """Ray Data's way to read an artifact."""
 
-    Attributes
-    ----------
-    paths : list of str
-        The artifact's files.
-    read : callable
-        Builds a dataset of paths, split into a number of blocks if given.
-    collate : callable
-        Returns the function that converts batches to tensors.
-    """
-
-    paths: list[str]
-    read: Callable[[list[str], int | None], Any]
-    collate: Callable[[], Any]
+    paths: list[str]  # the artifact's files
+    read: Callable[[list[str], int | None], Any]  # dataset of paths, in this number of blocks if given
+    collate: Callable[[], Any]  # returns the function that converts batches to tensors
 
 
 def _parquet(opener: Opener, reader: Reader) -> RaySource:

@@ -58,6 +58,8 @@ class FfcvLoader(Loader):
 class FfcvEpochs(Epochs):
     """One Loader for all epochs, given the number of each."""
 
+    prefetches = True  # its threads read ahead
+
     def __init__(self, loader: FfcvLoader, job: Job) -> None:
         super().__init__(loader, job)
         with job.opener() as reader:  # checks the file as every loader does
@@ -84,11 +86,6 @@ class FfcvEpochs(Epochs):
         )
         stages, outputs = self._loader.code
         self._loader.code = [(self._guarded(stage), names) for stage, names in stages], outputs
-
-    @property
-    def prefetches(self) -> bool:
-        """True: its threads read ahead."""
-        return True
 
     def _epoch(self, request: int) -> Iterator[HostBatch]:
         self._loader.next_epoch = request

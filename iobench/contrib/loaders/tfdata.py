@@ -63,6 +63,8 @@ class TfData(CopyingLoader):
 class TfDataEpochs(Epochs):
     """A new dataset for each epoch, shuffled with another seed."""
 
+    prefetches = True  # its threads read ahead
+
     def __init__(self, loader: TfData, job: Job) -> None:
         super().__init__(loader, job)
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # it logs when it is imported
@@ -73,11 +75,6 @@ class TfDataEpochs(Epochs):
         with job.opener() as reader:  # checks the files as every loader does
             self._files = data_files(reader)
         self._parse = ExampleParser(job.opener.schema, self._files[0])
-
-    @property
-    def prefetches(self) -> bool:
-        """True: its threads read ahead."""
-        return True
 
     def _epoch(self, request: int) -> Iterator[HostBatch]:
         for batch in self._dataset(request).as_numpy_iterator():

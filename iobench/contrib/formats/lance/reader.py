@@ -38,10 +38,7 @@ PIECE_ROWS = 1024  # per record batch while a schema is inferred
 def opened(path: Path) -> Any:
     """Open the newest version of a dataset.
 
-    Raises
-    ------
-    CorruptArtifact
-        Not a Lance dataset, a file of it is missing, or a file is outside the folder.
+    CorruptArtifact if it is none, or a file of it is missing or outside the folder.
     """
     with _damage_as_error(path, "a Lance dataset"):
         if not (path / "_versions").is_dir():

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -39,17 +40,7 @@ from iobench.contrib.formats.recordio.records import (
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
 from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter
 from iobench.contrib.formats.shared.schema_file import check_described, describe
-from iobench.formats import (
-    DTYPES,
-    Array,
-    Batch,
-    Detectable,
-    Field,
-    Format,
-    LoadOrBuild,
-    Schema,
-    raw_bytes,
-)
+from iobench.formats import DTYPES, Array, Batch, Detectable, Field, Format, LoadOrBuild, Schema, raw_bytes
 
 DATA_FILE, INDEX_FILE = "data.rec", "data.idx"
 
@@ -107,10 +98,8 @@ class RecordIO(Format, Detectable):
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of a .rec file, of which `fields` names one field and optionally `label`.
 
-        Raises
-        ------
-        CorruptArtifact
-            Kind ``fields-needed``, ``fields-differ``, ``too-many-arrays`` or ``unequal-shapes``.
+        CorruptArtifact of kind ``fields-needed``, ``fields-differ``, ``too-many-arrays`` or
+        ``unequal-shapes``.
         """
         if not fields:
             raise CorruptArtifact(
@@ -120,8 +109,7 @@ class RecordIO(Format, Detectable):
                 hint="name one for the bytes of a record: --field 'x=float32[3,224,224]'; "
                 "add --field label=float32 to read the labels",
             )
-        maps = Maps([path])
-        try:
+        with closing(Maps([path])) as maps:
             samples, labels = 0, list[int]()
             for records in RecordIORecords.scanned(maps):
                 labels.append(records.labels())
@@ -129,8 +117,6 @@ class RecordIO(Format, Detectable):
                 records.inferred(Schema(len(records.begin), tuple(fields)))
                 samples += len(records.begin)
             return Schema(samples, tuple(fields))
-        finally:
-            maps.close()
 
 
 class _RecordIOWriter(ShardWriter):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -91,8 +92,7 @@ class TfRecord(Format, Detectable):
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of the first record, or that of `fields`; checks all other records."""
-        maps = Maps(_files(path))
-        try:
+        with closing(Maps(_files(path))) as maps:
             pieces = TFRecords.scanned(maps)
             first, samples, totals = next(pieces), 0, Counter[str]()
             found = tuple(fields) or fields_of(path, first)
@@ -100,8 +100,6 @@ class TfRecord(Format, Detectable):
                 samples += len(lists["begin_0"])
                 totals.update(totals_of(lists, found))
             return Schema(samples, found, totals=dict(totals))
-        finally:
-            maps.close()
 
 
 def _files(path: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.errors import CorruptArtifact, corrupt, expecting
 from iobench.contrib.formats.shared.external import FIXED, as_options, not_fixed
 from iobench.contrib.formats.shared.placed_reader import EncodedSpans, FieldLocations, runs
 from iobench.contrib.formats.tfrecord import example
@@ -34,10 +34,8 @@ AT_ONCE, LAYOUTS = 4096, 16  # records compared together, and layouts tried amon
 def fields_of(path: Path, records: TFRecords) -> tuple[Field, ...]:
     """Return the fields of the first record's features.
 
-    Raises
-    ------
-    CorruptArtifact
-        Kind ``fields-needed``: a feature of bytes does not state its dtype and shape. ``name-clash``.
+    CorruptArtifact of kind ``name-clash``, or ``fields-needed``: a feature of bytes does not state its dtype
+    and shape.
     """
     layout = records.layout(0)
     names = fields_by_name(path, sorted(layout.spans))
@@ -221,10 +219,8 @@ def _decoder(records: TFRecords, name: str) -> Decode:
 
 def _unpacked(records: TFRecords, name: str, number: int, stored: memoryview) -> Array:
     """Return the packed integers of a record."""
-    try:
+    with expecting(records.path(number), f"{name} of record {number}", ValueError):
         return example.unpacked(stored)
-    except ValueError as error:
-        raise corrupt(records.path(number), f"{name} of record {number}", error) from error
 
 
 def _refuse_others(records: TFRecords, field: Field, counts: Index, expected: int, unit: str) -> None:

@@ -90,8 +90,7 @@ class WebDataset(ScaledImages, Detectable):
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of the files that all samples have, or that of `fields`."""
-        maps = Maps(_shards(path))
-        try:
+        with closing(Maps(_shards(path))) as maps:
             samples, columns = columns_of(maps)
             fields_by_name(path, (suffix.removesuffix(".npy") for suffix in columns))
             check_fields(columns, maps, fields, self)
@@ -102,8 +101,6 @@ class WebDataset(ScaledImages, Detectable):
                     if field.is_ragged:
                         totals[field.name] += int(lists[f"size_{number}"].sum()) // field.sample_bytes
             return Schema(samples, known, totals=totals)
-        finally:
-            maps.close()
 
 
 def _shards(path: Path) -> list[Path]:
