@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from iobench.formats import Field, Schema
+import msgspec
+
+from iobench.formats import Schema
 
 LIMIT_S = 120.0  # to identify data, and to read one batch; more for large data:
 BYTES_PER_S = 50e6  # one second more for this many bytes
@@ -35,7 +36,7 @@ class UntrustedData:
         return {
             "path": path,
             "kind": self.kind,
-            "stored": self.stored and schema_request(self.stored),
+            "stored": self.stored and msgspec.to_builtins(self.stored),
             # torch's own maps count in full
             "memory_bytes": MEMORY_BYTES + self.bytes // (1 if self.kind == "torch" else MEMORY_SHARE),
         }
@@ -50,23 +51,3 @@ class UntrustedData:
         """The path without the selection of arrays."""
         file, separator, _ = os.fspath(self.path).rpartition("::")
         return Path(file) if separator and not os.path.lexists(self.path) else self.path
-
-
-def schema_request(schema: Schema) -> dict[str, Any]:
-    """Return a schema as JSON."""
-    return {"samples": schema.samples, "fields": fields_request(schema.fields), "totals": schema.totals}
-
-
-def requested_schema(plain: dict[str, Any], renamed: dict[str, str] | None = None) -> Schema:
-    """Return the schema that `schema_request` wrote."""
-    return Schema(plain["samples"], requested_fields(plain["fields"]), renamed or {}, plain["totals"])
-
-
-def requested_fields(plain: list[Any]) -> tuple[Field, ...]:
-    """Return fields from JSON."""
-    return tuple(Field(name, tuple(shape), dtype) for name, shape, dtype in plain)
-
-
-def fields_request(fields: Sequence[Field]) -> list[list[Any]]:
-    """Return fields as JSON."""
-    return [[field.name, list(field.shape), field.dtype] for field in fields]

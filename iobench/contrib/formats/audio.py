@@ -68,10 +68,7 @@ class Audio(Format, Detectable):
         return True
 
     def check_schema(self, schema: Schema) -> None:
-        """Raise UnsupportedSchema also if a field is neither a clip nor a scalar, or if none is a clip.
-
-        UnsupportedSchema of kind ``not-audio``.
-        """
+        """Raise UnsupportedSchema (``not-audio``) also for fields but clips and scalars, or without clips."""
         super().check_schema(schema)
         wrong = [field for field in schema.fields if field.shape and not _is_clip(field)]
         if wrong or not schema.ragged:

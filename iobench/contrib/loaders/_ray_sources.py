@@ -11,8 +11,8 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact
 from iobench.contrib.formats.webdataset.tar_fields import suffixes_of
-from iobench.contrib.loaders._data_files import data_files
 from iobench.contrib.loaders.huggingface import tensor_of_column
+from iobench.contrib.loaders.webdataset import data_files
 from iobench.dataset.opener import Opener
 from iobench.formats import Field, Reader, Schema, field_names
 from iobench.loading.tensors import tensors_of

@@ -17,8 +17,7 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact
 from iobench.base.options import option
-from iobench.contrib.loaders._data_files import data_files
-from iobench.contrib.loaders.webdataset import MAX_SHUFFLED
+from iobench.contrib.loaders.webdataset import MAX_SHUFFLED, data_files
 from iobench.formats import Field, Schema, field_names
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
 from iobench.loading.tensors import tensors_of
@@ -123,7 +122,12 @@ class ExampleParser:
 
     def typed(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return a batch's arrays with the dtypes of the schema."""
-        return {f.name: _as(batch[f.name], f.dtype, f.name in self._raw) for f in self._fields}
+        return {  # raw bytes are reinterpreted, numbers converted
+            f.name: batch[f.name].view(f.dtype)
+            if f.name in self._raw
+            else batch[f.name].astype(f.dtype, copy=False)
+            for f in self._fields
+        }
 
     def _feature(self, field: Field) -> Any:
         import tensorflow as tf
@@ -151,11 +155,6 @@ def _keys(schema: Schema, stored: Iterable[str], file: str) -> dict[str, str]:
                 f"no feature of field {field.name} in its first record", kind="unknown-array", path=file
             )
     return keys
-
-
-def _as(array: Any, dtype: str, raw: bool) -> Any:
-    """Return an array with another dtype: raw bytes are reinterpreted, numbers converted."""
-    return array.view(dtype) if raw else array.astype(dtype, copy=False)
 
 
 def _writable(array: Any) -> Any:

@@ -111,10 +111,7 @@ class Images(ScaledImages, Detectable):
         return file.getvalue()
 
     def check_schema(self, schema: Schema) -> None:
-        """Raise UnsupportedSchema also if a field is neither an image nor a scalar, or if none is an image.
-
-        UnsupportedSchema of kind ``not-an-image`` or ``no-images``.
-        """
+        """Raise UnsupportedSchema also for fields but images and scalars, or without images."""
         if self.encoded:
             raise UnsupportedSchema(
                 f"{self.variant} reads an existing folder and cannot be written",

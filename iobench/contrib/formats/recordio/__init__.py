@@ -78,9 +78,12 @@ class RecordIO(Format, Detectable):
             )
         check_described(path, schema)
         maps = Maps([path / DATA_FILE, path / INDEX_FILE])
-        return PlacedReader(
-            schema, maps, lambda load_or_build: _written_locations(maps, schema, load_or_build)
-        )
+
+        def locate(load_or_build: LoadOrBuild) -> FieldLocations:
+            records, size = RecordIORecords.of(maps, load_or_build), IR_HEADER.size + schema.sample_bytes
+            return records.placed(schema, schema.offsets(IR_HEADER.size), size)
+
+        return PlacedReader(schema, maps, locate)
 
     def size_bound(self, schema: Schema) -> int:
         """Return the bytes of the records and of the index."""
@@ -166,9 +169,3 @@ def _in_parts(data: bytes, words: Array) -> bytes:
         part = data[low:high]
         parts.append(HEAD.pack(MAGIC, kind << LENGTH_BITS | len(part)) + part + bytes(-len(part) % WORD))
     return b"".join(parts)
-
-
-def _written_locations(maps: Maps, schema: Schema, load_or_build: LoadOrBuild) -> FieldLocations:
-    """Return the locations of the fields in records that iobench wrote."""
-    records = RecordIORecords.of(maps, load_or_build)
-    return records.placed(schema, schema.offsets(IR_HEADER.size), IR_HEADER.size + schema.sample_bytes)

@@ -108,10 +108,7 @@ class TokenWindows(Format, Detectable):
         return
 
     def check_schema(self, schema: Schema) -> None:
-        """Raise UnsupportedSchema also for anything but one field of one axis.
-
-        UnsupportedSchema of kind ``not-windows``.
-        """
+        """Raise UnsupportedSchema (``not-windows``) also for anything but one field of one axis."""
         super().check_schema(schema)
         if not _is_window(schema) or not self._takes(schema.fields[0].shape[0]):
             size = "" if self.window == WINDOW else f" of {self.window}"
