@@ -83,10 +83,8 @@ def read_header(stream: ByteStream) -> NpyHeader:
 def read_plain_header(start: bytes, what: str, path: Path) -> NpyHeader:
     """Return the header of the .npy data that begin with `start`.
 
-    Raises
-    ------
-    CorruptArtifact
-        The header is damaged, or kind ``fortran-order``, ``unsupported-dtype`` or ``byte-order``.
+    CorruptArtifact if the header is damaged, or of kind ``fortran-order``, ``unsupported-dtype`` or
+    ``byte-order``.
     """
     with expecting(path, f"{what} as a .npy file", ValueError):
         header = read_header(io.BytesIO(start))

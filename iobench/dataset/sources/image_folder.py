@@ -39,18 +39,9 @@ class ImageFolder(Source):
     fit, and the rest is cropped around the center. Hidden files and files without an image's suffix are
     skipped.
 
-    Parameters
-    ----------
-    path : Path
-        The folder.
-    sample_shape : tuple of int
-        ``(height, width)``, ``(height, width, channels)`` or ``(channels, height, width)``, with 1 or 3
-        channels.
-
-    Raises
-    ------
-    SourceError
-        If there is no image (`no-images`), or an image has no label (`no-label`) or cannot be decoded.
+    `sample_shape` is ``(height, width)``, ``(height, width, channels)`` or ``(channels, height, width)``,
+    with 1 or 3 channels. SourceError if there is no image (`no-images`), or an image has no label
+    (`no-label`) or cannot be decoded.
     """
 
     decodes = True

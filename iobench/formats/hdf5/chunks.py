@@ -129,10 +129,7 @@ def _stored_alike(dataset: h5py.Dataset) -> bool:
 def chunks_of(dataset: h5py.Dataset) -> Hdf5Chunks | None:
     """Return the chunks of a dataset; None unless all are allocated and hold whole samples.
 
-    Raises
-    ------
-    CorruptArtifact
-        The chunk index is damaged.
+    CorruptArtifact if the chunk index is damaged.
     """
     shape, chunk = dataset.shape, dataset.chunks
     if chunk is None or chunk[1:] != shape[1:] or dataset.file.userblock_size:

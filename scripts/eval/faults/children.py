@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from iobench.base.errors import IobenchError
 
@@ -59,7 +60,8 @@ def run_together(
         children = [_start(work, file.fileno()) for work, file in zip(works, files, strict=True)]
         results = []
         for pid, file in zip(children, files, strict=True):
-            code = _wait(pid, signal_after, timeout_s)
+            stop = signal_after and (signal_after[0], partial(os.kill, pid, signal_after[1]))
+            code = wait_for(pid, stop, timeout_s)
             file.seek(0)
             results.append(ChildResult(code, file.read().strip()))
         return results
@@ -107,11 +109,12 @@ def _child(work: Callable[[], None], stderr: int) -> None:
         os._exit(code)
 
 
-def _wait(pid: int, signal_after: tuple[float, int] | None, timeout_s: float) -> int | str:
+def wait_for(pid: int, stop: tuple[float, Callable[[], object]] | None, timeout_s: float) -> int | str:
+    """Return the exit code of a child; `stop` is called after so many seconds. One that hangs is killed."""
     process = os.pidfd_open(pid)
     try:
-        if signal_after is not None and not select.select([process], [], [], signal_after[0])[0]:
-            signal.pidfd_send_signal(process, signal_after[1])
+        if stop is not None and not select.select([process], [], [], stop[0])[0]:
+            stop[1]()
         hangs = not select.select([process], [], [], timeout_s)[0]
         if hangs:
             os.kill(pid, signal.SIGKILL)
