@@ -117,8 +117,8 @@ class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     variant: str
     files: dict[str, FileStamp]  # stamps by path below the folder; empty for added data
     stored_bytes: Bytes
-    write_s: Seconds  # that writing took
-    verify_s: Seconds  # that verifying took
+    write_s: Seconds  # seconds that writing took
+    verify_s: Seconds  # seconds that verifying took
     library: Text
     folder: str = ""  # name of the folder in the dataset; empty for added data
     checksum: Checksums | None = None  # of what a lossy format stores; None if it is the dataset's

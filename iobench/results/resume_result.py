@@ -32,10 +32,9 @@ class Resume:
     repeated: int | None = None  # samples that came too often; None as for `lost`
     foreign: int | None = None  # samples that are none of the unbroken epoch's; None as for `lost`
     same_order: bool | None = None  # whether they came in its order; None if that differs between processes
-    first_batch_s: float | None = None  # from opening the loader to the first batch after the last resume, of
-    # the slowest rank
-    outcome: Literal["complete", "wrong", "skipped", "refused", "failed"] = "complete"
-    reason: Finding | None = None
+    first_batch_s: float | None = None  # from the last resume to the first batch of the slowest rank
+    outcome: Literal["complete", "wrong", "skipped", "refused", "failed"] = "complete"  # see above
+    reason: Finding | None = None  # why it was skipped, was refused or failed
 
     @property
     def title(self) -> str:

@@ -10,7 +10,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.errors import corrupt, expecting
+from iobench.base.errors import corrupt
 from iobench.base.text import reason
 from iobench.formats._arrays import native_dtype
 from iobench.formats._placement import Blocks, Placement
@@ -52,8 +52,10 @@ class Hdf5Reader(Reader):
         checked, _ = self._checked(rows)
         if not isinstance(checked, slice) or not self._datasets or not self._native:
             return super().batch(checked)
-        with expecting(self._path, "readable chunks", OSError):
+        try:
             return {name: dataset[checked] for name, dataset in self._datasets.items()}
+        except OSError as error:
+            raise corrupt(self._path, "readable chunks", reason(error)) from error
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """Return one sample in new arrays."""
@@ -92,9 +94,11 @@ class Hdf5Reader(Reader):
     def _read(self, gather: Any, out: Mapping[str, Array]) -> None:
         if not self._datasets:
             raise ValueError("this reader is closed")
-        with expecting(self._path, "readable chunks", OSError):
+        try:
             for name, target in out.items():
                 gather(self._datasets[name], target)
+        except OSError as error:
+            raise corrupt(self._path, "readable chunks", reason(error)) from error
 
 
 def _read_slab(dataset: h5py.Dataset, start: int, target: Array) -> None:

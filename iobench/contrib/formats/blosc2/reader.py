@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.base.errors import CorruptArtifact, corrupt, expecting
+from iobench.base.text import reason
 from iobench.contrib.formats.shared.external import check_stored
 from iobench.formats import Array, Batch, Blocks, Field, Reader, Rows, Schema, arrays_schema, native, unclosed
 from iobench.formats.file_kind import regular
@@ -144,8 +145,11 @@ class Blosc2Reader(Reader):
 
     def _read(self, name: str, rows: Rows) -> Array:
         array = self._opened()[name]
-        with expecting(self._files[name], "readable chunks", DAMAGE), self._lock:
-            values = array[rows]
+        try:
+            with self._lock:
+                values = array[rows]
+        except DAMAGE as error:
+            raise corrupt(self._files[name], "readable chunks", reason(error)) from error
         return native(np.asarray(values))
 
 

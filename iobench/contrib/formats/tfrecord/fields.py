@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, corrupt, expecting
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.contrib.formats.shared.external import FIXED, as_options, not_fixed
 from iobench.contrib.formats.shared.placed_reader import EncodedSpans, FieldLocations, runs
 from iobench.contrib.formats.tfrecord import example
@@ -219,8 +219,10 @@ def _decoder(records: TFRecords, name: str) -> Decode:
 
 def _unpacked(records: TFRecords, name: str, number: int, stored: memoryview) -> Array:
     """Return the packed integers of a record."""
-    with expecting(records.path(number), f"{name} of record {number}", ValueError):
+    try:
         return example.unpacked(stored)
+    except ValueError as error:
+        raise corrupt(records.path(number), f"{name} of record {number}", error) from error
 
 
 def _refuse_others(records: TFRecords, field: Field, counts: Index, expected: int, unit: str) -> None:
