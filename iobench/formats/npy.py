@@ -18,6 +18,7 @@ from typing import ClassVar
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt, expecting
+from iobench.base.files import regular
 from iobench.base.text import reason
 from iobench.formats._array_format import ArrayFormat, StoredArray
 from iobench.formats._arrays import arrays_schema, fields_by_name
@@ -25,7 +26,6 @@ from iobench.formats._format import Detectable
 from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import Strided
 from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
-from iobench.formats.file_kind import regular
 from iobench.formats.npy_header import DAMAGE, FORTRAN_HINT, header_of
 
 SINGLE = "x"  # field name of a single file

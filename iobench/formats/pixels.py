@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt, needing
+from iobench.base.files import regular
 from iobench.base.text import reason
 from iobench.formats._schema import Array
-from iobench.formats.file_kind import regular
 
 with needing("decoding images", "images"):
     from PIL import Image

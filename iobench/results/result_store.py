@@ -12,10 +12,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from iobench.base.errors import RecordError
-from iobench.base.files import replace_file, system_errors_as
+from iobench.base.files import regular, replace_file, system_errors_as
 from iobench.base.text import reason
 from iobench.results import history
-from iobench.results.record_file import regular
 from iobench.results.record_json import check_levels, plain
 
 Stored = TypeVar("Stored")

@@ -18,11 +18,10 @@ from typing import Any
 import msgspec
 
 from iobench.base.errors import RecordError
-from iobench.base.files import replace_file
+from iobench.base.files import regular, replace_file
 from iobench.base.text import enumerated, shortened
 from iobench.results import record_file
 from iobench.results.record import Record
-from iobench.results.record_file import regular
 from iobench.results.summary import summarise
 from iobench.results.trend import CasePoint, case_points
 from iobench.results.verdict import brief, sentence, verdict

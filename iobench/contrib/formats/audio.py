@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt
+from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.base.text import reason
@@ -29,7 +30,6 @@ from iobench.contrib.formats.shared.sample_files import (
     is_class_folder,
 )
 from iobench.formats import VARIES, Array, Batch, Detectable, Field, Format, RaggedReader, Schema
-from iobench.formats.file_kind import regular
 from iobench.formats.npy import Npy
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".mp3")

@@ -17,11 +17,11 @@ from typing import ClassVar
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt, expecting
+from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.units import counted
 from iobench.contrib.formats.shared.token_windows import TokenStream, TokenWindows
 from iobench.formats import Array, Checkable, Field, Schema, raw_bytes
-from iobench.formats.file_kind import regular
 
 DATA_FILE, INDEX_FILE = "tokens.bin", "tokens.idx"
 MAGIC, VERSION = b"MMIDIDX\0\0", 1

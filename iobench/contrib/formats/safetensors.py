@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from iobench.base.errors import corrupt, expecting
+from iobench.base.files import regular
 from iobench.contrib.formats.shared.record_writer import write_at
 from iobench.formats import (
     ArrayFormat,
@@ -34,7 +35,6 @@ from iobench.formats import (
     raw_bytes,
     read_only,
 )
-from iobench.formats.file_kind import regular
 
 DATA_FILE = "data.safetensors"
 SIZE = struct.Struct("<Q")

@@ -14,11 +14,11 @@ from typing import ClassVar
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt, expecting
+from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.contrib.formats.shared.token_windows import TokenStream, TokenWindows
 from iobench.formats import Schema
-from iobench.formats.file_kind import regular
 
 DATA_FILE = "tokens.bin"
 DTYPES = ("uint8", "uint16", "uint32", "uint64")

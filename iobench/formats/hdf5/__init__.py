@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, InvalidOption, corrupt, expecting
+from iobench.base.files import regular
 from iobench.base.options import option
 from iobench.base.text import reason, shortened
 from iobench.formats._array_format import ArrayFormat, StoredArray, stored_arrays
@@ -24,7 +25,6 @@ from iobench.formats._arrays import (
 )
 from iobench.formats._format import Detectable
 from iobench.formats._schema import Batch, Field, Schema, field_names
-from iobench.formats.file_kind import regular
 from iobench.formats.hdf5.datasets import DAMAGE as DATASET_DAMAGE
 from iobench.formats.hdf5.datasets import described
 from iobench.formats.hdf5.reader import Hdf5Reader

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from iobench.base.errors import CorruptArtifact, expecting
+from iobench.base.files import regular
 from iobench.base.options import option
 from iobench.contrib.formats.shared.rebatch import slabs
 from iobench.formats import COMPLEX, NUMPY_DTYPES, Batch, Checkable, Detectable, Field, Format, Schema
-from iobench.formats.file_kind import regular
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.arrow.reader import ArrowReader

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from iobench.base.errors import CorruptArtifact, corrupt, expecting
+from iobench.base.files import regular
 from iobench.base.text import listed
 from iobench.contrib.formats.shared.arrow_columns import (
     DAMAGE,
@@ -34,7 +35,6 @@ from iobench.formats import (
     fields_by_name,
     unclosed,
 )
-from iobench.formats.file_kind import regular
 
 MAGIC = b"ARROW1"
 

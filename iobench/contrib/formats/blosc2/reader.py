@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.base.errors import CorruptArtifact, corrupt, expecting
+from iobench.base.files import regular
 from iobench.base.text import reason
 from iobench.contrib.formats.shared.external import check_stored
 from iobench.formats import Array, Batch, Blocks, Field, Reader, Rows, Schema, arrays_schema, native, unclosed
-from iobench.formats.file_kind import regular
 
 # what blosc2 raises for damaged files
 DAMAGE = (

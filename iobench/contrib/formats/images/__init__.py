@@ -20,6 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchema, corrupt, expecting
+from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.contrib.formats.shared.sample_files import (
@@ -31,7 +32,6 @@ from iobench.contrib.formats.shared.sample_files import (
 )
 from iobench.contrib.formats.shared.scaled_images import COMPARED, ScaledImages
 from iobench.formats import VARIES, Array, Batch, Detectable, Field, Reader, Schema
-from iobench.formats.file_kind import regular
 from iobench.formats.npy import Npy
 
 HELD = "uint8 (height, width, 3), (3, height, width) or (height, width)"

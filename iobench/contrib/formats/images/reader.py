@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.base.errors import corrupt, expecting
+from iobench.base.files import regular
 from iobench.contrib.formats.shared.scaled_images import Decode
 from iobench.formats import Array, Placement, Reader, Schema, unclosed
-from iobench.formats.file_kind import regular
 from iobench.formats.pixels import channels_last, decoded
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from iobench.base.errors import CorruptArtifact, corrupt, is_panic
+from iobench.base.files import regular
 from iobench.base.text import listed, reason
 from iobench.contrib.formats.lance.library import lance, without_panics
 from iobench.contrib.formats.shared.arrow_columns import DAMAGE, ColumnShapes, arrays, check_type
@@ -30,7 +31,6 @@ from iobench.formats import (
     only_sample,
     unclosed,
 )
-from iobench.formats.file_kind import regular
 
 PIECE_ROWS = 1024  # per record batch while a schema is inferred
 

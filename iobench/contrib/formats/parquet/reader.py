@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from iobench.base.errors import CorruptArtifact, corrupt, expecting
+from iobench.base.files import regular
 from iobench.base.text import listed
 from iobench.contrib.formats.shared.arrow_columns import (
     DAMAGE,
@@ -24,7 +25,6 @@ from iobench.contrib.formats.shared.arrow_columns import (
 from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
 from iobench.contrib.formats.shared.external import as_options
 from iobench.formats import Array, Field, Ragged, Schema, fields_by_name, unclosed
-from iobench.formats.file_kind import regular
 
 CACHED = 2  # decoded row groups: the current one and the next in order
 

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt, expecting
+from iobench.base.files import regular
 from iobench.contrib.formats.shared.external import FIXED
 from iobench.contrib.formats.shared.packed_images import PackedImages
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, runs
 from iobench.formats import Array, Chunked, Field, Index, Listed, ListedSpans, LoadOrBuild, Placement
-from iobench.formats.file_kind import regular
 
 WORD = 4  # bytes of a size or an offset
 MOST_SHARD_BYTES = (1 << 32) - 1  # limit of a u32 offset

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from iobench.base.errors import corrupt, expecting
+from iobench.base.files import regular
 from iobench.formats import Schema
-from iobench.formats.file_kind import regular
 
 SCHEMA_FILE = "schema.json"
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchema, corrupt, expecting
+from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.base.units import counted
@@ -35,7 +36,6 @@ from iobench.formats import (
     raw_bytes,
     unclosed,
 )
-from iobench.formats.file_kind import regular
 
 FIELD = "tokens"  # of a file that another program wrote
 WINDOW = 1025  # nanoGPT's block_size of 1024, and the target of the last input

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.files import regular
 from iobench.base.options import option
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
 from iobench.contrib.formats.shared.schema_file import check_described, describe
@@ -40,7 +41,6 @@ from iobench.formats import (
     Schema,
     identity,
 )
-from iobench.formats.file_kind import regular
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
@@ -32,7 +33,6 @@ from iobench.contrib.formats.webdataset.tar_fields import (
 )
 from iobench.contrib.formats.webdataset.writer import most_bytes, write_shards
 from iobench.formats import Batch, Detectable, Field, LoadOrBuild, Schema, fields_by_name
-from iobench.formats.file_kind import regular
 
 
 @dataclass(frozen=True)

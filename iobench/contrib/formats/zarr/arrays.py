@@ -11,7 +11,7 @@ from typing import Any
 import zarr
 
 from iobench.base.errors import CorruptArtifact, corrupt, expecting
-from iobench.formats.file_kind import regular
+from iobench.base.files import regular
 
 OURS = "iobench"
 METADATA = {"zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"}
