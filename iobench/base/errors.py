@@ -36,6 +36,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from iobench.base.text import reason
+
 
 def is_panic(error: BaseException) -> bool:
     """Return True for a panic of a library in Rust: a BaseException of a class that no module exports."""
@@ -251,3 +253,22 @@ def _user() -> str:
 def corrupt(path: Path, expected: object, found: object, kind: str | None = None) -> CorruptArtifact:
     """Return the CorruptArtifact for a file that should hold `expected` and holds `found`."""
     return CorruptArtifact(kind=kind, path=path, expected=expected, found=found, hint=REPREPARE)
+
+
+@contextmanager
+def expecting(
+    path: Path,
+    expected: object,
+    errors: type[Exception] | tuple[type[Exception], ...],
+    kind: str | None = None,
+) -> Iterator[None]:
+    """Raise CorruptArtifact in place of these errors of a block that reads `expected` from a file.
+
+    It takes microseconds: what reads single samples has a try statement of its own.
+    """
+    try:
+        yield
+    except CorruptArtifact:
+        raise
+    except errors as error:
+        raise corrupt(path, expected, reason(error), kind) from error

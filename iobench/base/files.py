@@ -1,9 +1,11 @@
-"""Files that are written whole or not at all, and the system's errors about files as errors of iobench."""
+"""Regular files, files that are written whole or not at all, and the errors of the system about them."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -33,6 +35,16 @@ def system_errors_as(
         cause = f"{problem}: {reason(error)}"
         file = path if exact else error.filename or path
         raise cls(cause, kind=kind, path=file, hint=hint) from error
+
+
+def regular(file: Path) -> Path:
+    """Return the path of a regular file; OSError if there is none, or if it is something else.
+
+    Opening a pipe would block until a writer comes, and opening a device can have side effects.
+    """
+    if not stat.S_ISREG(os.stat(file).st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(file))
+    return file
 
 
 def replace_file(path: Path, content: bytes, sync: bool = False) -> None:

@@ -54,27 +54,15 @@ class Prepared:
 
 @dataclass
 class ArtifactWriter:
-    """State of one call of prepare.
-
-    Attributes
-    ----------
-    manifest : Manifest
-        The manifest to write.
-    before : Manifest or None
-        The manifest on disk, if it could be read.
-    made : list
-        Folders that were finished, with their seals.
-    listing : bool
-        Whether the manifest on disk may have been replaced.
-    """
+    """State of one call of prepare."""
 
     source: Source
-    manifest: Manifest
-    before: Manifest | None
+    manifest: Manifest  # the manifest to write
+    before: Manifest | None  # the manifest on disk, if it could be read
     overwrite: bool
     progress: Progress
-    made: list[tuple[Path, Seal]] = field(default_factory=list)
-    listing: bool = False
+    made: list[tuple[Path, Seal]] = field(default_factory=list)  # finished folders and their seals
+    listing: bool = False  # whether the manifest on disk may have been replaced
 
     def write_all(self, variants: list[str]) -> list[Prepared]:
         """Write and list missing or damaged variants, or all with `overwrite`; return one row each."""

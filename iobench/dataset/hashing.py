@@ -45,12 +45,7 @@ def rows_to_hash(before: Manifest | None, schema: Schema, hash: str, part_s: flo
 
 
 def hash_rows(
-    data: UntrustedData,
-    schema: Schema,
-    hashed: HashedRows,
-    part_s: float,
-    writer: HashWriter,
-    report: Report,
+    data: UntrustedData, schema: Schema, hashed: HashedRows, part_s: float, writer: HashWriter, report: Report
 ) -> tuple[Checksum, HashedRows]:
     """Read rows in the sandbox; return their checksum and which they are: a part ends after `part_s`."""
     check, total = Checksum(schema), hashed.count * schema.sample_bytes

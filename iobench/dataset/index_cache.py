@@ -33,14 +33,9 @@ kept_indexes: OrderedDict[tuple[str, str, str], dict[str, Array]] = OrderedDict(
 class IndexCache:
     """Callable that returns an index from memory or disk, or builds and stores it.
 
-    Parameters
-    ----------
-    index : Path or None
-        Path of the cache files without the name of the index; None if nothing may be written.
-    stamp : callable
-        Returns the identity of what the index describes; an index with another one is built again.
-    end : float
-        Moment of `time.monotonic` at which building ends.
+    `index` is the path of the cache files without the name of the index, None if nothing may be written.
+    `stamp` returns the identity of what the index describes; one of another identity is built again. Building
+    ends at `end`, in seconds of `time.monotonic`.
     """
 
     def __init__(self, index: Path | None, stamp: Callable[[], str], end: float = math.inf) -> None:

@@ -37,21 +37,11 @@ class _CachedArray(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Header in the first page of a file.
+    """Header in the first page of a file."""
 
-    Attributes
-    ----------
-    built_from : str
-        Identity of what the arrays describe.
-    arrays : tuple of _CachedArray
-        The arrays that follow.
-    checksum : int
-        CRC-32 of all arrays and of the fields above.
-    """
-
-    built_from: str
-    arrays: tuple[_CachedArray, ...]
-    checksum: int
+    built_from: str  # identity of what the arrays describe
+    arrays: tuple[_CachedArray, ...]  # the arrays that follow
+    checksum: int  # CRC-32 of all arrays and of the fields above
 
 
 class IndexFile:

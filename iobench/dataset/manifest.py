@@ -132,13 +132,9 @@ class Manifest:
     def opener(self, variant: str) -> Opener:
         """Return the opener of a variant after checking its files.
 
-        Raises
-        ------
-        ManifestError
-            If the dataset does not have the variant (`not-prepared`).
-        CorruptArtifact
-            If a file is missing, a link out of the dataset, of another size than when it was verified or
-            of another artifact, or, for added data, was touched in any way.
+        ManifestError if the dataset does not have the variant (`not-prepared`). CorruptArtifact if a file is
+        missing, a link out of the dataset, of another size than when it was verified or of another artifact,
+        or, for added data, was touched in any way.
         """
         if variant not in self.artifacts:
             prepared = ", ".join(self.artifacts) or "nothing"

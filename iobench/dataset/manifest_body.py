@@ -70,30 +70,16 @@ class TreeStamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ExternalData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Data that iobench did not write, at their own path.
+    """Data that iobench did not write, at their own path."""
 
-    Attributes
-    ----------
-    path : str
-        Absolute path of a file or folder.
-    stamp : TreeStamp
-        State of its files when they were hashed.
-    names : tuple of str
-        Selected arrays; empty for all.
-    fields_given : bool
-        Whether the user described the fields, because the data do not.
-    samples : int or None
-        Samples that the files hold, if the dataset has only the first of them.
-    totals : dict of str to int
-        With `samples`, the sums of the lengths of all of them, as in a schema.
-    """
-
-    path: Annotated[str, Meta(pattern=r"^/[^\x00-\x1f\x7f\ud800-\udfff]*$", max_length=PATH_BYTES)]
-    stamp: TreeStamp
-    names: tuple[Text, ...] = ()
-    fields_given: bool = False
-    samples: Count | None = None
-    totals: dict[str, Bytes] = {}
+    path: Annotated[  # absolute, of a file or folder
+        str, Meta(pattern=r"^/[^\x00-\x1f\x7f\ud800-\udfff]*$", max_length=PATH_BYTES)
+    ]
+    stamp: TreeStamp  # state of its files when they were hashed
+    names: tuple[Text, ...] = ()  # selected arrays; empty for all
+    fields_given: bool = False  # whether the user described the fields, because the data do not
+    samples: Count | None = None  # samples that the files hold, if the dataset has only the first of them
+    totals: dict[str, Bytes] = {}  # with `samples`, the sums of the lengths of all of them, as in a schema
 
     def schema(self, first: Schema) -> Schema | None:
         """Return the schema of all samples of the files, if the dataset has only the `first` of them."""
@@ -108,72 +94,36 @@ class ExternalData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StoredPlacement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A placement of `formats` without its arrays; see `placement_file`.
-
-    Attributes
-    ----------
-    files : tuple of str
-        Paths below the artifact's folder.
-    offset, stride : int
-        Of a strided placement; of a listed one, `offset` is `within`; of a chunked one, `stride`.
-    arrays : dict of str to str
-        Names in the index file of the arrays that the placement has.
-    """
+    """A placement of `formats` without its arrays; see `placement_file`."""
 
     kind: Literal["strided", "chunked", "listed"]
-    files: tuple[str, ...]
-    offset: Bytes = 0
-    stride: Bytes = 0
-    arrays: dict[str, str] = {}
+    files: tuple[str, ...]  # paths below the artifact's folder
+    offset: Bytes = 0  # of a strided placement; `within` of a listed one
+    stride: Bytes = 0  # of a strided placement or a chunked one
+    arrays: dict[str, str] = {}  # names in the index file of the arrays that the placement has
 
 
 class RemoteData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Versions of the objects of an artifact in an object store, and the places of its rows in them.
+    """Versions of the objects of an artifact in an object store, and the places of its rows in them."""
 
-    Attributes
-    ----------
-    etags : dict of str to str
-        Version of each object, by path below the artifact's folder; empty until it is known.
-    placement : dict of str to StoredPlacement
-        Location of each field.
-    indexes : tuple of str
-        Names of the index files beside the manifest.
-    """
-
-    etags: dict[str, Text]
-    placement: dict[str, StoredPlacement]
-    indexes: tuple[Text, ...] = ()
+    etags: dict[str, Text]  # versions of the objects by path below the artifact's folder; empty until known
+    placement: dict[str, StoredPlacement]  # location of each field
+    indexes: tuple[Text, ...] = ()  # names of the index files beside the manifest
 
 
 class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One variant of a dataset: written by prepare, or added where it lies.
-
-    Attributes
-    ----------
-    files : dict of str to FileStamp
-        Stamps by path below the folder; empty for added data.
-    write_s, verify_s : float
-        Seconds that writing and verifying took.
-    folder : str
-        Name of the folder in the dataset; empty for added data.
-    checksum : Checksums or None
-        Checksums of what a lossy format stores; None if they are the dataset's.
-    added : ExternalData or None
-        Location of added data.
-    remote : RemoteData or None
-        Versions and places of rows of an artifact in an object store.
-    """
+    """One variant of a dataset: written by prepare, or added where it lies."""
 
     variant: str
-    files: dict[str, FileStamp]
+    files: dict[str, FileStamp]  # stamps by path below the folder; empty for added data
     stored_bytes: Bytes
-    write_s: Seconds
-    verify_s: Seconds
+    write_s: Seconds  # seconds that writing took
+    verify_s: Seconds  # seconds that verifying took
     library: Text
-    folder: str = ""
-    checksum: Checksums | None = None
-    added: ExternalData | None = None
-    remote: RemoteData | None = None
+    folder: str = ""  # name of the folder in the dataset; empty for added data
+    checksum: Checksums | None = None  # of what a lossy format stores; None if it is the dataset's
+    added: ExternalData | None = None  # location of added data
+    remote: RemoteData | None = None  # versions and places of rows of an artifact in an object store
 
 
 class ManifestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -42,12 +42,9 @@ def check_readable(root: Path) -> None:
 def read(path: Path) -> ManifestBody:
     """Read and check a manifest file.
 
-    Raises
-    ------
-    ManifestError
-        If there is none (`no-dataset`), it is not a manifest (`not-a-manifest`), has another version
-        (`unknown-version`), or a value is missing, unknown, of another type, out of range or in
-        contradiction to the others (`damaged-manifest`).
+    ManifestError if there is none (`no-dataset`), it is not a manifest (`not-a-manifest`), has another
+    version (`unknown-version`), or a value is missing, unknown, of another type, out of range or in
+    contradiction to the others (`damaged-manifest`).
     """
     try:
         if path.exists() and not path.is_file():  # opening a FIFO would block
@@ -80,10 +77,7 @@ def parse(content: bytes, path: Path | str) -> ManifestBody:
     """Return a checked manifest from its text; raises ManifestError, about `path`, as `read` does."""
     try:
         body = json.loads(
-            content.decode(),
-            object_pairs_hook=_unique_keys,
-            parse_constant=_not_finite,
-            parse_float=_finite,
+            content.decode(), object_pairs_hook=_unique_keys, parse_constant=_not_finite, parse_float=_finite
         )
     except (ValueError, RecursionError) as error:
         problem = f"not a manifest ({_line(error)})"

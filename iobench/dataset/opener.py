@@ -16,30 +16,16 @@ from iobench.host.bus_errors import guarded
 
 @dataclass(frozen=True)
 class Opener:
-    """Picklable callable that opens a reader of an artifact, in any process.
-
-    Attributes
-    ----------
-    random : bool
-        Whether rows will be requested in random order.
-    index : Path or None
-        Path of the cached indexes without their names; see `index_cache`.
-    stored : Schema or None
-        Schema of all that the files hold, if this one has only their first samples.
-    remote : RemoteOpener or None
-        Opens the artifact in an object store, if it is in one.
-    index_end : float
-        Moment of `time.monotonic` at which building of an index ends.
-    """
+    """Picklable callable that opens a reader of an artifact, in any process."""
 
     format: Format
     path: Path
     schema: Schema
-    random: bool = False
-    index: Path | None = None
-    stored: Schema | None = None
-    remote: RemoteOpener | None = field(default=None, hash=False)
-    index_end: float = math.inf
+    random: bool = False  # whether rows will be requested in random order
+    index: Path | None = None  # path of the cached indexes without their names; see `index_cache`
+    stored: Schema | None = None  # schema of the files, if this one has only their first samples
+    remote: RemoteOpener | None = field(default=None, hash=False)  # if it is in an object store
+    index_end: float = math.inf  # moment of `time.monotonic` at which building of an index ends
 
     def __call__(self) -> Reader:
         """Open a new reader."""

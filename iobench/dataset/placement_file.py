@@ -63,21 +63,11 @@ def index_of(path: Path, artifact: Artifact) -> IndexCache:
 
 @dataclass(frozen=True)
 class RemoteOpener:
-    """Picklable opener of an artifact in an object store.
+    """Picklable opener of an artifact in an object store."""
 
-    Attributes
-    ----------
-    files : RemoteFiles
-        Its objects.
-    artifact : Artifact
-        Its entry in the manifest.
-    index : Path
-        Path of its cached indexes without their names.
-    """
-
-    files: RemoteFiles
-    artifact: Artifact
-    index: Path
+    files: RemoteFiles  # its objects
+    artifact: Artifact  # its entry in the manifest
+    index: Path  # path of its cached indexes without their names
 
     @classmethod
     def of(cls, artifact: Artifact, url: str, index: Path) -> RemoteOpener | None:

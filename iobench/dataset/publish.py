@@ -43,12 +43,8 @@ def publish(
     Objects of this upload have names that were never used. If it fails before the manifest is sent, they are
     removed; afterwards, with `overwrite`, those that the old manifest lists are.
 
-    Raises
-    ------
-    InvalidSettings
-        If samples of a variant are not stored as they are in memory; nothing is uploaded then.
-    ArtifactExists, LoaderFailed
-        If a dataset is there already, or the store refuses.
+    InvalidSettings, with nothing uploaded, if samples of a variant are not stored as they are in memory;
+    ArtifactExists if a dataset is there already; LoaderFailed if the store refuses.
     """
     described = {variant: _described(manifest, variant) for variant in manifest.artifacts}
     old = _old_objects(store) if overwrite else []

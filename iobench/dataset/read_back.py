@@ -28,16 +28,8 @@ def no_report(done: int, total: int) -> None:
 def read_back(opener: Opener, rows: int | None = None, hashed: HashedRows | None = None) -> Iterator[Batch]:
     """Yield samples in new arrays.
 
+    Reads the `hashed` rows in their order, by default all, in batches of `rows`, by default of BATCH_BYTES.
     Reopens the reader regularly to release mapped pages. Raises OSError if the disk fails, even under a map.
-
-    Parameters
-    ----------
-    opener : Opener
-        The artifact.
-    rows : int, optional
-        Samples of a batch; by default as many as make BATCH_BYTES.
-    hashed : HashedRows, optional
-        Rows to read, in their order; by default all.
     """
     schema = opener.schema
     rows = rows or schema.batch_rows(BATCH_BYTES)

@@ -35,14 +35,9 @@ def open_dataset(address: str, data_dir: Path) -> Manifest:
 
     Objects whose version is not recorded are pinned to their present one.
 
-    Raises
-    ------
-    InvalidSettings, MissingDependency
-        If the address is invalid, or obstore is not installed.
-    ManifestError
-        If there is no dataset, its manifest is damaged, or it cannot be cached.
-    LoaderFailed, CorruptArtifact
-        If the store refuses or does not answer, or an object is missing or of another size.
+    InvalidSettings or MissingDependency if the address is invalid, or obstore is not installed. ManifestError
+    if there is no dataset, its manifest is damaged, or it cannot be cached. LoaderFailed or CorruptArtifact
+    if the store refuses or does not answer, or an object is missing or of another size.
     """
     url = checked_url(address)
     store = ObjectStore(url)

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -31,7 +32,7 @@ from iobench.base.finding import Finding
 from iobench.base.text import listed
 from iobench.dataset.hashed_rows import HashedRows
 from iobench.dataset.sources._source import BATCH_BYTES
-from iobench.dataset.untrusted_data import UntrustedData, fields_request, requested_schema, schema_request
+from iobench.dataset.untrusted_data import UntrustedData
 from iobench.formats import Batch, Field, Index, Ragged, Schema, index_of, raw_bytes
 from iobench.host.child import Child, ChildEnded, ChildHung, spawn_python
 
@@ -41,21 +42,11 @@ WORKER = "iobench.dataset.sandbox_worker:serve"
 
 @dataclass(frozen=True)
 class SniffResult:
-    """Formats that recognize a file or folder.
+    """Formats that recognize a file or folder."""
 
-    Attributes
-    ----------
-    formats : tuple of str
-        Names of the formats that recognize it.
-    missing : dict of str to str
-        Formats that could not be asked, and the reason.
-    members : dict of str to str
-        Entries of a folder that another format recognizes, and that format's name.
-    """
-
-    formats: tuple[str, ...]
-    missing: dict[str, str]
-    members: dict[str, str] = field(default_factory=dict)
+    formats: tuple[str, ...]  # names of the formats that recognize it
+    missing: dict[str, str]  # formats that could not be asked, and the reason
+    members: dict[str, str] = field(default_factory=dict)  # entries that another format recognizes: its name
 
     @property
     def ambiguity(self) -> str:
@@ -106,16 +97,17 @@ def describe(data: UntrustedData, fields: Sequence[Field] = ()) -> Description:
 
     Raises SourceError if the schema cannot be inferred or the data cannot be stored.
     """
-    with _worker(data, "describe", fields=fields_request(fields)) as worker:
+    with _worker(data, "describe", fields=msgspec.to_builtins(fields)) as worker:
         result = worker.message()
-        schema = requested_schema(result["schema"], result["renamed"])
-        return Description(schema, tuple(Finding(**note) for note in result["notes"]))
+        return Description(
+            msgspec.convert(result["schema"], Schema), tuple(Finding(**note) for note in result["notes"])
+        )
 
 
 def batches(data: UntrustedData, schema: Schema) -> Iterator[Batch]:
     """Yield all samples in order, in new arrays; raises SourceError if they cannot be read."""
     rows = schema.batch_rows(BATCH_BYTES)
-    with _worker(data, "read", rows=rows, schema=schema_request(schema)) as worker:
+    with _worker(data, "read", rows=rows, schema=msgspec.to_builtins(schema)) as worker:
         for start in range(0, schema.samples, rows):
             yield worker.batch(schema, min(rows, schema.samples - start))
 
@@ -126,7 +118,7 @@ def hashes(
     """Yield rows and their hashes, in the order of the list; raises SourceError if they cannot be read."""
     rows = schema.batch_rows(BATCH_BYTES)
     request = {"rows": rows, "piece_rows": hashed.piece_rows, "pieces": hashed.pieces}
-    with _worker(data, "hash", schema=schema_request(schema), **request) as worker:
+    with _worker(data, "hash", schema=msgspec.to_builtins(schema), **request) as worker:
         for part in hashed.slices(rows):
             yield index_of(part), worker.hashes(part.stop - part.start)
 

@@ -14,6 +14,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from iobench import formats
 from iobench.base.errors import REPREPARE, CorruptArtifact, IobenchError, MissingDependency, SourceError
 from iobench.base.text import reason
@@ -21,8 +23,7 @@ from iobench.dataset.checksum import Checksum
 from iobench.dataset.hashed_rows import HashedRows
 from iobench.dataset.opener import Opener
 from iobench.dataset.read_back import read_back
-from iobench.dataset.untrusted_data import requested_fields, requested_schema, schema_request
-from iobench.formats import Array, Batch, Detectable, Format, Ragged, Schema, plain_bools
+from iobench.formats import Array, Batch, Detectable, Field, Format, Ragged, Schema, plain_bools
 from iobench.host.child import SharedCount, send_raw
 
 # files that no format reads: module in `sources`, and class with the methods of a format that are used here
@@ -112,14 +113,13 @@ def _describe(request: dict[str, Any]) -> Iterator[Reply]:
     path = Path(request["path"])
     if not isinstance(form, Detectable):
         raise CorruptArtifact(f"data in {form.name} cannot be added in place", kind="not-addable", path=path)
-    schema = form.infer_schema(path, requested_fields(request["fields"]))
+    schema = form.infer_schema(path, msgspec.convert(request["fields"], tuple[Field, ...]))
     notes = form.notes(path, schema)
-    described = {"schema": schema_request(schema), "renamed": schema.renamed}
-    yield {**described, "notes": [asdict(note) for note in notes]}, {}
+    yield {"schema": msgspec.to_builtins(schema), "notes": [asdict(note) for note in notes]}, {}
 
 
 def _hash(request: dict[str, Any]) -> Iterator[Reply]:
-    schema = requested_schema(request["schema"])
+    schema = msgspec.convert(request["schema"], Schema)
     hashed = HashedRows(schema.samples, request["piece_rows"], request["pieces"])
     batches = _batches(request, schema, request["rows"], hashed)
     first = next(batches)  # sets the limits, which also apply to the checksum of large samples
@@ -130,7 +130,7 @@ def _hash(request: dict[str, Any]) -> Iterator[Reply]:
 
 
 def _read(request: dict[str, Any]) -> Iterator[Reply]:
-    schema = requested_schema(request["schema"])
+    schema = msgspec.convert(request["schema"], Schema)
     for batch in _batches(request, schema, request["rows"]):
         yield {}, batch
 
@@ -140,7 +140,7 @@ def _batches(
 ) -> Iterator[Batch]:
     form, path = _format(request), Path(request["path"])
     _limit(request["memory_bytes"])
-    stored = request["stored"] and requested_schema(request["stored"])
+    stored = request["stored"] and msgspec.convert(request["stored"], Schema)
     opener = Opener(form, path, schema, stored=stored)
     opener.check()
     if request["kind"] not in ADAPTERS:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from iobench.formats import Field, Schema
+import msgspec
+
+from iobench.formats import Schema
 
 LIMIT_S = 120.0  # to identify data, and to read one batch; more for large data:
 BYTES_PER_S = 50e6  # one second more for this many bytes
@@ -18,28 +19,13 @@ MEMORY_SHARE = 256  # one byte more for this many bytes of data, for tables of r
 
 @dataclass(frozen=True)
 class UntrustedData:
-    """A file or folder that iobench did not write.
+    """A file or folder that iobench did not write."""
 
-    Attributes
-    ----------
-    path : Path
-        The file or folder; may end in `::NAME,NAME` to select arrays.
-    kind : str
-        Name of the format that reads it, or a key of `sandbox_worker.ADAPTERS`.
-    bytes : int
-        Size, which the limits depend on.
-    descriptor : int or None
-        An open descriptor of the file. If given, the worker reads that file and not the one that may have
-        taken its path in the meantime.
-    stored : Schema or None
-        Schema of all samples that it holds, if only the first of them are read.
-    """
-
-    path: Path
-    kind: str
-    bytes: int
-    descriptor: int | None = None
-    stored: Schema | None = None
+    path: Path  # the file or folder; may end in `::NAME,NAME` to select arrays
+    kind: str  # name of the format that reads it, or a key of `sandbox_worker.ADAPTERS`
+    bytes: int  # size, which the limits depend on
+    descriptor: int | None = None  # open file to read, whatever has taken its path in the meantime
+    stored: Schema | None = None  # schema of all samples that it holds, if only the first of them are read
 
     @property
     def request(self) -> dict[str, Any]:
@@ -50,7 +36,7 @@ class UntrustedData:
         return {
             "path": path,
             "kind": self.kind,
-            "stored": self.stored and schema_request(self.stored),
+            "stored": self.stored and msgspec.to_builtins(self.stored),
             # torch's own maps count in full
             "memory_bytes": MEMORY_BYTES + self.bytes // (1 if self.kind == "torch" else MEMORY_SHARE),
         }
@@ -65,23 +51,3 @@ class UntrustedData:
         """The path without the selection of arrays."""
         file, separator, _ = os.fspath(self.path).rpartition("::")
         return Path(file) if separator and not os.path.lexists(self.path) else self.path
-
-
-def schema_request(schema: Schema) -> dict[str, Any]:
-    """Return a schema as JSON."""
-    return {"samples": schema.samples, "fields": fields_request(schema.fields), "totals": schema.totals}
-
-
-def requested_schema(plain: dict[str, Any], renamed: dict[str, str] | None = None) -> Schema:
-    """Return the schema that `schema_request` wrote."""
-    return Schema(plain["samples"], requested_fields(plain["fields"]), renamed or {}, plain["totals"])
-
-
-def requested_fields(plain: list[Any]) -> tuple[Field, ...]:
-    """Return fields from JSON."""
-    return tuple(Field(name, tuple(shape), dtype) for name, shape, dtype in plain)
-
-
-def fields_request(fields: Sequence[Field]) -> list[list[Any]]:
-    """Return fields as JSON."""
-    return [[field.name, list(field.shape), field.dtype] for field in fields]

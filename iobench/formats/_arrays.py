@@ -40,10 +40,7 @@ def select_arrays(path: Path, available: Collection[str], chosen: Collection[str
 
     `chosen` holds names of arrays, or of groups whose arrays are all selected.
 
-    Raises
-    ------
-    CorruptArtifact
-        Kind ``unknown-array``, ``no-arrays`` or ``too-many-arrays``.
+    CorruptArtifact of kind ``unknown-array``, ``no-arrays`` or ``too-many-arrays``.
     """
     for name in chosen:
         if not any(_within(other, name) for other in available):
@@ -87,24 +84,11 @@ def arrays_schema(
     """Return the schema of named arrays, given as (shape, dtype); the first axis is the sample axis.
 
     An array whose samples differ in length has VARIES as its second axis, and the sum of the lengths in
-    `totals`.
+    `totals`. `available` names what could have been selected, for hints and for names that differ. `fields`
+    are those to take, by name; all if empty. Errors name `path`, the file or folder of the arrays.
 
-    Parameters
-    ----------
-    path : Path
-        The file or folder that holds the arrays, for errors.
-    arrays : mapping of str to (shape, dtype)
-        The selected arrays.
-    available : collection of str
-        The names that could have been selected, for hints and for names that differ.
-    fields : sequence of Field
-        The fields to take, by name; all if empty.
-
-    Raises
-    ------
-    CorruptArtifact
-        Kind ``empty-array``, ``no-sample-axis``, ``too-many-axes``, ``sample-too-large``,
-        ``unsupported-dtype``, ``name-clash``, ``unknown-array``, ``no-arrays`` or ``unequal-lengths``.
+    CorruptArtifact of kind ``empty-array``, ``no-sample-axis``, ``too-many-axes``, ``sample-too-large``,
+    ``unsupported-dtype``, ``name-clash``, ``unknown-array``, ``no-arrays`` or ``unequal-lengths``.
     """
     try:
         return _arrays_schema(path, arrays, available, fields, totals or {})

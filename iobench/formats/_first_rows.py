@@ -15,15 +15,7 @@ from iobench.formats._schema import Array, Batch, Schema
 
 
 class FirstRows(Reader):
-    """Reads the first rows of another reader, in that reader's own way.
-
-    Parameters
-    ----------
-    whole : Reader
-        The other reader, which is closed with this one.
-    schema : Schema
-        Its fields, and fewer samples.
-    """
+    """Reads the first rows of another reader, in that reader's own way, and closes it when it is closed."""
 
     def __init__(self, whole: Reader, schema: Schema) -> None:
         super().__init__(schema)

@@ -20,15 +20,9 @@ Decode: TypeAlias = Callable[[int, "memoryview", Mapping[str, Array]], None]
 
 @dataclass(frozen=True)
 class Placement(ABC):
-    """Locations of one field's samples, each contiguous and stored as in memory.
+    """Locations of one field's samples, each contiguous and stored as in memory."""
 
-    Attributes
-    ----------
-    files : tuple of Path
-        The files that hold the samples, by number.
-    """
-
-    files: tuple[Path, ...]
+    files: tuple[Path, ...]  # the files that hold the samples, by number
 
     @abstractmethod
     def locate(self, rows: Index) -> tuple[Index, Index]:
@@ -60,21 +54,11 @@ class Spans(Placement):
 
 @dataclass(frozen=True, eq=False)
 class AdjacentSpans(Spans):
-    """Samples of different lengths in the only file, one after the other.
+    """Samples of different lengths in the only file, one after the other."""
 
-    Attributes
-    ----------
-    offset : int
-        Byte at which the first element lies.
-    stride : int
-        Bytes per unit of length.
-    offsets : int64 array
-        Sample i has the elements `offsets[i]` to `offsets[i + 1]`, and so is empty if these are equal.
-    """
-
-    offset: int
-    stride: int
-    offsets: Index
+    offset: int  # byte at which the first element lies
+    stride: int  # bytes per unit of length
+    offsets: Index  # sample i has the elements `offsets[i]` to `offsets[i + 1]`, none if they are equal
 
     def locate(self, rows: Index) -> tuple[Index, Index]:
         """Return file 0 and the offset of each row's first element."""
@@ -88,22 +72,12 @@ class AdjacentSpans(Spans):
 
 @dataclass(frozen=True, eq=False)
 class ListedSpans(Spans):
-    """Samples of different lengths at listed places, like `Listed`.
+    """Samples of different lengths at listed places, like `Listed`."""
 
-    Attributes
-    ----------
-    file : int64 array
-        Number of each sample's file.
-    offset, size : int64 array
-        First byte and bytes of each sample with its head.
-    within : int
-        Bytes of the head, behind which the field begins.
-    """
-
-    file: Index
-    offset: Index
-    size: Index
-    within: int = 0
+    file: Index  # number of each sample's file
+    offset: Index  # first byte of each sample with its head
+    size: Index  # bytes of each sample with its head
+    within: int = 0  # bytes of the head, behind which the field begins
 
     def locate(self, rows: Index) -> tuple[Index, Index]:
         """Return the file and the listed offset of each row."""
@@ -144,24 +118,12 @@ class _Partitioned:
 
 @dataclass(frozen=True, eq=False)
 class Chunked(_Partitioned, Placement):
-    """Chunks of consecutive samples at a fixed stride.
+    """Chunks of consecutive samples at a fixed stride."""
 
-    Attributes
-    ----------
-    first : int64 array
-        First row of each chunk, in row order; the first entry is 0.
-    file : int64 array
-        File number of each chunk.
-    offset : int64 array
-        Byte offset of each chunk's first sample.
-    stride : int
-        Bytes from one sample to the next within a chunk.
-    """
-
-    first: Index
-    file: Index
-    offset: Index
-    stride: int
+    first: Index  # first row of each chunk, in row order; the first entry is 0
+    file: Index  # file number of each chunk
+    offset: Index  # byte offset of each chunk's first sample
+    stride: int  # bytes from one sample to the next within a chunk
 
     def locate(self, rows: Index) -> tuple[Index, Index]:
         """Return file number and offset of each row, from its chunk."""
@@ -189,27 +151,15 @@ class Listed(Placement):
 class Blocks(_Partitioned):
     """Rows of `fields` that are stored encoded, block by block.
 
-    Attributes
-    ----------
-    fields : tuple of str
-        Fields that the blocks hold.
-    files : tuple of Path
-        The files that hold the blocks, by number.
-    first : int64 array
-        First row of each block, in row order; the first entry is 0, and each block ends where the next
-        begins.
-    file, offset, stored : int64 array
-        File number, byte offset and stored bytes of each block.
-    decode : callable
-        ``decode(number, stored, out)`` fills `out` (field → C-contiguous array with the block's rows; a
-        subset of `fields`) from the stored bytes of block `number`, and raises CorruptArtifact if they
-        are damaged. Called from several threads at once; releases the GIL while it decodes.
+    ``decode(number, stored, out)`` fills `out` (field → C-contiguous array with the block's rows; a subset of
+    `fields`) from the stored bytes of block `number`, and raises CorruptArtifact if they are damaged. It is
+    called from several threads at once, and releases the GIL while it decodes.
     """
 
-    fields: tuple[str, ...]
-    files: tuple[Path, ...]
-    first: Index
-    file: Index
-    offset: Index
-    stored: Index
+    fields: tuple[str, ...]  # fields that the blocks hold
+    files: tuple[Path, ...]  # the files that hold the blocks, by number
+    first: Index  # first row of each block, in row order, from 0 on; a block ends where the next begins
+    file: Index  # file number of each block
+    offset: Index  # byte offset of each block
+    stored: Index  # stored bytes of each block
     decode: Decode

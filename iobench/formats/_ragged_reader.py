@@ -45,10 +45,7 @@ class RaggedColumn(ABC):
 class StoredColumn(RaggedColumn):
     """A reader of the elements of all samples, and where each sample begins.
 
-    Raises
-    ------
-    CorruptArtifact
-        The offsets do not rise from 0 to the number of elements.
+    CorruptArtifact if the offsets do not rise from 0 to the number of elements.
     """
 
     values: Reader

@@ -100,14 +100,8 @@ JpegDecoder: TypeAlias = "Callable[[bytes, tuple[int, int], ImageLayout], Array]
 class ImageDecoder:
     """Decoder of images to a layout; threads decode several at a time within the memory limit.
 
-    Parameters
-    ----------
-    layout : ImageLayout
-        What images are scaled and cropped to.
-    jpeg : JpegDecoder, optional
-        Decodes JPEG files whose colors need no conversion. Pillow reads the header and decodes all others.
-    dct_scaling : bool
-        Let Pillow decode a JPEG at 1/2, 1/4 or 1/8 of its size if that is not below the layout.
+    `jpeg` decodes JPEG files whose colors need no conversion; Pillow reads the header and decodes all others.
+    With `dct_scaling`, it decodes a JPEG at 1/2, 1/4 or 1/8 of its size if that is not below the layout.
     """
 
     def __init__(

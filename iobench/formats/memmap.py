@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.errors import CorruptArtifact, corrupt, expecting
 from iobench.base.text import shortened
 from iobench.formats._array_format import ArrayFormat, StoredArray
 from iobench.formats._arrays import arrays_schema, unsupported_dtype
@@ -155,11 +155,10 @@ def _load(folder: Path, keys: dict[str, str], schema: Schema) -> Any:
     """Load these keys as a tensorclass with TensorDict: mapped copy-on-write, nothing unpickled."""
     from tensordict import TensorDict
 
-    try:
+    damage = (RuntimeError, ValueError, KeyError, OSError, TypeError)
+    with expecting(folder, "a TensorDict memmap directory", damage):
         loaded = TensorDict.load_memmap(folder, mode="r", allow_pickle=False)
         chosen = TensorDict({name: loaded[key] for name, key in keys.items()}, [schema.samples])
-    except (RuntimeError, ValueError, KeyError, OSError, TypeError) as error:
-        raise corrupt(folder, "a TensorDict memmap directory", error) from error
     return sample_class(schema).from_tensordict(chosen)
 
 
@@ -171,14 +170,12 @@ def _folder(path: Path) -> Path:
 def _meta(folder: Path) -> dict[str, Any]:
     """Parse TensorDict's description of a folder; CorruptArtifact if there is none."""
     file = folder / META
-    try:
+    with expecting(file, "TensorDict's description of the fields", (OSError, ValueError, RecursionError)):
         if not file.is_file() or file.stat().st_size > MOST_META_BYTES:
             raise OSError("no such file" if not file.exists() else "not a file, or a very large one")
         described = json.loads(file.read_text())
         if not isinstance(described, dict):
             raise ValueError("not an object")
-    except (OSError, ValueError, RecursionError) as error:
-        raise corrupt(file, "TensorDict's description of the fields", shortened(str(error))) from error
     return described
 
 

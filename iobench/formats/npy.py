@@ -17,7 +17,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.errors import CorruptArtifact, corrupt, expecting
+from iobench.base.files import regular
 from iobench.base.text import reason
 from iobench.formats._array_format import ArrayFormat, StoredArray
 from iobench.formats._arrays import arrays_schema, fields_by_name
@@ -25,7 +26,6 @@ from iobench.formats._format import Detectable
 from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import Strided
 from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
-from iobench.formats.file_kind import regular
 from iobench.formats.npy_header import DAMAGE, FORTRAN_HINT, header_of
 
 SINGLE = "x"  # field name of a single file
@@ -116,10 +116,8 @@ def _mapped(file: Path) -> Array:
 def _map(file: Path, field: Field, samples: int) -> tuple[Array, int]:
     """Map a file that `write` wrote; return the read-only array and the byte offset of its data."""
     expected = (samples, *field.shape)
-    try:
+    with expecting(file, f"{field.dtype} {expected}", DAMAGE):
         mapped = np.lib.format.open_memmap(regular(file), mode="r")  # unlike np.load: no archives, no pickles
-    except DAMAGE as error:
-        raise corrupt(file, f"{field.dtype} {expected}", reason(error)) from error
     if (mapped.shape, mapped.dtype) != (expected, np.dtype(field.dtype)):
         raise corrupt(file, f"{field.dtype} {expected}", f"{mapped.dtype} {mapped.shape}")
     if not mapped.flags.c_contiguous:

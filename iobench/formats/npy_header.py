@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.errors import CorruptArtifact, expecting
 from iobench.base.text import reason, shortened
 from iobench.formats._schema import Field
 
@@ -83,15 +83,11 @@ def read_header(stream: ByteStream) -> NpyHeader:
 def read_plain_header(start: bytes, what: str, path: Path) -> NpyHeader:
     """Return the header of the .npy data that begin with `start`.
 
-    Raises
-    ------
-    CorruptArtifact
-        The header is damaged, or kind ``fortran-order``, ``unsupported-dtype`` or ``byte-order``.
+    CorruptArtifact if the header is damaged, or of kind ``fortran-order``, ``unsupported-dtype`` or
+    ``byte-order``.
     """
-    try:
+    with expecting(path, f"{what} as a .npy file", ValueError):
         header = read_header(io.BytesIO(start))
-    except ValueError as error:
-        raise corrupt(path, f"{what} as a .npy file", reason(error)) from error
     if header.fortran and len(header.shape) > 1:
         raise CorruptArtifact(
             f"{what} is in Fortran order", kind="fortran-order", path=path, hint=FORTRAN_HINT

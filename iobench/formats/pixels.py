@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt, needing
+from iobench.base.files import regular
 from iobench.base.text import reason
 from iobench.formats._schema import Array
-from iobench.formats.file_kind import regular
 
 with needing("decoding images", "images"):
     from PIL import Image
@@ -35,23 +35,8 @@ def channels_last(pixels: Array) -> Array:
 def decoded(file: Path, stored: bytes | memoryview, pixels: Array, what: str = "an image") -> None:
     """Fill `pixels`, uint8 (H, W, 3) or (H, W), from the bytes of an image file.
 
-    Releases the GIL while it decodes.
-
-    Parameters
-    ----------
-    file : Path
-        The file that holds the image, for errors.
-    stored : bytes
-        The encoded image.
-    pixels : uint8 array
-        Overwritten.
-    what : str
-        Name of the image in errors.
-
-    Raises
-    ------
-    CorruptArtifact
-        Not a PNG or JPEG, of another size or mode, or kind ``too-many-pixels``.
+    Releases the GIL while it decodes. CorruptArtifact, which names `what`, if it is no PNG or JPEG, of
+    another size or mode, or (``too-many-pixels``) too large.
     """
     height, width = pixels.shape[:2]
     expected = f"{what} of {width} x {height}, {'RGB' if pixels.ndim == 3 else 'gray'}"
@@ -75,21 +60,10 @@ def decoded(file: Path, stored: bytes | memoryview, pixels: Array, what: str = "
 
 
 def shape_of(file: Path, stored: bytes | memoryview | None = None, what: str = "image") -> tuple[int, ...]:
-    """Return the shape of an image's pixels, read from its header.
+    """Return the shape of an image's pixels, read from its header, which is that of the file or of `stored`.
 
-    Parameters
-    ----------
-    file : Path
-        The image, or the file that contains it.
-    stored : bytes, optional
-        The encoded image, if it is not the whole file.
-    what : str
-        Name of the image in errors.
-
-    Raises
-    ------
-    CorruptArtifact
-        Not a PNG or JPEG, or kind ``too-many-pixels`` or ``unsupported-image`` (neither RGB nor gray).
+    CorruptArtifact, which names `what`, if it is no PNG or JPEG, or of kind ``too-many-pixels`` or
+    ``unsupported-image`` (neither RGB nor gray).
     """
     try:
         with Image.open(regular(file) if stored is None else BytesIO(stored), formats=KINDS) as image:

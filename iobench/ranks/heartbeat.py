@@ -57,30 +57,16 @@ class HeartbeatMonitor:
     """Sends this rank's heartbeats and watches those of others, in threads.
 
     The main thread calls `check`, which raises the verdict.
-
-    Attributes
-    ----------
-    progress : Progress
-        Progress of this rank, which the others see in its heartbeats.
-    end : callable
-        Called with the verdict if the main thread hangs and does not end by itself.
-    verdict : RankLost or None
-        Why all ranks end.
-    acknowledged : bool
-        Whether the main thread knows the verdict.
-    reports_failure : bool
-        Whether this rank prints the verdict.
-    interrupted : bool
-        Whether rank 0 was interrupted.
-    stopped : Event
-        Set when the threads are to end.
     """
 
     def __init__(self, info: RankInfo, store: KVStore) -> None:
-        self.info, self.progress = info, Progress()
+        self.info, self.progress = info, Progress()  # the others see the progress in this rank's heartbeats
+        # called with the verdict if the main thread hangs and does not end by itself
         self.end: Callable[[RankLost], None] = lambda verdict: None
-        self.verdict: RankLost | None = None
-        self.interrupted = self.reports_failure = self.acknowledged = False
+        self.verdict: RankLost | None = None  # why all ranks end
+        self.interrupted = False  # whether rank 0 was interrupted
+        self.reports_failure = False  # whether this rank prints the verdict
+        self.acknowledged = False  # whether the main thread knows the verdict
         self.store, self._timeout = store, own_timeout()
         self._silent_s = silent_s()
         self._collectives = self._heartbeats = 0

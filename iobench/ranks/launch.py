@@ -32,18 +32,8 @@ def torchrun(
     output is discarded. Each rank has OMP_NUM_THREADS threads, by default one; for a single rank torchrun
     alone would leave it unset.
 
-    Parameters
-    ----------
-    count : int
-        Number of ranks.
-    arguments : sequence of str
-        Command line of iobench.
-    say : callable
-        Receives each line.
-    where : sequence of str
-        Options of torchrun that locate the ranks of other hosts; by default there are none.
-    environment : mapping of str to str
-        Additional environment variables.
+    `arguments` are the command line of iobench; `say` receives each line; `where` holds torchrun's options
+    that locate the ranks of other hosts, of which there are none by default; `environment` further variables.
     """
     command = [sys.executable, "-c", TORCHRUN, *where, "--nproc-per-node", str(count)]
     process = subprocess.Popen(

@@ -24,10 +24,7 @@ def check_environments(group: RankGroup) -> list[Finding]:
 
     From now on the ranks of this host do not count as background load.
 
-    Raises
-    ------
-    RanksDiffer
-        On every rank, if one has other software than rank 0.
+    RanksDiffer on every rank if one has other software than rank 0.
     """
     own = {"software": software(), "process": os.getpid(), "clock": time.time()}
     environments: list[dict[str, Any]] = group.all_gather(own)  # plain values, which any version can read

@@ -129,17 +129,11 @@ def series(summaries: Sequence[CaseSummary], axis: Axis) -> list[Row]:
             key = key_of(rest)
             rests[key] = rest
             lines.setdefault(key, {})[value] = case
-    several = dict(sorted(filter(_has_several, lines.items()), key=_highest, reverse=True))
+    several = {key: points for key, points in lines.items() if len(points) > 1}
+    highest = {key: max(case.bytes_per_s.median for case in several[key].values()) for key in several}
+    several = {key: several[key] for key in sorted(several, key=highest.__getitem__, reverse=True)}
     labels = cases.labels({key: rests[key] for key in several})
     return [row for key, points in several.items() for row in _points(key, str(labels[key]), points, axis)]
-
-
-def _has_several(line: tuple[str, Mapping[float, CaseSummary]]) -> bool:
-    return len(line[1]) > 1
-
-
-def _highest(line: tuple[str, Mapping[float, CaseSummary]]) -> float:
-    return max(case.bytes_per_s.median for case in line[1].values())
 
 
 def _points(key: str, label: str, points: Mapping[float, CaseSummary], axis: Axis) -> Iterator[Row]:

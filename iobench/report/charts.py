@@ -58,16 +58,14 @@ def stages(rows: list[Row]) -> Any:
         .encode(
             y=names.places,
             x=alt.X(
-                field="share",
-                type="quantitative",
+                "share:Q",
                 title="share of the epochs",
                 axis=alt.Axis(format="%", tickCount=5),
                 scale=alt.Scale(domain=[0, 1]),
             ),
-            order=alt.Order(field="place", type="quantitative"),
+            order=alt.Order("place:Q"),
             color=alt.Color(
-                field="stage",
-                type="nominal",
+                "stage:N",
                 scale=alt.Scale(domain=list(colours), range=list(colours.values())),
                 legend=style.legend(),
             ),
@@ -91,8 +89,7 @@ def waits(rows: list[Row]) -> Any:
             x=style.logarithmic("ms", "milliseconds", [row["ms"] for row in shown]),
             color=style.series("what", kinds, columns=2),
             shape=alt.Shape(
-                field="what",
-                type="nominal",
+                "what:N",
                 scale=alt.Scale(domain=kinds, range=[shapes[kind] for kind in kinds]),
                 legend=style.legend(2),
             ),
@@ -131,7 +128,7 @@ class _Names:
         wide = max((len(label) + len(texts.get(key, "")) for key, label in labels.items()), default=0)
         self._more = SECOND if wide > style.NARROW else 0
         self.below = BELOW + self._more // 2
-        self.places = alt.Y(field="key", type="nominal", sort=list(labels), axis=None)
+        self.places = alt.Y("key:N", sort=list(labels), axis=None)
 
     def above(self, *layers: Any) -> Any:
         """Return the chart of these layers with the names above the marks, at full width."""
@@ -165,8 +162,7 @@ def _appearance(points: Sequence[Row]) -> dict[str, Any]:
     kinds = {"shape": alt.Shape, "color": alt.Color, "size": alt.Size}
     return {
         channel: kinds[channel](
-            field="what",
-            type="nominal",
+            "what:N",
             sort=list(marks),
             scale=alt.Scale(domain=list(marks), range=values),
             legend=style.legend(2),

@@ -88,9 +88,7 @@ def page(
     """
     recommended = [
         RecommendationSection(
-            one.dataset,
-            html_of(one.blocks()),
-            finalists_and_formats(one, f"recommended-{number}-"),
+            one.dataset, html_of(one.blocks()), finalists_and_formats(one, f"recommended-{number}-")
         )
         for number, one in enumerate(advice, 1)
     ]

@@ -31,14 +31,13 @@ def against(rows: list[Row], what: str) -> Any:
     values = sorted({row["x"] for row in shown})
     base = alt.Chart(style.data(shown)).encode(
         x=alt.X(
-            field="x",
-            type="quantitative",
+            "x:Q",
             title=heading(what) + (", MiB" if unit == MIB else ""),
             scale=alt.Scale(type="log", base=2) if values[0] > 0 else alt.Scale(),
             axis=alt.Axis(values=values, format=",~r"),
         ),
         color=style.series("series", list(dict.fromkeys(row["series"] for row in rows)), columns=1),
-        detail=alt.Detail(field="key", type="nominal"),
+        detail=alt.Detail("key:N"),
     )
     return _with_intervals(base, shown, style.tips("series", "x", "MiB/s"))
 
@@ -47,9 +46,9 @@ def over_runs(rows: list[Row]) -> Any:
     """Return lines of speed over time, a point with its interval for each run."""
     shown = [{**row, **_mib(row)} for row in rows]
     base = alt.Chart(style.data(shown)).encode(
-        x=alt.X(field="when", type="temporal", title="end of the run (UTC)", axis=alt.Axis(tickCount=5)),
+        x=alt.X("when:T", title="end of the run (UTC)", axis=alt.Axis(tickCount=5)),
         color=style.series("case", list(dict.fromkeys(row["case"] for row in rows)), columns=1),
-        detail=alt.Detail(field="key", type="nominal"),
+        detail=alt.Detail("key:N"),
     )
     return _with_intervals(base, shown, style.tips("case", "run", "MiB/s", "background load"))
 
@@ -61,7 +60,7 @@ def _with_intervals(base: Any, shown: list[Row], tips: list[Any]) -> Any:
     )
     for known in style.unless_empty([row for row in shown if row["low"] is not None]):
         ends = base.properties(data=style.data(known)).mark_rule(strokeWidth=2, opacity=0.5)
-        chart += ends.encode(y=alt.Y(field="low", type="quantitative"), y2=alt.Y2(field="high"))
+        chart += ends.encode(y=alt.Y("low:Q"), y2=alt.Y2(field="high"))
     return _wide(chart, 280)
 
 
@@ -72,8 +71,7 @@ def sizes(rows: list[Row]) -> Any:
     best = sorted((row for row in shown if row["frontier"] == "yes"), key=lambda row: row["size"])
     widest = max(row["size"] for row in shown)
     size = alt.X(
-        field="size",
-        type="quantitative",
+        "size:Q",
         title=f"{unit} on disk",
         axis=alt.Axis(tickCount=5),
         scale=alt.Scale(domain=[0, widest * WIDER]),
@@ -88,17 +86,14 @@ def sizes(rows: list[Row]) -> Any:
     base = alt.Chart(style.data(named)).encode(x=size, y=speed)
     points = base.mark_circle(size=110, opacity=1).encode(
         color=alt.Color(
-            field="frontier",
-            type="nominal",
-            scale=alt.Scale(domain=["yes", "no"], range=[style.STRONG, style.WEAK]),
-            legend=None,
+            "frontier:N", scale=alt.Scale(domain=["yes", "no"], range=[style.STRONG, style.WEAK]), legend=None
         ),
         tooltip=style.tips("format", "size", "MiB/s", "case"),
     )
     names = (
         base.properties(data=style.data(near))
         .mark_text(align=align, dx=away, dy=-9, fontSize=12, color="currentColor")
-        .encode(text=alt.Text(field="name", type="nominal"))
+        .encode(text=alt.Text("name:N"))
         for right, align, away in NAME_SIDES
         for near in style.unless_empty(
             [row for row in named if (row["size"] > LEFT_NAMES_FROM * widest) == right]
@@ -137,20 +132,12 @@ def break_even(rows: list[Row]) -> Any:
     """Return the epochs until a conversion has paid off, from one format to another."""
     shown = [{**row, **_tile(row)} for row in rows]
     base = alt.Chart(style.data(shown)).encode(
-        x=alt.X(field="to", type="nominal", title="converted to", axis=alt.Axis(orient="top", labelAngle=0)),
-        y=alt.Y(
-            field="from",
-            type="nominal",
-            title="current format",
-            sort=list(dict.fromkeys(row["from"] for row in rows)),
-        ),
+        x=alt.X("to:N", title="converted to", axis=alt.Axis(orient="top", labelAngle=0)),
+        y=alt.Y("from:N", title="current format", sort=list(dict.fromkeys(row["from"] for row in rows))),
     )
     tiles = base.mark_rect(stroke="#88888855").encode(
         color=alt.Color(
-            field="pays",
-            type="nominal",
-            scale=alt.Scale(domain=list(FILLS), range=list(FILLS.values())),
-            legend=None,
+            "pays:N", scale=alt.Scale(domain=list(FILLS), range=list(FILLS.values())), legend=None
         ),
         tooltip=style.tips("from", "to", "pays", "after epochs", "interval"),
     )
@@ -164,31 +151,20 @@ def break_even(rows: list[Row]) -> Any:
 
 def rounds(rows: list[Row]) -> Any:
     """Return every round over its case's median, in order."""
+    last = max(row["round"] for row in rows)
+    labeled = list(range(1, last + 1, max(1, round(last / 10))))  # at most about ten of them
     chart = (
         alt.Chart(style.data(rows))
         .mark_point(filled=True, size=45, opacity=0.7, color=style.STRONG)
         .encode(
             x=alt.X(
-                field="round",
-                type="quantitative",
-                axis=alt.Axis(values=_few_numbers(max(row["round"] for row in rows)), format="d"),
-                scale=alt.Scale(zero=False, padding=20),
+                "round:Q", axis=alt.Axis(values=labeled, format="d"), scale=alt.Scale(zero=False, padding=20)
             ),
-            y=alt.Y(
-                field="of the median",
-                type="quantitative",
-                axis=alt.Axis(format="%"),
-                scale=alt.Scale(zero=False),
-            ),
+            y=alt.Y("of the median:Q", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False)),
             tooltip=style.tips("case", "round", "of the median", "when"),
         )
     )
     return _wide(chart, 220)
-
-
-def _few_numbers(last: int) -> list[int]:
-    """Return at most about ten of the numbers from 1 to the last."""
-    return list(range(1, last + 1, max(1, round(last / 10))))
 
 
 def over_time(rows: list[Row], names: Sequence[str], title: str, share: bool) -> Any:
@@ -206,8 +182,8 @@ def over_time(rows: list[Row], names: Sequence[str], title: str, share: bool) ->
         alt.Chart(style.data(long))
         .mark_line(interpolate="step-after", strokeWidth=1.5, point=alt.OverlayMarkDef(size=12))
         .encode(
-            x=alt.X(field="seconds", type="quantitative", title="seconds into the run"),
-            y=alt.Y(field="value", type="quantitative", title=title, axis=axis, scale=scale),
+            x=alt.X("seconds:Q", title="seconds into the run"),
+            y=alt.Y("value:Q", title=title, axis=axis, scale=scale),
             color=style.series("what", [heading(name) for name in names], columns=3),
             tooltip=style.tips("seconds", "case", "what", "value"),
         )

@@ -114,10 +114,7 @@ class CapacityPlan:
 def plan_capacity(records: Sequence[Record], cluster: Cluster) -> CapacityPlan:
     """Plan a cluster's throughput from the fastest case of these records.
 
-    Raises
-    ------
-    RecordError
-        If no case was measured with one rank and without a training step.
+    RecordError if no case was measured with one rank and without a training step.
     """
     label, rounds = _fastest(records)
     case, dataset = rounds[0].case, rounds[0].dataset

@@ -34,12 +34,10 @@ class Facet:
     cell: Callable[[Any], str] = str
 
 
-def _processor(name: str, cores: int | None) -> list[str]:
-    return [name] if cores is None else [name, counted(cores, "core")]
-
-
 FACETS: dict[str, Facet] = {
-    "processor": Facet("processor", lambda value: ", ".join(_processor(*value)), fixed=True),
+    "processor": Facet(
+        "processor", lambda v: v[0] if v[1] is None else f"{v[0]}, {counted(v[1], 'core')}", fixed=True
+    ),
     "memory": Facet("memory", lambda value: f"{value} GiB", fixed=True),
     "disk": Facet("disk", lambda value: f"{value[0]} on {value[1]}, read-ahead {value[2]} KiB", fixed=True),
     "gpu": Facet("GPU", lambda value: value or "none", fixed=True),

@@ -27,30 +27,17 @@ STORAGE, SHARDS = "storage", "shards"
 class Cluster:
     """Ranks, nodes, and the path between them and the data.
 
-    Attributes
-    ----------
-    ranks, nodes : int
-        Devices that train together, and machines that hold them.
-    network_bytes_per_s : float or None
-        Bandwidth of one node's network. The data come over it if this or the storage's bandwidth is stated;
-        otherwise every node has its own copy.
-    storage_bytes_per_s : float or None
-        Bandwidth of the storage, for all nodes together.
-    shard_bytes : float or None
-        Size of the files that hold the data.
-    data_bytes : float or None
-        Logical bytes of all data; by default those that were measured.
-    step_s : float
-        Seconds of a training step; 0 where a rank takes batches as fast as its loader delivers them.
+    The data come over the network if its bandwidth or that of the storage is stated; otherwise every node has
+    its own copy.
     """
 
-    ranks: int
-    nodes: int
-    network_bytes_per_s: float | None = None
-    storage_bytes_per_s: float | None = None
-    shard_bytes: float | None = None
-    data_bytes: float | None = None
-    step_s: float = 0.0
+    ranks: int  # devices that train together
+    nodes: int  # machines that hold them
+    network_bytes_per_s: float | None = None  # bandwidth of one node's network
+    storage_bytes_per_s: float | None = None  # bandwidth of the storage, for all nodes together
+    shard_bytes: float | None = None  # size of the files that hold the data
+    data_bytes: float | None = None  # logical bytes of all data; by default those that were measured
+    step_s: float = 0.0  # seconds of a training step; 0 where a rank takes batches as fast as they come
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= self.ranks:

@@ -183,19 +183,9 @@ def compare(
 
     Cases match if all choices are equal, or else if only one on each side has that format and loader.
 
-    Parameters
-    ----------
-    base, newer
-        Records of the base, and of each newer run by its name.
-    min_difference : float
-        Smallest difference, as a fraction, that counts as one.
-    force : bool
-        Compare although machine, device, data, model or cache state differ.
-
-    Raises
-    ------
-    NotComparable
-        If no case matches, or if the sides were measured differently and `force` is not given.
+    `newer` holds the records of each newer run by its name; `min_difference` is the smallest difference, as a
+    fraction, that counts as one. NotComparable if no case matches, or, without `force`, if machine, device,
+    data, model or cache state differ.
     """
     pairs, unmatched = [], []
     for name, records in newer.items():

@@ -17,25 +17,13 @@ NOTEBOOK = "notebook"  # extra of iobench that installs the libraries of display
 
 @dataclass(frozen=True)
 class Block:
-    """Part of a displayed result.
+    """Part of a displayed result."""
 
-    Attributes
-    ----------
-    style : str
-        ``answer``: the most important sentence. ``text``: more sentences. ``list``: items below a title.
-        ``warning``: a reason not to believe it; the title is its kind. ``table`` and ``code``.
-    lines : list of str
-        Sentences, items, or lines of code.
-    title : str
-        Title of a list, of code, or kind of a warning.
-    columns : list
-        Titles and cells of a table.
-    """
-
-    style: Literal["answer", "text", "list", "warning", "table", "code"]
-    lines: list[str] = field(default_factory=list)
-    title: str = ""
-    columns: Columns = field(default_factory=list)
+    style: Literal["answer", "text", "list", "warning", "table", "code"]  # ``answer``: the main sentence;
+    # ``list``: items below a title; ``warning``: a reason not to believe it, whose title is its kind
+    lines: list[str] = field(default_factory=list)  # sentences, items, or lines of code
+    title: str = ""  # title of a list, of code, or kind of a warning
+    columns: Columns = field(default_factory=list)  # titles and cells of a table
 
 
 class Displayed(ABC):
@@ -58,12 +46,7 @@ class Displayed(ABC):
     def plot(self) -> Any:
         """Return its charts as one `altair.Chart`, below each other.
 
-        Raises
-        ------
-        MissingDependency
-            Without altair.
-        RecordError
-            If there is nothing to plot (``empty``).
+        MissingDependency without altair. RecordError if there is nothing to plot (``empty``).
         """
         return _renderer().plot(self)
 

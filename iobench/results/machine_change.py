@@ -20,27 +20,14 @@ Rounds = Sequence[Record]
 
 @dataclass(frozen=True)
 class MachineChange:
-    """Differences of the machine between two runs of a case, new over base; None where unknown.
+    """Differences of the machine between two runs of a case, new over base; None where unknown."""
 
-    Attributes
-    ----------
-    limit : str or None
-        The resource that limits the case.
-    limit_ratio : Estimate or None
-        Rate of that resource in the newer run over its rate in the base run.
-    cpu_speed_ratio : float or None
-        Speed of plain Python beside the newer rounds over that beside the base's.
-    background_cpu : tuple
-        Median share of CPU time used by other processes, in the base and in the newer run.
-    quiet_rounds : tuple or None
-        Rounds without background load of the base and of the newer run; None where all were quiet.
-    """
-
-    limit: str | None = None
-    limit_ratio: Estimate | None = None
-    cpu_speed_ratio: float | None = None
-    background_cpu: tuple[float | None, float | None] = (None, None)
-    quiet_rounds: tuple[int, int] | None = None
+    limit: str | None = None  # the resource that limits the case
+    limit_ratio: Estimate | None = None  # its rate in the newer run over that in the base
+    cpu_speed_ratio: float | None = None  # of plain Python beside the newer rounds over the base's
+    background_cpu: tuple[float | None, float | None] = (None, None)  # of base and newer run:
+    # median share of CPU time used by other processes
+    quiet_rounds: tuple[int, int] | None = None  # without background load, of base and newer; None: all
 
     @property
     def limit_changed(self) -> bool:

@@ -227,13 +227,7 @@ METRICS: tuple[Metric, ...] = (
         seconds_text,
         lambda r: r.timing.first_batch_s,
     ),
-    Metric(
-        "wait_p50_s",
-        "wait p50",
-        "median wait for a batch",
-        seconds_text,
-        lambda r: r.timing.wait_p50_s,
-    ),
+    Metric("wait_p50_s", "wait p50", "median wait for a batch", seconds_text, lambda r: r.timing.wait_p50_s),
     Metric(
         "wait_p99_s",
         "wait p99",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from iobench.base.errors import RecordError, no_permission
-from iobench.base.files import system_errors_as
+from iobench.base.files import regular, system_errors_as
 from iobench.base.text import reason
 from iobench.results.record import Record
 from iobench.results.record_json import parse, plain
@@ -50,13 +50,6 @@ def append(path: Path, record: Record) -> None:
             with suppress(OSError):  # some file systems have no locks
                 fcntl.flock(file, fcntl.LOCK_EX)  # `_separator` must not see half of another writer's line
             file.write((_separator(file) + line + "\n").encode())
-
-
-def regular(path: Path) -> Path:
-    """Return the path; OSError where it exists and is not a file, of which opening could block."""
-    if os.path.exists(path) and not os.path.isfile(path):  # False for a name too long
-        raise OSError("it is not a file")
-    return path
 
 
 @contextmanager
@@ -102,10 +95,7 @@ def _separator(file: IO[bytes]) -> str:
 def read(path: Path) -> tuple[list[Record], list[RecordError]]:
     """Return the records of a file, and an error for each line that is skipped because it is none.
 
-    Raises
-    ------
-    RecordError
-        If the file cannot be read, or no line of it is a record.
+    RecordError if the file cannot be read, or no line of it is a record.
     """
     try:
         *lines, rest = regular(path).read_text().split("\n")

@@ -45,12 +45,7 @@ def _check_text(value: Any) -> None:
 def parse(line: str) -> Record:
     """Return the record that a line of JSON holds; every part is checked against its declared types.
 
-    Raises
-    ------
-    RecordError
-        If it is of another version of the record format.
-    ValueError
-        If it is no record.
+    RecordError if it is of another version of the record format. ValueError if it is no record.
     """
     body = json.loads(line, parse_constant=_refuse, parse_float=_finite)
     check_levels(body)

@@ -12,10 +12,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from iobench.base.errors import RecordError
-from iobench.base.files import replace_file, system_errors_as
+from iobench.base.files import regular, replace_file, system_errors_as
 from iobench.base.text import reason
 from iobench.results import history
-from iobench.results.record_file import regular
 from iobench.results.record_json import check_levels, plain
 
 Stored = TypeVar("Stored")
@@ -28,25 +27,13 @@ def now() -> str:
 
 @dataclass(frozen=True)
 class ResultStore(Generic[Stored]):
-    """Results of one type, each a file in the results of a data folder.
+    """Results of one type, each a file in the results of a data folder."""
 
-    Attributes
-    ----------
-    type : type
-        The class of the results.
-    suffix : str
-        End of the files' names.
-    description : str
-        A result in words, such as ``a recommendation``.
-    check : callable
-        Raises ValueError, TypeError or ArithmeticError where a result lacks what its readers rely on beyond
-        the declared types.
-    """
-
-    type: type[Stored]
-    suffix: str
-    description: str
-    check: Callable[[Stored], None]
+    type: type[Stored]  # the class of the results
+    suffix: str  # end of the files' names
+    description: str  # A result in words, such as ``a recommendation``
+    check: Callable[[Stored], None]  # raises ValueError, TypeError or ArithmeticError for contents
+    # that their types allow and their readers do not
 
     def save(self, body: Mapping[str, Any], name: str, time: str, data_dir: Path) -> Path:
         """Write a result of that name and time (ISO 8601) atomically, and return its file.

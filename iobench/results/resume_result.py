@@ -18,44 +18,23 @@ LISTED = 3  # bad resumes in the answer
 class Resume:
     """One epoch of a loader that was stopped and resumed, compared with an unbroken one.
 
-    Attributes
-    ----------
-    loader : str
-        The loader with its options, or the user's function.
-    change : str
-        ``same``, or what changed at each stop: ``ranks 2→3``, ``workers 0→2``.
-    samples : int
-        Samples of the unbroken epoch.
-    stop_after : int
-        Batches of each rank before each stop.
-    lost, repeated, foreign : int or None
-        Samples that never came, that came too often, and that are none of the unbroken epoch's. None if the
-        resume was refused or failed.
-    same_order : bool or None
-        Whether they came in the order of the unbroken epoch; None if that is another one in each process. If
-        the number of ranks changes, only samples between common ends of global batches are compared.
-    first_batch_s : float or None
-        Seconds from opening the loader to the first batch after the last resume, of the slowest rank.
-    outcome : str
-        ``complete``, or ``wrong`` if samples were lost, repeated or foreign and no error was raised.
-        ``skipped`` if iobench cannot change this for the loader. ``refused`` if the loader raised an error
-        instead of saving its state, or instead of a first batch. ``failed`` if it raised a later one, or its
-        process died or hung.
-    reason : Finding or None
-        Why it was skipped, was refused or failed.
+    The outcome is ``complete``; ``wrong`` if samples were lost, repeated or foreign and no error was raised;
+    ``skipped`` if iobench cannot change this for the loader; ``refused`` if the loader raised an error and
+    saved no state, or gave no first batch; ``failed`` if it raised a later one, or its process died or
+    hung. If the number of ranks changes, only the order between common ends of global batches is compared.
     """
 
-    loader: str
-    change: str
-    samples: int
-    stop_after: int = 0
-    lost: int | None = None
-    repeated: int | None = None
-    foreign: int | None = None
-    same_order: bool | None = None
-    first_batch_s: float | None = None
-    outcome: Literal["complete", "wrong", "skipped", "refused", "failed"] = "complete"
-    reason: Finding | None = None
+    loader: str  # the loader with its options, or the user's function
+    change: str  # ``same``, or what changed at each stop: ``ranks 2→3``, ``workers 0→2``
+    samples: int  # samples of the unbroken epoch
+    stop_after: int = 0  # batches of each rank before each stop
+    lost: int | None = None  # samples that never came; None if the resume was refused or failed
+    repeated: int | None = None  # samples that came too often; None as for `lost`
+    foreign: int | None = None  # samples that are none of the unbroken epoch's; None as for `lost`
+    same_order: bool | None = None  # whether they came in its order; None if that differs between processes
+    first_batch_s: float | None = None  # from the last resume to the first batch of the slowest rank
+    outcome: Literal["complete", "wrong", "skipped", "refused", "failed"] = "complete"  # see above
+    reason: Finding | None = None  # why it was skipped, was refused or failed
 
     @property
     def title(self) -> str:

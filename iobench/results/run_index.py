@@ -18,11 +18,10 @@ from typing import Any
 import msgspec
 
 from iobench.base.errors import RecordError
-from iobench.base.files import replace_file
+from iobench.base.files import regular, replace_file
 from iobench.base.text import enumerated, shortened
 from iobench.results import record_file
 from iobench.results.record import Record
-from iobench.results.record_file import regular
 from iobench.results.summary import summarise
 from iobench.results.trend import CasePoint, case_points
 from iobench.results.verdict import brief, sentence, verdict
@@ -104,7 +103,8 @@ def runs_in(folder: Path, paths: Sequence[Path], progress: Progress | None = Non
     """Return the runs in these files of a folder, of which only those are read that its index lacks."""
     stamps = {path: _stamp(path) for path in paths}  # before anything is read: a later append makes it stale
     index = _load(folder)
-    current = {path: index[path.name].run for path in paths if _is_current(index, path, stamps[path])}
+    known = {path: index.get(path.name) for path in paths}
+    current = {path: one.run for path, one in known.items() if one and one.stamp == stamps[path]}
     new = [path for path in paths if path not in current]
     done = [0, *accumulate(max(1, stamps[path][0]) for path in new)]
     for path, before in zip(new, done, strict=False):
@@ -114,10 +114,6 @@ def runs_in(folder: Path, paths: Sequence[Path], progress: Progress | None = Non
     if any(not current[path].problem for path in new) or index.keys() - {path.name for path in paths}:
         _save(folder, {path.name: IndexEntry(stamps[path], current[path]) for path in paths})
     return [replace(current[path], path=path) for path in paths]
-
-
-def _is_current(index: Entries, path: Path, stamp: Stamp) -> bool:
-    return path.name in index and index[path.name].stamp == stamp
 
 
 def _stamp(path: Path) -> Stamp:

@@ -17,27 +17,13 @@ Values = dict[str, Value]
 
 @dataclass(frozen=True)
 class RunWarning:
-    """One reason not to believe a figure.
+    """One reason not to believe a figure."""
 
-    Attributes
-    ----------
-    kind : str
-        Stable identifier, such as ``few-rounds``.
-    message : str
-        What happened, without the remedy.
-    cases : list of str
-        Labels of the cases concerned; empty where all are.
-    hints : tuple of str
-        What to do about it, alternatives of each other.
-    values : dict
-        The figures behind the message, by name.
-    """
-
-    kind: str
-    message: str
-    cases: list[str] = field(default_factory=list)
-    hints: tuple[str, ...] = ()
-    values: Values = field(default_factory=dict)
+    kind: str  # stable identifier, such as ``few-rounds``
+    message: str  # what happened, without the remedy
+    cases: list[str] = field(default_factory=list)  # labels of the cases concerned; empty where all are
+    hints: tuple[str, ...] = ()  # what to do about it, alternatives of each other
+    values: Values = field(default_factory=dict)  # the figures behind the message, by name
 
     @property
     def sentence(self) -> str:

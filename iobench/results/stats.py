@@ -129,10 +129,7 @@ def judge(
 
 
 def student(
-    base: Sequence[float],
-    new: Sequence[float],
-    middle: Callable[[Sequence[float]], float],
-    confidence: float,
+    base: Sequence[float], new: Sequence[float], middle: Callable[[Sequence[float]], float], confidence: float
 ) -> Estimate:
     """Return the ratio of two sides with Student's interval over logarithms, with one common variance."""
     from scipy.stats import t

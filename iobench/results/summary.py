@@ -157,10 +157,7 @@ def summarise(records: Sequence[Record], min_difference: float = stats.MIN_DIFFE
         )
         for by_case, own in zip(split, facets, strict=True)
     ]
-    return Summary(
-        sorted(contexts, key=lambda one: -len(one.cases)),
-        case_warnings(groups, labels),
-    )
+    return Summary(sorted(contexts, key=lambda one: -len(one.cases)), case_warnings(groups, labels))
 
 
 def rates(by_case: Mapping[str, Sequence[Record]]) -> dict[str, dict[tuple[str, int], float]]:
@@ -169,11 +166,7 @@ def rates(by_case: Mapping[str, Sequence[Record]]) -> dict[str, dict[tuple[str, 
 
 
 def _context(
-    records: list[Record],
-    by_case: Groups,
-    title: str,
-    labels: Mapping[str, Label],
-    min_difference: float,
+    records: list[Record], by_case: Groups, title: str, labels: Mapping[str, Label], min_difference: float
 ) -> Context:
     verdict = verdict_on(rates(by_case), min_difference)
     ordered = [_case(key, by_case[key], labels[key], verdict) for key in (verdict.fastest, *verdict.against)]

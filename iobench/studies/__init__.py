@@ -42,7 +42,8 @@ def run(name: str, options: StudyOptions) -> StudyResult:
     MissingDependency
         If a library that the study needs is not installed.
     """
-    study = study_of(name)
+    study, variants = study_of(name), (*DEFAULT_FORMATS, "lmdb:codec=lz4")  # that studies measure
+    packages = {library for variant in variants for library in formats.parse(variant).libraries}
     with os_errors(options.data_dir):
         options.folder.mkdir(parents=True, exist_ok=True)
         measured = study.measure(options)
@@ -52,16 +53,10 @@ def run(name: str, options: StudyOptions) -> StudyResult:
         setup=study.setup(options),
         measurements=measured,
         claims=[claim.with_sizes(options.quick) for claim in study.evaluate(measured)],
-        machine=machine_info.describe(options.data_dir, options.device, _packages()),
+        machine=machine_info.describe(options.data_dir, options.device, packages),
         time=now(),
         quick=options.quick,
     )
-
-
-def _packages() -> set[str]:
-    """Return the packages of the formats that studies measure."""
-    variants = (*DEFAULT_FORMATS, "lmdb:codec=lz4")
-    return {library for variant in variants for library in formats.parse(variant).libraries}
 
 
 def save(result: StudyResult, data_dir: Path) -> Path:

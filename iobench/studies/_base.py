@@ -32,24 +32,12 @@ QUICK = RunWarning(
 
 @dataclass(frozen=True)
 class StudyOptions:
-    """Sizes and folder of a study.
+    """Sizes and folder of a study."""
 
-    Attributes
-    ----------
-    data_dir : Path
-        Data folder; studies keep their datasets in `studies` below it.
-    quick : bool
-        Whether sizes are small.
-    device : str
-        Device that batches go to.
-    on_status : callable
-        Called with each status message.
-    """
-
-    data_dir: Path
-    quick: bool
-    device: str
-    on_status: Callable[[str], None] = field(default=lambda text: None, compare=False)
+    data_dir: Path  # data folder; studies keep their datasets in `studies` below it
+    quick: bool  # whether sizes are small
+    device: str  # device that batches go to
+    on_status: Callable[[str], None] = field(default=lambda text: None, compare=False)  # gets each status
 
     @property
     def folder(self) -> Path:
@@ -95,27 +83,13 @@ class Reference:
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """The verdict on a published claim.
+    """The verdict on a published claim."""
 
-    Attributes
-    ----------
-    claim : str
-        The claim, one sentence.
-    verdict : str
-        `REPRODUCED`, `NOT_REPRODUCED` or `INCONCLUSIVE`.
-    evidence : str
-        The figures that the verdict rests on, in words.
-    data : str
-        Amount of data that was timed; empty if none was.
-    values : list of dict
-        The figures by name, one dict for each comparison or observation.
-    """
-
-    claim: str
-    verdict: str
-    evidence: str
-    data: str = ""
-    values: list[dict[str, Value]] = field(default_factory=list)
+    claim: str  # the claim, one sentence
+    verdict: str  # `REPRODUCED`, `NOT_REPRODUCED` or `INCONCLUSIVE`
+    evidence: str  # the figures that the verdict rests on, in words
+    data: str = ""  # amount of data that was timed; empty if none was
+    values: list[dict[str, Value]] = field(default_factory=list)  # figures by name, for each comparison
 
     @property
     def sentence(self) -> str:
@@ -129,34 +103,16 @@ class ClaimResult:
 
 @dataclass(frozen=True)
 class StudyResult:
-    """The claims of a study with their verdicts, and all measurements.
+    """The claims of a study with their verdicts, and all measurements."""
 
-    Attributes
-    ----------
-    name, source : str
-        The study and its reference.
-    setup : str
-        Sizes and settings, in words.
-    measurements : Measurements
-        All rounds of all contenders.
-    claims : list of ClaimResult
-        A verdict on each claim.
-    machine : dict
-        The machine; has at least `cpu`.
-    time : str
-        Start of the study, ISO 8601 in UTC.
-    quick : bool
-        Whether sizes were small.
-    """
-
-    name: str
-    source: str
-    setup: str
-    measurements: Measurements
-    claims: list[ClaimResult]
-    machine: dict[str, Any]
-    time: str
-    quick: bool = False
+    name: str  # the study
+    source: str  # its reference
+    setup: str  # sizes and settings, in words
+    measurements: Measurements  # all rounds of all contenders
+    claims: list[ClaimResult]  # a verdict on each claim
+    machine: dict[str, Any]  # has at least `cpu`
+    time: str  # start of the study, ISO 8601 in UTC
+    quick: bool = False  # whether sizes were small
 
     @property
     def warnings(self) -> list[RunWarning]:
@@ -171,21 +127,11 @@ class StudyResult:
 
 
 class Study(ABC):
-    """A published experiment: how to repeat it here, and the claims that it makes.
+    """A published experiment: how to repeat it here, and the claims that it makes."""
 
-    Attributes
-    ----------
-    reference : Reference
-        The publication.
-    part : str
-        Part of the publication that is repeated; empty for all of it.
-    question : str
-        The question that it answers.
-    """
-
-    reference: ClassVar[Reference]
-    part: ClassVar[str] = ""
-    question: ClassVar[str]
+    reference: ClassVar[Reference]  # the publication
+    part: ClassVar[str] = ""  # part of the publication that is repeated; empty for all of it
+    question: ClassVar[str]  # the question that it answers
 
     @property
     def source(self) -> str:

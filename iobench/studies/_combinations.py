@@ -106,10 +106,7 @@ class Background(TorchDataLoader):
 class BackgroundEpochs(DataLoaderEpochs):
     """DataLoader's epochs, prefetched by a thread."""
 
-    @property
-    def prefetches(self) -> bool:
-        """True: the thread reads ahead."""
-        return True
+    prefetches = True  # the thread reads ahead
 
     def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
         from prefetch_generator import BackgroundGenerator

@@ -73,10 +73,7 @@ class TrainingInParts(Training):
 
 
 def epochs(
-    loader: Loader,
-    job: Job,
-    count: int = 1,
-    consumer: Callable[[Opener, HostToDevice], Discard] = Discard,
+    loader: Loader, job: Job, count: int = 1, consumer: Callable[[Opener, HostToDevice], Discard] = Discard
 ) -> Contender:
     """Return a contender whose round is `count` epochs of a loader, each opened again, in another order.
 

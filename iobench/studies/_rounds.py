@@ -33,27 +33,13 @@ Contender = Callable[[], RoundResult]  # runs one round
 
 @dataclass(frozen=True)
 class Measurements:
-    """All measurements of a study.
+    """All measurements of a study."""
 
-    Attributes
-    ----------
-    seconds : dict of str to list of float
-        Time of each round, by contender.
-    metrics : dict of str to dict of str to list of float
-        Further metrics, by their name and by contender, one value for each round.
-    figures : dict
-        Results that belong to no contender.
-    data : str
-        Amount of data, in words, for the claims' results.
-    background : list of BackgroundPart
-        Background load during the turn of each contender in each round.
-    """
-
-    seconds: dict[str, list[float]]
-    metrics: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    figures: dict[str, Any] = field(default_factory=dict)
-    data: str = ""
-    background: list[BackgroundPart] = field(default_factory=list)
+    seconds: dict[str, list[float]]  # time of each round, by contender
+    metrics: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # by name, contender, round
+    figures: dict[str, Any] = field(default_factory=dict)  # results that belong to no contender
+    data: str = ""  # amount of data, in words, for the claims' results
+    background: list[BackgroundPart] = field(default_factory=list)  # during each turn
 
     def add(self, contender: str, result: RoundResult) -> None:
         """Add a round of a contender."""
@@ -94,16 +80,8 @@ def interleave(
 ) -> Measurements:
     """Run all contenders in each of several rounds, in changing order.
 
-    Parameters
-    ----------
-    contenders : mapping of str to callable
-        The contenders by name.
-    rounds : int
-        Rounds that count.
-    warmup : int
-        Rounds before these, which do not count.
-    on_status : callable
-        Called with the estimated time for the rest after the warm-up, or after the first round without one.
+    Rounds of the warm-up come first and do not count. After them, or after the first round without one,
+    `on_status` is called with the estimated time for the rest.
     """
     measured, began = Measurements({name: [] for name in contenders}), time.monotonic()
     background_load = BackgroundLoadMonitor(Path.cwd())

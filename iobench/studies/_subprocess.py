@@ -15,21 +15,11 @@ Heartbeat = Callable[[], None]  # reports that the work makes progress
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """StudyResult of the work.
+    """StudyResult of the work."""
 
-    Attributes
-    ----------
-    value : object or None
-        Return value of the work; None if it failed.
-    failure : str or None
-        Cause of the failure.
-    hung : bool
-        Whether the process was killed because its heartbeat stopped.
-    """
-
-    value: T | None
-    failure: str | None = None
-    hung: bool = False
+    value: T | None  # return value of the work; None if it failed
+    failure: str | None = None  # cause of the failure
+    hung: bool = False  # whether the process was killed because its heartbeat stopped
 
 
 def run_in_subprocess(work: Callable[..., T], *arguments: Any, limit_s: float) -> Outcome[T]:

@@ -152,10 +152,7 @@ def _contenders(opener: Opener, device: str, share: int, count: int) -> dict[str
     """Return the combinations that differ on the device, and the control."""
     different = dict.fromkeys(combination.on(device) for combination in TABLE.values())
     contenders = {label_at(one.label, share): one.contender(opener, device, count) for one in different}
-    return {
-        **contenders,
-        label_at(UNWATCHED, share): partial(train_unwatched, opener, device, count),
-    }
+    return {**contenders, label_at(UNWATCHED, share): partial(train_unwatched, opener, device, count)}
 
 
 def label_at(label: str, share: int) -> str:
@@ -215,10 +212,7 @@ def _gpu_claims(measured: Measurements) -> list[ClaimResult]:
                 opposite(helps(name(1, LARGE), name(10, LARGE)), ""),
             ],
         ),
-        all_of(
-            unblocked,
-            [helps(name(2, LARGE), name(1, LARGE)), helps(name(1, SMALL), name(2, SMALL))],
-        ),
+        all_of(unblocked, [helps(name(2, LARGE), name(1, LARGE)), helps(name(1, SMALL), name(2, SMALL))]),
         gpu_memory_claim(memory, measured),
     ]
 

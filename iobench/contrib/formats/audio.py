@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt
+from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.base.text import reason
@@ -28,17 +29,7 @@ from iobench.contrib.formats.shared.sample_files import (
     file_writers,
     is_class_folder,
 )
-from iobench.formats import (
-    VARIES,
-    Array,
-    Batch,
-    Detectable,
-    Field,
-    Format,
-    RaggedReader,
-    Schema,
-)
-from iobench.formats.file_kind import regular
+from iobench.formats import VARIES, Array, Batch, Detectable, Field, Format, RaggedReader, Schema
 from iobench.formats.npy import Npy
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".mp3")
@@ -77,13 +68,7 @@ class Audio(Format, Detectable):
         return True
 
     def check_schema(self, schema: Schema) -> None:
-        """Raise UnsupportedSchema also if a field is neither a clip nor a scalar, or if none is a clip.
-
-        Raises
-        ------
-        UnsupportedSchema
-            Kind ``not-audio``.
-        """
+        """Raise UnsupportedSchema (``not-audio``) also for fields but clips and scalars, or without clips."""
         super().check_schema(schema)
         wrong = [field for field in schema.fields if field.shape and not _is_clip(field)]
         if wrong or not schema.ragged:
@@ -137,10 +122,7 @@ class Audio(Format, Detectable):
 
         Clips are int16 if that holds all of them, else float32.
 
-        Raises
-        ------
-        CorruptArtifact
-            A file cannot be read, or kind ``unequal-channels``, ``link`` or ``no-files``.
+        CorruptArtifact if a file cannot be read, or of kind ``unequal-channels``, ``link`` or ``no-files``.
         """
         files, _ = classes(path, SUFFIXES)
         headers = [_header(file) for file in files]

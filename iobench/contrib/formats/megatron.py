@@ -16,27 +16,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.errors import CorruptArtifact, corrupt, expecting
+from iobench.base.files import regular
 from iobench.base.finding import Finding
-from iobench.base.text import reason
 from iobench.base.units import counted
 from iobench.contrib.formats.shared.token_windows import TokenStream, TokenWindows
 from iobench.formats import Array, Checkable, Field, Schema, raw_bytes
-from iobench.formats.file_kind import regular
 
 DATA_FILE, INDEX_FILE = "tokens.bin", "tokens.idx"
 MAGIC, VERSION = b"MMIDIDX\0\0", 1
 HEADER = struct.Struct("<9sQBQQ")
-CODES = {
-    "uint8": 1,
-    "int8": 2,
-    "int16": 3,
-    "int32": 4,
-    "int64": 5,
-    "float64": 6,
-    "float32": 7,
-    "uint16": 8,
-}
+CODES = {"uint8": 1, "int8": 2, "int16": 3, "int32": 4, "int64": 5, "float64": 6, "float32": 7, "uint16": 8}
 DTYPES = {code: dtype for dtype, code in CODES.items()}
 PIECE = 1 << 20  # sequences that are checked or written at once
 
@@ -124,30 +114,19 @@ class Megatron(TokenWindows, Checkable):
 
 @dataclass(frozen=True)
 class MegatronIndex:
-    """An index: its arrays are maps of the file.
-
-    Attributes
-    ----------
-    lengths, pointers : arrays
-        Tokens of each sequence, and its byte offset among the tokens.
-    borders : array
-        Number of the first sequence of each document, and one past the last.
-    """
+    """An index: its arrays are maps of the file."""
 
     file: Path
     dtype: str
-    lengths: Array
-    pointers: Array
-    borders: Array
+    lengths: Array  # tokens of each sequence
+    pointers: Array  # byte offset of each sequence among the tokens
+    borders: Array  # number of the first sequence of each document, and one past the last
 
     @classmethod
     def read(cls, file: Path) -> MegatronIndex:
         """Map an index; CorruptArtifact if its header and its size contradict each other."""
-        try:
-            with open(regular(file), "rb") as opened:
-                head, size = opened.read(HEADER.size), os.fstat(opened.fileno()).st_size
-        except OSError as error:
-            raise corrupt(file, "Megatron's index of the tokens", reason(error)) from error
+        with expecting(file, "Megatron's index of the tokens", OSError), open(regular(file), "rb") as opened:
+            head, size = opened.read(HEADER.size), os.fstat(opened.fileno()).st_size
         magic, version, code, sequences, borders = HEADER.unpack(head.ljust(HEADER.size, b"\xff"))
         if (magic, version) != (MAGIC, VERSION) or code not in DTYPES:
             expected = f"{MAGIC!r}, version {VERSION} and a dtype from 1 to {max(DTYPES)}"

@@ -16,8 +16,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.base.text import reason
+from iobench.base.errors import corrupt, expecting
+from iobench.base.files import regular
 from iobench.contrib.formats.shared.record_writer import write_at
 from iobench.formats import (
     ArrayFormat,
@@ -35,7 +35,6 @@ from iobench.formats import (
     raw_bytes,
     read_only,
 )
-from iobench.formats.file_kind import regular
 
 DATA_FILE = "data.safetensors"
 SIZE = struct.Struct("<Q")
@@ -121,24 +120,17 @@ class Tensor:
 def read_header(file: Path) -> dict[str, Tensor]:
     """Return the tensors of a file by name, with offsets from the start of the file.
 
-    Raises
-    ------
-    CorruptArtifact
-        The header is damaged, or, as in the library, the data do not fill the file without gaps.
+    CorruptArtifact if the header is damaged or, as in the library, the data leave gaps in the file.
     """
-    try:
-        with open(regular(file), "rb") as opened:
-            size = os.fstat(opened.fileno()).st_size
-            (length,) = SIZE.unpack(opened.read(SIZE.size).ljust(SIZE.size, b"\xff"))
-            if length > min(MOST_HEADER_BYTES, size):
-                raise corrupt(file, "a safetensors file", f"a header of {length} bytes in {size}")
-            described = json.loads(opened.read(length))
-            described.pop("__metadata__", None)
-            tensors = {name: _tensor(entry, SIZE.size + length) for name, entry in described.items()}
-    except CorruptArtifact:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise corrupt(file, "a safetensors file", reason(error)) from error
+    damage = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+    with expecting(file, "a safetensors file", damage), open(regular(file), "rb") as opened:
+        size = os.fstat(opened.fileno()).st_size
+        (length,) = SIZE.unpack(opened.read(SIZE.size).ljust(SIZE.size, b"\xff"))
+        if length > min(MOST_HEADER_BYTES, size):
+            raise corrupt(file, "a safetensors file", f"a header of {length} bytes in {size}")
+        described = json.loads(opened.read(length))
+        described.pop("__metadata__", None)
+        tensors = {name: _tensor(entry, SIZE.size + length) for name, entry in described.items()}
     end = SIZE.size + length
     for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].nbytes)):
         if tensor.offset != end or tensor.nbytes < 0:
@@ -192,11 +184,11 @@ class SafetensorsReader(MappedReader):
     def _loaded(self) -> dict[str, Any]:
         from safetensors import SafetensorError, safe_open
 
-        try:
-            with safe_open(self._file, framework="pt") as opened:
-                return {field: opened.get_tensor(name) for field, name in self._names.items()}
-        except SafetensorError as error:
-            raise corrupt(self._file, "a safetensors file", reason(error)) from error
+        with (
+            expecting(self._file, "a safetensors file", SafetensorError),
+            safe_open(self._file, framework="pt") as opened,
+        ):
+            return {field: opened.get_tensor(name) for field, name in self._names.items()}
 
     def close(self) -> None:
         """Drop the maps; they are released with the last view of them."""

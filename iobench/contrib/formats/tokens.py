@@ -13,13 +13,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt
+from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt, expecting
+from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.options import option
-from iobench.base.text import reason
 from iobench.contrib.formats.shared.token_windows import TokenStream, TokenWindows
 from iobench.formats import Schema
-from iobench.formats.file_kind import regular
 
 DATA_FILE = "tokens.bin"
 DTYPES = ("uint8", "uint16", "uint32", "uint64")
@@ -67,10 +66,7 @@ class Tokens(TokenWindows):
     def stream(self, path: Path, dtype: str | None) -> TokenStream:
         """Return the tokens of a folder that `write` made, or of a file.
 
-        Raises
-        ------
-        CorruptArtifact
-            Kind ``unknown-dtype`` if nothing says of which dtype they are.
+        CorruptArtifact of kind ``unknown-dtype`` if nothing says of which dtype they are.
         """
         told = self.dtype or dtype
         if path.is_dir() and told:
@@ -145,11 +141,8 @@ def _certain_dtype(path: Path) -> str:
 
 def _head(path: Path, most: int) -> bytes:
     """Return the first bytes of a file."""
-    try:
-        with open(regular(path), "rb") as file:
-            return file.read(most)
-    except OSError as error:
-        raise corrupt(path, "a file of tokens", reason(error)) from error
+    with expecting(path, "a file of tokens", OSError), open(regular(path), "rb") as file:
+        return file.read(most)
 
 
 def _belongs_to_an_index(path: Path) -> bool:

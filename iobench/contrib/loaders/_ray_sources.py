@@ -11,8 +11,8 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact
 from iobench.contrib.formats.webdataset.tar_fields import suffixes_of
-from iobench.contrib.loaders._data_files import data_files
 from iobench.contrib.loaders.huggingface import tensor_of_column
+from iobench.contrib.loaders.webdataset import data_files
 from iobench.dataset.opener import Opener
 from iobench.formats import Field, Reader, Schema, field_names
 from iobench.loading.tensors import tensors_of
@@ -25,21 +25,11 @@ MEMBERS = ["*.npy", "*.png", "*.jpg", "*.cls"]  # of archives, which Ray decodes
 
 @dataclass(frozen=True)
 class RaySource:
-    """Ray Data's way to read an artifact.
+    """Ray Data's way to read an artifact."""
 
-    Attributes
-    ----------
-    paths : list of str
-        The artifact's files.
-    read : callable
-        Builds a dataset of paths, split into a number of blocks if given.
-    collate : callable
-        Returns the function that converts batches to tensors.
-    """
-
-    paths: list[str]
-    read: Callable[[list[str], int | None], Any]
-    collate: Callable[[], Any]
+    paths: list[str]  # the artifact's files
+    read: Callable[[list[str], int | None], Any]  # dataset of paths, in this number of blocks if given
+    collate: Callable[[], Any]  # returns the function that converts batches to tensors
 
 
 def _parquet(opener: Opener, reader: Reader) -> RaySource:

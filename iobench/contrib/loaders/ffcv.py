@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.base.errors import InvalidSettings
@@ -58,16 +57,20 @@ class FfcvLoader(Loader):
 class FfcvEpochs(Epochs):
     """One Loader for all epochs, given the number of each."""
 
+    prefetches = True  # its threads read ahead
+
     def __init__(self, loader: FfcvLoader, job: Job) -> None:
         super().__init__(loader, job)
         with job.opener() as reader:  # checks the file as every loader does
             (file,) = {path for one in reader.placement().values() for path in one.files}
         loader_class, orders = _library()
+        from ffcv.reader import Reader
+
         order = orders.SEQUENTIAL
         if job.order.kind == "random":
             order = orders.QUASI_RANDOM if loader.quasi_random else orders.RANDOM
         known = {field.name: field for field in job.opener.schema.fields}
-        stored = _names_in(file)
+        stored = list(Reader(str(file)).field_names)
         names = names_within(stored, known.values(), stored_name)
         self._fields = {names[name]: field for name, field in known.items()}
         self._failed: Exception | None = None
@@ -84,11 +87,6 @@ class FfcvEpochs(Epochs):
         )
         stages, outputs = self._loader.code
         self._loader.code = [(self._guarded(stage), names) for stage, names in stages], outputs
-
-    @property
-    def prefetches(self) -> bool:
-        """True: its threads read ahead."""
-        return True
 
     def _epoch(self, request: int) -> Iterator[HostBatch]:
         self._loader.next_epoch = request
@@ -134,10 +132,3 @@ def _library() -> tuple[Any, Any]:
             hint="install OpenCV and TurboJPEG where the system finds their libraries",
         ) from error
     return Library, OrderOption
-
-
-def _names_in(file: Path) -> list[str]:
-    """Return the names of all fields in a file, in order."""
-    from ffcv.reader import Reader
-
-    return list(Reader(str(file)).field_names)

@@ -69,6 +69,8 @@ class Gds(Loader):
 class GdsEpochs(Epochs):
     """Epochs that read one batch while the consumer has the one before."""
 
+    prefetches = True  # KvikIO's threads read the next batch
+
     def __init__(self, loader: Gds, job: Job) -> None:
         super().__init__(loader, job)
         kvikio = _kvikio()
@@ -90,11 +92,6 @@ class GdsEpochs(Epochs):
             )
         paths = {path for placement in self._placements.values() for path in placement.files}
         self._files: dict[Path, Any] = {path: kvikio.CuFile(path, "r") for path in sorted(paths)}
-
-    @property
-    def prefetches(self) -> bool:
-        """True: KvikIO's threads read the next batch."""
-        return True
 
     def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
         before: _Batch | None = None

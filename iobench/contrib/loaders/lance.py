@@ -45,6 +45,8 @@ class LanceLoader(CopyingLoader):
 class LanceEpochs(Epochs):
     """A new scan for each epoch."""
 
+    prefetches = True  # its threads read ahead
+
     def __init__(self, loader: LanceLoader, job: Job) -> None:
         super().__init__(loader, job)
         with job.opener():  # checks the files as every loader does
@@ -61,11 +63,6 @@ class LanceEpochs(Epochs):
             to_tensor_fn=self._tensors,
             auto_detect_rank=False,
         )
-
-    @property
-    def prefetches(self) -> bool:
-        """True: its threads read ahead."""
-        return True
 
     def _epoch(self, request: int) -> Iterator[HostBatch]:
         for batch in self._dataset:

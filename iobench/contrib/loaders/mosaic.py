@@ -90,6 +90,8 @@ def _elements(field: Field, stored: bytes) -> torch.Tensor:
 class MosaicEpochs(Epochs):
     """One dataset for all epochs, given the number of each."""
 
+    prefetches = True  # its workers and threads read ahead
+
     def __init__(self, loader: Mosaic, job: Job) -> None:
         super().__init__(loader, job)
         from streaming import StreamingDataset
@@ -106,11 +108,6 @@ class MosaicEpochs(Epochs):
             num_canonical_nodes=1 if loader.shuffle_algo in OF_64_NODES else None,
             shuffle_seed=job.order.seed % (1 << 32),
         )
-
-    @property
-    def prefetches(self) -> bool:
-        """True: its workers and threads read ahead."""
-        return True
 
     def _epoch(self, request: int) -> Iterator[HostBatch]:
         from streaming import StreamingDataLoader

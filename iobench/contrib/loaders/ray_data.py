@@ -62,10 +62,7 @@ class RayData(CopyingLoader):
         None, "blocks that a dataset is split into; by default Ray's number", minimum=1, maximum=MAX_PREFETCH
     )
     num_cpus: int | None = option(
-        None,
-        "cores for Ray if iobench starts it; by default all",
-        minimum=1,
-        maximum=MAX_WORKERS,
+        None, "cores for Ray if iobench starts it; by default all", minimum=1, maximum=MAX_WORKERS
     )
 
     @property
@@ -81,6 +78,8 @@ class RayData(CopyingLoader):
 class RayDataEpochs(Epochs):
     """One dataset, built again when the order of its files changes, and iterated over once for each epoch."""
 
+    prefetches = True  # its tasks and threads read ahead
+
     def __init__(self, loader: RayData, job: Job) -> None:
         from iobench.contrib.ray.ray_runtime import connected
 
@@ -93,11 +92,6 @@ class RayDataEpochs(Epochs):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "lance is not fork-safe")  # Ray's forks call exec immediately
             self._ray.enter_context(connected(loader.num_cpus or len(os.sched_getaffinity(0))))
-
-    @property
-    def prefetches(self) -> bool:
-        """True: its tasks and threads read ahead."""
-        return True
 
     def _epoch(self, request: int) -> Iterator[HostBatch]:
         from ray.exceptions import RayError

@@ -57,17 +57,14 @@ class Spdl(CopyingLoader):
 class SpdlEpochs(Epochs):
     """A new pipeline for each epoch, or one for all epochs."""
 
+    prefetches = True  # its threads read ahead
+
     def __init__(self, loader: Spdl, job: Job) -> None:
         super().__init__(loader, job)
         self._settings = loader
         self._reader = job.opener()
         self._pipeline: Any = None
         self._requests: queue.SimpleQueue[Rows | None] = queue.SimpleQueue()
-
-    @property
-    def prefetches(self) -> bool:
-        """True: its threads read ahead."""
-        return True
 
     def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
         if self._settings.keep_pipeline:

@@ -17,8 +17,7 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact
 from iobench.base.options import option
-from iobench.contrib.loaders._data_files import data_files
-from iobench.contrib.loaders.webdataset import MAX_SHUFFLED
+from iobench.contrib.loaders.webdataset import MAX_SHUFFLED, data_files
 from iobench.formats import Field, Schema, field_names
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
 from iobench.loading.tensors import tensors_of
@@ -63,6 +62,8 @@ class TfData(CopyingLoader):
 class TfDataEpochs(Epochs):
     """A new dataset for each epoch, shuffled with another seed."""
 
+    prefetches = True  # its threads read ahead
+
     def __init__(self, loader: TfData, job: Job) -> None:
         super().__init__(loader, job)
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # it logs when it is imported
@@ -73,11 +74,6 @@ class TfDataEpochs(Epochs):
         with job.opener() as reader:  # checks the files as every loader does
             self._files = data_files(reader)
         self._parse = ExampleParser(job.opener.schema, self._files[0])
-
-    @property
-    def prefetches(self) -> bool:
-        """True: its threads read ahead."""
-        return True
 
     def _epoch(self, request: int) -> Iterator[HostBatch]:
         for batch in self._dataset(request).as_numpy_iterator():
@@ -126,7 +122,12 @@ class ExampleParser:
 
     def typed(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Return a batch's arrays with the dtypes of the schema."""
-        return {f.name: _as(batch[f.name], f.dtype, f.name in self._raw) for f in self._fields}
+        return {  # raw bytes are reinterpreted, numbers converted
+            f.name: batch[f.name].view(f.dtype)
+            if f.name in self._raw
+            else batch[f.name].astype(f.dtype, copy=False)
+            for f in self._fields
+        }
 
     def _feature(self, field: Field) -> Any:
         import tensorflow as tf
@@ -154,11 +155,6 @@ def _keys(schema: Schema, stored: Iterable[str], file: str) -> dict[str, str]:
                 f"no feature of field {field.name} in its first record", kind="unknown-array", path=file
             )
     return keys
-
-
-def _as(array: Any, dtype: str, raw: bool) -> Any:
-    """Return an array with another dtype: raw bytes are reinterpreted, numbers converted."""
-    return array.view(dtype) if raw else array.astype(dtype, copy=False)
 
 
 def _writable(array: Any) -> Any:

@@ -20,8 +20,7 @@ from iobench.base.errors import CorruptArtifact
 from iobench.base.options import option
 from iobench.contrib.formats.shared.scaled_images import ScaledImages
 from iobench.contrib.formats.webdataset.tar_fields import suffixes_of
-from iobench.contrib.loaders._data_files import data_files
-from iobench.formats import Array, Field
+from iobench.formats import Array, Field, Reader
 from iobench.loading.collate import Collate
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import unwarned
@@ -183,3 +182,10 @@ def _array(stored: bytes, field: Field, key: str) -> Array:
         return np.array(ImageHandler("l8" if len(field.shape) == 2 else "rgb8")(key, stored))
     array = np.frombuffer(stored, field.dtype) if len(stored) == field.sample_bytes else np.array(int(stored))
     return array.reshape(field.shape)
+
+
+def data_files(reader: Reader) -> list[str]:
+    """Return the files that hold the samples of an artifact, in order and without duplicates."""
+    placed = [path for one in reader.placement().values() for path in one.files]
+    encoded = [path for one in reader.blocks() for path in one.files]
+    return [str(path) for path in dict.fromkeys(placed + encoded)]

@@ -30,21 +30,11 @@ class WorkerSpec:
 
 @dataclass(frozen=True)
 class Shipment:
-    """Batches that are sent together, in the requested order.
+    """Batches that are sent together, in the requested order."""
 
-    Attributes
-    ----------
-    batches : list
-        Packed batches; the error in place of a batch that failed.
-    random : RandomState
-        Random state after the last batch.
-    seconds : float
-        Time that it took to make them.
-    """
-
-    batches: list[Packed | ExceptionWrapper]
-    random: RandomState
-    seconds: float
+    batches: list[Packed | ExceptionWrapper]  # packed batches; the error in place of a batch that failed
+    random: RandomState  # random state after the last batch
+    seconds: float  # time that it took to make them
 
     @property
     def nbytes(self) -> int:
@@ -53,18 +43,10 @@ class Shipment:
 
 
 class Worker:
-    """Makes batches in an actor.
+    """Makes batches in an actor, as worker `number` of a packed `WorkerSpec`.
 
-    Parameters
-    ----------
-    work : Packed
-        A packed `WorkerSpec`.
-    path : list of str
-        `sys.path` of the training process, so that the dataset's modules can be imported.
-    number : int
-        Number of the worker.
-    random : RandomState, optional
-        State to continue from, in place of an actor that died.
+    `path` is the `sys.path` of the training process, so that the dataset's modules can be imported; `random`
+    the state to continue from in place of an actor that died.
     """
 
     def __init__(self, work: Packed, path: list[str], number: int, random: RandomState | None = None) -> None:

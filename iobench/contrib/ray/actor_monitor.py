@@ -49,14 +49,8 @@ class ActorMonitor:
     def outcome(self, reference: Any, until: float) -> Shipment:
         """Return the result that a reference stands for.
 
-        Raises
-        ------
-        BatchTimeout
-            At the time `until`, in seconds of the monotonic clock.
-        LoaderFailed
-            If the actor has not started (`worker-not-started`).
-        Exception
-            One of `actor_errors()`, if the actor is dead.
+        BatchTimeout at the time `until`, in seconds of the monotonic clock. LoaderFailed if the actor has not
+        started (`worker-not-started`). Exception of `actor_errors()` if the actor is dead.
         """
         import ray
 

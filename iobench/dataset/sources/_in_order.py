@@ -15,14 +15,7 @@ from iobench.formats import Array, Batch, Reader, Rows, Schema, joined
 class InOrderReader(Reader):
     """Goes through batches of any size once, in order; batches that are requested follow each other.
 
-    Parameters
-    ----------
-    path : Path
-        The file, for errors.
-    schema : Schema
-        Samples and fields.
-    batches : iterator of batches
-        All samples in order.
+    `batches` are all samples; errors name `path`.
     """
 
     def __init__(self, path: Path, schema: Schema, batches: Iterator[Batch]) -> None:

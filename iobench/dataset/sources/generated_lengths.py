@@ -26,22 +26,11 @@ HINT = "write lognormal:512,1.2 (median, sigma), uniform:1,4096 (lowest, highest
 class GeneratedLengths(Source):
     """Random samples with one field whose samples differ in length, and any number of fixed ones.
 
-    Parameters
-    ----------
-    fields : sequence of Field
-        The fields; exactly one is ragged.
-    lengths : str
-        ``lognormal:MEDIAN,SIGMA``, ``uniform:LOW,HIGH`` (both included) or ``file:PATH`` of an .npy array.
-    size : int
-        Elements of the ragged field; drawn samples fill it, and the last one is shortened to fit. Lengths
-        from a file are taken as they are.
-    seed : int
-        Seed of lengths and values.
+    `lengths` are ``lognormal:MEDIAN,SIGMA``, ``uniform:LOW,HIGH`` (both included) or ``file:PATH`` of an .npy
+    array. `size` is the number of elements of the ragged field: drawn samples fill it, and the last one is
+    shortened to fit; lengths from a file are taken as they are. `seed` is that of lengths and values.
 
-    Raises
-    ------
-    SourceError
-        Kind ``invalid-lengths``, ``invalid-fields`` or ``sample-too-large``.
+    SourceError of kind ``invalid-lengths``, ``invalid-fields`` or ``sample-too-large``.
     """
 
     fields: Sequence[Field]

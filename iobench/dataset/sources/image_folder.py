@@ -44,20 +44,10 @@ class ImageFolder(Source):
     fit, and the rest is cropped around the center. Hidden files and files without an image's suffix are
     skipped.
 
-    Parameters
-    ----------
-    path : Path
-        The folder.
-    sample_shape : tuple of int
-        ``(height, width)``, ``(height, width, channels)`` or ``(channels, height, width)``, with 1 or 3
-        channels.
-    skip_damaged : bool
-        Decode every image now, and leave out those that cannot be decoded; `notes` says how many.
-
-    Raises
-    ------
-    SourceError
-        If there is no image (`no-images`), or an image has no label (`no-label`) or cannot be decoded.
+    `sample_shape` is ``(height, width)``, ``(height, width, channels)`` or ``(channels, height, width)``,
+    with 1 or 3 channels. With `skip_damaged` every image is decoded at once, and those that cannot be are
+    left out; `notes` says how many. SourceError if there is no image (`no-images`), or an image has no label
+    (`no-label`) or cannot be decoded.
     """
 
     decodes = True

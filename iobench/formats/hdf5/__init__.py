@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import h5py
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, InvalidOption, corrupt
+from iobench.base.errors import CorruptArtifact, InvalidOption, corrupt, expecting
+from iobench.base.files import regular
 from iobench.base.options import option
 from iobench.base.text import reason, shortened
 from iobench.formats._array_format import ArrayFormat, StoredArray, stored_arrays
@@ -24,7 +25,6 @@ from iobench.formats._arrays import (
 )
 from iobench.formats._format import Detectable
 from iobench.formats._schema import Batch, Field, Schema, field_names
-from iobench.formats.file_kind import regular
 from iobench.formats.hdf5.datasets import DAMAGE as DATASET_DAMAGE
 from iobench.formats.hdf5.datasets import described
 from iobench.formats.hdf5.reader import Hdf5Reader
@@ -102,11 +102,9 @@ class Hdf5(ArrayFormat, Detectable):
         cache_bytes = self._cache_bytes(schema, random)
         if not path.is_dir():
             source, (names, cache_bytes) = path, _external_datasets(path, schema, random)
-        try:
+        with expecting(source, "an HDF5 file", OSError):
             # no lock: the artifact never changes, and locks fail on some network file systems
             file = h5py.File(regular(source), "r", rdcc_nbytes=cache_bytes, locking=False)
-        except OSError as error:
-            raise corrupt(source, "an HDF5 file", reason(error)) from error
         try:
             datasets = {
                 f.name: _dataset(file, source, names[f.name], f, schema.samples) for f in schema.fields
@@ -214,15 +212,13 @@ def _external_datasets(file: Path, schema: Schema, random: bool) -> tuple[dict[s
 
 def _dataset(file: h5py.File, path: Path, key: str, field: Field, samples: int) -> h5py.Dataset:
     expected = f"{key}: {field.dtype} {(samples, *field.shape)}"
-    try:
+    with expecting(path, expected, DAMAGE):
         link = file.get(key, getlink=True)
         if isinstance(link, h5py.HardLink):  # other links are not opened
             dataset = file[key]
             actual = f"{key}: {native_dtype(dataset.dtype)} {dataset.shape}"
         else:
             actual = f"a link to {link.path}"
-    except DAMAGE as error:
-        raise corrupt(path, expected, reason(error)) from error
     if actual != expected:
         raise corrupt(path, expected, actual)
     refuse_external_data(dataset, path)

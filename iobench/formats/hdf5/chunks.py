@@ -12,8 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.base.text import reason
+from iobench.base.errors import CorruptArtifact, corrupt, expecting
 from iobench.formats._placement import Blocks, Chunked, Index, Placement, Strided
 from iobench.formats._schema import Array, raw_bytes
 
@@ -130,10 +129,7 @@ def _stored_alike(dataset: h5py.Dataset) -> bool:
 def chunks_of(dataset: h5py.Dataset) -> Hdf5Chunks | None:
     """Return the chunks of a dataset; None unless all are allocated and hold whole samples.
 
-    Raises
-    ------
-    CorruptArtifact
-        The chunk index is damaged.
+    CorruptArtifact if the chunk index is damaged.
     """
     shape, chunk = dataset.shape, dataset.chunks
     if chunk is None or chunk[1:] != shape[1:] or dataset.file.userblock_size:
@@ -146,11 +142,9 @@ def chunks_of(dataset: h5py.Dataset) -> Hdf5Chunks | None:
         if number < count:
             table[number] = info.byte_offset, info.size, info.filter_mask
 
-    try:
+    expected = f"an index of the chunks of {dataset.name}"
+    with expecting(Path(dataset.file.filename), expected, (RuntimeError, OSError)):
         dataset.id.chunk_iter(note)
-    except (RuntimeError, OSError) as error:
-        expected = f"an index of the chunks of {dataset.name}"
-        raise corrupt(Path(dataset.file.filename), expected, reason(error)) from error
     if (table[:, 0] < 0).any():  # never written: these rows have the fill value and no location
         return None
     return Hdf5Chunks(chunk[0], *(np.ascontiguousarray(column) for column in table.T))

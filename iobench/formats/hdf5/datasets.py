@@ -65,12 +65,7 @@ def described(file: h5py.File) -> dict[str, dict[str, Any]]:
     A value holds `shape`, `dtype`, `chunk_bytes` and `packed`, or a `Refusal` as `refused`. A dataset that
     cannot be read is reported and not raised, so that others can be selected.
 
-    Raises
-    ------
-    ValueError
-        The file has more objects than are inspected.
-    DAMAGE
-        The file is damaged.
+    ValueError if the file has more objects than are inspected, one of DAMAGE if it is damaged.
     """
     datasets: dict[str, dict[str, Any]] = {}
     firsts: dict[tuple[int, int], str] = {}  # an object's address → the first path to it

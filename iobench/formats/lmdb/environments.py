@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import lmdb
 
-from iobench.base.errors import corrupt
+from iobench.base.errors import expecting
 from iobench.formats.lmdb.meta import read_meta
 
 
@@ -22,10 +22,8 @@ class Environments:
     @classmethod
     def open(cls, path: Path, data: Path) -> lmdb.Environment:
         """Return the environment at `path` with data file `data`; CorruptArtifact if there is none."""
-        try:
+        with expecting(data, "an LMDB environment", OSError):
             file = data.stat()
-        except OSError as error:
-            raise corrupt(data, "an LMDB environment", error) from error
         key = (file.st_dev, file.st_ino)
         with cls._lock:
             env, users, owner = cls._open.get(key) or (_open(path, data), 0, os.getpid())
@@ -49,7 +47,5 @@ class Environments:
 
 def _open(path: Path, data: Path) -> lmdb.Environment:
     read_meta(data)  # the library divides by these values and maps as many bytes
-    try:
+    with expecting(data, "an LMDB environment", lmdb.Error):
         return lmdb.open(str(path), readonly=True, create=False, lock=False, subdir=path.is_dir())
-    except lmdb.Error as error:
-        raise corrupt(data, "an LMDB environment", error) from error

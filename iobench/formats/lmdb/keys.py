@@ -20,21 +20,11 @@ _MAGIC = {b"\xff\xd8\xff": "JPEG images", b"\x89PNG": "PNG images", b"\x93NUMPY"
 
 @dataclass(frozen=True)
 class Keys:
-    """Notation of the samples' keys.
+    """Notation of the samples' keys."""
 
-    Attributes
-    ----------
-    digits : bool
-        True for decimal digits, False for big-endian integers.
-    width : int
-        Bytes of a key; 0 for digits without leading zeros.
-    start : int
-        Number of row 0.
-    """
-
-    digits: bool
-    width: int
-    start: int
+    digits: bool  # True for decimal digits, False for big-endian integers
+    width: int  # bytes of a key; 0 for digits without leading zeros
+    start: int  # number of row 0
 
     def pack(self, row: int) -> bytes:
         """Return the key of a row."""
@@ -59,10 +49,7 @@ class Keys:
 def keys_of(path: Path, txn: Any) -> Keys:
     """Return the notation of the samples' keys, taken from the first key.
 
-    Raises
-    ------
-    CorruptArtifact
-        Kind ``not-sample-keys``: the first key is not a number.
+    CorruptArtifact of kind ``not-sample-keys``: the first key is not a number.
     """
     with txn.cursor() as cursor:
         first = bytes(cursor.key()) if cursor.first() else b""

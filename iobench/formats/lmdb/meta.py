@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.formats.file_kind import regular
+from iobench.base.files import regular
 
 META = 8
 MAGIC, VERSION = 0xBEEFC0DE, 1

@@ -32,21 +32,10 @@ Numbers = npt.NDArray[np.int64]
 class Nodes:
     """The nodes of some pages of one kind, in order: their pages, offsets, headers and key sizes.
 
-    Parameters
-    ----------
-    path : Path
-        The file, for errors.
-    pages : uint8 array
-        One page per row. Its memory continues for 8 bytes, so that any node's key can be read as 8 bytes.
-    numbers : int64 array
-        The pages' numbers in the file.
-    kind : int
-        `BRANCH` or `LEAF`.
+    `pages`, uint8, has one page per row; its memory continues for 8 bytes, so that any node's key can be read
+    as 8 bytes. `numbers` are those of the pages in the file, `kind` is `BRANCH` or `LEAF`.
 
-    Raises
-    ------
-    CorruptArtifact
-        Kind ``damaged-page``: a page has another number or kind, or a node is not within its page.
+    CorruptArtifact (``damaged-page``) if a page has another number or kind, or a node is not within its page.
     """
 
     def __init__(self, path: Path, pages: npt.NDArray[np.uint8], numbers: Numbers, kind: int) -> None:

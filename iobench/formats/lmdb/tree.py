@@ -27,12 +27,8 @@ def check(path: Path, samples: int, last_key: bytes) -> None:
 
     If the last key is `last_key`, the others must be the rows 0..samples-1 as 8 bytes, big-endian;
     otherwise another program wrote the file, which may have other keys. Reads every branch and leaf page
-    once, with plain reads, so that a read error of the disk is an OSError.
-
-    Raises
-    ------
-    CorruptArtifact
-        A page is damaged (``damaged-page``), or a key is missing or misplaced.
+    once, with plain reads, so that a read error of the disk is an OSError. CorruptArtifact if a page is
+    damaged (``damaged-page``), or a key is missing or misplaced.
     """
     meta = read_meta(path)
     with open(path, "rb", buffering=0) as file:

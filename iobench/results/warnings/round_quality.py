@@ -143,10 +143,4 @@ def _least_chance(rounds: int) -> float:
     return stats.trend(range(1, rounds + 1))[1]
 
 
-CHECKS: tuple[Check, ...] = (
-    _few_rounds,
-    _short_rounds,
-    _spread,
-    _drift,
-    _first_round,
-)
+CHECKS: tuple[Check, ...] = (_few_rounds, _short_rounds, _spread, _drift, _first_round)

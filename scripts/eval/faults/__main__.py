@@ -77,7 +77,7 @@ def run(name: str, options: argparse.Namespace) -> int:
     started, injected, failures = time.monotonic(), 0, []
     with tempfile.TemporaryDirectory(prefix="iobench-faults-", dir=options.folder) as folder:
         trials = Trials(Path(folder), random.Random(f"{name} {options.seed}"), options.quick)
-        for fault, problem in KINDS[name].inject(trials):
+        for fault, problem in KINDS[name](trials):
             injected += 1
             if problem is not None:
                 failures.append(f"  {fault}: {problem} ({reproduce})")

@@ -14,11 +14,13 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from iobench.base.errors import IobenchError
 
 DONE, REFUSED, CRASHED, INTERRUPTED, HANGS = 0, 1, 70, 130, "hangs"
 TIMEOUT_S = 120
+FAULTLESS_S = 300  # for work without a fault
 MAX_MESSAGE = 2000  # characters of an error
 NO_RIGHTS = 65534  # user and group
 
@@ -44,21 +46,22 @@ def run_forked(
     work: Callable[[], None], signal_after: tuple[float, int] | None = None, timeout_s: float = TIMEOUT_S
 ) -> ChildResult:
     """Run `work` in a child; `signal_after` is (seconds, signal). A child that hangs is killed."""
-    with tempfile.TemporaryFile("w+", errors="backslashreplace") as stderr:
-        pid = _start(work, stderr.fileno())
-        code = _wait(pid, signal_after, timeout_s)
-        stderr.seek(0)
-        return ChildResult(code, stderr.read().strip())
+    return run_together([work], signal_after, timeout_s)[0]
 
 
-def run_together(works: Sequence[Callable[[], None]]) -> list[ChildResult]:
-    """Run each function in its own child, all at the same time."""
+def run_together(
+    works: Sequence[Callable[[], None]],
+    signal_after: tuple[float, int] | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> list[ChildResult]:
+    """Run each function in its own child, all at the same time, as `run_forked` does."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile("w+", errors="backslashreplace")) for _ in works]
         children = [_start(work, file.fileno()) for work, file in zip(works, files, strict=True)]
         results = []
         for pid, file in zip(children, files, strict=True):
-            code = _wait(pid, None, TIMEOUT_S)
+            stop = signal_after and (signal_after[0], partial(os.kill, pid, signal_after[1]))
+            code = wait_for(pid, stop, timeout_s)
             file.seek(0)
             results.append(ChildResult(code, file.read().strip()))
         return results
@@ -106,11 +109,12 @@ def _child(work: Callable[[], None], stderr: int) -> None:
         os._exit(code)
 
 
-def _wait(pid: int, signal_after: tuple[float, int] | None, timeout_s: float) -> int | str:
+def wait_for(pid: int, stop: tuple[float, Callable[[], object]] | None, timeout_s: float) -> int | str:
+    """Return the exit code of a child; `stop` is called after so many seconds. One that hangs is killed."""
     process = os.pidfd_open(pid)
     try:
-        if signal_after is not None and not select.select([process], [], [], signal_after[0])[0]:
-            signal.pidfd_send_signal(process, signal_after[1])
+        if stop is not None and not select.select([process], [], [], stop[0])[0]:
+            stop[1]()
         hangs = not select.select([process], [], [], timeout_s)[0]
         if hangs:
             os.kill(pid, signal.SIGKILL)
@@ -123,10 +127,15 @@ def _wait(pid: int, signal_after: tuple[float, int] | None, timeout_s: float) ->
 def time_child(work: Callable[[], None]) -> float:
     """Return the seconds that a child needs; raise RuntimeError if it fails."""
     started = time.monotonic()
-    result = run_forked(work)
+    run_or_raise(work)
+    return time.monotonic() - started
+
+
+def run_or_raise(work: Callable[[], None]) -> None:
+    """Run `work`, which meets no fault, in a child; raise RuntimeError if it fails."""
+    result = run_forked(work, timeout_s=FAULTLESS_S)
     if result.code != DONE:
         raise RuntimeError(f"failed without a fault, exit {result.code}: {result.output}")
-    return time.monotonic() - started
 
 
 def drop_rights() -> None:

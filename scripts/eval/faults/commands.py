@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -14,9 +13,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import psutil
+
+from eval.faults.children import wait_for
 
 TIMEOUT_S = 60
 PR_SET_CHILD_SUBREAPER = 36  # of <sys/prctl.h>
@@ -61,7 +63,7 @@ StartCommand = Callable[[Sequence[str], Path], int]  # arguments and the file fo
 class CommandResult:
     """The exit code of a command, its stderr, the processes that it left running, and its duration."""
 
-    code: int
+    code: int | str  # or `HANGS`
     output: str
     left: list[str]
     seconds: float
@@ -74,18 +76,10 @@ def command(
     with tempfile.NamedTemporaryFile("r", errors="backslashreplace") as stderr:
         pid = start(arguments, Path(stderr.name))
         began = time.monotonic()
-        process = os.pidfd_open(pid)
-        if at_s is not None and not select.select([process], [], [], at_s)[0]:
-            (os.killpg if group else os.kill)(pid, signal.SIGINT)
-        hangs = not select.select([process], [], [], TIMEOUT_S)[0]
-        if hangs:
-            os.kill(pid, signal.SIGKILL)
-        os.close(process)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        interrupt = partial(os.killpg if group else os.kill, pid, signal.SIGINT)
+        code = wait_for(pid, None if at_s is None else (at_s, interrupt), TIMEOUT_S)
         seconds = time.monotonic() - began
-        return CommandResult(
-            code, stderr.read() + "\nkilled after the timeout" * hangs, _left_running(pid), seconds
-        )
+        return CommandResult(code, stderr.read(), _left_running(pid), seconds)
 
 
 def start_new(arguments: Sequence[str], stderr: Path) -> int:

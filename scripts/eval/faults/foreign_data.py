@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import iobench
-from eval.faults.children import DONE, run_forked
-from eval.faults.targets import VerifiedDatasets, run_or_raise
+from eval.faults.children import DONE, run_forked, run_or_raise
+from eval.faults.targets import VerifiedDatasets
 from iobench import Manifest, formats
 from iobench.dataset import seal
 from iobench.formats import Detectable, Field, Schema

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,58 +15,38 @@ from iobench import Manifest, RunOptions, StreamLoader, formats
 BATCH = 64
 
 
-class Verify:
-    """`iobench verify`."""
-
-    verifies = True
-
-    def __call__(self, root: Path, variant: str) -> None:
-        """Raise the damage that verify reports."""
-        problem = iobench.verify(Manifest.load(root), [variant])[variant]
-        if problem is not None:
-            raise problem
+def _verify(root: Path, variant: str) -> None:
+    """Raise the damage that `iobench verify` reports."""
+    problem = iobench.verify(Manifest.load(root), [variant])[variant]
+    if problem is not None:
+        raise problem
 
 
-class Run:
-    """`iobench run` with one loader, in this process."""
-
-    verifies = True
-
-    def __init__(self, loader: str) -> None:
-        self.loader = loader
-
-    def __call__(self, root: Path, variant: str) -> None:
-        """Run two rounds; raise the error of a failed case."""
-        options = RunOptions(
-            format=(variant,), loader=(self.loader,), rounds="2", batch_size=(BATCH,), device=("cpu",)
-        )
-        run = iobench.run(Manifest.load(root), options, out=root.parent / "out.jsonl")
-        for error in run.failures.values():
-            raise error
-        assert len(run.records) == 2, run.records
+def _run(loader: str, root: Path, variant: str) -> None:
+    """Run two rounds of `iobench run` in this process; raise the error of a failed case."""
+    options = RunOptions(
+        format=(variant,), loader=(loader,), rounds="2", batch_size=(BATCH,), device=("cpu",)
+    )
+    run = iobench.run(Manifest.load(root), options, out=root.parent / "out.jsonl")
+    for error in run.failures.values():
+        raise error
+    assert len(run.records) == 2, run.records
 
 
-class Stream:
-    """StreamLoader, which does not verify content."""
-
-    verifies = False
-
-    def __init__(self, order: str = "sequential") -> None:
-        self.order = order
-
-    def __call__(self, root: Path, variant: str) -> None:
-        """Read an epoch."""
-        for _ in StreamLoader(root, format=variant, batch_size=BATCH, order=self.order):
-            pass
+def _stream(order: str, root: Path, variant: str) -> None:
+    """Read an epoch by StreamLoader, which does not verify content."""
+    for _ in StreamLoader(root, format=variant, batch_size=BATCH, order=order):
+        pass
 
 
+VERIFYING: dict[str, Callable[[Path, str], None]] = {
+    "verify": _verify,
+    **{f"run {loader}": partial(_run, loader) for loader in ("native", "dataloader", "stream")},
+}
 READERS: dict[str, Callable[[Path, str], None]] = {
-    "verify": Verify(),
-    "run native": Run("native"),
-    "run dataloader": Run("dataloader"),
-    "run stream": Run("stream"),
-    "StreamLoader": Stream(),
-    "StreamLoader, random": Stream("random"),
+    **VERIFYING,
+    "StreamLoader": partial(_stream, "sequential"),
+    "StreamLoader, random": partial(_stream, "random"),
 }
 
 

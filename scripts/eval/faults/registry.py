@@ -39,25 +39,16 @@ class Trials:
         return self.rng.sample(everything, min(quick, len(everything))) if self.quick else everything
 
 
-@dataclass(frozen=True)
-class Kind:
-    """A kind of fault."""
-
-    name: str
-    inject: Callable[[Trials], Iterator[Outcome]]
+Inject: TypeAlias = Callable[[Trials], Iterator[Outcome]]
+KINDS: dict[str, Inject] = {}
 
 
-KINDS: dict[str, Kind] = {}
-
-
-def kind(
-    name: str,
-) -> Callable[[Callable[[Trials], Iterator[Outcome]]], Callable[[Trials], Iterator[Outcome]]]:
+def kind(name: str) -> Callable[[Inject], Inject]:
     """Register the decorated generator as a kind."""
 
-    def declare(inject: Callable[[Trials], Iterator[Outcome]]) -> Callable[[Trials], Iterator[Outcome]]:
+    def declare(inject: Inject) -> Inject:
         assert name not in KINDS, name
-        KINDS[name] = Kind(name, inject)
+        KINDS[name] = inject
         return inject
 
     return declare

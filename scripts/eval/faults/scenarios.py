@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import iobench
-from eval.faults.targets import generated, run_or_raise
+from eval.faults.children import run_or_raise
+from eval.faults.targets import generated
 from iobench import Manifest
 from iobench.dataset import index_cache
 from iobench.dataset.checksum import Checksum

@@ -12,13 +12,13 @@ import dataclasses
 import functools
 import random
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 import iobench
-from eval.faults.children import DONE, run_forked
+from eval.faults.children import run_or_raise
 from iobench import Manifest, formats
 from iobench.base.errors import InvalidOption, MissingDependency, UnsupportedSchema
 from iobench.dataset import index_cache, seal
@@ -34,7 +34,6 @@ EXTRA_VARIANTS = (
 )
 FORMATS_PER_DATASET = 3  # formats in one dataset
 IMAGE_SIDE = 16  # pixels
-TIMEOUT_S = 300  # for work without a fault
 
 
 def installed_formats() -> list[str]:
@@ -154,13 +153,6 @@ class VerifiedDatasets:
             shutil.copy2(file, target)
         shutil.copy2(manifest.root / "manifest.json", root)
         return root
-
-
-def run_or_raise(work: Callable[[], None]) -> None:
-    """Run `work` in a child; raise RuntimeError if it fails."""
-    result = run_forked(work, timeout_s=TIMEOUT_S)
-    if result.code != DONE:
-        raise RuntimeError(f"failed without a fault, exit {result.code}: {result.output}")
 
 
 def _prepare(data_dir: Path, group: list[str], samples: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from pathlib import Path
+from typing import Any
 
 from eval.gpu_check.check import FAIL, PASS, UNKNOWN, Check, Verdict, verdict_of
 
@@ -45,18 +45,12 @@ def limits(check: Check) -> Verdict:
 
 def run(check: Check, cache: str, model: str) -> Verdict:
     """Run all default loaders over all formats."""
-    records = check.out / f"{cache}-{model}.jsonl"
-    records.unlink(missing_ok=True)
-    options = {"device": check.device, "cache": cache, "model": model, "rounds": "3", "fetch": "batch"}
-    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
-    where = ("--data-dir", str(check.data), "--out", str(records))
-    done = check.call(f"{cache}-{model}.txt", "iobench", "run", *flags, *where)
-    lines = _lines(records)
-    cases = {json.dumps(json.loads(line)["case"], sort_keys=True) for line in lines}
-    verdict, evidence = verdict_of(done)
-    if done.returncode and cache == "cold" and "cold" in evidence:
+    name, options = f"{cache}-{model}", f"--cache {cache} --model {model} --rounds 3 --fetch batch"
+    (verdict, evidence), every = _measured(check, name, *options.split())
+    if verdict == FAIL and cache == "cold" and "cold" in evidence:
         return UNKNOWN, evidence
-    return verdict, f"{len(cases)} cases in {records.name}" if verdict == PASS else evidence
+    cases = {json.dumps(case, sort_keys=True) for case in every}
+    return verdict, f"{len(cases)} cases in {name}.jsonl" if verdict == PASS else evidence
 
 
 def report(check: Check) -> Verdict:
@@ -70,13 +64,10 @@ def report(check: Check) -> Verdict:
 
 def other_loaders(check: Check) -> Verdict:
     """Run every installed loader over npy."""
-    (file := check.out / "loaders.jsonl").unlink(missing_ok=True)
-    options = ("--loader", "all", "--format", "npy", "--cache", "warm", "--rounds", "2")
-    where = ("--device", check.device, "--data-dir", str(check.data), "--out", str(file))
-    done = check.call("loaders.txt", "iobench", "run", *options, *where)
-    ran = {json.loads(line)["case"]["loader"] for line in _lines(file)}
-    verdict, evidence = verdict_of(done)
-    return verdict, f"{', '.join(sorted(ran))}{f'; {evidence}' if verdict == FAIL else ''}"
+    options = "--loader all --format npy --cache warm --rounds 2"
+    (verdict, evidence), cases = _measured(check, "loaders", *options.split())
+    ran = sorted({case["loader"] for case in cases})
+    return verdict, f"{', '.join(ran)}{f'; {evidence}' if verdict == FAIL else ''}"
 
 
 def kvikio(check: Check) -> Verdict:
@@ -103,15 +94,16 @@ def _library(
     """Run a loader that writes to the device itself and others; report the path that it selected."""
     if not installed(module):
         return UNKNOWN, f"not installed: pip install 'iobench[{name}]'"
-    (file := check.out / f"{name}.jsonl").unlink(missing_ok=True)
     words = [word for loader in loaders for word in ("--loader", loader)]
-    options = ("--format", "npy", "--cache", cache, "--device", check.device, "--out", str(file))
-    done = check.call(f"{name}.txt", "iobench", "run", "--data-dir", str(check.data), *words, *options)
-    cases = [record["case"] for record in map(json.loads, _lines(file))]
+    (verdict, last), cases = _measured(check, name, *words, "--format", "npy", "--cache", cache)
     chosen = {case["options"][option] for case in cases if case["loader"] == name}
-    verdict, last = verdict_of(done)
     return verdict, f"{option} {', '.join(sorted(chosen)) or 'unknown'}; {last}"
 
 
-def _lines(file: Path) -> list[str]:
-    return file.read_text().splitlines() if file.exists() else []
+def _measured(check: Check, name: str, *words: str) -> tuple[Verdict, list[dict[str, Any]]]:
+    """Run cases with their records in NAME.jsonl; return the verdict, and the case of each record."""
+    (file := check.out / f"{name}.jsonl").unlink(missing_ok=True)
+    where = ("--device", check.device, "--data-dir", str(check.data), "--out", str(file))
+    verdict = verdict_of(check.call(f"{name}.txt", "iobench", "run", *words, *where))
+    lines = file.read_text().splitlines() if file.exists() else []
+    return verdict, [json.loads(line)["case"] for line in lines]

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.errors import CorruptArtifact, expecting
+from iobench.base.files import regular
 from iobench.base.options import option
-from iobench.base.text import reason
 from iobench.contrib.formats.shared.rebatch import slabs
 from iobench.formats import COMPLEX, NUMPY_DTYPES, Batch, Checkable, Detectable, Field, Format, Schema
-from iobench.formats.file_kind import regular
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.arrow.reader import ArrowReader
@@ -88,11 +87,10 @@ def files_of(path: Path) -> list[Path]:
         return [path]
     if not (path / STATE_FILE).exists():
         return [path / DATA_FILE]
-    try:
+    damage = (OSError, ValueError, KeyError, TypeError, RecursionError)
+    with expecting(path / STATE_FILE, "the file list that datasets writes", damage):
         state = json.loads(regular(path / STATE_FILE).read_bytes())
         names = [str(entry["filename"]) for entry in state["_data_files"]]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise corrupt(path / STATE_FILE, "the file list that datasets writes", reason(error)) from error
     if not names or any(Path(name).name != name for name in names):
         raise CorruptArtifact(
             "it names files outside the folder" if names else "it names no files",

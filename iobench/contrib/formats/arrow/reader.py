@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.base.text import listed, reason
+from iobench.base.errors import CorruptArtifact, corrupt, expecting
+from iobench.base.files import regular
+from iobench.base.text import listed
 from iobench.contrib.formats.shared.arrow_columns import (
     DAMAGE,
     ColumnShapes,
@@ -34,7 +35,6 @@ from iobench.formats import (
     fields_by_name,
     unclosed,
 )
-from iobench.formats.file_kind import regular
 
 MAGIC = b"ARROW1"
 
@@ -44,7 +44,7 @@ class MappedBatches:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        try:
+        with expecting(file, "an Arrow IPC file", DAMAGE):
             with regular(file).open("rb") as opened:
                 mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
             # without it, readahead around the header of each record batch would read the whole file
@@ -53,10 +53,6 @@ class MappedBatches:
             self.base, self.size = whole.address, whole.size
             self.batches = list(self._checked(whole))
             mapped.madvise(mmap.MADV_NORMAL)
-        except DAMAGE as error:
-            if isinstance(error, CorruptArtifact):
-                raise
-            raise corrupt(file, "an Arrow IPC file", reason(error)) from error
 
     def _checked(self, whole: pa.Buffer) -> Iterator[pa.RecordBatch]:
         """Yield each non-empty record batch after its buffers were validated."""
@@ -117,12 +113,8 @@ def check_lists(files: Sequence[Path], schema: Schema) -> None:
 
 
 def _shape(file: Path, name: str, batch: pa.RecordBatch, may_vary: bool) -> tuple[tuple[int, ...], str]:
-    try:
+    with expecting(file, f"lists in column {name}", DAMAGE):
         return sample_shape(file, name, batch.column(name), may_vary)
-    except DAMAGE as error:
-        if isinstance(error, CorruptArtifact):
-            raise
-        raise corrupt(file, f"lists in column {name}", reason(error)) from error
 
 
 class ArrowReader(ChunkedReader):
@@ -149,7 +141,7 @@ class ArrowReader(ChunkedReader):
         assert self._chunks is not None
         for field in self.schema.fields:
             column = batch.column(self._names[field.name])
-            try:
+            with expecting(opened.file, f"a column {field.name}", DAMAGE):
                 if field.is_ragged:
                     ragged = ragged_of(opened.file, field, column)
                     self._chunks[field.name].append(ragged)
@@ -157,10 +149,6 @@ class ArrowReader(ChunkedReader):
                         opened.offset_of(ragged.values)
                     continue
                 leaf = leaf_of(opened.file, field, column)
-            except DAMAGE as error:
-                if isinstance(error, CorruptArtifact):
-                    raise
-                raise corrupt(opened.file, f"a column {field.name}", reason(error)) from error
             if field.dtype == "bool":
                 self._chunks[field.name].append(leaf)
                 continue

@@ -12,22 +12,11 @@ import blosc2
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.errors import CorruptArtifact, corrupt, expecting
+from iobench.base.files import regular
 from iobench.base.text import reason
 from iobench.contrib.formats.shared.external import check_stored
-from iobench.formats import (
-    Array,
-    Batch,
-    Blocks,
-    Field,
-    Reader,
-    Rows,
-    Schema,
-    arrays_schema,
-    native,
-    unclosed,
-)
-from iobench.formats.file_kind import regular
+from iobench.formats import Array, Batch, Blocks, Field, Reader, Rows, Schema, arrays_schema, native, unclosed
 
 # what blosc2 raises for damaged files
 DAMAGE = (
@@ -43,14 +32,9 @@ HEADER_BYTES = 32
 
 
 def opened(file: Path) -> blosc2.NDArray:
-    """Open the array in a file.
-
-    Raises
-    ------
-    CorruptArtifact
-        Not an array, or kind ``computed-array``.
-    """
-    try:
+    """Open the array in a file; CorruptArtifact if it is none, or (``computed-array``) holds no values."""
+    # any Exception: the metadata are Python literals, and damaged ones fail in any way
+    with expecting(file, "a Blosc2 array", Exception):
         header = _header(file)
         if any(name in header for name in COMPUTED):
             raise CorruptArtifact(
@@ -60,10 +44,6 @@ def opened(file: Path) -> blosc2.NDArray:
                 hint="save its values",
             )
         array = blosc2.open(str(file), mode="r")
-    except CorruptArtifact:
-        raise
-    except Exception as error:  # the metadata are Python literals, and damaged ones fail in any way
-        raise corrupt(file, "a Blosc2 array", reason(error)) from error
     if not isinstance(array, blosc2.NDArray):
         raise corrupt(file, "a Blosc2 array (b2nd)", type(array).__name__, kind="not-an-array")
     return array
@@ -145,10 +125,8 @@ class Blosc2Reader(Reader):
         sizes = struct.unpack_from("<iii", header.ljust(HEADER_BYTES, b"\0"), 4)
         if (sizes[0], sizes[2]) != (full.nbytes, len(stored)):
             raise corrupt(file, f"{full.nbytes} bytes in chunk {number}", f"{sizes[0]} in {sizes[2]}")
-        try:
+        with expecting(file, f"a readable chunk {number}", DAMAGE):
             blosc2.decompress2(stored, dst=full, nthreads=1)  # the caller has its own threads
-        except DAMAGE as error:
-            raise corrupt(file, f"a readable chunk {number}", reason(error)) from error
 
     def close(self) -> None:
         """Release the arrays; no file stays open between reads."""
@@ -181,7 +159,7 @@ def _places(array: blosc2.NDArray, file: Path) -> tuple[Any, Any] | None:
     size = file.stat().st_size
     if not schunk.contiguous:
         return None
-    try:
+    with expecting(file, "readable chunks", DAMAGE):
         for info in schunk.iterchunks_info():
             if info.special != blosc2.SpecialValue.NOT_SPECIAL:
                 return None
@@ -193,8 +171,4 @@ def _places(array: blosc2.NDArray, file: Path) -> tuple[Any, Any] | None:
                 raise corrupt(file, f"the location of chunk {info.nchunk}", f"byte {offset} of {size}")
             offsets.append(offset)
             sizes.append(packed)
-    except DAMAGE as error:
-        if isinstance(error, CorruptArtifact):
-            raise
-        raise corrupt(file, "readable chunks", reason(error)) from error
     return np.array(offsets, np.int64), np.array(sizes, np.int64)

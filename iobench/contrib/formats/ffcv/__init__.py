@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -99,14 +100,11 @@ class Ffcv(Format, Detectable):
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema that the file describes, or that of `fields` if given."""
-        maps = Maps([path])
-        try:
+        with closing(Maps([path])) as maps:
             beton = Beton(maps)
             schema = Schema(beton.samples, tuple(fields) or beton.known())
             beton.placement(schema)
             return schema
-        finally:
-            maps.close()
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.base.text import reason
+from iobench.base.errors import CorruptArtifact, corrupt, expecting
 from iobench.contrib.formats.shared.placed_reader import Maps
 from iobench.formats import (
     DTYPES,
@@ -65,19 +64,7 @@ def stored_name(name: str) -> str:
 class Beton:
     """Parsed description of a file.
 
-    Attributes
-    ----------
-    path : Path
-        The file.
-    samples : int
-        Number of samples.
-    fields : dict of str to Field or None
-        Dtype and shape by name; None for a field that is neither an array nor a scalar.
-
-    Raises
-    ------
-    CorruptArtifact
-        Not a beton of version 2, truncated, or kind ``unsupported-type``: a custom field type.
+    CorruptArtifact if it is no beton of version 2, is truncated, or (``unsupported-type``) has a custom type.
     """
 
     def __init__(self, maps: Maps) -> None:
@@ -87,7 +74,7 @@ class Beton:
         self._front = HEADER.size + count * DESCRIPTION.size
         if version != VERSION or not count or not self.samples or self._front > len(self._stored):
             raise corrupt(self.path, f"a beton of version {VERSION}", "another or a truncated file")
-        self.fields: dict[str, Field | None] = {}
+        self.fields: dict[str, Field | None] = {}  # None for a field that is neither an array nor a scalar
         kinds = []
         for number in range(count):
             at = HEADER.size + number * DESCRIPTION.size
@@ -118,10 +105,8 @@ class Beton:
     def placement(self, schema: Schema) -> Mapping[str, Placement]:
         """Return the location of each field.
 
-        Raises
-        ------
-        CorruptArtifact
-            A field is missing or has another dtype or shape, or an offset contradicts the table of arrays.
+        CorruptArtifact if a field is missing or of another dtype or shape, or an offset contradicts the table
+        of arrays.
         """
         names = list(self.fields)
         by_field = names_within(names, schema.fields, stored_name)
@@ -199,11 +184,9 @@ class Beton:
             return None
         *sizes, length = SHAPE.unpack_from(arguments)
         shape = tuple(size for size in sizes if size)
-        try:
+        with expecting(self.path, f"the dtype of {name}", (ValueError, TypeError, RecursionError)):
             ((_, text),) = json.loads(arguments[SHAPE.size : SHAPE.size + length])
             dtype = np.dtype(text)
-        except (ValueError, TypeError, RecursionError) as error:
-            raise corrupt(self.path, f"the dtype of {name}", reason(error)) from error
         if dtype.name not in DTYPES or not dtype.isnative or not shape or max(shape) >> 40:
             raise corrupt(self.path, f"{name} of dtype {', '.join(DTYPES)}", f"{dtype} {shape}")
         return Field("x", shape, dtype.name)

@@ -19,10 +19,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchema, corrupt
+from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchema, corrupt, expecting
+from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.options import option
-from iobench.base.text import reason
 from iobench.contrib.formats.shared.sample_files import (
     NumberedFiles,
     class_reader,
@@ -32,7 +32,6 @@ from iobench.contrib.formats.shared.sample_files import (
 )
 from iobench.contrib.formats.shared.scaled_images import COMPARED, ScaledImages
 from iobench.formats import VARIES, Array, Batch, Detectable, Field, Reader, Schema
-from iobench.formats.file_kind import regular
 from iobench.formats.npy import Npy
 
 HELD = "uint8 (height, width, 3), (3, height, width) or (height, width)"
@@ -112,13 +111,7 @@ class Images(ScaledImages, Detectable):
         return file.getvalue()
 
     def check_schema(self, schema: Schema) -> None:
-        """Raise UnsupportedSchema also if a field is neither an image nor a scalar, or if none is an image.
-
-        Raises
-        ------
-        UnsupportedSchema
-            Kind ``not-an-image`` or ``no-images``.
-        """
+        """Raise UnsupportedSchema also for fields but images and scalars, or without images."""
         if self.encoded:
             raise UnsupportedSchema(
                 f"{self.variant} reads an existing folder and cannot be written",
@@ -201,10 +194,7 @@ class Images(ScaledImages, Detectable):
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of fields `image` and `label`; reads the header of every image.
 
-        Raises
-        ------
-        CorruptArtifact
-            An image cannot be read, or kind ``unequal-shapes``, ``link`` or ``no-files``.
+        CorruptArtifact if an image cannot be read, or of kind ``unequal-shapes``, ``link`` or ``no-files``.
         """
         from iobench.formats.pixels import shape_of
 
@@ -254,10 +244,8 @@ class Images(ScaledImages, Detectable):
 
 def _stored_bytes(file: Path, field: Field) -> Array:
     """Return the bytes of a file."""
-    try:
+    with expecting(file, "a file", OSError):
         return np.fromfile(regular(file), np.uint8)
-    except OSError as error:
-        raise corrupt(file, "a file", reason(error)) from error
 
 
 def _is_image(field: Field) -> bool:

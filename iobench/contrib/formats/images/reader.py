@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.errors import corrupt
-from iobench.base.text import reason
+from iobench.base.errors import corrupt, expecting
+from iobench.base.files import regular
 from iobench.contrib.formats.shared.scaled_images import Decode
 from iobench.formats import Array, Placement, Reader, Schema, unclosed
-from iobench.formats.file_kind import regular
 from iobench.formats.pixels import channels_last, decoded
 
 
@@ -84,7 +83,5 @@ class ImageReader(Reader):
 
 def stored_image(file: Path) -> bytes:
     """Return the bytes of an image file; CorruptArtifact if it cannot be read."""
-    try:
+    with expecting(file, "an image", OSError):
         return regular(file).read_bytes()
-    except OSError as error:
-        raise corrupt(file, "an image", reason(error)) from error

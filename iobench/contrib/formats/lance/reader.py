@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from iobench.base.errors import CorruptArtifact, corrupt, is_panic
+from iobench.base.files import regular
 from iobench.base.text import listed, reason
 from iobench.contrib.formats.lance.library import lance, without_panics
 from iobench.contrib.formats.shared.arrow_columns import DAMAGE, ColumnShapes, arrays, check_type
@@ -30,7 +31,6 @@ from iobench.formats import (
     only_sample,
     unclosed,
 )
-from iobench.formats.file_kind import regular
 
 PIECE_ROWS = 1024  # per record batch while a schema is inferred
 
@@ -38,10 +38,7 @@ PIECE_ROWS = 1024  # per record batch while a schema is inferred
 def opened(path: Path) -> Any:
     """Open the newest version of a dataset.
 
-    Raises
-    ------
-    CorruptArtifact
-        Not a Lance dataset, a file of it is missing, or a file is outside the folder.
+    CorruptArtifact if it is none, or a file of it is missing or outside the folder.
     """
     with _damage_as_error(path, "a Lance dataset"):
         if not (path / "_versions").is_dir():

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -87,13 +88,10 @@ class LitData(Format, Detectable):
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of index and first sample, or that of `fields`; checks every sample."""
         index = ChunkIndex.read(path)
-        maps = index.maps()
-        try:
+        with closing(index.maps()) as maps:
             schema = Schema(sum(index.rows), tuple(fields) or index.fields(maps))
             placements(maps, index.rows, index.items(schema.fields), thorough=True)
             return schema
-        finally:
-            maps.close()
 
 
 class _ChunkWriter(ShardWriter):

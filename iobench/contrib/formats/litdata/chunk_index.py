@@ -41,11 +41,8 @@ class ChunkIndex:
     def read(cls, folder: Path) -> ChunkIndex:
         """Read the index of a folder.
 
-        Raises
-        ------
-        CorruptArtifact
-            Kind ``invalid-index``, ``outside-folder``, ``compressed``, ``encrypted`` or ``unsupported-type``
-            (of chunks).
+        CorruptArtifact of kind ``invalid-index``, ``outside-folder``, ``compressed``, ``encrypted`` or
+        ``unsupported-type`` (of chunks).
         """
         path = folder / INDEX
         index = read_index(path)

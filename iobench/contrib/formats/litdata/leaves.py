@@ -7,8 +7,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.base.text import reason
+from iobench.base.errors import CorruptArtifact, corrupt, expecting
 from iobench.contrib.formats.shared.external import FIXED, not_fixed
 from iobench.formats import DTYPES, Field, unsupported_dtype
 
@@ -52,10 +51,8 @@ def prefix_of(path: Path, name: str, kind: str, field: Field) -> bytes:
 
     `kind` is the serializer's name in litdata's index.
 
-    Raises
-    ------
-    CorruptArtifact
-        The leaf has another dtype or shape, or kind ``fields-needed`` or ``encoded-values``.
+    CorruptArtifact if the leaf has another dtype or shape, or of kind ``fields-needed`` or
+    ``encoded-values``.
     """
     kind, _, number = kind.partition(":")
     if kind == "numpy" and field.dtype in NUMPY:
@@ -75,10 +72,8 @@ def prefix_of(path: Path, name: str, kind: str, field: Field) -> bytes:
 def field_of(path: Path, name: str, kind: str, stored: bytes) -> Field:
     """Return name, shape and dtype of a leaf, from its bytes in the first sample.
 
-    Raises
-    ------
-    CorruptArtifact
-        Kind ``unsupported-dtype``, ``unequal-shapes``, ``fields-needed`` or ``encoded-values``.
+    CorruptArtifact of kind ``unsupported-dtype``, ``unequal-shapes``, ``fields-needed`` or
+    ``encoded-values``.
     """
     kind, _, number = kind.partition(":")
     if kind in SCALARS:
@@ -118,11 +113,10 @@ def _header(path: Path, name: str, order: str, stored: bytes) -> tuple[int, tupl
 
 def leaf_names(path: Path, spec: object) -> list[str]:
     """Return the name of each leaf, its keys joined by `/`, from the JSON description of a sample."""
-    try:
+    damage = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+    with expecting(path, "a description of samples", damage, kind="invalid-index"):
         _, tree = json.loads(spec if isinstance(spec, str) else "")
         names = _names(tree, ())
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise corrupt(path, "a description of samples", reason(error), kind="invalid-index") from error
     if len(set(names)) != len(names) or not names:
         raise corrupt(path, "leaves of distinct names", ", ".join(names) or "none", kind="invalid-index")
     return names

@@ -9,6 +9,7 @@ the caller; `png` and `jpeg` images are decoded when they are read. Nothing is u
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -82,8 +83,7 @@ class Mds(Format, Detectable):
         Compares the shards' hashes, except those of algorithms that hashlib does not have.
         """
         index = MdsIndex.read(path)
-        maps = index.maps()
-        try:
+        with closing(index.maps()) as maps:
             known = tuple(fields) or index.fields(maps)
             items = index.items(known)
             lists = listed(maps, index.rows, items)
@@ -93,5 +93,3 @@ class Mds(Format, Detectable):
                     packed_images(lists, column.field).check(maps, column.field)
             index.verify(maps)
             return schema
-        finally:
-            maps.close()

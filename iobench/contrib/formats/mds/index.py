@@ -56,10 +56,8 @@ class MdsIndex:
     def read(cls, folder: Path) -> MdsIndex:
         """Read the index of a folder.
 
-        Raises
-        ------
-        CorruptArtifact
-            Kind ``invalid-index``, ``outside-folder``, or ``compressed``: a shard exists compressed only.
+        CorruptArtifact of kind ``invalid-index``, ``outside-folder``, or ``compressed``: a shard exists
+        compressed only.
         """
         path = folder / INDEX
         shards = read_index(path).get("shards")
@@ -97,10 +95,7 @@ class MdsIndex:
     def fields(self, maps: Maps) -> tuple[Field, ...]:
         """Return the field of each column; the shape of a column of images is that of the first image.
 
-        Raises
-        ------
-        CorruptArtifact
-            Kind ``encoded-values``, ``unequal-shapes`` or ``fields-needed``.
+        CorruptArtifact of kind ``encoded-values``, ``unequal-shapes`` or ``fields-needed``.
         """
         names = fields_by_name(self.path, self.columns)
         return tuple(

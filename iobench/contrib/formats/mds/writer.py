@@ -13,12 +13,7 @@ import numpy as np
 from iobench.base.errors import UnsupportedSchema
 from iobench.contrib.formats.mds.index import INDEX, VERSION
 from iobench.contrib.formats.shared.offset_shards import MOST_SAMPLE_BYTES, WORD, rows_in_shard, table
-from iobench.contrib.formats.shared.record_writer import (
-    RecordTemplate,
-    ShardWriter,
-    filled,
-    sample_bytes,
-)
+from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter, filled, sample_bytes
 from iobench.formats import Batch, Field, Schema
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from iobench.base.errors import corrupt
+from iobench.base.files import regular
 from iobench.base.options import option
 from iobench.contrib.formats.shared.rebatch import slabs
 from iobench.formats import COMPLEX, NUMPY_DTYPES, Batch, Detectable, Field, Format, Schema
-from iobench.formats.file_kind import regular
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.parquet.reader import ParquetReader

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.base.text import listed, reason
+from iobench.base.errors import CorruptArtifact, corrupt, expecting
+from iobench.base.files import regular
+from iobench.base.text import listed
 from iobench.contrib.formats.shared.arrow_columns import (
     DAMAGE,
     NAMES,
@@ -24,17 +25,14 @@ from iobench.contrib.formats.shared.arrow_columns import (
 from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
 from iobench.contrib.formats.shared.external import as_options
 from iobench.formats import Array, Field, Ragged, Schema, fields_by_name, unclosed
-from iobench.formats.file_kind import regular
 
 CACHED = 2  # decoded row groups: the current one and the next in order
 
 
 def opened(file: Path) -> pq.ParquetFile:
     """Open a file and read its footer; CorruptArtifact if it is not a Parquet file."""
-    try:
+    with expecting(file, "a Parquet file", DAMAGE):
         return pq.ParquetFile(regular(file), memory_map=True)
-    except DAMAGE as error:
-        raise corrupt(file, "a Parquet file", reason(error)) from error
 
 
 def infer_schema_of(files: Sequence[Path], fields: Sequence[Field]) -> Schema:
@@ -64,10 +62,8 @@ def _chunks(file: Path, parquet: pq.ParquetFile, requested: set[str]) -> Iterato
         else:
             yield name, pa.array([], kind)
     for number in range(parquet.num_row_groups if lists else 0):
-        try:
+        with expecting(file, f"a readable row group {number}", DAMAGE):
             table = parquet.read_row_group(number, lists)
-        except DAMAGE as error:
-            raise corrupt(file, f"a readable row group {number}", reason(error)) from error
         yield from ((name, chunk) for name in lists for chunk in table.column(name).chunks)
 
 
@@ -92,10 +88,8 @@ def _refuse_text(file: Path, columns: pa.Schema, names: Mapping[str, str]) -> No
 
 
 def _schema_of(file: Path, parquet: pq.ParquetFile) -> pa.Schema:
-    try:
+    with expecting(file, "a readable Parquet schema", DAMAGE):
         return parquet.schema_arrow
-    except DAMAGE as error:
-        raise corrupt(file, "a readable Parquet schema", reason(error)) from error
 
 
 class ParquetReader(ChunkedReader):
@@ -152,13 +146,9 @@ class ParquetReader(ChunkedReader):
         names = self._names[number]
         ends = [*self._first[1:].tolist(), len(self)]
         rows = ends[chunk] - int(self._first[chunk])
-        try:
+        with expecting(self._files[number], f"row group {group}", DAMAGE):
             table = self._parquets[number].read_row_group(group, list(names.values()))
             batch = arrays(self._files[number], self.schema, table, names)
-        except DAMAGE as error:
-            if isinstance(error, CorruptArtifact):
-                raise
-            raise corrupt(self._files[number], f"row group {group}", reason(error)) from error
         if any(len(array) != rows for array in batch.values()):
             raise corrupt(self._files[number], f"{rows} rows in row group {group}", table.num_rows)
         return batch

@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from array import array
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -39,17 +40,7 @@ from iobench.contrib.formats.recordio.records import (
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
 from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter
 from iobench.contrib.formats.shared.schema_file import check_described, describe
-from iobench.formats import (
-    DTYPES,
-    Array,
-    Batch,
-    Detectable,
-    Field,
-    Format,
-    LoadOrBuild,
-    Schema,
-    raw_bytes,
-)
+from iobench.formats import DTYPES, Array, Batch, Detectable, Field, Format, LoadOrBuild, Schema, raw_bytes
 
 DATA_FILE, INDEX_FILE = "data.rec", "data.idx"
 
@@ -87,9 +78,12 @@ class RecordIO(Format, Detectable):
             )
         check_described(path, schema)
         maps = Maps([path / DATA_FILE, path / INDEX_FILE])
-        return PlacedReader(
-            schema, maps, lambda load_or_build: _written_locations(maps, schema, load_or_build)
-        )
+
+        def locate(load_or_build: LoadOrBuild) -> FieldLocations:
+            records, size = RecordIORecords.of(maps, load_or_build), IR_HEADER.size + schema.sample_bytes
+            return records.placed(schema, schema.offsets(IR_HEADER.size), size)
+
+        return PlacedReader(schema, maps, locate)
 
     def size_bound(self, schema: Schema) -> int:
         """Return the bytes of the records and of the index."""
@@ -107,10 +101,8 @@ class RecordIO(Format, Detectable):
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of a .rec file, of which `fields` names one field and optionally `label`.
 
-        Raises
-        ------
-        CorruptArtifact
-            Kind ``fields-needed``, ``fields-differ``, ``too-many-arrays`` or ``unequal-shapes``.
+        CorruptArtifact of kind ``fields-needed``, ``fields-differ``, ``too-many-arrays`` or
+        ``unequal-shapes``.
         """
         if not fields:
             raise CorruptArtifact(
@@ -120,8 +112,7 @@ class RecordIO(Format, Detectable):
                 hint="name one for the bytes of a record: --field 'x=float32[3,224,224]'; "
                 "add --field label=float32 to read the labels",
             )
-        maps = Maps([path])
-        try:
+        with closing(Maps([path])) as maps:
             samples, labels = 0, list[int]()
             for records in RecordIORecords.scanned(maps):
                 labels.append(records.labels())
@@ -129,8 +120,6 @@ class RecordIO(Format, Detectable):
                 records.inferred(Schema(len(records.begin), tuple(fields)))
                 samples += len(records.begin)
             return Schema(samples, tuple(fields))
-        finally:
-            maps.close()
 
 
 class _RecordIOWriter(ShardWriter):
@@ -180,9 +169,3 @@ def _in_parts(data: bytes, words: Array) -> bytes:
         part = data[low:high]
         parts.append(HEAD.pack(MAGIC, kind << LENGTH_BITS | len(part)) + part + bytes(-len(part) % WORD))
     return b"".join(parts)
-
-
-def _written_locations(maps: Maps, schema: Schema, load_or_build: LoadOrBuild) -> FieldLocations:
-    """Return the locations of the fields in records that iobench wrote."""
-    records = RecordIORecords.of(maps, load_or_build)
-    return records.placed(schema, schema.offsets(IR_HEADER.size), IR_HEADER.size + schema.sample_bytes)

@@ -35,12 +35,8 @@ def index_of(begins: Index, first: int = 0) -> str:
 class RecordIORecords:
     """Records of a file that follow each other, compared with its index if there is one.
 
-    Attributes
-    ----------
-    begin, size : int64 array
-        Offset of each record, and the bytes that it takes including headers and padding.
-    first : int
-        Number of records before these.
+    `begin` and `size`, int64, are the offset of each record and the bytes that it takes including headers and
+    padding; `first` is the number of records before these.
     """
 
     def __init__(self, maps: Maps, lists: Mapping[str, Array], first: int = 0) -> None:
@@ -84,10 +80,8 @@ class RecordIORecords:
     def inferred(self, schema: Schema) -> FieldLocations:
         """Return the locations of `label` and one other field in records that another program wrote.
 
-        Raises
-        ------
-        CorruptArtifact
-            Kind ``unequal-shapes`` (of records or labels), ``too-many-arrays`` or ``fields-differ``.
+        CorruptArtifact of kind ``unequal-shapes`` (of records or labels), ``too-many-arrays`` or
+        ``fields-differ``.
         """
         more = self.labels()
         fields = {f.name: f for f in schema.fields if f.name != "label"}

@@ -94,10 +94,7 @@ def sample_shape(
     Reads the lengths of all variable lists; if `may_vary`, the first axis is VARIES where the outermost ones
     differ.
 
-    Raises
-    ------
-    CorruptArtifact
-        The values are not numbers, or kind ``unequal-shapes``: the lists differ in length.
+    CorruptArtifact if the values are not numbers, or (``unequal-shapes``) the lists differ in length.
     """
     if isinstance(column.type, pa.FixedShapeTensorType):
         return tuple(column.type.shape), _dtype(path, name, column.type.value_type)
@@ -212,10 +209,7 @@ def leaf_of(path: Path, field: Field, column: pa.Array) -> pa.Array:
 
     Of variable lists, only the total number of values is checked; `sample_shape` checks each length.
 
-    Raises
-    ------
-    CorruptArtifact
-        Shape, dtype or number of values differ from `field`, or there are nulls.
+    CorruptArtifact if shape, dtype or number of values differ from `field`, or there are nulls.
     """
     expected, rows = f"{field.name}: {field.dtype} {field.shape}", len(column)
     if isinstance(column.type, pa.FixedShapeTensorType):

@@ -18,12 +18,7 @@ Index = npt.NDArray[np.int64]
 class ChunkedReader(Reader):
     """Base class of readers of chunks; a subclass copies rows out of one chunk.
 
-    Parameters
-    ----------
-    schema : Schema
-        Samples and fields.
-    first : int64 array
-        First row of each chunk; the first entry is 0, and each chunk ends where the next begins.
+    `first`, int64, is the first row of each chunk, from 0 on; each chunk ends where the next begins.
     """
 
     def __init__(self, schema: Schema, first: Index) -> None:

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.errors import CorruptArtifact, corrupt, expecting
+from iobench.base.files import regular
 from iobench.contrib.formats.shared.external import FIXED
 from iobench.contrib.formats.shared.packed_images import PackedImages
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, runs
 from iobench.formats import Array, Chunked, Field, Index, Listed, ListedSpans, LoadOrBuild, Placement
-from iobench.formats.file_kind import regular
 
 WORD = 4  # bytes of a size or an offset
 MOST_SHARD_BYTES = (1 << 32) - 1  # limit of a u32 offset
@@ -30,27 +30,13 @@ MOST_SAMPLE_BYTES = MOST_SHARD_BYTES - (1 << 20)
 
 @dataclass(frozen=True)
 class ShardColumn:
-    """A column of a sample.
+    """A column of a sample."""
 
-    Attributes
-    ----------
-    size : int or None
-        Bytes of the column; None if each sample stores its size.
-    head : int or None
-        Position of the column's size among the sizes at the start of a sample.
-    field : Field or None
-        Field that the column holds; None if it is not read.
-    prefix : bytes
-        Bytes before the column's values.
-    encoded : bool
-        True for an image of any stored size, which is decoded as it is read.
-    """
-
-    size: int | None
-    head: int | None = None
-    field: Field | None = None
-    prefix: bytes = b""
-    encoded: bool = False
+    size: int | None  # bytes of the column; None if each sample stores its size
+    head: int | None = None  # position of the column's size among the sizes at the start of a sample
+    field: Field | None = None  # field that the column holds; None if it is not read
+    prefix: bytes = b""  # bytes before the column's values
+    encoded: bool = False  # True for an image of any stored size, which is decoded as it is read
 
     @property
     def listed(self) -> bool:
@@ -96,10 +82,8 @@ class _Chunk:
 
 def read_index(path: Path) -> dict[str, Any]:
     """Read a JSON index; CorruptArtifact if it is not one."""
-    try:
+    with expecting(path, "an index", (OSError, ValueError, RecursionError, MemoryError)):
         index = json.loads(regular(path).read_bytes())
-    except (OSError, ValueError, RecursionError, MemoryError) as error:
-        raise corrupt(path, "an index", getattr(error, "strerror", None) or error) from error
     if not isinstance(index, dict):
         raise corrupt(path, "an index", type(index).__name__)
     return index
@@ -165,11 +149,8 @@ def packed_images(lists: Mapping[str, Array], field: Field) -> PackedImages:
 def listed(maps: Maps, rows: Sequence[int], items: SampleColumns) -> dict[str, Array]:
     """Return the shard of each sample, each field's offset in it, and the sizes of encoded and ragged fields.
 
-    Raises
-    ------
-    CorruptArtifact
-        Tables or sizes contradict each other, a field is not of one size, or a ragged one not of whole
-        elements.
+    CorruptArtifact if tables or sizes contradict each other, a field is not of one size, or a ragged one not
+    of whole elements.
     """
     chunks = [_chunk(maps, number, count, items, True) for number, count in enumerate(rows)]
     lists = {"file": np.repeat(np.arange(len(chunks)), rows)}
@@ -192,10 +173,7 @@ def placements(
     With `thorough`, read the sizes of every sample; else, in a shard whose samples are all of one size,
     only those of the first.
 
-    Raises
-    ------
-    CorruptArtifact
-        Tables or sizes contradict each other, or a field is not of one size.
+    CorruptArtifact if tables or sizes contradict each other, or a field is not of one size.
     """
     chunks = [_chunk(maps, number, count, items, thorough) for number, count in enumerate(rows)]
     first = np.append(0, np.cumsum(rows)[:-1]).astype(np.int64)

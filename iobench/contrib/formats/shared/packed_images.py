@@ -17,23 +17,13 @@ from iobench.formats import Array, Blocks, Field, Index
 
 @dataclass(frozen=True, eq=False)
 class PackedImages:
-    """Location of one image per sample.
+    """Location of one image per sample."""
 
-    Attributes
-    ----------
-    what : str
-        Name of the images in errors.
-    file, offset, size : int64 array
-        File number, byte offset and bytes of each sample's image.
-    first : int
-        Number of the first sample, in errors.
-    """
-
-    what: str
-    file: Index
-    offset: Index
-    size: Index
-    first: int = 0
+    what: str  # name of the images in errors
+    file: Index  # file number of each sample's image
+    offset: Index  # byte offset of each
+    size: Index  # bytes of each
+    first: int = 0  # number of the first sample, in errors
 
     def shape(self, maps: Maps, row: int) -> tuple[int, ...]:
         """Return the shape of a sample's pixels; CorruptArtifact if it is not a PNG or JPEG, RGB or gray."""

@@ -122,15 +122,8 @@ def _closed(load_or_build: LoadOrBuild) -> FieldLocations:
 class PlacedReader(Reader):
     """Copies or decodes rows out of mapped files.
 
-    Parameters
-    ----------
-    schema : Schema
-        Samples and fields.
-    maps : Maps
-        The files that all locations refer to.
-    locate : callable
-        Returns the fields' locations; called once, when rows are first requested. What takes long in it
-        should go through the `LoadOrBuild` that it receives.
+    `locate` returns the fields' locations in them; it is called once, when rows are first requested. What
+    takes long in it should go through the `LoadOrBuild` that it receives.
     """
 
     def __init__(self, schema: Schema, maps: Maps, locate: Callable[[LoadOrBuild], FieldLocations]) -> None:

@@ -19,18 +19,10 @@ PIECE_BYTES = 4 << 20  # of records that are assembled at once
 
 @dataclass(frozen=True)
 class RecordTemplate:
-    """Layout of one sample's record: bytes that all samples share, and the fields between them.
+    """Layout of one sample's record: bytes that all samples share, and the fields between them."""
 
-    Attributes
-    ----------
-    pattern : bytes
-        The record with zeros in place of the fields.
-    places : mapping of str to int
-        Byte offset of each field in the record.
-    """
-
-    pattern: bytes
-    places: Mapping[str, int]
+    pattern: bytes  # the record with zeros in place of the fields
+    places: Mapping[str, int]  # byte offset of each field in the record
 
     @classmethod
     def of(cls, parts: Sequence[bytes | Field]) -> RecordTemplate:

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from iobench.base import interrupts
-from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.base.text import reason
+from iobench.base.errors import CorruptArtifact, corrupt, expecting
 from iobench.formats import (
     Array,
     Field,
@@ -86,16 +85,9 @@ def file_writers() -> Iterator[Callable[..., None]]:
 
 
 class FileColumn(RaggedColumn):
-    """A ragged field of one file per sample, decoded when it is read.
+    """A ragged field of one file per row, which ``decode(file, field)`` returns when it is read.
 
-    Parameters
-    ----------
-    field : Field
-        The field.
-    files : sequence of Path
-        The files, by row.
-    decode : callable
-        ``decode(file, field)`` returns a sample; CorruptArtifact if the file is damaged.
+    `decode` raises CorruptArtifact if the file is damaged.
     """
 
     def __init__(self, field: Field, files: Sequence[Path], decode: Callable[[Path, Field], Array]) -> None:
@@ -134,14 +126,11 @@ def is_class_folder(path: Path, suffixes: Collection[str]) -> bool:
 def classes(path: Path, suffixes: Collection[str]) -> tuple[list[Path], Array]:
     """Return the files of a folder with one folder per class, sorted, and their int64 labels.
 
-    Raises
-    ------
-    CorruptArtifact
-        The folder cannot be read, or kind ``link`` or ``no-files``.
+    CorruptArtifact if the folder cannot be read, or (``link``, ``no-files``) for what is in it.
     """
     found: list[Path] = []
     labels: list[int] = []
-    try:
+    with expecting(path, "a folder per class", OSError):
         folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and entry.name[0] != ".")
         for number, folder in enumerate(folders):
             files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in suffixes)
@@ -152,8 +141,6 @@ def classes(path: Path, suffixes: Collection[str]) -> tuple[list[Path], Array]:
                 )
             found += files
             labels += [number] * len(files)
-    except OSError as error:
-        raise corrupt(path, "a folder per class", reason(error)) from error
     if not found:
         problem = f"no folder in it has {' or '.join(sorted(suffixes))} files"
         raise CorruptArtifact(problem, kind="no-files", path=path)
@@ -161,11 +148,7 @@ def classes(path: Path, suffixes: Collection[str]) -> tuple[list[Path], Array]:
 
 
 def class_reader(
-    path: Path,
-    schema: Schema,
-    files: Sequence[Path],
-    labels: Array,
-    decode: Callable[[Path, Field], Array],
+    path: Path, schema: Schema, files: Sequence[Path], labels: Array, decode: Callable[[Path, Field], Array]
 ) -> RaggedReader:
     """Return a reader of the files of `classes`: samples of different lengths, and their labels."""
     if len(files) != schema.samples:

@@ -6,9 +6,9 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from iobench.base.errors import corrupt
+from iobench.base.errors import corrupt, expecting
+from iobench.base.files import regular
 from iobench.formats import Schema
-from iobench.formats.file_kind import regular
 
 SCHEMA_FILE = "schema.json"
 
@@ -21,10 +21,8 @@ def describe(path: Path, schema: Schema) -> None:
 def check_described(path: Path, schema: Schema) -> None:
     """Raise CorruptArtifact if the schema in a folder differs from `schema`."""
     file = path / SCHEMA_FILE
-    try:
+    with expecting(file, "the schema", OSError):
         content = regular(file).read_bytes()
-    except OSError as error:
-        raise corrupt(file, "the schema", error.strerror) from error
     if content != _text(schema).encode():
         raise corrupt(file, "this dataset's schema", "another")
 

@@ -15,10 +15,10 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchema, corrupt
+from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchema, corrupt, expecting
+from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.options import option
-from iobench.base.text import reason
 from iobench.base.units import counted
 from iobench.contrib.formats.shared.placed_reader import copy_rows
 from iobench.contrib.formats.shared.schema_file import check_described, describe
@@ -36,7 +36,6 @@ from iobench.formats import (
     raw_bytes,
     unclosed,
 )
-from iobench.formats.file_kind import regular
 
 FIELD = "tokens"  # of a file that another program wrote
 WINDOW = 1025  # nanoGPT's block_size of 1024, and the target of the last input
@@ -54,10 +53,8 @@ class TokenStream:
     @classmethod
     def to_the_end(cls, file: Path, dtype: str, offset: int = 0) -> TokenStream:
         """Return the tokens up to the end of a file; CorruptArtifact if its size is no multiple of theirs."""
-        try:
+        with expecting(file, "a file of tokens", OSError):
             stored, width = regular(file).stat().st_size - offset, np.dtype(dtype).itemsize
-        except OSError as error:
-            raise corrupt(file, "a file of tokens", reason(error)) from error
         if stored % width:
             raise corrupt(file, f"a multiple of {width} bytes, for {dtype}", f"{stored:,} bytes")
         return cls(file, dtype, stored // width, offset)
@@ -111,13 +108,7 @@ class TokenWindows(Format, Detectable):
         return
 
     def check_schema(self, schema: Schema) -> None:
-        """Raise UnsupportedSchema also for anything but one field of one axis.
-
-        Raises
-        ------
-        UnsupportedSchema
-            Kind ``not-windows``.
-        """
+        """Raise UnsupportedSchema (``not-windows``) also for anything but one field of one axis."""
         super().check_schema(schema)
         if not _is_window(schema) or not self._takes(schema.fields[0].shape[0]):
             size = "" if self.window == WINDOW else f" of {self.window}"
@@ -160,10 +151,7 @@ class TokenWindows(Format, Detectable):
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of the windows in a file.
 
-        Raises
-        ------
-        CorruptArtifact
-            Kind ``not-a-file``, or ``too-few-tokens`` for a single window.
+        CorruptArtifact of kind ``not-a-file``, or ``too-few-tokens`` for a single window.
         """
         if path.is_dir():
             raise CorruptArtifact("a folder", kind="not-a-file", path=path, expected="a file of tokens")

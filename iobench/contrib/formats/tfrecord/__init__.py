@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.files import regular
 from iobench.base.options import option
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
 from iobench.contrib.formats.shared.schema_file import check_described, describe
@@ -39,7 +41,6 @@ from iobench.formats import (
     Schema,
     identity,
 )
-from iobench.formats.file_kind import regular
 
 
 @dataclass(frozen=True)
@@ -91,8 +92,7 @@ class TfRecord(Format, Detectable):
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of the first record, or that of `fields`; checks all other records."""
-        maps = Maps(_files(path))
-        try:
+        with closing(Maps(_files(path))) as maps:
             pieces = TFRecords.scanned(maps)
             first, samples, totals = next(pieces), 0, Counter[str]()
             found = tuple(fields) or fields_of(path, first)
@@ -100,8 +100,6 @@ class TfRecord(Format, Detectable):
                 samples += len(lists["begin_0"])
                 totals.update(totals_of(lists, found))
             return Schema(samples, found, totals=dict(totals))
-        finally:
-            maps.close()
 
 
 def _files(path: Path) -> list[Path]:

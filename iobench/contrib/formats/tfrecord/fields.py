@@ -34,10 +34,8 @@ AT_ONCE, LAYOUTS = 4096, 16  # records compared together, and layouts tried amon
 def fields_of(path: Path, records: TFRecords) -> tuple[Field, ...]:
     """Return the fields of the first record's features.
 
-    Raises
-    ------
-    CorruptArtifact
-        Kind ``fields-needed``: a feature of bytes does not state its dtype and shape. ``name-clash``.
+    CorruptArtifact of kind ``name-clash``, or ``fields-needed``: a feature of bytes does not state its dtype
+    and shape.
     """
     layout = records.layout(0)
     names = fields_by_name(path, sorted(layout.spans))

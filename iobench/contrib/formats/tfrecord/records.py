@@ -41,10 +41,7 @@ class TFRecords:
     def scanned(cls, maps: Maps) -> Iterator[TFRecords]:
         """Scan the records and yield them piece by piece.
 
-        Raises
-        ------
-        CorruptArtifact
-            Kind ``truncated``, ``compressed`` or ``wrong-checksum`` (of a length).
+        CorruptArtifact of kind ``truncated``, ``compressed`` or ``wrong-checksum`` (of a length).
         """
         first = 0
         for number, path in enumerate(maps.files):

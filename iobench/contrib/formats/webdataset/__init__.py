@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
@@ -32,7 +33,6 @@ from iobench.contrib.formats.webdataset.tar_fields import (
 )
 from iobench.contrib.formats.webdataset.writer import most_bytes, write_shards
 from iobench.formats import Batch, Detectable, Field, LoadOrBuild, Schema, fields_by_name
-from iobench.formats.file_kind import regular
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,7 @@ class WebDataset(ScaledImages, Detectable):
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of the files that all samples have, or that of `fields`."""
-        maps = Maps(_shards(path))
-        try:
+        with closing(Maps(_shards(path))) as maps:
             samples, columns = columns_of(maps)
             fields_by_name(path, (suffix.removesuffix(".npy") for suffix in columns))
             check_fields(columns, maps, fields, self)
@@ -102,8 +101,6 @@ class WebDataset(ScaledImages, Detectable):
                     if field.is_ragged:
                         totals[field.name] += int(lists[f"size_{number}"].sum()) // field.sample_bytes
             return Schema(samples, known, totals=totals)
-        finally:
-            maps.close()
 
 
 def _shards(path: Path) -> list[Path]:

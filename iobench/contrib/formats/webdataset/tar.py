@@ -55,11 +55,8 @@ def is_tar(start: bytes) -> bool:
 def members(stored: Array, path: Path) -> Iterator[TarMember]:
     """Yield every regular file of an archive, in order.
 
-    Raises
-    ------
-    CorruptArtifact
-        A header is damaged (``wrong-checksum`` if only its checksum differs), or kind ``truncated``,
-        ``not-a-file`` (a link, a sparse file or another member type) or ``unsafe-path``.
+    CorruptArtifact if a header is damaged (``wrong-checksum`` if only its checksum differs), or of kind
+    ``truncated``, ``not-a-file`` (a link, a sparse file or another member type) or ``unsafe-path``.
     """
     data, place, long = stored.data, 0, _Long()
     headers = array("q")
@@ -186,21 +183,11 @@ def _check_sums(stored: Array, headers: array[int], path: Path) -> None:
 
 @dataclass
 class TarHeaders:
-    """Template of headers for files whose names differ only in a number.
+    """Template of headers for files whose names differ only in a number."""
 
-    Attributes
-    ----------
-    name : str
-        Name with `@` in place of each digit of the number.
-    size : int
-        Bytes of each file; 0 if they differ.
-    blocks : bytes
-        The headers as tarfile writes them, with zeros for the digits.
-    """
-
-    name: str
-    size: int
-    blocks: bytes = b""
+    name: str  # name with `@` in place of each digit of the number
+    size: int  # bytes of each file; 0 if they differ
+    blocks: bytes = b""  # the headers as tarfile writes them, with zeros for the digits
     _digits: list[int] = field(default_factory=list)
     _sums: dict[int, int] = field(default_factory=dict)
 

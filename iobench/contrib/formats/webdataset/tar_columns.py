@@ -48,10 +48,7 @@ class TarColumn:
 def columns_of(maps: Maps) -> tuple[int, Mapping[str, TarColumn]]:
     """Return the number of samples, and of each suffix that all of them have the files of the first samples.
 
-    Raises
-    ------
-    CorruptArtifact
-        As `pieces_of`.
+    CorruptArtifact as from `pieces_of`.
     """
     pieces = pieces_of(maps)
     samples, first = next(pieces)
@@ -78,11 +75,8 @@ def _extremes(column: TarColumn) -> set[int]:
 def pieces_of(maps: Maps) -> Iterator[tuple[int, Mapping[str, TarColumn]]]:
     """Yield a number of consecutive samples, at most PIECE, and the files of each suffix that all these have.
 
-    Raises
-    ------
-    CorruptArtifact
-        Kind ``missing-files`` if no suffix exists in all samples, ``repeated-file`` if a sample has a suffix
-        twice, or an archive is damaged.
+    CorruptArtifact of kind ``missing-files`` if no suffix exists in all samples, ``repeated-file`` if a
+    sample has a suffix twice, or an archive is damaged.
     """
     columns: dict[str, TarColumn] = {}
     samples = 0

@@ -38,11 +38,8 @@ OTHER_IMAGES = {"ppm", "pgm", "pbm", "webp", "bmp", "tif", "tiff"}
 def fields_of(columns: Mapping[str, TarColumn], maps: Maps, images: ScaledImages) -> tuple[Field, ...]:
     """Return the field of each column; `images` says how images are decoded.
 
-    Raises
-    ------
-    CorruptArtifact
-        Kind ``fields-needed``, or ``unsupported-image`` for image types that are not decoded; the hint lists
-        the options that select the other fields or describe these.
+    CorruptArtifact of kind ``fields-needed``, or ``unsupported-image`` for image types that are not decoded;
+    the hint lists the options that select the other fields or describe these.
     """
     names = {suffix: name for name, suffix in suffixes_of(columns).items()}
     inferred = {
@@ -135,23 +132,8 @@ def lists_of(
 ) -> Iterator[dict[str, Array]]:
     """Yield pieces of int64 arrays per field number: shard and offset of each value, size if sizes differ.
 
-    Parameters
-    ----------
-    maps : Maps
-        The archives.
-    samples : int
-        Samples that they must hold.
-    fields : sequence of Field
-        Fields to locate.
-    images : ScaledImages
-        How images are decoded.
-    thorough : bool
-        Read the header of each image; otherwise an image of another shape is refused when it is decoded.
-
-    Raises
-    ------
-    CorruptArtifact
-        The archives do not match.
+    With `thorough`, read the header of each image; otherwise one of another shape is refused when it is
+    decoded. CorruptArtifact if the archives do not hold these samples and fields.
     """
     first = 0
     for count, columns in pieces_of(maps):

@@ -10,9 +10,8 @@ from typing import Any
 
 import zarr
 
-from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.base.text import reason
-from iobench.formats.file_kind import regular
+from iobench.base.errors import CorruptArtifact, corrupt, expecting
+from iobench.base.files import regular
 
 OURS = "iobench"
 METADATA = {"zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"}
@@ -29,21 +28,11 @@ CODECS = {
 
 
 def open_arrays(path: Path) -> tuple[dict[str, zarr.Array[Any]], bool]:
-    """Open the arrays of a group and its subgroups by path, or the array at `path`.
+    """Return the arrays of a group and its subgroups by path, or the one at `path`; True if iobench wrote it.
 
-    Returns
-    -------
-    arrays : dict of str to zarr.Array
-        The arrays by path; empty if there are none.
-    ours : bool
-        True if iobench wrote the group.
-
-    Raises
-    ------
-    CorruptArtifact
-        Not Zarr, or kind ``unknown-codec``: a codec is not one that only decompresses.
+    CorruptArtifact if it is not Zarr, or (``unknown-codec``) if a codec is not one that only decompresses.
     """
-    try:
+    with expecting(path, "a Zarr group", DAMAGE):
         folders = _array_folders(path)
         # consolidated metadata may be stale, and were not checked above
         node = zarr.open(path, mode="r", use_consolidated=False)
@@ -52,10 +41,6 @@ def open_arrays(path: Path) -> tuple[dict[str, zarr.Array[Any]], bool]:
         # by name, because `members()` warns of each other file in the folder, such as a seal
         named = ((name, node[name]) for name in folders)
         return {n: member for n, member in named if isinstance(member, zarr.Array)}, node.attrs.get(OURS) == 1
-    except DAMAGE as error:
-        if isinstance(error, CorruptArtifact):
-            raise
-        raise corrupt(path, "a Zarr group", reason(error)) from error
 
 
 def _array_folders(path: Path) -> list[str]:

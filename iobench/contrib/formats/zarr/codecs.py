@@ -26,10 +26,7 @@ DAMAGE = (RuntimeError, ValueError, OSError, SystemError, MemoryError, OverflowE
 def unpack(codec: Any, stored: memoryview, whole: int, into: npt.NDArray[np.uint8]) -> None:
     """Decompress a chunk of `whole` bytes, and store as many of them in `into` as fit.
 
-    Raises
-    ------
-    DAMAGE
-        The chunk does not have `whole` bytes; in most cases its header shows that already.
+    DAMAGE if the chunk does not have `whole` bytes, which its header shows in most cases.
     """
     check_header(codec, stored[:HEADER_BYTES], len(stored), whole)
     if isinstance(codec, numcodecs.GZip):

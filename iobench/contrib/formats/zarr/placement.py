@@ -82,10 +82,7 @@ def chunks_of(array: zarr.Array[Any], folder: Path, field: Field) -> ZarrChunks 
     They are not if chunks are cut along other axes, transposed, in another byte order, of version 2,
     compressed by an unknown codec, or not all stored.
 
-    Raises
-    ------
-    CorruptArtifact
-        A shard's index is damaged.
+    CorruptArtifact if a shard's index is damaged.
     """
     metadata: dict[str, Any] = array.metadata.to_dict()
     if metadata["zarr_format"] != 3:

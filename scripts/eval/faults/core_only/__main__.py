@@ -27,16 +27,12 @@ def main() -> None:
                 importlib.import_module(module.name)
     for line in sys.stdin:
         asked = json.loads(line)
-        work = functools.partial(exec, asked, {}) if isinstance(asked, str) else _cli(asked)
-        result = run_forked(work, timeout_s=TIMEOUT_S)
+        work = (exec, asked, {}) if isinstance(asked, str) else (_run, asked)
+        result = run_forked(functools.partial(*work), timeout_s=TIMEOUT_S)
         problem = failure_of(result)
         if result.code == REFUSED and not problem and not _says_what_to_install(result.output):
             problem = result.output
         print(json.dumps(problem), flush=True)
-
-
-def _cli(words: list[str]) -> functools.partial[None]:
-    return functools.partial(_run, words)
 
 
 def _run(words: list[str]) -> None:

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import iobench
-from eval.faults.children import failure_of, run_forked
+from eval.faults.children import failure_of, run_forked, run_or_raise
 from eval.faults.cli_runs import run_cli
 from eval.faults.foreign_data import foreign_data
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.scenarios import NAME, PrepareCall
-from eval.faults.targets import VerifiedDatasets, installed_formats, run_or_raise
+from eval.faults.targets import VerifiedDatasets, installed_formats
 from iobench import RunOptions
 
 TIMEOUT_S = 120  # bounded commands take up to 20 s on an idle machine
@@ -24,87 +24,51 @@ NUMBERS = (
     ".5 1e-400 4GiB -4GiB 9EiB 1KiB,2KiB 5% -5% 1e99% 1,2,3 0,0 , 1, ,1"
 ).split()
 WORDS = [
-    *("", " ", ",", ",,", "all", "all,all", "nonsense", "npy", "npy,lmdb", "hdf5:compression=gzip", "hdf5:"),
-    *("hdf5:compression=", "hdf5:x=1", "hdf5:compression=gzip,compression=gzip", "npy:npy", ":", "=", "a=b"),
-    *("dataloader", "dataloader:num_workers=99999999", "dataloader:num_workers=-1", "native", "stream"),
-    *(
-        "dataloader:prefetch_factor=1",
-        "stream:threads=100000000",
-        "stream:direct=maybe",
-        "../x",
-        "/",
-        "x" * 300,
-    ),
-    *(
-        "x" * 5000,
-        "\x1b[31mred",
-        "a\nb",
-        "é",
-        "\u202e",
-        "[bold]x[/]",
-        "\udcff",
-        "--",
-        "-",
-        "-x",
-        "%s%n",
-        "{0}",
-    ),
-    *("cpu", "cuda", "cuda:99", "cuda:-1", "cuda:x", "meta", "warm", "cold", "warm,cold", "random", "block"),
-    *(
-        "slower:5%",
-        "slower:",
-        "faster:x",
-        "auto",
-        "mlp",
-        "cnn",
-        "sequential",
-        "settings",
-        "list",
-        "3x224x224",
-    ),
-    *("1x" * 40 + "1", "0x0", "float32", "complex64", "object", "good", "bad", "good.jsonl", "os:getcwd"),
-    *("os:", ":x", "nowhere.py:f", "json:loads", "a.py", "dataset", "d"),
+    *("", " ", "x" * 300, "x" * 5000, "\x1b[31mred", "a\nb", "\u202e", "\udcff", "1x" * 40 + "1"),
+    *", ,, all all,all nonsense npy npy,lmdb hdf5:compression=gzip hdf5: hdf5:compression= hdf5:x=1".split(),
+    *"hdf5:compression=gzip,compression=gzip npy:npy : = a=b dataloader native stream".split(),
+    *"dataloader:num_workers=99999999 dataloader:num_workers=-1 dataloader:prefetch_factor=1".split(),
+    *"stream:threads=100000000 stream:direct=maybe ../x / é [bold]x[/] -- - -x %s%n {0}".split(),
+    *"cpu cuda cuda:99 cuda:-1 cuda:x meta warm cold warm,cold random block sequential".split(),
+    *"slower:5% slower: faster:x auto mlp cnn settings list 3x224x224 0x0 float32 complex64 object".split(),
+    *"good bad good.jsonl os:getcwd os: :x nowhere.py:f json:loads a.py dataset d".split(),
 ]
 PATHS = [
-    *("fifo", "fifo.jsonl", "fifo.toml", "fifo.html", "fifo.csv", "fifo.npz", "fifo.npy", "fifo.h5"),
-    *("folder", "folder.csv", "empty", "empty.npz", "empty.h5", "nowhere", "nowhere/x", "link", "loop"),
-    *("/dev/null", "/dev/full", "/dev/zero", "/dev/null/x", "/proc/self/mem", "/proc/version", "data", "."),
-    *("data/d/manifest.json", "data/results/good.jsonl", "new.jsonl", "new.html", "new.csv", "new.parquet"),
-    *("new.toml", "x" * 300, "x/" * 2500, "bytes.jsonl", "source.npz", "source.npz::x", "source.npz::"),
+    *"fifo fifo.jsonl fifo.toml fifo.html fifo.csv fifo.npz fifo.npy fifo.h5 folder folder.csv".split(),
+    *"empty empty.npz empty.h5 nowhere nowhere/x link loop /dev/null /dev/full /dev/zero /dev/null/x".split(),
+    *"/proc/self/mem /proc/version data . data/d/manifest.json data/results/good.jsonl new.jsonl".split(),
+    *"new.html new.csv new.parquet new.toml bytes.jsonl source.npz source.npz::x source.npz::".split(),
+    *("x" * 300, "x/" * 2500),
 ]
 SWITCHES = (
     "--json --wide --quick --sudo --isolate --no-isolate --profile --no-limits --force --markdown --yes"
 ).split()
 # the options of each command; each may get words, numbers or paths
-COMMANDS: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("prepare",): (
-        *("--size", "--sample-shape", "--dtype", "--seed", "--compressibility", "--source", "--format"),
-        *("--name", "--overwrite"),
-    ),
-    ("add",): ("--format", "--name", "--field", "--overwrite", "--data-dir"),
-    ("recommend",): (
-        *("--source", "--sample-shape", "--format", "--loader", "--order", "--min-shuffle", "--batch-size"),
-        *("--full-size", "--step-ms", "--epochs", "--max-disk", "--seed"),
-    ),
-    ("run",): (
-        *("--format", "--loader", "--device", "--cache", "--batch-size", "--order", "--block-size"),
-        *("--window-size", "--model", "--rounds", "--max-time", "--warmup", "--timeout", "--min-difference"),
-        *("--seed", "--name", "--plan", "--save-plan", "--out", "--fetch", "--num-workers", "--threads"),
-        *("--prefetch-factor", "--start-method", "--pin-memory", "--direct", "--trace"),
-    ),
-    ("compare",): ("--min-difference", "--fail-on", "--force", "--markdown", "--json"),
-    ("report",): ("--out", "--png"),
-    ("runs",): ("--json", "--data-dir"),
-    ("runs", "show"): ("--wide", "--json", "--data-dir"),
-    ("runs", "delete"): ("--data-dir",),
-    ("runs", "export"): ("--out", "-o", "--data-dir"),
-    ("verify",): ("--format", "--name"),
-    ("formats",): ("--json",),
-    ("loaders",): ("--json",),
-    ("study",): ("--device",),
-    ("limits",): ("--batch-size", "--device", "--seconds", "--name"),
-    ("diagnose",): ("--batches", "--seconds", "--timeout", "--device"),
-    (): ("--version", "--help"),
+COMMANDS = {
+    tuple(command.split()): options.split()
+    for command, options in {
+        "prepare": "--size --sample-shape --dtype --seed --compressibility --source --format --name "
+        "--overwrite",
+        "add": "--format --name --field --overwrite --data-dir",
+        "recommend": "--source --sample-shape --format --loader --order --min-shuffle --batch-size "
+        "--full-size --step-ms --epochs --max-disk --seed",
+        "run": "--format --loader --device --cache --batch-size --order --block-size --window-size --model "
+        "--rounds --max-time --warmup --timeout --min-difference --seed --name --plan --save-plan --out "
+        "--fetch --num-workers --threads --prefetch-factor --start-method --pin-memory --direct --trace",
+        "compare": "--min-difference --fail-on --force --markdown --json",
+        "report": "--out --png",
+        "runs": "--json --data-dir",
+        "runs show": "--wide --json --data-dir",
+        "runs delete": "--data-dir",
+        "runs export": "--out -o --data-dir",
+        "verify": "--format --name",
+        "formats": "--json",
+        "loaders": "--json",
+        "study": "--device",
+        "limits": "--batch-size --device --seconds --name",
+        "diagnose": "--batches --seconds --timeout --device",
+        "": "--version --help",
+    }.items()
 }
 # options that limit the time of commands that would honor large numbers
 TIME_LIMITS = {

@@ -13,12 +13,12 @@ from typing import TypeAlias
 import psutil
 
 import iobench
-from eval.faults.children import DONE, MAX_MESSAGE, failure_of, run_forked, run_together
+from eval.faults.children import DONE, MAX_MESSAGE, failure_of, run_forked, run_or_raise, run_together
 from eval.faults.cli_runs import run_cli
 from eval.faults.reading import READERS
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.scenarios import NAME, PrepareCall
-from eval.faults.targets import FORMATS_PER_DATASET, arrays, run_or_raise, variants
+from eval.faults.targets import FORMATS_PER_DATASET, arrays, variants
 from iobench import Manifest, RunOptions
 from iobench.dataset import index_cache
 from iobench.results import record_file

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import iobench
-from eval.faults.children import failure_of, run_forked
+from eval.faults.children import failure_of, run_forked, run_or_raise
 from eval.faults.corruptions import CORRUPTIONS, corrupt
 from eval.faults.foreign_data import ForeignData, foreign_data
-from eval.faults.reading import READERS, assert_right
+from eval.faults.reading import READERS, VERIFYING, assert_right
 from eval.faults.registry import Outcome, Trials, kind
-from eval.faults.targets import VerifiedDatasets, run_or_raise, variants
+from eval.faults.targets import VerifiedDatasets, variants
 from iobench.dataset import index_cache
 
 TIMES = {True: ", times preserved", False: ""}
@@ -49,9 +49,8 @@ def prepared_data(trials: Trials) -> Iterator[Outcome]:
 
 
 def _read(root: Path, variant: str, way: str) -> None:
-    read = READERS[way]
-    read(root, variant)
-    if getattr(read, "verifies", False):
+    READERS[way](root, variant)
+    if way in VERIFYING:
         assert_right(root, variant)
 
 
@@ -64,7 +63,7 @@ def external_data(trials: Trials) -> Iterator[Outcome]:
     ways = [*READERS, "converted"]
     for number in trials.numbers(full=200, quick=5):
         data = every[number % len(every)].copy(trials.folder / str(number) / "data")
-        way, corruption, keep_times = trials.rng.choice(ways), trials.rng.choice(list(CORRUPTIONS)), False
+        way, corruption, keep_times = trials.rng.choice(ways), trials.rng.choice(CORRUPTIONS), False
         after = way != "converted" and trials.rng.random() < 0.4
         if after:
             run_or_raise(functools.partial(data.add, trials.folder / str(number)))

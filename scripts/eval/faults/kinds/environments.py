@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eval.faults.children import HANGS, drop_rights, failure_of, run_forked
+from eval.faults.children import HANGS, drop_rights, failure_of, run_forked, run_or_raise
 from eval.faults.cli_runs import CliResult, run_cli
 from eval.faults.mounts import mounts_permitted
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.scenarios import LOADER, NAME, PrepareCall
-from eval.faults.targets import run_or_raise
 
 TIMEOUT_S = 120
 EACH = 4  # commands in each environment

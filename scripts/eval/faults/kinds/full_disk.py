@@ -8,12 +8,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from eval.faults.children import failure_of, run_forked
+from eval.faults.children import failure_of, run_forked, run_or_raise
 from eval.faults.cli_runs import expect, run_cli
 from eval.faults.mounts import fill, mount_small, mounts_permitted
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.scenarios import NAME, PrepareCall
-from eval.faults.targets import accepts, installed_formats, run_or_raise
+from eval.faults.targets import accepts, installed_formats
 from iobench import studies
 from iobench.formats import Field, Schema
 from iobench.studies._base import StudyResult
@@ -62,7 +62,8 @@ def _results_on_a_full_disk(folder: Path, line: str, shown: str, room: int) -> N
     expect([*RUN.split(), "--name", NAME, "--out", str(results / "good.jsonl")])
     fill(results, room)
     before = {path.name: path.read_bytes() for path in results.iterdir()}
-    studies.run = lambda *_: _study()  # type: ignore[assignment]
+    shown_study = StudyResult("volume", "s", "a", Measurements({}), [], {}, "2026-01-01T00:00:00+00:00")
+    studies.run = lambda *_: shown_study  # type: ignore[assignment]
     result = run_cli(*line.split())
     assert result.problem is None, result.problem
     measured = any(b"\n" in path.read_bytes() for path in results.glob("*.jsonl") if path.name not in before)
@@ -74,10 +75,6 @@ def _results_on_a_full_disk(folder: Path, line: str, shown: str, room: int) -> N
         new = [path.name for path in results.iterdir() if path.name not in before]
         left = [name for name in new if not name.startswith(".runs") and not name.endswith(".jsonl")]
         assert not left, f"left behind: {left}"
-
-
-def _study() -> StudyResult:
-    return StudyResult("volume", "s", "a", Measurements({}), [], {}, "2026-01-01T00:00:00+00:00")
 
 
 def _data_on_a_full_disk(folder: Path, form: str, room: int) -> None:

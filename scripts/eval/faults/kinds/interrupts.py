@@ -14,13 +14,13 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eval.faults.children import MAX_MESSAGE, failure_of, run_forked
+from eval.faults.children import MAX_MESSAGE, failure_of, run_forked, run_or_raise
 from eval.faults.cli_runs import run_cli
 from eval.faults.commands import CommandResult, ForkServer, StartCommand, command, start_new
 from eval.faults.foreign_data import ForeignData, foreign_data
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.scenarios import NAME, PrepareCall
-from eval.faults.targets import VerifiedDatasets, generated, installed_formats, run_or_raise
+from eval.faults.targets import VerifiedDatasets, generated, installed_formats
 
 PARALLEL, ELEMENTS = 3, 1 << 14
 NEW_EVERY = 5  # every fifth command starts a new interpreter, so that its imports are interrupted, too

@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 
 import iobench
-from eval.faults.children import failure_of, run_forked
+from eval.faults.children import failure_of, run_forked, run_or_raise
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.scenarios import NAME, PrepareCall
-from eval.faults.targets import installed_formats, run_or_raise
+from eval.faults.targets import installed_formats
 from iobench import Manifest
 from iobench.loading import loaders
 from iobench.loading.loaders import Job

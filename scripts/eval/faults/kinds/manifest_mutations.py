@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import iobench
-from eval.faults.children import failure_of, is_one_line, limit_memory, run_forked
+from eval.faults.children import failure_of, is_one_line, limit_memory, run_forked, run_or_raise
 from eval.faults.foreign_data import foreign_data
 from eval.faults.mutations import mutated, text_of
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.scenarios import NAME, PrepareCall
-from eval.faults.targets import VerifiedDatasets, random_groups, run_or_raise
+from eval.faults.targets import VerifiedDatasets, random_groups
 from iobench import Manifest
 
 LIMIT_BYTES = 1 << 30  # of additional memory: a small file must not need more

@@ -23,23 +23,7 @@ ALPHABETS = [
     *("abcXYZ", "0123456789", "_-", ". /\\:*?\"<>|%$'#[]", "данные", "数据列", "مفتاح", "ключÄÖ", "éñ"),
     *("e\u0301n\u0303", "🐕🚀", "\uff41\uff42", "\u200b\u202e", "ıİßſ"),
 ]
-WORDS = [
-    "f_",
-    "f",
-    "con",
-    "nul",
-    "..",
-    ".",
-    "__key__",
-    "x",
-    "X",
-    "é",
-    "e\u0301",
-    "данные",
-    "数据",
-    "a/b",
-    "a.b",
-]
+WORDS = "f_ f con nul .. . __key__ x X é e\u0301 данные 数据 a/b a.b".split()
 LIMITED = ("images", "megatron", "tokens")  # formats whose layout restricts number or types of fields
 REFUSED_FIELDS = {"not-windows", "unsupported-dtype", "not-an-image"}
 

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import iobench
-from eval.faults.children import failure_of, limit_memory, run_forked
+from eval.faults.children import failure_of, limit_memory, run_forked, run_or_raise
 from eval.faults.cli_runs import expect, run_cli
 from eval.faults.mutations import mutated, text_of
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.scenarios import NAME, PrepareCall
-from eval.faults.targets import run_or_raise
 from iobench import RunOptions
 
 LIMIT_BYTES = 2 << 30
