@@ -517,7 +517,7 @@ def test_fetching_whole_batches_is_not_tried_elsewhere(loader):
 
 
 def run_session(loader, **options):
-    return session.diagnose(loader, **{"seconds": 2.0, "batches": 50, **options})
+    return session.diagnose(loader, **{"max_time_s": 2.0, "batches": 50, **options})
 
 
 @pytest.fixture
@@ -531,7 +531,7 @@ def one_thread():
 
 def test_a_tensor_dataset_is_named_and_its_gain_is_measured(one_thread):
     dataset = TensorDataset(torch.randn(40_000, 16, dtype=torch.float64))
-    found = run_session(DataLoader(dataset, batch_size=2048, shuffle=True), seconds=6.0)
+    found = run_session(DataLoader(dataset, batch_size=2048, shuffle=True), max_time_s=6.0)
     first = found.advice[0]
     assert first.kind == "tensor-dataset"
     assert first.gain > 1.1
@@ -557,7 +557,7 @@ def test_an_endless_loader_ends_with_the_time():
         while True:
             yield torch.ones(4)
 
-    found = run_session(endless(), seconds=0.5, batches=10**9)
+    found = run_session(endless(), max_time_s=0.5, batches=10**9)
     assert found.loop.batches > 2
 
 
@@ -679,13 +679,13 @@ def module(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("target", ["mine.py:make", "mine:make"])
 def test_the_command_prints_its_measurements_and_the_verdict(module, inside, target):
-    done = inside("diagnose", target, "--seconds", 1, "--no-variants", "--device", "cpu")
+    done = inside("diagnose", target, "--max-time", 1, "--no-variants", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     assert {"DataLoader", "TensorDataset,"} <= set(done.stdout.split())
 
 
 def test_json_has_the_figures_and_the_advice(module, inside):
-    done = inside("diagnose", "mine.py:make", "--seconds", 3, "--json", "--device", "cpu")
+    done = inside("diagnose", "mine.py:make", "--max-time", 3, "--json", "--device", "cpu")
     found = json.loads(done.stdout)
     assert found["loop"]["batches"] == 50
     assert found["outcome"] == found["findings"][0]["kind"] == "loader-alone"
@@ -715,7 +715,7 @@ def test_a_bad_target_is_one_line_after_its_own_traceback(module, inside, target
     assert not before or before[0].startswith("Traceback")
 
 
-@pytest.mark.parametrize("option", ["--batches", "--seconds", "--timeout"])
+@pytest.mark.parametrize("option", ["--batches", "--max-time", "--timeout"])
 def test_limits_must_be_positive(module, inside, option):
     assert inside("diagnose", "mine.py:make", option, 0).returncode == 2
 

@@ -192,7 +192,7 @@ def _threads(evidence: Evidence) -> Advice | None:
     count = tried.candidate.changes.get("num_workers") if tried else None
     hint = f"set num_workers={count}, and {ONE_THREAD}" if count else ONE_THREAD
     if tried is None:
-        hint += "; too little time to measure the gain: give more --seconds"
+        hint += "; too little time to measure the gain: give a longer --max-time"
     values = {"num_workers": count} if count else {}
     return Advice(
         "threads",

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from iobench.base.finding import Finding
-from iobench.results import stats
+from iobench.results import ranking, stats
 from iobench.results.record import Record
 from iobench.results.stats import Comparison
 
@@ -79,8 +79,8 @@ class Candidate:
 
     @property
     def whole_epochs(self) -> bool:
-        """True if every final round was a whole epoch."""
-        return all(one.timing.partial is None for one in self.final)
+        """True if every final round was a whole epoch; without any, every round of the race."""
+        return all(one.timing.partial is None for one in self.final or self.race)
 
     @property
     def first_batch_s(self) -> list[float]:
@@ -127,13 +127,22 @@ class Candidate:
 
 
 def compare_to_baseline(candidates: Sequence[Candidate]) -> dict[str, Comparison]:
-    """Compare each candidate with the first, the baseline, round by round over their final rounds."""
-    baseline, others = candidates[0], [one for one in candidates[1:] if one.final_rates and not one.failure]
-    if not baseline.final_rates:
-        return {}
+    """Compare each candidate with the first, the baseline, round by round over their final rounds.
+
+    Without these, the race decides where all its rounds are FAR apart.
+    """
+    baseline, *others = candidates
+    sound = [one for one in others if not one.failure]
+    final = [one for one in sound if one.final_rates and baseline.final_rates]
+    far = [
+        one
+        for one in sound
+        if one not in final and one.rates and baseline.rates
+        if min(one.rates.values()) >= ranking.FAR * max(baseline.rates.values())
+    ]
     return {
-        one.name: stats.compare_paired(one.final_rates, baseline.final_rates, comparisons=len(others))
-        for one in others
+        **{one.name: ranking.compared(one.final_rates, baseline.final_rates, len(final)) for one in final},
+        **{one.name: ranking.compared(one.rates, baseline.rates, len(sound)) for one in far},
     }
 
 
