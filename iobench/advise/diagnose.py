@@ -218,13 +218,15 @@ def _watch(
 ) -> LoopStats:
     watched = WatchedLoader(loader, device, lambda stats: None)
     until, done, held, held_bytes = time.perf_counter() + seconds, 0, list[list[Any]](), 0
-    examined, items = max(EXAMINED, getattr(loader, "num_workers", 0)), watchdog.guard(watched)
+    workers = getattr(loader, "num_workers", 0)
+    examined, items = max(EXAMINED, workers), watchdog.guard(watched)
     try:
         for done, batch in zip(count(1), items, strict=False):
             if done <= examined and held_bytes < MOST_BYTES:
                 held.append(batch_tensors(batch))
                 held_bytes += sum(one.nbytes for one in held[-1])
-            if done == batches or (done > 1 and time.perf_counter() > until):
+            # the first batches of all workers come together
+            if done == batches or (done > max(1, workers) and time.perf_counter() > until):
                 break
     except DeadlineReached:
         if not done:

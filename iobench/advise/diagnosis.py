@@ -15,7 +15,7 @@ from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.checks.loop_tables import loop_table, profile_table
 from iobench.advise.checks.sample_checks import memory_growth
 from iobench.advise.settings.candidate import compare_to_baseline
-from iobench.advise.tuning_result import candidates_table, unsuccessful
+from iobench.advise.tuning_result import candidates_table, unsuccessful, was_tried
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, counted, rate_text, seconds_text
 from iobench.results import history
@@ -84,7 +84,7 @@ class Diagnosis(Answer):
     def tables(self) -> Iterator[Columns]:
         """Yield the figures of the loop, the settings that were tried, and the profiles."""
         yield loop_table(self.loop, self.alone)
-        if self.candidates:
+        if any(map(was_tried, self.candidates)):
             yield candidates_table(self.candidates, compare_to_baseline(self.candidates))
         yield from map(profile_table, self.profiles)
 

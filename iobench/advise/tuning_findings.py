@@ -55,13 +55,14 @@ def result_of(
     headroom = against.pop(HEADROOM, None)
     better = [one for one in finalists[1:] if one.name in against and against[one.name].outcome == "faster"]
     outcome, use = _choose(race, baseline, better, finalists, headroom)
-    untried = [one for one in candidates[1:] if not one.rates and not one.failure]
-    nothing = not against and (untried or not baseline.final_rates)  # was compared, for want of time
-    if outcome == KEEP and (nothing or sentences.is_undecided(against.values())):
+    skipped = [*skipped, *unsuccessful(candidates)]
+    untried = sum(int(one.values["skipped"] or 0) for one in skipped if one.kind == "no-time")
+    late = untried or not baseline.final_rates
+    if outcome == KEEP and (late or sentences.is_undecided(against.values())):
         outcome = UNDECIDED
     whole = all(one.whole_epochs for one in finalists if one.final_rates)
     findings = [
-        _headline(outcome, use, against, candidates),
+        _headline(outcome, use, against, candidates, untried),
         *_resources(race, baseline, use),
         *_first_batch(baseline, use),
         *(_training(baseline, headroom) if trains else ()),
@@ -76,7 +77,7 @@ def result_of(
         whole_epochs=whole,
         headroom=headroom,
         code=code_of(race.loader, use.changes) if use.changes else "",
-        skipped=[*skipped, *unsuccessful(candidates)],
+        skipped=skipped,
         warnings=background_warnings(race.background),
         records=[records] if records else [],
     )
@@ -131,7 +132,11 @@ def nothing_fits(reasons: Sequence[str]) -> InvalidSettings:
 
 
 def _headline(
-    outcome: str, use: Candidate, against: Mapping[str, Comparison], candidates: Sequence[Candidate]
+    outcome: str,
+    use: Candidate,
+    against: Mapping[str, Comparison],
+    candidates: Sequence[Candidate],
+    untried: int,
 ) -> Finding:
     if outcome == NOT_BOTTLENECK:
         evidence = "with batches already on the device the loop gains less than 5 %. Keep your settings"
@@ -141,9 +146,11 @@ def _headline(
     if outcome == LIMITED:
         message = f"Use {use.name}: the fastest setting within the limits, which the baseline exceeds"
         return Finding("limited", message, values={"use": use.name})
-    if outcome == UNDECIDED and not against:
-        return Finding("undecided", "Undecided: no time was left to compare settings", LONGER)
     tried = sum(bool(one.rates) for one in candidates[1:])
+    if outcome == UNDECIDED and not sentences.is_undecided(against.values()):
+        few = f"none of {counted(tried, 'other setting')} is faster, and no time was left for {untried} more"
+        message = f"Undecided: {few if tried and untried else 'no time was left to compare settings'}"
+        return Finding("undecided", message, LONGER, {"tried": tried, "untried": untried})
     return sentences.keep("your settings", list(against.values()), tried)
 
 

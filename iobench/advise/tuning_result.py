@@ -64,10 +64,9 @@ class TuningResult(Answer):
 
     def tables(self) -> Iterator[Columns]:
         """Yield the settings."""
-        if not any(one.rate for one in self.candidates):
-            return
         against = {**self.against, **({HEADROOM: self.headroom} if self.headroom else {})}
-        yield candidates_table(self.candidates, against, self.use.name if self.code else "")
+        if any(map(was_tried, self.candidates)):
+            yield candidates_table(self.candidates, against, self.use.name if self.code else "")
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each setting."""
@@ -87,17 +86,19 @@ class TuningResult(Answer):
 def unsuccessful(candidates: Sequence[Candidate]) -> Iterator[Finding]:
     """Yield the candidates that failed, and those that no time was left for."""
     yield from sentences.failures((one.name, one.failure) for one in candidates if one.failure)
-    yield from sentences.no_time(
-        [one.name for one in candidates[1:] if not one.rate and not one.failure], LONGER
-    )
+    yield from sentences.no_time([one.name for one in candidates[1:] if not was_tried(one)], LONGER)
+
+
+def was_tried(candidate: Candidate) -> bool:
+    """Return True if there was time for a candidate."""
+    return bool(candidate.rate or candidate.failure or candidate.over_limit)
 
 
 def candidates_table(
     candidates: Sequence[Candidate], against: Mapping[str, Comparison], chosen: str = ""
 ) -> Columns:
     """Return the settings with their speed in the race, and final rounds compared with the baseline."""
-    # a finding says for which ones no time was left
-    shown = [one for one in candidates if one.rates or one.final_rates or one.failure or one.over_limit]
+    shown = [one for one in candidates if was_tried(one)]  # a finding names the others
     raced = [statistics.median(one.rates.values()) if one.rates else 0.0 for one in shown]
     base = raced[0] if shown[:1] == list(candidates[:1]) else 0.0
     compared = {

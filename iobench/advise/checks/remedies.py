@@ -30,7 +30,7 @@ DEFAULT_COLLATE = "torch's own collate function"
 DECODED = 0.1  # of the time, from which on it is tried to decode less
 CHECKED, MIN_CHECKED = 12, 6  # samples that are compared with themselves, if time allows, and at least
 CHECKED_S = 0.5
-NO_TIME = "no time was left to ask for samples"
+NO_TIME = "no time was left to ask for some of them"
 KEEP, PROBES = 0.2, 0.15  # of the time left: to fill the memory with samples, and to ask for some of them
 SLOW_SAMPLE_S = 20e-6  # under the profiler; indexing a tensor takes less
 
@@ -93,10 +93,10 @@ class Remedies:
                 collated = self._collates_alike(samples)
             yield from self._kept(dataset) if repeats else ()
         except DeadlineReached:
-            self._skip("changes of the dataset", NO_TIME)
+            self._skip(CACHED, NO_TIME)
             return
         except Exception as error:  # noqa: BLE001 - a user's dataset may raise anything
-            self._skip("changes of the dataset", reason(error))
+            self._skip(CACHED, reason(error))
             return
         if size is not None:
             yield self._drafted(size)

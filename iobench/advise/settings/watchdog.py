@@ -66,6 +66,7 @@ class Watchdog:
         self._until = end  # of what runs now
         self.delivered = False
         self._ending = False  # the end has come
+        self._guarding = False  # the user's loader is at work, and may be interrupted
 
     @property
     def left_s(self) -> float:
@@ -131,17 +132,22 @@ class Watchdog:
             self._until = self.end
 
     def _arm(self) -> None:
+        self._guarding = True
         left_s = self._until - time.monotonic()
         self._set_timer(min(self._limit_s, max(left_s, LOOK_S)))
 
     def _disarm(self) -> None:
-        self._set_timer(0)
+        self._guarding = False
+        self._set_timer(max(self.left_s, LOOK_S) if self.left_s < math.inf else 0)
 
     def _set_timer(self, seconds: float) -> None:
         if self._stacks is not None:
             signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
+        if not self._guarding:  # a loader that is being closed may wait for its workers
+            _end_workers()
+            return
         late = time.monotonic() >= self._until
         error = self._out_of_time() if late else self._hung()
         if not late or not self.delivered:
