@@ -154,6 +154,25 @@ def test_without_final_rounds_only_a_gain_of_ten_times_counts(rate, outcome):
     assert shown == ["", "faster" if outcome == DECIDED else "no time for final rounds"]
 
 
+def test_settings_are_not_kept_for_good_while_others_had_no_time():
+    over, candidates = raced({BASELINE: 100, "1 worker": 90, "2 workers": 90})
+    candidates[2].race, candidates[2].final = [], []
+    found = result_of(over, candidates, candidates[:2], [], None, False)
+    assert found.outcome == UNDECIDED
+    assert values_of(found, UNDECIDED) == {"tried": 1, "untried": 1}
+
+
+def test_without_any_figure_there_is_no_table():
+    over, candidates = raced({BASELINE: 100, "1 worker": 90})
+    for one in candidates:
+        one.race, one.final = [], []
+    found = result_of(over, candidates, candidates[:1], [], None, False)
+    assert (found.outcome, list(found.tables())) == (UNDECIDED, [])
+    watched = WatchedLoader([torch.zeros(2)] * 4, "cpu", lambda stats: None)
+    assert len(list(watched)) == 4
+    assert len(list(diagnose(watched.stats, candidates, alone=True).tables())) == 1  # that of the loop
+
+
 def test_each_candidate_has_an_outcome():
     _, candidates = raced({BASELINE: 100, "1 worker": 150, "2 workers": 90, "4 workers": 120, "8 workers": 1})
     for one in candidates[2:]:
