@@ -143,15 +143,20 @@ def test_the_next_step_fits_the_answer():
     assert "step" in next_step(SimpleNamespace(outcome=NOT_BOTTLENECK, code=""), "train.py:make", 60.0)
 
 
-@pytest.mark.parametrize(("rate", "outcome"), [(900, UNDECIDED), (1100, DECIDED)])
-def test_without_final_rounds_only_a_gain_of_ten_times_counts(rate, outcome):
-    over, candidates = raced({BASELINE: 100, "1 worker": rate})
+@pytest.mark.parametrize(
+    ("race", "final", "outcome"),
+    [(1, 0, UNDECIDED), (1, 1, UNDECIDED), (1, 2, DECIDED)],
+    ids=["a race alone", "one final round", "two"],
+)
+def test_a_gain_of_ten_times_needs_two_final_rounds(race, final, outcome):
+    over, candidates = raced({BASELINE: 100, "1 worker": 1100})
     for one in candidates:
-        one.race, one.final = one.race[:1], []
+        one.race, one.final = one.race[:race], one.final[:final]
     found = result_of(over, candidates, candidates, [], None, False)
     assert found.outcome == outcome
     shown = dict(candidates_table(candidates, found.against))["outcome"]
-    assert shown == ["", "faster" if outcome == DECIDED else "no time for final rounds"]
+    expected = "faster" if final > 1 else "no significant difference" if final else "no time for final rounds"
+    assert shown == ["", expected]
 
 
 def test_settings_are_not_kept_for_good_while_others_had_no_time():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -79,8 +79,8 @@ class Candidate:
 
     @property
     def whole_epochs(self) -> bool:
-        """True if every final round was a whole epoch; without any, every round of the race."""
-        return all(one.timing.partial is None for one in self.final or self.race)
+        """True if every final round was a whole epoch."""
+        return all(one.timing.partial is None for one in self.final)
 
     @property
     def first_batch_s(self) -> list[float]:
@@ -129,21 +129,17 @@ class Candidate:
 def compare_to_baseline(candidates: Sequence[Candidate]) -> dict[str, Comparison]:
     """Compare each candidate with the first, the baseline, round by round over their final rounds.
 
-    Without these, the race decides where all its rounds are FAR apart.
+    One round decides nothing: a collection of a large heap may fall into it.
     """
-    baseline, *others = candidates
-    sound = [one for one in others if not one.failure]
-    final = [one for one in sound if one.final_rates and baseline.final_rates]
-    far = [
-        one
-        for one in sound
-        if one not in final and one.rates and baseline.rates
-        if min(one.rates.values()) >= ranking.FAR * max(baseline.rates.values())
-    ]
-    return {
-        **{one.name: ranking.compared(one.final_rates, baseline.final_rates, len(final)) for one in final},
-        **{one.name: ranking.compared(one.rates, baseline.rates, len(sound)) for one in far},
-    }
+    baseline, others = candidates[0].final_rates, [one for one in candidates[1:] if not one.failure]
+    final = [one for one in others if one.final_rates and baseline]
+    return {one.name: _compared(one.final_rates, baseline, len(final)) for one in final}
+
+
+def _compared(rates: Mapping[int, float], baseline: Mapping[int, float], comparisons: int) -> Comparison:
+    if min(len(rates), len(baseline)) < ranking.FEWEST_ROUNDS:
+        return stats.compare_paired(rates, baseline, comparisons=comparisons)
+    return ranking.compared(rates, baseline, comparisons)
 
 
 def slowdown(turns: Sequence[tuple[Candidate, Record]]) -> float | None:
