@@ -517,7 +517,7 @@ def test_fetching_whole_batches_is_not_tried_elsewhere(loader):
 
 
 def run_session(loader, **options):
-    return session.diagnose(loader, **{"seconds": 2.0, "batches": 50, **options})
+    return session.diagnose(loader, **{"max_time_s": 2.0, "batches": 50, **options})
 
 
 @pytest.fixture
@@ -531,7 +531,7 @@ def one_thread():
 
 def test_a_tensor_dataset_is_named_and_its_gain_is_measured(one_thread):
     dataset = TensorDataset(torch.randn(40_000, 16, dtype=torch.float64))
-    found = run_session(DataLoader(dataset, batch_size=2048, shuffle=True), seconds=6.0)
+    found = run_session(DataLoader(dataset, batch_size=2048, shuffle=True), max_time_s=12.0)
     first = found.advice[0]
     assert first.kind == "tensor-dataset"
     assert first.gain > 1.1
@@ -557,7 +557,7 @@ def test_an_endless_loader_ends_with_the_time():
         while True:
             yield torch.ones(4)
 
-    found = run_session(endless(), seconds=0.5, batches=10**9)
+    found = run_session(endless(), max_time_s=0.5, batches=10**9)
     assert found.loop.batches > 2
 
 
@@ -567,7 +567,7 @@ def test_an_error_of_the_loader_has_its_traceback():
         raise KeyError("mine")
 
     with pytest.raises(TargetError, check=kind("raised")) as caught:
-        run_session(broken())
+        run_session(broken(), max_time_s=30.0)
     assert "after 1 batch" in caught.value.problem
     assert "in broken" in caught.value.traceback
 
@@ -588,7 +588,7 @@ def test_the_traceback_begins_with_the_user_s_own_code():
         raise KeyError("mine")
 
     with pytest.raises(TargetError) as caught:
-        run_session(DataLoader(Rows(work=broken), batch_size=8))
+        run_session(DataLoader(Rows(work=broken), batch_size=8), max_time_s=30.0)
     traceback = caught.value.traceback
     assert "in broken" in traceback
     assert "_utils/fetch.py" not in traceback
@@ -603,7 +603,7 @@ def test_a_loader_that_hangs_has_the_stacks_of_all_its_processes():
         signal.getsignal(signal.SIGALRM),
     )
     with pytest.raises(TargetError, check=kind("timeout")) as caught:
-        run_session(loader, timeout_s=1.0)
+        run_session(loader, timeout_s=1.0, max_time_s=30.0)
     assert "main process:" in caught.value.traceback
     assert "in hang" in caught.value.traceback
     assert signal.getsignal(signal.SIGALRM) is before
@@ -615,7 +615,7 @@ def test_processes_without_a_handler_survive_a_loader_that_hangs():
     try:
         hanging = DataLoader(Rows(work=partial(time.sleep, 60)), batch_size=8, **FORK)
         with pytest.raises(TargetError, check=kind("timeout")):
-            run_session(hanging, timeout_s=1.0)
+            run_session(hanging, timeout_s=1.0, max_time_s=30.0)
         assert bystander.is_alive()
     finally:
         bystander.kill()
@@ -627,7 +627,7 @@ def test_a_worker_that_is_killed_is_an_error():
         os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(TargetError, check=kind("raised"), match="RuntimeError after 0"):
-        run_session(DataLoader(Rows(work=die), batch_size=8, **FORK))
+        run_session(DataLoader(Rows(work=die), batch_size=8, **FORK), max_time_s=30.0)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -679,13 +679,13 @@ def module(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("target", ["mine.py:make", "mine:make"])
 def test_the_command_prints_its_measurements_and_the_verdict(module, inside, target):
-    done = inside("diagnose", target, "--seconds", 1, "--no-variants", "--device", "cpu")
+    done = inside("diagnose", target, "--max-time", 1, "--no-variants", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     assert {"DataLoader", "TensorDataset,"} <= set(done.stdout.split())
 
 
 def test_json_has_the_figures_and_the_advice(module, inside):
-    done = inside("diagnose", "mine.py:make", "--seconds", 3, "--json", "--device", "cpu")
+    done = inside("diagnose", "mine.py:make", "--max-time", 3, "--json", "--device", "cpu")
     found = json.loads(done.stdout)
     assert found["loop"]["batches"] == 50
     assert found["outcome"] == found["findings"][0]["kind"] == "loader-alone"
@@ -715,7 +715,7 @@ def test_a_bad_target_is_one_line_after_its_own_traceback(module, inside, target
     assert not before or before[0].startswith("Traceback")
 
 
-@pytest.mark.parametrize("option", ["--batches", "--seconds", "--timeout"])
+@pytest.mark.parametrize("option", ["--batches", "--max-time", "--timeout"])
 def test_limits_must_be_positive(module, inside, option):
     assert inside("diagnose", "mine.py:make", option, 0).returncode == 2
 

@@ -22,17 +22,20 @@ from record_cases import rounds_at
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from iobench.advise import diagnose as session
-from iobench.advise.checks import call_costs, jpeg_draft, loop_stats, profiling, remedies
+from iobench.advise.checks import call_costs, jpeg_draft, loop_stats, remedies
+from iobench.advise.checks.call_costs import LibraryShare
 from iobench.advise.checks.evidence import Evidence
+from iobench.advise.checks.kept_samples import KeptBatches, KeptSamples
+from iobench.advise.checks.line_sampler import LineShare
 from iobench.advise.checks.process_monitor import ProcessMonitor
-from iobench.advise.checks.profiling import FunctionShare, Profile
+from iobench.advise.checks.profiling import Profile
 from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.advise.diagnosis import diagnose
 from iobench.advise.settings.candidate import BASELINE, Candidate
 from iobench.advise.settings.search_space import MAX_WORKERS
 from iobench.advise.settings.settings_backend import SettingsBackend
 from iobench.advise.settings.settings_race import SettingsRace
-from iobench.advise.settings.tunable_loader import TunableLoader
+from iobench.advise.settings.tunable_loader import TunableLoader, same_tensors
 from iobench.advise.settings.turn import TurnSpec
 from iobench.base.finding import Finding
 
@@ -62,14 +65,14 @@ class Batches(Samples):
 
 def alone(loader, **options):
     """Advice for a loader that runs alone."""
-    return session.diagnose(loader, **{"seconds": 5.0, "batches": 200, **options}).advice
+    return session.diagnose(loader, **{"max_time_s": 5.0, "batches": 200, **options}).advice
 
 
 def until(kind, make):
     """Diagnose with more and more time until that kind is measured: other tests use the cores as well."""
     found = None
-    for seconds in (6.0, 12.0, 24.0):
-        found = session.diagnose(make(), seconds=seconds, batches=200)
+    for seconds in (8.0, 20.0, 45.0):  # which it keeps to
+        found = session.diagnose(make(), max_time_s=seconds, batches=200)
         if any(one.kind == kind and one.gain for one in found.advice):
             break
     return found
@@ -240,15 +243,31 @@ def test_chunks_of_a_file_that_is_opened_by_the_process_that_reads_it(tmp_path, 
 
 
 @pytest.mark.parametrize("options", [{}, FORK], ids=["in the main process", "in workers"])
-def test_the_innermost_call_that_takes_most_of_the_time_is_named(options):
+def test_the_library_and_the_line_that_take_most_of_the_time_are_named(options):
     def solve(row):
-        return sum(np.linalg.svd(np.ones((150, 150)) + row + part)[1] for part in range(2))
+        quick = row + 1
+        return sum(np.linalg.svd(np.ones((150, 150)) + quick + part)[1] for part in range(2))
 
-    loader = TunableLoader(DataLoader(Samples(100, solve), 4, **options))
-    hottest = profiling.profiles(loader, 5.0, None, iter)[-1].hottest
-    assert "linalg" in hottest.name
-    assert (hottest.name.split()[-1], hottest.calls) == ("svd", 200)
-    assert hottest.share > 0.5
+    profile = session.diagnose(DataLoader(Samples(100, solve), 4, **options), variants=False).profiles[-1]
+    library, line = profile.libraries[0], profile.lines[0]
+    assert library.name == "numpy"
+    assert any("svd" in call for call in library.calls)
+    assert "np.linalg.svd" in line.text
+    assert line.place == f"tests/test_diagnose_checks.py:{solve.__code__.co_firstlineno + 2}"
+    assert min(library.share, line.share) > 0.5
+
+
+def test_a_library_s_calls_count_together_and_each_of_them_once():
+    mine, group, file = ("/mine.py", 1, "get"), "/site-packages/h5py/_hl/group.py", "/site-packages/h5py/f.py"
+    calls = {
+        mine: (1, 1, 1.0, 10.0, {}),
+        (group, 1, "__getitem__"): (1, 1, 2.0, 5.0, {mine: (1, 1, 2.0, 5.0)}),
+        (file, 2, "close"): (2, 2, 4.0, 4.0, {mine: (1, 1, 1.0, 1.0), (group, 1, "x"): (1, 1, 3.0, 3.0)}),
+        ("~", 0, "<built-in method torch.rand>"): (1, 1, 3.0, 3.0, {mine: (1, 1, 3.0, 3.0)}),
+    }
+    first, second = call_costs.library_shares(calls, 10.0)
+    assert (first.name, first.share, second.name, second.share) == ("h5py", 0.6, "torch", 0.3)
+    assert [name.split()[-1] for name in first.calls] == ["__getitem__", "close"]
 
 
 def test_what_takes_most_of_the_time_is_named_where_there_is_no_advice():
@@ -257,14 +276,43 @@ def test_what_takes_most_of_the_time_is_named_where_there_is_no_advice():
     )
     assert len(list(watched)) == 16
 
-    def found(hottest, decoding=0.0):
-        profile = Profile("workers", 1.0, [], 0.9, 10, 0.0, {"decoding": decoding}, hottest=hottest)
+    def found(libraries=(), lines=(), decoding=0.0):
+        shares = {"libraries": list(libraries), "lines": list(lines), "costs": {"decoding": decoding}}
+        profile = Profile("workers", 1.0, [], 0.9, 10, 0.0, **shares)
         return {one.kind: one for one in diagnose(watched.stats, profiles=[profile], alone=True).findings}
 
-    top = FunctionShare("h5py/_hl/dataset.py:1 __getitem__", 0.8, 10)
-    assert found(top)["dominating-call"].values["share"] == 0.8
-    assert "dominating-call" not in found(None)
-    assert "dominating-call" not in found(top, decoding=0.8)
+    library = LibraryShare("h5py", 0.6, ["h5py/_hl/files.py:1 close"])
+    line = LineShare("mine/train.py:7", "total += 1", 0.8)
+    both = found([library], [line])
+    assert (both["dominating-library"].values["share"], both["own-lines"].values["share"]) == (0.6, 0.8)
+    assert "mine/train.py:7" in both["own-lines"].message
+    assert {"dominating-library", "own-lines"}.isdisjoint(found())
+    assert {"dominating-library", "own-lines"}.isdisjoint(found([library], [line], decoding=0.8))
+
+
+def opening(path, row):
+    with h5py.File(path) as file:
+        return file["x"][row]
+
+
+def test_a_file_that_is_opened_for_each_sample_is_named_with_its_library(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = np.zeros((64, 4))
+    bad = DataLoader(Samples(64, partial(opening, tmp_path / "x.h5")), 8)
+    (found,) = [one for one in alone(bad, variants=False) if one.kind == "file-reopened"]
+    assert found.values["share"] > 0.5
+    assert "h5py" in found.message
+    assert "file-reopened" not in kinds(alone(DataLoader(Samples(64, Once(tmp_path)), 8), variants=False))
+
+
+class Once:
+    """Reads rows of a file that is opened once."""
+
+    def __init__(self, folder):
+        self.rows = h5py.File(folder / "x.h5")["x"]
+
+    def __call__(self, row):
+        return self.rows[row]
 
 
 def files(folder):
@@ -353,7 +401,7 @@ class Stream(IterableDataset):
     ids=["whole in each worker", "shared by workers", "samples that are all the same"],
 )
 def test_samples_that_each_worker_repeats(stream, repeated):
-    found = session.diagnose(DataLoader(stream, 10, **FORK), seconds=3.0, variants=False)
+    found = session.diagnose(DataLoader(stream, 10, **FORK), max_time_s=3.0, variants=False)
     assert found.loop.repeated == repeated
     assert ("repeated-samples" in [one.kind for one in found.advice]) == bool(repeated)
 
@@ -439,11 +487,72 @@ def test_samples_that_differ_from_time_to_time_are_not_cached():
         return torch.arange(8).flip(0) if torch.rand(1) < 0.5 else torch.arange(8)
 
     def tried(make):
-        found = session.diagnose(DataLoader(Samples(32, make), 4), seconds=2.0)
+        found = session.diagnose(DataLoader(Samples(32, make), 4), max_time_s=2.0)
         return remedies.CACHED in [one.name for one in found.candidates]
 
     assert tried(slow)
     assert not tried(flip)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda row: torch.full((3,), row),
+        lambda row: np.full((3,), row),
+        lambda row: (torch.full((3,), row), row, "text"),
+        lambda row: [np.full((3,), row), float(row)],
+        lambda row: {"x": torch.full((3,), row), "y": [torch.full((row + 1,), row)]},
+        lambda row: (torch.full((row + 1,), row), torch.tensor(row)),
+    ],
+    ids=["tensor", "array", "tuple", "list", "nested", "of different lengths"],
+)
+def test_samples_in_memory_are_those_of_the_dataset(make):
+    kept = KeptSamples(8)
+    for row in (5, 0, 3):
+        kept.keep(row, make(row))
+    for row in (0, 3, 5):
+        sample, own = kept[row], make(row)
+        assert type(sample) is type(own)
+        assert same_tensors(sample, own)
+    assert (kept.rows, len(kept)) == ([5, 0, 3], 8)
+
+
+def test_what_is_done_to_a_sample_does_not_last():
+    kept = KeptSamples(1)
+    kept.keep(0, [{"x": torch.zeros(2)}])
+    kept[0][0].pop("x")
+    assert list(kept[0][0]) == ["x"]
+
+
+def test_samples_in_memory_are_rows_of_one_tensor():
+    kept = KeptSamples(4)
+    for row in range(4):
+        kept.keep(row, (torch.full((3,), row), row))
+    first, last = kept[0][0], kept[3][0]
+    assert first.untyped_storage().data_ptr() == last.untyped_storage().data_ptr()
+
+
+def test_batches_of_samples_in_memory_ask_for_no_others():
+    batches = KeptBatches([[0, 1], [2, 3], [4]], [1, 4])
+    assert (list(batches), len(batches)) == ([[1, 1], [1, 4], [4]], 3)
+
+
+def test_a_part_of_the_samples_in_memory_is_measured_where_not_all_can_be_read(monkeypatch):
+    monkeypatch.setattr(remedies, "KEEP", 0.0)
+    found = session.diagnose(DataLoader(Samples(64, slow), 4, shuffle=True), max_time_s=8.0)
+    (kept,) = [one for one in found.candidates if one.kind == "cache"]
+    assert kept.rate > 10 * found.candidates[0].rate  # none of its samples is read again
+
+
+def test_changes_that_cannot_be_tried_have_a_reason():
+    def flip(row):
+        return slow(row) + torch.rand(4)
+
+    found = session.diagnose(DataLoader(Samples(64, flip), 4), max_time_s=2.0)
+    assert remedies.CACHED in [one.values.get("change") for one in found.skipped]
+    named = {one.name for one in found.candidates if one.rates}
+    untried = ";".join(str(one.values.get("cases")) for one in found.skipped)
+    assert all(one.name in named or one.name in untried for one in found.candidates[1:])
 
 
 def test_tensors_made_of_lists_in_collate():
@@ -529,7 +638,7 @@ def test_a_good_loader_gets_no_advice(workers):
     ids=["nested dict", "list", "string", "None", "number", "tuple"],
 )
 def test_batches_of_any_kind_are_taken_as_they_are(batch):
-    found = session.diagnose([batch] * 20, seconds=1.0, batches=20)
+    found = session.diagnose([batch] * 20, max_time_s=1.0, batches=20)
     assert found.loop.batches == 20
     assert found.advice == []
     assert found.verdict.kind == "loader-alone"

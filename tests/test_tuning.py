@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import sys
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import h5py
@@ -20,15 +21,22 @@ from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.advise.diagnosis import diagnose
 from iobench.advise.sentences import DECIDED, KEEP, LIMITED, NOT_BOTTLENECK, UNDECIDED
 from iobench.advise.settings import search_space, settings_backend, settings_race
-from iobench.advise.settings.candidate import BASELINE, HEADROOM, Candidate, slowdown
+from iobench.advise.settings.candidate import (
+    BASELINE,
+    HEADROOM,
+    Candidate,
+    compare_to_baseline,
+    slowdown,
+)
 from iobench.advise.settings.pickle_check import spawn_problem
 from iobench.advise.settings.search_space import BATCH_FETCH, LoaderTraits, candidates_for
 from iobench.advise.settings.settings_backend import ResourceLimits
 from iobench.advise.settings.settings_race import SettingsRace
 from iobench.advise.settings.tunable_loader import TunableLoader, resolve_target, shallow_copy
 from iobench.advise.settings.turn import Turn, TurnSpec
-from iobench.advise.tuning_findings import result_of
-from iobench.advise.tuning_result import candidates_table
+from iobench.advise.settings.watchdog import LEAST, DeadlineReached, Watchdog, end_of
+from iobench.advise.tuning_findings import next_step, result_of
+from iobench.advise.tuning_result import candidates_table, unsuccessful
 from iobench.base.errors import InvalidSettings, TargetError
 from iobench.base.finding import Finding
 from iobench.results import record_file
@@ -111,6 +119,75 @@ def test_settings_are_kept_where_nothing_is_significantly_faster_by_5_percent(ra
     found = tuned({BASELINE: 100, "1 worker": rate})
     assert (found.outcome, found.code) == (KEEP, "")
     assert values_of(found, KEEP) == {"tried": 1}
+
+
+@pytest.mark.parametrize(
+    ("rates", "step"),
+    [
+        ({BASELINE: 100, "1 worker": 150}, "return this DataLoader in train.py:make, "),
+        ({BASELINE: 100, "1 worker": 90}, "iobench diagnose train.py:make, "),
+    ],
+)
+def test_an_answer_ends_with_what_to_do_next(rates, step):
+    assert next_step(tuned(rates), "train.py:make", 60.0).startswith(step)
+
+
+def test_the_next_step_fits_the_answer():
+    over, candidates = raced({BASELINE: 100, "1 worker": 300})
+    for one in candidates:
+        one.final = one.final[:1]
+    undecided = result_of(over, candidates, candidates, [], None, False)
+    assert next_step(undecided, "train.py:make", 60.0) == "iobench tune train.py:make --max-time 120"
+    arguments = SimpleNamespace(outcome=DECIDED, code="num_workers=4")
+    assert next_step(arguments, "train.py:make", 60.0) == "call train.py:make with num_workers=4"
+    assert "step" in next_step(SimpleNamespace(outcome=NOT_BOTTLENECK, code=""), "train.py:make", 60.0)
+
+
+@pytest.mark.parametrize(
+    ("race", "final", "outcome"),
+    [(1, 0, UNDECIDED), (1, 1, UNDECIDED), (1, 2, DECIDED)],
+    ids=["a race alone", "one final round", "two"],
+)
+def test_a_gain_of_ten_times_needs_two_final_rounds(race, final, outcome):
+    over, candidates = raced({BASELINE: 100, "1 worker": 1100})
+    for one in candidates:
+        one.race, one.final = one.race[:race], one.final[:final]
+    found = result_of(over, candidates, candidates, [], None, False)
+    assert found.outcome == outcome
+    shown = dict(candidates_table(candidates, found.against))["outcome"]
+    expected = "faster" if final > 1 else "no significant difference" if final else "no time for final rounds"
+    assert shown == ["", expected]
+
+
+def test_settings_are_not_kept_for_good_while_others_had_no_time():
+    over, candidates = raced({BASELINE: 100, "1 worker": 90, "2 workers": 90})
+    candidates[2].race, candidates[2].final = [], []
+    found = result_of(over, candidates, candidates[:2], [], None, False)
+    assert found.outcome == UNDECIDED
+    assert values_of(found, UNDECIDED) == {"tried": 1, "untried": 1}
+
+
+def test_without_any_figure_there_is_no_table():
+    over, candidates = raced({BASELINE: 100, "1 worker": 90})
+    for one in candidates:
+        one.race, one.final = [], []
+    found = result_of(over, candidates, candidates[:1], [], None, False)
+    assert (found.outcome, list(found.tables())) == (UNDECIDED, [])
+    watched = WatchedLoader([torch.zeros(2)] * 4, "cpu", lambda stats: None)
+    assert len(list(watched)) == 4
+    assert len(list(diagnose(watched.stats, candidates, alone=True).tables())) == 1  # that of the loop
+
+
+def test_each_candidate_has_an_outcome():
+    _, candidates = raced({BASELINE: 100, "1 worker": 150, "2 workers": 90, "4 workers": 120, "8 workers": 1})
+    for one in candidates[2:]:
+        one.final = []
+    candidates[4].race = []
+    shown = dict(candidates_table(candidates, compare_to_baseline(candidates)))
+    assert shown["setting"] == [BASELINE, "1 worker", "2 workers", "4 workers"]
+    assert shown["outcome"] == ["", "faster", "not faster in the race", "another was faster in the race"]
+    (untried,) = unsuccessful(candidates)
+    assert (untried.kind, untried.values["cases"]) == ("no-time", "8 workers")
 
 
 def test_settings_are_kept_where_nothing_could_be_tried():
@@ -348,6 +425,64 @@ def test_a_long_epoch_is_cut_off_and_extrapolated():
     assert turn.epoch_s >= 400 * 0.01  # as long as all of its samples sleep
 
 
+@pytest.mark.parametrize(("batches", "counts"), [(1, False), (3, True)])
+def test_a_turn_that_the_end_of_the_time_cuts_off_counts_with_enough_batches(batches, counts):
+    def ends():
+        yield from [torch.zeros(1, 4)] * batches
+        raise DeadlineReached("over")
+
+    turn = Turn(ends, 1, TurnSpec(min_s=0.0))
+    with nullcontext() if counts else pytest.raises(DeadlineReached):
+        turn.run()
+        assert (turn.batches, turn.complete) == (batches, False)
+
+
+def test_a_case_that_the_end_of_the_time_cuts_off_is_skipped_and_no_other_begins():
+    def late(row):
+        if row:
+            raise DeadlineReached("over")
+        return torch.zeros(4)
+
+    candidates = [Candidate(BASELINE), Candidate("no batches", {"num_workers": 0}, "workers")]
+    race = SettingsRace(TunableLoader(DataLoader(Made(8, late))), TurnSpec(), end=time.monotonic() + 60)
+    with race.active():
+        race.race(candidates, 1.0)
+        assert [(one.rates, one.failure) for one in candidates] == [({}, None)] * 2
+        race.end = 0.0
+        race.final_rounds(candidates, race.left_s)
+    assert not any(one.final for one in candidates)
+
+
+def test_the_end_of_the_time_interrupts_a_loader_and_ends_its_workers():
+    def sleeps(row):
+        time.sleep(60)
+
+    loader = DataLoader(Made(8, sleeps), **FORK)
+    watchdog = Watchdog(60.0, time.monotonic() + 0.5)
+    with watchdog.active(), pytest.raises(DeadlineReached, check=kind("out-of-time")) as caught:
+        list(watchdog.guard(loader))
+    assert "in sleeps" in caught.value.traceback
+    for child in multiprocessing.active_children():
+        child.join(10)
+        assert not child.is_alive()
+    with watchdog.active(), pytest.raises(DeadlineReached):  # nothing begins after it
+        next(watchdog.guard(iter([1])))
+
+
+def test_a_block_within_a_time_is_interrupted_and_the_loader_goes_on():
+    watchdog = Watchdog(60.0, time.monotonic() + 60)
+    with watchdog.active():
+        with pytest.raises(DeadlineReached), watchdog.within(0.05):
+            time.sleep(60)
+        assert list(watchdog.guard([1, 2])) == [1, 2]
+
+
+def test_the_import_of_a_file_counts_and_leaves_the_loader_some_time():
+    now = time.monotonic()
+    assert now + 5 < end_of(now, 10.0) < now + 10
+    assert end_of(now - 60, 10.0) == pytest.approx(now + LEAST * 10, abs=1)
+
+
 class Pairs:
     """Two workers' batches, a pair every 20 ms of a clock that only it advances."""
 
@@ -417,6 +552,9 @@ class Slower(Dataset):
 
 def raises(): return DataLoader(Raises())
 def slow(): return DataLoader(Slow(), batch_size=8)
+def hangs():
+    time.sleep(60)
+    yield 1
 def slower(): return DataLoader(Slower(), batch_size=4)
 def empty(): return []
 def generator():
@@ -470,7 +608,7 @@ def test_the_command_prints_an_answer_and_stores_every_turn_as_a_record(mine, in
     [
         ("mine.py:raises", (), 1, "raised"),
         ("mine.py:empty", (), 1, "empty"),
-        ("mine.py:slow", ("--max-time", 2), 2, "too-short"),
+        ("mine.py:hangs", ("--max-time", 2), 1, "out-of-time"),
         ("mine.py:make", ("--max-memory", "1MiB"), 2, "nothing-fits"),
         ("mine.py:make:colour=3", (), 2, "unknown-parameter"),
         ("mine.py:make", ("--headroom",), 2, "missing-option"),
@@ -590,4 +728,4 @@ def test_a_short_time_tries_fewer_settings():
     loader = DataLoader(Made(64, slow), batch_size=8)
     found = iobench.tune(loader, max_time_s=3.0, device="cpu")
     assert len(found.candidates) >= 2
-    assert "out-of-time" in {one.kind for one in found.skipped}
+    assert "no-time" in {one.kind for one in found.skipped}

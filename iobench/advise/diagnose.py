@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
@@ -12,10 +12,11 @@ from typing import Any
 
 from iobench.advise import diagnosis
 from iobench.advise.checks import profiling
+from iobench.advise.checks.line_sampler import LineSampler
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.checks.padding import MOST_BYTES, padding_of
 from iobench.advise.checks.profiling import Profile
-from iobench.advise.checks.remedies import remedies
+from iobench.advise.checks.remedies import Remedies
 from iobench.advise.checks.repeats import repeated_share
 from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.advise.diagnosis import Diagnosis
@@ -24,31 +25,34 @@ from iobench.advise.settings.candidate import Candidate, slowdown
 from iobench.advise.settings.settings_race import SettingsRace, finalists, hidden_gain
 from iobench.advise.settings.tunable_loader import TunableLoader, is_single_pass, resolve_target
 from iobench.advise.settings.turn import TurnSpec
-from iobench.advise.settings.watchdog import Watchdog
+from iobench.advise.settings.watchdog import DeadlineReached, Watchdog, end_of
 from iobench.base.errors import TargetError
+from iobench.base.finding import Finding
 from iobench.base.units import counted
 from iobench.host.background_load import BackgroundLoadMonitor
 from iobench.loading.inspection import batch_tensors
 from iobench.loading.user_errors import loader_error
 from iobench.results.parts import BackgroundPart
 
-WATCH, PROFILE, RACE = 0.2, 0.15, 0.3  # of the time; the rest is for the final rounds
+WATCH, PROFILE, PROBES = 0.2, 0.15, 0.1  # of the time
+RACE = 0.45  # of the time that is left then; the rest is for the final rounds
 FINALISTS = 3  # in addition to the baseline, each of another kind
-MIN_FINAL = 0.25  # of all the time, for the final rounds however late it is
-FILL = 0.2  # of the time left, to fill the cache of samples
 BETTER = 1.03  # speed-up in the race from which on a candidate gets final rounds
 EXAMINED = 8  # batches at least, for padding and repeated samples
+
+Status = Callable[[str], None]
 
 
 def diagnose(
     loader: str | Iterable[Any] | TunableLoader,
     *,
     batches: int | None = None,
-    seconds: float = 20.0,
+    max_time_s: float = 20.0,
     timeout_s: float = 60.0,
     variants: bool = True,
     device: str = "cpu",
-    on_status: Callable[[str], None] = lambda text: None,
+    on_status: Status = lambda text: None,
+    began: float | None = None,
 ) -> Diagnosis:
     """Run a loader alone and return what would make it faster.
 
@@ -58,8 +62,8 @@ def diagnose(
         The loader, or the function that builds it, such as ``train.py:make_loader``.
     batches : int, optional
         Most batches of each run; without it whole epochs, if time allows.
-    seconds : float
-        Time for everything, in seconds.
+    max_time_s : float
+        Time for everything, in seconds: with less, fewer settings are tried, in fewer rounds.
     timeout_s : float
         Seconds without a batch after which the loader counts as hung.
     variants : bool
@@ -68,85 +72,103 @@ def diagnose(
         Device that the batches are for.
     on_status : callable
         Is given a line of text at each step.
+    began : float, optional
+        Moment of `time.monotonic` from which the time counts, by default that of the call.
 
     Raises
     ------
     TargetError
-        The loader raises (``raised``, with its traceback), hangs (``timeout``) or yields nothing
-        (``empty``).
+        The loader raises (``raised``, with its traceback), hangs (``timeout``), yields nothing
+        (``empty``) or no batch in the time (``out-of-time``).
     """
+    began = time.monotonic() if began is None else began
     tunable = loader if isinstance(loader, TunableLoader) else _tunable(loader)
-    end, watchdog, background = time.monotonic() + seconds, Watchdog(timeout_s), list[BackgroundPart]()
-    candidates, ratio = list[Candidate](), None
+    watchdog, background = Watchdog(timeout_s, end_of(began, max_time_s)), list[BackgroundPart]()
+    trial = _Trial(tunable, watchdog, device, batches, on_status)
     with watchdog.active():
         on_status("watching the baseline")
-        loop = _watch(tunable.with_changes({}), watchdog, batches, WATCH * seconds, device)
+        with LineSampler() as lines:
+            loop = _watch(tunable.with_changes({}), watchdog, batches, WATCH * trial.time_s, device)
         profiles = list[Profile]()
-        if not is_single_pass(loader):
+        if not is_single_pass(loader) and watchdog.left_s:
             on_status("profiling the loader")
             with _recording(background), _user_errors():
-                profiles = profiling.profiles(tunable, PROFILE * seconds, batches, watchdog.guard)
+                seconds = PROFILE * trial.time_s
+                profiles = profiling.profiles(tunable, seconds, batches, watchdog.guard, lines.counts)
         if variants:
-            candidates, ratio = _try_settings(
-                tunable,
-                loop,
-                profiles,
-                TurnSpec(batches=batches, guard=watchdog.guard),
-                (seconds, end),
-                background,
-                device,
-                on_status,
-            )
-    return diagnosis.diagnose(loop, candidates, profiles, alone=True, background=background, slowdown=ratio)
+            with _user_errors():
+                trial.run(loop, profiles)
+    return diagnosis.diagnose(
+        loop,
+        trial.candidates,
+        profiles,
+        alone=True,
+        background=[*background, *trial.race.background],
+        slowdown=slowdown(trial.race.turns),
+        skipped=trial.skipped,
+    )
 
 
-def _try_settings(
-    loader: TunableLoader,
-    loop: LoopStats,
-    profiles: Sequence[Profile],
-    spec: TurnSpec,
-    time_left: tuple[float, float],
-    background: list[BackgroundPart],
-    device: str,
-    on_status: Callable[[str], None],
-) -> tuple[list[Candidate], float | None]:
-    """Return the candidates after a race and final rounds, and the slowdown from turn to turn.
+class _Trial:
+    """Other settings of a loader, and changes of its work, raced against the baseline.
 
-    `time_left` holds the seconds for the whole diagnosis and the time at which it should end.
+    Attributes
+    ----------
+    time_s : float
+        Seconds for the whole diagnosis.
+    candidates : list of Candidate
+        Everything that took part; the first is the baseline.
+    skipped : list of Finding
+        Why other changes were not tried.
     """
-    starting = loop.first_wait_s > search_space.SLOW_START * loop.epoch_s
-    starts = (search_space.FORK,)  # the other methods start more slowly: `tune` tries them
-    traits = search_space.LoaderTraits(loop.whole_epoch, starting, loop.idle, loop.threads, device, starts)
-    candidates, _ = search_space.candidates_for(loader, traits)
-    candidates[1:1] = remedies(loader, loop, profiles)  # before those that take long to start
-    if len(candidates) < 2:
-        return [], None
-    race = SettingsRace(loader, spec)
-    with _user_errors():
-        _run_rounds(race, candidates, time_left, on_status)
-    background += race.background
-    return candidates, slowdown(race.turns)
 
+    def __init__(
+        self,
+        loader: TunableLoader,
+        watchdog: Watchdog,
+        device: str,
+        batches: int | None,
+        on_status: Status,
+    ) -> None:
+        self._loader, self._watchdog, self._device, self._status = loader, watchdog, device, on_status
+        self.race = SettingsRace(loader, TurnSpec(batches=batches, guard=watchdog.guard), end=watchdog.end)
+        self.time_s = watchdog.left_s
+        self.candidates, self.skipped = list[Candidate](), list[Finding]()
 
-def _run_rounds(
-    race: SettingsRace,
-    candidates: Sequence[Candidate],
-    time_left: tuple[float, float],
-    on_status: Callable[[str], None],
-) -> None:
-    """Run the race, and final rounds of the best candidate of each kind."""
-    seconds, end = time_left
-    left_s = max(2 * MIN_FINAL * seconds, end - time.monotonic())
-    with race.active():
-        for cached in (one for one in candidates if one.kind == "cache"):
-            race.warm_up(cached, left_s * FILL)  # the first epoch fills the cache
-        on_status(f"race: {'; '.join(one.name for one in candidates[1:])}")
-        race.race(candidates, left_s * RACE / (1 - WATCH - PROFILE))
-        left_s = max(MIN_FINAL * seconds, end - time.monotonic())
-        chosen = finalists(candidates, _best_of_each_kind(candidates), left_s)
-        if len(chosen) > 1:
-            on_status(f"final rounds: {'; '.join(one.name for one in chosen)}")
-            race.final_rounds(chosen, left_s)
+    def run(self, loop: LoopStats, profiles: Sequence[Profile]) -> None:
+        """Race the candidates, and run final rounds of the best of each kind."""
+        candidates = self._chosen(loop, profiles)
+        if len(candidates) < 2:
+            return
+        self.candidates = candidates
+        with self.race.active():
+            self._status(f"race: {'; '.join(one.name for one in candidates[1:])}")
+            self.race.race(candidates, RACE * self._watchdog.left_s)
+            chosen = finalists(candidates, _best_of_each_kind(candidates), self._watchdog.left_s)
+            if len(chosen) > 1 and self._watchdog.left_s:
+                self._status(f"final rounds: {'; '.join(one.name for one in chosen)}")
+                self.race.final_rounds(chosen, self._watchdog.left_s)
+
+    def _chosen(self, loop: LoopStats, profiles: Sequence[Profile]) -> list[Candidate]:
+        """Return the baseline and what is worth trying, the most promising first."""
+        starting = loop.first_wait_s > search_space.SLOW_START * loop.epoch_s
+        traits = search_space.LoaderTraits(
+            loop.whole_epoch,
+            starting,
+            loop.idle,
+            loop.threads,
+            self._device,
+            (search_space.FORK,),  # the other methods start more slowly: `tune` tries them
+            self._probing,
+        )
+        candidates, skipped = search_space.candidates_for(self._loader, traits)
+        remedies = Remedies(self._loader, loop, profiles, self._watchdog)
+        candidates[1:1] = remedies.candidates()  # before those that take long to start
+        self.skipped += [*skipped, *remedies.skipped]
+        return candidates
+
+    def _probing(self) -> AbstractContextManager[None]:
+        return self._watchdog.within(PROBES * self.time_s)
 
 
 @contextmanager
@@ -196,14 +218,19 @@ def _watch(
 ) -> LoopStats:
     watched = WatchedLoader(loader, device, lambda stats: None)
     until, done, held, held_bytes = time.perf_counter() + seconds, 0, list[list[Any]](), 0
-    examined, items = max(EXAMINED, getattr(loader, "num_workers", 0)), watchdog.guard(watched)
+    workers = getattr(loader, "num_workers", 0)
+    examined, items = max(EXAMINED, workers), watchdog.guard(watched)
     try:
         for done, batch in zip(count(1), items, strict=False):
             if done <= examined and held_bytes < MOST_BYTES:
                 held.append(batch_tensors(batch))
                 held_bytes += sum(one.nbytes for one in held[-1])
-            if done == batches or (done > 1 and time.perf_counter() > until):
+            # the first batches of all workers come together
+            if done == batches or (done > max(1, workers) and time.perf_counter() > until):
                 break
+    except DeadlineReached:
+        if not done:
+            raise
     except TargetError:
         raise
     except Exception as error:  # a user's loader may raise anything

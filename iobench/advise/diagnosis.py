@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 from iobench.advise import sentences
 from iobench.advise.answer import Answer
 from iobench.advise.checks import cost_checks, sample_checks, setting_checks
-from iobench.advise.checks.cost_checks import dominating_call
+from iobench.advise.checks.cost_checks import where_the_time_goes
 from iobench.advise.checks.evidence import Advice, Evidence
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.checks.loop_tables import loop_table, profile_table
 from iobench.advise.checks.sample_checks import memory_growth
 from iobench.advise.settings.candidate import compare_to_baseline
-from iobench.advise.tuning_result import candidates_table
+from iobench.advise.tuning_result import candidates_table, unsuccessful, was_tried
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, counted, rate_text, seconds_text
 from iobench.results import history
@@ -30,6 +30,14 @@ if TYPE_CHECKING:
     from iobench.advise.settings.candidate import Candidate
 
 CHECKS = (*setting_checks.CHECKS, *sample_checks.CHECKS, *cost_checks.CHECKS)
+# kinds of advice that say what the work for each sample or batch is
+EXPLAINING = frozenset(
+    (
+        *("decoding", "jpeg-draft", "python-lists", "single-elements", "dataframe-rows", "file-per-sample"),
+        *("file-reopened", "manager-proxy", "lock", "garbage-collection", "collate", "hdf5-chunks"),
+        *("tensor-dataset", "per-sample", "default-collate"),
+    )
+)
 BOTTLENECK = 0.10  # of the time spent waiting: below this, loading is not the bottleneck
 MOST = 0.5  # of the time, from which on it is
 NOTHING_FASTER = Finding("nothing-faster", "No other setting that was tried is faster")
@@ -76,7 +84,7 @@ class Diagnosis(Answer):
     def tables(self) -> Iterator[Columns]:
         """Yield the figures of the loop, the settings that were tried, and the profiles."""
         yield loop_table(self.loop, self.alone)
-        if self.candidates:
+        if any(map(was_tried, self.candidates)):
             yield candidates_table(self.candidates, compare_to_baseline(self.candidates))
         yield from map(profile_table, self.profiles)
 
@@ -101,6 +109,7 @@ def diagnose(
     alone: bool = False,
     background: Sequence[BackgroundPart] = (),
     slowdown: float | None = None,
+    skipped: Sequence[Finding] = (),
 ) -> Diagnosis:
     """Return the diagnosis of a loop.
 
@@ -118,6 +127,8 @@ def diagnose(
         Load of other processes during later steps of the diagnosis.
     slowdown : float, optional
         Ratio of the first turns' rates to the last ones', where each turn was slower than the one before.
+    skipped : sequence of Finding
+        Why other changes were not tried.
     """
     short = loop.batches < MIN_BATCHES or loop.elapsed_s < MIN_S
     bottleneck = None if alone or short else loop.wait_share >= BOTTLENECK
@@ -129,11 +140,14 @@ def diagnose(
     advice = sorted((one for one in results if one is not None), key=lambda one: -(one.gain or 0.0))
     verdict = _verdict(loop, bottleneck, alone)
     best = [sentences.headroom(Estimate(loop.headroom, None, None))] if loop.headroom is not None else []
-    call = dominating_call(evidence) if slow and not advice else None
-    nothing = [NOTHING_FASTER] if candidates and slow and not advice else []
+    explained = any(one.kind in EXPLAINING for one in advice)
+    where = list(where_the_time_goes(evidence)) if slow and not explained else []
+    tried = any(one.rates for one in candidates[1:])
+    nothing = [NOTHING_FASTER] if tried and slow and not advice else []
     return Diagnosis(
         outcome=verdict.kind,
-        findings=[verdict, *best, *advice, *nothing, *([call] if call else [])],
+        findings=[verdict, *best, *advice, *nothing, *where],
+        skipped=[*skipped, *unsuccessful(candidates)],
         warnings=[*warnings, *([_slowing_down(slowdown)] if slowdown is not None else [])],
         loop=loop,
         bottleneck=bottleneck,

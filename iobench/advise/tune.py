@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from iobench.advise import sentences
+from iobench.advise.sentences import LONGER
 from iobench.advise.settings import search_space
 from iobench.advise.settings.candidate import BASELINE, HEADROOM, Candidate, slowdown
 from iobench.advise.settings.consumer import Consumer
@@ -22,13 +23,13 @@ from iobench.advise.settings.settings_race import (
 )
 from iobench.advise.settings.tunable_loader import TunableLoader, resolve_target
 from iobench.advise.settings.turn import CYCLES, Turn, TurnSpec
-from iobench.advise.settings.watchdog import Watchdog
+from iobench.advise.settings.watchdog import DeadlineReached, Watchdog, end_of
 from iobench.advise.tuning_findings import nothing_fits, result_of
 from iobench.advise.tuning_result import TuningResult
 from iobench.base.errors import InvalidSettings, IobenchError, TargetError
 from iobench.base.finding import Finding
 from iobench.base.thresholds import CPU_CONTENDED
-from iobench.base.units import counted, seconds_text
+from iobench.base.units import counted
 from iobench.bench.run_option import check_above_zero
 from iobench.bench.strategy import COMPARED
 from iobench.loading.replay import Replay
@@ -37,8 +38,8 @@ from iobench.results.history import file_name, new_file
 from iobench.results.record_file import check_writable
 
 MAX_TIME_S = 60.0
-FIRST_TURN, RACE, REFINE = 0.1, 0.35, 0.2  # of the time; the rest is for the final rounds
-MIN_FINAL = 0.25  # of the time, for the final rounds however late it is
+FIRST_TURN, PROBES, RACE, REFINE = 0.1, 0.1, 0.35, 0.2  # of the time; the rest is for the final rounds
+MIN_FINAL = 0.25  # of the time, that refinements leave for the final rounds
 FINALISTS = 2  # in addition to the baseline
 NEAR = 0.9  # of the fastest in the race: other candidates that get final rounds
 PRESENT = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
@@ -61,6 +62,7 @@ def tune(
     data_dir: str | Path = Path("data"),
     out: str | Path | None = None,
     on_status: Status = lambda text: None,
+    began: float | None = None,
 ) -> TuningResult:
     """Find the fastest settings of a loader: a race over them, then final rounds of its winners.
 
@@ -83,7 +85,7 @@ def tune(
     max_memory_bytes, max_workers : int, optional
         Limits on the memory of this process and its workers, and on the number of workers.
     max_time_s : float
-        Time for everything, in seconds.
+        Time for everything, in seconds: with less, fewer settings are tried, in fewer rounds.
     timeout_s : float
         Seconds without a batch after which the loader counts as hung.
     seed : int
@@ -94,6 +96,8 @@ def tune(
         Record file to append to, instead of a new one.
     on_status : callable
         Is given a line of text at each step.
+    began : float, optional
+        Moment of `time.monotonic` from which the time counts, by default that of the call.
 
     Returns
     -------
@@ -102,12 +106,12 @@ def tune(
     Raises
     ------
     TargetError
-        The target cannot be built, raises (``raised``), hangs (``timeout``), or gets slower from turn to
-        turn (``slowing-down``).
+        The target cannot be built, raises (``raised``), hangs (``timeout``), yields no batch in the time
+        (``out-of-time``), or gets slower from turn to turn (``slowing-down``).
     InvalidSettings
-        No settings fit the limits (``nothing-fits``), or the time is too short (``too-short``).
+        No settings fit the limits (``nothing-fits``).
     """
-    began = time.monotonic()
+    began = time.monotonic() if began is None else began
     check_above_zero(max_time=max_time_s, timeout=timeout_s, max_memory=max_memory_bytes)
     if max_workers is not None and max_workers < 0:
         raise InvalidSettings("--max-workers", kind="out-of-range", expected="0 or more", found=max_workers)
@@ -117,7 +121,8 @@ def tune(
             "headroom needs a training step", kind="missing-option", hint="give --step-ms or --model with it"
         )
     loader, name = resolve_target(target)
-    watchdog, limits = Watchdog(timeout_s), ResourceLimits(max_workers, max_memory_bytes)
+    watchdog = Watchdog(timeout_s, end_of(began, max_time_s))
+    limits = ResourceLimits(max_workers, max_memory_bytes)
     cases = SettingsCases(
         name,
         _present(loader),
@@ -129,9 +134,9 @@ def tune(
     )
     check_writable(cases.path)
     consumer.replay = Replay(consumer.transfer.device_api) if headroom else None
-    race = SettingsRace(loader, TurnSpec(consumer, guard=watchdog.guard), limits, cases)
+    race = SettingsRace(loader, TurnSpec(consumer, guard=watchdog.guard), limits, cases, watchdog.end)
     with watchdog.active(), race.active():
-        tuning = _Tuning(race, limits, consumer, began + max_time_s, max_time_s, on_status)
+        tuning = _Tuning(race, limits, consumer, watchdog, on_status)
         try:
             return tuning.run(cases.path, seed)
         except IobenchError:
@@ -148,37 +153,29 @@ class _Tuning:
         race: SettingsRace,
         limits: ResourceLimits,
         consumer: Consumer,
-        end: float,
-        max_time_s: float,
+        watchdog: Watchdog,
         status: Status,
     ) -> None:
         self._race, self._limits, self._consumer = race, limits, consumer
-        self._end, self._max_time_s, self._status = end, max_time_s, status
+        self._watchdog, self._status, self._time_s = watchdog, status, race.left_s
 
     def run(self, records: Path, seed: int) -> TuningResult:
-        loader, device = self._race.loader, str(self._consumer.device)
-        replay = self._consumer.replay
+        """Tune, and return what the rounds support."""
         self._status("measuring the baseline")
-        turn = self._race.warm_up(Candidate(BASELINE), FIRST_TURN * self._max_time_s)
+        try:
+            turn = self._race.warm_up(Candidate(BASELINE), FIRST_TURN * self._time_s)
+        except DeadlineReached:
+            if not self._watchdog.delivered:
+                raise
+            return self._result([Candidate(BASELINE)], [Candidate(BASELINE)], [], records)
+        replay = self._consumer.replay
         if replay is not None:
             replay.count, self._consumer.replay = turn.epoch_batches or turn.batches, None
-        starting = turn.measured.timing.first_batch_s > search_space.SLOW_START * turn.epoch_s
-        traits = search_space.LoaderTraits(turn.complete, starting, _idle(turn), not _idle(turn), device)
-        candidates, skipped = search_space.candidates_for(loader, traits, self._limits)
-        fitting = self._in_time(turn, candidates)
-        skipped += [_no_time(one) for one in candidates[len(fitting) :]]
-        candidates = fitting
-        names = "; ".join(one.name for one in candidates)
-        self._status(f"race of {counted(len(candidates), 'setting')}: {names}")
-        self._race.race(candidates, RACE * self._max_time_s, seed)
-        if len(candidates) > 1:
-            candidates += self._refined(candidates, replace(traits, starting=True), seed)
-        chosen = self._finalists(candidates)
+        candidates, chosen, skipped = self._raced(turn, seed)
         if replay is not None:
             chosen.append(Candidate(HEADROOM, kind="headroom", make=lambda: replay))
         self._status(f"final rounds: {'; '.join(one.name for one in chosen)}")
-        left_s = max(MIN_FINAL * self._max_time_s, self._end - time.monotonic())
-        self._race.final_rounds(chosen, left_s, seed=seed + 1)
+        self._race.final_rounds(chosen, self._race.left_s, seed=seed + 1)
         if (ratio := slowdown(self._race.turns)) is not None:
             raise TargetError(
                 f"the loader gets slower with each turn, {ratio:.1f} × from first to last: "
@@ -186,25 +183,45 @@ class _Tuning:
                 kind="slowing-down",
                 hint="look for what it keeps from epoch to epoch",
             )
+        return self._result(candidates, chosen, skipped, records)
+
+    def _result(
+        self,
+        candidates: Sequence[Candidate],
+        chosen: Sequence[Candidate],
+        skipped: Sequence[Finding],
+        records: Path,
+    ) -> TuningResult:
         return result_of(self._race, candidates, chosen, skipped, str(records), self._consumer.trains)
 
-    def _in_time(self, turn: Turn, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates, likeliest first, that there is time for: a turn each, three of the best.
+    def _raced(self, turn: Turn, seed: int) -> tuple[list[Candidate], list[Candidate], list[Finding]]:
+        """Race the candidates; return them, those for the final rounds, and why others were skipped."""
+        loader, device = self._race.loader, str(self._consumer.device)
+        starting = turn.measured.timing.first_batch_s > search_space.SLOW_START * turn.epoch_s
+        traits = search_space.LoaderTraits(
+            turn.complete,
+            starting,
+            _idle(turn),
+            not _idle(turn),
+            device,
+            probing=lambda: self._watchdog.within(PROBES * self._time_s),
+        )
+        candidates, skipped = search_space.candidates_for(loader, traits, self._limits)
+        fitting = self._in_time(turn, candidates)
+        skipped += sentences.no_time([one.name for one in candidates[len(fitting) :]], LONGER)
+        names = "; ".join(one.name for one in fitting)
+        self._status(f"race of {counted(len(fitting), 'setting')}: {names}")
+        self._race.race(fitting, RACE * self._time_s, seed)
+        if len(fitting) > 1:
+            fitting += self._refined(fitting, replace(traits, starting=True), seed)
+        return fitting, self._finalists(fitting), skipped
 
-        Raises InvalidSettings if there is no time for the baseline and one more.
-        """
+    def _in_time(self, turn: Turn, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates, likeliest first, that there is time for: a turn each, three of the best."""
         timing, cycle = turn.measured.timing, max(1, self._race.loader.workers({}))
         batch_s = turn.epoch_s / max(1, turn.epoch_batches or turn.batches)
         min_s = timing.open_s + timing.first_batch_s + CYCLES * cycle * batch_s
-        fitting = int((self._max_time_s - turn.wall_s) / min_s - 2 * CUTS)
-        if fitting < min(COMPARED, len(candidates)):
-            raise InvalidSettings(
-                f"--max-time {self._max_time_s:g} is too short to compare {COMPARED} settings: a few batches "
-                f"take {seconds_text(min_s)}",
-                kind="too-short",
-                hint=f"give --max-time {math.ceil(turn.wall_s + (COMPARED + 2 * CUTS) * min_s)} or more",
-            )
-        return list(candidates[:fitting])
+        return list(candidates[: max(COMPARED, int(self._race.left_s / min_s - 2 * CUTS))])
 
     def _refined(
         self, candidates: Sequence[Candidate], traits: search_space.LoaderTraits, seed: int
@@ -216,10 +233,11 @@ class _Tuning:
         known = [one.changes for one in candidates]
         more = search_space.refinements(self._race.loader, best, traits)
         more = [one for one in more if one.changes not in known]
-        if more:
+        seconds = min(REFINE * self._time_s, self._race.left_s - MIN_FINAL * self._time_s)
+        if more and seconds > 0:
             self._status(f"with {best.name}: {'; '.join(one.name for one in more)}")
             again = Candidate(best.name, best.changes, best.kind)
-            self._race.race([again, *more], REFINE * self._max_time_s, seed)
+            self._race.race([again, *more], seconds, seed)
         return more
 
     def _finalists(self, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -236,11 +254,7 @@ class _Tuning:
                 [f"{least.name}, which uses least memory, {least.over_limit or least.failure}"]
             )
         near = [one for one in fitting[:FINALISTS] if one.rate >= NEAR * fitting[0].rate]
-        return finalists(candidates, near, self._end - time.monotonic())
-
-
-def _no_time(candidate: Candidate) -> Finding:
-    return Finding("out-of-time", f"{candidate.name}: no time was left", values={"setting": candidate.name})
+        return finalists(candidates, near, self._race.left_s)
 
 
 def _fits(candidate: Candidate) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -10,7 +11,7 @@ from iobench.advise.sentences import DECIDED, KEEP, LIMITED, LONGER, NOT_BOTTLEN
 from iobench.advise.settings.candidate import HEADROOM, Candidate, compare_to_baseline
 from iobench.advise.settings.search_space import code_of
 from iobench.advise.settings.settings_race import SettingsRace
-from iobench.advise.tuning_result import TuningResult
+from iobench.advise.tuning_result import TuningResult, unsuccessful
 from iobench.base.errors import InvalidSettings
 from iobench.base.finding import Finding
 from iobench.base.units import counted, rate_text
@@ -54,15 +55,18 @@ def result_of(
     headroom = against.pop(HEADROOM, None)
     better = [one for one in finalists[1:] if one.name in against and against[one.name].outcome == "faster"]
     outcome, use = _choose(race, baseline, better, finalists, headroom)
-    if outcome == KEEP and sentences.is_undecided(against.values()):
+    skipped = [*skipped, *unsuccessful(candidates)]
+    untried = sum(int(one.values["skipped"] or 0) for one in skipped if one.kind == "no-time")
+    late = untried or not baseline.final_rates
+    if outcome == KEEP and (late or sentences.is_undecided(against.values())):
         outcome = UNDECIDED
     whole = all(one.whole_epochs for one in finalists if one.final_rates)
     findings = [
-        _headline(outcome, use, against, candidates),
+        _headline(outcome, use, against, candidates, untried),
         *_resources(race, baseline, use),
         *_first_batch(baseline, use),
         *(_training(baseline, headroom) if trains else ()),
-        _basis(baseline, whole, interleaved=len(finalists) > 1),
+        *([_basis(baseline, whole, interleaved=len(finalists) > 1)] if baseline.final_rates else []),
     ]
     return TuningResult(
         outcome=outcome,
@@ -73,10 +77,23 @@ def result_of(
         whole_epochs=whole,
         headroom=headroom,
         code=code_of(race.loader, use.changes) if use.changes else "",
-        skipped=[*skipped, *_unsuccessful(candidates)],
+        skipped=skipped,
         warnings=background_warnings(race.background),
         records=[records] if records else [],
     )
+
+
+def next_step(result: TuningResult, target: str, max_time_s: float) -> str:
+    """Return what to write or to type after a tuning of a target."""
+    if result.outcome == UNDECIDED:
+        return f"iobench tune {target} --max-time {math.ceil(2 * max_time_s)}"
+    if result.code.startswith("DataLoader("):
+        return f"return this DataLoader in {target}, where loader is the one that it makes now"
+    if result.code:
+        return f"call {target} with {result.code}"
+    if result.outcome == NOT_BOTTLENECK:
+        return "make the training step faster: loading keeps up with it"
+    return f"iobench diagnose {target}, which says what takes the time of each sample"
 
 
 def _choose(
@@ -98,7 +115,7 @@ def _choose(
 
 
 def _fastest_within_limits(baseline: Candidate, others: Sequence[Candidate]) -> Candidate:
-    fitting = [one for one in others if one.final_rates and not one.failure and one.make is None]
+    fitting = [one for one in others if one.rate and not one.failure and one.make is None]
     if not fitting:
         reasons = [f"{one.name} {one.failure.message}" for one in others if one.failure]
         raise nothing_fits([f"{baseline.name} {baseline.over_limit}", *reasons])
@@ -115,7 +132,11 @@ def nothing_fits(reasons: Sequence[str]) -> InvalidSettings:
 
 
 def _headline(
-    outcome: str, use: Candidate, against: Mapping[str, Comparison], candidates: Sequence[Candidate]
+    outcome: str,
+    use: Candidate,
+    against: Mapping[str, Comparison],
+    candidates: Sequence[Candidate],
+    untried: int,
 ) -> Finding:
     if outcome == NOT_BOTTLENECK:
         evidence = "with batches already on the device the loop gains less than 5 %. Keep your settings"
@@ -126,6 +147,10 @@ def _headline(
         message = f"Use {use.name}: the fastest setting within the limits, which the baseline exceeds"
         return Finding("limited", message, values={"use": use.name})
     tried = sum(bool(one.rates) for one in candidates[1:])
+    if outcome == UNDECIDED and not sentences.is_undecided(against.values()):
+        few = f"none of {counted(tried, 'other setting')} is faster, and no time was left for {untried} more"
+        message = f"Undecided: {few if tried and untried else 'no time was left to compare settings'}"
+        return Finding("undecided", message, LONGER, {"tried": tried, "untried": untried})
     return sentences.keep("your settings", list(against.values()), tried)
 
 
@@ -170,11 +195,4 @@ def _basis(baseline: Candidate, whole: bool, interleaved: bool) -> Finding:
         f"baseline: {rate_text(baseline.rate)} samples/s",
         hint=None if whole else f"whole epochs need more time: {LONGER}",
         values={"rounds": rounds, "batches": baseline.batches, "samples_per_s": baseline.rate},
-    )
-
-
-def _unsuccessful(candidates: Sequence[Candidate]) -> Iterator[Finding]:
-    yield from sentences.failures((one.name, one.failure) for one in candidates if one.failure)
-    yield from sentences.no_time(
-        [one.name for one in candidates if not one.rates and not one.failure], LONGER
     )

@@ -7,11 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from iobench.advise import sentences
 from iobench.advise.answer import Answer
+from iobench.advise.sentences import LONGER
 from iobench.advise.settings.candidate import HEADROOM, Candidate
+from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, rate_text, seconds_text
+from iobench.results import stats
 from iobench.results.columns import Columns
 from iobench.results.stats import Comparison
+
+OUTCOMES = {
+    "faster": "faster",
+    "slower": "slower",
+    "equivalent": "as fast",
+    "inconclusive": "no significant difference",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +65,8 @@ class TuningResult(Answer):
     def tables(self) -> Iterator[Columns]:
         """Yield the settings."""
         against = {**self.against, **({HEADROOM: self.headroom} if self.headroom else {})}
-        yield candidates_table(self.candidates, against, self.use.name if self.code else "")
+        if any(map(was_tried, self.candidates)):
+            yield candidates_table(self.candidates, against, self.use.name if self.code else "")
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each setting."""
@@ -71,19 +83,29 @@ class TuningResult(Answer):
         ]
 
 
+def unsuccessful(candidates: Sequence[Candidate]) -> Iterator[Finding]:
+    """Yield the candidates that failed, and those that no time was left for."""
+    yield from sentences.failures((one.name, one.failure) for one in candidates if one.failure)
+    yield from sentences.no_time([one.name for one in candidates[1:] if not was_tried(one)], LONGER)
+
+
+def was_tried(candidate: Candidate) -> bool:
+    """Return True if there was time for a candidate."""
+    return bool(candidate.rate or candidate.failure or candidate.over_limit)
+
+
 def candidates_table(
     candidates: Sequence[Candidate], against: Mapping[str, Comparison], chosen: str = ""
 ) -> Columns:
     """Return the settings with their speed in the race, and final rounds compared with the baseline."""
-    # a finding says for which ones no time was left
-    shown = [one for one in candidates if one.rates or one.final_rates or one.failure or one.over_limit]
+    shown = [one for one in candidates if was_tried(one)]  # a finding names the others
     raced = [statistics.median(one.rates.values()) if one.rates else 0.0 for one in shown]
     base = raced[0] if shown[:1] == list(candidates[:1]) else 0.0
     compared = {
-        candidates[0].name: "1",
+        **({candidates[0].name: "1"} if against else {}),
         **{name: one.ratio.text("{:.2f}".format) for name, one in against.items()},
     }
-    problems = [one.failure or one.over_limit for one in shown]
+    outcomes: list[str | None] = [_outcome(one, candidates[0], against.get(one.name)) for one in shown]
     columns: Columns = [
         ("setting", [f"{one.name} ←" if one.name == chosen else one.name for one in shown]),
         ("samples/s", [rate_text(one.rate) if one.rate else "" for one in shown]),
@@ -97,6 +119,19 @@ def candidates_table(
             ],
         ),
         ("memory", [bytes_text(one.memory_bytes) if one.memory_bytes else "" for one in shown]),
-        ("problem", [one.message if one else "" for one in problems]),
+        ("outcome", outcomes),
     ]
     return [(title, cells) for title, cells in columns if any(cells)]
+
+
+def _outcome(candidate: Candidate, baseline: Candidate, compared: Comparison | None) -> str:
+    """Return what became of a candidate, in words."""
+    if (problem := candidate.failure or candidate.over_limit) is not None:
+        return problem.message
+    if candidate is baseline or candidate.kind == "headroom":
+        return ""
+    if compared is not None:
+        return OUTCOMES[compared.outcome]
+    if candidate.rate <= (1 + stats.MIN_DIFFERENCE) * baseline.rate:
+        return "not faster in the race"
+    return "another was faster in the race" if baseline.final_rates else "no time for final rounds"

@@ -34,6 +34,7 @@ OPTIONS = {
 ACHIEVED_ROUNDS, ACHIEVED_S = 7, 5.0
 MIN_GAIN = 1.05
 NEAR = 0.25  # of a gain
+NAMED = ("dominating-library", "own-lines")
 
 
 def trials(options: argparse.Namespace) -> Trials:
@@ -54,12 +55,14 @@ def diagnosed(
     except ImportError as error:
         yield {"skipped": str(error)}
         return
-    diagnosis, took_s = harness.timed(lambda: session.diagnose(own, seconds=options.seconds))
+    diagnosis, took_s = harness.timed(lambda: session.diagnose(own, max_time_s=options.seconds))
     gains = compare_to_baseline(diagnosis.candidates) if diagnosis.candidates else {}
     advices = [advice_row(own, advice, diagnosis.candidates, gains, kinds) for advice in diagnosis.advice]
     yield {
         "kinds": list(kinds),
-        "named": [one.sentence for one in diagnosis.findings if one.kind == "dominating-call"],
+        "named": [
+            one.sentence for one in diagnosis.findings if one.kind in ("dominating-library", "own-lines")
+        ],
         "twin": twin_gain(name, files) if name in reported.TWINS else None,
         "advices": advices,
         "busy": options.busy,

@@ -99,7 +99,7 @@ def test_pageable_memory_is_a_problem_with_a_device(plug_in, pinned):
 
 def test_a_loader_alone_gets_advice_on_pageable_memory_as_well(late):
     loader = DataLoader(torch.arange(4000.0), batch_size=4)
-    result = session.diagnose(loader, seconds=0.5, batches=20, variants=False, device=f"{NAME}:0")
+    result = session.diagnose(loader, max_time_s=0.5, batches=20, variants=False, device=f"{NAME}:0")
     assert "pageable-memory" in [one.kind for one in result.advice]
     assert result.loop.device == f"{NAME}:0"
 

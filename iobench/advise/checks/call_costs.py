@@ -1,8 +1,9 @@
-"""Costs of a loader by kind, and its hottest function, from the calls in a profile."""
+"""Costs of a loader by kind and by library, from the calls in a profile."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +15,18 @@ Calls = Mapping[Key, Figures]
 
 PACKAGES = ("site-packages", "dist-packages")  # folders that packages are installed in
 OWN = (str(Path(__file__).parents[2]), "/torch/utils/data/")  # iobench, and the DataLoader itself
-HOT = 0.5  # of the time
+NAMED = 3  # calls of a library in a sentence
 # the queues of a DataLoader wait for work, not for the user's code
 QUEUES = re.compile(r"multiprocessing/(queues|connection|popen\w*|process)\.py|threading\.py|/utils/data/")
 LOCKS = r"\.lock' objects>|_multiprocessing\.SemLock' objects>|multiprocessing/synchronize\.py:\d+ \w*acquire"
 LOCKS += r"|multiprocessing/synchronize\.py:\d+ __enter__|fcntl\.(flock|lockf)|filelock/"
 IDLE = re.compile(r"'poll' of 'select\.poll'|posix\.waitpid|'(acquire|__enter__)' of '(_thread\.lock|_multi)")
 FILES = r"\b_?io\.open>|of '_io\.|_pickle\.load>|_npyio_impl\.py:\d+ load|torch/serialization\.py:\d+ load"
-FILES += r"|zipfile\S*:\d+ __init__|tarfile\.py:\d+ \w*open|h5py/_hl/files\.py:\d+ __init__"
-NAMELESS = re.compile("<built-in method builtins.next>|<(list|set|dict)comp>|<genexpr>")
+# of files that hold many samples
+OPENED = r"h5py/_hl/files\.py:\d+ __init__|zipfile\S*:\d+ __init__|tarfile\.py:\d+ \w*open|lmdb\S* open"
+OPENED += r"|lmdb\.\w*Environment|pyarrow/parquet/core\.py:\d+ __init__|sqlite3\.connect"
+OPENING = re.compile(OPENED)
+C_LIBRARY = re.compile(r"<built-in method ([A-Za-z_]\w*)\.|of '([A-Za-z_]\w*)\.")
 DECODERS = (
     r"\b(PIL|cv2|imageio|turbojpeg|torchvision[/.]io|zlib|gzip|bz2|lzma|lz4|zstd\w*|blosc|soundfile|librosa"
     r"|torchaudio|msgpack)\b|decompress|ImagingDecoder|_pickle\.loads|json[/.]decoder"
@@ -48,11 +52,21 @@ class Cost:
     repeats: int = 0
 
 
+@dataclass(frozen=True)
+class LibraryShare:
+    """A library, its share of the time with all that it calls, and the most expensive calls of it."""
+
+    name: str
+    share: float
+    calls: list[str]
+
+
 COSTS = {
     "decoding": Cost(re.compile(DECODERS), inclusive=False),
     "lists": Cost(re.compile(r"<built-in method torch\.tensor>"), inclusive=False),
     "elements": Cost(re.compile(r"<method 'item' of '(torch|numpy)"), repeats=8),
     "files": Cost(re.compile(FILES)),
+    "openings": Cost(OPENING),
     "rows": Cost(re.compile(r"^pandas/")),
     "proxies": Cost(re.compile(r"multiprocessing/managers\.py:\d+ _callmethod")),
     "locks": Cost(re.compile(LOCKS)),
@@ -92,18 +106,38 @@ def calls_of(calls: Calls, kind: str) -> int:
     return sum(by[0] for key in own for caller, by in calls[key][4].items() if caller not in own)
 
 
-def hottest(calls: Calls, total_s: float) -> tuple[Key, float] | None:
-    """Return the innermost function that takes most of the time with what it calls, and its share."""
-    outer = [
-        (figures[3], key)
-        for key, figures in calls.items()
-        if figures[3] >= HOT * total_s and not any(own in key[0] for own in OWN)
-        if not is_idle(key) and not NAMELESS.search(key[2])
+def library_shares(calls: Calls, total_s: float) -> list[LibraryShare]:
+    """Return the libraries with the time of all that they call, those that take most of it first."""
+    seconds = dict[str, dict[str, float]]()
+    for key, (_, _, _, _, callers) in calls.items():
+        library = None if is_idle(key) else library_of(key)
+        for caller, by in callers.items() if library else ():
+            if library_of(caller) != library:  # else it is part of that call
+                parts = seconds.setdefault(str(library), {})
+                parts[name_of(key)] = parts.get(name_of(key), 0.0) + float(by[3])
+    shares = [
+        LibraryShare(
+            library,
+            min(1.0, sum(parts.values()) / total_s),
+            [name for name, _ in sorted(parts.items(), key=lambda part: -part[1])[:NAMED]],
+        )
+        for library, parts in seconds.items()
     ]
-    if not outer:
+    return sorted(shares, key=lambda one: -one.share)
+
+
+def library_of(key: Key) -> str | None:
+    """Return the package of a function; None for the user's own, Python's, and the DataLoader itself."""
+    file, _, function = key
+    if any(own in file for own in OWN):
         return None
-    seconds, key = min(outer)
-    return key, min(1.0, seconds / total_s)
+    if file == "~":
+        found = C_LIBRARY.search(function)
+        name = (found[1] or found[2]).lstrip("_") if found else ""
+        return name if name and name not in sys.stdlib_module_names else None
+    parts = Path(file).parts
+    roots = [place for place, part in enumerate(parts) if part in PACKAGES]
+    return parts[roots[-1] + 1].removesuffix(".py") if roots else None
 
 
 def _seconds(calls: Calls, cost: Cost) -> float:

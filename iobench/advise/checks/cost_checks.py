@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from iobench.advise.checks.call_costs import OPENING
 from iobench.advise.checks.evidence import Advice, Evidence, gc_shares, measured
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.settings.candidate import Candidate
@@ -16,6 +17,8 @@ SHARE = 0.3  # of the time, from which on advice is worth giving
 COLLECTED = 0.1  # of the time, for the garbage collector
 FREE_SHARE = 0.5  # of free memory, that cached samples may take
 PER_SAMPLE = 0.5  # files for each sample, from which on samples have files of their own
+MOST = 0.5  # of the time, from which on a library is named
+LINES, WORTH_NAMING = 3, 0.1  # lines that are named, and their share of the time at least
 WITHOUT_GAIN = ("equivalent", "slower")
 
 
@@ -119,6 +122,26 @@ def _rows(evidence: Evidence) -> Advice | None:
     return _costly(evidence, "rows", "dataframe-rows", doing, cure)
 
 
+def _reopened(evidence: Evidence) -> Advice | None:
+    """File of many samples that is opened again for each of them."""
+    profile = evidence.fetching
+    if profile is None or profile.opened_calls < PER_SAMPLE * profile.getitem_calls:
+        return None
+    opening = [one for one in profile.libraries if any(OPENING.search(call) for call in one.calls)]
+    share = max([profile.costs.get("openings", 0.0), *(one.share for one in opening)])
+    if share < SHARE:
+        return None
+    library = f"{opening[0].name}, which opens" if opening else "opening"
+    calls = f" ({', '.join(opening[0].calls)})" if opening else ""
+    return Advice(
+        "file-reopened",
+        f"{share:.0%} of the time is spent in {library} a file for each sample{calls}",
+        f"open it once in each process, in the first __getitem__, and keep it open{_kept(evidence)}",
+        {"share": share},
+        *measured(evidence.gain(_is_cached)),
+    )
+
+
 def _files(evidence: Evidence) -> Advice | None:
     """One file for each sample, opened again in each epoch."""
     profile = evidence.fetching
@@ -155,9 +178,9 @@ def _again(evidence: Evidence) -> Advice | None:
     tried, profile = evidence.gain(_is_cached), evidence.fetching
     if tried is None or profile is None or any(_share(evidence, kind) for kind in profile.costs):
         return None
+    if _reopened(evidence) is not None:
+        return None
     name, share = f"{evidence.loop.loader.dataset}.__getitem__", profile.getitem_share
-    if profile.hottest is not None and profile.hottest.share <= share:  # a part of it
-        name, share = profile.hottest.name, profile.hottest.share
     return Advice(
         "repeated-work",
         f"{share:.0%} of the time is spent in {name}, which computes the same samples in each epoch",
@@ -193,18 +216,28 @@ def _collector(evidence: Evidence) -> Advice | None:
     )
 
 
-def dominating_call(evidence: Evidence) -> Finding | None:
-    """Return the function that takes most of the time, for loaders without advice."""
+def where_the_time_goes(evidence: Evidence) -> Iterator[Finding]:
+    """Yield the library that takes most of the time, and the lines of the user's own code that do."""
     profile = evidence.fetching
-    if profile is None or profile.hottest is None:
-        return None
-    call, share = profile.hottest.name, profile.hottest.share
-    return Finding(
-        "dominating-call",
-        f"{share:.0%} of the time of the {profile.where} is spent in {call}",
-        "do less of it for each sample, or do it once before training",
-        {"call": call, "share": share, "where": profile.where},
-    )
+    if profile is None:
+        return
+    library = max(profile.libraries, key=lambda one: one.share, default=None)
+    if library is not None and library.share >= MOST:
+        calls = ", ".join(library.calls)
+        yield Finding(
+            "dominating-library",
+            f"{library.share:.0%} of the time of the {profile.where} is spent in {library.name}: {calls}",
+            values={"library": library.name, "share": library.share, "where": profile.where},
+        )
+    lines = [one for one in profile.lines if one.share >= WORTH_NAMING][:LINES]
+    if lines:
+        named = "; ".join(f"{one.place} {one.share:.0%} ({one.text})" for one in lines)
+        yield Finding(
+            "own-lines",
+            f"Your lines that take most of the time of the {profile.where}: {named}",
+            "do less there for each sample, or do it once before training",
+            {"line": lines[0].place, "share": lines[0].share, "where": profile.where},
+        )
 
 
 CHECKS: tuple[Callable[[Evidence], Advice | None], ...] = (
@@ -213,6 +246,7 @@ CHECKS: tuple[Callable[[Evidence], Advice | None], ...] = (
     _lists,
     _elements,
     _rows,
+    _reopened,
     _files,
     _proxies,
     _locks,

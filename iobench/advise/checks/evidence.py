@@ -56,7 +56,7 @@ class Gain:
         measured = (
             "whole epochs"
             if self.candidate.whole_epochs
-            else f"the first {self.candidate.batches:,} batches; for whole epochs give more --seconds"
+            else f"the first {self.candidate.batches:,} batches; for whole epochs give a longer --max-time"
         )
         interval = (
             f" ({self.ratio.low:.1f} to {self.ratio.high:.1f})" if self.ratio.low and self.ratio.high else ""

@@ -7,7 +7,9 @@ import json
 import pstats
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -20,17 +22,20 @@ from torch.utils.data import get_worker_info
 from iobench.advise.checks.call_costs import (
     Calls,
     Key,
+    LibraryShare,
     busy_s,
     calls_of,
     cost_shares,
-    hottest,
     is_idle,
+    library_shares,
     name_of,
 )
+from iobench.advise.checks.line_sampler import Line, LineSampler, LineShare, lines_of
 from iobench.advise.checks.loader_info import chunks_of
 from iobench.advise.settings.rebuilt_loader import rebuilt
 from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import ItemGuard
+from iobench.advise.settings.watchdog import DeadlineReached
 from iobench.host.collector import CollectorTime
 
 TOP = 10
@@ -68,8 +73,12 @@ class Profile:
         Share of each kind of work, see `call_costs.COSTS`.
     file_calls : int
         Files that were opened or read, by calls.
-    hottest : FunctionShare or None
-        The innermost function that takes most of the time, with what it calls.
+    opened_calls : int
+        Files of many samples that were opened, such as HDF5 files.
+    libraries : list of LibraryShare
+        Libraries with all that they call, those that take most of the time first.
+    lines : list of LineShare
+        Lines of the user's own code with all that they call, likewise.
     gc_share : float
         Share of the garbage collector.
     chunks : list of str
@@ -84,12 +93,20 @@ class Profile:
     collate_share: float
     costs: Mapping[str, float] = field(default_factory=dict)
     file_calls: int = 0
-    hottest: FunctionShare | None = None
+    opened_calls: int = 0
+    libraries: list[LibraryShare] = field(default_factory=list)
+    lines: list[LineShare] = field(default_factory=list)
     gc_share: float = 0.0
     chunks: list[str] = field(default_factory=list)
 
 
-def profiles(loader: TunableLoader, seconds: float, batches: int | None, guard: ItemGuard) -> list[Profile]:
+def profiles(
+    loader: TunableLoader,
+    seconds: float,
+    batches: int | None,
+    guard: ItemGuard,
+    lines: Mapping[Line | None, int] | None = None,
+) -> list[Profile]:
     """Profile the main process and, for a DataLoader with workers, these together.
 
     Parameters
@@ -102,6 +119,8 @@ def profiles(loader: TunableLoader, seconds: float, batches: int | None, guard: 
         Batches after which it ends.
     guard : callable
         Passes the batches through, and raises if one takes too long.
+    lines : mapping of Line to int, optional
+        Samples of this process's lines, from a loop without a profiler, which makes calls slower.
     """
     with tempfile.TemporaryDirectory(prefix="iobench-") as folder:
         own: Any = loader.with_changes({})
@@ -115,13 +134,17 @@ def profiles(loader: TunableLoader, seconds: float, batches: int | None, guard: 
                 },
             )
         calls, gc_s = _main(guard(profiled), seconds, batches)
-        results = [_summary("main process", calls, own, gc_s, chunks_of(getattr(own, "dataset", None)))]
+        chunks = chunks_of(getattr(own, "dataset", None))
+        results = [_summary("main process", calls, own, gc_s, chunks, lines or {})]
         files = [str(path) for path in Path(folder).glob(f"*{STATS}")]
         if files:
             notes = [json.loads(path.read_text()) for path in Path(folder).glob(f"*{NOTES}")]
             chunks = sorted({chunks for note in notes for chunks in note["chunks"]})
             workers, gc_s = pstats.Stats(*files), sum(note["gc_s"] for note in notes)
-            results.append(_summary("workers", workers, own, gc_s, chunks))
+            sampled = Counter[Line | None]()
+            for line, number in (one for note in notes for one in note["lines"]):
+                sampled[tuple(line) if line else None] += number
+            results.append(_summary("workers", workers, own, gc_s, chunks, sampled))
     return results
 
 
@@ -129,7 +152,7 @@ def _main(loader: Iterable[Any], seconds: float, batches: int | None) -> tuple[p
     """Return the calls of this process, and the seconds of its garbage collector."""
     profile = cProfile.Profile()
     until = time.perf_counter() + seconds
-    with profile, CollectorTime() as collector:
+    with profile, CollectorTime() as collector, suppress(DeadlineReached):
         for _ in islice(loader, batches):
             if time.perf_counter() > until:
                 break
@@ -138,30 +161,41 @@ def _main(loader: Iterable[Any], seconds: float, batches: int | None) -> tuple[p
 
 def _begin(folder: str, then: Callable[[int], None] | None, worker: int) -> None:
     """Profile this worker until it ends, and note the chunks of its files; runs first in the worker."""
-    profile, collector = cProfile.Profile(), CollectorTime()
+    profile, collector, lines = cProfile.Profile(), CollectorTime(), LineSampler()
     info = get_worker_info()  # torch forgets it before the worker ends
     dataset = info.dataset if info is not None else None
-    Finalize(None, _end, args=(profile, collector, dataset, f"{folder}/{worker}"), exitpriority=100)
+    Finalize(None, _end, args=(profile, collector, lines, dataset, f"{folder}/{worker}"), exitpriority=100)
     collector.__enter__()
+    lines.start()
     profile.enable()
     if then is not None:
         then(worker)
 
 
-def _end(profile: cProfile.Profile, collector: CollectorTime, dataset: Any, path: str) -> None:
+def _end(
+    profile: cProfile.Profile, collector: CollectorTime, lines: LineSampler, dataset: Any, path: str
+) -> None:
     profile.disable()
+    lines.stop()
     profile.dump_stats(path + STATS)
-    notes = {"chunks": chunks_of(dataset), "gc_s": collector.ns / 1e9}  # its files are open only here
+    # its files are open only here
+    notes = {"chunks": chunks_of(dataset), "gc_s": collector.ns / 1e9, "lines": [*lines.counts.items()]}
     Path(path + NOTES).write_text(json.dumps(notes))
 
 
-def _summary(where: str, stats: pstats.Stats, loader: Any, gc_s: float, chunks: list[str]) -> Profile:
+def _summary(
+    where: str,
+    stats: pstats.Stats,
+    loader: Any,
+    gc_s: float,
+    chunks: list[str],
+    lines: Mapping[Line | None, int],
+) -> Profile:
     calls: Calls = stats.stats  # type: ignore[attr-defined]
     total = busy_s(calls)
     own = sorted((item for item in calls.items() if not is_idle(item[0])), key=lambda item: -item[1][2])
     items = [figures for key, figures in calls.items() if _is_getitem(key, loader)]
     collating = [figures[3] for key, figures in calls.items() if _is_collate(key, loader)]
-    hot = hottest(calls, total)
     return Profile(
         where=where,
         total_s=total,
@@ -171,7 +205,9 @@ def _summary(where: str, stats: pstats.Stats, loader: Any, gc_s: float, chunks: 
         collate_share=min(1.0, max(collating, default=0.0) / total),
         costs=cost_shares(calls, total),
         file_calls=calls_of(calls, "files"),
-        hottest=FunctionShare(name_of(hot[0]), hot[1], calls[hot[0]][1]) if hot else None,
+        opened_calls=calls_of(calls, "openings"),
+        libraries=library_shares(calls, total)[:TOP],
+        lines=lines_of(lines, TOP),
         gc_share=min(1.0, gc_s / total),
         chunks=chunks,
     )

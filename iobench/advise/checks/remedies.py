@@ -3,58 +3,36 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from torch.utils.data import Dataset, IterableDataset, default_collate
+from torch.utils.data import IterableDataset, default_collate
 
 from iobench.advise.checks import jpeg_draft
 from iobench.advise.checks.cost_checks import COLLECTED, SHARE, fits_in_memory
 from iobench.advise.checks.evidence import gc_shares
+from iobench.advise.checks.kept_samples import KeptBatches, KeptSamples
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.checks.profiling import Profile
 from iobench.advise.settings.candidate import Candidate
 from iobench.advise.settings.rebuilt_loader import rebuilt
 from iobench.advise.settings.tunable_loader import TunableLoader, same_tensors, shallow_copy
+from iobench.advise.settings.watchdog import DeadlineReached, Watchdog
+from iobench.base.finding import Finding
+from iobench.base.text import reason
+from iobench.base.units import bytes_text
 
-CACHED = "samples cached in memory"
+CACHED = "samples kept in memory"
 FROZEN = "gc.freeze()"
 DEFAULT_COLLATE = "torch's own collate function"
 DECODED = 0.1  # of the time, from which on it is tried to decode less
 CHECKED, MIN_CHECKED = 12, 6  # samples that are compared with themselves, if time allows, and at least
 CHECKED_S = 0.5
+NO_TIME = "no time was left to ask for some of them"
+KEEP, PROBES = 0.2, 0.15  # of the time left: to fill the memory with samples, and to ask for some of them
 SLOW_SAMPLE_S = 20e-6  # under the profiler; indexing a tensor takes less
-
-
-class CachingDataset(Dataset[Any]):
-    """A dataset that asks another one for each sample once.
-
-    A sample is returned as views of its values: those cost as much as rows of one array, in which most keep
-    samples, and what is done to a sample's containers does not last.
-    """
-
-    def __init__(self, dataset: Any) -> None:
-        self._dataset, self._cached = dataset, dict[Any, Any]()
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getitem__(self, row: Any) -> Any:
-        if row not in self._cached:
-            self._cached[row] = self._dataset[row]
-        return _views(self._cached[row])
-
-
-def _views(sample: Any) -> Any:
-    """Return a sample with views of its tensors and arrays."""
-    if hasattr(sample, "shape") and sample.shape:
-        return sample[:]
-    if isinstance(sample, dict):
-        return {name: _views(value) for name, value in sample.items()}
-    if type(sample) in (list, tuple):
-        return type(sample)(map(_views, sample))
-    return sample
 
 
 class WithFrozenHeap:
@@ -74,65 +52,122 @@ class WithFrozenHeap:
         return len(self._loader)  # type: ignore[arg-type]
 
 
-def remedies(loader: TunableLoader, loop: LoopStats, profiles: Sequence[Profile]) -> list[Candidate]:
-    """Return the loader with each change whose cause the measurements show, the most promising first."""
-    if not profiles:
-        return []
-    fetching, found = profiles[-1], list[Candidate]()
-    own: Any = loader.loader
-    if loader.rebuilds and not isinstance(own.dataset, IterableDataset) and own.batch_sampler is not None:
-        found += _for_samples(own, loop, fetching)
-    if max(gc_shares(loop, fetching)) >= COLLECTED and not gc.get_freeze_count():
-        frozen = {"gc": "freeze"}
-        found.append(Candidate(FROZEN, frozen, "gc", make=lambda: WithFrozenHeap(loader.with_changes({}))))
-    return found
+class Remedies:
+    """Changes whose cause the measurements of a loader show.
 
+    Attributes
+    ----------
+    skipped : list of Finding
+        Why other changes cannot be tried.
+    """
 
-def _for_samples(own: Any, loop: LoopStats, fetching: Profile) -> list[Candidate]:
-    """Return changes of the work for each sample; a copy of the dataset is asked for some samples."""
-    dataset, found = shallow_copy(own.dataset), list[Candidate]()
-    try:
-        rows = next(iter(own.batch_sampler))[:2]
-        samples = [dataset[row] for row in rows]
-        if _may_cache(own, loop, fetching) and _repeats(dataset):
-            found.append(_cached(own, dataset))
-        if fetching.costs.get("decoding", 0.0) >= DECODED:
-            found += _drafted(own, jpeg_draft.resized_to(dataset, rows[0]))
-        custom = own.collate_fn is not default_collate and 1 - fetching.getitem_share >= SHARE
-        if custom and same_tensors(default_collate(samples), own.collate_fn(samples)):
-            found.append(Candidate(DEFAULT_COLLATE, {"collate_fn": None}, "default-collate"))
-    except Exception:  # noqa: BLE001 - a user's dataset may raise anything
+    def __init__(
+        self, loader: TunableLoader, loop: LoopStats, profiles: Sequence[Profile], watchdog: Watchdog
+    ) -> None:
+        self._loader, self._own, self._watchdog = loader, loader.loader, watchdog
+        self._loop, self._profiles, self.skipped = loop, profiles, list[Finding]()
+
+    def candidates(self) -> list[Candidate]:
+        """Return the loader with each change, the most promising first."""
+        if not self._profiles:
+            return []
+        found, own = list[Candidate](), self._own
+        if self._loader.rebuilds and not isinstance(own.dataset, IterableDataset) and own.batch_sampler:
+            found += self._for_samples()
+        if max(gc_shares(self._loop, self._profiles[-1])) >= COLLECTED and not gc.get_freeze_count():
+            make = lambda: WithFrozenHeap(self._loader.with_changes({}))  # noqa: E731 - one line, used once
+            found.append(Candidate(FROZEN, {"gc": "freeze"}, "gc", make=make))
         return found
-    return found
 
+    def _for_samples(self) -> Iterator[Candidate]:
+        """Yield changes of the work for each sample; a copy of the dataset is asked for some samples."""
+        fetching, own, dataset = self._profiles[-1], self._own, shallow_copy(self._own.dataset)
+        try:
+            with self._watchdog.within(PROBES * self._watchdog.left_s):
+                rows = next(iter(own.batch_sampler))[:2]
+                samples = [dataset[row] for row in rows]
+                may_keep = self._is_costly() and self._fits_in_memory()
+                repeats = may_keep and self._repeats(samples[0], dataset[rows[0]])
+                decoded = fetching.costs.get("decoding", 0.0) >= DECODED
+                size = jpeg_draft.resized_to(dataset, rows[0]) if decoded else None
+                collated = self._collates_alike(samples)
+            yield from self._kept(dataset) if repeats else ()
+        except DeadlineReached:
+            self._skip(CACHED, NO_TIME)
+            return
+        except Exception as error:  # noqa: BLE001 - a user's dataset may raise anything
+            self._skip(CACHED, reason(error))
+            return
+        if size is not None:
+            yield self._drafted(size)
+        if collated:
+            yield Candidate(DEFAULT_COLLATE, {"collate_fn": None}, "default-collate")
 
-def _repeats(dataset: Any) -> bool:
-    """Return True if samples are the same each time; one of two random flips is the same half of the time."""
-    until = time.perf_counter() + CHECKED_S
-    for number, row in enumerate(range(min(CHECKED, len(dataset)))):
-        if not same_tensors(dataset[row], dataset[row]):
-            return False
-        if number >= MIN_CHECKED and time.perf_counter() > until:
-            break
-    return True
+    def _skip(self, name: str, why: str) -> None:
+        self.skipped.append(Finding("not-tried", f"{name}: {why}", values={"change": name, "reason": why}))
 
+    def _is_costly(self) -> bool:
+        """Return True if samples cost something."""
+        fetching = self._profiles[-1]
+        slow = fetching.getitem_share * fetching.total_s >= SLOW_SAMPLE_S * fetching.getitem_calls
+        return slow and fetching.getitem_share >= SHARE and not hasattr(self._own.dataset, "__getitems__")
 
-def _cached(own: Any, dataset: Any) -> Candidate:
-    cached = rebuilt(own, {"num_workers": 0}, CachingDataset(dataset))
-    return Candidate(CACHED, {"num_workers": 0}, "cache", make=lambda: cached)
+    def _fits_in_memory(self) -> bool:
+        """Return True if all samples fit in memory."""
+        size = self._loop.dataset_bytes
+        fits = fits_in_memory(self._loop)
+        if not fits and size:
+            self._skip(CACHED, f"all of them take {bytes_text(size)}, more than half of the free memory")
+        return fits
 
+    def _repeats(self, sample: Any, again: Any) -> bool:
+        """Return True if a sample is the same as it was before."""
+        same = same_tensors(sample, again)
+        if not same:
+            self._skip(CACHED, "a sample is another each time that it is read")
+        return same
 
-def _drafted(own: Any, size: jpeg_draft.Size | None) -> Iterator[Candidate]:
-    """Yield the loader over images that are decoded at a smaller scale, if there is one."""
-    if size is not None:
-        dataset, same = jpeg_draft.DraftDataset(own.dataset, size), {"num_workers": own.num_workers}
+    def _kept(self, dataset: Any) -> Iterator[Candidate]:
+        """Yield the loader over samples in memory: those of the first batches, if not all can be read."""
+        own, kept, seen = self._own, KeptSamples(len(dataset)), set[int]()
+        until = time.monotonic() + KEEP * self._watchdog.left_s
+        with self._watchdog.within(math.inf):
+            for row in (row for batch in own.batch_sampler for row in batch):
+                if row not in seen:
+                    kept.keep(row, dataset[row])
+                    seen.add(row)
+                if time.monotonic() > until:
+                    break
+        with self._watchdog.within(PROBES * self._watchdog.left_s):
+            until = time.monotonic() + CHECKED_S  # one of two random flips is the same half of the time
+            for number, row in enumerate(kept.rows[:CHECKED]):
+                if not self._repeats(kept[row], dataset[row]):
+                    return
+                if number >= MIN_CHECKED and time.monotonic() > until:
+                    break
+        batches = (
+            own.batch_sampler if len(seen) == len(dataset) else KeptBatches(own.batch_sampler, kept.rows)
+        )
+        loader = rebuilt(own, {"num_workers": 0, "batch_sampler": batches}, kept)
+        yield Candidate(CACHED, {"num_workers": 0}, "cache", make=lambda: loader)
+
+    def _drafted(self, size: jpeg_draft.Size) -> Candidate:
+        """Return the loader over images that are decoded at a smaller scale."""
+        own, same = self._own, {"num_workers": self._own.num_workers}
+        dataset = jpeg_draft.DraftDataset(own.dataset, size)
         named = f"JPEG decoded at the scale of {size[0]} × {size[1]}"
         changes = dict(zip(("width", "height"), size, strict=True))
-        yield Candidate(named, changes, "draft", make=lambda: rebuilt(own, same, dataset))
+        return Candidate(named, changes, "draft", make=lambda: rebuilt(own, same, dataset))
 
-
-def _may_cache(own: Any, loop: LoopStats, fetching: Profile) -> bool:
-    """Return True if samples cost something, and all of them fit in memory."""
-    slow = fetching.getitem_share * fetching.total_s >= SLOW_SAMPLE_S * fetching.getitem_calls
-    costly = slow and fetching.getitem_share >= SHARE and not hasattr(own.dataset, "__getitems__")
-    return costly and fits_in_memory(loop)
+    def _collates_alike(self, samples: list[Any]) -> bool:
+        """Return True if torch's own function collates the same batches as a costly one of the user's."""
+        own, costly = self._own, 1 - self._profiles[-1].getitem_share >= SHARE
+        if own.collate_fn is default_collate or not costly:
+            return False
+        try:
+            alike = same_tensors(default_collate(samples), own.collate_fn(samples))
+        except Exception:  # noqa: BLE001 - torch's function refuses samples that differ in length
+            alike = False
+        if not alike:
+            self._skip(DEFAULT_COLLATE, "it does not return the same batches")
+        return alike

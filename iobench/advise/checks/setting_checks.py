@@ -17,6 +17,7 @@ from iobench.results.run_warning import Values
 QUICK_SAMPLE_S = 100e-6  # below this, most of a sample's time is Python overhead
 MANY = 2  # workers per core, from which on they compete
 BUSY, IDLE = 0.8, 0.5  # of a worker's time
+LEFT = 0.5  # of the cores at least: with fewer, workers that are busy with anything would seem to compete
 SLOW_FIRST = 0.3  # of an epoch, for its first batch
 UNEVEN = 0.2  # of the mean wait: below it, half of the batches hardly wait at all
 ONCE = 0.4  # of all waiting: above it, one late batch is an exception
@@ -185,14 +186,14 @@ def _pinned_for_nothing(evidence: Evidence) -> Advice | None:
 def _threads(evidence: Evidence) -> Advice | None:
     """Libraries that start one thread per core in each worker."""
     tried, loop = evidence.gain(lambda one: one.kind == "threads"), evidence.loop
-    left = 1 - (loop.background.processors or 0.0)  # of the cores, by other processes
+    left = max(LEFT, 1 - (loop.background.processors or 0.0))  # of the cores, by other processes
     full = loop.worker_cpu_s > BUSY * left * len(os.sched_getaffinity(0)) * loop.elapsed_s
     if tried is None and not (full and evidence.undecided("threads")):
         return None
     count = tried.candidate.changes.get("num_workers") if tried else None
     hint = f"set num_workers={count}, and {ONE_THREAD}" if count else ONE_THREAD
     if tried is None:
-        hint += "; too little time to measure the gain: give more --seconds"
+        hint += "; too little time to measure the gain: give a longer --max-time"
     values = {"num_workers": count} if count else {}
     return Advice(
         "threads",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from iobench.base.finding import Finding
-from iobench.results import stats
+from iobench.results import ranking, stats
 from iobench.results.record import Record
 from iobench.results.stats import Comparison
 
@@ -127,14 +127,19 @@ class Candidate:
 
 
 def compare_to_baseline(candidates: Sequence[Candidate]) -> dict[str, Comparison]:
-    """Compare each candidate with the first, the baseline, round by round over their final rounds."""
-    baseline, others = candidates[0], [one for one in candidates[1:] if one.final_rates and not one.failure]
-    if not baseline.final_rates:
-        return {}
-    return {
-        one.name: stats.compare_paired(one.final_rates, baseline.final_rates, comparisons=len(others))
-        for one in others
-    }
+    """Compare each candidate with the first, the baseline, round by round over their final rounds.
+
+    One round decides nothing: a collection of a large heap may fall into it.
+    """
+    baseline, others = candidates[0].final_rates, [one for one in candidates[1:] if not one.failure]
+    final = [one for one in others if one.final_rates and baseline]
+    return {one.name: _compared(one.final_rates, baseline, len(final)) for one in final}
+
+
+def _compared(rates: Mapping[int, float], baseline: Mapping[int, float], comparisons: int) -> Comparison:
+    if min(len(rates), len(baseline)) < ranking.FEWEST_ROUNDS:
+        return stats.compare_paired(rates, baseline, comparisons=comparisons)
+    return ranking.compared(rates, baseline, comparisons)
 
 
 def slowdown(turns: Sequence[tuple[Candidate, Record]]) -> float | None:

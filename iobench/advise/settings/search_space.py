@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,6 +54,8 @@ class LoaderTraits:
         Device that the batches go to.
     starts : tuple of str
         Start methods that there is time for.
+    probing : callable
+        Context that limits the time in which samples are asked for.
     """
 
     whole: bool = True
@@ -61,6 +64,7 @@ class LoaderTraits:
     threads: bool = True
     device: str = "auto"
     starts: tuple[str, ...] = tuple(STARTS)
+    probing: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 def candidates_for(
@@ -71,7 +75,9 @@ def candidates_for(
     refined = refinements(loader, Candidate(BASELINE), traits)
     chosen = [Candidate(BASELINE, over_limit=_worker_limit(loader, {}, limits))]
     chosen += [one for one in refined if one.kind in SIGNALLED]
-    if fetches_batches(loader):
+    with traits.probing():
+        whole_batches = fetches_batches(loader)
+    if whole_batches:
         chosen.append(_candidate("fetch", BATCH_FETCH, batch_fetch=True, num_workers=0))
         if now:
             chosen.append(_candidate("fetch", f"{BATCH_FETCH}, {counted(now, 'worker')}", batch_fetch=True))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from iobench.advise.settings.candidate import Candidate
 from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import Turn, TurnSpec
+from iobench.advise.settings.watchdog import DeadlineReached
 from iobench.base.errors import InvalidSettings, TargetError
 from iobench.base.finding import Finding
 from iobench.base.text import reason
@@ -18,6 +20,7 @@ from iobench.bench.case import Case
 from iobench.bench.executor import Executor, Proof, Tick
 from iobench.bench.hosts import Hosts, LocalHost
 from iobench.bench.options import RunOptions
+from iobench.dataset.index_cache import LATE
 from iobench.dataset.manifest import Manifest
 from iobench.host.process_counters import descendants
 from iobench.results.parts import ContentCheckPart, Measured
@@ -32,6 +35,15 @@ class ResourceLimits:
 
     workers: int | None = None
     memory_bytes: int | None = None
+
+
+@contextmanager
+def _skipped_if_late() -> Iterator[None]:
+    """Let a run skip the case whose turn the end of the time cut off."""
+    try:
+        yield
+    except DeadlineReached as error:
+        raise error.changed(kind=LATE) from None
 
 
 class SettingsBackend(Executor):
@@ -76,7 +88,8 @@ class SettingsBackend(Executor):
         """Start persistent workers: starting is part of their first epoch and of no later one."""
         candidate = self.candidates[case.key]
         if self.limit_s is None and candidate.changes.get("persistent_workers"):
-            self.take(candidate, self.limit_s, tick)
+            with _skipped_if_late():
+                self.take(candidate, self.limit_s, tick)
         return Proof(ContentCheckPart(unverified=[UNVERIFIED]))
 
     def measure(
@@ -84,7 +97,8 @@ class SettingsBackend(Executor):
     ) -> list[Measured]:
         """Time one turn; raises InvalidSettings if a setting other than the baseline exceeds a limit."""
         candidate = self.candidates[case.key]
-        turn = self.take(candidate, self.limit_s, tick)
+        with _skipped_if_late():
+            turn = self.take(candidate, self.limit_s, tick)
         if (problem := self._violation(candidate, turn)) is None:
             return [turn.measured]
         if candidate.changes:
@@ -105,6 +119,8 @@ class SettingsBackend(Executor):
         turn = Turn(make, self.loader.workers(candidate.changes), replace(self._spec, limit_s=limit_s))
         try:
             turn.run(tick, set[int]().union(*others))
+        except DeadlineReached:
+            raise
         except TargetError as error:
             cause = turn.error or error
             values: dict[str, Any] = {"error": type(cause).__name__, "reason": reason(cause)}

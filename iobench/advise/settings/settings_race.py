@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import statistics
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -101,6 +103,8 @@ class SettingsRace:
         Limits that a candidate must not exceed.
     cases : SettingsCases, optional
         Description of the loader in records, and their file.
+    end : float
+        Moment of `time.monotonic` after which no turn begins.
     """
 
     def __init__(
@@ -109,8 +113,9 @@ class SettingsRace:
         spec: TurnSpec,
         limits: ResourceLimits | None = None,
         cases: SettingsCases | None = None,
+        end: float = math.inf,
     ) -> None:
-        self.loader, self._cases = loader, cases or SettingsCases()
+        self.loader, self._cases, self.end = loader, cases or SettingsCases(), end
         self._backend = SettingsBackend(loader, spec, limits)
         self.turns: list[tuple[Candidate, Record]] = []  # in order of time
 
@@ -139,8 +144,14 @@ class SettingsRace:
         loader may take all the time, and the second candidate is the most promising change.
         """
         limit_s = max(MIN_TURN_S, seconds / CUTS / len(candidates))
-        for candidate, made in self._run(candidates, limit_s, SuccessiveHalving(seconds, ordered=True), seed):
+        strategy = SuccessiveHalving(seconds, ordered=True, end_s=self.left_s)
+        for candidate, made in self._run(candidates, limit_s, strategy, seed):
             candidate.race.append(made)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the end."""
+        return max(0.0, self.end - time.monotonic())
 
     def final_rounds(
         self, candidates: Sequence[Candidate], seconds: float, rounds: int = ROUNDS, seed: int = 1
@@ -149,7 +160,8 @@ class SettingsRace:
         whole_s = sum(max(statistics.median(one.epoch_s), one.turn_s) for one in candidates if one.epoch_s)
         whole = CUTS * whole_s <= seconds and not any(one.endless for one in candidates)
         limit_s = None if whole else max(MIN_TURN_S, seconds / stats.ENOUGH_ROUNDS / len(candidates))
-        strategy = FinalRounds(seconds, rounds, at_least=min(rounds, stats.MIN_ROUNDS))
+        at_least = min(rounds, stats.MIN_ROUNDS)
+        strategy = FinalRounds(seconds, rounds, at_least=at_least, end_s=self.left_s)
         for candidate, made in self._run(candidates, limit_s, strategy, seed):
             candidate.final.append(made)
 

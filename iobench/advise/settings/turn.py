@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from iobench.advise.settings.consumer import Consumer
+from iobench.advise.settings.watchdog import DeadlineReached
 from iobench.base import thresholds
 from iobench.base.errors import TargetError
 from iobench.bench.epoch import RoundSpec, measure
@@ -29,6 +30,7 @@ T = TypeVar("T")
 ItemGuard = Callable[[Iterable[Any]], Iterable[Any]]
 
 CYCLES = 2  # of all workers, after the first one, that a cut turn has to cover
+LATE = 2  # times its time, from which on one cycle has to do
 UNKNOWN = Schema(1, (Field("batch", (), "uint8"),))
 
 
@@ -145,16 +147,25 @@ class Turn:
 
     def over(self, batches: Iterator[T]) -> Iterator[T]:
         """Yield the batches of one epoch; only the first one is ever cut off."""
-        began, first = time.perf_counter(), not self._marks
-        for batch in batches:
-            yield batch
-            if first:
-                self._marks.append(time.perf_counter() - began)
-                self.ended = self._enough()
-                if self.ended:
-                    return
+        first = not self._marks
+        try:
+            yield from self._timed(batches) if first else batches
+        except DeadlineReached:
+            self.ended = True
+            if not first or not self._representative:
+                raise
         if not self._marks:
             raise TargetError("the loader yields no batches", kind="empty")
+
+    def _timed(self, batches: Iterator[T]) -> Iterator[T]:
+        """Yield the batches of the first epoch until they are enough."""
+        began = time.perf_counter()
+        for batch in batches:
+            yield batch
+            self._marks.append(time.perf_counter() - began)
+            self.ended = self._enough()
+            if self.ended:
+                return
 
     def partial(self, samples: int) -> PartialEpoch | None:
         """Extrapolate by whole cycles, in each of which every worker delivers one batch."""
@@ -189,8 +200,15 @@ class Turn:
         delivered, limits = len(self._marks), self._spec
         if limits.batches is not None and delivered >= limits.batches:
             return True
-        late = limits.limit_s is not None and self._marks[-1] > limits.limit_s
-        return late and delivered >= self._cycle * (1 + CYCLES)
+        if limits.limit_s is None or self._marks[-1] <= limits.limit_s:
+            return False
+        cycles = 1 if self._marks[-1] > LATE * limits.limit_s else CYCLES
+        return delivered >= self._cycle * (1 + cycles)
+
+    @property
+    def _representative(self) -> bool:
+        """True if more came than each worker's first batch, which takes as long as its start."""
+        return len(self._marks) >= 2 * self._cycle
 
 
 class _NoData(Opener):

@@ -1,10 +1,14 @@
-"""Time limit for each batch, with the stacks of all processes if it is exceeded."""
+"""Time limits of each batch and of all of them, with the stacks of all processes if no batch came."""
 
 from __future__ import annotations
 
 import faulthandler
+import math
+import multiprocessing
 import os
+import re
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -20,8 +24,23 @@ import psutil
 from iobench.base.errors import TargetError
 
 T = TypeVar("T")
+IOBENCH = str(Path(__file__).parents[2])
+FORKED = re.compile(r"(?m)^  File .* in _worker_loop\n(  File .*\n)*")  # what came before a worker's own work
 WRITE_S, LOOK_S = 0.5, 0.02  # at most, for a worker to write its stacks; between two looks at the file
+LEAST, ANSWER = 0.1, 0.05  # of all time: for the loader at least, and for ending workers and the answer
 REPEAT_S = 1.0  # until the next alarm, where a destructor or callback swallowed the error of this one
+
+
+def end_of(began: float, max_time_s: float) -> float:
+    """Return the moment at which a loader must end for all to end in time.
+
+    The loader gets a tenth of the time however long the import of its file took.
+    """
+    return max(began + (1 - ANSWER) * max_time_s, time.monotonic() + LEAST * max_time_s)
+
+
+class DeadlineReached(TargetError):
+    """The time for everything ended while the user's loader was at work."""
 
 
 class Watchdog:
@@ -31,11 +50,28 @@ class Watchdog:
     ----------
     limit_s : float
         Seconds without a batch after which the loader counts as hung.
+    end : float
+        Moment of `time.monotonic` at which DeadlineReached is raised and all workers end. Nothing may use the
+        loader afterwards.
+
+    Attributes
+    ----------
+    delivered : bool
+        A batch has come.
     """
 
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
+    def __init__(self, limit_s: float, end: float = math.inf) -> None:
+        self._limit_s, self.end = limit_s, end
         self._stacks: IO[str] | None = None
+        self._until = end  # of what runs now
+        self.delivered = False
+        self._ending = False  # the end has come
+        self._guarding = False  # the user's loader is at work, and may be interrupted
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the end, 0 after it."""
+        return max(0.0, self.end - time.monotonic())
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -50,40 +86,97 @@ class Watchdog:
             # workers inherit this handler: on the signal each writes its stacks into the same file
             faulthandler.register(signal.SIGUSR1, self._stacks, all_threads=True)
             before = signal.signal(signal.SIGALRM, self._on_alarm)
+            children, unraisable = signal.getsignal(signal.SIGCHLD), sys.unraisablehook
+            sys.unraisablehook = lambda lost: (
+                None if isinstance(lost.exc_value, DeadlineReached) else unraisable(lost)
+            )
             timer = signal.getitimer(signal.ITIMER_REAL)
             try:
                 yield
             finally:
                 signal.signal(signal.SIGALRM, before)
+                sys.unraisablehook = unraisable
+                if children is not None:
+                    signal.signal(signal.SIGCHLD, children)
                 signal.setitimer(signal.ITIMER_REAL, *timer)
                 faulthandler.unregister(signal.SIGUSR1)
                 self._stacks = None
 
     def guard(self, items: Iterable[T]) -> Generator[T, None, None]:
         """Yield the same items, each within the time limit."""
-        self._set_timer(self._limit_s)
+        if time.monotonic() >= self._until:  # an alarm could come while a worker is forked
+            raise self._out_of_time()
+        self._arm()
         try:
             for item in items:
-                self._set_timer(0)
+                self._disarm()
+                self.delivered = True
                 yield item
-                self._set_timer(self._limit_s)
+                self._arm()
+        except DeadlineReached:
+            if self._ending:
+                _end_workers()
+            raise
         finally:
-            self._set_timer(0)
+            self._disarm()
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Raise DeadlineReached if the block takes longer; the loader may be used afterwards."""
+        self._until = min(self.end, time.monotonic() + seconds)
+        self._arm()
+        try:
+            yield
+        finally:
+            self._disarm()
+            self._until = self.end
+
+    def _arm(self) -> None:
+        self._guarding = True
+        left_s = self._until - time.monotonic()
+        self._set_timer(min(self._limit_s, max(left_s, LOOK_S)))
+
+    def _disarm(self) -> None:
+        self._guarding = False
+        self._set_timer(max(self.left_s, LOOK_S) if self.left_s < math.inf else 0)
 
     def _set_timer(self, seconds: float) -> None:
         if self._stacks is not None:
             signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
-        error = TargetError(
+        if not self._guarding:  # a loader that is being closed may wait for its workers
+            _end_workers()
+            return
+        late = time.monotonic() >= self._until
+        error = self._out_of_time() if late else self._hung()
+        if not late or not self.delivered:
+            frames = traceback.extract_stack(frame)
+            own = max((at for at, one in enumerate(frames, 1) if one.filename.startswith(IOBENCH)), default=0)
+            main = "".join(traceback.format_list(frames[own:]))
+            error.traceback = f"main process:\n{main}\n{self._worker_stacks()}"
+        if self._ending:  # the loader is being closed, and waits for its workers
+            _end_workers()
+        self._ending = time.monotonic() >= self.end
+        self._set_timer(REPEAT_S)
+        try:
+            raise error
+        finally:
+            del error  # else this frame and its traceback would keep the loader and its workers
+
+    def _hung(self) -> TargetError:
+        return TargetError(
             f"no batch for {self._limit_s:g} s: the loader hangs where the stacks above show",
             kind="timeout",
             hint="if it is only slow, give a longer --timeout",
         )
-        main = "".join(traceback.format_stack(frame))
-        error.traceback = f"main process:\n{main}\n{self._worker_stacks()}"
-        self._set_timer(REPEAT_S)
-        raise error
+
+    def _out_of_time(self) -> DeadlineReached:
+        return DeadlineReached(
+            "the time ended before the first batch: the loader is slow, or hangs where the stacks above show",
+            kind="out-of-time",
+            hint="give a longer --max-time",
+        )
 
     def _worker_stacks(self) -> str:
         assert self._stacks is not None
@@ -98,7 +191,8 @@ class Watchdog:
         if not signalled:
             return ""
         self._stacks.seek(0)
-        return f"workers {', '.join(map(str, signalled))}:\n{self._stacks.read()}"
+        stacks = FORKED.sub("", self._stacks.read())
+        return f"workers {', '.join(map(str, signalled))}:\n{stacks}"
 
     def _write_stacks(self, child: psutil.Process) -> None:
         """Let a worker write its stacks, and wait until it has: two at once would mix their lines."""
@@ -121,3 +215,11 @@ def _handles(pid: int, number: signal.Signals) -> bool:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     caught = next(line.split()[1] for line in lines if line.startswith("SigCgt:"))
     return bool(int(caught, 16) >> (number - 1) & 1)
+
+
+def _end_workers() -> None:
+    """End the workers of all DataLoaders: a DataLoader waits for each to finish its batch."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises where one of them ends
+    for child in multiprocessing.active_children():
+        if child.daemon:  # a Manager of the user's is none
+            child.terminate()

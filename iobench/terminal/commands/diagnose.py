@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 import typer
@@ -22,7 +23,7 @@ def diagnose(
             show_default=False,
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Time limit of the diagnosis in seconds.")] = 20.0,
+    max_time: Annotated[float, typer.Option(help="Time limit in seconds.")] = 20.0,
     timeout: Annotated[
         float, typer.Option(help="Kill the loader after this many seconds without a batch.")
     ] = 60.0,
@@ -34,18 +35,20 @@ def diagnose(
     as_json: AsJson = False,
 ) -> None:
     """Find out why your DataLoader is slow, and what to change."""
+    began = time.monotonic()
     from iobench.advise import diagnose as session
     from iobench.host.device import pick_device
     from iobench.terminal import display
 
-    check_above_zero(batches=batches, seconds=seconds, timeout=timeout)
+    check_above_zero(batches=batches, max_time=max_time, timeout=timeout)
     diagnosis = session.diagnose(
         target,
         batches=batches,
-        seconds=seconds,
+        max_time_s=max_time,
         timeout_s=timeout,
         variants=variants,
         device=str(pick_device(device)),
         on_status=display.note,
+        began=began,
     )
     display.answer(diagnosis, as_json)

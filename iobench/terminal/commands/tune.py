@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -48,7 +49,9 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest settings of your own DataLoader."""
+    began = time.monotonic()
     from iobench.advise.tune import tune as search
+    from iobench.advise.tuning_findings import next_step
     from iobench.terminal import display
 
     result = search(
@@ -65,7 +68,10 @@ def tune(
         data_dir=data_dir,
         out=out,
         on_status=display.note,
+        began=began,
     )
     display.answer(result, as_json)
-    for path in () if as_json else result.records:
-        display.note(f"records: {path}")
+    if not as_json:
+        for path in result.records:
+            display.note(f"records: {path}")
+        display.note(f"next: {next_step(result, target, max_time)}")
