@@ -15,6 +15,7 @@ import sys
 import traceback
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -25,7 +26,7 @@ from hypothesis import HealthCheck, settings
 import iobench
 from iobench import formats
 from iobench.base import thresholds
-from iobench.bench import case_limits
+from iobench.bench import case_limits, isolated, resume_check
 from iobench.dataset import sandbox
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.formats import NUMPY_DTYPES
@@ -50,10 +51,19 @@ def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
 
 
+# the files that take longest: what starts last decides when a run on several cores ends
+LONGEST_FIRST = tuple(
+    "test_contract test_recommend test_transfer_paths test_stream_faults test_diagnose_checks test_isolated"
+    " test_loaders_on_device test_hostile_sources test_everywhere test_resume_check test_first_rows".split()
+)
+
+
 def pytest_collection_modifyitems(config, items):
     if not config.getoption("slow"):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    places = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 def pytest_collectstart():
@@ -65,21 +75,29 @@ def pytest_collection_finish():
     gc.enable()
 
 
-AS_FOR_USERS = ("test_hostile_sources", "test_run_in_subprocess", "test_sandboxed_sources")
+LIBRARIES = ("h5py", "lmdb", "pandas", "PIL.Image")
 
 
 @pytest.fixture(scope="session")
 def forked_children():
-    """Return what forks processes of the sandbox; the first one starts it."""
-    children = ForkedChildren("iobench.dataset.sandbox_worker", "h5py", "lmdb")
+    """Return what forks the child processes of iobench; the first one starts it."""
+    children = ForkedChildren("iobench.dataset.sandbox_worker", "iobench.bench.isolated", *LIBRARIES)
     yield children
     children.close()
 
 
 @pytest.fixture(autouse=True)
-def quick_sandbox(request, monkeypatch, forked_children):
-    """Fork the sandbox's processes; with `--slow` and in its own tests they start as for users."""
-    if not request.config.getoption("slow") and request.module.__name__ not in AS_FOR_USERS:
+def quick_children(request, monkeypatch, forked_children):
+    """Fork child processes of one with the libraries imported; tests `as_for_users` start new interpreters.
+
+    With `--slow` those of the sandbox start as for users in every test.
+    """
+    if request.node.get_closest_marker("as_for_users"):
+        return
+    server = SimpleNamespace(fork=forked_children.start, close=lambda: None)
+    for module in (isolated, resume_check):
+        monkeypatch.setattr(module, "ForkServer", lambda *modules: server)
+    if not request.config.getoption("slow"):
         monkeypatch.setattr(sandbox, "spawn_python", forked_children.start)
 
 

@@ -159,20 +159,6 @@ def test_the_first_round_of_a_race_ends_in_time_and_has_two_to_compare(manifest)
     assert len(enough.records) == len(enough.cases)
 
 
-def test_quick_cases_come_first_after_the_opening(manifest, monkeypatch):
-    def prove(self, case, *arguments):
-        if (case.variant, case.loader.name) != ("hdf5", "stream"):
-            time.sleep(0.5)  # all others are slower to prove
-        return proved(self, case, *arguments)
-
-    proved = InProcess.prove
-    monkeypatch.setattr(InProcess, "prove", prove)
-    options = RunOptions(format=("npy", "hdf5"), loader=("native", "stream"), limits=False)
-    found = run(manifest, options, strategy=SuccessiveHalving(600.0, rounds=1))
-    first, second, third, quick = (case.key for case in found.cases)
-    assert [made.settings_key for made in found.records] == [first, second, quick, third]
-
-
 def test_a_race_interrupted_while_cases_are_verified_has_two_to_compare(manifest, monkeypatch):
     def prove(self, case, *arguments):
         if len(begun) == 2:
@@ -390,51 +376,35 @@ def test_snippets_that_start_processes_run(manifest, word, tmp_path):
 def answered(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
     np.save(folder / "own.npy", np.random.default_rng(0).random((4000, 64), np.float32))
-    args = (
-        "--source",
-        "own.npy",
-        "--max-time",
-        "30",
-        "--step-ms",
-        "0.5",
-        "--epochs",
-        "2",
-        "--format",
-        "npy",
-        "--format",
-        "hdf5",
-        "--only",
-        "core",
-    )
-    return folder, call("recommend", *args, "--json", cwd=folder)
+    few = "--max-time 10 --step-ms 0.5 --epochs 2 --format npy --format hdf5 --only core --json"
+    return folder, call("recommend", "--source", "own.npy", *few.split(), cwd=folder)
 
 
-def test_an_answer_with_code_for_ones_own_file(answered):
+def test_an_answer_with_code_for_ones_own_file(answered, inside, monkeypatch):
     folder, done = answered
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     roles = [role for one in found["finalists"] for role in one["roles"]]
-    assert {"fastest", "default"} <= set(roles)
-    late = any("finalists-skipped" in one["values"].get("kinds", "") for one in found["findings"])
-    assert "runner-up" in roles or late
+    late = " ".join(one["values"].get("kinds", one["kind"]) for one in found["findings"])  # under load
+    assert "fastest" in roles
+    assert "default" in roles or "default-no-time" in late
+    assert "runner-up" in roles or "finalists-skipped" in late
     assert found["use"]["key"] in [one["key"] for one in found["finalists"]]
     if found["outcome"] not in ("decided", "tied"):  # under load
         assert (found["prepare"], found["code"]) == ("", "")
         return
     command = shlex.split(found["prepare"])
     assert command[:2] == ["iobench", "add" if found["use"]["format"] == "npy" else "prepare"]
-    prepared = call(*command[1:], cwd=folder)
+    monkeypatch.chdir(folder)
+    prepared = inside(*command[1:])
     assert prepared.returncode == 0, prepared.stderr
     assert "for epoch in range(2):" in found["code"]
-    (folder / "train.py").write_text(found["code"])
-    ran = subprocess.run(
-        [sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, timeout=120
-    )
-    assert (ran.returncode, ran.stderr) == (0, "")
+    Path("train.py").write_text(found["code"])
+    runpy.run_path("train.py", run_name="__main__")
 
 
 def test_a_loader_over_the_default_s_own_format_has_no_break_even_point(manifest):
-    requirements = Requirements(formats=("npy",), loaders=("dataloader", "stream"), max_time_s=20.0)
+    requirements = Requirements(formats=("npy",), loaders=("dataloader", "stream"), max_time_s=10.0)
     found = iobench.recommend(manifest, requirements)
     assert {one.format for one in found.finalists} == {"npy"}
     kinds = {one.kind for one in found.findings}
@@ -784,25 +754,6 @@ def test_a_case_that_fails_with_the_step_is_skipped_and_not_chosen(manifest):
     assert result.skipped[-1].values["failed"] == 1
 
 
-def test_proofs_that_are_late_take_their_time_from_the_race(manifest, monkeypatch):
-    prove = InProcess.prove
-
-    def late(executor, *asked):
-        time.sleep(2)
-        return prove(executor, *asked)
-
-    monkeypatch.setattr(InProcess, "prove", late)
-    (case,) = cases_of(manifest, options("native"), ["cpu"])
-    made = run(
-        manifest,
-        RunOptions(limits=False),
-        observer=Observer(),
-        cases=[case],
-        strategy=SuccessiveHalving(2.0, 31, 0.0),
-    )
-    assert [one.round for one in made.valid_records] == [1]
-
-
 def taking(made, epochs_s, wait_s):
     timing = replace(made.timing, epochs_s=epochs_s * made.round, wait_s=wait_s * made.round)
     return replace(made, timing=timing)
@@ -909,7 +860,7 @@ def broken(path):
 def test_loaders_that_get_slower_or_raise_lose_the_race_and_are_listed(manifest, tmp_path):
     (tmp_path / "own.py").write_text(LOADERS)
     slower, broken = (f"{tmp_path / 'own.py'}:{name}" for name in ("slower", "broken"))
-    requirements = Requirements(formats=("npy",), loaders=("stream", slower, broken), max_time_s=20.0)
+    requirements = Requirements(formats=("npy",), loaders=("stream", slower, broken), max_time_s=10.0)
     found = iobench.recommend(manifest, requirements)
     assert found.use.label.startswith("npy · stream")
     assert any("unusable" in one.message for one in found.skipped)
