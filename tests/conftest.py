@@ -35,6 +35,7 @@ from iobench.terminal.cli import main
 
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-machine")  # no test depends on wall time
+settings.register_profile("quick", settings.get_profile("any-machine"), max_examples=25)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell, and in some CIs
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -56,6 +57,11 @@ LONGEST_FIRST = tuple(
     "test_contract test_recommend test_transfer_paths test_stream_faults test_diagnose_checks test_isolated"
     " test_loaders_on_device test_hostile_sources test_everywhere test_resume_check test_first_rows".split()
 )
+
+
+def pytest_configure(config):
+    if not config.getoption("slow"):
+        settings.load_profile("quick")
 
 
 def pytest_collection_modifyitems(config, items):

@@ -243,14 +243,27 @@ def test_every_size_of_a_batch_takes_part_and_the_default_has_the_first(manifest
     assert [requirements.step_s(size) for size in (64, 16)] == [0.002, 0.0005]
 
 
-def test_a_step_is_measured_over_each_size_and_done_as_long_in_the_rounds(manifest, tmp_path, monkeypatch):
+@pytest.fixture
+def sleeping(monkeypatch):
+    """Time a step by what it sleeps."""
+    slept = [0.0]
+    monkeypatch.setattr(time, "sleep", slept.append)
+    passed = lambda: sum(slept)  # noqa: E731
+    monkeypatch.setattr(
+        "iobench.advise.recommend.time", SimpleNamespace(perf_counter=passed, monotonic=passed)
+    )
+
+
+def test_a_step_is_measured_over_each_size_and_done_as_long_in_the_rounds(
+    manifest, tmp_path, monkeypatch, sleeping
+):
     (tmp_path / "sized_train.py").write_text(
         "import time\ndef step(batch):\n    time.sleep(0.03 if len(batch['x']) == 8 else 0.01)\n"
     )
     asked = Requirements(step=f"{tmp_path}/sized_train.py:step", batch_size=(8, 32), loaders=("native",))
     requirements = time_step(manifest, asked, Observer())
-    assert requirements.step_ms == pytest.approx(1000 * requirements.step_s(8))
-    assert requirements.step_s(32) < requirements.step_s(8)
+    assert requirements.step_ms == pytest.approx(1000 * requirements.step_s(8)) == pytest.approx(30.0)
+    assert requirements.step_s(32) == pytest.approx(0.01)
     made = []
     monkeypatch.setattr(search, "_final_rounds", lambda manifest, cases, *others: made.extend(cases))
     cases = candidate_set(manifest, requirements, "cpu", "warm").cases
@@ -886,7 +899,7 @@ def test_a_format_that_is_not_prepared_is_refused_before_the_step_is_timed(manif
         iobench.recommend(manifest, Requirements(formats=("zarr",), model="mlp"))
 
 
-def test_a_step_of_ones_own_is_measured_on_a_batch_of_the_data(manifest, tmp_path):
+def test_a_step_of_ones_own_is_measured_on_a_batch_of_the_data(manifest, tmp_path, sleeping):
     (tmp_path / "slow_train.py").write_text(
         "import time\ndef step(batch):\n    assert batch['x'].shape[0] == 8, batch\n    time.sleep(0.02)\n"
     )
@@ -895,7 +908,7 @@ def test_a_step_of_ones_own_is_measured_on_a_batch_of_the_data(manifest, tmp_pat
     observer.status = messages.append
     for of in (manifest, iobench.Synthetic(64 * 16, (16,))):
         known = time_step(of, wanted, observer)
-        assert 20 <= known.step_ms < 200
+        assert known.step_ms == pytest.approx(20.0)
         assert "(" + wanted.step in known.describe(cold=False)
     assert messages[0].endswith(f": {wanted.step}")
 
@@ -924,7 +937,7 @@ def test_of_batch_sizes_the_one_that_trains_fastest_is_used_however_well_another
     assert choose(found, fed[::-1]) == Choice("not-bottleneck", fed[0])
 
 
-def test_the_step_time_is_that_of_undisturbed_steps(manifest, tmp_path):
+def test_the_step_time_is_that_of_undisturbed_steps(manifest, tmp_path, sleeping):
     (tmp_path / "disturbed_train.py").write_text(
         "import time\ntimes = iter([0.0] + [0.005] * 7 + [0.05] * 99)\n"
         "def step(batch):\n    time.sleep(next(times))\n"
@@ -932,7 +945,7 @@ def test_the_step_time_is_that_of_undisturbed_steps(manifest, tmp_path):
     messages, observer = [], Observer()
     observer.status = messages.append
     requirements = time_step(manifest, Requirements(step=f"{tmp_path}/disturbed_train.py:step"), observer)
-    assert 5 <= requirements.step_ms < 40
+    assert requirements.step_ms == pytest.approx(5.0)
     assert "longer" in messages[-1]
 
 
