@@ -56,8 +56,8 @@ def pytest_addoption(parser):
 LONGEST_FIRST = (
     "test_contract test_recommend test_cli_run test_loader_contract test_add test_objects test_webdataset"
     " test_stream_faults test_isolated test_transfer_paths test_interrupts test_loaders_on_device"
-    " test_hostile_sources test_diagnose_checks test_cli_prepare test_resume_check test_everywhere test_report"
-    " test_ragged test_first_rows test_output test_prepare"
+    " test_hostile_sources test_diagnose_checks test_cli_prepare test_resume_check test_everywhere"
+    " test_report test_ragged test_first_rows test_output test_prepare"
 ).split()
 
 
