@@ -1,8 +1,5 @@
 """Number and order of a run's rounds."""
 
-import itertools
-from types import SimpleNamespace
-
 import pytest
 from kinds import kind
 from record_cases import by_round
@@ -102,10 +99,8 @@ class Counting(Observer):
         self.records.append(record)
 
 
-def test_a_run_with_auto_notes_how_it_ended(images, tmp_path, monkeypatch):
-    seen, clock = Counting(), SimpleNamespace(monotonic=itertools.count(0.0, 0.04).__next__)
-    for module in ("run", "run_loop"):  # as many rounds on any machine
-        monkeypatch.setattr(f"iobench.bench.{module}.time", clock)
+def test_a_run_with_auto_notes_how_it_ended(images, tmp_path, ticking):
+    seen = Counting()
     options = iobench.RunOptions(
         format=("npy",), loader=("native",), device=("cpu",), rounds="auto", max_time=2.0, limits=False
     )
