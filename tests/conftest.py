@@ -7,6 +7,7 @@ os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 import contextlib
 import gc
+import itertools
 import shutil
 import signal
 import struct
@@ -15,6 +16,7 @@ import sys
 import traceback
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -25,7 +27,7 @@ from hypothesis import HealthCheck, settings
 import iobench
 from iobench import formats
 from iobench.base import thresholds
-from iobench.bench import case_limits
+from iobench.bench import case_limits, isolated, resume_check
 from iobench.dataset import sandbox
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.formats import NUMPY_DTYPES
@@ -34,6 +36,7 @@ from iobench.terminal.cli import main
 
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-machine")  # no test depends on wall time
+settings.register_profile("quick", settings.get_profile("any-machine"), max_examples=25)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell, and in some CIs
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -50,10 +53,26 @@ def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
 
 
+# the files that take longest: what starts last decides when a run on several cores ends
+LONGEST_FIRST = (
+    "test_contract test_recommend test_cli_run test_loader_contract test_add test_objects test_webdataset"
+    " test_stream_faults test_isolated test_transfer_paths test_interrupts test_loaders_on_device"
+    " test_hostile_sources test_diagnose_checks test_cli_prepare test_resume_check test_everywhere"
+    " test_report test_ragged test_first_rows test_output test_prepare"
+).split()
+
+
+def pytest_configure(config):
+    if not config.getoption("slow"):
+        settings.load_profile("quick")
+
+
 def pytest_collection_modifyitems(config, items):
     if not config.getoption("slow"):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
         items[:] = [item for item in items if not item.get_closest_marker("slow")]
+    places = {name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 
 
 def pytest_collectstart():
@@ -65,22 +84,38 @@ def pytest_collection_finish():
     gc.enable()
 
 
-AS_FOR_USERS = ("test_hostile_sources", "test_run_in_subprocess", "test_sandboxed_sources")
+LIBRARIES = ("h5py", "lmdb", "pandas", "PIL.Image")
 
 
 @pytest.fixture(scope="session")
 def forked_children():
-    """Return what forks processes of the sandbox; the first one starts it."""
-    children = ForkedChildren("iobench.dataset.sandbox_worker", "h5py", "lmdb")
+    """Return what forks the child processes of iobench; the first one starts it."""
+    children = ForkedChildren("iobench.dataset.sandbox_worker", "iobench.bench.isolated", *LIBRARIES)
     yield children
     children.close()
 
 
 @pytest.fixture(autouse=True)
-def quick_sandbox(request, monkeypatch, forked_children):
-    """Fork the sandbox's processes; with `--slow` and in its own tests they start as for users."""
-    if not request.config.getoption("slow") and request.module.__name__ not in AS_FOR_USERS:
+def quick_children(request, monkeypatch, forked_children):
+    """Fork child processes of one with the libraries imported; tests `as_for_users` start new interpreters.
+
+    With `--slow` those of the sandbox start as for users in every test.
+    """
+    if request.node.get_closest_marker("as_for_users"):
+        return
+    server = SimpleNamespace(fork=forked_children.start, close=lambda: None)
+    for module in (isolated, resume_check):
+        monkeypatch.setattr(module, "ForkServer", lambda *modules: server)
+    if not request.config.getoption("slow"):
         monkeypatch.setattr(sandbox, "spawn_python", forked_children.start)
+
+
+@pytest.fixture
+def ticking(monkeypatch):
+    """Let 40 ms pass whenever a run looks at its clock: it has as many rounds on any machine."""
+    clock = SimpleNamespace(monotonic=itertools.count(0.0, 0.04).__next__)
+    for module in ("run", "run_loop"):
+        monkeypatch.setattr(f"iobench.bench.{module}.time", clock)
 
 
 def image_arrays(samples=SAMPLES):

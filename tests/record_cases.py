@@ -3,6 +3,8 @@
 import random
 from dataclasses import replace
 
+import iobench
+from iobench import RunOptions
 from iobench.bench.case import Case
 from iobench.loading import loaders
 from iobench.loading.stages import STAGES
@@ -113,6 +115,24 @@ def came_once(records):
     checks = [record.content_check for record in records if record.content_check]
     lost = any(check.dropped or check.repeated for check in checks)
     return not lost and all(not one.unverified and one.verified is None for one in records)
+
+
+WHOLE_S = 3600.0  # a round is an epoch, and all of it is verified, however busy the machine is
+
+
+def run_once(manifest, formats, loaders, out, **options):
+    """Run each case for one round of a whole epoch."""
+    chosen = {"device": ("cpu",), "rounds": "1", "limits": False, "round_seconds": WHOLE_S, **options}
+    return iobench.run(manifest, RunOptions(formats, loaders, **chosen), out=out)
+
+
+def delivered(manifest, formats, loaders, out, **options):
+    """Run each case once, and return the records: none failed, and each sample came once."""
+    made = run_once(manifest, formats, loaders, out, **options)
+    assert not made.failures
+    assert made.records
+    assert came_once(made.records)
+    return made.records
 
 
 def rounds_at(rates, **shares):

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import record_cases
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from record_cases import came_once
+from record_cases import run_once
 
 import iobench
 from iobench import RunOptions
@@ -43,10 +44,17 @@ def ragged(tmp_path_factory):
     return iobench.prepare(source, ["npy"], data_dir=tmp_path_factory.mktemp("collate"))[0]
 
 
-def run(manifest, tmp_path, loaders, ways, **options):
-    options = {"device": ("cpu",), "limits": False, "rounds": "1", "order": ("sequential",), **options}
-    asked = RunOptions(("all",), loaders, batch_size=(64,), collate=ways, **options)
-    return iobench.run(manifest, asked, out=tmp_path / "records.jsonl")
+def chosen(ways):
+    return {"order": ("sequential",), "batch_size": (64,), "collate": ways}
+
+
+def run(manifest, tmp_path, loaders, ways):
+    return run_once(manifest, ("all",), loaders, tmp_path / "records.jsonl", **chosen(ways))
+
+
+def delivered(manifest, tmp_path, loaders, ways):
+    out = tmp_path / "records.jsonl"
+    return record_cases.delivered(manifest, ("all",), loaders, out, isolate=False, **chosen(ways))
 
 
 def fields(dtype, lengths, inner=()):
@@ -115,14 +123,12 @@ def test_other_words_are_refused(word):
 
 
 def test_every_loader_delivers_each_way_verified(ragged, tmp_path):
-    result = run(ragged, tmp_path, LOADERS, WAYS, isolate=False)
-    assert not result.failures
-    assert len(result.records) == len(LOADERS) * len(WAYS)
-    assert came_once(result.records)
-    assert {record.case["collate"] for record in result.records} == set(WAYS)
-    for record in result.records:
+    records = delivered(ragged, tmp_path, LOADERS, WAYS)
+    assert len(records) == len(LOADERS) * len(WAYS)
+    assert {record.case["collate"] for record in records} == set(WAYS)
+    for record in records:
         assert record.timing.logical_bytes == record.timing.epochs * ragged.schema.logical_bytes
-    in_order = [one for one in result.records if one.case["loader"] != "grain"]
+    in_order = [one for one in records if one.case["loader"] != "grain"]
     by_way = {way: {one.content_check.fill for one in in_order if one.case["collate"] == way} for way in WAYS}
     assert all(len(fills) == 1 for fills in by_way.values())
     (pad,), (multiple,), (fixed,), (packed,) = (by_way[way] for way in WAYS)
@@ -131,10 +137,7 @@ def test_every_loader_delivers_each_way_verified(ragged, tmp_path):
 
 @pytest.mark.parametrize("words", [WITH_WORKERS[:1], pytest.param(WITH_WORKERS[1:], marks=pytest.mark.slow)])
 def test_workers_collate(ragged, tmp_path, words):
-    result = run(ragged, tmp_path, words, ("pad",), isolate=False)
-    assert not result.failures
-    assert len(result.records) == len(words)
-    assert came_once(result.records)
+    assert len(delivered(ragged, tmp_path, words, ("pad",))) == len(words)
 
 
 def test_a_worker_of_grain_that_pads_nothing_imports_no_torch(ragged):
@@ -152,9 +155,7 @@ def test_a_worker_of_grain_that_pads_nothing_imports_no_torch(ragged):
 def test_bfloat16_with_an_inner_axis_comes_from_every_loader(tmp_path):
     source = GeneratedLengths(SOUND, f"uniform:0,{MOST}", 10_000)
     manifest, _ = iobench.prepare(source, ["memmap"], data_dir=tmp_path)
-    result = run(manifest, tmp_path, LOADERS, ("pad", "pack:100"), isolate=False)
-    assert not result.failures
-    assert came_once(result.records)
+    assert len(delivered(manifest, tmp_path, LOADERS, ("pad", "pack:100"))) == 2 * len(LOADERS)
 
 
 def test_the_fill_of_padding_is_known_before_padding(ragged, tmp_path):

@@ -1,9 +1,9 @@
 """The generated reference names everything that can be typed, read or met."""
 
 import dataclasses
+import importlib
 import inspect
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -24,15 +24,24 @@ from iobench.terminal.cli import app
 ROOT = Path(__file__).parent.parent
 EXTENSIONS = ROOT / "docs" / "_ext"
 sys.path.insert(0, str(EXTENSIONS))  # as docs/conf.py does
-
-import iobench_reference  # noqa: E402
-
 SOURCES = {path: path.read_text() for path in (ROOT / "iobench").rglob("*.py")}
 
 
 @pytest.fixture(scope="module")
-def pages():
-    return iobench_reference.pages()
+def reference():
+    """Return the module that writes the reference, imported where Sphinx is not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("sphinx", "docutils"):
+            patch.setitem(sys.modules, name, None)
+        module = importlib.import_module("iobench_reference")
+        written = module.pages()
+        patch.setattr(module, "pages", lambda: written)  # for all tests: to parse the package takes seconds
+        yield module
+
+
+@pytest.fixture(scope="module")
+def pages(reference):
+    return reference.pages()
 
 
 def commands(group, above=""):
@@ -211,24 +220,19 @@ def test_numpydoc_sections_are_lists():
     ) == ("Say it.\n\n**Parameters**\n\n- `a` (int): One, two.\n\n**Notes**\n\nMore.")
 
 
-def test_the_reference_is_written_without_sphinx_and_holds_nothing_old(tmp_path):
+def test_the_reference_holds_nothing_old(reference, tmp_path):
     (tmp_path / "index.md").write_text("by hand")
     (tmp_path / "cli").mkdir()
     (tmp_path / "cli" / "removed.md").write_text("a command that is no more")
-    script = (
-        "import sys; from pathlib import Path; sys.modules |= {'sphinx': None, 'docutils': None}; "
-        f"sys.path.insert(0, {str(EXTENSIONS)!r}); import iobench_reference; "
-        "iobench_reference.write(Path(sys.argv[1]))"
-    )
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
+    reference.write(tmp_path)
     written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert written == {*iobench_reference.pages(), "index.md"}
+    assert written == {*reference.pages(), "index.md"}
     assert (tmp_path / "index.md").read_text() == "by hand"
 
 
-def test_the_index_of_the_reference_lists_every_page():
+def test_the_index_of_the_reference_lists_every_page(pages):
     index = (ROOT / "docs" / "reference" / "index.md").read_text()
-    for path in iobench_reference.pages():
+    for path in pages:
         if path.endswith(".md") and not re.match(r"cli/(?!index)", path):
             assert f"]({path})" in index
             assert f"\n{path.removesuffix('.md')}\n" in index

@@ -175,6 +175,7 @@ class TestHdf5:
         refused(tmp_path / "a.h5", "invalid-reply")
         assert not (tmp_path / "sprung").exists()
 
+    @pytest.mark.as_for_users
     def test_no_process_is_left_when_reading_stops_early(self, tmp_path, monkeypatch):
         monkeypatch.setattr(sandbox, "BATCH_BYTES", 800)
         with h5py.File(tmp_path / "a.h5", "w") as file:

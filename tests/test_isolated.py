@@ -40,12 +40,15 @@ def executor(images):
     made.close()
 
 
-EARLIER = set()  # servers of other tests, such as that of the sandbox
+EARLIER = set()  # servers of other tests
+own_server = pytest.mark.as_for_users
 
 
 @pytest.fixture(autouse=True)
-def own_servers():
-    EARLIER.update(servers())
+def earlier_servers(request):
+    EARLIER.clear()
+    if request.node.get_closest_marker("as_for_users"):
+        EARLIER.update(servers())
 
 
 def servers():
@@ -127,6 +130,7 @@ def test_processes_end_to_keep_data_of_warm_cases_in_memory(images, executor, mo
     assert len(children()) == 1, "else its data would be evicted"
 
 
+@own_server
 def test_a_process_lives_through_all_rounds_and_ends_with_the_run(images, executor):
     """Batches are seen as they come, and threads of this process are not in the way."""
     case, tick, stop = a_case(images, batch_size=(8,)), Tick(), threading.Event()
@@ -144,6 +148,7 @@ def test_a_process_lives_through_all_rounds_and_ends_with_the_run(images, execut
     thread.join()
 
 
+@own_server
 def test_records_of_isolated_cases_are_marked(images, tmp_path):
     result = iobench.run(images, options("native", "stream"), out=tmp_path / "r.jsonl")
     assert not result.failures
@@ -204,6 +209,7 @@ def test_a_process_that_hangs_is_killed(images, executor):
     quick.close()
 
 
+@own_server
 def test_an_interrupt_ends_every_process(images, executor):
     case = a_case(images)
     executor.prove(case, 1, Tick())
@@ -217,6 +223,7 @@ def test_an_interrupt_ends_every_process(images, executor):
     assert not servers()
 
 
+@own_server
 def test_a_fork_server_that_was_killed_is_replaced(images, executor):
     first, second = a_case(images), a_case(images, "dataloader")
     executor.prove(first, 1, Tick())

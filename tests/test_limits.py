@@ -164,7 +164,8 @@ class Figures:
         self.rates = {"disk": 1000, "disk, random": 50, "page cache": 8000, "host to device": 12000}
         self.rates["gather"] = 1e12
         self.asked, self.no_direct = [], False
-        self.now, self.took_s = 100.0, 0.0
+        self.now, self.took_s = 100.0, 0.001
+        monkeypatch.setattr(case_limits, "time", SimpleNamespace(monotonic=lambda: self.now))
         for name, called in {
             "disk": "sequential_read",
             "disk, random": "random_read",
@@ -224,8 +225,7 @@ def due(monkeypatch):
 
 @pytest.mark.parametrize("order", ["sequential", "random"])
 @pytest.mark.parametrize("took_s", [0.1, 0.5])
-def test_samples_of_all_limits_take_a_tenth_of_the_time(figures, images, monkeypatch, order, took_s):
-    monkeypatch.setattr(case_limits, "time", SimpleNamespace(monotonic=lambda: figures.now))
+def test_samples_of_all_limits_take_a_tenth_of_the_time(figures, images, order, took_s):
     figures.took_s = took_s
     limits = sampled(images, warm(order=order))
     resources, began = set(figures.names()), figures.now
@@ -276,20 +276,30 @@ def test_where_samples_are_decoded_one_by_one_that_is_the_limit(figures, jpegs, 
     assert set(threads) == {len(os.sched_getaffinity(0))}
 
 
+def fifty_calls(call, threads, seconds):
+    """Stand in for `calls_per_s`: as many calls on any machine."""
+    for number in range(50):
+        call(number)
+    return 1.0
+
+
 def test_the_samples_that_are_decoded_are_spread_over_the_data(jpegs, monkeypatch):
     taken = []
+    monkeypatch.setattr(decode_limit, "calls_per_s", fifty_calls)
     opener = jpegs.opener("images")
     with opener() as reader:
         monkeypatch.setattr(type(reader), "batch", lambda reader, rows: taken.append(rows.start))
-    DecodeLimit(opener)(0.05)
-    assert set(taken) == set(range(40))
+    DecodeLimit(opener)(SECONDS)
+    assert len(set(taken)) > 35
+    assert np.diff(sorted({0, *taken, 40})).max() <= 2
 
 
 def test_a_gather_takes_every_row_once_in_the_order_of_its_windows(file, monkeypatch):
     taken = []
+    monkeypatch.setattr(memory_limits, "calls_per_s", fifty_calls)
     monkeypatch.setattr(np, "take", lambda source, rows, *rest, **more: taken.append(rows))
     memory_limits.gather_rows(file, 700, 100, 70_000, 1, SECONDS)
-    rows, count = np.concatenate(taken[1:]), file.stat().st_size // 700 // 100 * 100
+    rows, count = np.concatenate(taken), file.stat().st_size // 700 // 100 * 100
     np.testing.assert_array_equal(np.sort(rows[:count].reshape(-1, 100)), np.arange(count).reshape(-1, 100))
     assert (np.diff(rows[:100]) != 1).any()
 

@@ -99,7 +99,7 @@ class Counting(Observer):
         self.records.append(record)
 
 
-def test_a_run_with_auto_notes_how_it_ended(images, tmp_path):
+def test_a_run_with_auto_notes_how_it_ended(images, tmp_path, ticking):
     seen = Counting()
     options = iobench.RunOptions(
         format=("npy",), loader=("native",), device=("cpu",), rounds="auto", max_time=2.0, limits=False

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 from kinds import kind
-from record_cases import came_once
+from record_cases import came_once, run_once
 
 import iobench
-from iobench import RunOptions
 from iobench.base.errors import InvalidSettings
 from iobench.dataset.sources import GeneratedLengths
 from iobench.formats import Field, Ragged
@@ -41,9 +40,7 @@ def ragged(tmp_path_factory):
 
 
 def run(manifest, tmp_path, *loaders, **options):
-    options = {"device": ("cpu",), "limits": False, "rounds": "1", **options}
-    asked = RunOptions(("npy",), loaders, batch_size=(64,), **options)
-    return iobench.run(manifest, asked, out=tmp_path / "records.jsonl")
+    return run_once(manifest, ("npy",), loaders, tmp_path / "records.jsonl", batch_size=(64,), **options)
 
 
 @pytest.mark.parametrize("order", ["sequential", "random", "block"])

@@ -159,20 +159,6 @@ def test_the_first_round_of_a_race_ends_in_time_and_has_two_to_compare(manifest)
     assert len(enough.records) == len(enough.cases)
 
 
-def test_quick_cases_come_first_after_the_opening(manifest, monkeypatch):
-    def prove(self, case, *arguments):
-        if (case.variant, case.loader.name) != ("hdf5", "stream"):
-            time.sleep(0.5)  # all others are slower to prove
-        return proved(self, case, *arguments)
-
-    proved = InProcess.prove
-    monkeypatch.setattr(InProcess, "prove", prove)
-    options = RunOptions(format=("npy", "hdf5"), loader=("native", "stream"), limits=False)
-    found = run(manifest, options, strategy=SuccessiveHalving(600.0, rounds=1))
-    first, second, third, quick = (case.key for case in found.cases)
-    assert [made.settings_key for made in found.records] == [first, second, quick, third]
-
-
 def test_a_race_interrupted_while_cases_are_verified_has_two_to_compare(manifest, monkeypatch):
     def prove(self, case, *arguments):
         if len(begun) == 2:
@@ -257,14 +243,27 @@ def test_every_size_of_a_batch_takes_part_and_the_default_has_the_first(manifest
     assert [requirements.step_s(size) for size in (64, 16)] == [0.002, 0.0005]
 
 
-def test_a_step_is_measured_over_each_size_and_done_as_long_in_the_rounds(manifest, tmp_path, monkeypatch):
+@pytest.fixture
+def sleeping(monkeypatch):
+    """Time a step by what it sleeps."""
+    slept = [0.0]
+    monkeypatch.setattr(time, "sleep", slept.append)
+    passed = lambda: sum(slept)  # noqa: E731
+    monkeypatch.setattr(
+        "iobench.advise.recommend.time", SimpleNamespace(perf_counter=passed, monotonic=passed)
+    )
+
+
+def test_a_step_is_measured_over_each_size_and_done_as_long_in_the_rounds(
+    manifest, tmp_path, monkeypatch, sleeping
+):
     (tmp_path / "sized_train.py").write_text(
         "import time\ndef step(batch):\n    time.sleep(0.03 if len(batch['x']) == 8 else 0.01)\n"
     )
     asked = Requirements(step=f"{tmp_path}/sized_train.py:step", batch_size=(8, 32), loaders=("native",))
     requirements = time_step(manifest, asked, Observer())
-    assert requirements.step_ms == pytest.approx(1000 * requirements.step_s(8))
-    assert requirements.step_s(32) < requirements.step_s(8)
+    assert requirements.step_ms == pytest.approx(1000 * requirements.step_s(8)) == pytest.approx(30.0)
+    assert requirements.step_s(32) == pytest.approx(0.01)
     made = []
     monkeypatch.setattr(search, "_final_rounds", lambda manifest, cases, *others: made.extend(cases))
     cases = candidate_set(manifest, requirements, "cpu", "warm").cases
@@ -390,51 +389,35 @@ def test_snippets_that_start_processes_run(manifest, word, tmp_path):
 def answered(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
     np.save(folder / "own.npy", np.random.default_rng(0).random((4000, 64), np.float32))
-    args = (
-        "--source",
-        "own.npy",
-        "--max-time",
-        "30",
-        "--step-ms",
-        "0.5",
-        "--epochs",
-        "2",
-        "--format",
-        "npy",
-        "--format",
-        "hdf5",
-        "--only",
-        "core",
-    )
-    return folder, call("recommend", *args, "--json", cwd=folder)
+    few = "--max-time 10 --step-ms 0.5 --epochs 2 --format npy --format hdf5 --only core --json"
+    return folder, call("recommend", "--source", "own.npy", *few.split(), cwd=folder)
 
 
-def test_an_answer_with_code_for_ones_own_file(answered):
+def test_an_answer_with_code_for_ones_own_file(answered, inside, monkeypatch):
     folder, done = answered
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     roles = [role for one in found["finalists"] for role in one["roles"]]
-    assert {"fastest", "default"} <= set(roles)
-    late = any("finalists-skipped" in one["values"].get("kinds", "") for one in found["findings"])
-    assert "runner-up" in roles or late
+    late = " ".join(one["values"].get("kinds", one["kind"]) for one in found["findings"])  # under load
+    assert "fastest" in roles
+    assert "default" in roles or "default-no-time" in late
+    assert "runner-up" in roles or "finalists-skipped" in late
     assert found["use"]["key"] in [one["key"] for one in found["finalists"]]
     if found["outcome"] not in ("decided", "tied"):  # under load
         assert (found["prepare"], found["code"]) == ("", "")
         return
     command = shlex.split(found["prepare"])
     assert command[:2] == ["iobench", "add" if found["use"]["format"] == "npy" else "prepare"]
-    prepared = call(*command[1:], cwd=folder)
+    monkeypatch.chdir(folder)
+    prepared = inside(*command[1:])
     assert prepared.returncode == 0, prepared.stderr
     assert "for epoch in range(2):" in found["code"]
-    (folder / "train.py").write_text(found["code"])
-    ran = subprocess.run(
-        [sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, timeout=120
-    )
-    assert (ran.returncode, ran.stderr) == (0, "")
+    Path("train.py").write_text(found["code"])
+    runpy.run_path("train.py", run_name="__main__")
 
 
 def test_a_loader_over_the_default_s_own_format_has_no_break_even_point(manifest):
-    requirements = Requirements(formats=("npy",), loaders=("dataloader", "stream"), max_time_s=20.0)
+    requirements = Requirements(formats=("npy",), loaders=("dataloader", "stream"), max_time_s=10.0)
     found = iobench.recommend(manifest, requirements)
     assert {one.format for one in found.finalists} == {"npy"}
     kinds = {one.kind for one in found.findings}
@@ -784,25 +767,6 @@ def test_a_case_that_fails_with_the_step_is_skipped_and_not_chosen(manifest):
     assert result.skipped[-1].values["failed"] == 1
 
 
-def test_proofs_that_are_late_take_their_time_from_the_race(manifest, monkeypatch):
-    prove = InProcess.prove
-
-    def late(executor, *asked):
-        time.sleep(2)
-        return prove(executor, *asked)
-
-    monkeypatch.setattr(InProcess, "prove", late)
-    (case,) = cases_of(manifest, options("native"), ["cpu"])
-    made = run(
-        manifest,
-        RunOptions(limits=False),
-        observer=Observer(),
-        cases=[case],
-        strategy=SuccessiveHalving(2.0, 31, 0.0),
-    )
-    assert [one.round for one in made.valid_records] == [1]
-
-
 def taking(made, epochs_s, wait_s):
     timing = replace(made.timing, epochs_s=epochs_s * made.round, wait_s=wait_s * made.round)
     return replace(made, timing=timing)
@@ -898,7 +862,7 @@ def slower(path):
     count = len(calls.read_text()) if calls.exists() else 0
     calls.write_text("x" * (count + 1))
     for _ in range(49):
-        time.sleep(0.005 * count)
+        time.sleep(0.001 * count)  # little, so that a busy machine has time to verify the others
         yield {"x": torch.zeros(256, 32)}
 
 def broken(path):
@@ -906,10 +870,11 @@ def broken(path):
 """
 
 
-def test_loaders_that_get_slower_or_raise_lose_the_race_and_are_listed(manifest, tmp_path):
+def test_loaders_that_get_slower_or_raise_lose_the_race_and_are_listed(manifest, tmp_path, monkeypatch):
+    monkeypatch.setattr(search, "UNLIMITED", 10)  # rounds end it, not the time
     (tmp_path / "own.py").write_text(LOADERS)
     slower, broken = (f"{tmp_path / 'own.py'}:{name}" for name in ("slower", "broken"))
-    requirements = Requirements(formats=("npy",), loaders=("stream", slower, broken), max_time_s=20.0)
+    requirements = Requirements(formats=("npy",), loaders=("stream", slower, broken), max_time_s=90.0)
     found = iobench.recommend(manifest, requirements)
     assert found.use.label.startswith("npy · stream")
     assert any("unusable" in one.message for one in found.skipped)
@@ -935,7 +900,7 @@ def test_a_format_that_is_not_prepared_is_refused_before_the_step_is_timed(manif
         iobench.recommend(manifest, Requirements(formats=("zarr",), model="mlp"))
 
 
-def test_a_step_of_ones_own_is_measured_on_a_batch_of_the_data(manifest, tmp_path):
+def test_a_step_of_ones_own_is_measured_on_a_batch_of_the_data(manifest, tmp_path, sleeping):
     (tmp_path / "slow_train.py").write_text(
         "import time\ndef step(batch):\n    assert batch['x'].shape[0] == 8, batch\n    time.sleep(0.02)\n"
     )
@@ -944,7 +909,7 @@ def test_a_step_of_ones_own_is_measured_on_a_batch_of_the_data(manifest, tmp_pat
     observer.status = messages.append
     for of in (manifest, iobench.Synthetic(64 * 16, (16,))):
         known = time_step(of, wanted, observer)
-        assert 20 <= known.step_ms < 200
+        assert known.step_ms == pytest.approx(20.0)
         assert "(" + wanted.step in known.describe(cold=False)
     assert messages[0].endswith(f": {wanted.step}")
 
@@ -973,7 +938,7 @@ def test_of_batch_sizes_the_one_that_trains_fastest_is_used_however_well_another
     assert choose(found, fed[::-1]) == Choice("not-bottleneck", fed[0])
 
 
-def test_the_step_time_is_that_of_undisturbed_steps(manifest, tmp_path):
+def test_the_step_time_is_that_of_undisturbed_steps(manifest, tmp_path, sleeping):
     (tmp_path / "disturbed_train.py").write_text(
         "import time\ntimes = iter([0.0] + [0.005] * 7 + [0.05] * 99)\n"
         "def step(batch):\n    time.sleep(next(times))\n"
@@ -981,7 +946,7 @@ def test_the_step_time_is_that_of_undisturbed_steps(manifest, tmp_path):
     messages, observer = [], Observer()
     observer.status = messages.append
     requirements = time_step(manifest, Requirements(step=f"{tmp_path}/disturbed_train.py:step"), observer)
-    assert 5 <= requirements.step_ms < 40
+    assert requirements.step_ms == pytest.approx(5.0)
     assert "longer" in messages[-1]
 
 

@@ -67,6 +67,28 @@ def test_a_proof_that_takes_the_time_of_the_rounds_is_given_up(manifest, monkeyp
     assert found.failures == {}
 
 
+@pytest.mark.parametrize(("proofs_s", "rounds"), [(0.0, [1]), (12.0, [1, 2, 3])])
+def test_proofs_that_are_late_take_their_time_from_the_race(manifest, monkeypatch, clock, proofs_s, rounds):
+    proving(monkeypatch, clock, 6.0)
+    monkeypatch.setattr(SuccessiveHalving, "behind", lambda self, rates: [])  # whichever is faster
+    two = replace(SIX, format=("npy",), loader=("native", "stream"))
+    found = run(manifest, two, strategy=SuccessiveHalving(10.0, rounds=3, proofs_s=proofs_s))
+    assert sorted({one.round for one in found.records}) == rounds
+
+
+def test_quick_cases_come_first_after_the_opening(manifest, monkeypatch, clock):
+    def prove(self, case, *arguments):
+        clock.now += (case.variant, case.loader.name) != ("hdf5", "stream")  # all others are slower to prove
+        return proved(self, case, *arguments)
+
+    proved = InProcess.prove
+    monkeypatch.setattr(InProcess, "prove", prove)
+    four = replace(SIX, loader=("native", "stream"))
+    found = run(manifest, four, strategy=SuccessiveHalving(600.0, rounds=1))
+    first, second, third, quick = (case.key for case in found.cases)
+    assert [made.settings_key for made in found.records] == [first, second, quick, third]
+
+
 def test_the_default_and_one_rival_are_verified_whatever_the_time_for_it(manifest, monkeypatch, clock):
     began = proving(monkeypatch, clock, 15.0)
     found = run(manifest, SIX, strategy=SuccessiveHalving(5.0, proofs_s=10.0, end_s=100.0))

@@ -105,9 +105,9 @@ def test_a_complete_run_is_not_resumed(images, cut):
         resume(images, cut)
 
 
-def test_auto_adds_the_rounds_that_it_needs(images, tmp_path):
+def test_auto_adds_the_rounds_that_it_needs(images, tmp_path, ticking):
     path = tmp_path / "auto.jsonl"
-    asked = options("native", rounds="auto", max_time=0.5)
+    asked = options("native", rounds="auto", max_time=3.0)
     iobench.run(images, asked, out=path, observer=Stopping(3))
     before = len(turns(path))
     resume(images, path)

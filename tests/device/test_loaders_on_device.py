@@ -77,6 +77,7 @@ def test_waiting_for_third_party_loaders_is_by_the_devices_clock(usable, plug_in
     checks.waiting_is_the_devices_own(plug_in, "everything late", in_formats(variant), loader, index, variant)
 
 
+@pytest.mark.as_for_users
 def test_cases_in_processes_of_their_own_are_proved_and_measured_on_both_devices(
     plug_in, images, monkeypatch, tmp_path
 ):

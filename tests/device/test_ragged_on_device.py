@@ -3,10 +3,9 @@
 import checks
 import pytest
 from backend import NAME
-from record_cases import came_once
+from record_cases import delivered
 
 import iobench
-from iobench import RunOptions
 from iobench.dataset.sources import GeneratedLengths
 from iobench.formats import Field
 from iobench.loading import loaders
@@ -55,9 +54,7 @@ def test_both_tensors_lie_on_the_device_and_real_bytes_count(plug_in, ragged, lo
 def test_a_run_verifies_them_on_the_device(plug_in, ragged, tmp_path):
     plug_in("everything late")
     named = ("native", "stream", "dataloader", "dataloader:fetch=batch")
-    options = RunOptions(("npy",), named, device=(f"{NAME}:0",), batch_size=(8,), rounds="1", limits=False)
-    result = iobench.run(ragged, options, out=tmp_path / "records.jsonl")
-    assert not result.failures
-    assert len(result.records) == len(named)
-    assert came_once(result.records)
+    out = tmp_path / "records.jsonl"
+    records = delivered(ragged, ("npy",), named, out, device=(f"{NAME}:0",), batch_size=(8,))
+    assert len(records) == len(named)
     assert all(loaders.parse(word).ragged for word in named)

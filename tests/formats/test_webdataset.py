@@ -10,7 +10,7 @@ import pytest
 from kinds import kind as has_kind
 from own_library import loaded, run
 from ragged_cases import batch_of
-from record_cases import came_once
+from record_cases import delivered
 
 import iobench
 from iobench import formats
@@ -29,11 +29,12 @@ WEBDATASET = formats.get("webdataset")
 
 READ = """
 import glob, sys, numpy as np, webdataset
-shards = sorted(glob.glob(sys.argv[1] + "/*.tar"))
-samples = list(webdataset.WebDataset(shards, shardshuffle=False).decode())
-names = [name for name in samples[0] if name.endswith(".npy")]
-arrays = {name[:-4]: np.stack([sample[name] for sample in samples]) for name in names}
-np.savez(sys.argv[2], keys=[sample["__key__"] for sample in samples], **arrays)
+for folder in sys.argv[1:]:
+    shards = sorted(glob.glob(folder + "/*.tar"))
+    samples = list(webdataset.WebDataset(shards, shardshuffle=False).decode())
+    names = [name for name in samples[0] if name.endswith(".npy")]
+    arrays = {name[:-4]: np.stack([sample[name] for sample in samples]) for name in names}
+    np.savez(folder + ".npz", keys=[sample["__key__"] for sample in samples], **arrays)
 """
 
 WRITE = """
@@ -70,21 +71,24 @@ def samples_of_a_piece(request, monkeypatch):
     monkeypatch.setattr("iobench.contrib.formats.webdataset.tar_columns.PIECE", request.param)
 
 
-# the library's process takes seconds, and reads or writes the same for both
+# processes and runs take seconds, and read or write the same for both
 in_pieces = pytest.mark.parametrize("samples_of_a_piece", [2], indirect=True)
 FILES = {f"{row:03d}.x.npy": npy(np.full(3, row, np.int16)) for row in range(4)}
 
 
 @in_pieces
-@pytest.mark.parametrize("shard_bytes", [1, 20_000, 1 << 26])
-def test_webdataset_reads_what_we_write(tmp_path, shard_bytes):
-    artifact = store(formats.get("webdataset", shard_bytes=shard_bytes), tmp_path / "a", SCHEMA)
-    assert len(list(artifact.path.iterdir())) == {1: 23, 20_000: 6, 1 << 26: 1}[shard_bytes]
-    run("webdataset", READ, artifact.path, tmp_path / "read.npz")
-    read = loaded(tmp_path / "read.npz")
-    assert read.pop("keys").tolist() == [f"{row:09d}" for row in range(23)]
-    assert read.keys() == artifact.source.keys()
-    assert_rows(read, artifact.source, slice(None))
+def test_webdataset_reads_what_we_write(tmp_path):
+    files = {1: 23, 20_000: 6, 1 << 26: 1}
+    artifacts = [
+        store(formats.get("webdataset", shard_bytes=size), tmp_path / str(size), SCHEMA) for size in files
+    ]
+    run("webdataset", READ, *(artifact.path for artifact in artifacts))
+    for artifact, count in zip(artifacts, files.values(), strict=True):
+        assert len(list(artifact.path.iterdir())) == count
+        read = loaded(artifact.path.with_suffix(".npz"))
+        assert read.pop("keys").tolist() == [f"{row:09d}" for row in range(23)]
+        assert read.keys() == artifact.source.keys()
+        assert_rows(read, artifact.source, slice(None))
 
 
 @pytest.fixture(scope="module")
@@ -317,6 +321,7 @@ np.savez(sys.argv[2], values=np.concatenate(samples), lengths=np.array(list(map(
 """
 
 
+@in_pieces
 def test_webdataset_reads_samples_of_several_lengths(tmp_path):
     schema, batch = batch_of([3, 0, 500, 1])
     formats.get("webdataset", shard_bytes=6000).write(tmp_path / "a", schema, [batch])
@@ -429,8 +434,8 @@ def test_names_that_differ_only_in_case_are_stored_with_a_number(tmp_path):
     assert WEBDATASET.renamed(schema) == {name: own for name, own in names.items() if name != own}
     artifact = store(WEBDATASET, tmp_path / "a", schema)
     assert_rows(read_all(WEBDATASET, artifact.path, schema), artifact.source, slice(None))
-    run("webdataset", READ, artifact.path, tmp_path / "read.npz")
-    read = loaded(tmp_path / "read.npz")
+    run("webdataset", READ, artifact.path)
+    read = loaded(artifact.path.with_suffix(".npz"))
     for name, own in names.items():
         assert_same(read[own], artifact.source[name])
 
@@ -506,6 +511,7 @@ def test_another_file_is_a_one_line_error(tmp_path, name):
     assert "\n" not in str(error.value)
 
 
+@in_pieces
 def test_webdataset_s_loader_delivers_samples_of_several_lengths(tmp_path):
     fields = (Field("label", (), "int64"), Field("sound", (VARIES, 2), "float32"))
     source = GeneratedLengths(fields, "uniform:0,40", 20_000)
@@ -516,12 +522,8 @@ def test_webdataset_s_loader_delivers_samples_of_several_lengths(tmp_path):
 
 def assert_delivered(manifest, cases, loaders, **options):
     """Run every variant under these loaders: no case fails, and each sample comes once."""
-    options = {"device": ("cpu",), "batch_size": (16,), "rounds": "1", "limits": False, **options}
-    asked = iobench.RunOptions(("all",), loaders, **options)
-    result = iobench.run(manifest, asked, out=manifest.root.parent / "records.jsonl")
-    assert not result.failures
-    assert len(result.records) == cases
-    assert came_once(result.records)
+    out, options = manifest.root.parent / "records.jsonl", {"batch_size": (16,), **options}
+    assert len(delivered(manifest, ("all",), loaders, out, **options)) == cases
 
 
 SIZES = ((90, 130), (60, 40), (30, 50), (17, 90))
@@ -562,6 +564,7 @@ def test_a_damaged_image_of_any_size_is_named_with_its_sample(tmp_path):
     assert "jpg of sample 2" in caught.value.problem
 
 
+@in_pieces
 def test_every_loader_delivers_scaled_images(tmp_path):
     pytest.importorskip("simplejpeg")
     path = pack(tmp_path / "train/a.tar", pictures("jpg", SIZES, rows=40)[0])
@@ -589,6 +592,7 @@ def test_shards_are_a_source_at_a_sample_shape(tmp_path):
     )
 
 
+@in_pieces
 def test_webdataset_s_loader_names_a_damaged_image(tmp_path):
     files, _ = pictures("jpg", SIZES, rows=40)
     path = pack(tmp_path / "train/a.tar", files)

@@ -58,6 +58,7 @@ def test_their_options_are_listed_with_them(package):
     assert "fetch" in done.stdout
 
 
+@pytest.mark.as_for_users
 def test_they_run_in_their_own_process_with_the_orders_they_have(package, images, tmp_path):
     found = run(images, tmp_path, "tape", "loop", "native")
     assert not found.failures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ def makers_of(classes: Collection[str]) -> dict[str, Sequence[str]]:
     return {
         function.name: [argument.arg for argument in function.args.args]
         for path in sorted(PACKAGE.rglob("*.py"))
-        for function in ast.walk(ast.parse(path.read_text()))
+        for function in ast.walk(_parsed(path))
         if isinstance(function, _Function) and getattr(function.returns, "id", None) in classes
         if "kind" in [argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)]
     }
@@ -48,7 +49,7 @@ def scan(callables: Mapping[str, Sequence[str]]) -> dict[str, list[Use]]:
     """Return the uses of each kind that a call of one of these is given as a literal, by kind."""
     found: dict[str, list[Use]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
-        for kind, use in _uses(ast.parse(path.read_text()), callables):
+        for kind, use in _uses(path, callables):
             if use not in found.setdefault(kind, []):
                 found[kind].append(use)
     return dict(sorted(found.items()))
@@ -59,8 +60,19 @@ def main_use(uses: Sequence[Use]) -> Use:
     return min(uses, key=lambda use: (not use.meaning, not use.message))
 
 
-def _uses(module: ast.Module, callables: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Use]]:
-    for call, around in _calls(module, module):
+@functools.cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def _calls_in(path: Path) -> list[tuple[ast.Call, ast.AST]]:
+    """Return every call of a module with the function around it."""
+    return list(_calls(_parsed(path), _parsed(path)))
+
+
+def _uses(path: Path, callables: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Use]]:
+    for call, around in _calls_in(path):
         called = getattr(call.func, "id", getattr(call.func, "attr", ""))
         if called not in callables:
             continue
@@ -68,7 +80,7 @@ def _uses(module: ast.Module, callables: Mapping[str, Sequence[str]]) -> Iterato
         given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         message = _text(given.get("message", given.get("problem")), around)
         hint = _text(given.get("hint", given.get("hints")), around)
-        for kind in _literals(given.get("kind"), around, module):
+        for kind in _literals(given.get("kind"), around, _parsed(path)):
             yield kind, Use(called, _docstring(around), message, hint)
 
 
