@@ -66,7 +66,7 @@ COMMANDS = {
         "loaders": "--json",
         "study": "--device",
         "limits": "--batch-size --device --seconds --name",
-        "diagnose": "--batches --seconds --timeout --device",
+        "diagnose": "--batches --max-time --timeout --device",
         "": "--version --help",
     }.items()
 }

@@ -37,7 +37,7 @@ COMMANDS = (
     "prepare --source x.csv --name new",
     "add x.npy",
     "recommend --max-time 10 --loader native",
-    "diagnose train.py:make_loader --seconds 1",
+    "diagnose train.py:make_loader --max-time 1",
     "formats",
     "--help",
 )
