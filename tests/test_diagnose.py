@@ -532,9 +532,12 @@ def one_thread():
 
 def test_a_tensor_dataset_is_named_and_its_gain_is_measured(one_thread):
     dataset = TensorDataset(torch.randn(40_000, 16, dtype=torch.float64))
-    found = run_session(DataLoader(dataset, batch_size=2048, shuffle=True), max_time_s=12.0)
-    first = found.advice[0]
-    assert first.kind == "tensor-dataset"
+    for seconds in (12.0, 40.0):  # until the gain is measured: other tests use the cores as well
+        found = run_session(DataLoader(dataset, batch_size=2048, shuffle=True), max_time_s=seconds)
+        first = found.advice[0]
+        assert first.kind == "tensor-dataset"
+        if first.gain:
+            break
     assert first.gain > 1.1
     assert first.values["getitem_calls"] > 0
     profile = found.profiles[0]

@@ -115,8 +115,8 @@ def _open(path: Path, sample_shape: tuple[int, ...] | None, packed: bool, format
     if suffix in SANDBOXED:
         source = SandboxedFile(path, SANDBOXED[suffix], chosen)
     else:
-        variant = _scaled(path, format or _sniffed(path), sample_shape)
-        source = FormatSource(FileTree.of(path.resolve()), variant)
+        tree = FileTree.of(path.resolve())  # which has regular files alone: others are not sniffed
+        source = FormatSource(tree, _scaled(path, format or _sniffed(path), sample_shape))
     return packed_table(source, source.kind) if packed else source
 
 
