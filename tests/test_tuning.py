@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import signal
 import sys
 import time
 from contextlib import nullcontext
@@ -467,6 +468,25 @@ def test_the_end_of_the_time_interrupts_a_loader_and_ends_its_workers():
         assert not child.is_alive()
     with watchdog.active(), pytest.raises(DeadlineReached):  # nothing begins after it
         next(watchdog.guard(iter([1])))
+
+
+def test_a_handler_for_the_end_of_workers_outlives_the_watchdog():
+    def of_torch(number, frame):
+        raise RuntimeError("a worker exited")
+
+    def silent():
+        signal.signal(signal.SIGCHLD, of_torch)  # as torch does when it starts workers
+        time.sleep(30)
+        yield
+
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        watchdog = Watchdog(60.0, time.monotonic() + 0.2)
+        with watchdog.active(), pytest.raises(DeadlineReached):
+            list(watchdog.guard(silent()))
+        assert signal.getsignal(signal.SIGCHLD) is of_torch
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_a_block_within_a_time_is_interrupted_and_the_loader_goes_on():

@@ -13,11 +13,11 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 import psutil
 
@@ -67,6 +67,7 @@ class Watchdog:
         self.delivered = False
         self._ending = False  # the end has come
         self._guarding = False  # the user's loader is at work, and may be interrupted
+        self._on_child: Callable[[int, FrameType | None], Any] | None = None  # torch's handler of SIGCHLD
 
     @property
     def left_s(self) -> float:
@@ -86,7 +87,7 @@ class Watchdog:
             # workers inherit this handler: on the signal each writes its stacks into the same file
             faulthandler.register(signal.SIGUSR1, self._stacks, all_threads=True)
             before = signal.signal(signal.SIGALRM, self._on_alarm)
-            children, unraisable = signal.getsignal(signal.SIGCHLD), sys.unraisablehook
+            unraisable = sys.unraisablehook
             sys.unraisablehook = lambda lost: (
                 None if isinstance(lost.exc_value, DeadlineReached) else unraisable(lost)
             )
@@ -96,8 +97,8 @@ class Watchdog:
             finally:
                 signal.signal(signal.SIGALRM, before)
                 sys.unraisablehook = unraisable
-                if children is not None:
-                    signal.signal(signal.SIGCHLD, children)
+                if self._on_child is not None:
+                    signal.signal(signal.SIGCHLD, self._on_child)
                 signal.setitimer(signal.ITIMER_REAL, *timer)
                 faulthandler.unregister(signal.SIGUSR1)
                 self._stacks = None
@@ -115,7 +116,7 @@ class Watchdog:
                 self._arm()
         except DeadlineReached:
             if self._ending:
-                _end_workers()
+                self._end_workers()
             raise
         finally:
             self._disarm()
@@ -146,7 +147,7 @@ class Watchdog:
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
         if not self._guarding:  # a loader that is being closed may wait for its workers
-            _end_workers()
+            self._end_workers()
             return
         late = time.monotonic() >= self._until
         error = self._out_of_time() if late else self._hung()
@@ -156,13 +157,27 @@ class Watchdog:
             main = "".join(traceback.format_list(frames[own:]))
             error.traceback = f"main process:\n{main}\n{self._worker_stacks()}"
         if self._ending:  # the loader is being closed, and waits for its workers
-            _end_workers()
+            self._end_workers()
         self._ending = time.monotonic() >= self.end
         self._set_timer(REPEAT_S)
         try:
             raise error
         finally:
             del error  # else this frame and its traceback would keep the loader and its workers
+
+    def _end_workers(self) -> None:
+        """End the workers of all DataLoaders: a DataLoader waits for each to finish its batch.
+
+        Until the watchdog is inactive nothing handles their end: torch's handler raises. A handler that does
+        nothing takes its place, because Python complains of a signal that came just before SIG_DFL was set.
+        """
+        handler = signal.getsignal(signal.SIGCHLD)
+        if callable(handler) and handler is not _do_nothing:
+            self._on_child = handler
+            signal.signal(signal.SIGCHLD, _do_nothing)
+        for child in multiprocessing.active_children():
+            if child.daemon:  # a Manager of the user's is none
+                child.terminate()
 
     def _hung(self) -> TargetError:
         return TargetError(
@@ -206,6 +221,10 @@ class Watchdog:
                 return
 
 
+def _do_nothing(number: int, frame: FrameType | None) -> None:
+    return
+
+
 def _handles(pid: int, number: signal.Signals) -> bool:
     """Return True if a process has a handler for a signal (proc(5), SigCgt).
 
@@ -215,11 +234,3 @@ def _handles(pid: int, number: signal.Signals) -> bool:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     caught = next(line.split()[1] for line in lines if line.startswith("SigCgt:"))
     return bool(int(caught, 16) >> (number - 1) & 1)
-
-
-def _end_workers() -> None:
-    """End the workers of all DataLoaders: a DataLoader waits for each to finish its batch."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises where one of them ends
-    for child in multiprocessing.active_children():
-        if child.daemon:  # a Manager of the user's is none
-            child.terminate()
