@@ -84,7 +84,7 @@ def open_source(
 
             return ImageFolder(path, sample_shape or (3, 224, 224), on_error == "skip")
         if on_error == "skip":
-            problem = "--on-error skip is for folders of images"
+            problem = "--on-error skip is for folders of images without --source-format"
             raise SourceError(problem, kind="conflicting-options", path=path, hint="omit --on-error")
         return _open(path, sample_shape, columns == "packed", format and formats.parse(format).variant)
 
