@@ -752,6 +752,20 @@ def test_of_finalists_the_fresh_rounds_speak_and_of_others_near_the_fastest_the_
     assert both[1] - both[0] == pytest.approx(100.0)
 
 
+def test_rounds_with_the_step_that_miss_the_default_do_not_decide(manifest):
+    """The time ended after the first case with the step: without it both were compared."""
+    (cases, final), (stepping, stepped) = plain_and_stepped(manifest)
+    final.records[:] = [taking(one, 1.0 + (one.settings_key == cases[1].key), 0.0) for one in final.records]
+    stepped.records[:] = [one for one in stepped.records if one.settings_key == stepping[0].key]
+    roles = {cases[0].key: [recommendation.FASTEST], cases[1].key: [recommendation.DEFAULT]}
+    found = search.SearchResult(MeasuredData(manifest, 1, False), final, final, roles, [], stepped)
+    result = findings.recommendation_of(found, Requirements(step_ms=1.0))
+    assert (result.outcome, result.use.key) == ("decided", cases[0].key)
+    assert result.use.against_default.outcome == "faster"
+    assert result.use.trained_per_s is None
+    assert result.use.wait_share is not None
+
+
 def test_a_case_that_fails_with_the_step_is_skipped_and_not_chosen(manifest):
     (cases, final), (stepping, stepped) = plain_and_stepped(manifest)
     final.records[:] = [taking(one, 1.0 + (one.settings_key == cases[1].key), 0.0) for one in final.records]

@@ -27,12 +27,16 @@ WORTH_IT = 0.05  # of a training's time: a loader that saves less is not worth c
 
 
 def finalists_of(result: SearchResult) -> list[Finalist]:
-    """Return the finalists by their final rounds, with the training step if there is one, fastest first."""
+    """Return the finalists by their final rounds, fastest first.
+
+    Rounds with the training step decide if there are any, and any of the default.
+    """
     plain = {case.key: rounds_of(result.final, case.key) for case in result.finalists}
+    default = next((key for key, roles in result.roles.items() if DEFAULT in roles and plain.get(key)), None)
     stepped = _rates_with_step(result)
-    rounds = stepped if any(stepped.values()) else plain
+    stepping = any(stepped.values()) and (default is None or stepped.get(default))
+    rounds = stepped if stepping else plain
     labels = case_labels(result.finalists)
-    default = next((key for key, roles in result.roles.items() if DEFAULT in roles and rounds.get(key)), None)
     wait_shares = _wait_shares(result)
     measured = [
         _finalist(result, case, labels[case.key], (plain, rounds), default, wait_shares.get(case.key))
