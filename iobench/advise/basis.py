@@ -29,7 +29,8 @@ def basis(result: SearchResult) -> Iterator[Finding]:
         message = (
             f"Each image was scaled and cropped to {shape}; no other crop can be taken from what is written"
         )
-        yield Finding("image-shape", message, "--sample-shape changes that", {"shape": shape})
+        hint = f"StreamLoader takes random crops of the files themselves: images:shape={shape},crop=random"
+        yield Finding("image-shape", message, hint, {"shape": shape})
     if data.scale >= LARGER:
         yield Finding(
             "extrapolated",

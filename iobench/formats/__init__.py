@@ -43,6 +43,7 @@ from iobench.formats._ragged_reader import RaggedColumn, RaggedReader
 from iobench.formats._reader import (
     Build,
     Convert,
+    Epoch,
     LoadOrBuild,
     Reader,
     Rows,
@@ -90,6 +91,7 @@ __all__ = [
     "Convert",
     "Decode",
     "Detectable",
+    "Epoch",
     "Field",
     "FirstRows",
     "Format",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -19,6 +20,17 @@ Convert: TypeAlias = Callable[[Array], Any]
 Build: TypeAlias = Callable[[], "Iterable[dict[str, Array]]"]
 LoadOrBuild: TypeAlias = Callable[[str, Build], "dict[str, Array]"]
 TimingWrapper: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@dataclass
+class Epoch:
+    """Epoch that a reader reads, and the seed of its loader: random parts of samples follow from both.
+
+    Those of the first epoch with seed 0 are the verified ones.
+    """
+
+    number: int = 0
+    seed: int = 0
 
 
 def identity(value: T) -> T:
@@ -74,11 +86,14 @@ class Reader(ABC):
         them without holding them. The opener of a reader may replace `load_or_build` by a cache that
         returns the arrays of an earlier `build` while the files are unchanged. The arrays may be memory
         maps and must not be written to. `name` identifies one index of the format.
+    epoch : Epoch
+        Is set by a loader whose epochs shall differ in more than their order, while nothing is read.
     """
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self.load_or_build: LoadOrBuild = build_now
+        self.epoch = Epoch()
         self._timed: TimingWrapper = identity
         self._specs = {f.name: (f.shape, np.dtype(f.dtype)) for f in schema.fields if not f.is_ragged}
 

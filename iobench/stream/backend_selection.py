@@ -91,6 +91,7 @@ def select_backend(
             return DirectBackend(opener.path, past, threads or DIRECT_THREADS, unchanged)
         threads = threads or (_cores() if encoded else min(MAX_THREADS, _cores()))
         cached = _cached_reader(schema, placements, blocks, cold, threads)
+        cached.epoch = reader.epoch
         return CachedBackend(opener.path, cached, threads, unchanged)
 
 

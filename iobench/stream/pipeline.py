@@ -114,6 +114,11 @@ class Pipeline:
             return 0
         return 1 if number == 1 and self._first_at_once else self._ahead
 
+    def set_epoch(self, number: int, seed: int) -> None:
+        """Set the epoch and the seed that random parts of samples follow from; not while an epoch runs."""
+        epoch = self._backend.reader.epoch
+        epoch.number, epoch.seed = number, seed
+
     def is_current(self) -> bool:
         """Return True if the files are those that were opened, and as much in the page cache."""
         return self._backend.is_current()

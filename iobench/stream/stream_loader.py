@@ -34,8 +34,9 @@ class StreamLoader:
     A field whose samples differ in length is a `Ragged` of two tensors: values and offsets.
 
     A batch belongs to its consumer: its memory is reused only when the last tensor over it is gone. A
-    completed epoch advances to the next one, which has another order and reuses the threads, the open files
-    and the memory; they end with the loader or by `close`. An epoch that is left early ends them at once.
+    completed epoch advances to the next one, which has another order, takes other parts of images with
+    `crop=random`, and reuses the threads, the open files and the memory; they end with the loader or by
+    `close`. An epoch that is left early ends them at once.
 
     Parameters
     ----------
@@ -49,7 +50,7 @@ class StreamLoader:
         "sequential", "random" or "block": blocks of `block_bytes` in random order, with samples shuffled
         within windows of `window_bytes`.
     seed : int
-        Seed of the order.
+        Seed of the order, and of random parts of images.
     device : str or torch.device
         Device of the batches.
     fields : sequence of str, optional
@@ -128,6 +129,7 @@ class StreamLoader:
         self._consumed, self._start = 0, self._epoch_start(position.epoch)
         batches, start = self._batches(position)
         with self._keeper.lend(self._open) as pipeline, closing(pipeline.run(batches, start)) as running:
+            pipeline.set_epoch(position.epoch, self._order.seed)
             try:
                 for batch in running:
                     self._consumed += 1

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import tarfile
 import threading
 import zlib
 from pathlib import Path
@@ -236,10 +237,63 @@ def test_random_parts_are_scaled_to_the_shape_whatever_decodes_them(tmp_path, mo
     for number, pixels in enumerate(found):
         file = path / "cat" / f"{number}.jpg"
         with Image.open(file) as image:
-            box = random_box(image.size, zlib.crc32(file.read_bytes()[-256:]))
+            first = zlib.crc32(b"0 0")  # seed and epoch
+            box = random_box(image.size, zlib.crc32(file.read_bytes()[-256:], first))
             part = image.crop(box).resize((16, 20), Image.Resampling.BILINEAR)
         expected = np.asarray(part).transpose(2, 0, 1).astype(int)
         assert np.abs(pixels - expected).max() <= (0 if not more else 3 if "dct" not in more else 20)
+
+
+def packed(folder, path):
+    """Pack the images of a folder into one tar shard, with labels; return its folder."""
+    path.mkdir()
+    with tarfile.open(path / "000000.tar", "w") as archive:
+        for number, file in enumerate(sorted(folder.rglob("*.jpg"))):
+            (label := path / "label").write_text(str(number))
+            archive.add(file, f"{number}.jpg")
+            archive.add(label, f"{number}.cls")
+    label.unlink()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("format", "fields"),
+    [("images", None), ("webdataset", None), ("webdataset", ["jpg"])],
+    ids=["images", "webdataset", "large-blocks-alone"],  # these StreamLoader reads itself
+)
+def test_each_epoch_of_streamloader_takes_other_random_parts(tmp_path, format, fields):
+    path = photos(tmp_path / "train", ((90, 130), (160, 140), (130, 150)))
+    path = packed(path, tmp_path / "shards") if format == "webdataset" else path
+    variant = f"{format}:shape=3x150x150,crop=random"
+    add(path, variant, name="photos", data_dir=tmp_path / "data")
+
+    def loader(seed=0):
+        return iobench.StreamLoader(
+            tmp_path / "data/photos", format=variant, batch_size=2, seed=seed, fields=fields
+        )
+
+    def epoch(of):
+        batches = [dict(batch) for batch in of]
+        return np.concatenate([next(b[n] for n in b if b[n].ndim == 4).numpy() for b in batches])
+
+    first = loader()
+    epochs = [epoch(first) for _ in range(3)]
+    for one, other in itertools.combinations(epochs, 2):
+        assert (one != other).any(axis=(1, 2, 3)).sum() == 6  # the others have one color
+    manifest = iobench.Manifest.load(tmp_path / "data/photos")
+    with manifest.opener(variant)() as reader:  # what was verified
+        assert np.array_equal(epochs[0], next(a for a in reader.batch(slice(0, 9)).values() if a.ndim == 4))
+    assert (epoch(loader(seed=1)) != epochs[0]).any()
+    again = loader()
+    again.set_epoch(2)
+    assert np.array_equal(epoch(again), epochs[2])
+    first.set_epoch(1)
+    half = iter(first)
+    next(half)
+    resumed = loader()
+    resumed.load_state_dict(first.state_dict())
+    half.close()
+    assert np.array_equal(epoch(resumed), epochs[1][2:])
 
 
 @pytest.mark.parametrize(("dtype", "suffix"), [("uint16", "png"), ("int32", "tif"), ("float32", "tif")])

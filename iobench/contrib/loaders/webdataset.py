@@ -29,7 +29,7 @@ from iobench.loading.portable_error import PortableError
 from iobench.loading.tensors import tensor_of
 
 if TYPE_CHECKING:
-    from iobench.contrib.formats.shared.scaled_images import Decode
+    from iobench.contrib.formats.shared.scaled_images import ScaledDecoder
     from iobench.dataset.opener import Opener
     from iobench.loading.host_to_device import HostBatch
 
@@ -131,13 +131,13 @@ class SampleDecoder:
     def __init__(self, opener: Opener) -> None:
         self._fields, self._path, self._format = opener.schema.fields, opener.path, opener.format
         self._keys: list[str] = []
-        self._decode: Decode | None = None  # an image of any size; made where it is used
+        self._decode: ScaledDecoder | None = None  # an image of any size; made where it is used
 
     def __call__(self, sample: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the arrays; a CorruptArtifact in a PortableError if a member is missing."""
         if not self._keys:
             self._keys = self._keys_of(sample)
-            if isinstance(self._format, ScaledImages) and self._format.shape:
+            if isinstance(self._format, ScaledImages):
                 self._decode = self._format.decode()
         both = zip(self._fields, self._keys, strict=True)
         return tuple(self._array(sample[key], field, key) for field, key in both)

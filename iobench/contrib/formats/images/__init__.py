@@ -184,8 +184,7 @@ class Images(ScaledImages, Detectable):
             return class_reader(path, schema, files, labels, _stored_bytes)
         names = [field.name for field in schema.fields if field.shape]
         scalars = {field.name: labels for field in schema.fields if not field.shape}
-        decode = self.decode() if self.shape else None
-        return ImageReader(path, schema, dict.fromkeys(names, files), scalars, decode)
+        return ImageReader(path, schema, dict.fromkeys(names, files), scalars, self.decode())
 
     def sniff(self, path: Path) -> bool:
         """Return True for a folder that contains only folders, the first of them with image files."""

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from iobench.base.errors import corrupt, expecting
 from iobench.base.files import regular
-from iobench.contrib.formats.shared.scaled_images import Decode
+from iobench.contrib.formats.shared.scaled_images import ScaledDecoder
 from iobench.formats import Array, Placement, Reader, Schema, unclosed
 from iobench.formats.pixels import channels_last, decoded
 
@@ -32,10 +32,12 @@ class ImageReader(Reader):
         schema: Schema,
         files: Mapping[str, Sequence[Path]],
         others: Mapping[str, Array] | Reader,
-        decode: Decode | None = None,
+        decode: ScaledDecoder | None = None,
     ) -> None:
         super().__init__(schema)
         self._decode_one = decode or as_stored
+        if decode is not None:
+            self.epoch = decode.epoch
         self._others = others
         known = others.schema if isinstance(others, Reader) else None
         for field in schema.fields:

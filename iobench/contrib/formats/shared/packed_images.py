@@ -11,7 +11,7 @@ import numpy as np
 from iobench.base.errors import CorruptArtifact
 from iobench.contrib.formats.shared.external import FIXED
 from iobench.contrib.formats.shared.placed_reader import Maps
-from iobench.contrib.formats.shared.scaled_images import Decode
+from iobench.contrib.formats.shared.scaled_images import ScaledDecoder
 from iobench.formats import Array, Blocks, Field, Index
 
 
@@ -51,7 +51,7 @@ class PackedImages:
                     "in one folder per class",
                 )
 
-    def blocks(self, files: Sequence[Path], field: Field, decode_one: Decode | None = None) -> Blocks:
+    def blocks(self, files: Sequence[Path], field: Field, decode_one: ScaledDecoder | None = None) -> Blocks:
         """Return each image as a block of one row; without `decode_one`, an image of exactly its shape."""
         from iobench.formats.pixels import decoded
 

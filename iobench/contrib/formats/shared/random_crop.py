@@ -1,7 +1,7 @@
 """Layout of a random part of each image, as torchvision's RandomResizedCrop takes it.
 
-The part follows from the last bytes of the image's file, so that it is the same in every epoch and under
-every loader: what arrives can be verified, and costs what a part of its own for each epoch would.
+The part follows from the last bytes of the image's file, the epoch and the loader's seed. `iobench run` reads
+every epoch as the first, with seed 0, so that what arrives can be verified under every loader.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import random
 import zlib
 from typing import BinaryIO
 
+from iobench.formats import Epoch
 from iobench.formats.image_decoding import ImageLayout
 
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)  # of the part: share of the image, and width to height
@@ -21,13 +22,17 @@ Box = tuple[int, int, int, int]
 
 
 class RandomCrop(ImageLayout):
-    """Layout that a random part of each image is scaled to."""
+    """Layout that a random part of each image is scaled to, in each epoch another."""
+
+    def __init__(self, shape: tuple[int, ...], epoch: Epoch) -> None:
+        super().__init__(shape)
+        self._epoch = epoch
 
     def for_image(self, size: tuple[int, int], file: BinaryIO) -> ImageLayout:
         """Return the layout of this image's part; keeps the file's position."""
         position = file.tell()
         file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
-        seed = zlib.crc32(file.read())
+        seed = zlib.crc32(file.read(), zlib.crc32(b"%d %d" % (self._epoch.seed, self._epoch.number)))
         file.seek(position)
         return _Part(self.shape, size, random_box(size, seed))
 

@@ -7,11 +7,10 @@ size, make pixels of their own.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
@@ -19,13 +18,11 @@ from iobench.base.errors import CorruptArtifact, InvalidOption, SourceError, Uns
 from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.base.units import counted, parse_shape
-from iobench.formats import Array, Format, Schema
+from iobench.formats import Array, Epoch, Format, Schema
 
 COMPARED = 32  # images whose pixels are compared with Pillow's
 PILLOW, DECODERS = "pillow", ("pillow", "simplejpeg")
 CENTER, CROPS = "center", ("center", "random")
-
-Decode: TypeAlias = "Callable[[Path, bytes | memoryview, Array], None]"  # fills the pixels of one image
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class ScaledImages(Format):
     )
     crop: str = option(
         CENTER,
-        "part of each image: random as RandomResizedCrop's, but the same in all epochs",
+        "part of each image: random as RandomResizedCrop's, but `run` takes the same in all epochs",
         choices=CROPS,
     )
     dct_scaling: bool = option(
@@ -90,18 +87,18 @@ class ScaledImages(Format):
             )
         super().check_schema(schema)
 
-    def decode(self) -> Decode:
-        """Return the function that fills `pixels` from an image of any size; `shape` must be given."""
-        assert self.shape is not None
-        return scaled_to(parse_shape(self.shape), self.decoder, self.crop, self.dct_scaling)
+    def decode(self) -> ScaledDecoder | None:
+        """Return the decoder of images of any size; None without `shape`."""
+        if self.shape is None:
+            return None
+        return ScaledDecoder(parse_shape(self.shape), self.decoder, self.crop, self.dct_scaling)
 
     def other_pixels(self, images: Sequence[tuple[Path, bytes | memoryview]]) -> list[Finding]:
         """Return how far the pixels of these images are from Pillow's, for another decoder or scale."""
-        if self.shape is None or (self.decoder == PILLOW and not self.dct_scaling):
+        own, shape = self.decode(), self.scaled_shape
+        if own is None or shape is None or (self.decoder == PILLOW and not self.dct_scaling):
             return []
-        shape = parse_shape(self.shape)
-        ways = (scaled_to(shape, crop=self.crop), self.decode())
-        pixels = np.empty((2, *shape), np.int16)
+        ways, pixels = (ScaledDecoder(shape, crop=self.crop), own), np.empty((2, *shape), np.int16)
         each, most = [], 0
         for file, stored in images:
             for decode, one in zip(ways, pixels, strict=True):
@@ -120,24 +117,29 @@ class ScaledImages(Format):
         ]
 
 
-def scaled_to(
-    shape: tuple[int, ...], decoder: str = PILLOW, crop: str = CENTER, dct_scaling: bool = False
-) -> Decode:
-    """Return a function that decodes an image of any size; Pillow does as `iobench prepare` with a shape."""
-    from iobench.contrib.formats.shared.random_crop import RandomCrop
-    from iobench.formats.image_decoding import ImageDecoder, ImageLayout
+class ScaledDecoder:
+    """Decoder of images of any size to one shape; Pillow does as `iobench prepare` with a shape.
 
-    jpeg, layout = None, ImageLayout(shape) if crop == CENTER else RandomCrop(shape)
-    if decoder == "simplejpeg":
-        from iobench.contrib.formats.shared.simplejpeg_decoder import by_simplejpeg
+    Random parts follow from `epoch`.
+    """
 
-        jpeg = by_simplejpeg(dct_scaling)
-    images = ImageDecoder(layout, jpeg, dct_scaling)
+    def __init__(
+        self, shape: tuple[int, ...], decoder: str = PILLOW, crop: str = CENTER, dct_scaling: bool = False
+    ) -> None:
+        from iobench.contrib.formats.shared.random_crop import RandomCrop
+        from iobench.formats.image_decoding import ImageDecoder, ImageLayout
 
-    def decode(file: Path, stored: bytes | memoryview, pixels: Array) -> None:
+        self.epoch = Epoch()
+        jpeg, layout = None, ImageLayout(shape) if crop == CENTER else RandomCrop(shape, self.epoch)
+        if decoder == "simplejpeg":
+            from iobench.contrib.formats.shared.simplejpeg_decoder import by_simplejpeg
+
+            jpeg = by_simplejpeg(dct_scaling)
+        self._images = ImageDecoder(layout, jpeg, dct_scaling)
+
+    def __call__(self, file: Path, stored: bytes | memoryview, pixels: Array) -> None:
+        """Fill the pixels of one image."""
         try:
-            pixels[...] = images.decode(file, BytesIO(stored), len(stored))
+            pixels[...] = self._images.decode(file, BytesIO(stored), len(stored))
         except SourceError as error:
             raise error.converted(CorruptArtifact) from error
-
-    return decode

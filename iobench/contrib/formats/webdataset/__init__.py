@@ -57,13 +57,16 @@ class WebDataset(ScaledImages, Detectable):
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> PlacedReader:
         """Return a reader, which scans the shards' headers when rows are first read."""
-        maps = Maps(_shards(path))
+        maps, decode = Maps(_shards(path)), self.decode()
 
         def locate(load_or_build: LoadOrBuild) -> FieldLocations:
             lists = load_or_build("members", lambda: lists_of(maps, schema.samples, schema.fields, self))
-            return locations_of(maps, schema, lists, self)
+            return locations_of(maps, schema, lists, self, decode)
 
-        return PlacedReader(schema, maps, locate)
+        reader = PlacedReader(schema, maps, locate)
+        if decode is not None:
+            reader.epoch = decode.epoch
+        return reader
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Return how far the pixels of some images are from Pillow's, for another decoder or scale."""

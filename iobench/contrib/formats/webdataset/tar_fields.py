@@ -11,7 +11,7 @@ from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.contrib.formats.shared.external import as_options
 from iobench.contrib.formats.shared.packed_images import PackedImages
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps
-from iobench.contrib.formats.shared.scaled_images import ScaledImages
+from iobench.contrib.formats.shared.scaled_images import ScaledDecoder, ScaledImages
 from iobench.contrib.formats.webdataset.tar_arrays import bytes_before, fits, holds, start_of
 from iobench.contrib.formats.webdataset.tar_columns import TarColumn, pieces_of
 from iobench.formats import (
@@ -174,9 +174,9 @@ def _lists(
 
 
 def locations_of(
-    maps: Maps, schema: Schema, lists: Mapping[str, Array], images: ScaledImages
+    maps: Maps, schema: Schema, lists: Mapping[str, Array], images: ScaledImages, decode: ScaledDecoder | None
 ) -> FieldLocations:
-    """Return the locations of the fields, from the arrays of `lists_of`."""
+    """Return the locations of the fields, from the arrays of `lists_of`; `decode` is that of `images`."""
     placement: dict[str, Placement] = {}
     blocks = []
     for number, field in enumerate(schema.fields):
@@ -188,7 +188,12 @@ def locations_of(
         elif field.is_ragged:
             placement[field.name] = ListedSpans(maps.files, file, offset, size)
         else:
-            blocks.append(_blocks(maps.files, field, file, offset, size, images))
+            packed = PackedImages(field.name, file, offset, size)
+            blocks.append(
+                packed.blocks(maps.files, field, decode)
+                if _is_decoded(field, images)
+                else _integers(maps.files, field, file, offset, size)
+            )
     return FieldLocations(placement, blocks)
 
 
@@ -222,13 +227,8 @@ def _as_bytes(fields: Sequence[Field]) -> str:
     )
 
 
-def _blocks(
-    files: Sequence[Path], field: Field, file: Index, offset: Index, size: Index, images: ScaledImages
-) -> Blocks:
-    """Return files that are decoded, images or integers as text, as one block each."""
-    if _is_decoded(field, images):
-        decode_image = images.decode() if images.shape else None
-        return PackedImages(field.name, file, offset, size).blocks(files, field, decode_image)
+def _integers(files: Sequence[Path], field: Field, file: Index, offset: Index, size: Index) -> Blocks:
+    """Return integers as text, one block each."""
 
     def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
         try:
