@@ -643,7 +643,8 @@ def test_limits_without_direct_reads_have_a_note(images, inside, monkeypatch):
     done = show_limits(inside, images, "--device", "cpu", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert {one["name"] for one in result["limits"]} == {"page cache", "gather", "memory copy"}
+    past = "past the page cache"
+    assert not [one for one in result["limits"] if past in one["how"]]
     (note,) = result["notes"]
     assert note["kind"] == "no-disk-limits"
     assert note["message"].endswith("no O_DIRECT")

@@ -349,7 +349,8 @@ def test_the_machine_is_described_with_every_key(images):
         *("host", "cpu", "cores", "usable_cores", "memory_bytes", "kernel", "python"),
         *("disk", "gpu", "versions", "commit"),
     }
-    assert set(result["disk"]) == {"file_system", "device", "model", "read_ahead_kib"}
+    disk = {"file_system", "device", "model", "read_ahead_kib", "remote", "mount_options"}
+    assert set(result["disk"]) == disk
     assert set(result["versions"]) == set(machine_info.LIBRARIES)
     assert result["cpu"]
     assert result["gpu"] is None
@@ -394,7 +395,7 @@ def test_records_are_kept_when_the_cache_cannot_be_made_cold_any_more(by_file, i
 
 
 def test_names_of_host_and_disk_that_are_not_utf8_are_recorded_and_read_back(images, monkeypatch, tmp_path):
-    disk = SimpleNamespace(mountpoint="/", fstype="nfs", device="server:/\udcff")
+    disk = SimpleNamespace(mountpoint="/", fstype="nfs", device="server:/\udcff", opts="rw")
     monkeypatch.setattr("psutil.disk_partitions", lambda all: [disk])
     monkeypatch.setattr("platform.node", lambda: "h\udcff")
     torchrun = dict.fromkeys(VARIABLES, "0") | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}

@@ -7,7 +7,7 @@ import pytest
 from record_cases import MIB, SAMPLES, STEADY, rounds_of
 
 from iobench.base import thresholds
-from iobench.results.parts import BackgroundPart, LimitPart, PartialEpoch
+from iobench.results.parts import BackgroundPart, LimitPart, MachineDisk, PartialEpoch
 from iobench.results.run_warning import MORE_ROUNDS, RunWarning
 from iobench.results.warnings import warnings_of
 
@@ -82,6 +82,7 @@ def test_steady_rounds_leave_no_warning(records):
     assert kinds(records) == []
 
 
+REMOTE = MachineDisk(file_system="nfs4", remote=True)
 BACKED = {"prefault_bytes_per_s": 0.4e9}
 LIMIT = LimitPart(name="page cache", bytes_per_s=500.0 * MIB)
 UP = [700, 800, 900, 1000, 1100, 1200]
@@ -101,6 +102,7 @@ UP = [700, 800, 900, 1000, 1100, 1200]
         ("first-round", rounds_of([500, *STEADY])),
         ("first-round", rounds_of([2000, *STEADY])),
         ("lower-cache", cold(rounds_of(STEADY), lower_cache_p50_s=[2e-4, 1e-4])),
+        ("remote-cache", cold(changed(rounds_of(STEADY), "machine", disk=REMOTE))),
         ("hypervisor-memory", cold(rounds_of(STEADY), **BACKED)),
         (
             "mixed-eviction",

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iobench.base.errors import LoaderFailed
+from iobench.base.errors import ColdCacheUnavailable, LoaderFailed
 from iobench.base.files import system_errors_as
 from iobench.base.finding import Finding
-from iobench.base.units import bytes_text
+from iobench.base.units import bytes_text, seconds_text, three_digits
 from iobench.bench.case_limits import Measure, largest_file, lower_cache_note, remote_openers, thread_counts
 from iobench.dataset.manifest import Manifest, missing_libraries
-from iobench.host import hardware_limits, memory_limits
+from iobench.host import cached_reads, disk, hardware_limits, memory_limits
 from iobench.host.aio import DirectUnavailable
 from iobench.host.hardware_limits import Limit
 from iobench.host.memory import PAGE
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 SLOTS = 5  # buffers that a survey copies into, as many as StreamLoader has
+WAITING = 2.0  # ratio of reads in flight to reads one after the other, from which on each waits for long
 
 
 @dataclass
@@ -84,6 +85,35 @@ def _survey_disk(result: Survey, file: Path, sample_bytes: int, seconds: float) 
         result.notes.append(lower_cache_note(hardware_limits.probe_lower_cache(file)))
     except DirectUnavailable as error:
         result.notes.append(Finding("no-disk-limits", f"the limits of the disk were not measured: {error}"))
+    try:
+        ways = [cached_reads.plain_reads(file, seconds), cached_reads.mapped_reads(file, seconds)]
+    except ColdCacheUnavailable as error:
+        problem = f"reads through the page cache were not measured: {error}"
+        result.notes.append(Finding("no-cached-reads", problem))
+        return
+    result.limits += ways
+    if disk.is_remote(file):
+        result.notes += _remote_notes(result.limits, file)
+
+
+def _remote_notes(limits: Sequence[Limit], file: Path) -> Iterator[Finding]:
+    """Yield what opening a file takes, and that one read after the other waits, where that is so."""
+    opening_s = cached_reads.opening_s(file)
+    yield Finding(
+        "opening",
+        f"opening a file takes {seconds_text(opening_s)}, which a sample in a file of its own pays each time",
+        values={"seconds": opening_s},
+    )
+    alone = limits[-1].bytes_per_s
+    ratio = max(one.bytes_per_s for one in limits) / alone
+    if ratio > WAITING:
+        yield Finding(
+            "waiting",
+            f"reads in flight are {three_digits(ratio)} × as fast as a memory map, which waits for one after "
+            "the other",
+            "read ahead with StreamLoader, or with several workers",
+            {"ratio": ratio},
+        )
 
 
 def _memory_limits(file: Path, sample_bytes: int, slot_bytes: int, seconds: float) -> Iterator[Limit]:

@@ -29,7 +29,6 @@ def _about(record: Record) -> dict[str, str]:
     fields = "; ".join(record.facets["fields"])
     sample_bytes = record.timing.logical_bytes / record.timing.samples
     size = bytes_text(sample_bytes * dataset.samples)
-    disk = f"{machine.disk.file_system} on {machine.disk.model or machine.disk.device}"
     driver = f", driver {gpu.driver}" if gpu and gpu.driver else ""
     memory = f", {bytes_text(gpu.memory_bytes)}" if gpu and gpu.memory_bytes else ""
     return {
@@ -37,7 +36,7 @@ def _about(record: Record) -> dict[str, str]:
         "source": _source(dataset.source),
         "CPU": f"{machine.cpu}, {counted(machine.usable_cores or 0, 'core')}",
         "memory": bytes_text(machine.memory_bytes),
-        "disk": f"{disk}, read-ahead {machine.disk.read_ahead_kib} KiB",
+        "disk": str(machine.disk),
         "GPU": f"{gpu.name}{memory}{driver}" if gpu else "none",
         "kernel": machine.kernel,
         "versions": ", ".join(f"{name} {version}" for name, version in machine.versions.items()),

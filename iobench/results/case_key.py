@@ -14,10 +14,12 @@ Facets = Mapping[str, Any]
 
 def all_facets(settings: Facets, dataset: DatasetPart, machine: MachinePart) -> dict[str, Any]:
     """Return all facets of a case, including the machine, as plain values."""
+    disk = machine.disk
+    options = [disk.mount_options] if disk.remote else []
     return {
         "processor": [machine.cpu, machine.usable_cores],
         "memory": round(machine.memory_bytes / 2**30),
-        "disk": [machine.disk.file_system, machine.disk.model, machine.disk.read_ahead_kib],
+        "disk": [disk.file_system, disk.model, disk.read_ahead_kib, *options],
         "gpu": machine.gpu.name if machine.gpu else None,
         "host": machine.host,
         "dataset": dataset.name,

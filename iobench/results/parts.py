@@ -203,12 +203,19 @@ class LimitPart:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineDisk:
-    """The disk under the data."""
+    """The disk under the data; `remote` if it is a network or user-space file system."""
 
     file_system: str | None = None
     device: str | None = None
     model: str | None = None
     read_ahead_kib: int | None = None
+    remote: bool = False
+    mount_options: str = ""  # of a remote one
+
+    def __str__(self) -> str:
+        ahead = "" if self.read_ahead_kib is None else f", read-ahead {self.read_ahead_kib} KiB"
+        options = f" ({self.mount_options})" if self.mount_options else ""
+        return f"{self.file_system} on {self.model or self.device}{options}{ahead}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iobench.base.errors import corrupt
+from iobench.host.disk import read_ahead_kib
 from iobench.host.memory import Bytes
 
 MAX_OPEN = 256
-READ_BYTES = 8 << 20  # maximum size of one read call: the kernel reads this far ahead
+READ_BYTES = 8 << 20  # maximum size of one read call
+REQUEST_BYTES = 128 << 10  # or the disk's readahead if that is larger: Linux reads no more per request
 
 
 @dataclass
@@ -73,6 +75,17 @@ class DescriptorPool:
 def open_plain(path: Path) -> int:
     """Open a file for reads through the page cache."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def request_bytes(path: Path) -> int:
+    """Return the most bytes that the kernel reads of a file for one request of `request`."""
+    return max(REQUEST_BYTES, (read_ahead_kib(path) or 0) << 10)
+
+
+def request(descriptor: int, start: int, stop: int, piece_bytes: int) -> None:
+    """Request bytes of a file from the kernel, all at once and without waiting."""
+    for begin in range(start, stop, piece_bytes):
+        os.posix_fadvise(descriptor, begin, min(piece_bytes, stop - begin), os.POSIX_FADV_WILLNEED)
 
 
 def read_into(descriptor: int, path: Path, start: int, into: Bytes) -> None:

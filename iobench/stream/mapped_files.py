@@ -10,10 +10,11 @@ import numpy as np
 
 from iobench.formats import Array, raw_bytes
 from iobench.host.bus_errors import SIGBUS_HANDLED
+from iobench.host.disk import is_remote
 from iobench.host.maps import GuardedMap
 from iobench.host.memory import Bytes
 from iobench.stream.addresses import AddressSpace
-from iobench.stream.files import DescriptorPool, open_plain, read_into
+from iobench.stream.files import DescriptorPool, open_plain, read_into, request, request_bytes
 
 
 class MappedFiles:
@@ -42,6 +43,9 @@ class MappedFiles:
         if cold:  # a readahead thread reads ahead: page faults must not start a readahead of their own
             mapped.advise_random()
         self._files = DescriptorPool(addresses.files, partial(_opened, cold and not reads_slices))
+        first = Path(addresses.files[0])
+        # elsewhere the kernel's readahead is faster, with larger pages
+        self._request_bytes = request_bytes(first) if cold and reads_slices and is_remote(first) else None
 
     def check(self) -> None:
         """Raise OSError if a page of the map was unreadable."""
@@ -65,6 +69,8 @@ class MappedFiles:
         number, offset = self._addresses.within(position)
         into: Bytes = np.frombuffer(raw_bytes(target), np.uint8)
         with self._files.descriptor(number) as file:
+            if self._request_bytes:  # or it would wait for one request after the other
+                request(file, offset, offset + len(into), self._request_bytes)
             read_into(file, self._addresses.files[number], offset, into)
 
     def close(self) -> None:

@@ -12,10 +12,9 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from iobench.formats import Array, Index, Reader, Rows, Schema
-from iobench.host.disk import read_ahead_kib
 from iobench.host.memory import Bytes, touched_array
 from iobench.stream.addresses import AddressSpace
-from iobench.stream.files import DescriptorPool, open_plain, read_into
+from iobench.stream.files import DescriptorPool, open_plain, read_into, request, request_bytes
 from iobench.stream.readahead_window import ReadaheadWindow
 from iobench.stream.worker_pool import Pending, WorkerPool
 
@@ -23,7 +22,6 @@ from iobench.stream.worker_pool import Pending, WorkerPool
 # short, and with large folios, which are fast to copy from.
 PIECE_BYTES = 8 << 20
 REQUESTED_BYTES = 128 << 20  # maximum of rows requested and not taken yet
-REQUEST_BYTES = 128 << 10  # or the disk's readahead if that is larger: Linux reads no more per request
 READERS = 2  # threads: a single one leaves the disk idle while it copies, and between files
 
 
@@ -59,7 +57,7 @@ class Readahead:
             self.begin()
         self._stopping = self.finished = False
         self._changed = threading.Condition()
-        self._request_bytes = max(REQUEST_BYTES, (read_ahead_kib(Path(addresses.files[0])) or 0) << 10)
+        self._request_bytes = request_bytes(Path(addresses.files[0]))
         self._files = DescriptorPool(addresses.files, open_plain)
         self._thread = threading.Thread(target=self._work, name="iobench-ahead", daemon=True)
         self._thread.start()
@@ -211,11 +209,8 @@ class Readahead:
         """Request these ranges from the kernel, all at once and without waiting."""
         for low, high in zip(lows.tolist(), highs.tolist(), strict=True):
             number, offset = self._addresses.within(low)
-            end = offset + high - low
             with self._files.descriptor(number) as file:
-                for begin in range(offset, end, self._request_bytes):
-                    length = min(self._request_bytes, end - begin)
-                    os.posix_fadvise(file, begin, length, os.POSIX_FADV_WILLNEED)
+                request(file, offset, offset + high - low, self._request_bytes)
 
 
 class ReadaheadReader(Reader):

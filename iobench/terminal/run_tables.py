@@ -53,8 +53,7 @@ def live_table(rates: Mapping[str, Sequence[float]], labels: Mapping[str, Label]
 def run_lines(records: Sequence[Record]) -> list[str]:
     """Describe in two lines what all cases share: settings, then machine and disk."""
     machine, rounds = records[0].machine, max(record.round for record in records)
-    gpu, disk = f", {machine.gpu.name}" if machine.gpu else "", machine.disk
-    drive = f"{disk.file_system} on {disk.model or disk.device}"
+    gpu = f", {machine.gpu.name}" if machine.gpu else ""
     shared = [
         FACETS[name].text(values.pop())
         for name in COMMON
@@ -63,8 +62,7 @@ def run_lines(records: Sequence[Record]) -> list[str]:
     return [
         ", ".join([*shared, *_ranks(records), counted(rounds, "round")]),
         f"{FACETS['processor'].text([machine.cpu, machine.usable_cores or 0])}, "
-        f"{bytes_text(machine.memory_bytes)}{gpu}; "
-        f"{drive}, read-ahead {disk.read_ahead_kib} KiB",
+        f"{bytes_text(machine.memory_bytes)}{gpu}; {machine.disk}",
     ]
 
 

@@ -9,7 +9,8 @@ import sys
 from eval import harness
 
 NAMES = (
-    *("any_size", "diagnoses", "fidelity", "fio_check", "harness_floor", "hosts", "isolation", "pairs"),
+    *("any_size", "diagnoses", "fidelity", "fio_check", "harness_floor", "hosts", "isolation"),
+    *("mounts", "pairs"),
     *("partial_rounds", "placements", "recommendations", "situations", "stream_cold", "stream_floor"),
     *("stream_photos", "stream_speed", "tunings", "verdicts", "write_speed"),
 )

@@ -36,6 +36,25 @@ def _lower_cache(groups: Cases) -> RunWarning | None:
     )
 
 
+def _remote_cache(groups: Cases) -> RunWarning | None:
+    """Warn that another machine or program may have served cold rounds from its memory."""
+    disks = {
+        key: rounds[0].machine.disk
+        for key, rounds in groups.items()
+        if rounds[0].cache.mode == "cold" and rounds[0].machine.disk.remote
+    }
+    if not disks:
+        return None
+    system = str(next(iter(disks.values())).file_system)
+    return RunWarning(
+        "remote-cache",
+        f"cold for this machine only: {system} may have read from a cache of its own or of its server",
+        list(disks),
+        ("prepare more data than it can hold", "empty that cache before"),
+        {"file_system": system},
+    )
+
+
 def _slow_memory(groups: Cases) -> RunWarning | None:
     """Warn if the hypervisor had to provide memory again before cold rounds, which takes time."""
     rates = [r.cache.prefault_bytes_per_s or BACKED_BYTES_PER_S for rounds in groups.values() for r in rounds]
@@ -196,6 +215,7 @@ def _least_residency(rounds: Sequence[Record]) -> float | None:
 
 CHECKS: tuple[Check, ...] = (
     _lower_cache,
+    _remote_cache,
     _slow_memory,
     _not_warm,
     _larger_than_memory,

@@ -1,0 +1,133 @@
+"""Network and user-space file systems: recognized, recorded, and read with many requests in flight."""
+
+import dataclasses
+import os
+import shutil
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from record_cases import MACHINE, a_record
+
+import iobench
+from iobench.bench.limit_survey import survey
+from iobench.formats import Field, Schema, Strided
+from iobench.host import disk, page_cache
+from iobench.host.device import pick_device
+from iobench.results.parts import MachineDisk
+from iobench.stream import files, mapped_files
+from iobench.stream.cached_reader import CachedReader
+
+SIZE = 4 << 20
+SCRIPTS = Path(__file__).parent.parent / "scripts"
+
+
+@pytest.fixture
+def mounted(tmp_path, monkeypatch):
+    """Return a function that lets a folder look like a mounted file system of a type."""
+
+    def mount(file_system, options="rw"):
+        entries = [
+            SimpleNamespace(mountpoint="/", fstype="ext4", device="/dev/sda", opts="rw,relatime"),
+            SimpleNamespace(mountpoint=str(tmp_path), fstype=file_system, device="there:/x", opts=options),
+            SimpleNamespace(mountpoint=f"{tmp_path}2", fstype="xfs", device="/dev/sdb", opts="rw"),
+        ]
+        monkeypatch.setattr(disk.psutil, "disk_partitions", lambda all: entries)
+        monkeypatch.setattr(disk, "block_device", lambda path: Path("/no/such/device"))
+
+    return mount
+
+
+@pytest.mark.parametrize("file_system", ["nfs4", "nfs", "cifs", "lustre", "fuse", "fuse.sshfs", "9p"])
+def test_network_and_user_space_file_systems_are_remote(tmp_path, mounted, file_system):
+    mounted(file_system)
+    assert disk.is_remote(tmp_path / "data")
+    assert disk.describe(tmp_path)["remote"]
+
+
+@pytest.mark.parametrize("file_system", ["btrfs", "overlay", "zfs", "tmpfs", "fuseblk"])
+def test_local_file_systems_without_a_device_of_their_own_are_not(tmp_path, mounted, file_system):
+    mounted(file_system, "rw,lowerdir=/a:/b")
+    assert not disk.is_remote(tmp_path)
+    described = disk.describe(tmp_path)
+    assert (described["remote"], described["mount_options"]) == (False, "")
+
+
+def test_mount_options_are_recorded_without_paths_addresses_and_names(tmp_path, mounted):
+    options = "rw,rsize=131072,vers=4.2,username=me,password=secret,addr=10.0.0.1,root=/home/me,actimeo=3"
+    mounted("nfs4", options)
+    assert disk.describe(tmp_path)["mount_options"] == "rw,rsize=131072,vers=4.2,actimeo=3"
+
+
+def on(**changes):
+    """Return the key of a record from a disk with these changes."""
+    changed = dataclasses.replace(MACHINE.disk, **changes)
+    return a_record(1000, machine={"disk": changed}).key
+
+
+def test_cases_under_other_mount_options_are_other_cases():
+    remote = {"file_system": "nfs4", "remote": True}
+    assert on(**remote, mount_options="rsize=4096") != on(**remote, mount_options="rsize=1048576")
+    assert on() == on(mount_options="relatime")  # of a local disk
+
+
+def test_a_disk_without_readahead_is_shown_without_it():
+    assert str(MachineDisk(file_system="nfs4", device="a:/b", mount_options="vers=4.2")) == (
+        "nfs4 on a:/b (vers=4.2)"
+    )
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_slices_of_a_remote_file_are_requested_at_once(tmp_path, monkeypatch, remote):
+    """One read after the other would wait for each; a local disk is faster by the kernel's readahead."""
+    (tmp_path / "x").write_bytes(np.random.default_rng(0).bytes(SIZE))
+    schema = Schema(SIZE // 1024, (Field("x", (1024,), "uint8"),))
+    requested = []
+
+    def noted(file, offset, count, advice):
+        if advice == os.POSIX_FADV_WILLNEED:
+            requested.append((offset, count))
+
+    monkeypatch.setattr(mapped_files, "is_remote", lambda path: remote)
+    monkeypatch.setattr(files, "read_ahead_kib", lambda path: 128)
+    monkeypatch.setattr(os, "posix_fadvise", noted)
+    with closing(CachedReader(schema, {"x": Strided((tmp_path / "x",), 0, 1024)}, cold=True)) as reader:
+        batch = reader.batch(slice(0, 2048))["x"]
+    assert batch.tobytes() == (tmp_path / "x").read_bytes()[: 2048 * 1024]
+    assert sum(count for _, count in requested) == (2048 * 1024 if remote else 0)
+    assert len(requested) > 1 or not remote
+
+
+@pytest.fixture
+def delayed(tmp_path, monkeypatch):
+    """A mounted file system that waits before each request, with a dataset in it."""
+    pytest.importorskip("mfusepy", reason="mfusepy is not installed")
+    monkeypatch.syspath_prepend(SCRIPTS)
+    monkeypatch.setenv(
+        "PYTHONPATH", os.pathsep.join(filter(None, (str(SCRIPTS), os.environ.get("PYTHONPATH"))))
+    )
+    if shutil.which("fusermount3") is None or not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("this machine has no fuse3")
+    from eval.delayed_mount import delayed_mount
+
+    source = iobench.Synthetic(8_000_000, (100_000,), dtype="uint8")
+    iobench.prepare(source, ["npy"], data_dir=tmp_path / "data", name="far")
+    try:
+        with delayed_mount(tmp_path / "data", 1.0, 0.5) as point:
+            yield iobench.Manifest.load(point / "far")
+    except OSError as error:
+        pytest.skip(f"no file system can be mounted here: {error}")
+
+
+def test_a_mounted_file_system_is_read_verified_and_surveyed(delayed):
+    paths = delayed.files_of("npy")
+    assert disk.describe(paths[0])["file_system"] == "fuse.delayed"
+    page_cache.evict(paths)
+    loader = iobench.StreamLoader(delayed.root, format="npy", batch_size=16)
+    came = np.concatenate([batch["x"].numpy() for batch in loader])
+    with delayed.opener("npy")() as reader:
+        assert np.array_equal(came, reader.batch(slice(0, 80))["x"])
+    found = survey(delayed, pick_device("cpu"), 16, 0.05)
+    assert {"opening", "waiting"} <= {note.kind for note in found.notes}
