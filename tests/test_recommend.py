@@ -52,13 +52,12 @@ from iobench.advise.measured_data import MeasuredData, from_source, sample_count
 from iobench.advise.recommend import time_step
 from iobench.advise.recommendation import Finalist
 from iobench.advise.requirements import Requirements
-from iobench.base import thresholds
+from iobench.base import registry, thresholds
 from iobench.base.errors import (
     ArtifactExists,
     CaseDied,
     InvalidSettings,
     ManifestError,
-    MissingDependency,
     PrepareError,
     RecordError,
     SourceError,
@@ -72,6 +71,7 @@ from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.run import run
 from iobench.bench.search_strategies import SuccessiveHalving
+from iobench.contrib.formats.shared.jpeg_decoders import JPEG_LIBRARIES
 from iobench.dataset.add import add
 from iobench.dataset.added_source import AddedSource
 from iobench.dataset.manifest import Manifest
@@ -1059,9 +1059,17 @@ def test_images_are_compared_with_as_they_are_decoded_now(photos, tmp_path):
     assert files <= data.full_stored_bytes(data.own_format) < files + 60 * 8192
 
 
+def install_only(monkeypatch, *decoders):
+    """Have the other decoders of JPEG files be not installed."""
+    without = {one.module for word, one in JPEG_LIBRARIES.items() if word not in decoders}
+    installed = registry._installed
+    monkeypatch.setattr(registry, "_installed", lambda module: module not in without and installed(module))
+
+
 @pytest.mark.parametrize(("side", "scaled"), [(32, False), (16, True)])
-def test_another_decoder_of_the_users_own_images_takes_part(photos, tmp_path, side, scaled):
+def test_another_decoder_of_the_users_own_images_takes_part(photos, tmp_path, side, scaled, monkeypatch):
     pytest.importorskip("simplejpeg")
+    install_only(monkeypatch, "simplejpeg")
     wanted = Requirements(batch_size=8, formats=("npy",), loaders=("stream", "dataloader"), device="cpu")
     source = open_source(photos, (3, side, side))
     data = from_source(source, (), wanted, tmp_path / "data", lambda text: None)
@@ -1087,22 +1095,29 @@ def test_a_folder_without_jpeg_files_has_no_other_decoder(tmp_path):
     assert open_source(tmp_path / "photos", (3, 16, 16)).other_decoders() == ()
 
 
-def test_without_its_library_the_other_decoder_is_skipped_with_the_command(photos, tmp_path, monkeypatch):
-    def add_or_miss(path, variant, **options):
-        if "simplejpeg" in variant:
-            raise MissingDependency("needs simplejpeg", hint="pip install 'iobench[simplejpeg]'")
-        return sample_writer_add(path, variant, **options)
-
-    sample_writer_add = sample_writer.add
-    monkeypatch.setattr(sample_writer, "add", add_or_miss)
-    wanted = Requirements(batch_size=8, formats=("npy",), device="cpu")
-    data = from_source(open_source(photos, (3, 16, 16)), (), wanted, tmp_path / "data", lambda text: None)
+def test_decoders_leave_time_to_measure(photos, tmp_path, monkeypatch):
+    pytest.importorskip("simplejpeg")
+    install_only(monkeypatch, "simplejpeg")
+    limit_s = 100.0
+    began = time.monotonic() - sample_writer.WRITING * limit_s
+    wanted = Requirements(batch_size=8, formats=("npy",), device="cpu", max_time_s=limit_s)
+    source = open_source(photos, (3, 16, 16))
+    data = from_source(source, (), wanted, tmp_path / "data", lambda text: None, began)
     assert data.added == ("images:shape=3x16x16",)
-    skipped = [one for one in data.skipped if one.kind == "missing-dependency"]
-    assert len(skipped) == 2
-    assert all("iobench[simplejpeg]" in one.hint for one in skipped)
-    (together,) = sentences.skipped_together(skipped)
-    assert together.values["names"] == "simplejpeg"
+    late = [one.values["format"] for one in data.skipped if one.kind == "not-read-in-time"]
+    assert late == [one for one in source.other_decoders() if "simplejpeg" in one]
+
+
+def test_decoders_that_are_not_installed_are_skipped_with_one_command(photos, tmp_path, monkeypatch):
+    install_only(monkeypatch)
+    wanted = Requirements(batch_size=8, formats=("npy",), device="cpu")
+    source = open_source(photos, (3, 16, 16))
+    data = from_source(source, (), wanted, tmp_path / "data", lambda text: None)
+    assert data.added == ("images:shape=3x16x16",)
+    assert len([one for one in data.skipped if one.kind == "missing-dependency"]) == 5
+    (together,) = sentences.skipped_together(data.skipped)
+    assert together.values["names"] == "opencv, simplejpeg, torchvision"
+    assert together.hint == f"pip install 'iobench[{','.join(JPEG_LIBRARIES)}]'"
 
 
 @pytest.mark.parametrize("speed", [2.0, 1.05])

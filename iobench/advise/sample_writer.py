@@ -21,7 +21,7 @@ from iobench.dataset.read_back import read_back
 from iobench.dataset.sources import FirstSamples, Source
 from iobench.formats import Batch
 
-WRITING = 0.2  # at most, of the time
+WRITING = 0.2  # at most, of the time; for other decoders, too: each reads all samples
 INDISPENSABLE = 0.5  # at most, of the time: for the user's own files, or for one format without them
 LAST_PART = 0.1  # of the time for writing: nothing more starts in it
 
@@ -97,9 +97,9 @@ class SampleWriter:
         return added
 
     def _register_all(self, path: Path, variant: str, decoders: Sequence[str]) -> tuple[str, ...]:
-        added = self._register(path, variant, "your own files were not measured: ")
+        added = self._register(path, variant, "your own files were not measured: ", INDISPENSABLE)
         for other in decoders if added else ():
-            added += self._register(path, other, f"{other}: ")
+            added += self._register(path, other, f"{other}: ", WRITING)
         return added
 
     def _announce(self, variants: Sequence[str]) -> None:
@@ -132,27 +132,27 @@ class SampleWriter:
                 plain = isinstance(error, UnsupportedSchema | OutOfTime)
                 self._skip(error, variant, "" if plain else f"format {variant}: ")
 
-    def _register(self, path: Path, variant: str, prefix: str) -> tuple[str, ...]:
+    def _register(self, path: Path, variant: str, prefix: str, share: float) -> tuple[str, ...]:
         """Add the user's own files to the sample where they lie; return their variant if that succeeds.
 
-        `prefix` begins the reason if it does not.
+        `prefix` begins the reason if it does not. At the end of the `share` of the time it does not.
         """
         manifest = self.manifest
         if manifest is None or variant not in manifest.added or not manifest.unchanged(variant):
             self.status(f"reading {self.first.schema.samples:,} samples of {path}")
             try:
-                self.manifest = self._added(path, variant)
+                self.manifest = self._added(path, variant, share)
             except IobenchError as error:
                 self._skip(error, variant, prefix)
                 return ()
         return (variant,)
 
-    def _added(self, path: Path, variant: str) -> Manifest:
+    def _added(self, path: Path, variant: str, share: float) -> Manifest:
         """Add the files; raises ArtifactExists if they are not the samples that were written."""
         late = OutOfTime(
             f"no time was left to read {path}", kind="not-read-in-time", hint="give a longer --max-time"
         )
-        in_time = _ending(self.began + INDISPENSABLE * self.max_time_s, late)
+        in_time = _ending(self.began + share * self.max_time_s, late)
         root, schema = self.data_dir / self.first.name, self.first.schema
         return add(
             path,

@@ -145,6 +145,11 @@ class Options:
                 )
 
     @property
+    def option_modules(self) -> dict[str, str]:
+        """Modules that only these options need, each with the extra of iobench that installs it."""
+        return {}
+
+    @property
     def options(self) -> dict[str, Any]:
         """Every option with its value."""
         return {spec.name: getattr(self, spec.name) for spec in declared(type(self))}

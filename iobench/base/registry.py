@@ -73,11 +73,11 @@ class Registry(Generic[T]):
 
     def get(self, name: str, **options: Any) -> T:
         """Return the member of that name with these options; InvalidOption for an unknown option."""
-        return build(self.type_of(name), options)
+        return _with_modules(build(self.type_of(name), options))
 
     def parse(self, variant: str) -> T:
         """Return the member that a variant denotes: `hdf5`, `hdf5:compression=gzip,chunk_bytes=0`."""
-        return read_word(self.type_of(variant.partition(":")[0]), variant)
+        return _with_modules(read_word(self.type_of(variant.partition(":")[0]), variant))
 
     def describe(self) -> list[dict[str, Any]]:
         """Return name, summary, usability (`yes` or the reason) and options of all members as plain data."""
@@ -170,6 +170,14 @@ def _require(cls: type[Options]) -> None:
     for module in cls.modules:
         if not _installed(module):
             raise _not_installed(f"{cls.kind} {cls.name}", module, package or module)
+
+
+def _with_modules(member: T) -> T:
+    """Return a member; MissingDependency if a module that its options need is not installed."""
+    for module, extra in member.option_modules.items():
+        if not _installed(module):
+            raise _not_installed(f"{member.kind} {member.variant}", module, f"'iobench[{extra}]'")
+    return member
 
 
 def _not_installed(what: str, module: str, package: str | None) -> MissingDependency:

@@ -113,6 +113,10 @@ class Format(Options, ABC):
         """True if reading returns the bytes that were written; a lossy format has an option `lossy`."""
         return True
 
+    def other_decoders(self, large: bool = False) -> tuple[str, ...]:
+        """Return variants that decode the same files in other ways, some of them only `large` samples."""
+        return ()
+
     def roundtrip(self, batch: Batch) -> Batch:
         """Return the batch as reading will return it: the batch itself unless the format is lossy."""
         return batch

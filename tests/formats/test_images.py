@@ -156,29 +156,6 @@ def photos(folder, sizes=((90, 130), (60, 40), (30, 50))):
     return folder
 
 
-@pytest.mark.parametrize("shape", ["3x20x16", "20x16x3", "20x16", "1x20x16"])
-@pytest.mark.parametrize("scaled", [False, True], ids=["whole", "dct-scaled"])
-def test_another_decoder_returns_nearly_the_same_pixels(tmp_path, shape, scaled):
-    pytest.importorskip("simplejpeg")
-    path = photos(tmp_path / "train")
-    plain = formats.parse(f"images:shape={shape}")
-    batches = {}
-    for options in ("", ",decoder=simplejpeg", ",dct_scaling=yes", ",decoder=simplejpeg,dct_scaling=yes"):
-        if ("dct" in options) == scaled or not options:
-            fmt = formats.parse(plain.variant + options)
-            assert fmt.lossless == (not options)
-            assert ("simplejpeg" in fmt.libraries) == ("simplejpeg" in options)
-            with fmt.open(path, fmt.infer_schema(path)) as reader:
-                batches[options] = reader.batch(slice(0, 9))["image"].astype(int)
-    expected = batches.pop("")
-    for options, found in batches.items():
-        assert found.shape == expected.shape
-        assert np.abs(found - expected).max() <= (20 if scaled else 3), options
-        assert "3" not in shape or (found != expected).any()
-        same = [row for row in range(9) if np.array_equal(found[row], expected[row])]
-        assert {7, 8} <= set(same), "Pillow decodes CMYK and PNG, whatever the decoder"
-
-
 def test_other_decoders_are_variants_of_one_dataset(tmp_path):
     pytest.importorskip("simplejpeg")
     path, notes = photos(tmp_path / "train"), []

@@ -586,7 +586,7 @@ def test_shards_are_a_source_at_a_sample_shape(tmp_path):
     fmt = formats.parse(own)
     with fmt.open(path, fmt.infer_schema(path)) as reader:
         assert_same(next(source.batches())["jpg"], reader.batch(slice(0, 4))["jpg"])
-    assert [formats.parse(one).options["decoder"] for one in faster] == ["simplejpeg"]
+    assert faster == fmt.other_decoders() != ()
     assert (
         open_source(pack(tmp_path / "b.tar", pictures("png", SIZES)[0]), (3, 20, 16)).other_decoders() == ()
     )

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from iobench import formats
 from iobench.base.errors import SourceError
 from iobench.base.finding import Finding
 from iobench.base.text import enumerated
@@ -161,13 +162,12 @@ class ImageFolder(Source):
         return f"images:shape={'x'.join(map(str, self._layout.shape))}"
 
     def other_decoders(self) -> tuple[str, ...]:
-        """Return the faster decoder of JPEG files, and decoding at a smaller scale where half are large."""
+        """Return the other decoders of JPEG files, and decoding at a smaller scale where half are large."""
         if not any(image_kind(file) == "JPEG" for file, _, _ in self._files):
             return ()
-        faster = f"{self._variant},decoder=simplejpeg"
         shorter = sorted(ratio for _, ratio in self._scales)
         large = shorter[len(shorter) // 2] >= DCT_SCALE
-        return (faster, f"{faster},dct_scaling=yes") if large else (faster,)
+        return formats.parse(self._variant).other_decoders(large)
 
     def batches(self) -> Iterator[Batch]:
         """Yield images sorted by label and file name, decoded on all processors."""

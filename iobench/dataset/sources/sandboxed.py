@@ -82,10 +82,9 @@ class FormatSource(Source):
         return self.path, self.kind
 
     def other_decoders(self) -> tuple[str, ...]:
-        """Return the faster decoder of scaled JPEG files; webdataset names fields after the files."""
+        """Return the other decoders of scaled JPEG files; webdataset names fields after the files."""
         jpeg = any(field.name in JPEG_FIELDS for field in self.schema.fields)
-        scaled, own = self._format.options.get("shape"), self._format.options.get("decoder")
-        return (f"{self.kind},decoder=simplejpeg",) if jpeg and scaled and own == "pillow" else ()
+        return self._format.other_decoders() if jpeg else ()
 
     def batches(self) -> Iterator[Batch]:
         """Yield all samples in order."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 
@@ -18,10 +18,11 @@ from iobench.base.errors import CorruptArtifact, InvalidOption, SourceError, Uns
 from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.base.units import counted, parse_shape
+from iobench.contrib.formats.shared.jpeg_decoders import JPEG_LIBRARIES, JpegLibrary, jpeg_decoder
 from iobench.formats import Array, Epoch, Format, Schema
 
 COMPARED = 32  # images whose pixels are compared with Pillow's
-PILLOW, DECODERS = "pillow", ("pillow", "simplejpeg")
+PILLOW = "pillow"
 CENTER, CROPS = "center", ("center", "random")
 
 
@@ -31,7 +32,9 @@ class ScaledImages(Format):
 
     shape: str | None = option(None, "shape, like 3x224x224, that existing images are scaled and cropped to")
     decoder: str = option(
-        PILLOW, "decoder of JPEG files where `shape` is given; simplejpeg is faster", choices=DECODERS
+        PILLOW,
+        "decoder of JPEG files where `shape` is given; the others are faster",
+        choices=(PILLOW, *JPEG_LIBRARIES),
     )
     crop: str = option(
         CENTER,
@@ -56,6 +59,17 @@ class ScaledImages(Format):
             )
         if self.shape is not None:
             parse_shape(self.shape)
+        if self.dct_scaling and self._jpeg_library and not self._jpeg_library.dct_scaling:
+            raise InvalidOption(
+                f"{self.name}: {self.decoder} has no dct_scaling",
+                kind="conflicting-options",
+                hint="omit dct_scaling, or choose another decoder",
+            )
+
+    @property
+    def _jpeg_library(self) -> JpegLibrary | None:
+        """The decoder's library; None for Pillow, which decodes what is not a JPEG with every decoder."""
+        return JPEG_LIBRARIES.get(self.decoder)
 
     @property
     def scaled_shape(self) -> tuple[int, ...] | None:
@@ -69,8 +83,13 @@ class ScaledImages(Format):
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """The format's own library, and the decoder beside it."""
-        return (self.library,) if self.decoder == PILLOW else (self.library, self.decoder)
+        """The format's own library, and the packages that provide the decoder."""
+        return (self.library, *(self._jpeg_library.packages if self._jpeg_library else ()))
+
+    @property
+    def option_modules(self) -> dict[str, str]:
+        """The decoder's module."""
+        return {self._jpeg_library.module: self.decoder} if self._jpeg_library else {}
 
     @property
     def parallel(self) -> bool:
@@ -86,6 +105,17 @@ class ScaledImages(Format):
                 hint="omit shape, decoder, crop and dct_scaling",
             )
         super().check_schema(schema)
+
+    def other_decoders(self, large: bool = False) -> tuple[str, ...]:
+        """Return the variants with a decoder besides Pillow; of `large` images, also with `dct_scaling`."""
+        if self.shape is None or self.decoder != PILLOW:
+            return ()
+        return tuple(
+            replace(self, decoder=word, dct_scaling=scaled).variant
+            for word, library in JPEG_LIBRARIES.items()
+            for scaled in dict.fromkeys((self.dct_scaling, self.dct_scaling or large))
+            if library.dct_scaling or not scaled
+        )
 
     def decode(self) -> ScaledDecoder | None:
         """Return the decoder of images of any size; None without `shape`."""
@@ -130,11 +160,8 @@ class ScaledDecoder:
         from iobench.formats.image_decoding import ImageDecoder, ImageLayout
 
         self.epoch = Epoch()
-        jpeg, layout = None, ImageLayout(shape) if crop == CENTER else RandomCrop(shape, self.epoch)
-        if decoder == "simplejpeg":
-            from iobench.contrib.formats.shared.simplejpeg_decoder import by_simplejpeg
-
-            jpeg = by_simplejpeg(dct_scaling)
+        layout = ImageLayout(shape) if crop == CENTER else RandomCrop(shape, self.epoch)
+        jpeg = None if decoder == PILLOW else jpeg_decoder(decoder, dct_scaling)
         self._images = ImageDecoder(layout, jpeg, dct_scaling)
 
     def __call__(self, file: Path, stored: bytes | memoryview, pixels: Array) -> None:
