@@ -805,10 +805,13 @@ def test_cases_near_the_fastest_are_measured_again(manifest):
 def test_the_figures_of_the_answer_are_of_fresh_rounds(answered):
     folder, done = answered
     found = json.loads(done.stdout)
-    race, final = (
-        [json.loads(line) for line in (folder / path).read_text().splitlines()]
-        for path in found["records"][:2]
-    )
+    runs = [
+        [json.loads(line) for line in (folder / path).read_text().splitlines()] for path in found["records"]
+    ]
+    if len(runs) == 1:  # under load
+        assert found["outcome"] == "undecided"
+        return
+    race, final = runs[:2]
     assert {one["run"] for one in race}.isdisjoint({one["run"] for one in final})
     use = found["use"]["samples_per_s"]["median"]
     rates = [one["timing"]["samples"] / one["timing"]["epochs_s"] for one in final]

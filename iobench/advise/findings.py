@@ -78,7 +78,7 @@ def recommendation_of(result: SearchResult, requirements: Requirements) -> Recom
         ],
         prepare=prepare_code(result.data, case) if changes else "",
         code=loader_code(result.data, case, requirements.epochs) if changes else "",
-        records=[str(run.path) for run in runs if run],
+        records=list(dict.fromkeys(str(run.path) for run in runs if run)),
         dataset=result.data.manifest.name,
         raced=raced_formats(result),
         time=now(),
