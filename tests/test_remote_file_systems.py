@@ -17,7 +17,7 @@ from iobench.formats import Field, Schema, Strided
 from iobench.host import disk, page_cache
 from iobench.host.device import pick_device
 from iobench.results.parts import MachineDisk
-from iobench.stream import files, mapped_files
+from iobench.stream import files, mapped_files, readahead
 from iobench.stream.cached_reader import CachedReader
 
 SIZE = 4 << 20
@@ -98,6 +98,25 @@ def test_slices_of_a_remote_file_are_requested_at_once(tmp_path, monkeypatch, re
     assert batch.tobytes() == (tmp_path / "x").read_bytes()[: 2048 * 1024]
     assert sum(count for _, count in requested) == (2048 * 1024 if remote else 0)
     assert len(requested) > 1 or not remote
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_rows_apart_in_a_remote_file_are_requested_at_once(tmp_path, monkeypatch, remote):
+    (tmp_path / "x").write_bytes(np.random.default_rng(0).bytes(SIZE))
+    schema = Schema(SIZE // 1024, (Field("x", (1000,), "uint8"),))
+    requested = []
+
+    def noted(file, offset, count, advice):
+        if advice == os.POSIX_FADV_WILLNEED:
+            requested.append(count)
+
+    monkeypatch.setattr(readahead, "is_remote", lambda path: remote)
+    monkeypatch.setattr(os, "posix_fadvise", noted)
+    with closing(CachedReader(schema, {"x": Strided((tmp_path / "x",), 0, 1024)}, cold=True)) as reader:
+        reader.read_ahead([slice(0, 2048), slice(2048, 4096)])
+        batch = reader.batch(slice(0, 4096))["x"]
+    assert np.array_equal(batch, np.fromfile(tmp_path / "x", np.uint8).reshape(-1, 1024)[:, :1000])
+    assert (sum(requested) > SIZE - 2048) == remote
 
 
 @pytest.fixture

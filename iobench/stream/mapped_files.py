@@ -44,7 +44,6 @@ class MappedFiles:
             mapped.advise_random()
         self._files = DescriptorPool(addresses.files, partial(_opened, cold and not reads_slices))
         first = Path(addresses.files[0])
-        # elsewhere the kernel's readahead is faster, with larger pages
         self._request_bytes = request_bytes(first) if cold and reads_slices and is_remote(first) else None
 
     def check(self) -> None:
@@ -69,7 +68,7 @@ class MappedFiles:
         number, offset = self._addresses.within(position)
         into: Bytes = np.frombuffer(raw_bytes(target), np.uint8)
         with self._files.descriptor(number) as file:
-            if self._request_bytes:  # or it would wait for one request after the other
+            if self._request_bytes:
                 request(file, offset, offset + len(into), self._request_bytes)
             read_into(file, self._addresses.files[number], offset, into)
 

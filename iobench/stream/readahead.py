@@ -12,6 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from iobench.formats import Array, Index, Reader, Rows, Schema
+from iobench.host.disk import is_remote
 from iobench.host.memory import Bytes, touched_array
 from iobench.stream.addresses import AddressSpace
 from iobench.stream.files import DescriptorPool, open_plain, read_into, request, request_bytes
@@ -57,7 +58,8 @@ class Readahead:
             self.begin()
         self._stopping = self.finished = False
         self._changed = threading.Condition()
-        self._request_bytes = request_bytes(Path(addresses.files[0]))
+        first_file = Path(addresses.files[0])
+        self._request_bytes, self._remote = request_bytes(first_file), is_remote(first_file)
         self._files = DescriptorPool(addresses.files, open_plain)
         self._thread = threading.Thread(target=self._work, name="iobench-ahead", daemon=True)
         self._thread.start()
@@ -186,6 +188,8 @@ class Readahead:
             for low, high in zip(*(ends.tolist() for ends in result), strict=True):
                 number, offset = self._addresses.within(low)
                 with self._files.descriptor(number) as file:
+                    if self._remote:
+                        request(file, offset, offset + high - low, self._request_bytes)
                     for done in range(0, high - low, len(scratch)):
                         into = scratch[: high - low - done]
                         read_into(file, self._addresses.files[number], offset + done, into)
