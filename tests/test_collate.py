@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import record_cases
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from record_cases import run_once
 
@@ -20,10 +20,10 @@ from iobench.bench.case_grid import cases_of
 from iobench.dataset.sources import GeneratedLengths
 from iobench.formats import Field, Ragged, offsets_of
 from iobench.loading import collate as collate_module
-from iobench.loading.collate import Collate, Dense
+from iobench.loading.collate import Collate, Dense, best_fit
 from iobench.loading.portable_error import PortableError
 
-WAYS = ("pad", "pad:multiple=16", "pad:to=96", "pack:100")
+WAYS = ("pad", "pad:multiple=16", "pad:to=96", "pack:best-fit=100", "pack:100")
 LOADERS = ("native", "dataloader", "dataloader:fetch=batch", "stream", "spdl", "torchdata", "grain")
 WITH_WORKERS = (
     "dataloader:num_workers=1",
@@ -76,8 +76,11 @@ def same(one, other):
     st.sampled_from(DTYPES),
     st.lists(st.integers(0, 60), min_size=1, max_size=12),
     st.sampled_from([(), (2,), (2, 3)]),
-    st.sampled_from(["pad", "pad:multiple=16", "pad:to=64", "pack:7", "pack:1000"]),
+    st.sampled_from(
+        ["pad", "pad:multiple=16", "pad:to=64", "pack:7", "pack:1000", "pack:best-fit=7", "pack:best-fit=64"]
+    ),
 )
+@example("uint16", [5, 4, 3, 20], (2,), "pack:best-fit=7")
 def test_dense_batches_hold_the_samples_and_zeros(dtype, lengths, inner, word):
     field, way = fields(dtype, lengths, inner), Collate.parse(word)
     for dense in (way({"x": field})["x"], way.samples(samples_of(field))):
@@ -93,9 +96,37 @@ def test_dense_batches_hold_the_samples_and_zeros(dtype, lengths, inner, word):
         if word.startswith("pad"):
             least = {"pad": max(lengths), "pad:to=64": 64}
             assert (rows, length) == (len(lengths), least.get(word, -(-max(lengths) // 16) * 16))
+            continue
+        assert length == way.length
+        starts = dense.starts.tolist()
+        if way.best_fit:
+            for start, size in zip(starts, lengths, strict=True):
+                left = length - start % length
+                assert size <= left or left == length < size, "cut without need"
         else:
-            assert length == way.length
+            assert starts == field.offsets[:-1].tolist()
             assert 0 <= rows * length - sum(lengths) < length
+
+
+@pytest.mark.parametrize(
+    ("lengths", "starts", "rows"),
+    [
+        ([4, 8, 1, 4, 2, 1], [10, 0, 18, 14, 8, 19], 2),
+        ([5, 6, 4, 5], [10, 0, 6, 15], 2),
+        ([3, 25, 5], [30, 0, 25], 4),
+        ([10, 0, 10], [0, 10, 10], 2),
+        ([0, 0], [0, 0], 0),
+    ],
+)
+def test_each_sample_goes_where_the_least_space_is_left(lengths, starts, rows):
+    assert best_fit(lengths, 10) == (starts, rows)
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=60), st.integers(1, 40))
+def test_best_fit_takes_few_rows(lengths, length):
+    _, rows = best_fit(lengths, length)
+    least = -(-sum(lengths) // length)
+    assert least <= rows <= max(least, 2 * least - 1) + sum(one > length for one in lengths)
 
 
 def test_fixed_fields_stay_as_they_are():
@@ -114,7 +145,19 @@ def test_a_sample_that_is_too_long_is_an_error_with_its_length():
 
 
 @pytest.mark.parametrize(
-    "word", ["", "padded", "pad:", "pad:to=0", "pad:to=-1", "pack", "pack:0", "pad:length=3"]
+    "word",
+    [
+        "",
+        "padded",
+        "pad:",
+        "pad:to=0",
+        "pad:to=-1",
+        "pack",
+        "pack:0",
+        "pad:length=3",
+        "pack:best-fit",
+        "pack:to=9",
+    ],
 )
 def test_other_words_are_refused(word):
     with pytest.raises(InvalidSettings) as caught:
@@ -131,8 +174,8 @@ def test_every_loader_delivers_each_way_verified(ragged, tmp_path):
     in_order = [one for one in records if one.case["loader"] != "grain"]
     by_way = {way: {one.content_check.fill for one in in_order if one.case["collate"] == way} for way in WAYS}
     assert all(len(fills) == 1 for fills in by_way.values())
-    (pad,), (multiple,), (fixed,), (packed,) = (by_way[way] for way in WAYS)
-    assert fixed < multiple < pad < packed < 1
+    (pad,), (multiple,), (fixed,), (whole,), (packed,) = (by_way[way] for way in WAYS)
+    assert fixed < multiple < pad < whole <= packed < 1
 
 
 @pytest.mark.parametrize("words", [WITH_WORKERS[:1], pytest.param(WITH_WORKERS[1:], marks=pytest.mark.slow)])
@@ -155,7 +198,9 @@ def test_a_worker_of_grain_that_pads_nothing_imports_no_torch(ragged):
 def test_bfloat16_with_an_inner_axis_comes_from_every_loader(tmp_path):
     source = GeneratedLengths(SOUND, f"uniform:0,{MOST}", 10_000)
     manifest, _ = iobench.prepare(source, ["memmap"], data_dir=tmp_path)
-    assert len(delivered(manifest, tmp_path, LOADERS, ("pad", "pack:100"))) == 2 * len(LOADERS)
+    assert len(delivered(manifest, tmp_path, LOADERS, ("pad", "pack:100", "pack:best-fit=100"))) == 3 * len(
+        LOADERS
+    )
 
 
 def test_the_fill_of_padding_is_known_before_padding(ragged, tmp_path):
@@ -181,10 +226,15 @@ def changed(change):
 
 
 def not_zero(dense):
-    """Write into the padding of the first sample that has any."""
+    """Write into the first padding."""
     values = dense.values.clone()
-    row = int((dense.lengths < values.shape[1]).nonzero()[0]) if not dense.packed else -1
-    values[row, -1] = 1
+    index, inside = values.flatten(0, 1), torch.arange(values.shape[1]) < dense.lengths[:, None]
+    if dense.starts is not None:
+        ends = (dense.starts + dense.lengths).tolist()
+        inside = torch.zeros(len(index), dtype=torch.bool)
+        for start, end in zip(dense.starts.tolist(), ends, strict=True):
+            inside[start:end] = True
+    index[int((~inside.flatten()).nonzero()[0])] = 1
     return replace(dense, values=values)
 
 
@@ -204,7 +254,7 @@ def cut(dense):
 
 
 @pytest.mark.parametrize("change", [not_zero, shorter, cut])
-@pytest.mark.parametrize("way", ["pad:to=96", "pack:100"])
+@pytest.mark.parametrize("way", ["pad:to=96", "pack:100", "pack:best-fit=100"])
 def test_a_changed_batch_fails_its_case(ragged, tmp_path, monkeypatch, change, way):
     monkeypatch.setattr(collate_module.Collate, "_dense", changed(change))
     result = run(ragged, tmp_path, ("native",), (way,))
@@ -238,4 +288,6 @@ def test_data_of_one_length_and_own_loaders_are_refused(ragged, tmp_path):
 def test_dense_moves_as_a_whole():
     dense = Dense(torch.ones(2, 3), torch.tensor([3, 1]), 4)
     moved = dense.to(torch.float64)
-    assert (moved.values.dtype, moved.total, len(moved)) == (torch.float64, 4, 2)
+    assert (moved.values.dtype, moved.total, len(moved), moved.starts) == (torch.float64, 4, 2, None)
+    packed = replace(dense, starts=torch.tensor([0, 3])).to(torch.float64)
+    assert packed.starts.dtype == packed.lengths.dtype == torch.float64

@@ -5,24 +5,28 @@ Batches are padded with zeros. A case names its way as `Collate.parse` reads it.
 
 from __future__ import annotations
 
+import bisect
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from iobench.base.errors import InvalidSettings, LoaderFailed
-from iobench.formats import Ragged, offsets_of
+from iobench.formats import Ragged, array_of, offsets_of
 from iobench.loading.portable_error import PortableError
 
 if TYPE_CHECKING:
     import torch
 
 JAGGED = "jagged"
-WAYS = f"{JAGGED}, pad, pad:multiple=N, pad:to=N or pack:N"
-GRAMMAR = re.compile(r"jagged|pad(:(multiple|to)=(?P<padded>\d{1,9}))?|pack:(?P<packed>\d{1,9})")
+WAYS = f"{JAGGED}, pad, pad:multiple=N, pad:to=N, pack:N or pack:best-fit=N"
+GRAMMAR = re.compile(
+    r"jagged|pad(:(multiple|to)=(?P<padded>\d{1,9}))?|pack:(?P<best_fit>best-fit=)?(?P<packed>\d{1,9})"
+)
 
 
 @dataclass(frozen=True)
@@ -33,19 +37,19 @@ class Dense:
     ----------
     values : torch.Tensor
         Shape ``(samples, length, *inner)``, with zeros behind each sample. Packed: ``(rows, length,
-        *inner)``, the samples one after the other over all rows, and zeros behind the last sample.
+        *inner)``, the samples at `starts`, and zeros elsewhere.
     lengths : torch.Tensor
         Lengths of the samples, int64.
     total : int
         Sum of the lengths, known without waiting for the device.
-    packed : bool
-        Whether the samples are packed.
+    starts : torch.Tensor or None
+        Of packed samples, the position in ``values.flatten(0, 1)`` at which each begins, int64.
     """
 
     values: torch.Tensor
     lengths: torch.Tensor
     total: int
-    packed: bool = False
+    starts: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -61,25 +65,38 @@ class Dense:
         return self.total * self.values.itemsize * math.prod(self.values.shape[2:])
 
     def to(self, *args: Any, **kwargs: Any) -> Dense:
-        """Return it with both tensors moved or converted as by `torch.Tensor.to`."""
-        values, lengths = self.values.to(*args, **kwargs), self.lengths.to(*args, **kwargs)
-        return replace(self, values=values, lengths=lengths)
+        """Return it with its tensors moved or converted as by `torch.Tensor.to`."""
+        return self._mapped(lambda tensor: tensor.to(*args, **kwargs))
 
     def pin_memory(self) -> Dense:
         """Return it in pinned memory; torch's DataLoader calls it, too."""
-        return replace(self, values=self.values.pin_memory(), lengths=self.lengths.pin_memory())
+        return self._mapped(lambda tensor: tensor.pin_memory())
+
+    def _mapped(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Dense:
+        starts = None if self.starts is None else function(self.starts)
+        return replace(self, values=function(self.values), lengths=function(self.lengths), starts=starts)
+
+    @property
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """All tensors that it is made of."""
+        return (
+            (self.values, self.lengths) if self.starts is None else (self.values, self.lengths, self.starts)
+        )
 
     def parted(self) -> tuple[Ragged, torch.Tensor]:
         """Return the samples end to end, and the padding."""
         import torch
 
         offsets = torch.nn.functional.pad(self.lengths.cumsum(0), (1, 0))
-        flat = self.values.flatten(0, 1)
-        if self.packed:
-            return Ragged(flat[: self.total], offsets), flat[self.total :]
-        positions = torch.arange(self.values.shape[1], device=self.values.device)
-        inside = (positions < self.lengths[:, None]).flatten()
-        return Ragged(flat[inside.nonzero()[:, 0]], offsets), flat[(~inside).nonzero()[:, 0]]
+        flat, device = self.values.flatten(0, 1), self.values.device
+        starts = self.starts
+        if starts is None:
+            starts = torch.arange(len(self), device=device) * self.values.shape[1]
+        shifts = (starts - offsets[:-1]).repeat_interleave(self.lengths)
+        real = torch.arange(len(shifts), device=device) + shifts
+        padding = torch.ones(len(flat), dtype=torch.bool, device=device)
+        padding[real] = False
+        return Ragged(flat[real], offsets), flat[padding.nonzero()[:, 0]]
 
 
 @dataclass(frozen=True)
@@ -89,17 +106,20 @@ class Collate:
     Attributes
     ----------
     kind : str
-        "jagged": values and offsets; "pad": zeros behind each sample; "pack": all samples one after the
-        other, in rows of `length`.
+        "jagged": values and offsets; "pad": zeros behind each sample; "pack": all samples in rows of
+        `length`, one after the other.
     multiple : int
         Padded samples have the length of the longest, rounded up to a multiple of this.
     length : int or None
         Length of padded samples, or of packed rows.
+    best_fit : bool
+        Packed samples begin where they fit into a row, see `best_fit`.
     """
 
     kind: str = JAGGED
     multiple: int = 1
     length: int | None = None
+    best_fit: bool = False
 
     @classmethod
     def parse(cls, word: str) -> Collate:
@@ -110,7 +130,7 @@ class Collate:
             raise InvalidSettings("--collate", kind="unknown-choice", expected=WAYS, found=repr(word))
         kind = word.partition(":")[0]
         if kind == "pack" or match[2] == "to":
-            return cls(kind, length=number)
+            return cls(kind, length=number, best_fit=match["best_fit"] is not None)
         return cls(kind, multiple=number)
 
     @property
@@ -148,11 +168,18 @@ class Collate:
         if self.kind == "pad":
             values = one.padded(length=self._padded_length(int(lengths.max())))
             return Dense(values, lengths, total)
+        return self._packed(one, lengths, total)
+
+    def _packed(self, one: Ragged, lengths: torch.Tensor, total: int) -> Dense:
         assert self.length is not None
-        rows = -(-total // self.length)
-        flat = _lengthened(one.values[None], rows * self.length)
+        if self.best_fit:
+            begins, rows = best_fit(lengths.tolist(), self.length)
+            starts, flat = one.offsets.new_tensor(begins), _placed(one, begins, rows * self.length)
+        else:
+            starts, rows = lengths.cumsum(0) - lengths, -(-total // self.length)
+            flat = _lengthened(one.values[None], rows * self.length)
         values = flat.reshape(rows, self.length, *one.values.shape[1:])
-        return Dense(values, lengths, total, packed=True)
+        return Dense(values, lengths, total, starts)
 
     def _padded_length(self, longest: int) -> int:
         """Return the length of padded samples; LoaderFailed if the longest is longer than the fixed one."""
@@ -167,6 +194,35 @@ class Collate:
                 hint="use a larger number, or pack",
             )
         return self.length
+
+
+def best_fit(lengths: Sequence[int], length: int) -> tuple[list[int], int]:
+    """Return where each sample begins in rows of `length` that follow each other, and the number of rows.
+
+    From the longest to the shortest, each goes into the row with the least space left that holds it whole. A
+    sample that is longer than a row takes several rows, and shares the last.
+    """
+    starts, spaces, rows = [0] * len(lengths), list[tuple[int, int]](), 0  # spaces: size and start, sorted
+    for sample in sorted(range(len(lengths)), key=lambda one: -lengths[one]):
+        size = lengths[sample]
+        fitting = bisect.bisect_left(spaces, (size, 0))
+        if fitting < len(spaces):
+            space, start = spaces.pop(fitting)
+        else:
+            space, start = -(-size // length) * length, rows * length
+            rows += space // length
+        starts[sample] = start
+        bisect.insort(spaces, (space - size, start + size))
+    return starts, rows
+
+
+def _placed(one: Ragged, starts: Sequence[int], total: int) -> torch.Tensor:
+    """Return the samples at these positions among `total`, and zeros elsewhere."""
+    placed: torch.Tensor = one.values.new_zeros((total, *one.values.shape[1:]))
+    target, source, edges = array_of(placed), array_of(one.values), one.offsets.tolist()
+    for start, (begin, end) in zip(starts, pairwise(edges), strict=True):
+        target[start : start + end - begin] = source[begin:end]
+    return placed
 
 
 def _lengthened(values: torch.Tensor, length: int) -> torch.Tensor:

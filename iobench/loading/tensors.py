@@ -53,10 +53,12 @@ def tensors_of(batch: Batch, convert: Callable[[Array], torch.Tensor] = tensor_o
 
 
 def tensors_in(batch: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a batch; a field whose samples differ in length has two."""
+    """Yield the tensors of a batch; a field whose samples differ in length has several."""
     for one in batch.values():
-        if isinstance(one, (Ragged, Dense)):
-            yield from (one.values, one.offsets if isinstance(one, Ragged) else one.lengths)
+        if isinstance(one, Ragged):
+            yield from (one.values, one.offsets)
+        elif isinstance(one, Dense):
+            yield from one.tensors
         else:
             yield one
 

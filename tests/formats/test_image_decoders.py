@@ -155,6 +155,7 @@ def test_a_library_that_cannot_be_imported_is_named_with_the_reason(monkeypatch)
     with pytest.raises(MissingDependency, check=kind("broken-library")) as caught:
         jpeg_decoder("torchvision", False)
     assert "torchvision::nms" in caught.value.found
+    assert "--upgrade 'iobench[torchvision]'" in caught.value.hint
 
 
 def test_a_decoder_of_whole_images_refuses_to_scale():

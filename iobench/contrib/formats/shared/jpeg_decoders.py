@@ -58,7 +58,7 @@ def jpeg_decoder(word: str, dct_scaling: bool) -> JpegDecoder:
             f"decoder={word}: {JPEG_LIBRARIES[word].module} cannot be imported",
             kind="broken-library",
             found=f"{type(error).__name__}: {reason(error)}",
-            hint=f"install a build of {JPEG_LIBRARIES[word].packages[0]} for this torch and this system",
+            hint=f"pip install --upgrade 'iobench[{word}]', or install a build for this torch and system",
         ) from error
 
     def decode(stored: bytes, size: Size, layout: ImageLayout) -> Array:
