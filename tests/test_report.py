@@ -30,6 +30,7 @@ from iobench.results import parts, record_file, verdict
 from iobench.results.metrics import METRICS
 from iobench.results.parts import FieldSpec
 from iobench.results.per_loader import describe, per_loader
+from iobench.results.run_warning import RunWarning
 from iobench.results.scaling_curve import curves
 from iobench.results.summary import summarise
 from iobench.results.warnings import warnings_of
@@ -647,6 +648,68 @@ def test_warnings_are_printed(written, browse, tmp_path):
     printed.write_text(text.replace("@media print", "@media all"))
     dom, _ = browse(printed, measure=SHOWN)
     assert float(re.search(r'data-shown="([\d.]+)"', dom)[1]) > 0
+
+
+def an_answer(records, **changes):
+    """Return a recommendation whose final rounds are these records, by default for their dataset."""
+    keys = list(dict.fromkeys(one.settings_key for one in records))
+    finalists = [
+        a_finalist(f"case {number}", 200 / number, [role], key=key)
+        for number, (key, role) in enumerate(zip(keys, ("fastest", "default"), strict=True), 1)
+    ]
+    fields = {
+        "outcome": "decided",
+        "use": finalists[0],
+        "finalists": finalists,
+        "findings": [Finding("decided", "Use what it says")],
+        "dataset": records[0].dataset.name,
+        "time": max(one.time for one in records),
+        "warnings": [RunWarning("unstable-cpu-speed", "the CPU speed varied", [])],
+    }
+    return Recommendation(**fields | changes)
+
+
+def with_a_changing_speed():
+    """Return records of two cases with the warning that recommendations show, too."""
+    both = rounds_of([1000, 1010, 1005, 1000, 1010]) + rounds_of([500, 510, 505, 500, 510], variant="hdf5")
+    speeds = (1e6 * (1 + one.round % 2) for one in both)
+    return [
+        dataclasses.replace(one, processor=dataclasses.replace(one.processor, cpu_speed_per_s=speed))
+        for one, speed in zip(both, speeds, strict=True)
+    ]
+
+
+def test_an_answer_and_its_warnings_are_said_once(tmp_path):
+    records, path = with_a_changing_speed(), tmp_path / "report.html"
+    assert "unstable-cpu-speed" in {one.kind for one in warnings_of(records)}
+    for measured in (records, []):
+        report.write(measured, path, recommended=[an_answer(records)])
+        body = path.read_text().partition("<body>")[2]
+        assert (body.count("Use what it says"), body.count("the CPU speed varied")) == (1, 1)
+    assert page.page(records, advice=[an_answer(records)]).sections[0].answer == ""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"time": "2026-01-01T00:00:00+00:00"}, {"finalists": [a_finalist("npy", 100, ["default"])]}],
+    ids=["measured later", "other cases"],
+)
+def test_rounds_of_another_run_keep_their_answer_and_warnings(changes):
+    records = rounds_of([1000, 1010]) + rounds_of([500, 510], variant="hdf5")
+    content = page.page(records, advice=[an_answer(records, **changes)])
+    assert content.answer == "Use what it says."
+    assert content.sections[0].answer == f"{answer_of(records).sentence}."
+    assert "the CPU speed varied" in content.recommended.sections[0].html
+
+
+def test_recommendations_for_other_datasets_follow_the_measurements():
+    records = rounds_of([1000, 1010]) + rounds_of([500, 510], variant="hdf5")
+    content = page.page(records, advice=[an_answer(records, dataset="another"), an_answer(records)])
+    assert [one.dataset for one in content.recommended.sections] == [records[0].dataset.name]
+    assert [one.dataset for one in content.recommended.others] == ["another"]
+    assert "Use what it says" in content.recommended.others[0].html
+    other = content.recommended.others[0].figures
+    assert content.figures[-len(other) :] == other
 
 
 def test_a_recommendation_fits_a_phone_and_heads_the_page(browse, tmp_path):

@@ -21,9 +21,10 @@ TOGETHER = {  # of kinds of findings that are shown as one
     MissingDependency.default_kind: "not installed",
     "ragged": "samples of different lengths are not supported by",
     **dict.fromkeys(
-        ("not-audio", "not-an-image", "not-windows", "unsupported-dtype"), "such samples cannot be held by"
+        ("not-audio", "not-an-image", "not-windows", "unsupported-dtype"),
+        "formats that cannot hold such samples",
     ),
-    "no-cases": "these formats in this order cannot be read by",
+    "no-cases": "loaders that cannot read these formats in this order",
     "out-of-time": "no time was left to write",
 }
 

@@ -26,6 +26,25 @@ from iobench.base.text import reason
 T = TypeVar("T", bound=Options)
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
+_USUAL = {  # other words for formats and loaders
+    "arrow": "feather ipc",
+    "audio": "wav flac mp3",
+    "dataloader": "pytorch torch",
+    "ffcv": "beton",
+    "hdf5": "h5 hdf h5py",
+    "huggingface": "hf datasets",
+    "images": "jpg jpeg png imagefolder",
+    "mds": "mosaic mosaicml streaming",
+    "memmap": "tensordict mmap",
+    "mosaic": "mds mosaicml streaming",
+    "npy": "numpy npz",
+    "recordio": "rec mxnet",
+    "stream": "streamloader iobench",
+    "tfdata": "tensorflow tf tfrecord",
+    "tfrecord": "tensorflow tf tfrecords",
+    "tokens": "bin nanogpt",
+    "webdataset": "wds tar",
+}
 
 
 class Registry(Generic[T]):
@@ -138,8 +157,8 @@ class Registry(Generic[T]):
             hint = "repeat the option to give several: " + " ".join(
                 f"--{kind} {one}" for one in name.split(",")
             )
-        elif close := difflib.get_close_matches(name.lower(), known, n=1):
-            hint = f"did you mean {close[0]}? {hint}"
+        elif meant := _meant(name.partition(":")[0].lower(), known):
+            hint = f"did you mean {meant[0]}? {hint}"
         return self._unknown(f"unknown {kind} {name!r}", kind=f"unknown-{kind}", hint=hint)
 
     def _ambiguous(self, name: str, offers: tuple[EntryPoint, ...]) -> BrokenPlugin:
@@ -149,6 +168,12 @@ class Registry(Generic[T]):
             found=" and ".join(map(_origin, offers)),
             hint="uninstall all but one",
         )
+
+
+def _meant(name: str, known: list[str]) -> list[str]:
+    """Return the known name that a word usually stands for, or else one that is spelled alike, if any."""
+    usual = [ours for ours in known if name in _USUAL.get(ours, "").split()]
+    return usual or difflib.get_close_matches(name, known, n=1)
 
 
 @functools.lru_cache(maxsize=8)

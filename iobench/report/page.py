@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -17,9 +17,8 @@ from iobench.base.errors import ReportError, is_panic
 from iobench.base.text import reason
 from iobench.report import across, figures, machine_facts, sentences
 from iobench.report.across import Matrix
-from iobench.report.blocks import html_of
 from iobench.report.figure import Figure, cell, heading
-from iobench.report.result_figures import finalists_and_formats
+from iobench.report.recommended import Recommended, recommended
 from iobench.report.sentences import LoaderDescription
 from iobench.results import verdict
 from iobench.results.record import Record
@@ -32,20 +31,11 @@ MAX_CONTEXTS = 6  # with sections of their own; the matrix has all
 
 
 @dataclass(frozen=True)
-class RecommendationSection:
-    """One recommendation: its parts as HTML, and its charts."""
-
-    dataset: str
-    html: str
-    figures: list[Figure]
-
-
-@dataclass(frozen=True)
 class Section:
     """One context: its answer with reasons, its loaders, its figures."""
 
     title: str
-    answer: str
+    answer: str  # empty where the page's own answer rests on these rounds
     reasons: list[tuple[str, str]]
     loaders: list[LoaderDescription]
     grid: Matrix | None  # formats under loaders
@@ -64,7 +54,7 @@ class Page:
     matrix: Matrix | None = None
     sections: list[Section] = field(default_factory=list)
     spanning: list[Figure] = field(default_factory=list)
-    recommended: list[RecommendationSection] = field(default_factory=list)
+    recommended: Recommended = field(default_factory=Recommended)
     folded: int = 0  # contexts without a section
 
     @property
@@ -72,10 +62,11 @@ class Page:
         """All figures, in the order of the page."""
         first, others = self.sections[:1], self.sections[1:]
         return [
-            *(figure for one in self.recommended for figure in one.figures),
+            *(figure for one in self.recommended.sections for figure in one.figures),
             *(figure for section in first for figure in section.figures),
             *self.spanning,
             *(figure for section in others for figure in section.figures),
+            *(figure for one in self.recommended.others for figure in one.figures),
         ]
 
 
@@ -84,31 +75,28 @@ def page(
 ) -> Page:
     """Return the page of these records, the context with the most cases first.
 
-    `trends` over several runs are shown for the cases in these records; `advice` precedes everything else.
+    `trends` over several runs are shown for the cases in these records. Of `advice`, what is about their
+    dataset precedes everything else, what is about others follows it.
     """
-    recommended = [
-        RecommendationSection(
-            one.dataset, html_of(one.blocks()), finalists_and_formats(one, f"recommended-{number}-")
-        )
-        for number, one in enumerate(advice, 1)
-    ]
+    about = recommended(advice, records)
     if not records:
-        title = f"{advice[0].findings[0].sentence}." if advice else "Published claims, reproduced here"
-        return Page(title, recommended=recommended)
+        answer = about.first.findings[0].sentence if about.first else "Published claims, reproduced here"
+        warned = [one.sentence for one in about.warnings(records)]
+        return Page(f"{answer}." if about.first else answer, warnings=warned, recommended=about)
     summary = summarise(records)
     contexts, machines = in_order(summary.contexts), machine_facts.described(records)
-    measured = {record.dataset.name for record in records}
-    about = [one.findings[0] for one in advice if {one.dataset} == measured]
-    answer = about[0] if about else sentences.overall(contexts)
+    answered = about.first.findings[0] if about.first else sentences.overall(contexts)
+    warnings = about.warnings(records) if about.final else summary.warnings
+    sections = [_section(one, number) for number, one in enumerate(contexts[:MAX_CONTEXTS], 1)]
     return Page(
-        answer=f"{answer.sentence}.",
-        outcome=answer.kind,
-        recommended=recommended,
+        answer=f"{answered.sentence}.",
+        outcome=answered.kind,
+        recommended=about,
         subject=_subject(records, machines),
-        warnings=[warning.sentence for warning in summary.warnings],
+        warnings=[warning.sentence for warning in warnings],
         machines=machines,
         matrix=across.matrix(contexts),
-        sections=[_section(one, number) for number, one in enumerate(contexts[:MAX_CONTEXTS], 1)],
+        sections=[replace(one, answer="") for one in sections] if about.final else sections,
         spanning=[
             *figures.spanning(summary.cases, curves(records)),
             *figures.over_runs([one for one in trends if one.key in {case.key for case in summary.cases}]),

@@ -16,7 +16,8 @@ from format_cases import variants
 from kinds import kind
 
 from iobench import formats
-from iobench.base.errors import InvalidOption, MissingDependency, UnknownFormat
+from iobench.base.errors import InvalidOption, InvalidSettings, MissingDependency, UnknownFormat
+from iobench.loading import loaders
 
 FOLDER = Path(formats.__file__).parent
 PROJECT = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())["project"]
@@ -53,10 +54,20 @@ def test_several_formats_in_one_word_name_the_option_to_repeat():
     assert "--format" in error.value.hint
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("HDF", "hdf5"), ("numpy", "npy"), ("parqet", "parquet")])
-def test_a_similar_name_is_suggested(typed, meant):
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("HDF", "hdf5"), ("numpy", "npy"), ("parqet", "parquet"), ("JPEG", "images"), ("wds", "webdataset")],
+)
+def test_a_similar_or_usual_name_is_suggested(typed, meant):
     with pytest.raises(UnknownFormat, check=kind("unknown-format")) as error:
         formats.get(typed)
+    assert f"did you mean {meant}?" in error.value.hint
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("pytorch", "dataloader"), ("mds", "mosaic")])
+def test_a_usual_name_comes_before_a_similar_one(typed, meant):
+    with pytest.raises(InvalidSettings, check=kind("unknown-loader")) as error:
+        loaders.parse(typed)
     assert f"did you mean {meant}?" in error.value.hint
 
 
