@@ -20,6 +20,7 @@ class RangeServer:
     def __init__(self, folder):
         self.folder, self.fault, self.etags = folder, lambda number, name: None, True
         self.requests, self.lock = [], threading.Lock()
+        self.in_flight = self.most_in_flight = 0
         handler = type("Handler", (_Handler,), {"owner": self})
         self._server = _Server(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -35,6 +36,16 @@ class RangeServer:
             thread.join()
             self._server.server_close()
 
+    @contextlib.contextmanager
+    def counted(self):
+        with self.lock:
+            self.in_flight += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.in_flight -= 1
+
     def clear(self):
         with self.lock:
             self.requests.clear()
@@ -42,6 +53,7 @@ class RangeServer:
     def next_fault(self, name, span):
         with self.lock:
             self.requests.append((name, span))
+            self.most_in_flight = max(self.most_in_flight, self.in_flight)
             return self.fault(len(self.requests), name)
 
 
@@ -62,7 +74,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(head=True)
 
     def do_GET(self):
-        self._answer(head=False)
+        with self.owner.counted():
+            self._answer(head=False)
 
     def _answer(self, head):
         path = self.owner.folder / self.path.lstrip("/").replace("%3A", ":").replace("%3D", "=")

@@ -22,6 +22,7 @@ from iobench.stream.block_reader import BlockReader
 from iobench.stream.cached_reader import CachedReader
 from iobench.stream.change_detector import ChangeDetector
 from iobench.stream.direct_reader import DirectReader
+from iobench.stream.options import StreamOptions
 
 SIZE = 6 << 20
 SMALL, LARGE = 100, 40_000  # bytes of a row
@@ -317,7 +318,7 @@ def choose(by_file, dataset):
             page_cache.evict(files)
         else:
             page_cache.warm(files)
-        made.append(select_backend(dataset.opener(variant), dataset.schema, threads, direct))
+        made.append(select_backend(dataset.opener(variant), dataset.schema, StreamOptions(threads, direct)))
         return made[-1]
 
     yield choose
@@ -428,7 +429,7 @@ def test_every_backend_reads_the_prepared_data_and_finds_it_unchanged(choose, va
 def test_only_chosen_fields_are_opened(dataset, by_file):
     page_cache.evict(dataset.files_of("npy"))
     schema = Schema(SAMPLES, (dataset.schema.field("y"),))
-    source = select_backend(dataset.opener("npy"), schema, None, False)
+    source = select_backend(dataset.opener("npy"), schema, StreamOptions(direct=False))
     with source.reader as reader:
         source.start([slice(0, SAMPLES)])
         np.testing.assert_array_equal(reader.batch(slice(0, SAMPLES))["y"], image_arrays()["y"])

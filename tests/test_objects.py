@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from conftest import complaint, numbers, tree
 from kinds import complaint_kind, kind
+from object_cases import FORMATS, SAMPLES, published
 from ragged_cases import RaggedSource
-from range_server import FAULTS, RangeServer
+from range_server import FAULTS
 
 import iobench
 from iobench.base.errors import ArtifactExists, CorruptArtifact, InvalidSettings, LoaderFailed, ManifestError
@@ -19,7 +20,7 @@ from iobench.bench.run import run
 from iobench.dataset.prepare import prepare
 from iobench.dataset.publish import check_target, publish
 from iobench.dataset.remote_dataset import open_dataset
-from iobench.objects import client, limits
+from iobench.objects import client
 from iobench.objects.client import ObjectStore
 from iobench.objects.request_log import LOG
 from iobench.objects.url import checked_url
@@ -27,36 +28,8 @@ from iobench.results import record_file
 from iobench.results.metrics import METRICS
 from iobench.stream.remote_backend import CoalescingReader, request_begins
 
-pytest.importorskip("obstore", reason="the client of object stores is not installed: iobench[s3]")
-
-SAMPLES = 203
-FORMATS = ("npy", "hdf5:chunk_bytes=256", "lmdb", "memmap")
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Retry without pauses that a test would wait for."""
-    monkeypatch.setattr(client, "PAUSE_S", 0.001)
-    monkeypatch.setattr(limits, "MANY", (2, 4))
-
-
-def published(tmp_path, variants=FORMATS, source=None):
-    """Upload a small dataset to the folder that the server shows."""
-    manifest, _ = prepare(source or numbers(), variants, data_dir=tmp_path / "local", name="mine")
-    publish(manifest, check_target(f"file://{tmp_path}/served/mine", False), overwrite=False)
-    return manifest
-
-
-@pytest.fixture
-def server(tmp_path):
-    published(tmp_path)
-    with RangeServer(tmp_path / "served").running() as running:
-        yield running
-
-
-@pytest.fixture
-def remote(server, tmp_path):
-    return open_dataset(f"{server.url}/mine", tmp_path / "data")
+pytest_plugins = ("object_fixtures",)
+pytestmark = pytest.mark.usefixtures("quick_retries")
 
 
 def rows_of(reader, rows):
@@ -362,26 +335,6 @@ def test_prepare_and_run_as_typed(server, tmp_path, inside):
 
 
 # ── S3 ──
-
-
-@pytest.fixture(scope="module")
-def s3():
-    """An S3 server with an empty bucket, and its client."""
-    moto = pytest.importorskip(
-        "moto.server", reason="the S3 server of the tests is not installed: moto[server]"
-    )
-    boto3 = pytest.importorskip("boto3")
-    running = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    running.start()
-    host, port = running.get_host_and_port()
-    keys = {"AWS_ACCESS_KEY_ID": "testkey", "AWS_SECRET_ACCESS_KEY": "testsecret", "AWS_REGION": "us-east-1"}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**keys, "AWS_ENDPOINT_URL": f"http://{host}:{port}"}.items():
-            patch.setenv(name, value)
-        own = boto3.client("s3", endpoint_url=os.environ["AWS_ENDPOINT_URL"], region_name="us-east-1")
-        own.create_bucket(Bucket="bucket")
-        yield own
-    running.stop()
 
 
 def test_s3_end_to_end(s3, tmp_path, inside):

@@ -30,6 +30,11 @@ def dataset_named(data_dir: Path, name: str | None) -> Manifest:
     return open_dataset(name, data_dir) if name is not None and is_url(name) else find_dataset(data_dir, name)
 
 
+def dataset_at(place: str | Path, data_dir: Path) -> Manifest:
+    """Load the dataset in a folder or at an address; raises ManifestError if there is none."""
+    return open_dataset(place, data_dir) if isinstance(place, str) and is_url(place) else Manifest.load(place)
+
+
 def open_dataset(address: str, data_dir: Path) -> Manifest:
     """Load the manifest of a dataset in an object store, and cache it with the indexes in `data_dir`.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from iobench.base.errors import CorruptArtifact, IobenchError, needing
+from iobench.base.errors import CorruptArtifact, IobenchError, LoaderFailed, needing
 from iobench.objects.request_log import LOG
 from iobench.objects.store_errors import error_of, may_pass
 from iobench.objects.url import ENDPOINT
@@ -22,6 +22,8 @@ TIMEOUT_S = "30s"  # of a request with its answer
 PART_BYTES = 16 << 20  # of a multipart upload, which has at most 10,000 parts: 156 GiB
 
 T = TypeVar("T")
+
+_used_by: list[int] = []  # the process in which obstore has its threads; its forked children see it, too
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,9 @@ class ObjectStore:
     Endpoint, region and credentials are taken from the environment by obstore. Reads that fail for a reason
     that may pass (reset, timeout, 5xx, short body) are sent again up to TRIES times.
 
-    Raises LoaderFailed if the store cannot be reached or refuses, CorruptArtifact if an object is missing or
-    was replaced.
+    Raises LoaderFailed if the store cannot be reached or refuses, or in a forked child of a process that used
+    one: obstore would wait for threads that the child does not have. CorruptArtifact if an object is missing
+    or was replaced.
     """
 
     def __init__(self, url: str) -> None:
@@ -51,6 +54,7 @@ class ObjectStore:
             import obstore
             from obstore.store import from_url
         self.url, self._obstore, self._fails = url, obstore, obstore.exceptions
+        _check_process(url)
         client: dict[str, Any] = {"timeout": TIMEOUT_S}
         if url.startswith("http://") or os.environ.get(ENDPOINT, "").startswith("http://"):
             client["allow_http"] = True
@@ -151,6 +155,18 @@ class ObjectStore:
             expected=f"version {etag}",
             found=found and f"version {found}",
             hint="open the dataset again, or upload it again with 'iobench prepare --to … --overwrite'",
+        )
+
+
+def _check_process(url: str) -> None:
+    if not _used_by:
+        _used_by.append(os.getpid())
+    if os.getpid() not in _used_by:
+        raise LoaderFailed(
+            "an object store cannot be read in a forked process after its parent has read one",
+            kind="forked",
+            path=url,
+            hint="start processes with 'spawn' or 'forkserver'",
         )
 
 

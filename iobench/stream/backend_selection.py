@@ -19,6 +19,7 @@ from iobench.stream.cached_reader import CachedReader
 from iobench.stream.change_detector import ChangeDetector
 from iobench.stream.composite_reader import CompositeReader, Part
 from iobench.stream.direct_reader import DirectReader
+from iobench.stream.options import StreamOptions
 from iobench.stream.remote_backend import remote_backend
 from iobench.stream.span_reader import SpanReader
 
@@ -30,13 +31,7 @@ DIRECT_THREADS = 2
 SMALL_BLOCK_ROWS, SMALL_BLOCK_BYTES = 16, 32 << 10  # mean of decoded blocks
 
 
-def select_backend(
-    opener: Opener,
-    schema: Schema,
-    threads: int | None,
-    direct: bool | None,
-    requests: Sequence[int | None] = (None, None, None),
-) -> Backend:
+def select_backend(opener: Opener, schema: Schema, options: StreamOptions) -> Backend:
     """Open the backend that suits an artifact and the state of the page cache.
 
     Fields stored as they are in memory are read through the page cache if they are in it or will stay in it,
@@ -51,22 +46,20 @@ def select_backend(
         Opens the artifact.
     schema : Schema
         The fields to read.
-    threads : int or None
-        Number of reading threads; None for the backend's default.
-    direct : bool or None
-        True to read past the page cache, False to read through it, None to select.
-    requests : sequence of int or None
-        Of an object store: requests in flight, most bytes of a request and of a gap; None for the default.
+    options : StreamOptions
+        Those that are None are chosen here.
 
     Raises
     ------
     InvalidSettings
-        If `direct` is True and the artifact or its file system does not allow it.
+        If `direct` is True and the artifact, its file system or its store does not allow it.
     LoaderFailed
         If the disk fails.
     """
     if opener.remote is not None:
-        return remote_backend(opener, schema, threads, direct, requests)
+        check_direct(opener, schema, options)
+        return remote_backend(opener, schema, options)
+    threads, direct = options.threads, options.direct
     with failures_of(opener.path):
         files = _files(opener.path)
         unchanged = ChangeDetector(files)  # first: changes during the opening count
@@ -115,6 +108,17 @@ def _inspected(
         guard.check()  # its error names the cause
         raise
     return reader, placements, blocks
+
+
+def check_direct(opener: Opener, schema: Schema, options: StreamOptions) -> None:
+    """Raise InvalidSettings if the option `direct` is True and the artifact cannot be read so."""
+    if options.direct and opener.remote is not None:
+        raise InvalidSettings(
+            "direct=yes with a dataset in an object store", kind="no-direct-reads", hint="leave direct out"
+        )
+    if options.direct:
+        with opener() as reader:
+            check_placements(reader.placement(), schema, opener.format.variant)
 
 
 def check_placements(placements: Mapping[str, Placement], schema: Schema, variant: str) -> None:

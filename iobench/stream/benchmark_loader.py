@@ -6,11 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from iobench.base.options import option
 from iobench.formats import Rows
 from iobench.loading.loaders import Epochs, Job, Loader
-from iobench.loading.number_limits import LIMITS
-from iobench.objects.reader import MAX_GAP
+from iobench.stream.options import StreamOptions
 
 if TYPE_CHECKING:
     from iobench.loading.host_to_device import HostBatch
@@ -19,35 +17,14 @@ SLOTS = 5
 
 
 @dataclass(frozen=True)
-class Stream(Loader):
+class Stream(StreamOptions, Loader):
     """Threads that read ahead into reused memory."""
 
-    name: ClassVar[str] = "stream"
     summary: ClassVar[str] = "StreamLoader: threads read ahead, through the page cache or past it"
     library: ClassVar[str] = "torch"
     draws: ClassVar[bool] = True
     stateful: ClassVar[bool] = True
     ragged: ClassVar[bool] = True
-
-    threads: int | None = option(
-        None,
-        "reading threads; by default chosen by format and number of cores",
-        minimum=1,
-        maximum=LIMITS["threads"][1],
-    )
-    direct: bool | None = option(
-        None, "read past the page cache; by default only if the data would not stay in memory"
-    )
-
-    in_flight: int | None = option(
-        None, "object store: requests in flight; by default 64", minimum=1, maximum=1024
-    )
-    request_bytes: int | None = option(
-        None, "object store: most bytes of a request; by default 1 MiB", minimum=1, maximum=1 << 30
-    )
-    coalesce_bytes: int | None = option(
-        None, "object store: gaps up to this are fetched along; by default 64 KiB", minimum=0, maximum=MAX_GAP
-    )
 
     def pins(self, device: str) -> bool:
         """Return True for every device but the CPU."""
@@ -76,8 +53,7 @@ class StreamEpochs(Epochs):
         from iobench.stream.transfer import transfer_to
 
         schema = job.opener.schema
-        requests = (loader.in_flight, loader.request_bytes, loader.coalesce_bytes)
-        backend = select_backend(job.opener, schema, loader.threads, loader.direct, requests)
+        backend = select_backend(job.opener, schema, loader)
         transfer = transfer_to(torch.device(job.device))
         collate = None if job.collate.is_jagged else job.collate
         self._pipeline = Pipeline(backend, schema, job.order, transfer, collate, job.stages)
@@ -119,8 +95,7 @@ class StatefulStreamEpochs(Epochs):
             device=job.device,
             rank=order.rank,
             world_size=order.world_size,
-            threads=loader.threads,
-            direct=loader.direct,
+            **loader.options,
         )
 
     def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
 
-from iobench.base.errors import InvalidSettings
 from iobench.dataset.opener import Opener
 from iobench.formats import Array, Index, Placement, Schema
 from iobench.objects.reader import COALESCE_BYTES, IN_FLIGHT, REQUEST_BYTES, RangeReader, RemoteFiles
 from iobench.stream.backend import Backend
 from iobench.stream.change_detector import ChangeDetector
+from iobench.stream.options import StreamOptions
 from iobench.stream.scatter_plan import ScatterPlan
 
 # Each waits for the requests of one group of 8 MiB: several groups keep requests in flight while the slowest
@@ -79,27 +79,15 @@ class RemoteBackend(Backend):
     by_library = False
 
 
-def remote_backend(
-    opener: Opener,
-    schema: Schema,
-    threads: int | None,
-    direct: bool | None,
-    sizes: Sequence[int | None] = (None, None, None),
-) -> RemoteBackend:
-    """Open the backend of an artifact in an object store.
-
-    `sizes` are the requests in flight, the most bytes of a request and of a gap; None for the default.
-    Raises InvalidSettings if `direct` is True: there is no page cache to read past.
-    """
+def remote_backend(opener: Opener, schema: Schema, options: StreamOptions) -> RemoteBackend:
+    """Open the backend of an artifact in an object store."""
     assert opener.remote is not None
-    if direct:
-        raise InvalidSettings(
-            "direct=yes with a dataset in an object store", kind="no-direct-reads", hint="leave direct out"
-        )
-    in_flight, request_bytes, coalesce_bytes = (
-        default if given is None else given
-        for given, default in zip(sizes, (IN_FLIGHT, REQUEST_BYTES, COALESCE_BYTES), strict=True)
+    reader = CoalescingReader(
+        schema,
+        opener.remote.placements(),
+        opener.remote.files,
+        options.in_flight or IN_FLIGHT,
+        options.request_bytes or REQUEST_BYTES,
+        COALESCE_BYTES if options.coalesce_bytes is None else options.coalesce_bytes,
     )
-    placements, files = opener.remote.placements(), opener.remote.files
-    reader = CoalescingReader(schema, placements, files, in_flight, request_bytes, coalesce_bytes)
-    return RemoteBackend(opener.path, reader, threads or THREADS, ChangeDetector([]))
+    return RemoteBackend(opener.path, reader, options.threads or THREADS, ChangeDetector([]))

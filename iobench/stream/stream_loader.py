@@ -13,14 +13,15 @@ import torch
 from iobench import formats
 from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.dataset.artifact_location import ArtifactLocation
-from iobench.dataset.manifest import Manifest
-from iobench.formats import Rows, Schema
+from iobench.dataset.remote_dataset import dataset_at
+from iobench.formats import Rows
 from iobench.host.device import pick_device
 from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES, Batching
 from iobench.loading.number_limits import check_setting
 from iobench.stream.backend import failures_of
-from iobench.stream.backend_selection import check_placements, select_backend
+from iobench.stream.backend_selection import check_direct, select_backend
 from iobench.stream.epoch_position import EpochPosition, RemainingBatches
+from iobench.stream.options import StreamOptions, chosen_fields
 from iobench.stream.pipeline import Pipeline, Transform
 from iobench.stream.pipeline_keeper import PipelineKeeper
 from iobench.stream.transfer import Tensors, transfer_to
@@ -41,7 +42,8 @@ class StreamLoader:
     Parameters
     ----------
     dataset : str or Path
-        Folder made by `iobench prepare`, such as "data/mine".
+        Folder made by `iobench prepare`, such as "data/mine", or the address of an uploaded dataset, such as
+        "s3://bucket/prefix".
     format : str
         A variant prepared in it, such as "memmap" or "hdf5:chunk_bytes=0".
     batch_size : int
@@ -67,17 +69,22 @@ class StreamLoader:
         the rows are in memory, the consumer's thread is one of them while it waits.
     direct : bool, optional
         Read past the page cache (True) or through it (False); by default chosen likewise.
+    in_flight, request_bytes, coalesce_bytes : int, optional
+        Of an object store: most requests in flight (64), most bytes of a request (1 MiB), and the largest gap
+        between rows that is fetched along with them (64 KiB).
+    data_dir : str or Path
+        Folder that caches manifest and indexes of a dataset in an object store.
     block_bytes, window_bytes : int
         Sizes for order "block".
 
     Raises
     ------
-    InvalidSettings, DeviceUnavailable, ManifestError, CorruptArtifact
-        If a setting is invalid, or the device or the dataset is not available.
+    InvalidSettings, InvalidOption, DeviceUnavailable, ManifestError, CorruptArtifact, LoaderFailed
+        If a setting is invalid, or the device, the dataset or its object store is not available.
     CorruptArtifact
-        During an epoch, if a file changes.
+        During an epoch, if a file or an object changes.
     LoaderFailed
-        During an epoch, if the disk fails. Errors of `transform` are raised as they are.
+        During an epoch, if the disk or the store fails. Errors of `transform` are raised as they are.
     """
 
     def __init__(
@@ -96,23 +103,24 @@ class StreamLoader:
         world_size: int | None = None,
         threads: int | None = None,
         direct: bool | None = None,
+        in_flight: int | None = None,
+        request_bytes: int | None = None,
+        coalesce_bytes: int | None = None,
+        data_dir: str | Path = Path("data"),
         block_bytes: int = BLOCK_BYTES,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
         batching = Batching(order, batch_size, seed, block_bytes, window_bytes, drop_last)
-        if threads is not None:
-            check_setting("threads", threads)
-        self._manifest = Manifest.load(Path(dataset))
+        self._options = StreamOptions(threads, direct, in_flight, request_bytes, coalesce_bytes)
+        self._manifest = dataset_at(dataset, Path(data_dir))
+        self._fields = chosen_fields(self._manifest.schema, fields)
         self._variant = formats.parse(format).variant
         opener = self._manifest.opener(self._variant)  # raises now instead of in the first epoch
         with self._place.hinting(), failures_of(opener.path):
             opener.check()
-        if direct:
-            with self._place.hinting(), failures_of(opener.path), opener() as reader:
-                check_placements(reader.placement(), _chosen(opener.schema, fields), self._variant)
+            check_direct(opener, self._fields, self._options)
         self._device = pick_device(str(device))
-        self._fields = _chosen(self._manifest.schema, fields)
-        self._transform, self._threads, self._direct = transform, threads, direct
+        self._transform = transform
         self._order = batching.row_order(self._manifest.schema, *_ranks(rank, world_size))
         self._order.length(self._samples)
         self._window_bytes, self._consumed = window_bytes, 0
@@ -208,7 +216,7 @@ class StreamLoader:
     def _open(self) -> Pipeline:
         ordered = replace(self._manifest.opener(self._variant), random=self._order.kind != "sequential")
         with self._place.hinting():
-            backend = select_backend(ordered, self._fields, self._threads, self._direct)
+            backend = select_backend(ordered, self._fields, self._options)
         return Pipeline(backend, self._fields, self._order, transfer_to(self._device), self._transform)
 
     def _identity(self) -> dict[str, Any]:
@@ -224,19 +232,6 @@ class StreamLoader:
             "drop_last": order.drop_last,
             **(blocks if order.kind == "block" else {}),
         }
-
-
-def _chosen(schema: Schema, names: Sequence[str] | None) -> Schema:
-    if names is None:
-        return schema
-    known = [field.name for field in schema.fields]
-    if wrong := [name for name in names if name not in known]:
-        raise InvalidSettings(
-            "unknown field", kind="unknown-field", expected=" or ".join(known), found=", ".join(wrong)
-        )
-    if not names:
-        raise InvalidSettings("fields", kind="no-fields", expected=f"at least one of {', '.join(known)}")
-    return replace(schema.chosen(names), fields=tuple(schema.field(name) for name in dict.fromkeys(names)))
 
 
 def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:

@@ -38,6 +38,7 @@ from iobench.loading.batching import Batching
 from iobench.loading.order import ORDERS
 from iobench.stream.backend_selection import select_backend
 from iobench.stream.gather import one_thread
+from iobench.stream.options import StreamOptions
 from iobench.stream.pipeline import Pipeline
 from iobench.stream.transfer import transfer_to
 
@@ -134,7 +135,8 @@ def huge(options: argparse.Namespace) -> Iterator[Row]:
     np.lib.format.open_memmap(folder / "x.npy", "w+", np.uint8, (HUGE_ROWS, 512))
     order = Batching("random", 1024).row_order(schema, 0, HUGE_RANKS)
     with mock.patch.object(page_cache, "residency", return_value=1.0):  # holes are in no page cache
-        backend = select_backend(Opener(formats.parse("npy"), folder, schema), schema, None, False)
+        opener = Opener(formats.parse("npy"), folder, schema)
+        backend = select_backend(opener, schema, StreamOptions(direct=False))
         with closing(Pipeline(backend, schema, order, transfer_to(torch.device("cpu")))) as pipeline:
 
             def epoch(number: int) -> Iterator[Any]:

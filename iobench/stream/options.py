@@ -1,0 +1,54 @@
+"""Options of StreamLoader, in a person's own code and as a loader of `iobench run`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from iobench.base.errors import InvalidSettings
+from iobench.base.options import Options, option
+from iobench.formats import Schema
+from iobench.loading.number_limits import LIMITS
+from iobench.objects.reader import MAX_GAP
+
+
+@dataclass(frozen=True)
+class StreamOptions(Options):
+    """Threads and the way of reading; for a dataset in an object store its requests."""
+
+    name: ClassVar[str] = "stream"
+
+    threads: int | None = option(
+        None,
+        "reading threads; by default chosen by format and number of cores",
+        minimum=1,
+        maximum=LIMITS["threads"][1],
+    )
+    direct: bool | None = option(
+        None, "read past the page cache; by default only if the data would not stay in memory"
+    )
+
+    in_flight: int | None = option(
+        None, "object store: requests in flight; by default 64", minimum=1, maximum=1024
+    )
+    request_bytes: int | None = option(
+        None, "object store: most bytes of a request; by default 1 MiB", minimum=1, maximum=1 << 30
+    )
+    coalesce_bytes: int | None = option(
+        None, "object store: gaps up to this are fetched along; by default 64 KiB", minimum=0, maximum=MAX_GAP
+    )
+
+
+def chosen_fields(schema: Schema, names: Sequence[str] | None) -> Schema:
+    """Return the schema of the fields to read, all by default; InvalidSettings if one is unknown."""
+    if names is None:
+        return schema
+    known = [field.name for field in schema.fields]
+    if wrong := [name for name in names if name not in known]:
+        raise InvalidSettings(
+            "unknown field", kind="unknown-field", expected=" or ".join(known), found=", ".join(wrong)
+        )
+    if not names:
+        raise InvalidSettings("fields", kind="no-fields", expected=f"at least one of {', '.join(known)}")
+    return replace(schema.chosen(names), fields=tuple(schema.field(name) for name in dict.fromkeys(names)))
