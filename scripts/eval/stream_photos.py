@@ -21,10 +21,16 @@ from iobench import formats
 from iobench.bench.decode_limit import DecodeLimit
 from iobench.loading.order import Order
 
-OPTIONS = {"rounds": (5, harness.ROUNDS), "scale": (1.0, "of the number of images")}
+OPTIONS = {
+    "rounds": (5, harness.ROUNDS),
+    "scale": (1.0, "of the number of images"),
+    "decoders": (
+        ["simplejpeg", "simplejpeg,dct_scaling=yes"],
+        "beside Pillow; the first also under DataLoader",
+    ),
+}
 SIZES = {"small": (1500, 300, 600), "large": (120, 2000, 3000)}  # images, pixels of a side: least and most
 PILLOW = "images:shape=3x224x224"
-DECODERS = ("decoder=simplejpeg", "decoder=simplejpeg,dct_scaling=yes")
 CROPS = {"center": "", "random": ",crop=random"}
 ORDER, CORES, DECODE_S = Order("random", 64), len(os.sched_getaffinity(0)), 2.0
 
@@ -34,12 +40,12 @@ def trials(options: argparse.Namespace) -> Trials:
 
 
 def photos(options: argparse.Namespace, name: str, crop: str) -> Iterator[Row]:
-    """Compare the loaders, each over the files as Pillow and as a faster decoder reads them."""
+    """Compare the loaders, each over the files as Pillow and as other decoders read them."""
     count, low, high = SIZES[name]
     folder = options.folder / f"{name}-photos"
     if not folder.exists():
         written(folder, round(count * options.scale), low, high)
-    variants = {"pillow": PILLOW, **{title: f"{PILLOW},{title}" for title in DECODERS}}
+    variants = {"pillow": PILLOW, **{one: f"{PILLOW},decoder={one}" for one in options.decoders}}
     variants = {title: formats.parse(f"{one}{CROPS[crop]}").variant for title, one in variants.items()}
     for variant in variants.values():
         data = iobench.add(folder, variant, name=f"{name}-{crop}", data_dir=options.folder)[0]
@@ -49,15 +55,13 @@ def photos(options: argparse.Namespace, name: str, crop: str) -> Iterator[Row]:
         contenders[f"stream, {title}"] = epoch_rate(data, variant, "stream", ORDER)
         limit = DecodeLimit(data.opener(variant))
         contenders[f"decoding, {title}"] = lambda number, limit=limit: limit(DECODE_S).bytes_per_s
-    contenders["DataLoader, simplejpeg"] = epoch_rate(data, variants[DECODERS[0]], today, ORDER)
+    first = options.decoders[0]
+    contenders[f"DataLoader, {first}"] = epoch_rate(data, variants[first], today, ORDER)
     rates = harness.medians(contenders, options.rounds)
-    for title in ("pillow", *DECODERS):
+    for title in variants:
         for other, expected in ((f"decoding, {title}", 0.9), ("DataLoader, Pillow", 1 + (title != "pillow"))):
             yield {"work": f"{name} photos, {crop}", **against(rates, f"stream, {title}", other, expected)}
-    yield {
-        "work": f"{name} photos, {crop}",
-        **against(rates, "stream, decoder=simplejpeg", "DataLoader, simplejpeg", 1),
-    }
+    yield {"work": f"{name} photos, {crop}", **against(rates, f"stream, {first}", f"DataLoader, {first}", 1)}
 
 
 def written(folder: Path, count: int, low: int, high: int) -> None:
