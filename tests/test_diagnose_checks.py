@@ -667,6 +667,17 @@ def test_candidates_with_too_few_rounds_are_undecided():
     assert not Evidence(None, [], [], {}).undecided("threads")
 
 
+@pytest.mark.parametrize(("rate", "expected"), [(300.0, "undecided"), (9.0, "nothing-faster")])
+def test_one_final_round_does_not_say_that_nothing_is_faster(rate, expected):
+    watched = WatchedLoader([torch.zeros(4)] * 20, "cpu", lambda stats: None)
+    for _ in watched:
+        pass
+    base = candidate(BASELINE, rates={1: 10.0}, final_rates={1: 10.0})
+    other = candidate("another", "kept", rates={1: rate}, final_rates={1: rate})
+    found = kinds(diagnose(watched.stats, [base, other], alone=True).findings)
+    assert {"undecided", "nothing-faster"} & set(found) == {expected}
+
+
 def test_persistent_workers_get_final_rounds_where_a_race_cannot_show_their_gain():
     base = Candidate(BASELINE, race=rounds_at({1: 10.0}, first_batch=0.5))
     persist = candidate("persistent workers", "persistent", rates={1: 9.0})

@@ -156,7 +156,7 @@ def test_a_gain_of_ten_times_needs_two_final_rounds(race, final, outcome):
     found = result_of(over, candidates, candidates, [], None, False)
     assert found.outcome == outcome
     shown = dict(candidates_table(candidates, found.against))["outcome"]
-    expected = "faster" if final > 1 else "no significant difference" if final else "no time for final rounds"
+    expected = "faster" if final > 1 else "too few rounds" if final else "no time for final rounds"
     assert shown == ["", expected]
 
 

@@ -39,7 +39,7 @@ def basis(result: SearchResult) -> Iterator[Finding]:
             f"{three_digits(data.scale)}-fold: rough",
             values={"measured_bytes": schema.logical_bytes, "scale": data.scale},
         )
-    if data.source is not None:
+    if data.source is not None and _stored_bytes(data.manifest):
         yield disk_notice(data)
     yield from _size_dependence(result)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from iobench.results.background_signs import background_warnings
 from iobench.results.columns import Columns
 from iobench.results.parts import BackgroundPart
 from iobench.results.run_warning import RunWarning, Values
-from iobench.results.stats import Estimate
+from iobench.results.stats import Comparison, Estimate
 
 if TYPE_CHECKING:
     from iobench.advise.checks.profiling import Profile
@@ -143,7 +143,7 @@ def diagnose(
     explained = any(one.kind in EXPLAINING for one in advice)
     where = list(where_the_time_goes(evidence)) if slow and not explained else []
     tried = any(one.rates for one in candidates[1:])
-    nothing = [NOTHING_FASTER] if tried and slow and not advice else []
+    nothing = [_nothing_faster(against)] if tried and slow and not advice else []
     return Diagnosis(
         outcome=verdict.kind,
         findings=[verdict, *best, *advice, *nothing, *where],
@@ -154,6 +154,14 @@ def diagnose(
         alone=alone,
         candidates=list(candidates),
         profiles=list(profiles),
+    )
+
+
+def _nothing_faster(against: Mapping[str, Comparison]) -> Finding:
+    """Return that no setting was faster, or that there were too few rounds to tell."""
+    others = list(against.values())
+    return (
+        sentences.undecided("the baseline", others, {}) if sentences.is_undecided(others) else NOTHING_FASTER
     )
 
 

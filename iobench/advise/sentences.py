@@ -50,12 +50,17 @@ def keep(name: str, others: Sequence[Comparison], tried: int, values: Values | N
     """
     values = {"tried": tried, **(values or {})}
     if is_undecided(others):
-        best = max(others, key=lambda one: one.ratio.median)
-        message = f"Undecided: the fastest other is {ratio_text(best.ratio, f'as fast as {name}')}"
-        return Finding("undecided", message, LONGER, {**values, "ratio": best.ratio.median})
+        return undecided(name, others, values)
     slower = f"none of the {tried} others is" if tried > 1 else "the only other one is not"
     why = f"{slower} significantly (5 %) faster" if tried else "no others could be measured"
     return Finding("keep", f"Keep {name}: {why}", values=values)
+
+
+def undecided(name: str, others: Iterable[Comparison], values: Values) -> Finding:
+    """Return that others may be faster than the baseline of this name, in too few rounds to tell."""
+    best = max(others, key=lambda one: one.ratio.median)
+    message = f"Undecided: the fastest other is {ratio_text(best.ratio, f'as fast as {name}')}"
+    return Finding("undecided", message, LONGER, {**values, "ratio": best.ratio.median})
 
 
 def is_undecided(others: Iterable[Comparison]) -> bool:

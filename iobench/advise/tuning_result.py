@@ -130,6 +130,8 @@ def _outcome(candidate: Candidate, baseline: Candidate, compared: Comparison | N
         return problem.message
     if candidate is baseline or candidate.kind == "headroom":
         return ""
+    if compared is not None and sentences.is_undecided([compared]):
+        return "too few rounds"
     if compared is not None:
         return OUTCOMES[compared.outcome]
     if candidate.rate <= (1 + stats.MIN_DIFFERENCE) * baseline.rate:
