@@ -14,7 +14,7 @@ KINDS = {
     *("command-lines", "concurrency", "corruption", "corruption-foreign", "interrupts", "leaks"),
     *("manifest-mutations", "missing-libraries"),
     *("crash-at-syscalls", "crash-at-times", "read-errors", "record-mutations", "hostile-sources"),
-    "study-mutations",
+    *("object-store", "study-mutations"),
 }
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 
@@ -163,3 +163,28 @@ def test_an_unguarded_memory_map_is_detected(tmp_path):
         assert re.search(r"read-errors +2 +2 ", shown), f"{way}: {shown}"
         assert "exit -7: " in shown, f"{way}: {shown}"  # SIGBUS
         assert shown.endswith("2 failures\n0 \n"), f"{way}: {shown}"
+
+
+FAILING_STORE = """
+from argparse import Namespace
+from eval.faults.__main__ import run
+from iobench.objects import client, reader
+{how}
+print(run("object-store", Namespace(seed=0, quick=True, folder={folder!r})), "failures", flush=True)
+"""
+CARELESS = {
+    "versions are not compared": (
+        "get = client.ObjectStore.get\n"
+        "client.ObjectStore.get = lambda self, name, start, length, etag: get(self, name, start, length, '')"
+    ),
+    "short bodies are taken": "client.ObjectStore._whole = lambda self, got, length: memoryview(got)",
+    "requests are sent again once the loop was left": "reader.RangeReader.stop = lambda self: None",
+}
+
+
+@pytest.mark.timeout(600)
+def test_a_careless_client_of_object_stores_is_detected(tmp_path):
+    pytest.importorskip("obstore", reason="the client of object stores is not installed: iobench[s3]")
+    codes = {what: FAILING_STORE.format(how=how, folder=str(tmp_path)) for what, how in CARELESS.items()}
+    for what, shown in each(codes).items():
+        assert re.search(r"[1-3] failures\n0 \n$", shown), f"{what}: {shown}"

@@ -42,7 +42,7 @@ class ObjectStore:
     """One prefix of an object store, or one folder of a web server.
 
     Endpoint, region and credentials are taken from the environment by obstore. Reads that fail for a reason
-    that may pass (reset, timeout, 5xx, short body) are sent again up to TRIES times.
+    that may pass (reset, timeout, 5xx, short body) are sent again up to TRIES times, unless `stopping`.
 
     Raises LoaderFailed if the store cannot be reached or refuses, or in a forked child of a process that used
     one: obstore would wait for threads that the child does not have. CorruptArtifact if an object is missing
@@ -54,6 +54,7 @@ class ObjectStore:
             import obstore
             from obstore.store import from_url
         self.url, self._obstore, self._fails = url, obstore, obstore.exceptions
+        self.stopping = False  # True if nothing waits for the requests in flight any more
         _check_process(url)
         client: dict[str, Any] = {"timeout": TIMEOUT_S}
         if url.startswith("http://") or os.environ.get(ENDPOINT, "").startswith("http://"):
@@ -78,7 +79,7 @@ class ObjectStore:
     def read(self, name: str) -> bytes:
         """Return a whole small object."""
         return bytes(
-            self._retried(lambda: memoryview(self._obstore.get(self._store, name).bytes()), name, FIRST_TRIES)
+            self._retried(lambda: memoryview(self._obstore.get(self._store, name).bytes()), name, first=True)
         )
 
     def head(self, name: str) -> StoredObject:
@@ -118,8 +119,8 @@ class ObjectStore:
             raise _ShortBody(f"{len(got)} bytes of {length}")
         return memoryview(got)
 
-    def _retried(self, request: Callable[[], memoryview], name: str, tries: int = TRIES) -> memoryview:
-        number = 0
+    def _retried(self, request: Callable[[], memoryview], name: str, first: bool = False) -> memoryview:
+        number, tries = 0, FIRST_TRIES if first else TRIES
         while True:
             number += 1
             began = time.perf_counter()
@@ -128,7 +129,7 @@ class ObjectStore:
             except IobenchError:
                 raise
             except Exception as error:  # noqa: BLE001 - translated, or sent again
-                if number == tries or not may_pass(error, self._fails):
+                if number == tries or self.stopping or not may_pass(error, self._fails):
                     raise self._error(error, name) from None
                 LOG.retried()
                 time.sleep(PAUSE_S * 2 ** (number - 1) * random.uniform(0.5, 1.5))

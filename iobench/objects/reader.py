@@ -93,6 +93,14 @@ class RangeReader(Reader):
             self._into(raw_bytes(target), int(self.positions(name, np.array([row]))[0]))
         return {name: convert(array[0, ...]) for name, array in out.items()}
 
+    def start(self) -> None:
+        """Send requests that fail again, from now on."""
+        self._store.stopping = False
+
+    def stop(self) -> None:
+        """End the requests in flight at their first failure: nothing waits for them any more."""
+        self._store.stopping = True
+
     def close(self) -> None:
         """End the threads of requests."""
         pool, self._pool = self._pool, None

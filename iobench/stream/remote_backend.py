@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
 from iobench.dataset.opener import Opener
-from iobench.formats import Array, Index, Placement, Schema
+from iobench.formats import Array, Index, Placement, Rows, Schema
 from iobench.objects.reader import COALESCE_BYTES, IN_FLIGHT, REQUEST_BYTES, RangeReader, RemoteFiles
 from iobench.stream.backend import Backend
 from iobench.stream.change_detector import ChangeDetector
@@ -77,6 +77,15 @@ class RemoteBackend(Backend):
 
     direct = cold = True
     by_library = False
+    reader: CoalescingReader
+
+    def start(self, batches: Sequence[Rows]) -> None:
+        """Send requests that fail again, from now on; nothing is read ahead before it is needed."""
+        self.reader.start()
+
+    def stop(self) -> None:
+        """End the requests in flight at their first failure, so that leaving an epoch takes no more tries."""
+        self.reader.stop()
 
 
 def remote_backend(opener: Opener, schema: Schema, options: StreamOptions) -> RemoteBackend:

@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import sys
+import time
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from iobench.base.errors import (
     MissingDependency,
 )
 from iobench.dataset.publish import check_target, publish
+from iobench.objects import client
 
 pytest_plugins = ("object_fixtures",)
 pytestmark = pytest.mark.usefixtures("quick_retries")
@@ -224,3 +226,18 @@ def test_without_obstore(loader, monkeypatch, server):
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(MissingDependency, match=r"iobench\[s3\]"):
         loader()
+
+
+def test_leaving_an_epoch_costs_no_further_tries(loader, server, monkeypatch):
+    monkeypatch.setattr(client, "PAUSE_S", 0)
+    monkeypatch.setattr(client, "TRIES", 1 << 40)
+    one = loader(fields=["y"], request_bytes=8 * BATCH)
+    server.clear()
+    server.fault = lambda number, name: "unavailable" if number > 4 else None
+    running = iter(one)
+    next(running)
+    while len(server.requests) < 99:  # they are sent again and again
+        time.sleep(0.001)
+    running.close()  # it would wait for all tries
+    server.fault = lambda number, name: None
+    assert len(content(one)) == len(one)
