@@ -26,7 +26,8 @@ def load() -> None:
     """Import all of iobench, and what its command line imports on first use."""
     for module in pkgutil.walk_packages(iobench.__path__, "iobench."):
         if not module.name.startswith("iobench.testing"):  # needs pytest
-            importlib.import_module(module.name)
+            with contextlib.suppress(ModuleNotFoundError):  # of an extra that is not installed
+                importlib.import_module(module.name)
     for name in LAZY_IMPORTS:
         importlib.import_module(name)
     with contextlib.redirect_stdout(io.StringIO()):
