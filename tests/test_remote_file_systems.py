@@ -79,40 +79,42 @@ def test_a_disk_without_readahead_is_shown_without_it():
     )
 
 
-@pytest.mark.parametrize("remote", [True, False])
-def test_slices_of_a_remote_file_are_requested_at_once(tmp_path, monkeypatch, remote):
-    """One read after the other would wait for each; a local disk is faster by the kernel's readahead."""
+@pytest.fixture
+def requested(tmp_path, monkeypatch):
+    """Bytes of each request to the kernel for data ahead of a read, of a file of SIZE random bytes."""
     (tmp_path / "x").write_bytes(np.random.default_rng(0).bytes(SIZE))
-    schema = Schema(SIZE // 1024, (Field("x", (1024,), "uint8"),))
-    requested = []
+    counts = []
 
     def noted(file, offset, count, advice):
         if advice == os.POSIX_FADV_WILLNEED:
-            requested.append((offset, count))
+            counts.append(count)
 
-    monkeypatch.setattr(mapped_files, "is_remote", lambda path: remote)
-    monkeypatch.setattr(files, "read_ahead_kib", lambda path: 128)
     monkeypatch.setattr(os, "posix_fadvise", noted)
-    with closing(CachedReader(schema, {"x": Strided((tmp_path / "x",), 0, 1024)}, cold=True)) as reader:
+    monkeypatch.setattr(files, "read_ahead_kib", lambda path: 128)
+    return counts
+
+
+def cold_reader(folder, width):
+    """Return a reader of rows of 1,024 bytes that uses `width` of them."""
+    schema = Schema(SIZE // 1024, (Field("x", (width,), "uint8"),))
+    return CachedReader(schema, {"x": Strided((folder / "x",), 0, 1024)}, cold=True)
+
+
+@pytest.mark.parametrize("remote", [True, False])
+def test_slices_of_a_remote_file_are_requested_at_once(tmp_path, monkeypatch, requested, remote):
+    """One read after the other would wait for each; a local disk is faster by the kernel's readahead."""
+    monkeypatch.setattr(mapped_files, "is_remote", lambda path: remote)
+    with closing(cold_reader(tmp_path, 1024)) as reader:
         batch = reader.batch(slice(0, 2048))["x"]
     assert batch.tobytes() == (tmp_path / "x").read_bytes()[: 2048 * 1024]
-    assert sum(count for _, count in requested) == (2048 * 1024 if remote else 0)
+    assert sum(requested) == (2048 * 1024 if remote else 0)
     assert len(requested) > 1 or not remote
 
 
 @pytest.mark.parametrize("remote", [True, False])
-def test_rows_apart_in_a_remote_file_are_requested_at_once(tmp_path, monkeypatch, remote):
-    (tmp_path / "x").write_bytes(np.random.default_rng(0).bytes(SIZE))
-    schema = Schema(SIZE // 1024, (Field("x", (1000,), "uint8"),))
-    requested = []
-
-    def noted(file, offset, count, advice):
-        if advice == os.POSIX_FADV_WILLNEED:
-            requested.append(count)
-
+def test_rows_apart_in_a_remote_file_are_requested_at_once(tmp_path, monkeypatch, requested, remote):
     monkeypatch.setattr(readahead, "is_remote", lambda path: remote)
-    monkeypatch.setattr(os, "posix_fadvise", noted)
-    with closing(CachedReader(schema, {"x": Strided((tmp_path / "x",), 0, 1024)}, cold=True)) as reader:
+    with closing(cold_reader(tmp_path, 1000)) as reader:
         reader.read_ahead([slice(0, 2048), slice(2048, 4096)])
         batch = reader.batch(slice(0, 4096))["x"]
     assert np.array_equal(batch, np.fromfile(tmp_path / "x", np.uint8).reshape(-1, 1024)[:, :1000])

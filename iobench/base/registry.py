@@ -15,6 +15,7 @@ import importlib.util
 import re
 import sys
 import typing
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
@@ -26,25 +27,6 @@ from iobench.base.text import reason
 T = TypeVar("T", bound=Options)
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
-_USUAL = {  # other words for formats and loaders
-    "arrow": "feather ipc",
-    "audio": "wav flac mp3",
-    "dataloader": "pytorch torch",
-    "ffcv": "beton",
-    "hdf5": "h5 hdf h5py",
-    "huggingface": "hf datasets",
-    "images": "jpg jpeg png imagefolder",
-    "mds": "mosaic mosaicml streaming",
-    "memmap": "tensordict mmap",
-    "mosaic": "mds mosaicml streaming",
-    "npy": "numpy npz",
-    "recordio": "rec mxnet",
-    "stream": "streamloader iobench",
-    "tfdata": "tensorflow tf tfrecord",
-    "tfrecord": "tensorflow tf tfrecords",
-    "tokens": "bin nanogpt",
-    "webdataset": "wds tar",
-}
 
 
 class Registry(Generic[T]):
@@ -58,10 +40,14 @@ class Registry(Generic[T]):
         Entry point group of the members.
     unknown : type of IobenchError
         Error for unknown names; its kind is ``unknown-format`` or ``unknown-loader``.
+    usual : mapping of str to str
+        Other words for a member, separated by spaces, by its name.
     """
 
-    def __init__(self, base: type[T], group: str, unknown: type[IobenchError]) -> None:
-        self._base, self._group, self._unknown = base, group, unknown
+    def __init__(
+        self, base: type[T], group: str, unknown: type[IobenchError], usual: Mapping[str, str]
+    ) -> None:
+        self._base, self._group, self._unknown, self._usual = base, group, unknown, usual
 
     def names(self) -> list[str]:
         """Return all names, sorted; imports nothing."""
@@ -157,9 +143,14 @@ class Registry(Generic[T]):
             hint = "repeat the option to give several: " + " ".join(
                 f"--{kind} {one}" for one in name.split(",")
             )
-        elif meant := _meant(name.partition(":")[0].lower(), known):
+        elif meant := self._meant(name.partition(":")[0].lower(), known):
             hint = f"did you mean {meant[0]}? {hint}"
         return self._unknown(f"unknown {kind} {name!r}", kind=f"unknown-{kind}", hint=hint)
+
+    def _meant(self, name: str, known: list[str]) -> list[str]:
+        """Return the known name that a word usually stands for, or else one that is spelled alike, if any."""
+        usual = [ours for ours in known if name in self._usual.get(ours, "").split()]
+        return usual or difflib.get_close_matches(name, known, n=1)
 
     def _ambiguous(self, name: str, offers: tuple[EntryPoint, ...]) -> BrokenPlugin:
         return BrokenPlugin(
@@ -168,12 +159,6 @@ class Registry(Generic[T]):
             found=" and ".join(map(_origin, offers)),
             hint="uninstall all but one",
         )
-
-
-def _meant(name: str, known: list[str]) -> list[str]:
-    """Return the known name that a word usually stands for, or else one that is spelled alike, if any."""
-    usual = [ours for ours in known if name in _USUAL.get(ours, "").split()]
-    return usual or difflib.get_close_matches(name, known, n=1)
 
 
 @functools.lru_cache(maxsize=8)

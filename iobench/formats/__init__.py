@@ -150,7 +150,21 @@ __all__ = [
 ]
 
 # `Format` is abstract, and mypy expects a type[T] to be callable.
-FORMATS: Registry[Format] = Registry(Format, "iobench.formats", UnknownFormat)  # type: ignore[type-abstract]
+USUAL_WORDS = {
+    "arrow": "feather ipc",
+    "audio": "wav flac mp3",
+    "ffcv": "beton",
+    "hdf5": "h5 hdf h5py",
+    "images": "jpg jpeg png imagefolder",
+    "mds": "mosaic mosaicml streaming",
+    "memmap": "tensordict mmap",
+    "npy": "numpy npz",
+    "recordio": "rec mxnet",
+    "tfrecord": "tensorflow tf tfrecords",
+    "tokens": "bin nanogpt",
+    "webdataset": "wds tar",
+}
+FORMATS: Registry[Format] = Registry(Format, "iobench.formats", UnknownFormat, USUAL_WORDS)  # type: ignore[type-abstract]
 
 names = FORMATS.names
 class_of = FORMATS.class_of

@@ -35,7 +35,16 @@ __all__ = [
 DEFAULT_LOADERS = ("dataloader", "native", "stream")
 
 # The base is abstract, and mypy takes a type[T] for one that can be called.
-LOADERS: Registry[Loader] = Registry(Loader, "iobench.loaders", InvalidSettings)  # type: ignore[type-abstract]
+USUAL_WORDS = {
+    "dataloader": "pytorch torch",
+    "ffcv": "beton",
+    "huggingface": "hf datasets arrow",
+    "mosaic": "mds mosaicml streaming",
+    "stream": "streamloader iobench",
+    "tfdata": "tensorflow tf tfrecord",
+    "webdataset": "wds tar",
+}
+LOADERS: Registry[Loader] = Registry(Loader, "iobench.loaders", InvalidSettings, USUAL_WORDS)  # type: ignore[type-abstract]
 
 names = LOADERS.names
 type_of = LOADERS.type_of
