@@ -36,15 +36,9 @@ class RangeServer:
             thread.join()
             self._server.server_close()
 
-    @contextlib.contextmanager
-    def counted(self):
+    def count(self, more):
         with self.lock:
-            self.in_flight += 1
-        try:
-            yield
-        finally:
-            with self.lock:
-                self.in_flight -= 1
+            self.in_flight += more
 
     def clear(self):
         with self.lock:
@@ -74,8 +68,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(head=True)
 
     def do_GET(self):
-        with self.owner.counted():
-            self._answer(head=False)
+        self.owner.count(1)
+        self._answer(head=False)
 
     def _answer(self, head):
         path = self.owner.folder / self.path.lstrip("/").replace("%3A", ":").replace("%3D", "=")
@@ -110,4 +104,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body) if length is None else length))
         self.end_headers()
+        if self.command == "GET":  # before the body: the client that has it may send the next request
+            self.owner.count(-1)
         self.wfile.write(body)
