@@ -107,6 +107,14 @@ def spending(kind, **more):
     return profile(costs={kind: 0.6}, **more)
 
 
+@pytest.mark.parametrize(("workers", "opened", "calls"), [(2, 2, 2), (0, 1, 1), (2, 3, 8)])
+def test_a_file_that_each_process_opens_once_is_not_named(workers, opened, calls):
+    profiled = spending("openings", opened_calls=opened, getitem_calls=calls)
+    assert "file-reopened" not in kinds(loop(loader={"workers": workers}), [], [profiled])
+    often = spending("openings", opened_calls=calls + 2, getitem_calls=calls + 2)
+    assert "file-reopened" in kinds(loop(loader={"workers": workers}), [], [often])
+
+
 def test_a_loop_that_hardly_waits_gets_no_advice():
     found = diagnose(GOOD, [], [profile(costs={"decoding": 0.9})])
     assert (found.bottleneck, found.advice) == (False, [])

@@ -1,6 +1,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -237,3 +239,17 @@ def test_a_sample_is_a_row_of_what_the_library_opens(images, monkeypatch, name, 
     )
     epoch(images, name, fetch="sample")
     assert indexed.count(expected) == SAMPLES * len(images.schema.fields)
+
+
+def test_workers_are_forked_after_the_format_s_library_is_imported(images):
+    """As in a script, which imports it once: else each worker would, in each epoch."""
+    code = (
+        "import sys; from iobench.dataset.manifest import Manifest; from iobench.loading import loaders; "
+        "from iobench.loading.loaders import Job; from iobench.loading.order import Order; "
+        f"job = Job(Manifest.load({str(images.root)!r}).opener('memmap'), Order('sequential', 4)); "
+        "imported = ['tensordict' in sys.modules]; "
+        "loaders.parse('dataloader:num_workers=1,start_method=fork').open(job).close(); "
+        "print([*imported, 'tensordict' in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[False,", "True]"]

@@ -11,6 +11,7 @@ import torch
 from conftest import damage
 from faults import hostile_sources as hostile
 from kinds import kind
+from pyarrow import csv
 from test_sources import everything, refused
 
 import iobench
@@ -142,6 +143,33 @@ class TestTables:
 def write_table(path, columns):
     pq.write_table(pa.table(columns), path)
     return path
+
+
+def as_parquet(path, columns):
+    pq.write_table(pa.table(columns), path)
+
+
+def as_arrow(path, columns):
+    table = pa.table(columns)
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+def as_csv(path, columns):
+    csv.write_csv(pa.table(columns), path)
+
+
+@pytest.mark.parametrize("write", [as_parquet, as_arrow, as_csv])
+def test_text_in_a_table_is_refused_with_the_selection_of_the_other_columns(tmp_path, write):
+    path = tmp_path / f"t.{write.__name__.removeprefix('as_')}"
+    write(path, {"name": ["a", "b"], "age": [1.5, 2.0], "label": [0, 1]})
+    error = refused(path, "unsupported-dtype")
+    assert error.found == "string"
+    assert f"{path.name}::age,label" in error.hint
+    source = open_source(f"{path}::label,age")
+    assert everything(source).keys() == {"age", "label"}
+    assert source.description["arrays"] == ["label", "age"]
+    assert refused(f"{path}::agee", "unknown-array").path == str(path)
 
 
 def test_many_alike_fields_are_described_as_a_count():

@@ -34,7 +34,7 @@ from iobench.dataset.manifest_body import Artifact, ExternalData, HashedPart, st
 from iobench.dataset.manifest_file import FILE_NAME, check_readable
 from iobench.dataset.prepare import sweep_and_load
 from iobench.dataset.sample_hashes import HashWriter
-from iobench.dataset.sources import convertible, default_name
+from iobench.dataset.sources import check_selectable, convertible, default_name
 from iobench.dataset.sources._regular_files import CLOSE_WRITERS, no_such_path, refused_by_system
 from iobench.dataset.staging import locked, os_errors
 from iobench.dataset.untrusted_data import UntrustedData
@@ -103,7 +103,7 @@ def add(
     check_readable(root)
     _check_separate(tree.path, root)
     form = formats.parse(format or _sniffed(tree.path))
-    _check_selectable(path, form, names)
+    check_selectable(path, form, names)
     selected = formats.with_selection(tree.path, names)
     held = _described(UntrustedData(selected, form.variant, tree.stamp.bytes), fields, format, warn)
     schema = _first_samples(held, first)
@@ -131,17 +131,6 @@ def add(
     if manifest.part is not None:
         warn(hashed_in_part(manifest))
     return manifest, Prepared(form.variant, "added", artifact, schema.logical_bytes)
-
-
-def _check_selectable(path: Path, form: formats.Format, names: Sequence[str]) -> None:
-    """Raise SourceError if arrays are named in data whose format has none to select."""
-    if names and not (isinstance(form, formats.Detectable) and form.selectable):
-        raise SourceError(
-            f"format {form.name} cannot select arrays by name",
-            kind="not-selectable",
-            path=path,
-            hint=f"omit ::{','.join(names)} to add all arrays",
-        )
 
 
 def _check_fields(path: Path, schema: Schema, fields: Sequence[Field]) -> None:
@@ -203,21 +192,18 @@ def _sniffed(path: Path) -> str:
         raise SourceError(result.ambiguity, kind="ambiguous-format", path=path, hint=hint)
     if name := result.first_format(path):
         return name
+    if convertible(path):
+        problem = f"{path.suffix or 'a folder of images'} is not read in place"
+        hint = f"convert it with 'iobench prepare --source {shlex.quote(str(path))}'"
+        raise SourceError(problem, kind="unrecognized", path=path, hint=hint)
     asked = ", ".join(name for name in formats.names() if name not in result.missing)
     missing = f"; libraries missing for {listed(result.missing)}" if result.missing else ""
     raise SourceError(
         f"no format recognizes it by its name and first bytes ({asked}{missing})",
         kind="unrecognized",
         path=path,
-        hint=_alternative(path),
+        hint="if it is one of these formats, give --format; otherwise write it in one of them first",
     )
-
-
-def _alternative(path: Path) -> str:
-    """Return the hint for data that no format recognizes."""
-    if convertible(path):
-        return f"convert it with 'iobench prepare --source {shlex.quote(str(path))}'"
-    return "if it is one of these formats, give --format; otherwise write it in one of them first"
 
 
 def _described(

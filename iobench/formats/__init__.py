@@ -20,6 +20,7 @@ from iobench.formats._arrays import (
     select_arrays,
     selection_hint,
     split_selection,
+    unstorable_columns,
     unsupported_dtype,
     with_selection,
 )
@@ -145,6 +146,7 @@ __all__ = [
     "stored_names",
     "type_of",
     "unclosed",
+    "unstorable_columns",
     "unsupported_dtype",
     "with_selection",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -72,6 +73,24 @@ def selection_hint(path: Path, available: Collection[str]) -> str | None:
     if len(available) < 2:
         return None
     return f"to take some of its arrays, give '{path.name}::NAME,NAME', out of {listed(available)}"
+
+
+def unstorable_columns(path: Path, refused: Mapping[str, object], others: Collection[str]) -> CorruptArtifact:
+    """Return the error for columns of a table that hold no numbers, given with their types.
+
+    Its hint is the selection of the other columns, if there are any.
+    """
+    few = (
+        f"take the other columns: {shlex.quote(str(with_selection(path, list(others))))}" if others else None
+    )
+    return CorruptArtifact(
+        f"column {listed(list(refused))}: unsupported dtype",
+        kind="unsupported-dtype",
+        path=path,
+        expected="numbers",
+        found=listed(sorted({str(kind) for kind in refused.values()})),
+        hint=few or DTYPE_HINT,
+    )
 
 
 def arrays_schema(

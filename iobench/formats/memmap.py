@@ -38,6 +38,7 @@ class Memmap(ArrayFormat, Detectable):
     name: ClassVar[str] = "memmap"
     summary: ClassVar[str] = "TensorDict memmap directory, loaded as a tensorclass"
     library: ClassVar[str] = "tensordict"
+    modules: ClassVar[tuple[str, ...]] = ("tensordict",)
     dtypes: ClassVar[frozenset[str]] = frozenset(DTYPES)
 
     def write_arrays(self, path: Path, arrays: Collection[StoredArray], batches: Iterable[Batch]) -> None:

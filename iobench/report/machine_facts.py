@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from iobench.base.text import listed
 from iobench.base.units import bytes_text, counted
 from iobench.report.rows import Row
 from iobench.results.record import Record
@@ -46,11 +47,13 @@ def _about(record: Record) -> dict[str, str]:
 def _source(source: Mapping[str, Any]) -> str:
     """Return the origin of the data as text, without the fields for change detection."""
     shown = {name: value for name, value in source.items() if name not in STAMPS}
-    texts = [
-        f"{name} {', '.join(map(str, value)) if isinstance(value, (list, tuple)) else value}"
-        for name, value in shown.items()
-    ]
-    return "; ".join(texts) or "unknown"
+    return "; ".join(f"{name} {_origin_text(value)}" for name, value in shown.items()) or "unknown"
+
+
+def _origin_text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} ({_origin_text(inner)})" for name, inner in value.items())
+    return listed([str(one) for one in value]) if isinstance(value, (list, tuple)) else str(value)
 
 
 _COLUMNS = {"I/O wait": "iowait", "disk queue": "disk_queue", "GPU": "gpu"}

@@ -155,7 +155,8 @@ def _run() -> None:
             run = lambda backend: app(standalone_mode=False, obj=backend)  # noqa: E731 - one line, used once
             code = run_as_rank(place, run, _complain)
     except UsageError as error:
-        _fail(f"{error.format_message()} (see --help)" + _source_hint(error), 2, "usage")  # type: ignore[attr-defined]
+        problem = error.format_message().replace("Value error, ", "")  # type: ignore[attr-defined]
+        _fail(f"{problem} (see --help)" + _source_hint(error), 2, "usage")
     except USAGE_ERRORS as error:
         _fail(str(error), 2, error.kind)
     except TargetError as error:  # in the user's own code: show where

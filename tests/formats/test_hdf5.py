@@ -2,6 +2,7 @@
 
 import os
 import zlib
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -210,3 +211,16 @@ def test_layouts_that_only_the_library_can_read_have_no_location_and_are_read_by
         assert (reader.placement(), reader.blocks()) == ({}, [])
         fill = options.get("fill", ROWS)
         np.testing.assert_array_equal(reader.batch(slice(None))["x"][: len(fill)], fill)
+
+
+def test_compressed_chunks_of_several_samples_are_noted(tmp_path):
+    file, rows = tmp_path / "c.h5", np.zeros((40, 3), "float32")
+    with h5py.File(file, "w") as made:
+        made.create_dataset("slow", data=rows, chunks=(8, 3), compression="gzip")
+        made.create_dataset("single", data=rows, chunks=(1, 3), compression="gzip")
+        made.create_dataset("plain", data=rows, chunks=(8, 3))
+    hdf5 = formats.get("hdf5")
+    (note,) = hdf5.notes(file, hdf5.infer_schema(file))
+    assert (note.kind, note.values) == ("compressed-chunks", {"field": "slow", "samples": 8})
+    others = Path(f"{file}::single,plain")
+    assert hdf5.notes(others, hdf5.infer_schema(others)) == []

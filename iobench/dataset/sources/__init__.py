@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from iobench import formats
@@ -26,6 +27,7 @@ __all__ = [
     "GeneratedLengths",
     "Source",
     "Synthetic",
+    "check_selectable",
     "checked",
     "convertible",
     "default_name",
@@ -59,7 +61,8 @@ def open_source(
     path : str or Path
         A .npy, .npz, .pt, .csv, .jsonl, .h5 or .hdf5 file, a folder of images, or data in any readable
         format.
-        ``FILE::NAME,NAME`` selects arrays of a file with several, or groups of an HDF5 file.
+        ``FILE::NAME,NAME`` selects arrays of a file with several, columns of a table, or groups of an HDF5
+        file.
     sample_shape : tuple of int, optional
         Shape that images, in folders or in tar shards, are resized and cropped to. Other data have their own.
     columns : str
@@ -89,6 +92,17 @@ def open_source(
         return _open(path, sample_shape, columns == "packed", format and formats.parse(format).variant)
 
 
+def check_selectable(path: Path, form: formats.Format, names: Sequence[str]) -> None:
+    """Raise SourceError if arrays are named in data whose format has none to select."""
+    if names and not (isinstance(form, formats.Detectable) and form.selectable):
+        raise SourceError(
+            f"format {form.name} cannot select arrays by name",
+            kind="not-selectable",
+            path=path,
+            hint=f"omit ::{','.join(names)} to take all arrays",
+        )
+
+
 def convertible(path: Path) -> bool:
     """Return whether `open_source` reads data that no format recognizes."""
     return contains_images(path) if path.is_dir() else path.suffix.lower() in CONVERTED
@@ -99,14 +113,13 @@ def _open(path: Path, sample_shape: tuple[int, ...] | None, packed: bool, format
     if not path.exists():
         raise no_such_path(path)
     suffix = "" if path.is_dir() or format else path.suffix.lower()
-    if chosen and suffix not in (".npz", *SANDBOXED):
-        problem = "only arrays of .npz, .pt, .csv, .jsonl, .h5 and .hdf5 files can be selected"
-        raise SourceError(problem, kind="not-selectable", path=path, hint=f"omit ::{','.join(chosen)}")
     if sample_shape is not None and suffix in (".npy", ".npz", *SANDBOXED):
         raise _has_its_shape(path)
     if suffix in (".npy", ".npz"):
         from iobench.dataset.sources.numpy_files import NpyFile, NpzFile
 
+        if suffix == ".npy":
+            check_selectable(path, formats.get("npy"), chosen)
         return NpyFile(path) if suffix == ".npy" else NpzFile(path, chosen)
     from iobench.dataset.file_tree import FileTree
     from iobench.dataset.sources.sandboxed import FormatSource, SandboxedFile
@@ -116,7 +129,9 @@ def _open(path: Path, sample_shape: tuple[int, ...] | None, packed: bool, format
         source = SandboxedFile(path, SANDBOXED[suffix], chosen)
     else:
         tree = FileTree.of(path.resolve())  # which has regular files alone: others are not sniffed
-        source = FormatSource(tree, _scaled(path, format or _sniffed(path), sample_shape))
+        variant = _scaled(path, format or _sniffed(path), sample_shape)
+        check_selectable(path, formats.parse(variant), chosen)
+        source = FormatSource(tree, variant, chosen)
     return packed_table(source, source.kind) if packed else source
 
 

@@ -80,7 +80,7 @@ class FileSource(Source):
         self.chosen = chosen
         self.name = default_name("-".join((path.resolve().stem, *chosen)))
         if chosen:
-            self.losses = (f"of {path.name} only {', '.join(chosen)} is written",)
+            self.losses = selected_alone(path, chosen)
         with open_regular(self.path) as file:
             self._state = FileState.of(os.fstat(file.fileno()))
 
@@ -104,6 +104,11 @@ class FileSource(Source):
             check_unchanged(self.path, file, self._state)
             yield file
             check_unchanged(self.path, file, self._state)
+
+
+def selected_alone(path: Path, chosen: Sequence[str]) -> tuple[str, ...]:
+    """Return what a dataset of the arrays `chosen` lacks, as `Source.losses`."""
+    return (f"of {path.name} only {', '.join(chosen)} is written",)
 
 
 class FirstSamples(Source):

@@ -33,6 +33,9 @@ class CsvAdapter(formats.Detectable):
         columns, samples = dict[str, Any](), 0
         for piece in _pieces(path):
             columns = columns or {one.name: one.type for one in piece.schema}
+            refused = {name: kind for name, kind in columns.items() if not _is_stored(kind)}
+            if refused and not chosen:
+                raise formats.unstorable_columns(path, refused, [c for c in columns if c not in refused])
             names = formats.select_arrays(path, columns, chosen)
             for name in names:
                 _check_column(path, name, piece.column(name), samples)
@@ -80,10 +83,13 @@ def _check_column(path: Path, name: str, column: Any, before: int) -> None:
             path=path,
             hint="fill it, or select other columns with '::'",
         )
-    if not (pyarrow.types.is_integer(column.type) or pyarrow.types.is_floating(column.type)) and not (
-        pyarrow.types.is_boolean(column.type)
-    ):
+    if not _is_stored(column.type):
         raise formats.unsupported_dtype(path, f"column {shortened(name)}", column.type)
+
+
+def _is_stored(kind: Any) -> bool:
+    types = pyarrow.types
+    return types.is_null(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
 
 
 def _is_number(text: str) -> bool:

@@ -11,7 +11,7 @@ from iobench.base.errors import SourceError
 from iobench.dataset import sandbox
 from iobench.dataset.file_tree import FileTree
 from iobench.dataset.sources._regular_files import CLOSE_WRITERS
-from iobench.dataset.sources._source import FileSource, Source, default_name
+from iobench.dataset.sources._source import FileSource, Source, default_name, selected_alone
 from iobench.dataset.untrusted_data import UntrustedData
 from iobench.formats import Batch
 
@@ -43,13 +43,14 @@ class SandboxedFile(FileSource):
 
 
 class FormatSource(Source):
-    """A file or folder in a format."""
+    """A file or folder in a format, or the columns `chosen` out of it."""
 
-    def __init__(self, tree: FileTree, kind: str) -> None:
-        self.path, self._stamp, self.kind = tree.path, tree.stamp, kind
-        self.name, self._format = default_name(self.path.stem), formats.parse(kind)
+    def __init__(self, tree: FileTree, kind: str, chosen: tuple[str, ...] = ()) -> None:
+        self.path, self._stamp, self.kind, self._chosen = tree.path, tree.stamp, kind, chosen
+        self.name, self._format = default_name("-".join((self.path.stem, *chosen))), formats.parse(kind)
+        self._data = UntrustedData(formats.with_selection(self.path, chosen), kind, self._stamp.bytes)
         try:
-            described = sandbox.describe(UntrustedData(self.path, kind, self._stamp.bytes))
+            described = sandbox.describe(self._data)
         except SourceError as error:
             if error.kind == "unequal-shapes" and "shape" in self._format.options:
                 raise error.changed(hint=SCALED) from error
@@ -60,6 +61,8 @@ class FormatSource(Source):
             self.losses = (
                 f"samples are {str(shape).replace('x', ' × ')}: random crops of the originals are gone",
             )
+        if chosen:
+            self.losses = selected_alone(self.path, chosen)
         if [field.name for field in self.schema.fields] == ["tokens"]:
             length = self.schema.fields[0].elements
             self.losses = (f"windows of {length} tokens are written: another length means writing again",)
@@ -74,12 +77,13 @@ class FormatSource(Source):
             "files": stamp.files,
             "bytes": stamp.bytes,
             "digest": stamp.digest,
+            **({"arrays": list(self._chosen)} if self._chosen else {}),
             **({"renamed": self.schema.renamed} if self.schema.renamed else {}),
         }
 
     def in_place(self) -> tuple[Path, str] | None:
         """Return the data."""
-        return self.path, self.kind
+        return self._data.path, self.kind
 
     def other_decoders(self) -> tuple[str, ...]:
         """Return the other decoders of scaled JPEG files; webdataset names fields after the files."""
@@ -89,7 +93,7 @@ class FormatSource(Source):
     def batches(self) -> Iterator[Batch]:
         """Yield all samples in order."""
         self._check()
-        yield from sandbox.batches(UntrustedData(self.path, self.kind, self._stamp.bytes), self.schema)
+        yield from sandbox.batches(self._data, self.schema)
         self._check()
 
     def _check(self) -> None:

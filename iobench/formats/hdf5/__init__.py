@@ -13,8 +13,10 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact, InvalidOption, corrupt, expecting
 from iobench.base.files import regular
+from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.base.text import reason, shortened
+from iobench.base.units import bytes_text
 from iobench.formats._array_format import ArrayFormat, StoredArray, stored_arrays
 from iobench.formats._arrays import (
     arrays_schema,
@@ -150,6 +152,18 @@ class Hdf5(ArrayFormat, Detectable):
             )
         return schema
 
+    def notes(self, path: Path, schema: Schema) -> list[Finding]:
+        """Report compressed chunks of several samples, of which a random one costs all."""
+        path, _ = split_selection(path)
+        datasets = _described(path / FILE_NAME if path.is_dir() else path)
+        names = field_names(datasets)
+        used = ((field.name, datasets[names[field.name]]) for field in schema.fields)
+        return [
+            _compressed(name, dataset["chunk_rows"], dataset["chunk_bytes"])
+            for name, dataset in used
+            if dataset["packed"] and dataset["chunk_rows"] > 1
+        ]
+
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes, a partly filled last chunk per field, and the chunk index."""
         return self._bound(stored_arrays(schema))
@@ -185,6 +199,15 @@ def _discard(file: h5py.File) -> None:
     memory = os.memfd_create("discarded")
     os.dup2(memory, file.id.get_vfd_handle())
     os.close(memory)
+
+
+def _compressed(field: str, samples: int, chunk_bytes: int) -> Finding:
+    """Return the note about a field in compressed chunks of several samples."""
+    message = (
+        f"{field}: a sample read at random decompresses a chunk of {samples:,} ({bytes_text(chunk_bytes)})"
+    )
+    hint = "'iobench recommend' compares other formats"
+    return Finding("compressed-chunks", message, hint, {"field": field, "samples": samples})
 
 
 def _described(file: Path) -> dict[str, dict[str, Any]]:

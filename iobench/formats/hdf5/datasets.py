@@ -62,8 +62,8 @@ class Refusal:
 def described(file: h5py.File) -> dict[str, dict[str, Any]]:
     """Return each dataset by path, and each link that may lead to one.
 
-    A value holds `shape`, `dtype`, `chunk_bytes` and `packed`, or a `Refusal` as `refused`. A dataset that
-    cannot be read is reported and not raised, so that others can be selected.
+    A value holds `shape`, `dtype`, `chunk_rows`, `chunk_bytes` and `packed`, or a `Refusal` as `refused`. A
+    dataset that cannot be read is reported and not raised, so that others can be selected.
 
     ValueError if the file has more objects than are inspected, one of DAMAGE if it is damaged.
     """
@@ -141,7 +141,9 @@ def _dataset(file: h5py.File, name: str) -> dict[str, Any]:
         return {"refused": refusal}
     chunk_bytes = math.prod(dataset.chunks) * dtype.itemsize if dataset.chunks else 0
     packed = properties.get_nfilters() > 0
-    return {"shape": dataset.shape or (), "dtype": dtype.str, "chunk_bytes": chunk_bytes, "packed": packed}
+    rows = dataset.chunks[0] if dataset.chunks else 0
+    layout = {"chunk_rows": rows, "chunk_bytes": chunk_bytes, "packed": packed}
+    return {"shape": dataset.shape or (), "dtype": dtype.str, **layout}
 
 
 def _dtype_text(identifier: Any) -> str:

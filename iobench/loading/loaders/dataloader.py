@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -128,6 +129,9 @@ class DataLoaderEpochs(Epochs):
         self._dataset = dataset or dataset_of(job, settings.fetch)
         self._sampler = _BatchSampler()
         self._persistent: DataLoader[Any] | None = None
+        if settings.num_workers and self._start_method is None:
+            for module in job.opener.format.modules:  # as a script does, so that no forked worker has to
+                import_module(module)
         if not settings.num_workers:
             self._dataset.open_timed(partial(self.stages.timed, "decode"))
 

@@ -16,7 +16,17 @@ from iobench.base.errors import CorruptArtifact, expecting
 from iobench.base.files import regular
 from iobench.base.options import option
 from iobench.contrib.formats.shared.rebatch import slabs
-from iobench.formats import COMPLEX, NUMPY_DTYPES, Batch, Checkable, Detectable, Field, Format, Schema
+from iobench.formats import (
+    COMPLEX,
+    NUMPY_DTYPES,
+    Batch,
+    Checkable,
+    Detectable,
+    Field,
+    Format,
+    Schema,
+    split_selection,
+)
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.arrow.reader import ArrowReader
@@ -36,6 +46,7 @@ class Arrow(Format, Detectable, Checkable):
     extra: ClassVar[str] = "arrow"
     dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES).difference(COMPLEX)
     holds_ragged: ClassVar[bool] = True
+    selectable: ClassVar[bool] = True
 
     batch_bytes: int = option(4 << 20, "bytes of samples in a record batch", minimum=1)
 
@@ -72,7 +83,8 @@ class Arrow(Format, Detectable, Checkable):
         """Return the schema of the columns; a column whose lists differ in length is a ragged field."""
         from iobench.contrib.formats.arrow.reader import infer_schema_of
 
-        return infer_schema_of(files_of(path), fields)
+        path, chosen = split_selection(path)
+        return infer_schema_of(files_of(path), fields, chosen)
 
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes plus metadata and alignment of the columns of each record batch."""

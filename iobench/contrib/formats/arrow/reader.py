@@ -20,6 +20,7 @@ from iobench.contrib.formats.shared.arrow_columns import (
     leaf_of,
     ragged_of,
     sample_shape,
+    selected_columns,
     values,
 )
 from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
@@ -85,18 +86,17 @@ class MappedBatches:
         return int(address - self.base)
 
 
-def infer_schema_of(files: Sequence[Path], fields: Sequence[Field]) -> Schema:
+def infer_schema_of(files: Sequence[Path], fields: Sequence[Field], chosen: Sequence[str]) -> Schema:
     """Return the schema of files that another program wrote."""
-    requested = {field.name for field in fields}
-    columns, samples = ColumnShapes(), 0
+    shapes, samples, every = ColumnShapes(), 0, list[str]()
     for opened in map(MappedBatches, files):
-        names = fields_by_name(opened.file, opened.schema.names)
+        every = every or opened.schema.names
+        names = selected_columns(opened.file, opened.schema, fields, chosen)
         samples += sum(batch.num_rows for batch in opened.batches)
         for batch in opened.batches:
-            for field_key, name in names.items():
-                if not requested or field_key in requested:
-                    columns.add(opened.file, name, batch.column(name))
-    return columns.schema(files[0], samples, fields)
+            for name in names:
+                shapes.add(opened.file, name, batch.column(name))
+    return shapes.schema(files[0], samples, fields, every)
 
 
 def check_lists(files: Sequence[Path], schema: Schema) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from iobench.formats import COMPLEX, NUMPY_DTYPES, Batch, Detectable, Field, Format, Schema
+from iobench.formats import COMPLEX, NUMPY_DTYPES, Batch, Detectable, Field, Format, Schema, split_selection
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.lance.reader import LanceReader
@@ -29,6 +29,7 @@ class Lance(Format, Detectable):
     extra: ClassVar[str] = "lance"
     dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES).difference(COMPLEX)
     holds_ragged: ClassVar[bool] = True
+    selectable: ClassVar[bool] = True
     forkable: ClassVar[bool] = False
     survives_unlink: ClassVar[bool] = False
 
@@ -64,7 +65,8 @@ class Lance(Format, Detectable):
         """Return the schema of the columns; a column whose lists differ in length is a ragged field."""
         from iobench.contrib.formats.lance.reader import infer_schema_of
 
-        return infer_schema_of(path, fields)
+        path, chosen = split_selection(path)
+        return infer_schema_of(path, fields, chosen)
 
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes plus metadata of the pages of each column."""

@@ -15,7 +15,13 @@ from iobench.base.errors import CorruptArtifact, corrupt, is_panic
 from iobench.base.files import regular
 from iobench.base.text import listed, reason
 from iobench.contrib.formats.lance.library import lance, without_panics
-from iobench.contrib.formats.shared.arrow_columns import DAMAGE, ColumnShapes, arrays, check_type
+from iobench.contrib.formats.shared.arrow_columns import (
+    DAMAGE,
+    ColumnShapes,
+    arrays,
+    check_type,
+    selected_columns,
+)
 from iobench.formats import (
     Array,
     Batch,
@@ -57,19 +63,17 @@ def opened(path: Path) -> Any:
     return dataset
 
 
-def infer_schema_of(path: Path, fields: Sequence[Field]) -> Schema:
+def infer_schema_of(path: Path, fields: Sequence[Field], chosen: Sequence[str]) -> Schema:
     """Return the schema of a dataset that another program wrote."""
     dataset = opened(path)
-    names = fields_by_name(path, dataset.schema.names)
-    requested = {field.name for field in fields} or set(names)
-    selected = [name for field, name in names.items() if field in requested]
+    selected = selected_columns(path, dataset.schema, fields, chosen)
     columns = ColumnShapes()
     with _damage_as_error(path, "readable columns"):
         for batch in dataset.to_batches(columns=selected, batch_size=PIECE_ROWS):
             for name in selected:
                 columns.add(path, name, batch.column(name))
         samples = dataset.count_rows()
-    return columns.schema(path, samples, fields)
+    return columns.schema(path, samples, fields, dataset.schema.names)
 
 
 class LanceReader(Reader):

@@ -14,7 +14,7 @@ from iobench.base.errors import corrupt
 from iobench.base.files import regular
 from iobench.base.options import option
 from iobench.contrib.formats.shared.rebatch import slabs
-from iobench.formats import COMPLEX, NUMPY_DTYPES, Batch, Detectable, Field, Format, Schema
+from iobench.formats import COMPLEX, NUMPY_DTYPES, Batch, Detectable, Field, Format, Schema, split_selection
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.parquet.reader import ParquetReader
@@ -37,6 +37,7 @@ class Parquet(Format, Detectable):
     extra: ClassVar[str] = "parquet"
     dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES).difference(COMPLEX)
     holds_ragged: ClassVar[bool] = True
+    selectable: ClassVar[bool] = True
 
     row_group_bytes: int = option(8 << 20, "bytes of samples in a row group", minimum=1)
     codec: str | None = option(None, "compression of pages", choices=(None, "snappy", "zstd"))
@@ -75,7 +76,8 @@ class Parquet(Format, Detectable):
         """
         from iobench.contrib.formats.parquet.reader import infer_schema_of
 
-        return infer_schema_of(files_of(path), fields)
+        path, chosen = split_selection(path)
+        return infer_schema_of(files_of(path), fields, chosen)
 
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes plus levels of the values in lists and metadata of the row groups."""

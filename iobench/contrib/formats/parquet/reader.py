@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from iobench.base.errors import CorruptArtifact, corrupt, expecting
+from iobench.base.errors import corrupt, expecting
 from iobench.base.files import regular
 from iobench.base.text import listed
 from iobench.contrib.formats.shared.arrow_columns import (
     DAMAGE,
-    NAMES,
     ColumnShapes,
     arrays,
     check_type,
     is_leaf,
+    selected_columns,
 )
 from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
-from iobench.contrib.formats.shared.external import as_options
 from iobench.formats import Array, Field, Ragged, Schema, fields_by_name, unclosed
 
 CACHED = 2  # decoded row groups: the current one and the next in order
@@ -35,28 +34,24 @@ def opened(file: Path) -> pq.ParquetFile:
         return pq.ParquetFile(regular(file), memory_map=True)
 
 
-def infer_schema_of(files: Sequence[Path], fields: Sequence[Field]) -> Schema:
+def infer_schema_of(files: Sequence[Path], fields: Sequence[Field], chosen: Sequence[str]) -> Schema:
     """Return the schema of files that another program wrote. Only lists are decoded."""
-    requested = {field.name for field in fields}
-    columns, samples = ColumnShapes(), 0
+    shapes, samples, every = ColumnShapes(), 0, list[str]()
     for file in files:
         parquet = opened(file)
         samples += parquet.metadata.num_rows
-        for name, chunk in _chunks(file, parquet, requested):
-            columns.add(file, name, chunk)
-    return columns.schema(files[0], samples, fields)
+        columns = _schema_of(file, parquet)
+        every = every or columns.names
+        for name, chunk in _chunks(file, parquet, selected_columns(file, columns, fields, chosen)):
+            shapes.add(file, name, chunk)
+    return shapes.schema(files[0], samples, fields, every)
 
 
-def _chunks(file: Path, parquet: pq.ParquetFile, requested: set[str]) -> Iterator[tuple[str, pa.Array]]:
-    """Yield columns of a file, the requested ones or all if empty: scalars without rows, lists in chunks."""
-    columns = _schema_of(file, parquet)
-    names = fields_by_name(file, columns.names)
-    selected = [name for field, name in names.items() if not requested or field in requested]
-    if not requested:
-        _refuse_text(file, columns, names)
+def _chunks(file: Path, parquet: pq.ParquetFile, names: Sequence[str]) -> Iterator[tuple[str, pa.Array]]:
+    """Yield columns of a file: scalars without rows, lists in chunks."""
     lists = []
-    for name in selected:
-        kind = columns.field(name).type
+    for name in names:
+        kind = parquet.schema_arrow.field(name).type
         if isinstance(kind, pa.BaseExtensionType) or not is_leaf(kind):
             lists.append(name)
         else:
@@ -65,26 +60,6 @@ def _chunks(file: Path, parquet: pq.ParquetFile, requested: set[str]) -> Iterato
         with expecting(file, f"a readable row group {number}", DAMAGE):
             table = parquet.read_row_group(number, lists)
         yield from ((name, chunk) for name in lists for chunk in table.column(name).chunks)
-
-
-def _refuse_text(file: Path, columns: pa.Schema, names: Mapping[str, str]) -> None:
-    """Raise CorruptArtifact (``unsupported-dtype``), with the options that read the other columns."""
-    kinds = {field: columns.field(name).type for field, name in names.items()}
-    known = [Field(field, (), NAMES[kind]) for field, kind in kinds.items() if kind in NAMES]
-    others = {
-        names[field]: str(kind)
-        for field, kind in kinds.items()
-        if not isinstance(kind, pa.BaseExtensionType) and is_leaf(kind) and kind not in NAMES
-    }
-    if others and known:
-        raise CorruptArtifact(
-            f"column {listed(list(others))}: unsupported type",
-            kind="unsupported-dtype",
-            path=file,
-            expected="numbers",
-            found=listed(sorted(set(others.values()))),
-            hint=f"add the other columns: iobench add PATH {as_options(known)}",
-        )
 
 
 def _schema_of(file: Path, parquet: pq.ParquetFile) -> pa.Schema:

@@ -27,8 +27,11 @@ from iobench.formats import (
     Schema,
     arrays_schema,
     check_offsets,
+    fields_by_name,
     joined,
     raw_bytes,
+    select_arrays,
+    unstorable_columns,
 )
 
 # what pyarrow raises for damaged files
@@ -159,6 +162,29 @@ def _size(path: Path, name: str, column: pa.Array, may_vary: bool) -> int:
     return int(lengths[0]) if len(lengths) else 0
 
 
+def selected_columns(
+    path: Path, columns: pa.Schema, fields: Sequence[Field], chosen: Sequence[str]
+) -> list[str]:
+    """Return the columns to read: those of `fields`, those of `chosen` names, or all.
+
+    CorruptArtifact (``unsupported-dtype``) if all are read and some hold single values that are no numbers,
+    with the selection of the others.
+    """
+    names, requested = fields_by_name(path, columns.names), {field.name for field in fields}
+    if requested:
+        return [name for field, name in names.items() if field in requested]
+    if chosen:
+        return select_arrays(path, columns.names, chosen)
+    refused = {
+        one.name: one.type
+        for one in columns
+        if not isinstance(one.type, pa.BaseExtensionType) and is_leaf(one.type) and one.type not in NAMES
+    }
+    if refused:
+        raise unstorable_columns(path, refused, [name for name in columns.names if name not in refused])
+    return list(columns.names)
+
+
 class ColumnShapes:
     """Shapes and dtypes of the columns of files that another program wrote, from their pieces."""
 
@@ -178,12 +204,12 @@ class ColumnShapes:
         if dtype != known_dtype or shape[1:] != known[1:] or len(shape) != len(known):
             raise not_fixed(path, f"column {name}", f"{self._shapes[name]} and {(shape, dtype)}")
 
-    def schema(self, path: Path, samples: int, fields: Sequence[Field]) -> Schema:
-        """Return the schema of these columns, or of those of them in `fields`."""
+    def schema(self, path: Path, samples: int, fields: Sequence[Field], every: Sequence[str]) -> Schema:
+        """Return the schema of these columns, or of those in `fields`, of a table with columns `every`."""
         if not samples:
             raise CorruptArtifact("it holds no rows", kind="empty", path=path)
         arrays = {name: ((samples, *shape), dtype) for name, (shape, dtype) in self._shapes.items()}
-        return arrays_schema(path, arrays, fields=fields, totals=self._totals)
+        return arrays_schema(path, arrays, every, fields, self._totals)
 
 
 def ragged_of(path: Path, field: Field, column: pa.Array) -> Ragged:
