@@ -77,8 +77,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(404, b"")
         content = path.read_bytes()
         etag = f'"{path.stat().st_mtime_ns:x}-{len(content):x}"'
-        span = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-        fault = self.owner.next_fault(self.path, tuple(map(int, span.groups()))) if span else None
+        span = _span(self.headers.get("Range", ""), len(content))
+        fault = self.owner.next_fault(self.path, span) if span else None
         if fault == "slow":
             time.sleep(SLOW_S)
         if fault == "unavailable":
@@ -88,7 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"ETag": etag} if self.owner.etags else {}
         if not span or fault == "whole":
             return self._send(200, b"" if head else content, headers, len(content))
-        low, high = int(span[1]), int(span[2]) + 1
+        low, high = span[0], span[1] + 1
         body = content[low:high]
         headers["Content-Range"] = f"bytes {low}-{high - 1}/{len(content)}"
         if fault == "reset":
@@ -107,3 +107,11 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET":  # before the body: the client that has it may send the next request
             self.owner.count(-1)
         self.wfile.write(body)
+
+
+def _span(asked, size):
+    """The first and last byte of a range, or of one that is counted from the end; None without one."""
+    if match := re.fullmatch(r"bytes=(\d+)-(\d+)", asked):
+        return int(match[1]), int(match[2])
+    match = re.fullmatch(r"bytes=-(\d+)", asked)
+    return (size - int(match[1]), size - 1) if match else None

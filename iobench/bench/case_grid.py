@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -92,9 +92,23 @@ def _no_cases(
     subject = f"{'loader' if len(grid) == 1 else 'loaders'} {names}"
     if not any(order in loader.orders for loader in grid for order in orders):
         return f"{subject} cannot read {in_order}"
+    if not any(loader.reads_at(manifest.url) for loader in grid):
+        return "; ".join(_elsewhere(grid, manifest.url))
     what = f"none of {enumerated(variants)}" if variants else "no format"
     verb = "reads" if len(grid) == 1 else "read"
     return f"dataset {manifest.name}: {subject} {verb} {what} {in_order}"
+
+
+def _elsewhere(grid: Iterable[Loader], url: str) -> Iterator[str]:
+    """Yield where the loaders that cannot read at an address can: one sentence for each set of places."""
+    names: dict[tuple[str, ...], list[str]] = {}
+    for loader in grid:
+        if not loader.reads_at(url):
+            names.setdefault(loader.schemes, []).append(loader.display_name)
+    for schemes, alike in names.items():
+        places = enumerated(["on a disk", *(f"at {scheme}://" for scheme in schemes)])
+        verb = "reads" if len(set(alike)) == 1 else "read"
+        yield f"{enumerated(alike)} {verb} datasets {places}, not at {url.partition('://')[0]}://"
 
 
 def _case(
@@ -115,8 +129,8 @@ def _case(
     if not manifest.schema.ragged:
         combination = {**combination, "collate": None}
     if manifest.url:
-        if loader.format_names:
-            return None  # its library would look for files
+        if not loader.reads_at(manifest.url):
+            return None
         combination = {**combination, "cache": REMOTE}
     return Case(
         dataset=manifest.name,
@@ -198,6 +212,7 @@ def skip_notes(manifest: Manifest, options: RunOptions, world_size: int = 1) -> 
     `values["reason"]` is `missing-dependency` (a loader of `all` or a prepared format whose library is not
     installed), `reads-nothing` (a loader that reads none of the formats in any of the orders), `ragged` (a
     loader that does not deliver samples that differ in length), `ranks` (several ranks cannot use it),
+    `address` (a loader that reads datasets on a disk, or at other addresses than this one),
     `invalid-options` (options that exclude each other), or `unknown-files` (cold rounds of a loader whose
     files are unknown).
     """
@@ -206,7 +221,9 @@ def skip_notes(manifest: Manifest, options: RunOptions, world_size: int = 1) -> 
     notes = [_skipped("missing-dependency", why) for why in (*missing, *map(str, without.values()))]
     idle = []
     variants = [formats.parse(word) for word in _variants(manifest, options.format)]
-    for loader in map(loaders.parse, words):
+    requested = [loaders.parse(word) for word in words]
+    notes += [_skipped("address", why) for why in _elsewhere(requested, manifest.url)]
+    for loader in (one for one in requested if one.reads_at(manifest.url)):
         if not set(options.order) & set(loader.orders) or not any(map(loader.reads, variants)):
             idle.append(loader.variant)
         elif manifest.schema.ragged and not loader.ragged:

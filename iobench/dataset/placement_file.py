@@ -12,6 +12,7 @@ from iobench.dataset.index_cache import IndexCache
 from iobench.dataset.manifest_body import Artifact, StoredPlacement
 from iobench.formats import Array, Chunked, Listed, Placement, Schema, Strided
 from iobench.objects.client import StoredObject
+from iobench.objects.object_file import ObjectFile
 from iobench.objects.reader import RangeReader, RemoteFiles
 
 NAME = "placement"  # of the index
@@ -97,3 +98,7 @@ class RemoteOpener:
     def open(self, schema: Schema) -> RangeReader:
         """Open a reader of whole batches by ranges."""
         return RangeReader(schema, self.placements(), self.files)
+
+    def file(self, name: str) -> ObjectFile:
+        """Open one of its objects as a file that is read from its first byte to its last."""
+        return ObjectFile(self.files, name)

@@ -7,6 +7,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 
@@ -33,6 +34,11 @@ class RemoteFiles:
 
     url: str
     objects: Mapping[str, StoredObject]
+
+    def address(self, name: str) -> str:
+        """Return the address of an object or folder for other clients, percent-encoded for a web server."""
+        address = f"{self.url}/{name}"
+        return quote(address, safe="/:%=,+") if address.startswith("http") else address
 
 
 class RangeReader(Reader):

@@ -61,6 +61,10 @@ class Gds(Loader):
             )
         return replace(self, mode=self.mode or available)
 
+    def reads_at(self, url: str) -> bool:
+        """Return True for a disk: it opens the files."""
+        return not url
+
     def open(self, job: Job) -> Epochs:
         """Open the files with KvikIO."""
         return GdsEpochs(self, job)

@@ -1,14 +1,18 @@
-"""MosaicML's StreamingDataset over local MDS shards, under its StreamingDataLoader.
+"""MosaicML's StreamingDataset over MDS shards, on a disk or in S3, under its StreamingDataLoader.
 
 This follows MosaicML's documentation: the dataset is given the batch size and shuffles by itself, by default
 with `py1e`, which moves samples within a range of shards. The library keeps state in shared memory and in
 lock files of the temporary folder, under a number that it chooses, and leaves both behind when its process
 ends. They are removed when the loader is closed.
+
+From S3 it copies whole shards to a temporary folder, a new one for each epoch: otherwise only the first would
+read from S3.
 """
 
 from __future__ import annotations
 
 import gc
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -38,15 +42,16 @@ OF_64_NODES = ("py1s", "py2s")  # shuffles that by default distribute samples to
 
 @dataclass(frozen=True)
 class Mosaic(WorkerLoader):
-    """An iterable-style loader over a local folder; downloads and copies nothing."""
+    """An iterable-style loader over a local folder, of which it copies nothing, or over S3."""
 
     name: ClassVar[str] = "mosaic"
-    summary: ClassVar[str] = "mosaicml-streaming: StreamingDataset over local MDS shards"
+    summary: ClassVar[str] = "mosaicml-streaming: StreamingDataset over MDS shards"
     library: ClassVar[str] = "mosaicml-streaming"
     format_names: ClassVar[tuple[str, ...]] = ("mds",)
     recommended_options: ClassVar[str] = "num_workers={cores}"
     modules: ClassVar[tuple[str, ...]] = ("streaming",)
     extra: ClassVar[str] = "mosaic"
+    schemes: ClassVar[tuple[str, ...]] = ("s3",)
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
     iterable_style: ClassVar[bool] = True
     isolated: ClassVar[bool] = True
@@ -94,25 +99,40 @@ class MosaicEpochs(Epochs):
 
     def __init__(self, loader: Mosaic, job: Job) -> None:
         super().__init__(loader, job)
-        from streaming import StreamingDataset
-
         self._settings = loader
         silence_read_only_warning()  # it passes views of shards to torch, which copies them
-        with job.opener():  # checks the files as every loader does
-            pass
-        self._dataset: Any = StreamingDataset(
-            local=str(job.opener.path),
-            batch_size=job.order.batch_size,
-            shuffle=job.order.kind == "random",
-            shuffle_algo=loader.shuffle_algo,
-            num_canonical_nodes=1 if loader.shuffle_algo in OF_64_NODES else None,
-            shuffle_seed=job.order.seed % (1 << 32),
-        )
+        if job.opener.remote is None:
+            with job.opener():  # checks the files as every loader does
+                pass
+        self._dataset: Any = None
+        self._open()
+
+    def _open(self) -> None:
+        from streaming import StreamingDataset
+
+        order, algorithm, remote = self.job.order, self._settings.shuffle_algo, self.opener.remote
+        self._local = tempfile.mkdtemp(prefix="iobench-") if remote else str(self.opener.path)
+        try:
+            self._dataset = StreamingDataset(
+                remote=remote.files.url if remote else None,
+                local=self._local,
+                batch_size=order.batch_size,
+                shuffle=order.kind == "random",
+                shuffle_algo=algorithm,
+                num_canonical_nodes=1 if algorithm in OF_64_NODES else None,
+                shuffle_seed=order.seed % (1 << 32),
+            )
+        except BaseException:
+            self.close()
+            raise
 
     def _epoch(self, request: int) -> Iterator[HostBatch]:
         from streaming import StreamingDataLoader
 
         settings = self._settings
+        if self.opener.remote is not None and self._dataset.next_epoch:  # it has copies of an epoch before
+            self.close()
+            self._open()
         self._dataset.next_epoch = request
         with interrupts.blocked(), unwarned():
             loader = StreamingDataLoader(
@@ -142,7 +162,12 @@ class MosaicEpochs(Epochs):
         }
 
     def close(self) -> None:
-        """Close the files, and remove the library's shared memory and lock files."""
+        """Close the files, and remove copies and the library's shared memory and lock files."""
+        if running := getattr(self._dataset, "_iterator", None):  # threads of an epoch that was left early
+            running.non_blocking_exit()
+            self._dataset._executor.shutdown()
+        if self.opener.remote is not None:
+            shutil.rmtree(self._local, ignore_errors=True)
         if self._dataset is None:
             return
         prefix, self._dataset = f"{self._dataset._shm_prefix_int:06}_", None

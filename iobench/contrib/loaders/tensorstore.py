@@ -1,11 +1,14 @@
 """TensorStore over Zarr, version 2 or 3: one read per batch, decoded on TensorStore's own threads.
 
 This follows TensorStore's documentation: arrays are opened once, in a context with the chunk cache, and
-reads are asynchronous, so several batches can be in flight (`prefetch`).
+reads are asynchronous, so several batches can be in flight (`prefetch`). At an address they go through its
+drivers for web servers and S3.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,9 +23,8 @@ from iobench.loading.loaders.workers import MAX_PREFETCH
 from iobench.loading.tensors import tensors_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from iobench.contrib.formats.zarr.reader import ZarrReader
+    from iobench.dataset.opener import Opener
     from iobench.loading.host_to_device import HostBatch
 
 
@@ -37,6 +39,7 @@ class TensorStore(CopyingLoader):
     recommended_options: ClassVar[str] = "prefetch=4"
     modules: ClassVar[tuple[str, ...]] = ("tensorstore", "zarr")
     extra: ClassVar[str] = "tensorstore"
+    schemes: ClassVar[tuple[str, ...]] = ("http", "https", "s3")
     isolated: ClassVar[bool] = True
 
     prefetch: int | None = option(
@@ -62,9 +65,7 @@ class TensorStoreEpochs(Epochs):
     def __init__(self, loader: TensorStore, job: Job) -> None:
         super().__init__(loader, job)
         self._prefetch = loader.prefetch or 0
-        with job.opener() as reader:  # checks the files as every loader does
-            folders = cast("ZarrReader", reader).folders()
-        self._stores = _open(folders, loader.cache_bytes)
+        self._stores = _open(_specs(job.opener), loader.cache_bytes)
 
     @property
     def prefetches(self) -> bool:
@@ -81,7 +82,7 @@ class TensorStoreEpochs(Epochs):
             yield self._result(in_flight.popleft())
 
     def _result(self, reads: dict[str, Any]) -> HostBatch:
-        arrays = {name: np.ascontiguousarray(read.result()) for name, read in reads.items()}
+        arrays = {name: np.ascontiguousarray(_result(read)) for name, read in reads.items()}
         return self.pinned(tensors_of(arrays))
 
     def close(self) -> None:
@@ -89,17 +90,52 @@ class TensorStoreEpochs(Epochs):
         self._stores = {}
 
 
-def _open(folders: Mapping[str, tuple[Path, int]], cache_bytes: int) -> dict[str, Any]:
+def _specs(opener: Opener) -> dict[str, dict[str, Any]]:
+    """Return TensorStore's description of each field's array."""
+    if opener.remote is None:
+        with opener() as reader:  # checks the files as every loader does
+            folders = cast("ZarrReader", reader).folders()
+        return {
+            name: {
+                "driver": "zarr3" if version == 3 else "zarr",
+                "kvstore": {"driver": "file", "path": f"{folder}/"},
+            }
+            for name, (folder, version) in folders.items()
+        }
+    address, plain = opener.remote.files.address, {"driver": "zarr3", "fill_missing_data_reads": False}
+    fields = opener.schema.fields  # as iobench wrote them: version 3, without a missing chunk
+    return {field.name: {**plain, "kvstore": _kvstore(address(f"{field.name}/"))} for field in fields}
+
+
+def _kvstore(address: str) -> dict[str, Any]:
+    """Describe a folder on a web server or in S3, whose credentials the library finds itself."""
+    if not address.startswith("s3://"):
+        return {"driver": "http", "base_url": address}
+    bucket, _, path = address.removeprefix("s3://").partition("/")
+    store: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": path}
+    if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
+        store |= {"endpoint": endpoint, "aws_region": os.environ.get("AWS_REGION", "us-east-1")}
+    anonymous = os.environ.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true", "on", "yes", "y")
+    given = "environment" if os.environ.get("AWS_ACCESS_KEY_ID") else "default"
+    return {**store, "aws_credentials": {"type": "anonymous" if anonymous else given}}
+
+
+def _open(specs: Mapping[str, dict[str, Any]], cache_bytes: int) -> dict[str, Any]:
     """Open the store of each field read-only, all in one context."""
     import tensorstore
 
     context = tensorstore.Context({"cache_pool": {"total_bytes_limit": cache_bytes}})
-    opening = {}
-    for name, (folder, version) in folders.items():
-        spec = {
-            "driver": "zarr3" if version == 3 else "zarr",
-            "kvstore": {"driver": "file", "path": f"{folder}/"},
-        }
-        # no recheck of cached chunks: the files do not change while they are measured
-        opening[name] = tensorstore.open(spec, context=context, read=True, open=True, recheck_cached=False)
-    return {name: future.result() for name, future in opening.items()}
+    # no recheck of cached chunks: the files do not change while they are measured
+    opening = {
+        name: tensorstore.open(spec, context=context, read=True, open=True, recheck_cached=False)
+        for name, spec in specs.items()
+    }
+    return {name: _result(future) for name, future in opening.items()}
+
+
+def _result(future: Any) -> Any:
+    """Return a result; an error comes without the server's answer, in which S3 repeats the id of the key."""
+    try:
+        return future.result()
+    except ValueError as error:
+        raise ValueError(re.split(r" \[\w+='", str(error))[0]) from None

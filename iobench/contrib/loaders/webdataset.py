@@ -3,11 +3,15 @@
 The pipeline follows WebDataset's documentation: shards are shuffled and split among workers, members grouped
 to samples, samples shuffled within a buffer, decoded and batched in the worker, with a WebLoader around it.
 Only arrays, images and numbers are decoded, by the library's own functions for them: its `.decode()` would
-unpickle members with certain names.
+unpickle members with certain names. Shards at http:// are read by its own opener, curl. It has none for s3://:
+as its users do, iobench gives it one.
 """
 
 from __future__ import annotations
 
+import re
+import shutil
+import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from iobench.base import interrupts
-from iobench.base.errors import CorruptArtifact
+from iobench.base.errors import CorruptArtifact, IobenchError, LoaderFailed
 from iobench.base.options import option
 from iobench.contrib.formats.shared.scaled_images import ScaledImages
 from iobench.contrib.formats.webdataset.tar_fields import suffixes_of
@@ -29,8 +33,11 @@ from iobench.loading.portable_error import PortableError
 from iobench.loading.tensors import tensor_of
 
 if TYPE_CHECKING:
+    from io import RawIOBase
+
     from iobench.contrib.formats.shared.scaled_images import ScaledDecoder
     from iobench.dataset.opener import Opener
+    from iobench.dataset.placement_file import RemoteOpener
     from iobench.loading.host_to_device import HostBatch
 
 MAX_SHUFFLED = 1 << 30
@@ -49,6 +56,7 @@ class WebDatasetLoader(WorkerLoader):
     modules: ClassVar[tuple[str, ...]] = ("webdataset",)
     extra: ClassVar[str] = "webdataset"
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
+    schemes: ClassVar[tuple[str, ...]] = ("http", "https", "s3")
     iterable_style: ClassVar[bool] = True
     isolated: ClassVar[bool] = True
     ragged: ClassVar[bool] = True
@@ -68,8 +76,7 @@ class WebDatasetEpochs(Epochs):
     def __init__(self, loader: WebDatasetLoader, job: Job) -> None:
         super().__init__(loader, job)
         self._settings = loader
-        with job.opener() as reader:  # checks the files as every loader does
-            self._shards = data_files(reader)
+        self._shards = _shards(job.opener)
 
     @property
     def prefetches(self) -> bool:
@@ -98,12 +105,12 @@ class WebDatasetEpochs(Epochs):
 
         order, buffer = self.job.order, self._settings.shuffle_buffer
         first, second = np.random.SeedSequence([order.seed, epoch]).generate_state(2).tolist()
-        random = order.kind == "random"
+        random, remote = order.kind == "random", self.opener.remote
         return wds.DataPipeline(
             wds.SimpleShardList(self._shards),
             *([wds.shuffle(len(self._shards), seed=first)] if random else []),
             wds.split_by_worker,
-            wds.tarfile_to_samples(),
+            wds.tarfile_to_samples() if remote is None else RemoteShards(remote),
             *([wds.shuffle(buffer, initial=buffer, seed=second)] if random else []),
             wds.map(SampleDecoder(self.opener)),
             wds.batched(
@@ -113,6 +120,53 @@ class WebDatasetEpochs(Epochs):
 
     def close(self) -> None:
         """Do nothing: workers and files ended with their epoch."""
+
+
+def _shards(opener: Opener) -> list[str]:
+    """Return the files or addresses of the shards in order; LoaderFailed if curl is needed and missing."""
+    if opener.remote is None:
+        with opener() as reader:  # checks the files as every loader does
+            return data_files(reader)
+    files = opener.remote.files
+    if files.url.startswith("http") and shutil.which("curl") is None:
+        raise LoaderFailed(
+            "webdataset reads addresses by a program that is missing",
+            kind="no-curl",
+            path=files.url,
+            expected="curl",
+            hint="install curl",
+        )
+    return [files.address(name) for name in sorted(files.objects)]
+
+
+@dataclass(frozen=True)
+class RemoteShards:
+    """A stage that turns addresses of shards into samples; can be pickled."""
+
+    remote: RemoteOpener
+
+    def __call__(self, shards: Iterator[Any]) -> Iterator[Any]:
+        """Yield the samples; a LoaderFailed or CorruptArtifact in a PortableError if a shard fails."""
+        import webdataset as wds
+        from webdataset.gopen import gopen_schemes
+
+        gopen_schemes["s3"] = self._opened
+        try:
+            yield from wds.tarfile_to_samples()(shards)
+        except IobenchError as error:
+            raise PortableError.wrap(error) from error
+        except (OSError, tarfile.TarError) as error:
+            status = re.search(r"exit (\d+)", str(error.args[0]))
+            failed = LoaderFailed(
+                "webdataset could not read the shard",
+                kind="store-failed",
+                path=error.args[-1],  # webdataset puts it there
+                found=f"status {status[1]} of curl" if status else str(error.args[0]).partition(" @ ")[0],
+            )
+            raise PortableError.wrap(failed) from error
+
+    def _opened(self, address: str, mode: str, buffer_bytes: int) -> RawIOBase:
+        return self.remote.file(address.removeprefix(f"{self.remote.files.url}/"))
 
 
 def collate(way: Collate, fields: Sequence[Field], samples: Sequence[tuple[Array, ...]]) -> tuple[Any, ...]:

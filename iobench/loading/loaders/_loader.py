@@ -46,7 +46,9 @@ class Loader(Options, ABC):
     library : str
         Name of its library on PyPI.
     format_names : tuple of str
-        Names of the formats that it reads; all if empty.
+        Names of the formats that it reads with its library; all, through the opener, if empty.
+    schemes : tuple of str
+        Schemes of addresses at which its library reads these formats, too, and not only on a disk.
     recommended_options : str
         Options that its documentation recommends for throughput; ``{cores}`` is the number of cores.
     orders : tuple of str
@@ -72,6 +74,7 @@ class Loader(Options, ABC):
     kind: ClassVar[str] = "loader"
     library: ClassVar[str]
     format_names: ClassVar[tuple[str, ...]] = ()
+    schemes: ClassVar[tuple[str, ...]] = ()
     recommended_options: ClassVar[str] = ""
     orders: ClassVar[tuple[str, ...]] = ORDERS
     iterable_style: ClassVar[bool] = False
@@ -110,6 +113,10 @@ class Loader(Options, ABC):
     def reads(self, format: Format) -> bool:
         """Return whether it can read artifacts of a format."""
         return not self.format_names or format.name in self.format_names
+
+    def reads_at(self, url: str) -> bool:
+        """Return whether it can read a dataset at an address; on a disk (an empty one) it always can."""
+        return not url or not self.format_names or url.partition("://")[0] in self.schemes
 
     def check_schema(self, schema: Schema) -> None:
         """Raise InvalidSettings for samples that differ in length, unless it delivers them."""

@@ -1,0 +1,243 @@
+"""Loaders of other projects over a dataset at an address: verified there, or refused in one line."""
+
+import os
+import threading
+from contextlib import closing
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from conftest import numbers
+from kinds import kind
+from object_cases import SAMPLES
+
+from iobench.base.errors import CorruptArtifact, InvalidSettings, LoaderFailed
+from iobench.bench.case_grid import cases_of, skip_notes
+from iobench.bench.options import RunOptions
+from iobench.bench.run import run
+from iobench.dataset.prepare import prepare
+from iobench.dataset.publish import check_target, publish
+from iobench.dataset.remote_dataset import open_dataset
+from iobench.loading import loaders
+from iobench.loading.loaders import Job
+from iobench.loading.order import Order
+from iobench.objects import object_file
+
+pytest_plugins = ("object_fixtures",)
+pytestmark = pytest.mark.usefixtures("quick_retries")
+
+FORMATS = {
+    "webdataset": "webdataset:shard_bytes=20000",
+    "tensorstore": "zarr:chunk_bytes=256",
+    "mosaic": "mds:shard_bytes=2000",
+}
+ORDERS = ("sequential", "random")
+
+
+def usable(word):
+    """The format of a loader that is installed."""
+    name = word.partition(":")[0]
+    if (reason := {one["name"]: one["usable"] for one in loaders.describe()}[name]) != "yes":
+        pytest.skip(reason)
+    return FORMATS[name]
+
+
+def at_web(server, tmp_path, variant):
+    """A dataset on the web server, and the folder of its artifact there."""
+    target = f"file://{tmp_path}/served/one"
+    manifest, _ = prepare(numbers(), [variant], data_dir=tmp_path / "local", name="one")
+    publish(manifest, check_target(target, False), overwrite=False)
+    (artifact,) = manifest.artifacts.values()
+    return open_dataset(f"{server.url}/one", tmp_path / "data"), tmp_path / "served/one" / artifact.folder
+
+
+def at_s3(tmp_path, variant, name):
+    manifest, _ = prepare(numbers(), [variant], data_dir=tmp_path / "local", name="one")
+    publish(manifest, check_target(f"s3://bucket/{name}", False), overwrite=False)
+    return open_dataset(f"s3://bucket/{name}", tmp_path / "data")
+
+
+def measured(manifest, tmp_path, word, **options):
+    given = {"order": ORDERS, "batch_size": (16,), "limits": False, "isolate": False, **options}
+    chosen = RunOptions(rounds="1", format=("all",), loader=(word,), **given)
+    return run(manifest, chosen, out=tmp_path / "r.jsonl")
+
+
+def assert_all_came(outcome, cases):
+    assert not outcome.failures
+    assert len(outcome.records) == cases
+    for made in outcome.records:
+        assert made.case["cache"] == "remote"
+        check = made.content_check
+        assert check is None or (check.unverified, check.dropped, check.repeated) == ([], 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("word", "variant"),
+    [
+        ("webdataset:num_workers=2", None),
+        ("tensorstore", None),
+        ("tensorstore:prefetch=2", "zarr:chunk_bytes=256,shard_bytes=1024"),
+    ],
+)
+def test_from_a_web_server_every_sample_comes(server, tmp_path, word, variant):
+    manifest, _ = at_web(server, tmp_path, variant or usable(word))
+    usable(word)
+    assert_all_came(measured(manifest, tmp_path, word), 2)
+
+
+@pytest.mark.parametrize("word", ["webdataset", "tensorstore", "mosaic"])
+def test_from_s3_every_sample_comes(s3, tmp_path, word):
+    manifest = at_s3(tmp_path, usable(word), f"plain-{word}")
+    outcome = measured(manifest, tmp_path, word)
+    assert_all_came(outcome, 2)
+    written = (tmp_path / "r.jsonl").read_text()
+    assert not any(os.environ[name] in written for name in os.environ if name.startswith("AWS_"))
+    counted = [made.requests for made in outcome.records]
+    assert all((one is not None) == (word == "webdataset") for one in counted)  # the others have own clients
+
+
+@pytest.mark.parametrize(
+    "word", ["webdataset:num_workers=2", pytest.param("mosaic:num_workers=2", marks=pytest.mark.slow)]
+)
+def test_workers_read_from_s3_too(s3, tmp_path, word):
+    manifest = at_s3(tmp_path, usable(word), f"workers-{word.partition(':')[0]}")
+    assert_all_came(measured(manifest, tmp_path, word, isolate=True), 2)
+
+
+def test_an_object_that_is_gone_from_s3(s3, tmp_path):
+    manifest = at_s3(tmp_path, usable("webdataset"), "gone")
+    for name in s3_names(s3, "gone"):
+        if name.endswith(".tar"):
+            s3.delete_object(Bucket="bucket", Key=name)
+    for word, isolate in (("webdataset", False), ("webdataset:num_workers=1", True)):
+        outcome = measured(manifest, tmp_path, word, order=("sequential",), isolate=isolate)
+        assert [error.kind for error in outcome.failures.values()] == ["missing-object"]
+
+
+def test_workers_that_the_client_does_not_survive_are_one_error(s3, tmp_path):
+    manifest = at_s3(tmp_path, usable("webdataset"), "forked")
+    outcome = measured(manifest, tmp_path, "webdataset:num_workers=1", order=("sequential",))
+    assert [error.kind for error in outcome.failures.values()] == ["forked"]
+
+
+def test_mosaic_reads_each_epoch_from_s3_and_leaves_no_copy(s3, tmp_path, monkeypatch):
+    manifest = at_s3(tmp_path, usable("mosaic"), "epochs")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    (variant,) = manifest.artifacts
+    job = Job(manifest.opener(variant), Order("sequential", 16))
+    with closing(loaders.parse("mosaic").on("cpu").open(job)) as epochs:
+        assert sum(len(batch["y"]) for batch in epochs.epoch(0)) == SAMPLES
+        with closing(epochs.epoch(1)) as batches:
+            next(batches)
+        for name in s3_names(s3, "epochs"):
+            s3.delete_object(Bucket="bucket", Key=name)
+        with pytest.raises(LoaderFailed):
+            list(epochs.epoch(2))
+    assert not list((tmp_path / "temporary").glob("iobench-*"))
+
+
+class Refusing(BaseHTTPRequestHandler):
+    """Answers as S3 does where the signature is wrong: with the id of the key."""
+
+    def do_GET(self):
+        key = os.environ["AWS_ACCESS_KEY_ID"]
+        body = f"<Error><Code>SignatureDoesNotMatch</Code><AWSAccessKeyId>{key}</AWSAccessKeyId></Error>"
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode() if self.command == "GET" else b"")
+
+    do_HEAD = do_GET
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.mark.parametrize("word", FORMATS)
+def test_an_error_of_the_store_does_not_repeat_the_key(s3, tmp_path, word, monkeypatch):
+    manifest = at_s3(tmp_path, usable(word), f"refused-{word}")
+    refusing = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
+    threading.Thread(target=refusing.serve_forever, args=(0.01,), daemon=True).start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{refusing.server_port}")
+    try:
+        outcome = measured(manifest, tmp_path, word, order=("sequential",))
+    finally:
+        refusing.shutdown()
+        refusing.server_close()
+    (error,) = outcome.failures.values()
+    assert os.environ["AWS_ACCESS_KEY_ID"] not in str(error)
+
+
+def s3_names(s3, prefix):
+    return [one["Key"] for one in s3.list_objects_v2(Bucket="bucket", Prefix=f"{prefix}/")["Contents"]]
+
+
+# ── what goes wrong on a web server ──
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def changed(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("word", "damage", "expected"),
+    [
+        ("webdataset", Path.unlink, "store-failed"),
+        ("webdataset", cut, "store-failed"),
+        ("tensorstore", Path.unlink, "raised"),  # by default it would be rows of zeros
+        ("tensorstore", changed, "wrong-row"),
+    ],
+)
+def test_damage_that_the_loader_finds_or_the_verification(server, tmp_path, word, damage, expected):
+    manifest, folder = at_web(server, tmp_path, usable(word))
+    objects = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".json"]
+    damage(min(objects))
+    outcome = measured(manifest, tmp_path, word, order=("sequential",))
+    (error,) = outcome.failures.values()
+    assert error.kind == expected
+    assert "\n" not in str(error)
+
+
+def test_webdataset_needs_curl_for_a_web_server(server, tmp_path, monkeypatch):
+    manifest, _ = at_web(server, tmp_path, usable("webdataset"))
+    monkeypatch.setenv("PATH", "")
+    outcome = measured(manifest, tmp_path, "webdataset", order=("sequential",))
+    assert [error.kind for error in outcome.failures.values()] == ["no-curl"]
+
+
+# ── loaders that cannot read it ──
+
+
+def test_a_loader_says_where_it_reads(remote):
+    options = RunOptions(loader=("lance", "native"), format=("npy",), order=("sequential",))
+    assert {case.loader.name for case in cases_of(remote, options, ["cpu"])} == {"native"}
+    assert [note.values["reason"] for note in skip_notes(remote, options)] == ["address"]
+    with pytest.raises(InvalidSettings, match="on a disk", check=kind("no-cases")):
+        cases_of(remote, replace(options, loader=("lance",)), ["cpu"])
+    mosaic = loaders.class_of("mosaic")()
+    assert [mosaic.reads_at(url) for url in ("", "s3://bucket/x", "http://host/x")] == [True, True, False]
+
+
+# ── an object as a file ──
+
+
+def test_a_file_of_an_object_holds_its_bytes(server, remote, tmp_path, monkeypatch):
+    monkeypatch.setattr(object_file, "PIECE_BYTES", 1000)
+    opener = remote.opener("npy")
+    (path,) = (tmp_path / "served/mine").glob("npy-*/x.npy")
+    server.fault = lambda number, name: "reset" if number == 2 else None
+    server.clear()
+    assert opener.remote.file("x.npy").read() == path.read_bytes()
+    assert len(server.requests) == -(-path.stat().st_size // 1000) + 1
+    server.fault = lambda number, name: "replaced"
+    with pytest.raises(CorruptArtifact, check=kind("replaced")):
+        opener.remote.file("x.npy").read()
