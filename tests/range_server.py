@@ -4,14 +4,18 @@ import contextlib
 import re
 import threading
 import time
+from datetime import datetime, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
 
 FAULTS = ("reset", "unavailable", "short", "slow")
 SLOW_S = 0.2
+PAGE = 2  # objects of a page of a listing
 
 
 class RangeServer:
-    """Serves the files of a folder with ranges and ETags.
+    """Serves the files of a folder with ranges and ETags, and lists its folders as the buckets of S3.
 
     `fault(number, name)` returns what goes wrong with request `number` of rows (a ranged one): one of FAULTS,
     "replaced" (another version), "whole" (the range is ignored), or None.
@@ -19,6 +23,7 @@ class RangeServer:
 
     def __init__(self, folder):
         self.folder, self.fault, self.etags = folder, lambda number, name: None, True
+        self.more_names = []  # of objects that no folder can hold, in listings
         self.requests, self.lock = [], threading.Lock()
         self.in_flight = self.most_in_flight = 0
         handler = type("Handler", (_Handler,), {"owner": self})
@@ -56,6 +61,11 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256  # connections that are made at once: the kernel would delay others by seconds
 
 
+def _etag(path):
+    status = path.stat() if path.is_file() else None
+    return f'"{status.st_mtime_ns:x}-{status.st_size:x}"' if status else '""'
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # or the kernel holds each body back for 40 ms
@@ -72,11 +82,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(head=False)
 
     def _answer(self, head):
-        path = self.owner.folder / self.path.lstrip("/").replace("%3A", ":").replace("%3D", "=")
+        place = urlsplit(self.path)
+        path = self.owner.folder / unquote(place.path).lstrip("/")
+        if "list-type=2" in place.query:
+            return self._list(path, parse_qs(place.query))
         if not path.is_file():
             return self._send(404, b"")
-        content = path.read_bytes()
-        etag = f'"{path.stat().st_mtime_ns:x}-{len(content):x}"'
+        content, etag = path.read_bytes(), _etag(path)
         span = _span(self.headers.get("Range", ""), len(content))
         fault = self.owner.next_fault(self.path, span) if span else None
         if fault == "slow":
@@ -97,6 +109,23 @@ class _Handler(BaseHTTPRequestHandler):
         if fault == "short":
             body = body[:-1]
         return self._send(206, body, headers)
+
+    def _list(self, bucket, query):
+        if not bucket.is_dir():
+            return self._send(404, b"<Error><Code>NoSuchBucket</Code></Error>")
+        prefix, start = (query.get(name, [""])[0] for name in ("prefix", "continuation-token"))
+        names = sorted(str(path.relative_to(bucket)) for path in bucket.rglob("*") if path.is_file())
+        names = [*self.owner.more_names, *names]
+        rest = [name for name in names if name.startswith(prefix)][int(start or 0) :]
+        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+        entries = "".join(
+            f"<Contents><Key>{escape(name)}</Key><LastModified>{now}</LastModified>"
+            f"<Size>{(bucket / name).stat().st_size if (bucket / name).is_file() else 0}</Size>"
+            f"<ETag>{escape(_etag(bucket / name))}</ETag></Contents>"
+            for name in rest[:PAGE]
+        )
+        more = f"<NextContinuationToken>{int(start or 0) + PAGE}</NextContinuationToken>" * (len(rest) > PAGE)
+        self._send(200, f"<ListBucketResult>{entries}{more}</ListBucketResult>".encode())
 
     def _send(self, status, body, headers=None, length=None):
         self.send_response(status)

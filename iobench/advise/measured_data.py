@@ -102,7 +102,15 @@ class MeasuredData:
 
 
 def from_dataset(manifest: Manifest, requirements: Requirements) -> MeasuredData:
-    """Return a prepared dataset as it is."""
+    """Return a prepared dataset as it is; InvalidSettings if it is in an object store."""
+    if manifest.url:
+        raise InvalidSettings(
+            f"recommend over dataset {manifest.name}",
+            kind="remote-dataset",
+            expected="a dataset on a disk",
+            found=f"objects at {manifest.url}",
+            hint="measure it with 'iobench run', or give recommend a copy with --source",
+        )
     full_bytes = requirements.full_bytes or manifest.schema.logical_bytes
     cold = _exceeds_memory(full_bytes)
     return MeasuredData(manifest, full_bytes, cold, added=tuple(manifest.added))

@@ -137,7 +137,7 @@ class Recorder:
             source=record_json.plain(manifest.source),
             content=case.content,
             stored_bytes=artifact.stored_bytes if artifact else None,
-            write_s=artifact.write_s if artifact and not artifact.added else None,
+            write_s=artifact.write_s if artifact and not artifact.external else None,
         )
 
     def _shuffle_quality(self, case: Case) -> float | None:

@@ -55,6 +55,7 @@ def add(
     hash_s: float = PART_S,
     progress: Progress = no_progress,
     warn: Callable[[Finding], None] = lambda finding: None,
+    accept: Callable[[UntrustedData, Schema], None] = lambda data, schema: None,
 ) -> tuple[Manifest, Prepared]:
     """Add existing data to a dataset where they lie, after hashing their samples once.
 
@@ -82,6 +83,8 @@ def add(
         Called with the activity, the bytes done and the bytes in total.
     warn : callable
         Called with each warning about the data.
+    accept : callable
+        Called with the data and their schema before they are hashed; may raise.
 
     Returns
     -------
@@ -110,13 +113,14 @@ def add(
     _check_fields(path, schema, fields)
     stored = () if schema is held else (held.samples, held.totals)
     added = ExternalData(str(tree.path), tree.stamp, names, bool(fields), *stored)
+    data = untrusted(tree.path, form.variant, added, schema)
+    accept(data, schema)
     with os_errors(root), locked(root), HashWriter.temporary(root) as writer:
         present = sweep_and_load(root, overwrite)
         before = None if overwrite else present
         check_free(before, form.variant, schema, added)
         others = before if before is not None and set(before.artifacts) - {form.variant} else None
         rows = rows_to_hash(others, schema, hash, hash_s)
-        data = untrusted(tree.path, form.variant, added, schema)
         seconds = hash_s if others is None else math.inf
         began, report = time.perf_counter(), partial(progress, f"hashing {form.variant}")
         check, hashed = hash_rows(data, schema, rows, seconds, writer, report)

@@ -152,7 +152,8 @@ class ExternalArtifact(ArtifactLocation):
     def __init__(self, root: Path, schema: Schema, artifact: Artifact, added: ExternalData) -> None:
         self.path, self._dataset = Path(added.path), root.name
         self._artifact, self._added = artifact, added
-        again = f"hash them again: {_command(root, schema, artifact.variant, added)}"
+        data = str(with_selection(Path(added.path), added.names))
+        again = f"hash them again: {_command(root, schema, artifact.variant, data, added.fields_given)}"
         if added.samples is not None:
             again = "run 'iobench recommend' again"
         self.hint = f"restore the original files, or {again}"
@@ -195,9 +196,11 @@ class ExternalArtifact(ArtifactLocation):
 class RemoteArtifact(ArtifactLocation):
     """Objects in an object store, each read in the version that the manifest records."""
 
-    def __init__(self, root: Path, artifact: Artifact, url: str) -> None:
-        self.path, self._artifact = root, artifact  # the folder of what was cached
+    def __init__(self, root: Path, schema: Schema, artifact: Artifact, url: str) -> None:
+        self.path, self._artifact = root, artifact  # the folder of manifest and indexes
         self.hint = f"upload it again with 'iobench prepare --to {url} --overwrite'"
+        if artifact.remote is not None and (address := artifact.remote.added):
+            self.hint = f"hash them again: {_command(root, schema, artifact.variant, address)} --overwrite"
 
     @property
     def files(self) -> list[Path]:
@@ -229,11 +232,10 @@ def _size(file: str) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def _command(root: Path, schema: Schema, variant: str, added: ExternalData) -> str:
+def _command(root: Path, schema: Schema, variant: str, data: str, fields_given: bool = False) -> str:
     """Return the command that hashes the same data again."""
-    data = str(with_selection(Path(added.path), added.names))
     words = ["iobench", "add", data, "--name", root.name, "--format", variant]
-    words += [f"--field={field.typed}" for field in schema.fields if added.fields_given]
+    words += [f"--field={field.typed}" for field in schema.fields if fields_given]
     return shlex.join(words if root.parent == Path("data") else [*words, "--data-dir", str(root.parent)])
 
 

@@ -58,7 +58,7 @@ class Manifest:
     part : HashedPart or None
         The part of the samples that was hashed; None for all.
     url : str
-        Address in an object store; empty for a dataset on a disk. `root` then holds only what was cached.
+        Address in an object store; empty for a dataset on a disk. `root` then holds manifest and indexes.
     index_end : float
         Moment of `time.monotonic` at which its openers end building an index; not stored.
     artifacts : dict of str to Artifact
@@ -78,19 +78,24 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        """Name of the dataset: that of its folder, or its address in an object store."""
-        return self.url or self.root.name
+        """Name of the dataset: that of its folder, or its address where prepare has uploaded it."""
+        return self.url if self.uploaded else self.root.name
 
     @property
     def data_dir(self) -> Path:
         """Folder of all datasets."""
-        return self.root.parent.parent if self.url else self.root.parent
+        return self.root.parent.parent if self.uploaded else self.root.parent
+
+    @property
+    def uploaded(self) -> bool:
+        """True if prepare wrote it to an object store; False also for objects that were added."""
+        return bool(self.url) and not any(artifact.external for artifact in self.artifacts.values())
 
     def location_of(self, variant: str) -> ArtifactLocation:
         """Return the location of a variant's artifact; raises KeyError if there is none."""
         artifact = self.artifacts[variant]
         if self.url:
-            return RemoteArtifact(self.root, artifact, self.url)
+            return RemoteArtifact(self.root, self.schema, artifact, self.url)
         if artifact.added is not None:
             return ExternalArtifact(self.root, self.schema, artifact, artifact.added)
         return ManagedArtifact(self.root, artifact, self.seal_of(artifact))
@@ -138,14 +143,12 @@ class Manifest:
         """
         if variant not in self.artifacts:
             prepared = ", ".join(self.artifacts) or "nothing"
-            where = f"--to {self.url} --overwrite" if self.url else f"--name {self.name}"
-            command = f"run 'iobench prepare {where} --format {variant}'"
             raise ManifestError(
                 f"dataset {self.name} does not have the format",
                 kind="not-prepared",
                 expected=variant,
                 found=prepared,
-                hint=command + ("" if self.added else " with the same source"),
+                hint=self._how_to_get(variant),
             )
         location = self.location_of(variant)
         location.check()
@@ -159,6 +162,14 @@ class Manifest:
             remote=RemoteOpener.of(self.artifacts[variant], self.url, self.index_path(variant)),
             index_end=self.index_end,
         )
+
+    def _how_to_get(self, variant: str) -> str:
+        """Return what to do about a variant that the dataset does not have."""
+        if self.url and not self.uploaded:
+            return f"download a copy and run 'iobench prepare --source COPY --format {variant}'"
+        where = f"--to {self.url} --overwrite" if self.url else f"--name {self.name}"
+        again = "" if self.added else " with the same source"
+        return f"run 'iobench prepare {where} --format {variant}'{again}"
 
     def index_path(self, variant: str) -> Path:
         """Return the path of a variant's indexes without their names."""

@@ -109,10 +109,15 @@ class RemoteData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     etags: dict[str, Text]  # versions of the objects by path below the artifact's folder; empty until known
     placement: dict[str, StoredPlacement]  # location of each field
     indexes: tuple[Text, ...] = ()  # names of the index files beside the manifest
+    added: Text = ""  # address that was added; empty if prepare wrote the objects
 
 
 class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One variant of a dataset: written by prepare, or added where it lies."""
+    """One variant of a dataset: written by prepare, or added where it lies.
+
+    The objects of one that prepare uploaded are in its folder, those of one that was added at the dataset's
+    address.
+    """
 
     variant: str
     files: dict[str, FileStamp]  # stamps by path below the folder; empty for added data
@@ -125,13 +130,18 @@ class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     added: ExternalData | None = None  # location of added data
     remote: RemoteData | None = None  # versions and places of rows of an artifact in an object store
 
+    @property
+    def external(self) -> bool:
+        """True if other programs wrote the data."""
+        return self.added is not None or (self.remote is not None and bool(self.remote.added))
+
 
 class ManifestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Content of `manifest.json`.
 
     `logical_bytes` has to be what samples and fields make, whatever the formats compress. `hashed` is the
     part of the rows that `checksum` covers; null for all of them, as wherever prepare wrote an artifact.
-    `url` is where a dataset was read from an object store; empty for one on a disk.
+    `url` is where a dataset is read in an object store; empty for one on a disk.
     `totals` holds the sum of the lengths of each field whose samples differ in length.
     """
 
@@ -206,7 +216,7 @@ def check(body: ManifestBody) -> None:
 def _check_part(body: ManifestBody, part: HashedPart) -> None:
     if part.piece_rows * part.pieces >= body.samples:
         raise ValueError(f"{part.pieces} hashed pieces of {part.piece_rows} rows are no part of the samples")
-    if any(artifact.added is None or artifact.checksum for artifact in body.artifacts.values()):
+    if any(not artifact.external or artifact.checksum for artifact in body.artifacts.values()):
         raise ValueError("an artifact that prepare wrote is hashed in part")
 
 

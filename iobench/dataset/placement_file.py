@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from iobench.base.errors import CorruptArtifact
+from iobench.base.errors import CorruptArtifact, InvalidSettings
 from iobench.dataset.index_cache import IndexCache
 from iobench.dataset.manifest_body import Artifact, StoredPlacement
 from iobench.formats import Array, Chunked, Listed, Placement, Schema, Strided
@@ -18,6 +18,26 @@ from iobench.objects.reader import RangeReader, RemoteFiles
 NAME = "placement"  # of the index
 
 _ARRAYS = {"strided": (), "chunked": ("first", "file", "offset"), "listed": ("file", "offset")}
+
+
+def check_ranges(schema: Schema, placed: Collection[str], asked: str, hint: str) -> None:
+    """Raise InvalidSettings if a field is not among those `placed`: `asked` needs rows at known places."""
+    if schema.ragged:
+        raise InvalidSettings(
+            f"{asked}: samples that differ in length cannot be read by ranges yet",
+            kind="ragged",
+            expected="fields of fixed shape",
+            found=", ".join(field.typed for field in schema.ragged),
+            hint=hint,
+        )
+    if encoded := [field.name for field in schema.fields if field.name not in placed]:
+        raise InvalidSettings(
+            f"{asked}: it cannot be read by ranges yet",
+            kind="no-placement",
+            expected="samples that are stored as they are in memory",
+            found=f"{', '.join(encoded)} stored encoded",
+            hint=hint,
+        )
 
 
 def stored(
@@ -77,7 +97,8 @@ class RemoteOpener:
             return None
         etags = artifact.remote.etags
         objects = {name: StoredObject(stamp.bytes, etags[name]) for name, stamp in artifact.files.items()}
-        return cls(RemoteFiles(f"{url}/{artifact.folder}", objects), artifact, index)
+        address = url if artifact.external else f"{url}/{artifact.folder}"
+        return cls(RemoteFiles(address, objects), artifact, index)
 
     def placements(self) -> dict[str, Placement]:
         """Return where the fields' rows are; CorruptArtifact if the cached index is gone."""
@@ -92,7 +113,7 @@ class RemoteOpener:
                 "the cached places of its rows are missing or damaged",
                 kind="missing-index",
                 path=self.index.parent,
-                hint="open the dataset again by its address",
+                hint=f"{'add' if self.artifact.external else 'open'} the dataset again by its address",
             ) from None
 
     def open(self, schema: Schema) -> RangeReader:

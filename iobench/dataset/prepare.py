@@ -148,9 +148,16 @@ def sweep_and_load(root: Path, overwrite: bool) -> Manifest | None:
         if overwrite:
             return None
         raise
+    if before.url and not overwrite:
+        raise ArtifactExists(
+            f"the dataset is that of objects at {before.url}, which are only read",
+            kind="remote-dataset",
+            path=root,
+            hint="use another --name, or --overwrite to forget it; the objects are kept",
+        )
     seal.sweep(root, before.folders)
     index_cache.sweep(root, {*before.folders, *before.added})
-    return before
+    return None if before.url else before
 
 
 def _manifest_for(

@@ -12,7 +12,7 @@ from iobench.dataset import index_cache, manifest_file, sample_hashes
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.manifest_body import Artifact, RemoteData
 from iobench.dataset.manifest_file import FILE_NAME
-from iobench.dataset.placement_file import NAME, index_of, stored
+from iobench.dataset.placement_file import NAME, check_ranges, index_of, stored
 from iobench.dataset.verify import Progress, no_progress
 from iobench.objects.client import ObjectStore
 from iobench.objects.url import checked_url
@@ -66,25 +66,11 @@ def _described(manifest: Manifest, variant: str) -> RemoteData:
     """Return the places of a variant's rows, and store them in an index file."""
     artifact, index = manifest.artifacts[variant], manifest.index_path(variant)
     opener = manifest.opener(variant)
-    if manifest.schema.ragged:
-        raise InvalidSettings(
-            "--to with samples that differ in length: they cannot be read by ranges yet",
-            kind="ragged",
-            expected="fields of fixed shape",
-            found=", ".join(field.typed for field in manifest.schema.ragged),
-            hint="prepare them on a disk",
-        )
+    other = "give --format npy, or another without compression"
     with opener() as reader:
         placements = dict(reader.placement())
-        encoded = [field.name for field in manifest.schema.fields if field.name not in placements]
-        if encoded:
-            raise InvalidSettings(
-                f"--to with format {variant}: it cannot be read by ranges yet",
-                kind="no-placement",
-                expected="samples that are stored as they are in memory",
-                found=f"{', '.join(encoded)} stored encoded",
-                hint="give --format npy, or another without compression",
-            )
+        hint = "prepare them on a disk" if manifest.schema.ragged else other
+        check_ranges(manifest.schema, placements, f"--to with format {variant}", hint)
         fields, arrays = stored(placements, opener.path)
         if arrays:
             index_of(index, artifact)(NAME, lambda: [arrays])

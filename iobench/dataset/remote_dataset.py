@@ -60,7 +60,7 @@ def open_dataset(address: str, data_dir: Path) -> Manifest:
         manifest_file.write(root, msgspec.structs.replace(body, url=url, artifacts=artifacts))
     manifest = Manifest.load(root)
     for variant in manifest.artifacts:
-        _check_places(manifest, variant)
+        check_places(manifest, variant)
     return manifest
 
 
@@ -72,7 +72,7 @@ def _body(store: ObjectStore) -> ManifestBody:
             raise error.converted(ManifestError) from None
         hint = f"make one with 'iobench prepare --to {store.url}'"
         raise ManifestError("there is no dataset", kind="no-dataset", path=store.url, hint=hint) from None
-    if not body.artifacts or any(one.remote is None for one in body.artifacts.values()):
+    if not body.artifacts or any(one.remote is None or one.external for one in body.artifacts.values()):
         raise ManifestError(
             "a dataset that was copied there, without the places of its rows",
             kind="not-uploaded",
@@ -102,7 +102,7 @@ def _pinned(store: ObjectStore, artifact: Artifact, pool: ThreadPoolExecutor) ->
     return msgspec.structs.replace(artifact, remote=msgspec.structs.replace(remote, etags=etags))
 
 
-def _check_places(manifest: Manifest, variant: str) -> None:
+def check_places(manifest: Manifest, variant: str) -> None:
     """Raise CorruptArtifact if the places of an artifact's rows are not inside its objects."""
     remote, artifact = manifest.opener(variant).remote, manifest.artifacts[variant]
     assert remote is not None

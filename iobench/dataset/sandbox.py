@@ -104,6 +104,12 @@ def describe(data: UntrustedData, fields: Sequence[Field] = ()) -> Description:
         )
 
 
+def placed(data: UntrustedData, schema: Schema) -> list[str]:
+    """Return the fields whose rows have known places in the files; raises SourceError as `batches`."""
+    with _worker(data, "place", schema=msgspec.to_builtins(schema)) as worker:
+        return msgspec.convert(worker.message()["fields"], list[str])
+
+
 def batches(data: UntrustedData, schema: Schema) -> Iterator[Batch]:
     """Yield all samples in order, in new arrays; raises SourceError if they cannot be read."""
     rows = schema.batch_rows(BATCH_BYTES)

@@ -129,6 +129,12 @@ def _hash(request: dict[str, Any]) -> Iterator[Reply]:
         yield {}, {"hashes": check.hashes(batch)}
 
 
+def _place(request: dict[str, Any]) -> Iterator[Reply]:
+    opener = _opener(request, msgspec.convert(request["schema"], Schema))
+    with opener() as reader:
+        yield {"fields": [*reader.placement()]}, {}
+
+
 def _read(request: dict[str, Any]) -> Iterator[Reply]:
     schema = msgspec.convert(request["schema"], Schema)
     for batch in _batches(request, schema, request["rows"]):
@@ -138,17 +144,23 @@ def _read(request: dict[str, Any]) -> Iterator[Reply]:
 def _batches(
     request: dict[str, Any], schema: Schema, rows: int, hashed: HashedRows | None = None
 ) -> Iterator[Batch]:
-    form, path = _format(request), Path(request["path"])
-    _limit(request["memory_bytes"])
-    stored = request["stored"] and msgspec.convert(request["stored"], Schema)
-    opener = Opener(form, path, schema, stored=stored)
-    opener.check()
+    opener = _opener(request, schema)
     if request["kind"] not in ADAPTERS:
         yield from read_back(opener, rows, hashed)
         return
-    with form.open(path, schema) as reader:  # one reader: some read a file only in order
+    with opener.format.open(opener.path, schema) as reader:  # one reader: some read a file only in order
         for start in range(0, schema.samples, rows):
             yield reader.batch(slice(start, start + rows))
+
+
+def _opener(request: dict[str, Any], schema: Schema) -> Opener:
+    """Set the limits; return the opener of the data after their check."""
+    form = _format(request)
+    _limit(request["memory_bytes"])
+    stored = request["stored"] and msgspec.convert(request["stored"], Schema)
+    opener = Opener(form, Path(request["path"]), schema, stored=stored)
+    opener.check()
+    return opener
 
 
 def _format(request: dict[str, Any]) -> Format:
@@ -180,4 +192,4 @@ def _limit(memory_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
-_COMMANDS = {"sniff": _sniff, "describe": _describe, "hash": _hash, "read": _read}
+_COMMANDS = {"sniff": _sniff, "describe": _describe, "place": _place, "hash": _hash, "read": _read}

@@ -87,6 +87,14 @@ class ObjectStore:
         meta = self._translated(lambda: self._obstore.head(self._store, name), name)
         return StoredObject(int(meta["size"]), meta["e_tag"] or "")
 
+    def below(self) -> Iterator[tuple[str, StoredObject]]:
+        """Yield the objects below the prefix with their names, as the pages of the listing come."""
+        pages: Iterator[Any] = self._translated(lambda: iter(self._obstore.list(self._store)), "")
+        end: list[Any] = []
+        while page := self._translated(lambda: next(pages, end), ""):
+            for meta in page:
+                yield meta["path"], StoredObject(int(meta["size"]), meta["e_tag"] or "")
+
     def exists(self, name: str) -> bool:
         """Return True if there is such an object."""
         try:
@@ -150,12 +158,13 @@ class ObjectStore:
 
     def _replaced(self, name: str, etag: str, found: str | None) -> CorruptArtifact:
         return CorruptArtifact(
-            "the object was replaced since the dataset was opened",
+            "the object was replaced since its version was recorded",
             kind="replaced",
             path=f"{self.url}/{name}",
             expected=f"version {etag}",
             found=found and f"version {found}",
-            hint="open the dataset again, or upload it again with 'iobench prepare --to … --overwrite'",
+            hint="open the dataset again, or record it again: 'iobench prepare --to … --overwrite', or "
+            "'iobench add … --overwrite' if other programs write it",
         )
 
 

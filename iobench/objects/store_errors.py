@@ -32,8 +32,17 @@ def error_of(error: Exception, fails: Any, where: str) -> IobenchError:
         return ArtifactExists(
             "there is a dataset", kind="other-data", path=where, hint="use --overwrite to replace it"
         )
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) or code == "NoSuchBucket":
         return _missing(where, code == "NoSuchBucket")
+    if isinstance(error, fails.InvalidPathError):
+        return CorruptArtifact(
+            "the name of an object cannot be one of a file",
+            kind="invalid-name",
+            path=where,
+            expected="names without '.', '..' and empty parts",
+            found=_quoted(text),
+            hint="rename the object, or name a prefix without it",
+        )
     if _NO_CREDENTIALS in text:
         return LoaderFailed(
             "no credentials for the object store",
@@ -70,7 +79,8 @@ def error_of(error: Exception, fails: Any, where: str) -> IobenchError:
 
 
 def _is_denied(error: Exception, fails: Any) -> bool:
-    return isinstance(error, (fails.PermissionDeniedError, fails.UnauthenticatedError))
+    denied = isinstance(error, (fails.PermissionDeniedError, fails.UnauthenticatedError))
+    return denied or bool(re.search(r"status code: 40[13]\b", str(error)))  # of a listing
 
 
 def _missing(where: str, bucket: bool) -> CorruptArtifact:
@@ -80,6 +90,12 @@ def _missing(where: str, bucket: bool) -> CorruptArtifact:
         path=where,
         hint="check its name, the region and --s3-endpoint" if bucket else None,
     )
+
+
+def _quoted(text: str) -> str | None:
+    """Return the first part in quotes of obstore's message."""
+    match = re.search(r'"([^"\n]{1,200})', text)
+    return match and match[1]
 
 
 def _reason(text: str) -> str:

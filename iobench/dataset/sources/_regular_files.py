@@ -94,7 +94,8 @@ def no_such_path(path: Path) -> SourceError:
             "data of other programs are read from a disk, not from an address",
             kind="remote-data",
             path=f"{scheme}://{place.lstrip('/')}",
-            hint="download the data, or mount them as a folder, and give that path",
+            hint="download the data, or mount them as a folder, and give that path; 'iobench add' takes an "
+            "address, too",
         )
     return SourceError("no such file or folder", kind="missing-file", path=path)
 

@@ -7,12 +7,23 @@ from typing import Annotated
 
 import typer
 
-from iobench.terminal.commands._options import DataDir, Hash, checked_hash, field_of, run_command
+from iobench.terminal.commands._options import (
+    DataDir,
+    Hash,
+    S3Endpoint,
+    checked_hash,
+    field_of,
+    run_command,
+)
 
 
 def add(
     path: Annotated[
-        Path, typer.Argument(help="File or folder; FILE::NAME,NAME selects arrays of an HDF5 file.")
+        str,
+        typer.Argument(
+            help="File, folder, or address like s3://bucket/train/; FILE::NAME,NAME selects arrays of an "
+            "HDF5 file."
+        ),
     ],
     format: Annotated[
         str | None,
@@ -31,15 +42,20 @@ def add(
     ] = None,
     hash: Hash = "auto",
     data_dir: DataDir = Path("data"),
+    s3_endpoint: S3Endpoint = None,
     overwrite: Annotated[
         bool,
         typer.Option("--overwrite", help="Replace the dataset of that name; its data are kept."),
     ] = False,
 ) -> None:
     """Register existing data in place; iobench only reads them."""
-    from iobench.dataset.add import add as register
+    from iobench.dataset.add import add as add_files
+    from iobench.dataset.add_remote import add_remote
+    from iobench.objects.url import is_url, use_endpoint
     from iobench.terminal import display, tables
 
+    use_endpoint(s3_endpoint)
+    register = add_remote if is_url(path) else add_files
     fields = [field_of(text) for text in field or []]
     with display.progress() as progress:
         manifest, row = register(
@@ -59,4 +75,5 @@ def add(
             "stored: the size of whole files, of which the selected fields may be a part; hence no ratio"
         )
     following = run_command(data_dir, "--name", manifest.name)
-    display.note(f"registered in place: {manifest.path_of(row.variant)}; next: iobench {following}")
+    place = path if manifest.url else manifest.path_of(row.variant)
+    display.note(f"registered in place: {place}; next: iobench {following}")

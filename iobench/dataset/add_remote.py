@@ -1,0 +1,209 @@
+"""Add objects that other programs wrote: download them once, describe and hash them, list where they lie.
+
+Nothing is written to the store. The copy is removed; the dataset's folder holds the manifest, with the
+versions of the objects, and the places of the rows, by which they are read from then on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from iobench.base.errors import ArtifactExists, CorruptArtifact, IobenchError, PrepareError, SourceError
+from iobench.base.files import system_errors_as
+from iobench.base.finding import Finding
+from iobench.base.units import bytes_text
+from iobench.dataset import index_cache, manifest_file, sample_hashes, sandbox, seal
+from iobench.dataset.add import add
+from iobench.dataset.artifact_writer import Prepared
+from iobench.dataset.dataset_folders import check_name
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.manifest_body import Artifact, FileStamp, RemoteData
+from iobench.dataset.manifest_file import FILE_NAME
+from iobench.dataset.placement_file import NAME, check_ranges, index_of, stored
+from iobench.dataset.prepare import sweep_and_load
+from iobench.dataset.remote_dataset import check_places
+from iobench.dataset.sources import default_name
+from iobench.dataset.sources._regular_files import CLOSE_WRITERS
+from iobench.dataset.staging import locked, new_generation, os_errors
+from iobench.dataset.untrusted_data import UntrustedData
+from iobench.dataset.verify import Progress, no_progress
+from iobench.formats import Field, Schema, with_selection
+from iobench.objects.download import download, find
+from iobench.objects.reader import RemoteFiles
+
+CONVERT = "download the data and run 'iobench prepare --source COPY --format npy', with --to to upload them"
+CHANGED = ("replaced", "truncated", "missing-object")  # kinds of errors of requests
+
+
+def add_remote(
+    address: str,
+    format: str | None = None,
+    *,
+    name: str | None = None,
+    fields: Sequence[Field] = (),
+    data_dir: str | Path = Path("data"),
+    overwrite: bool = False,
+    hash: str = "auto",
+    progress: Progress = no_progress,
+    warn: Callable[[Finding], None] = lambda finding: None,
+) -> tuple[Manifest, Prepared]:
+    """Add an object, or those below a prefix, as `add` adds files.
+
+    Raises
+    ------
+    SourceError
+        If there is no such object, or the data cannot be read or change meanwhile.
+    InvalidSettings
+        If the address is invalid, or rows of the format cannot be read by ranges.
+    ArtifactExists
+        If there is a dataset of that name and `overwrite` is not given.
+    PrepareError
+        If the temporary folder has no space for the objects.
+    LoaderFailed, CorruptArtifact
+        If the store refuses or does not answer, or there is no such bucket.
+    """
+    place, names = _split_selection(address)
+    stem = PurePosixPath(place.rstrip("/")).stem
+    root = Path(data_dir) / check_name(name or default_name("-".join((stem, *names))))
+    _check_free(root, overwrite)
+    files = find(place, progress)
+    with tempfile.TemporaryDirectory(prefix="iobench-add-") as temporary:
+        base = copy = Path(temporary) / "objects" / PurePosixPath(files.url).name
+        if files.url != place.rstrip("/"):  # one object, in the folder of this address
+            copy = base / next(iter(files.objects))
+        _download(files, base, progress)
+        with _naming(copy, place):
+            local, row = add(
+                with_selection(copy, names),
+                format,
+                name=root.name,
+                fields=fields,
+                data_dir=Path(temporary) / "data",
+                hash=hash,
+                progress=progress,
+                warn=warn,
+                accept=_check_ranges,
+            )
+        made = _registered(local, row.variant, files, base, address, root, overwrite)
+    return made, dataclasses.replace(row, artifact=_sized(row.artifact, files))
+
+
+def _split_selection(address: str) -> tuple[str, tuple[str, ...]]:
+    """Split ``ADDRESS::NAME,NAME`` into the address and the names of the selected arrays, if any."""
+    below = address.partition("://")[2].partition("/")[2]  # a host may be [::1]
+    _, separator, names = below.rpartition("::")
+    if not separator:
+        return address, ()
+    return address.removesuffix(f"::{names}"), tuple(name.strip("/") for name in names.split(","))
+
+
+def _check_free(root: Path, overwrite: bool) -> None:
+    if not overwrite and os.path.lexists(root / FILE_NAME):
+        raise ArtifactExists(
+            "there is a dataset of that name",
+            kind="other-data",
+            path=root,
+            hint="use another --name, or --overwrite to replace it; added data stay",
+        )
+
+
+def _download(files: RemoteFiles, folder: Path, progress: Progress) -> None:
+    """Download objects; PrepareError if they do not fit, SourceError if one is no longer as it was listed."""
+    temporary = tempfile.gettempdir()
+    needed, free = _bytes(files), shutil.disk_usage(temporary).free
+    if needed > free:
+        raise PrepareError(
+            "the objects are downloaded once, to hash them",
+            kind="disk-full",
+            path=temporary,
+            expected=f"{bytes_text(needed)} free",
+            found=bytes_text(free),
+            hint="set TMPDIR to a folder with more space",
+        )
+    hint = "check the names of the objects and the free space, or set TMPDIR to another folder"
+    try:
+        with system_errors_as(PrepareError, "an object cannot be copied", temporary, hint=hint, exact=True):
+            folder.mkdir(parents=True)
+            download(files, folder, progress)
+    except CorruptArtifact as error:
+        if error.kind not in CHANGED:
+            raise
+        problem = "changed while it was downloaded"
+        raise error.converted(SourceError).changed(
+            kind="changed", problem=problem, hint=CLOSE_WRITERS
+        ) from None
+
+
+@contextmanager
+def _naming(copy: Path, address: str) -> Iterator[None]:
+    """Name the objects in errors, in place of their copy, which is gone when they are read."""
+    try:
+        yield
+    except IobenchError as error:
+        if error.path is not None and Path(error.path).is_relative_to(copy):
+            error.path = address.rstrip("/") + error.path.removeprefix(str(copy))
+        if str(copy) in (error.hint or ""):
+            error.hint = CONVERT
+        raise
+
+
+def _check_ranges(data: UntrustedData, schema: Schema) -> None:
+    """Raise InvalidSettings, before anything is hashed, if rows cannot be read by ranges."""
+    placed = () if schema.ragged else sandbox.placed(data, schema)
+    check_ranges(schema, placed, f"add of objects in format {data.kind}", CONVERT)
+
+
+def _sized(artifact: Artifact, files: RemoteFiles) -> Artifact:
+    """Return an artifact with the size of the objects in place of that of their copy on a disk."""
+    return msgspec.structs.replace(artifact, stored_bytes=_bytes(files))
+
+
+def _bytes(files: RemoteFiles) -> int:
+    return sum(one.size for one in files.objects.values())
+
+
+def _registered(
+    local: Manifest, variant: str, files: RemoteFiles, base: Path, address: str, root: Path, overwrite: bool
+) -> Manifest:
+    """Save manifest and indexes of the objects, of which `local` describes the copy below `base`."""
+    with local.opener(variant)() as reader:
+        places, arrays = stored(reader.placement(), base)
+    stamps = {n: FileStamp(one.size, (base / n).stat().st_mtime_ns) for n, one in files.objects.items()}
+    artifact = msgspec.structs.replace(
+        _sized(local.artifacts[variant], files),
+        files=stamps,
+        folder=f"{variant}-{new_generation()}",
+        added=None,
+        remote=RemoteData({n: one.etag for n, one in files.objects.items()}, places, added=address),
+    )
+    source = {**local.source, "path": address}
+    made = dataclasses.replace(local, root=root, url=files.url, source=source, artifacts={variant: artifact})
+    hashes = Path(f"{local.index_path(variant)}.{sample_hashes.NAME}")
+    with os_errors(root), locked(root):
+        _check_free(root, overwrite)
+        sweep_and_load(root, overwrite)
+        index = made.index_path(variant)
+        before = {path.stem for path in index.parent.glob("*")}
+        try:
+            if arrays:
+                index_of(index, artifact)(NAME, lambda: [arrays])
+            if hashes.is_file():
+                index.parent.mkdir(exist_ok=True)
+                shutil.copyfile(hashes, f"{index}{hashes.suffix}")
+            check_places(made, variant)
+            manifest_file.parse(manifest_file.encoded(made.body()), root / FILE_NAME)
+            made.save()
+        except BaseException:
+            index_cache.sweep(root, before)
+            raise
+        seal.sweep(root, made.folders)
+        index_cache.sweep(root, made.folders)
+    return made

@@ -1,0 +1,112 @@
+"""Find the objects at an address that other programs wrote, and download them in the versions found."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from urllib.parse import unquote
+
+from iobench.base.errors import CorruptArtifact, InvalidSettings, SourceError
+from iobench.objects.client import ObjectStore, StoredObject
+from iobench.objects.reader import RemoteFiles
+from iobench.objects.url import checked_url
+
+MOST_OBJECTS = 100_000  # a manifest lists them all
+PIECE_BYTES = 8 << 20
+CONNECTIONS = 16
+
+Report = Callable[[str, int, int], None]  # (activity, done, in total)
+
+
+def find(address: str, report: Report) -> RemoteFiles:
+    """Return the object at an address, or all below it; empty ones, such as markers of folders, are left out.
+
+    InvalidSettings if the address is invalid, or of a folder here. SourceError if nothing is there, or too
+    much.
+    """
+    url = checked_url(address)
+    if url.startswith("file://"):
+        raise InvalidSettings(
+            f"address {url}", kind="local-path", hint=f"give the path: {unquote(url.removeprefix('file://'))}"
+        )
+    parent, _, last = url.rpartition("/")
+    if not address.endswith("/") and not parent.endswith("/"):  # or it is a whole bucket
+        name = unquote(last)
+        if (one := _object(ObjectStore(parent), name)) is not None:
+            return RemoteFiles(parent, {name: one})
+    if url.startswith(("http://", "https://")):
+        raise SourceError(
+            "there is no such object, and a web server does not list its folders",
+            kind="missing-object",
+            path=address,
+            hint="give the address of one file",
+        )
+    return RemoteFiles(url, _below(url, report))
+
+
+def _object(store: ObjectStore, name: str) -> StoredObject | None:
+    """Return an object that is not empty; None if there is none."""
+    try:
+        one = store.head(name)
+    except CorruptArtifact as error:
+        if error.kind != "missing-object":
+            raise
+        return None
+    return one if one.size else None
+
+
+def _below(url: str, report: Report) -> dict[str, StoredObject]:
+    objects: dict[str, StoredObject] = {}
+    for number, (name, one) in enumerate(ObjectStore(url).below()):
+        if one.size:
+            objects[name] = one
+        if number == MOST_OBJECTS:
+            raise SourceError(
+                "too many objects below the prefix",
+                kind="too-many-objects",
+                path=url,
+                expected=f"at most {MOST_OBJECTS:,}",
+                hint="name a smaller prefix, or pack the samples into shards with 'iobench prepare --to'",
+            )
+        report(f"listing {url}: {number // 1000 * 1000:,} objects", 0, 0)
+    if not objects:
+        raise SourceError(
+            "there is no object below the prefix, or only empty ones",
+            kind="empty",
+            path=url,
+            hint="check the address, and --s3-endpoint",
+        )
+    return dict(sorted(objects.items()))
+
+
+def download(files: RemoteFiles, folder: Path, report: Report) -> None:
+    """Write the objects below a folder; the first error, or Ctrl-C, ends the requests in flight.
+
+    Raises as ObjectStore.get does, and OSError.
+    """
+    store, total, done = ObjectStore(files.url), sum(one.size for one in files.objects.values()), 0
+
+    def fetch(name: str, start: int, length: int, etag: str) -> int:
+        with open(folder / name, "r+b") as file:
+            return os.pwrite(file.fileno(), store.get(name, start, length, etag), start)
+
+    for name in files.objects:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch(exist_ok=False)
+    activity = f"downloading {files.url}"
+    report(activity, 0, total)
+    with ThreadPoolExecutor(CONNECTIONS, "iobench-download") as pool:
+        futures = [
+            pool.submit(fetch, name, start, min(PIECE_BYTES, one.size - start), one.etag)
+            for name, one in files.objects.items()
+            for start in range(0, one.size, PIECE_BYTES)
+        ]
+        try:
+            for future in as_completed(futures):
+                done += future.result()
+                report(activity, done, total)
+        finally:
+            store.stopping = True
+            pool.shutdown(cancel_futures=True)

@@ -1,0 +1,311 @@
+"""Objects that other programs wrote: added by their address, read from there, and what is refused."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from conftest import Arrays, numbers, tree
+from kinds import complaint_kind, kind
+from ragged_cases import RaggedSource
+from range_server import RangeServer
+
+import iobench
+from iobench.base.errors import (
+    ArtifactExists,
+    CorruptArtifact,
+    InvalidSettings,
+    LoaderFailed,
+    PrepareError,
+    SourceError,
+)
+from iobench.dataset import add_remote as module
+from iobench.dataset import seal
+from iobench.dataset.add_remote import add_remote
+from iobench.dataset.prepare import prepare
+from iobench.dataset.remote_dataset import open_dataset
+from iobench.dataset.verify import verify
+from iobench.objects import download
+from iobench.objects.client import ObjectStore
+
+pytest_plugins = ("object_fixtures",)
+pytestmark = pytest.mark.usefixtures("quick_retries")
+
+FORMATS = ("npy", "webdataset", "hdf5:chunk_bytes=256", "lmdb", "memmap")
+TRAIN = "s3://bucket/train/"
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path, monkeypatch):
+    """The folder of temporary files, which each test leaves empty."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(module.tempfile, "tempdir", str(folder))
+    yield folder
+    assert not [*folder.glob("iobench-add-*")]
+
+
+@pytest.fixture
+def bucket(tmp_path, monkeypatch):
+    """A store with an empty bucket."""
+    with RangeServer(tmp_path / "served").running() as server:
+        (server.folder / "bucket").mkdir(parents=True)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+        yield server
+
+
+def stored(server, variant="npy", source=None, place="bucket/train"):
+    """Write a small dataset as another program would; return its manifest on the disk."""
+    local = server.folder.parent / "local"
+    manifest, _ = prepare(source or numbers(), [variant], data_dir=local, overwrite=True)
+    target = server.folder / place
+    shutil.copytree(manifest.path_of(variant), target, ignore=lambda *names: [seal.FILE_NAME])
+    return manifest
+
+
+@pytest.mark.parametrize("variant", FORMATS)
+def test_rows_and_hashes_are_those_of_the_files(variant, bucket, tmp_path):
+    local, before = stored(bucket, variant), tree(bucket.folder)
+    made, row = add_remote(TRAIN, data_dir=tmp_path / "data")
+    assert made.name == "train"
+    assert row.artifact.stored_bytes == sum(map(len, before.values()))
+    loaded = iobench.Manifest.load(tmp_path / "data/train")
+    assert (loaded.content, loaded.ordered) == (local.content, local.ordered)
+    assert loaded.data_dir == tmp_path / "data"
+    bucket.clear()
+    assert verify(loaded) == {row.variant: None}
+    assert bucket.requests
+    rows = np.random.default_rng(0).integers(0, 203, 50)
+    with loaded.opener(row.variant)() as reader, local.opener(variant)() as expected:
+        assert {n: a.tobytes() for n, a in reader.batch(rows).items()} == {
+            n: a.tobytes() for n, a in expected.batch(rows).items()
+        }
+    assert tree(bucket.folder) == before  # nothing was written there
+
+
+def test_one_object_of_a_web_server(bucket, tmp_path):
+    np.save(bucket.folder / "a b ü.npy", np.arange(40.0).reshape(10, 4))
+    made, _ = add_remote(f"{bucket.url}/a%20b%20ü.npy", name="one", data_dir=tmp_path / "data")
+    loader = iobench.StreamLoader(tmp_path / "data/one", format="npy", batch_size=10, order="sequential")
+    (batch,) = loader
+    assert batch["x"].numpy().tolist() == np.arange(40.0).reshape(10, 4).tolist()
+    assert made.source["path"] == f"{bucket.url}/a%20b%20ü.npy"
+
+
+def test_one_object_of_a_bucket_and_one_of_its_arrays(bucket, tmp_path):
+    stored(bucket, "hdf5")
+    (file,) = (bucket.folder / "bucket/train").iterdir()
+    made, _ = add_remote(f"{TRAIN}{file.name}::x", name="one", data_dir=tmp_path / "data")
+    assert [field.name for field in made.schema.fields] == ["x"]
+    assert verify(iobench.Manifest.load(made.root)) == {"hdf5": None}
+
+
+def test_a_bucket_without_a_prefix_and_names_of_any_script(bucket, tmp_path):
+    for name in ("ü ß.npy", "100%.npy", "a=b#c.npy"):
+        np.save(bucket.folder / "bucket" / name, np.arange(10))
+    (bucket.folder / "bucket/empty").touch()  # as the marker of a folder
+    made, row = add_remote("s3://bucket", data_dir=tmp_path / "data")
+    assert len(row.artifact.files or made.artifacts["npy"].files) == 3
+    assert verify(made) == {"npy": None}
+
+
+def test_add_run_and_verify_as_typed(bucket, tmp_path, inside):
+    stored(bucket, "webdataset")
+    data = ("--data-dir", tmp_path / "data")
+    done = inside("add", TRAIN, *data, "--s3-endpoint", bucket.url)
+    assert done.returncode == 0, done.stderr
+    assert f"registered in place: {TRAIN}" in done.stderr
+    named = (*data, "--name", "train")
+    done = inside("run", *named, "--loader", "stream", "--loader", "native", "--rounds", "1", "--no-limits")
+    assert done.returncode == 0, done.stderr
+    assert "remote cache" in done.stdout
+    assert "webdataset: intact" in inside("verify", *named).stdout
+    assert "ranged GET" in inside("limits", *named, "--seconds", "0.01").stdout
+    assert complaint_kind(inside("run", *named, "--format", "npy")) == "not-prepared"
+    assert complaint_kind(inside("run", *named, "--cache", "cold"), 2) == "conflicting-options"
+    assert complaint_kind(inside("recommend", *named), 2) == "remote-dataset"
+    assert complaint_kind(inside("prepare", *named, "--size", "1e3")) == "remote-dataset"
+
+
+def test_an_existing_dataset_is_replaced_only_with_overwrite(bucket, tmp_path):
+    stored(bucket)
+    data = tmp_path / "data"
+    prepare(numbers(seed=1), ["memmap"], data_dir=data, name="train")
+    before = tree(data)
+    with pytest.raises(ArtifactExists, check=kind("other-data")):
+        add_remote(TRAIN, data_dir=data)
+    assert tree(data) == before
+    for _ in range(2):
+        made, _ = add_remote(TRAIN, data_dir=data, overwrite=True)
+        assert {path.split("/")[0] for path in tree(data / "train")} == {"manifest.json", ".index"}
+        assert {path.stem for path in (data / "train/.index").iterdir()} == {made.artifacts["npy"].folder}
+    prepare(numbers(seed=1), ["memmap"], data_dir=data, name="train", overwrite=True)
+    local = iobench.Manifest.load(data / "train")
+    assert (local.url, [*local.artifacts]) == ("", ["memmap"])
+    assert verify(local) == {"memmap": None}
+
+
+def test_a_manifest_in_a_store_cannot_name_objects_elsewhere(bucket, tmp_path):
+    stored(bucket)
+    made, _ = add_remote(TRAIN, data_dir=tmp_path / "data")
+    shutil.copy(made.root / "manifest.json", bucket.folder / "bucket/train")
+    with pytest.raises(iobench.base.errors.ManifestError, check=kind("not-uploaded")):
+        open_dataset(TRAIN, tmp_path / "data")
+
+
+# ── refused ──
+
+
+@pytest.mark.parametrize(
+    ("source", "variant", "address", "cause"),
+    [
+        (numbers(), "hdf5:compression=gzip", TRAIN, "no-placement"),
+        (RaggedSource([3, 0, 5]), "arrow", f"{TRAIN}data.arrow", "ragged"),
+    ],
+    ids=["encoded", "ragged"],
+)
+def test_rows_that_no_range_holds_are_refused_before_hashing(
+    bucket, tmp_path, monkeypatch, source, variant, address, cause
+):
+    stored(bucket, variant, source)
+    monkeypatch.setattr("iobench.dataset.add.hash_rows", lambda *arguments: pytest.fail("hashed"))
+    with pytest.raises(InvalidSettings, check=kind(cause)):
+        add_remote(address, data_dir=tmp_path / "data")
+    assert not tree(tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("address", "error", "cause"),
+    [
+        ("s3://bucket/none/", SourceError, "empty"),
+        ("s3://bucket/none", SourceError, "empty"),
+        ("s3://no-bucket/x/", CorruptArtifact, "missing-bucket"),
+        ("s3://bucket/a/../b", InvalidSettings, "invalid-url"),
+        ("s3://key:secret@bucket/x", InvalidSettings, "credentials-in-url"),
+        ("ftp://host/x.npy", InvalidSettings, "unknown-scheme"),
+        ("file:///etc/x.npy", InvalidSettings, "local-path"),
+        ("SERVER/bucket/", SourceError, "missing-object"),
+        ("SERVER/none.npy", SourceError, "missing-object"),
+        ("http://127.0.0.1:1/x.npy", LoaderFailed, "store-failed"),
+    ],
+)
+def test_addresses_with_nothing_to_add(bucket, tmp_path, address, error, cause):
+    with pytest.raises(error, check=kind(cause)):
+        add_remote(address.replace("SERVER", bucket.url), name="one", data_dir=tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("name", ["train/../../x.npy", "train//x.npy", "train/./x.npy"])
+def test_names_that_lead_elsewhere(bucket, tmp_path, name):
+    stored(bucket)
+    bucket.more_names = [name]
+    with pytest.raises(CorruptArtifact, check=kind("invalid-name")):
+        add_remote(TRAIN, data_dir=tmp_path / "data")
+    assert not tree(tmp_path / "data")
+
+
+def test_too_many_objects(bucket, tmp_path, monkeypatch):
+    stored(bucket, "webdataset")
+    for number in range(5):
+        (bucket.folder / f"bucket/train/{number}.tar").write_bytes(b"x")
+    monkeypatch.setattr(download, "MOST_OBJECTS", 3)
+    with pytest.raises(SourceError, check=kind("too-many-objects")):
+        add_remote(TRAIN, data_dir=tmp_path / "data")
+
+
+def test_a_temporary_folder_without_space(bucket, tmp_path, monkeypatch, temporary):
+    stored(bucket)
+    monkeypatch.setattr(module.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(9, 9, 9))
+    with pytest.raises(PrepareError, check=kind("disk-full", path=temporary)):
+        add_remote(TRAIN, data_dir=tmp_path / "data")
+
+
+def test_errors_name_the_object_and_not_its_copy(bucket, tmp_path):
+    (bucket.folder / "bucket/notes.txt").write_text("no data")
+    with pytest.raises(SourceError, check=kind("unrecognized", path="s3://bucket/notes.txt")) as error:
+        add_remote("s3://bucket/notes.txt", data_dir=tmp_path / "data")
+    assert "iobench-add-" not in str(error.value)
+
+
+# ── changes and interruptions ──
+
+
+@pytest.mark.parametrize("how", ["replaced", "shorter", "removed"])
+def test_an_object_that_changes_after_it_was_listed(bucket, tmp_path, monkeypatch, how):
+    stored(bucket)
+    file = bucket.folder / "bucket/train/x.npy"
+    find = module.find
+
+    def changing(*arguments):
+        found = find(*arguments)
+        file.unlink()
+        if how != "removed":
+            file.write_bytes(b"other" if how == "shorter" else bytes(found.objects["x.npy"].size))
+        return found
+
+    monkeypatch.setattr(module, "find", changing)
+    with pytest.raises(SourceError, check=kind("changed", path=f"{TRAIN}x.npy")):
+        add_remote(TRAIN, data_dir=tmp_path / "data")
+    assert not tree(tmp_path / "data")
+
+
+def test_an_object_that_changes_after_it_was_added(bucket, tmp_path):
+    stored(bucket)
+    made, _ = add_remote(TRAIN, data_dir=tmp_path / "data")
+    file = bucket.folder / "bucket/train/x.npy"
+    file.write_bytes(file.read_bytes())  # the same bytes, as another version
+    assert verify(made)["npy"].kind == "replaced"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, LoaderFailed("it broke")])
+def test_a_download_that_ends_early_leaves_nothing(bucket, tmp_path, monkeypatch, error):
+    stored(bucket)
+    get, calls = ObjectStore.get, []
+
+    def fails(self, *arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise error
+        return get(self, *arguments)
+
+    monkeypatch.setattr(ObjectStore, "get", fails)
+    with pytest.raises(type(error) if isinstance(error, Exception) else error):
+        add_remote(TRAIN, data_dir=tmp_path / "data")
+    assert not tree(tmp_path / "data")
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_registration_that_ends_early_leaves_what_was_there(bucket, tmp_path, monkeypatch, overwrite):
+    stored(bucket, "webdataset")
+    if overwrite:
+        add_remote(TRAIN, data_dir=tmp_path / "data")
+    before = tree(tmp_path / "data")
+
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "check_places", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        add_remote(TRAIN, data_dir=tmp_path / "data", overwrite=overwrite)
+    assert tree(tmp_path / "data") == before
+
+
+def test_faults_of_the_store_cost_retries_only(bucket, tmp_path):
+    stored(bucket)
+    bucket.fault = lambda number, name: (None, "reset", "unavailable", "short")[number % 4]
+    made, _ = add_remote(TRAIN, data_dir=tmp_path / "data")
+    assert json.loads((made.root / "manifest.json").read_text())["url"] == TRAIN.rstrip("/")
+
+
+def test_the_rows_follow_the_versions_that_were_hashed(bucket, tmp_path):
+    """Data of other values in the same layout are another dataset."""
+    stored(bucket, source=Arrays(x=np.zeros((20, 4), np.float32)))
+    first, _ = add_remote(TRAIN, data_dir=tmp_path / "data")
+    shutil.rmtree(bucket.folder / "bucket/train")
+    stored(bucket, source=Arrays(x=np.ones((20, 4), np.float32)))
+    second, _ = add_remote(TRAIN, data_dir=tmp_path / "data", overwrite=True)
+    assert first.content != second.content
+    assert verify(first)["npy"].kind == "replaced"
+    assert verify(second) == {"npy": None}
