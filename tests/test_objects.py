@@ -310,7 +310,7 @@ def test_a_copied_dataset_says_how_to_upload_it(tmp_path):
 def test_commands_say_what_is_wrong_in_one_line(server, tmp_path, inside, monkeypatch):
     url, data = f"{server.url}/mine", ("--data-dir", tmp_path / "data")
     assert complaint_kind(inside("run", *data, "--name", url, "--cache", "cold"), 2) == "conflicting-options"
-    assert complaint_kind(inside("recommend", *data, "--name", url), 2) == "remote-dataset"
+    assert complaint_kind(inside("resume-check", "stream", *data, "--name", url), 2) == "remote-dataset"
     assert complaint_kind(inside("run", *data, "--name", url, "--format", "zarr")) == "not-prepared"
     assert complaint_kind(inside("prepare", *data, "--size", "1e3", "--to", url), 2) == "read-only"
     monkeypatch.setitem(sys.modules, "obstore", None)

@@ -1,4 +1,5 @@
 import json
+import time
 
 import numpy as np
 import pytest
@@ -130,6 +131,18 @@ def test_a_round_delivers_the_rows_of_its_part(images, name, kind):
         assert sums == [int(reader.batch(one)["x"].sum()) for one in rows]
     parts = [np.concatenate([np.r_[one] for one in epoch_request(loader, job, n, window)]) for n in range(20)]
     assert len({rows[0] for rows in parts}) > 5, "each round has a part of its own"
+
+
+@pytest.mark.parametrize(("limit_s", "cut"), [(0.02, True), (600.0, False), (np.inf, False)])
+def test_an_epoch_that_is_no_longer_than_a_part_is_cut_off_too(images, limit_s, cut):
+    job = Job(images.opener("npy"), Order("random", 29))
+    spec = RoundSpec(3, lambda batch: time.sleep(0.02), 0.0, batches=1000, limit_s=limit_s)
+    partial = measure(loaders.parse("native").on("cpu"), job, CPU, spec).timing.partial
+    assert (partial is not None) == cut
+    if partial is not None:
+        assert partial.short
+        assert partial.batches < partial.epoch_batches == 7
+        assert partial.epoch_s > 7 * 0.02
 
 
 @pytest.mark.parametrize("variant", ["npy"])

@@ -76,6 +76,27 @@ def test_proofs_that_are_late_take_their_time_from_the_race(manifest, monkeypatc
     assert sorted({one.round for one in found.records}) == rounds
 
 
+def test_a_slow_default_leaves_time_for_quick_cases(manifest, monkeypatch, clock):
+    def slowly(self, case, *rest):
+        clock.now += 50.0 if case.loader.name == "dataloader" else 0.1
+        return time_case(self, case, *rest)
+
+    time_case = run_loop.RunLoop._time
+    monkeypatch.setattr(run_loop.RunLoop, "_time", slowly)
+    (slow,) = cases_of(manifest, replace(SIX, format=("npy",), loader=("dataloader",)), ["cpu"])
+    quick = cases_of(manifest, replace(SIX, loader=("native", "stream")), ["cpu"])
+    found = run(manifest, SIX, cases=[slow, *quick], strategy=SuccessiveHalving(10.0, end_s=100.0))
+    assert found.skipped == []
+
+
+def test_a_slow_case_is_cut_off_where_the_time_of_its_round_ends():
+    race, final = SuccessiveHalving(10.0), FinalRounds(20.0, end_s=30.0)
+    assert race.cut_s(1, 0.0, 50.0, measured=0) == 5.0, "the other half is for its rivals"
+    assert race.cut_s(1, 6.0, 50.0, measured=1) == 4.0
+    assert race.cut_s(2, 11.0, 50.0, measured=2) == 2.5
+    assert final.cut_s(1, 0.0, 10.0, measured=0) == final.cut_s(3, 0.0, 10.0, measured=3) == 20.0
+
+
 def test_quick_cases_come_first_after_the_opening(manifest, monkeypatch, clock):
     def prove(self, case, *arguments):
         clock.now += (case.variant, case.loader.name) != ("hdf5", "stream")  # all others are slower to prove

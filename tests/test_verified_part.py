@@ -279,14 +279,15 @@ def test_all_of_a_run_is_within_its_time():
     assert rounds.verification_s(0.0, 12) == pytest.approx(0.3 * 60 / 12)
     assert rounds.verification_s(30.0, 5) == 0.0, "the next case is verified over its first batch"
     assert rounds.round_s(20.0, 4) == pytest.approx(0.8 * 40 / (10 * 4))
-    assert rounds.late_s(18.0) == 18.0
+    assert rounds.late_s(18.0, 2.0) == 20.0
     assert rounds.verification_end_s([]) == np.inf, "the first case is cut, but not cancelled"
     assert rounds.verification_end_s([1.0]) == pytest.approx(0.6 * 60)
     assert rounds.verifies(59.0, [1.0]), "a comparison needs two"
     assert not rounds.verifies(37.0, [1.0, 1.0])
     assert not rounds.skips(1, 59.0, 59.0, 31.0, measured=0), "an answer"
-    assert rounds.first_s(59.0) == 1.0
-    assert rounds.first_s(61.0) == 0.0
+    assert rounds.cut_s(1, 59.0, 59.0, 0) == 1.0
+    assert rounds.cut_s(1, 61.0, 61.0, 0) == 0.0
+    assert rounds.cut_s(1, 1.0, 1.0, 1) == np.inf
     assert rounds.skips(1, 59.0, 59.0, 5.0, measured=1)
     assert not rounds.skips(1, 54.0, 54.0, 5.0, measured=1)
     assert not rounds.is_slow(10.0, 9.0, 6)

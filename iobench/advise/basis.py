@@ -31,10 +31,13 @@ def basis(result: SearchResult) -> Iterator[Finding]:
         )
         hint = f"StreamLoader takes random crops of the files themselves: images:shape={shape},crop=random"
         yield Finding("image-shape", message, hint, {"shape": shape})
+    if data.manifest.url:
+        yield formats_at_address(data)
     if data.scale >= LARGER:
+        where = "in the same store" if data.manifest.url else f"on the same disk with a {data.cache} cache"
         yield Finding(
             "extrapolated",
-            f"Measured on {bytes_text(schema.logical_bytes)} on the same disk with a {data.cache} cache; "
+            f"Measured on {bytes_text(schema.logical_bytes)} {where}; "
             f"costs of all {bytes_text(data.full_bytes)} are extrapolated "
             f"{three_digits(data.scale)}-fold: rough",
             values={"measured_bytes": schema.logical_bytes, "scale": data.scale},
@@ -60,6 +63,17 @@ def _size_dependence(result: SearchResult) -> Iterator[Finding]:
             "amount of data",
             values={"case": label, "ratio": ratio.median},
         )
+
+
+def formats_at_address(data: MeasuredData) -> Finding:
+    """Return that nothing is written to an object store, so that only its formats were compared."""
+    names = ", ".join(data.added)
+    return Finding(
+        "formats-at-address",
+        f"Only the formats at the address were compared ({names})",
+        "'iobench prepare … --format OTHER --to …' uploads others",
+        {"formats": names},
+    )
 
 
 def disk_notice(data: MeasuredData) -> Finding:

@@ -20,6 +20,7 @@ from iobench.loading import loaders
 
 DEFAULT_LOADER, DEFAULT_FORMAT = "dataloader", "npy"
 BUILT_IN = ("stream", "native", DEFAULT_LOADER)  # without a process per case, so they come first
+FOR_STORES = "stream:threads=8,in_flight=128"  # more in flight than by default
 MAX_REASONS = 4  # in the error for an empty set
 CORE_PACKAGES = {"torch", "tensordict", "numpy", "h5py", "lmdb"}  # installed with iobench
 MARGIN = 1.05  # of the disk limit, for estimates
@@ -33,10 +34,10 @@ class CandidateSet:
     skipped: list[Finding]
 
 
-def loader_words(requirements: Requirements) -> list[str]:
+def loader_words(requirements: Requirements, remote: bool = False) -> list[str]:
     """Return the loaders with their common settings: defaults, recommended options, one worker per core.
 
-    The user's own functions restrict nothing.
+    The user's own functions restrict nothing. For a `remote` dataset they are the built-in ones.
 
     Loaders whose content is verified quickly come first: with little time only these can be raced.
     """
@@ -47,6 +48,8 @@ def loader_words(requirements: Requirements) -> list[str]:
     cores = len(os.sched_getaffinity(0))
     common = ["fetch=batch", f"num_workers={cores}", f"num_workers={cores},fetch=batch"]
     built_in = [*own, *BUILT_IN, *(f"{DEFAULT_LOADER}:{options}" for options in common)]
+    if remote:
+        return [*own, FOR_STORES, *built_in[len(own) :]]
     if requirements.only == CORE:
         return built_in
     others = [name for name in loaders.names() if name not in BUILT_IN]
@@ -185,7 +188,7 @@ def _cases_by_loader(
 ) -> tuple[list[Case], list[Finding]]:
     """Return the cases of every loader that takes part, and why others do not, once for each loader."""
     cases, reasons = list[Case](), dict[str, Finding]()
-    for word in loader_words(requirements):
+    for word in loader_words(requirements, bool(manifest.url)):
         try:
             cases += cases_of(manifest, replace(options, loader=(word,)), [device])
         except IobenchError as error:

@@ -105,7 +105,20 @@ def _finalist(
         trained_rounds=0 if rounds is plain else len(rounds[case.key]),
         decoding_cores=_busy_cores(own) if decodes(result, case) else None,
         user_defined=case.loader.user_defined,
+        requests=_requests(result, case, own),
     )
+
+
+def _requests(result: SearchResult, case: Case, records: Sequence[Record]) -> float | None:
+    """Return the requests of an epoch to an object store; None if they are unknown, or there are none.
+
+    Those of workers are not counted: DataLoader sends one per field and sample where it fetches by sample.
+    """
+    counts = [one.requests.count / one.epochs for one in records if one.requests]
+    if counts:
+        return statistics.median(counts)
+    schema, by_sample = result.data.manifest.schema, case.loader.options.get("fetch") == "sample"
+    return schema.samples * len(schema.fields) if result.data.manifest.url and by_sample else None
 
 
 def _busy_cores(records: Sequence[Record]) -> float:

@@ -105,7 +105,8 @@ def loader_code(data: MeasuredData, case: Case, epochs: int) -> str:
     """Return a script that loops over the data as the case did; it runs once they are prepared."""
     if case.loader.user_defined:
         return f"# keep your own loader: {case.loader.variant}\n"
-    root = str(data.manifest.root.parent / name_of(data, case))
+    name, remote = name_of(data, case), bool(data.manifest.url)
+    root = name if remote else str(data.manifest.root.parent / name)
     schema = data.manifest.schema
     values = {"fields": _described(schema), "device": case.device, "epochs": str(epochs)}
     options = {name: value for name, value in case.loader.options.items() if value is not None}
@@ -113,7 +114,7 @@ def loader_code(data: MeasuredData, case: Case, epochs: int) -> str:
         settings = {"format": case.variant, **_batching(case), "device": case.device, **options}
         return STREAM.format(settings=_call(root, settings), **values)
     plain = not schema.ragged and all(field.dtype in NUMPY_DTYPES for field in schema.fields)
-    if case.loader.name == "dataloader" and case.order != "block" and plain:
+    if case.loader.name == "dataloader" and case.order != "block" and plain and not remote:
         return _torch(root, case, options, values)
     words = {"format": case.variant, "loader": loader_word(case), **_batching(case), "device": case.device}
     return ANY.format(settings=_call(root, words, ",\n            "), **values)

@@ -70,7 +70,7 @@ def _over_own_files(
     A decoder that the race had no time for counts as no slower than the slowest finalist.
     """
     own = [case for case in cases if case.variant in data.added[1:]]
-    if not own or any(case.key in known for case in own):
+    if data.manifest.url or not own or any(case.key in known for case in own):
         return []
     streams = [case for case in own if case.loader.name == "stream"]
     key = max((one.key for one in own if one.key in rates), key=lambda one: rates[one], default=None)

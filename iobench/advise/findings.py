@@ -32,7 +32,7 @@ from iobench.results.run_warning import RunWarning, Values
 from iobench.results.warnings import MACHINE_KINDS, warnings_of
 
 # kinds of warnings that matter here: few rounds are reported by the answer itself
-RELEVANT = (*MACHINE_KINDS, "low-residency", "page-reclaim", "read-on-open")
+RELEVANT = (*MACHINE_KINDS, "low-residency", "page-reclaim", "read-on-open", "short-window")
 BUSY, LITTLE = 0.8, 0.5  # cores, and share of a limit: a case with more and less is bound by decoding
 FEW_BATCHES = 20  # in an epoch, of which the first wait is a large part
 WELL_FILLED = 0.8  # share of real elements in padded batches, from which on packing saves little
@@ -151,7 +151,7 @@ def _today(default: Finalist | None, data: MeasuredData) -> str:
     if default is not None and default.user_defined:
         return "your own loader"
     if default is not None and default.format == data.own_format:
-        return "your files as they are"
+        return "a request per sample" if data.manifest.url else "your files as they are"
     return "your data as arrays in memory" if data.own_bytes is not None else "the default"
 
 

@@ -9,13 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from iobench import formats
 from iobench.advise.candidates import DEFAULT_FORMAT, storable_variants
 from iobench.advise.requirements import Requirements
 from iobench.advise.sample_writer import SampleWriter, TimedSamples, written
 from iobench.advise.sentences import skipped_together
 from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.base.finding import Finding
-from iobench.dataset.manifest import Manifest
+from iobench.bench.case import REMOTE
+from iobench.dataset.manifest import Manifest, missing_libraries
 from iobench.dataset.sources import FirstSamples, Source
 from iobench.host import usable_memory
 
@@ -46,7 +48,7 @@ class MeasuredData:
     skipped : list of Finding
         Formats that the sample was not written in, and why.
     added : tuple of str
-        Variants of the user's own files, which are read where they lie.
+        Variants of the user's own files, which are read where they lie; in an object store all variants.
     decoding_s : float
         Seconds that decoding all of the full data takes before they can be written; 0 if they are arrays.
     """
@@ -97,8 +99,8 @@ class MeasuredData:
 
     @property
     def cache(self) -> str:
-        """State of the page cache in which the full data will be read: ``cold`` or ``warm``."""
-        return "cold" if self.cold else "warm"
+        """State of the page cache in which the full data will be read: ``cold``, ``warm`` or ``remote``."""
+        return REMOTE if self.manifest.url else "cold" if self.cold else "warm"
 
 
 def from_dataset(manifest: Manifest, requirements: Requirements) -> MeasuredData:
@@ -112,8 +114,18 @@ def from_dataset(manifest: Manifest, requirements: Requirements) -> MeasuredData
             hint="measure it with 'iobench run', or give recommend a copy with --source",
         )
     full_bytes = requirements.full_bytes or manifest.schema.logical_bytes
+    if manifest.url:
+        return MeasuredData(manifest, full_bytes, cold=False, added=_at_address(manifest, requirements))
     cold = _exceeds_memory(full_bytes)
     return MeasuredData(manifest, full_bytes, cold, added=tuple(manifest.added))
+
+
+def _at_address(manifest: Manifest, requirements: Requirements) -> tuple[str, ...]:
+    """Return the variants in an object store that take part, that of the default first."""
+    usable = [variant for variant in manifest.artifacts if variant not in missing_libraries(manifest)]
+    if "all" not in requirements.formats:
+        usable = [formats.parse(word).variant for word in requirements.formats]
+    return tuple(sorted(usable, key=lambda variant: variant != DEFAULT_FORMAT))
 
 
 def from_source(

@@ -11,7 +11,9 @@ from iobench.advise.answer import Answer
 from iobench.base.errors import RecordError
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, rate_text
+from iobench.dataset.dataset_folders import MAX_NAME
 from iobench.results.columns import Columns
+from iobench.results.history import file_name
 from iobench.results.metrics import mib_text
 from iobench.results.result_store import ResultStore
 from iobench.results.stats import Comparison, Estimate
@@ -55,6 +57,8 @@ class Finalist:
         Cores that it keeps busy, where its data are decoded.
     user_defined : bool
         It is the user's own function.
+    requests : float or None
+        Requests of an epoch to an object store; None if unknown.
     """
 
     key: str
@@ -76,6 +80,7 @@ class Finalist:
     trained_rounds: int = 0
     decoding_cores: float | None = None
     user_defined: bool = False
+    requests: float | None = None
 
     @property
     def decisive_per_s(self) -> Estimate:
@@ -161,7 +166,8 @@ class Recommendation(Answer):
             "with step": lambda one: rate_text(one.trained_per_s.median) if one.trained_per_s else None,
             "× default": _times,
             "wait": lambda one: None if one.wait_share is None else f"{one.wait_share:.1%}",
-            "on disk": lambda one: bytes_text(one.disk_bytes),
+            "requests/epoch": lambda one: None if one.requests is None else rate_text(one.requests),
+            "stored": lambda one: bytes_text(one.disk_bytes),
             "role": lambda one: ", ".join(one.roles),
         }
         columns: Columns = [(title, [text(one) for one in self.finalists]) for title, text in texts.items()]
@@ -195,7 +201,8 @@ class Recommendation(Answer):
 
 def save(recommendation: Recommendation, data_dir: Path) -> Path:
     """Store a recommendation beside the records of runs; RecordError if it cannot be written."""
-    return _STORE.save(recommendation.as_dict(), recommendation.dataset, recommendation.time, data_dir)
+    name = file_name(recommendation.dataset, kept="._=,-")[:MAX_NAME]  # it may be an address
+    return _STORE.save(recommendation.as_dict(), name, recommendation.time, data_dir)
 
 
 def past(data_dir: Path) -> tuple[list[Recommendation], list[RecordError]]:

@@ -137,15 +137,15 @@ class Requirements:
             return self.measured_ms[self.batch_sizes.index(batch_size)] / 1000
         return self.step_ms / 1000 * batch_size / self.batch_sizes[0]
 
-    def describe(self, cold: bool) -> str:
-        """Return the requirements in one line."""
+    def describe(self, cache: str) -> str:
+        """Return the requirements in one line, with the state of the page cache."""
         name = f" ({self.step or self.model}, measured here)" if self.has_unknown_step else ""
         steps = enumerated([f"{1000 * self.step_s(size):.3g}" for size in self.batch_sizes])
         step = f"step of {steps} ms{name}" if self.step_ms else "no training step"
         sizes = enumerated([str(size) for size in self.batch_sizes])
-        cache = "cold cache (the data do not fit in memory)" if cold else "warm cache"
+        why = " (the data do not fit in memory)" if cache == "cold" else ""
         return (
-            f"batch size {sizes}, {' or '.join(self.orders)} order, {step}, {cache}, "
+            f"batch size {sizes}, {' or '.join(self.orders)} order, {step}, {cache} cache{why}, "
             f"{self.epochs} epochs, at most {self.max_time_s:g} s"
         )
 

@@ -107,11 +107,12 @@ def search(data: MeasuredData, requirements: Requirements, observer: Observer, b
     device = str(pick_device(requirements.device))
     words = _stored(data, requirements.formats)
     requirements = replace(requirements, full_bytes=data.full_bytes, formats=words)
-    candidates = candidate_set(data.manifest, requirements, device, data.cache, data.added)
-    observer.status(f"requirements: {requirements.describe(data.cold)}")
+    cache = "cold" if data.cold else "warm"
+    candidates = candidate_set(data.manifest, requirements, device, cache, data.added)
+    observer.status(f"requirements: {requirements.describe(data.cache)}")
     end = began + requirements.max_time_s
     left_s = end - time.monotonic()
-    options = RunOptions(cache=(data.cache,), seed=requirements.seed, limits=False)
+    options = RunOptions(cache=(cache,), seed=requirements.seed, limits=False)
     halving = SuccessiveHalving(RACING * left_s, proofs_s=PROVING * left_s, end_s=left_s)
     race = run(data.manifest, options, observer=observer, cases=candidates.cases, strategy=halving)
     roles = roles_of(race, data, requirements, end - time.monotonic())

@@ -20,7 +20,7 @@ def nothing_measured(run: Run, requirements: Requirements) -> LoaderFailed:
         tried = len(run.cases) - len(run.skipped)
         hint = (
             f"{tried} of {counted(len(run.cases), 'case')} were tried in "
-            f"--max-time {requirements.max_time_s:g}: give a longer one for the others"
+            f"--max-time {requirements.max_time_s:g}: give a longer one"
         )
     return LoaderFailed(
         f"no case could be measured{f': {reasons}' if reasons else ''} (records: {run.path})",

@@ -69,7 +69,7 @@ class RoundSpec:
     batches : int or None
         Batches of the window, where the round is a part of an epoch: see `iobench.bench.part`.
     limit_s : float
-        Seconds after which a part's window ends, however short it is.
+        Seconds after which a part ends, however short its window is; an epoch, too, if `batches` is given.
     cut : Cut or None
         What ends an epoch before its last batch.
     requested : callable
@@ -153,10 +153,13 @@ class _Round:
         if self._spec.batches is None:
             return None
         length = self._order.length(self._schema.samples)
-        part = Part.of(self._order, self._epochs.read_ahead, self._spec.batches, length)
+        ahead, limit_s = self._epochs.read_ahead, self._spec.limit_s
+        part = Part.of(self._order, ahead, self._spec.batches, length)
+        if part is None and limit_s < math.inf and not self._loader.iterable_style:
+            part = Part.whole(ahead, length)
         if part is None:
             return None
-        return WindowTimer(part, self._transfer.synchronize, limit_s=self._spec.limit_s)
+        return WindowTimer(part, self._transfer.synchronize, limit_s=limit_s)
 
     @property
     def _ended(self) -> bool:
@@ -262,9 +265,9 @@ class _Round:
         cut, window = self._spec.cut, self._window
         if cut is not None and (extrapolated := cut.partial(self._samples)):
             return extrapolated
-        if window is None or self._ended:
-            return None
         length = self._order.length(self._schema.samples)
+        if window is None or self._ended or (window.part.count == length and not window.short):
+            return None
         whole = self._order.edge(self._schema.samples, length), length
         extrapolated = window.partial(self._done, (self._samples, self._meter.elapsed_s), whole)
         return replace(extrapolated, head=self._loader.iterable_style)

@@ -39,6 +39,12 @@ class Part:
         part = cls(order.whole_windows(ahead), window, ahead)
         return part if part.count < epoch_batches else None
 
+    @classmethod
+    def whole(cls, read_ahead: int, epoch_batches: int) -> Part | None:
+        """Return all of an epoch, which can be cut off; None for a single batch."""
+        lead = min(max(1, read_ahead), epoch_batches - 1)
+        return cls(lead, epoch_batches - lead, 0) if lead else None
+
     @property
     def count(self) -> int:
         """Number of batches."""

@@ -193,7 +193,7 @@ class RunLoop:
         took_s = {case.key: self._took_s.get(case.key, 0.0) for case in self._remaining()}
         self._estimates.after_proofs(took_s, [key for key, _ in self._done])
         began, opened_s = time.monotonic(), self._opened_s or 0.0
-        self._late_s = self._strategy.late_s(began - self._began - opened_s) + opened_s
+        self._late_s = self._strategy.late_s(began - self._began - opened_s, opened_s)
         self._lengths.limit_s = self._strategy.round_s(began - self._began, len(self._remaining()))
 
         def go_on(done: int) -> bool:
@@ -222,7 +222,7 @@ class RunLoop:
         late = self._strategy.skips(number, elapsed_s, total_s, next_s, measured)
         if not late and not (measured and self._is_slow(case, number)):
             with self._collecting_failures(case):
-                limit_s = math.inf if measured else self._strategy.first_s(elapsed_s)
+                limit_s = self._strategy.cut_s(number, elapsed_s, total_s, measured)
                 self._took_s[case.key] = self._time(case, number, limit_s)
                 self._used_s[case.key] = self._used_s.get(case.key, 0.0) + self._took_s[case.key]
         elif number == 1:
@@ -256,7 +256,7 @@ class RunLoop:
     def _time(self, case: Case, number: int, limit_s: float) -> float:
         """Record a round, and return its seconds; those in which limits are measured are not its own.
 
-        The window of a part ends after `limit_s`.
+        A round that is longer than others is cut off after `limit_s`.
         """
         hosts = self._backend.hosts
         if not case.loader.own_data:

@@ -76,9 +76,9 @@ class SuccessiveHalving(AutoRounds):
         """Return False: slow cases are eliminated by their figures."""
         return False
 
-    def late_s(self, elapsed_s: float) -> float:
-        """Return the seconds after `proofs_s`."""
-        return max(0.0, elapsed_s - self.proofs_s)
+    def late_s(self, elapsed_s: float, opened_s: float) -> float:
+        """Return the seconds after `proofs_s`, and of the opening: a slow default leaves half to others."""
+        return max(0.0, elapsed_s - self.proofs_s) + min(opened_s, self.max_time_s / COMPARED)
 
     def first(self, position: int, took_s: float) -> Any:
         """Return the key that puts the reference case (position 0) first, then quick cases."""
@@ -88,6 +88,11 @@ class SuccessiveHalving(AutoRounds):
         """Return whether the time is over; the first round has two cases if it can."""
         late = number == 1 and measured >= COMPARED and elapsed_s > self.max_time_s
         return bool(measured) and (late or total_s > self.end_s)
+
+    def cut_s(self, number: int, elapsed_s: float, total_s: float, measured: int) -> float:
+        """Return the seconds that are left, of the very first case half of them; at least a fourth of all."""
+        left_s = (self.max_time_s - elapsed_s) / (1 if measured else COMPARED)
+        return max(self.max_time_s / RACE_ROUNDS, left_s)
 
     def continues(self, done: int, elapsed_s: float, next_s: float, rates: Rates) -> bool:
         """Return whether another round follows; a case that is left alone needs none."""
@@ -139,6 +144,10 @@ class FinalRounds(SuccessiveHalving):
     def verification_end_s(self, passed_s: Sequence[float]) -> float:
         """Return `end_s`, but no limit for the first case, without which there is no answer."""
         return self.end_s if passed_s else math.inf
+
+    def cut_s(self, number: int, elapsed_s: float, total_s: float, measured: int) -> float:
+        """Return all seconds that are left: one long round says more than two that are mostly a start."""
+        return max(0.0, self.end_s - total_s)
 
     def continues(self, done: int, elapsed_s: float, next_s: float, rates: Rates) -> bool:
         """Return whether another round follows, also of a single case."""

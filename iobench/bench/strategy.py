@@ -85,9 +85,9 @@ class Strategy:
         """Return whether a round of `next_s` seconds exceeds twice the equal share of one of the cases."""
         return cases > COMPARED and used_s + next_s > SLOW * self.max_time_s / cases
 
-    def late_s(self, elapsed_s: float) -> float:
-        """Return the seconds of the whole verification that count as time for rounds: all of them."""
-        return elapsed_s
+    def late_s(self, elapsed_s: float, opened_s: float) -> float:
+        """Return the seconds that count as time for rounds: all of the verification, and of the opening."""
+        return elapsed_s + opened_s
 
     def first(self, position: int, took_s: float) -> Any:
         """Return the sort key of a case in the first round: the same for all, whose order is random."""
@@ -101,9 +101,12 @@ class Strategy:
         """
         return bool(measured) and elapsed_s + next_s > self.max_time_s
 
-    def first_s(self, elapsed_s: float) -> float:
-        """Return the seconds after which the part that is the very first round ends: those that are left."""
-        return max(0.0, self.max_time_s - elapsed_s)
+    def cut_s(self, number: int, elapsed_s: float, total_s: float, measured: int) -> float:
+        """Return the seconds after which a slow case is cut off in round `number`: those left to the first.
+
+        Arguments are as for `skips`.
+        """
+        return math.inf if measured else max(0.0, self.max_time_s - elapsed_s)
 
     def after_round(
         self, done: int, elapsed_s: float, rates: Rates, took_s: Mapping[str, float]

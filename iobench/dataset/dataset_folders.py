@@ -60,7 +60,7 @@ def check_name(name: str) -> str:
             kind="remote-dataset",
             expected="a dataset on a disk",
             found="an address",
-            hint="iobench prepare --to writes to an address; run, verify and limits read from one",
+            hint="iobench prepare --to writes to an address; run, recommend, verify and limits read from one",
         )
     if not DATASET_NAME.fullmatch(name) or name == "results":
         raise InvalidSettings(

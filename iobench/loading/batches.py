@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iobench.dataset.manifest import Manifest
+from iobench.dataset.remote_dataset import dataset_at
 from iobench.loading import loaders
 from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES, Batching
 from iobench.loading.number_limits import check_setting
@@ -28,6 +28,7 @@ def batches(
     epoch: int = 0,
     block_bytes: int = BLOCK_BYTES,
     window_bytes: int = WINDOW_BYTES,
+    data_dir: str | Path = "data",
 ) -> Generator[DeviceBatch, None, None]:
     """Yield one epoch of batches on a device, each field with samples along its first axis.
 
@@ -37,7 +38,7 @@ def batches(
     Parameters
     ----------
     dataset : str or Path
-        Folder made by `iobench prepare`.
+        Folder or address written by `iobench prepare`.
     format : str
         A variant prepared in it, such as "memmap" or "hdf5:compression=gzip".
     loader : str
@@ -52,6 +53,8 @@ def batches(
         Device name, such as "cpu", "cuda:0" or "auto".
     block_bytes, window_bytes : int
         Sizes of blocks and windows of order "block".
+    data_dir : str or Path
+        Folder for the cached manifest and indexes of a dataset at an address.
 
     Yields
     ------
@@ -76,7 +79,7 @@ def batches(
     check_setting("epoch", epoch)
     chosen = str(pick_device(device))
     used = loaders.parse(loader).on(chosen)
-    manifest = Manifest.load(Path(dataset))
+    manifest = dataset_at(dataset, Path(data_dir))
     opener = manifest.opener(format)
     used.check_schema(opener.schema)
     drawn = Batching(order, batch_size, seed, block_bytes, window_bytes).row_order(opener.schema)

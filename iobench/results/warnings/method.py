@@ -91,7 +91,7 @@ def _short_window(groups: Cases) -> RunWarning | None:
     short = [
         key for key, rounds in groups.items() if any((p := r.timing.partial) and p.short for r in rounds)
     ]
-    message = "--max-time ended the only round early: its figure includes more of the loader's start"
+    message = "--max-time ended a round early: its figure includes more of the loader's start"
     return RunWarning("short-window", message, short, ("give a longer --max-time",)) if short else None
 
 

@@ -17,7 +17,8 @@ from iobench.terminal.commands._options import (
     AsJson,
     DataDir,
     Device,
-    Name,
+    NameOrAddress,
+    S3Endpoint,
     SourceFormat,
     listed_numbers,
     parsed,
@@ -31,7 +32,7 @@ HASHING = 0.2  # of the time, for what --add hashes
 
 
 def recommend(
-    name: Name = None,
+    name: NameOrAddress = None,
     source: Annotated[
         Path | None,
         typer.Option(
@@ -104,6 +105,7 @@ def recommend(
     max_time: Annotated[float, typer.Option(help="Seconds for the search.")] = MAX_TIME_S,
     seed: Annotated[int, typer.Option(help="Seed of the random order.")] = 0,
     data_dir: DataDir = Path("data"),
+    s3_endpoint: S3Endpoint = None,
     as_json: AsJson = False,
 ) -> None:
     """Recommend format, loader and settings, with code to paste."""
@@ -111,9 +113,11 @@ def recommend(
     from iobench.advise.recommendation import save
     from iobench.advise.requirements import Requirements
     from iobench.bench.run_strategies import AutoRounds
+    from iobench.objects.url import use_endpoint
     from iobench.terminal import display, live
 
     began = time.monotonic()
+    use_endpoint(s3_endpoint)
     requirements = Requirements(
         device=device,
         order=order,
@@ -174,9 +178,9 @@ def _data(
                 hint="use it with one of them",
             )
         from iobench.dataset.added_source import AddedSource
-        from iobench.dataset.dataset_folders import find_dataset
+        from iobench.dataset.remote_dataset import dataset_named
 
-        manifest = find_dataset(data_dir, name)
+        manifest = dataset_named(data_dir, name)
         return (AddedSource(manifest) if set(manifest.artifacts) == set(manifest.added) else manifest), []
     from iobench.dataset.sources import open_source
     from iobench.terminal import display
