@@ -104,15 +104,7 @@ class MeasuredData:
 
 
 def from_dataset(manifest: Manifest, requirements: Requirements) -> MeasuredData:
-    """Return a prepared dataset as it is; InvalidSettings if it is in an object store."""
-    if manifest.url:
-        raise InvalidSettings(
-            f"recommend over dataset {manifest.name}",
-            kind="remote-dataset",
-            expected="a dataset on a disk",
-            found=f"objects at {manifest.url}",
-            hint="measure it with 'iobench run', or give recommend a copy with --source",
-        )
+    """Return a dataset as it is, on a disk or in an object store."""
     full_bytes = requirements.full_bytes or manifest.schema.logical_bytes
     if manifest.url:
         return MeasuredData(manifest, full_bytes, cold=False, added=_at_address(manifest, requirements))

@@ -128,8 +128,8 @@ def _reopened(evidence: Evidence) -> Advice | None:
     if profile is None:
         return None
     once = max(1, evidence.loop.loader.workers or 0)  # each process must open it once
-    again, calls = profile.opened_calls - once, profile.getitem_calls - once
-    if again <= 0 or again < PER_SAMPLE * calls:
+    again = profile.opened_calls - once
+    if again <= 0 or again < PER_SAMPLE * (profile.getitem_calls - once):
         return None
     opening = [one for one in profile.libraries if any(OPENING.search(call) for call in one.calls)]
     share = max([profile.costs.get("openings", 0.0), *(one.share for one in opening)])

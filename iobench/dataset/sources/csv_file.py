@@ -89,7 +89,8 @@ def _check_column(path: Path, name: str, column: Any, before: int) -> None:
 
 def _is_stored(kind: Any) -> bool:
     types = pyarrow.types
-    return types.is_null(kind) or types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    stored = (types.is_null, types.is_boolean, types.is_integer, types.is_floating)
+    return any(is_one(kind) for is_one in stored)
 
 
 def _is_number(text: str) -> bool:
