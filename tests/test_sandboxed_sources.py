@@ -169,7 +169,8 @@ def test_text_in_a_table_is_refused_with_the_selection_of_the_other_columns(tmp_
     source = open_source(f"{path}::label,age")
     assert everything(source).keys() == {"age", "label"}
     assert source.description["arrays"] == ["label", "age"]
-    assert refused(f"{path}::agee", "unknown-array").path == str(path)
+    with pytest.raises(SourceError, check=kind("unknown-array", path=path)):
+        open_source(f"{path}::agee")
 
 
 def test_many_alike_fields_are_described_as_a_count():

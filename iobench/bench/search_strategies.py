@@ -46,7 +46,7 @@ class SuccessiveHalving(AutoRounds):
     opening : int
         Cases whose first round follows their verification at once.
     ordered : bool
-        The first round keeps the given order.
+        The first round keeps the given order, and ends if its opening took all the time.
     """
 
     rounds: int = 31
@@ -78,7 +78,8 @@ class SuccessiveHalving(AutoRounds):
 
     def late_s(self, elapsed_s: float, opened_s: float) -> float:
         """Return the seconds after `proofs_s`, and of the opening: a slow default leaves half to others."""
-        return max(0.0, elapsed_s - self.proofs_s) + min(opened_s, self.max_time_s / COMPARED)
+        most_s = math.inf if self.ordered else self.max_time_s / COMPARED
+        return max(0.0, elapsed_s - self.proofs_s) + min(opened_s, most_s)
 
     def first(self, position: int, took_s: float) -> Any:
         """Return the key that puts the reference case (position 0) first, then quick cases."""

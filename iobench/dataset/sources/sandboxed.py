@@ -93,7 +93,7 @@ class FormatSource(Source):
     def batches(self) -> Iterator[Batch]:
         """Yield all samples in order."""
         self._check()
-        yield from sandbox.batches(self._data, self.schema)
+        yield from sandbox.batches(UntrustedData(self.path, self.kind, self._stamp.bytes), self.schema)
         self._check()
 
     def _check(self) -> None:
