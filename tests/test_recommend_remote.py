@@ -5,6 +5,7 @@ import os
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import tree
 from kinds import complaint_kind
@@ -16,6 +17,7 @@ from iobench.advise.candidates import BUILT_IN, FOR_STORES, candidate_set, loade
 from iobench.advise.code import loader_code
 from iobench.advise.measured_data import from_dataset
 from iobench.advise.requirements import Requirements
+from iobench.dataset.add_remote import add_remote
 from iobench.dataset.remote_dataset import open_dataset
 
 pytest_plugins = ("object_fixtures",)
@@ -97,6 +99,18 @@ def test_the_code_for_an_address_runs(remote, word, tmp_path, monkeypatch):
     asked = Requirements(loaders=(word,), batch_size=64)
     data = from_dataset(remote, asked)
     (case, *_) = candidate_set(remote, asked, "cpu", "warm", data.added).cases
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text(loader_code(data, case, epochs=1))
+    runpy.run_path("train.py", run_name="__main__")
+
+
+@pytest.mark.parametrize("word", ["native", "dataloader", "stream"])
+def test_the_code_for_data_that_were_added_at_an_address_runs(server, word, tmp_path, monkeypatch):
+    np.save(server.folder / "own.npy", np.zeros((64, 8), np.float32))
+    added, _ = add_remote(f"{server.url}/own.npy", data_dir=tmp_path / "data")
+    asked = Requirements(loaders=(word,), batch_size=8)
+    data = from_dataset(added, asked)
+    (case, *_) = candidate_set(added, asked, "cpu", "warm", data.added).cases
     monkeypatch.chdir(tmp_path)
     Path("train.py").write_text(loader_code(data, case, epochs=1))
     runpy.run_path("train.py", run_name="__main__")

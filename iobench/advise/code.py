@@ -106,7 +106,7 @@ def loader_code(data: MeasuredData, case: Case, epochs: int) -> str:
     if case.loader.user_defined:
         return f"# keep your own loader: {case.loader.variant}\n"
     name, remote = name_of(data, case), bool(data.manifest.url)
-    root = name if remote else str(data.manifest.root.parent / name)
+    root = name if data.manifest.uploaded else str(data.manifest.root.parent / name)
     schema = data.manifest.schema
     values = {"fields": _described(schema), "device": case.device, "epochs": str(epochs)}
     options = {name: value for name, value in case.loader.options.items() if value is not None}

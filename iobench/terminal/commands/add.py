@@ -22,7 +22,7 @@ def add(
         str,
         typer.Argument(
             help="File, folder, or address like s3://bucket/train/; FILE::NAME,NAME selects arrays of an "
-            "HDF5 file."
+            "HDF5 file, or columns of a table."
         ),
     ],
     format: Annotated[
