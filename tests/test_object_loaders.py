@@ -194,10 +194,12 @@ def changed(path):
         ("webdataset", Path.unlink, "store-failed"),
         ("webdataset", cut, "store-failed"),
         ("tensorstore", Path.unlink, "raised"),  # by default it would be rows of zeros
-        ("tensorstore", changed, "wrong-row"),
+        ("tensorstore", changed, "replaced"),
+        ("tensorstore", changed, "wrong-row"),  # of a server without versions
     ],
 )
 def test_damage_that_the_loader_finds_or_the_verification(server, tmp_path, word, damage, expected):
+    server.etags = expected != "wrong-row"
     manifest, folder = at_web(server, tmp_path, usable(word))
     objects = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".json"]
     damage(min(objects))
@@ -205,6 +207,32 @@ def test_damage_that_the_loader_finds_or_the_verification(server, tmp_path, word
     (error,) = outcome.failures.values()
     assert error.kind == expected
     assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("word", ["webdataset", "tensorstore"])
+def test_an_object_that_was_replaced_is_noticed_after_the_round(server, tmp_path, word):
+    manifest, folder = at_web(server, tmp_path, usable(word))
+    assert not measured(manifest, tmp_path, word, order=("sequential",)).failures
+    (path, *_) = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".json")
+    os.utime(path, (1, 1))  # the same content, so that only its version tells
+    (error,) = measured(manifest, tmp_path, word, order=("sequential",)).failures.values()
+    assert error.kind == "replaced"
+
+
+def test_an_object_that_was_replaced_in_s3_is_noticed(s3, tmp_path):
+    manifest = at_s3(tmp_path, usable("tensorstore"), "replaced")
+    name = next(one for one in s3_names(s3, "replaced") if "/c/" in one)
+    content = s3.get_object(Bucket="bucket", Key=name)["Body"].read()
+    (variant,) = manifest.artifacts
+    opener = manifest.opener(variant)
+    opener.check_versions(("s3",))
+    s3.put_object(Bucket="bucket", Key=name, Body=content[::-1])
+    opener.check_versions(("http",))
+    with pytest.raises(CorruptArtifact, check=kind("replaced")):
+        opener.check_versions(("s3",))
+    s3.delete_object(Bucket="bucket", Key=name)
+    with pytest.raises(CorruptArtifact, check=kind("missing-object")):
+        opener.check_versions(("s3",))
 
 
 def test_webdataset_needs_curl_for_a_web_server(server, tmp_path, monkeypatch):

@@ -18,6 +18,7 @@ from iobench.advise.sentences import DECIDED, KEEP, NOT_BOTTLENECK, TIED, UNDECI
 from iobench.bench.case import Case
 from iobench.bench.outcome import Run
 from iobench.results import stats
+from iobench.results.prices import Prices
 from iobench.results.ranking import compared
 from iobench.results.record import Record
 
@@ -106,6 +107,7 @@ def _finalist(
         decoding_cores=_busy_cores(own) if decodes(result, case) else None,
         user_defined=case.loader.user_defined,
         requests=_requests(result, case, own),
+        epoch_cost=_epoch_cost(result, case, own),
     )
 
 
@@ -119,6 +121,17 @@ def _requests(result: SearchResult, case: Case, records: Sequence[Record]) -> fl
         return statistics.median(counts)
     schema, by_sample = result.data.manifest.schema, case.loader.options.get("fetch") == "sample"
     return schema.samples * len(schema.fields) if result.data.manifest.url and by_sample else None
+
+
+def _epoch_cost(result: SearchResult, case: Case, records: Sequence[Record]) -> float | None:
+    """Return what an epoch costs by the stated prices; where workers send the requests, by their number."""
+    costs = [one.epoch_cost for one in records if one.epoch_cost is not None]
+    if costs:
+        return statistics.median(costs)
+    requests, prices = _requests(result, case, records), result.final.options.prices
+    if requests is None or not prices:
+        return None
+    return Prices.parse(prices).cost(requests, result.data.manifest.schema.logical_bytes)
 
 
 def _busy_cores(records: Sequence[Record]) -> float:

@@ -28,6 +28,7 @@ from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice
 from iobench.loading.target import import_function
 from iobench.loading.tensors import tensors_of
 from iobench.loading.user_errors import summarize, target_error
+from iobench.results.prices import check_prices
 
 UNEVEN = 2.0  # ratio of the median to the lower quartile, from which on steps were disturbed
 MAX_STEPS, MAX_TIMED_S = 20, 2.0  # that are timed
@@ -158,7 +159,8 @@ def recommend(
 
 
 def _check(of: Manifest | Source, requirements: Requirements) -> None:
-    """Raise for unknown formats and loaders before anything is timed or written."""
+    """Raise for unknown formats and loaders, and useless prices, before anything is timed or written."""
+    check_prices(requirements.prices, of.url if isinstance(of, Manifest) else None)
     for word in requirements.loaders:
         if word != "all":
             loaders.parse(word)

@@ -10,7 +10,7 @@ from typing import Any
 from iobench.advise.answer import Answer
 from iobench.base.errors import RecordError
 from iobench.base.finding import Finding
-from iobench.base.units import bytes_text, rate_text
+from iobench.base.units import bytes_text, price_text, rate_text
 from iobench.dataset.dataset_folders import MAX_NAME
 from iobench.results.columns import Columns
 from iobench.results.history import file_name
@@ -59,6 +59,8 @@ class Finalist:
         It is the user's own function.
     requests : float or None
         Requests of an epoch to an object store; None if unknown.
+    epoch_cost : float or None
+        What they and their bytes cost by the stated prices; None without prices, or if unknown.
     """
 
     key: str
@@ -81,6 +83,7 @@ class Finalist:
     decoding_cores: float | None = None
     user_defined: bool = False
     requests: float | None = None
+    epoch_cost: float | None = None
 
     @property
     def decisive_per_s(self) -> Estimate:
@@ -167,6 +170,7 @@ class Recommendation(Answer):
             "× default": _times,
             "wait": lambda one: None if one.wait_share is None else f"{one.wait_share:.1%}",
             "requests/epoch": lambda one: None if one.requests is None else rate_text(one.requests),
+            "cost/epoch": lambda one: None if one.epoch_cost is None else price_text(one.epoch_cost),
             "stored": lambda one: bytes_text(one.disk_bytes),
             "role": lambda one: ", ".join(one.roles),
         }

@@ -9,6 +9,7 @@ from iobench.base.text import enumerated
 from iobench.bench.options import MODELS
 from iobench.loading.number_limits import LIMITS, check_number, check_setting
 from iobench.loading.order import ORDERS
+from iobench.results.prices import Prices
 
 MAX_TIME_S = 300.0
 MIN_TIME_S = 10.0
@@ -48,6 +49,8 @@ class Requirements:
         Variants that take part, or ``all``.
     only : str
         ``installed``, or ``core`` for what needs no packages but iobench's own.
+    prices : str
+        Prices of the object store, as for `iobench run`.
     max_time_s : float
         Seconds for everything.
     seed : int
@@ -72,11 +75,14 @@ class Requirements:
     formats: tuple[str, ...] = ("all",)
     loaders: tuple[str, ...] = ("all",)
     only: str = INSTALLED
+    prices: str = ""
     max_time_s: float = MAX_TIME_S
     seed: int = 0
     measured_ms: tuple[float, ...] = field(default=(), repr=False)  # of a step, for each batch size
 
     def __post_init__(self) -> None:
+        if self.prices:
+            Prices.parse(self.prices)
         check_number("epochs", self.epochs, 1, LIMITS["epoch"][1])
         _check_range("--max-time", self.max_time_s, MIN_TIME_S, float("inf"), f"{MIN_TIME_S:g} s or more")
         _check_range("--step-ms", self.step_ms, 0, float("inf"), "milliseconds, 0 or more")

@@ -112,7 +112,7 @@ def search(data: MeasuredData, requirements: Requirements, observer: Observer, b
     observer.status(f"requirements: {requirements.describe(data.cache)}")
     end = began + requirements.max_time_s
     left_s = end - time.monotonic()
-    options = RunOptions(cache=(cache,), seed=requirements.seed, limits=False)
+    options = RunOptions(cache=(cache,), seed=requirements.seed, limits=False, prices=requirements.prices)
     halving = SuccessiveHalving(RACING * left_s, proofs_s=PROVING * left_s, end_s=left_s)
     race = run(data.manifest, options, observer=observer, cases=candidates.cases, strategy=halving)
     roles = roles_of(race, data, requirements, end - time.monotonic())

@@ -165,6 +165,13 @@ def three_digits(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
+def price_text(value: float) -> str:
+    """Format a price with three significant digits, however small: `12.50`, `0.000716`."""
+    if value >= 0.1 or not value:
+        return three_digits(value)
+    return f"{value:.{2 - math.floor(math.log10(value))}f}"
+
+
 def parse_percent(text: str) -> float:
     """Parse a percentage such as `5%` into a fraction; raises InvalidSettings unless it is below 100 %."""
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*", text)

@@ -107,7 +107,7 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
 
     Each batch is passed to the consumer on the device. The clock of an epoch stops after the device is
     synchronized; over several ranks the slowest counts. Closing is not timed. Raises WrongContent if the
-    number of samples differs from this rank's share.
+    number of samples differs from this rank's share, CorruptArtifact if objects were replaced meanwhile.
     """
     job = replace(job, stages=spec.profile or UNTIMED)
     opening, path = Meter(), job.opener.path
@@ -124,6 +124,7 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
                 map_cached(path)
             made.run(cpu_speed.sample)
             counters.note_memory()
+    job.opener.check_versions(loader.unpinned)
     measured = _measured(made.timing(opening), counts[0], cpu_speed, opening_bytes)
     return measured if loader.workers else replace(measured, requests=_requests())  # workers have own logs
 

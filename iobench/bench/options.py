@@ -20,6 +20,7 @@ from iobench.loading.loaders import DEFAULT_LOADERS
 from iobench.loading.number_limits import LIMITS
 from iobench.loading.order import ORDERS
 from iobench.results.cases import context_of
+from iobench.results.prices import Prices
 
 MODELS = ("none", "mlp", "cnn")
 TIMEOUT_S = 120.0
@@ -110,6 +111,11 @@ class RunOptions:
     )
     limits: bool = run_option(True, "Measure the hardware limits of each case.")
     headroom: bool = run_option(False, "Also time the loop over batches that are already on the device.")
+    prices: str = run_option(
+        "",
+        "Prices of an object store, of 1,000 requests and of a GiB that leaves it, like 0.0004,0.09: shows "
+        "what an epoch costs.",
+    )
     strict: bool = run_option(False, "Synchronize the device after each training step.")
     profile: bool = run_option(False, "Split epochs into stages and sample the machine.")
     trace: bool = run_option(False, "Write a Chrome trace of the first batches of each case.")
@@ -135,6 +141,8 @@ class RunOptions:
             if not 0 < seconds < float("inf"):
                 expected = "a number of seconds above 0"
                 raise InvalidSettings(flag, kind="out-of-range", expected=expected, found=seconds)
+        if self.prices:
+            Prices.parse(self.prices)
         self._check_combination()
         self.strategy()  # raises if the rounds are invalid
 

@@ -33,6 +33,7 @@ from iobench.results.parts import (
     Measured,
     SnapshotPart,
 )
+from iobench.results.prices import Prices
 from iobench.results.record import Record
 
 
@@ -43,6 +44,7 @@ class Recorder:
         self._hosts = hosts
         self._run, self._id = run, run.records[0].run if run.records else uuid.uuid4().hex[:12]
         first = run.cases[0]
+        self._prices = Prices.parse(run.options.prices) if run.options.prices else None
         self._headroom = Headroom(run.manifest) if run.options.headroom else None
         self._disks = {case.variant: _disk_of(run, case) for case in run.cases}
         self._monitor = Monitor(self._disks[first.variant], first.device) if run.options.profile else None
@@ -105,6 +107,7 @@ class Recorder:
             limit=self._limit(case, measured),
             shuffle_quality=self._shuffle_quality(case),
             content_check=self._proofs.get(case.key),
+            prices=self._prices,
             headroom_samples_per_s=headroom,
             plan=plan_of_run(self._run.options, self._run.cases) if self._is_planned() else None,
             snapshots=cast("list[SnapshotPart]", self._monitor.take()) if self._monitor else None,

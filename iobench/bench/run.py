@@ -14,6 +14,7 @@ from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
 from iobench.dataset.manifest import Manifest
 from iobench.results import history, record_file, record_json
+from iobench.results.prices import check_prices
 from iobench.results.record import Record
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def run(
     began = time.monotonic() if began is None else began
     options = options or RunOptions()
     world_size = backend.world_size if backend else 1
+    check_prices(options.prices, manifest.url)
     chosen = cases if cases is not None else cases_here(manifest, options, world_size)
     path = Path(out) if out else new_path(manifest)
     record_file.check_writable(path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +12,7 @@ from iobench.dataset.index_cache import IndexCache, stamp_of
 from iobench.dataset.placement_file import RemoteOpener
 from iobench.formats import Checkable, FirstRows, Format, Reader, Schema
 from iobench.host.bus_errors import guarded
+from iobench.objects.client import ObjectStore
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,11 @@ class Opener:
             with self.guarded() as check:
                 self.format.check(self.path, self.stored_schema)
                 check()
+
+    def check_versions(self, schemes: Collection[str]) -> None:
+        """Raise CorruptArtifact if objects at an address of these schemes were replaced or removed."""
+        if self.remote is not None and (files := self.remote.files).url.partition("://")[0] in schemes:
+            ObjectStore(files.url).check_versions(files.objects)
 
     def guarded(self) -> AbstractContextManager[Callable[[], None]]:
         """Guard the maps of the files during the block; see `host.bus_errors.guarded`."""

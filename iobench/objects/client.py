@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +20,7 @@ TRIES = 7
 FIRST_TRIES = 2  # of a request that shows whether the store is there at all
 PAUSE_S = 0.05  # before the first retry, on average; doubled with each further one: 3 s in all
 TIMEOUT_S = "30s"  # of a request with its answer
+CONNECTIONS = 32  # for small requests that do not depend on each other
 PART_BYTES = 16 << 20  # of a multipart upload, which has at most 10,000 parts: 156 GiB
 
 T = TypeVar("T")
@@ -94,6 +96,14 @@ class ObjectStore:
         while page := self._translated(lambda: next(pages, end), ""):
             for meta in page:
                 yield meta["path"], StoredObject(int(meta["size"]), meta["e_tag"] or "")
+
+    def check_versions(self, objects: Mapping[str, StoredObject]) -> None:
+        """Raise CorruptArtifact if an object has another version than this one, or is missing."""
+        pinned = {name: one.etag for name, one in objects.items() if one.etag}
+        with ThreadPoolExecutor(CONNECTIONS, "iobench-versions") as pool:
+            for name, found in zip(pinned, pool.map(self.head, pinned), strict=True):
+                if found.etag != pinned[name]:
+                    raise self._replaced(name, pinned[name], found.etag)
 
     def exists(self, name: str) -> bool:
         """Return True if there is such an object."""

@@ -10,7 +10,15 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from iobench.base.units import MIB, bytes_text, percent_text, rate_text, seconds_text, three_digits
+from iobench.base.units import (
+    MIB,
+    bytes_text,
+    percent_text,
+    price_text,
+    rate_text,
+    seconds_text,
+    three_digits,
+)
 from iobench.results import rank_stats, stats
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
@@ -271,6 +279,14 @@ METRICS: tuple[Metric, ...] = (
         "requests to the object store that failed in an epoch and were sent again",
         three_digits,
         lambda r: r.requests.retries / r.epochs if r.requests else None,
+    ),
+    Metric(
+        "epoch_cost",
+        "cost/epoch",
+        "price of an epoch's requests and of the bytes that they fetch, by the prices that --prices states",
+        price_text,
+        lambda r: r.epoch_cost,
+        main=True,
     ),
     Metric(
         "request_p50_s",

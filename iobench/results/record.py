@@ -17,6 +17,7 @@ from iobench.results.parts import (
     Measured,
     SnapshotPart,
 )
+from iobench.results.prices import Prices
 
 VERSION = 1
 
@@ -35,6 +36,7 @@ class Record(Measured):
     limit: LimitPart | None = None
     shuffle_quality: float | None = None  # of block order or a loader's: see iobench.loading.shuffle_quality
     content_check: ContentCheckPart | None = None  # of the case, where there is something to report
+    prices: Prices | None = None  # of the object store, as stated by --prices
     headroom_samples_per_s: float | None = None  # rate of the same loop over batches already on the device
     snapshots: list[SnapshotPart] | None = None  # of the machine since the last record
     plan: dict[str, Any] | None = None  # of the run, in its first record; `--resume` continues from it
@@ -93,3 +95,10 @@ class Record(Measured):
         if self.timing.partial is not None:
             return self.timing.samples / self.timing.partial.epoch_samples
         return self.timing.epochs
+
+    @property
+    def epoch_cost(self) -> float | None:
+        """Price of the requests of an epoch; None without stated prices, or without requests."""
+        if self.prices is None or self.requests is None:
+            return None
+        return self.prices.cost(self.requests.count, self.requests.fetched_bytes) / self.epochs

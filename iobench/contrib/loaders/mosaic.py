@@ -52,6 +52,7 @@ class Mosaic(WorkerLoader):
     modules: ClassVar[tuple[str, ...]] = ("streaming",)
     extra: ClassVar[str] = "mosaic"
     schemes: ClassVar[tuple[str, ...]] = ("s3",)
+    unpinned: ClassVar[tuple[str, ...]] = schemes
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
     iterable_style: ClassVar[bool] = True
     isolated: ClassVar[bool] = True

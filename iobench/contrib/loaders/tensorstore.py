@@ -40,6 +40,7 @@ class TensorStore(CopyingLoader):
     modules: ClassVar[tuple[str, ...]] = ("tensorstore", "zarr")
     extra: ClassVar[str] = "tensorstore"
     schemes: ClassVar[tuple[str, ...]] = ("http", "https", "s3")
+    unpinned: ClassVar[tuple[str, ...]] = schemes
     isolated: ClassVar[bool] = True
 
     prefetch: int | None = option(

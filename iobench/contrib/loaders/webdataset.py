@@ -57,6 +57,7 @@ class WebDatasetLoader(WorkerLoader):
     extra: ClassVar[str] = "webdataset"
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
     schemes: ClassVar[tuple[str, ...]] = ("http", "https", "s3")
+    unpinned: ClassVar[tuple[str, ...]] = ("http", "https")
     iterable_style: ClassVar[bool] = True
     isolated: ClassVar[bool] = True
     ragged: ClassVar[bool] = True

@@ -49,6 +49,8 @@ class Loader(Options, ABC):
         Names of the formats that it reads with its library; all, through the opener, if empty.
     schemes : tuple of str
         Schemes of addresses at which its library reads these formats, too, and not only on a disk.
+    unpinned : tuple of str
+        Those at which its library compares no versions of objects; after each round iobench does.
     recommended_options : str
         Options that its documentation recommends for throughput; ``{cores}`` is the number of cores.
     orders : tuple of str
@@ -75,6 +77,7 @@ class Loader(Options, ABC):
     library: ClassVar[str]
     format_names: ClassVar[tuple[str, ...]] = ()
     schemes: ClassVar[tuple[str, ...]] = ()
+    unpinned: ClassVar[tuple[str, ...]] = ()
     recommended_options: ClassVar[str] = ""
     orders: ClassVar[tuple[str, ...]] = ORDERS
     iterable_style: ClassVar[bool] = False

@@ -102,6 +102,14 @@ def recommend(
         str,
         typer.Option(help="Packages to consider: installed, or core (only those installed with iobench)."),
     ] = "installed",
+    prices: Annotated[
+        str,
+        typer.Option(
+            help="Prices of an object store, of 1,000 requests and of a GiB that leaves it, like "
+            "0.0004,0.09: shows what an epoch costs.",
+            show_default=False,
+        ),
+    ] = "",
     max_time: Annotated[float, typer.Option(help="Seconds for the search.")] = MAX_TIME_S,
     seed: Annotated[int, typer.Option(help="Seed of the random order.")] = 0,
     data_dir: DataDir = Path("data"),
@@ -132,6 +140,7 @@ def recommend(
         formats=tuple(format or ["all"]),
         loaders=tuple(loader or ["all"]),
         only=only,
+        prices=prices,
         max_time_s=max_time,
         seed=seed,
     )
