@@ -24,6 +24,8 @@ class RangeServer:
     def __init__(self, folder):
         self.folder, self.fault, self.etags = folder, lambda number, name: None, True
         self.more_names = []  # of objects that no folder can hold, in listings
+        self.failing_pages = set()  # numbers of the requests for a page of a listing that fail
+        self.pages = 0
         self.requests, self.lock = [], threading.Lock()
         self.in_flight = self.most_in_flight = 0
         handler = type("Handler", (_Handler,), {"owner": self})
@@ -113,10 +115,15 @@ class _Handler(BaseHTTPRequestHandler):
     def _list(self, bucket, query):
         if not bucket.is_dir():
             return self._send(404, b"<Error><Code>NoSuchBucket</Code></Error>")
-        prefix, start = (query.get(name, [""])[0] for name in ("prefix", "continuation-token"))
+        self.owner.pages += 1
+        if self.owner.pages in self.owner.failing_pages:
+            return self._send(503, b"later")
+        prefix, start, after = (
+            query.get(name, [""])[0] for name in ("prefix", "continuation-token", "start-after")
+        )
         names = sorted(str(path.relative_to(bucket)) for path in bucket.rglob("*") if path.is_file())
         names = [*self.owner.more_names, *names]
-        rest = [name for name in names if name.startswith(prefix)][int(start or 0) :]
+        rest = [name for name in names if name.startswith(prefix) and name > after][int(start or 0) :]
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000Z")
         entries = "".join(
             f"<Contents><Key>{escape(name)}</Key><LastModified>{now}</LastModified>"

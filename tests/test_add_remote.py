@@ -25,7 +25,7 @@ from iobench.dataset.add_remote import add_remote
 from iobench.dataset.prepare import prepare
 from iobench.dataset.remote_dataset import open_dataset
 from iobench.dataset.verify import verify
-from iobench.objects import download
+from iobench.objects import client, download
 from iobench.objects.client import ObjectStore
 
 pytest_plugins = ("object_fixtures",)
@@ -63,6 +63,28 @@ def stored(server, variant="npy", source=None, place="bucket/train"):
     target = server.folder / place
     shutil.copytree(manifest.path_of(variant), target, ignore=lambda *names: [seal.FILE_NAME])
     return manifest
+
+
+@pytest.mark.parametrize("failing", [{1}, {2}, {2, 3, 4}, {3, 5}, {4}])
+def test_a_page_of_a_listing_that_fails_is_asked_for_again(bucket, failing, monkeypatch):
+    monkeypatch.setattr(client, "LISTED", 2)
+    for number in range(7):  # four pages
+        (path := bucket.folder / f"bucket/train/{number % 3}/{number}").parent.mkdir(
+            parents=True, exist_ok=True
+        )
+        path.write_text("x")
+    names = [name for name, _ in ObjectStore(TRAIN).below()]
+    bucket.failing_pages = {bucket.pages + one for one in failing}
+    assert [name for name, _ in ObjectStore(TRAIN).below()] == names
+    assert len(names) == 7
+    assert bucket.pages >= 8 + len(failing)
+
+
+def test_a_listing_that_never_comes_is_an_error(bucket):
+    (bucket.folder / "bucket/train").mkdir()
+    bucket.failing_pages = range(1, 100)
+    with pytest.raises(LoaderFailed, check=kind("store-failed")):
+        list(ObjectStore(TRAIN).below())
 
 
 @pytest.mark.parametrize("variant", FORMATS)

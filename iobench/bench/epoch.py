@@ -124,9 +124,10 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
                 map_cached(path)
             made.run(cpu_speed.sample)
             counters.note_memory()
+    requests = None if loader.workers else _requests()  # workers have own logs
     job.opener.check_versions(loader.unpinned)
     measured = _measured(made.timing(opening), counts[0], cpu_speed, opening_bytes)
-    return measured if loader.workers else replace(measured, requests=_requests())  # workers have own logs
+    return replace(measured, requests=requests)
 
 
 class _Round:

@@ -21,6 +21,7 @@ FIRST_TRIES = 2  # of a request that shows whether the store is there at all
 PAUSE_S = 0.05  # before the first retry, on average; doubled with each further one: 3 s in all
 TIMEOUT_S = "30s"  # of a request with its answer
 CONNECTIONS = 32  # for small requests that do not depend on each other
+LISTED = 50  # objects that a listing yields at once
 PART_BYTES = 16 << 20  # of a multipart upload, which has at most 10,000 parts: 156 GiB
 
 T = TypeVar("T")
@@ -76,26 +77,38 @@ class ObjectStore:
                 raise self._replaced(name, etag, answer.meta["e_tag"])
             return self._whole(answer.bytes(), length)
 
-        return self._retried(request, name)
+        return self._retried(lambda: _logged(request), name)
 
     def read(self, name: str) -> bytes:
         """Return a whole small object."""
-        return bytes(
-            self._retried(lambda: memoryview(self._obstore.get(self._store, name).bytes()), name, first=True)
-        )
+        request = lambda: memoryview(self._obstore.get(self._store, name).bytes())  # noqa: E731
+        return bytes(self._retried(lambda: _logged(request), name, first=True))
 
     def head(self, name: str) -> StoredObject:
         """Return size and version of an object."""
-        meta = self._translated(lambda: self._obstore.head(self._store, name), name)
+        meta = self._retried(lambda: self._obstore.head(self._store, name), name, first=True)
         return StoredObject(int(meta["size"]), meta["e_tag"] or "")
 
     def below(self) -> Iterator[tuple[str, StoredObject]]:
-        """Yield the objects below the prefix with their names, as the pages of the listing come."""
-        pages: Iterator[Any] = self._translated(lambda: iter(self._obstore.list(self._store)), "")
-        end: list[Any] = []
-        while page := self._translated(lambda: next(pages, end), ""):
+        """Yield the objects below the prefix with their names, as the pages of the listing come.
+
+        After a page that failed the listing goes on behind the last object that came.
+        """
+        last: str | None = None
+        pages = iter(self._obstore.list(self._store, chunk_size=LISTED))
+
+        def next_page() -> Any:
+            nonlocal pages
+            try:
+                return next(pages, ())
+            except Exception:
+                pages = iter(self._obstore.list(self._store, offset=last, chunk_size=LISTED))
+                raise
+
+        while page := self._retried(next_page, "", first=last is None):
             for meta in page:
-                yield meta["path"], StoredObject(int(meta["size"]), meta["e_tag"] or "")
+                last = meta["path"]
+                yield last, StoredObject(int(meta["size"]), meta["e_tag"] or "")
 
     def check_versions(self, objects: Mapping[str, StoredObject]) -> None:
         """Raise CorruptArtifact if an object has another version than this one, or is missing."""
@@ -137,13 +150,12 @@ class ObjectStore:
             raise _ShortBody(f"{len(got)} bytes of {length}")
         return memoryview(got)
 
-    def _retried(self, request: Callable[[], memoryview], name: str, first: bool = False) -> memoryview:
+    def _retried(self, request: Callable[[], T], name: str, first: bool = False) -> T:
         number, tries = 0, FIRST_TRIES if first else TRIES
         while True:
             number += 1
-            began = time.perf_counter()
             try:
-                got = request()
+                return request()
             except IobenchError:
                 raise
             except Exception as error:  # noqa: BLE001 - translated, or sent again
@@ -151,9 +163,6 @@ class ObjectStore:
                     raise self._error(error, name) from None
                 LOG.retried()
                 time.sleep(PAUSE_S * 2 ** (number - 1) * random.uniform(0.5, 1.5))
-            else:
-                LOG.succeeded(time.perf_counter() - began, len(got))
-                return got
 
     def _translated(self, request: Callable[[], T], name: str) -> T:
         try:
@@ -176,6 +185,14 @@ class ObjectStore:
             hint="open the dataset again, or record it again: 'iobench prepare --to … --overwrite', or "
             "'iobench add … --overwrite' if other programs write it",
         )
+
+
+def _logged(request: Callable[[], memoryview]) -> memoryview:
+    """Return the bytes of a request, and count it with its time."""
+    began = time.perf_counter()
+    got = request()
+    LOG.succeeded(time.perf_counter() - began, len(got))
+    return got
 
 
 def _check_process(url: str) -> None:
