@@ -310,7 +310,7 @@ def test_a_copied_dataset_says_how_to_upload_it(tmp_path):
 def test_commands_say_what_is_wrong_in_one_line(server, tmp_path, inside, monkeypatch):
     url, data = f"{server.url}/mine", ("--data-dir", tmp_path / "data")
     assert complaint_kind(inside("run", *data, "--name", url, "--cache", "cold"), 2) == "conflicting-options"
-    assert complaint_kind(inside("resume-check", "stream", *data, "--name", url), 2) == "remote-dataset"
+    assert complaint_kind(inside("prepare", *data, "--size", "1e3", "--name", url), 2) == "remote-dataset"
     assert complaint_kind(inside("run", *data, "--name", url, "--format", "zarr")) == "not-prepared"
     assert complaint_kind(inside("prepare", *data, "--size", "1e3", "--to", url), 2) == "read-only"
     monkeypatch.setitem(sys.modules, "obstore", None)
@@ -381,3 +381,16 @@ def test_ctrl_c_in_a_multipart_upload_aborts_it(s3, tmp_path, monkeypatch):
         ObjectStore("s3://bucket/cut").upload("big.bin", source, interrupted)
     assert not s3.list_multipart_uploads(Bucket="bucket").get("Uploads")
     assert not s3.list_objects_v2(Bucket="bucket", Prefix="cut/").get("Contents")
+
+
+@pytest.mark.parametrize(("word", "ranks"), [("stream", ["--world-size", "2,3"]), ("torchdata", [])])
+def test_a_resume_is_checked_at_an_address(server, remote, tmp_path, inside, word, ranks):
+    if word == "torchdata":
+        pytest.importorskip("torchdata")
+    typed = ("--name", f"{server.url}/mine", "--data-dir", tmp_path / "data", "--batch-size", 8, "--json")
+    done = inside("resume-check", word, *typed, *ranks)
+    assert done.returncode == 0, done.stderr
+    resumes = json.loads(done.stdout)["resumes"]
+    assert [(one["outcome"], one["lost"], one["repeated"]) for one in resumes] == [("complete", 0, 0)] * len(
+        resumes
+    )

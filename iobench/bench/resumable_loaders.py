@@ -19,9 +19,9 @@ from iobench.bench.opening import epoch_request, opened
 from iobench.bench.resume_process import Opened, ResumableLoader, Stretch
 from iobench.bench.sample_coverage import Hashes
 from iobench.dataset.checksum import Checksum
-from iobench.dataset.dataset_folders import find_dataset
 from iobench.dataset.hashed_rows import HashedRows
 from iobench.dataset.manifest import Manifest
+from iobench.dataset.remote_dataset import dataset_named
 from iobench.dataset.sample_hashes import SampleHashes, sample_hashes
 from iobench.formats import Field, Schema
 from iobench.loading import checkpoint, loaders, target
@@ -137,7 +137,7 @@ def resumable_loaders(
     """
 
     def stored(word: str) -> StoredLoader:
-        loader, manifest = loaders.parse(word).on("cpu"), find_dataset(data_dir, name)
+        loader, manifest = loaders.parse(word).on("cpu"), dataset_named(data_dir, name)
         if not loader.stateful:
             raise InvalidSettings(
                 f"loader {loader.name} has no state to resume from",
@@ -156,7 +156,8 @@ def _variant(manifest: Manifest, loader: loaders.Loader, format: str | None, ord
     """Return the first variant that the loader reads, or the one that is asked for."""
     for variant in [formats.parse(format).variant] if format else manifest.artifacts:
         with suppress(MissingDependency):
-            if loader.reads(formats.parse(variant)) and order in loader.orders:
+            readable = loader.reads(formats.parse(variant)) and loader.reads_at(manifest.url)
+            if readable and order in loader.orders:
                 manifest.opener(variant)
                 return variant
     raise InvalidSettings(

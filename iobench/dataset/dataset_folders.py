@@ -60,7 +60,7 @@ def check_name(name: str) -> str:
             kind="remote-dataset",
             expected="a dataset on a disk",
             found="an address",
-            hint="iobench prepare --to writes to an address; run, recommend, verify and limits read from one",
+            hint="prepare --to writes to one; run, recommend, verify, limits and resume-check read from one",
         )
     if not DATASET_NAME.fullmatch(name) or name == "results":
         raise InvalidSettings(

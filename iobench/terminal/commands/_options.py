@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DataDir = Annotated[Path, typer.Option(help="Folder of datasets and results.")]
-Name = Annotated[str | None, typer.Option(help="Dataset name. [default: the newest]", show_default=False)]
 NameOrAddress = Annotated[
     str | None,
     typer.Option(

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from iobench.bench.run_option import check_above_zero
-from iobench.terminal.commands._options import AsJson, DataDir, Name, listed_numbers
+from iobench.terminal.commands._options import AsJson, DataDir, NameOrAddress, S3Endpoint, listed_numbers
 
 MOST = 1024  # ranks or workers
 
@@ -47,7 +47,8 @@ def resume_check(
         float, typer.Option(help="Kill a process after this many seconds without a batch.")
     ] = 60.0,
     data_dir: DataDir = Path("data"),
-    name: Name = None,
+    name: NameOrAddress = None,
+    s3_endpoint: S3Endpoint = None,
     as_json: AsJson = False,
 ) -> None:
     """Kill and resume loaders; count lost and repeated samples.
@@ -56,8 +57,10 @@ def resume_check(
     """
     from iobench.bench.resumable_loaders import resumable_loaders
     from iobench.bench.resume_check import ResumePlan, resume_check
+    from iobench.objects.url import use_endpoint
     from iobench.terminal import display
 
+    use_endpoint(s3_endpoint)
     check_above_zero(stop_after=stop_after, timeout=timeout)
     ranks = _numbers("--world-size", world_size, 1)
     plan = ResumePlan(stop_after, ranks, _numbers("--workers", workers, 0), timeout)
