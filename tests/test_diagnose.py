@@ -658,6 +658,42 @@ def test_an_alarm_that_a_destructor_swallows_comes_again():
         next(watchdog.guard(hanging()))
 
 
+ALARMED_IN_A_FORK = """
+import ctypes, functools, os, signal
+# by C code alone: the alarm is handled at the start of the next hook that is Python code, which is logging's
+alarm = functools.partial(ctypes.CDLL(None).kill, os.getpid(), int(signal.SIGALRM))
+os.register_at_fork(after_in_parent=alarm)
+
+import logging, threading, time
+from iobench.advise.settings.watchdog import Watchdog
+from iobench.base.errors import TargetError
+
+def forking():
+    if os.fork() == 0:
+        os._exit(0)
+    time.sleep(60)
+    yield
+
+watchdog = Watchdog(60.0)
+with watchdog.active():
+    try:
+        next(watchdog.guard(forking()))
+    except TargetError as error:
+        print(error.kind)
+other = threading.Thread(target=logging.getLogger("any").isEnabledFor, args=(17,), daemon=True)
+other.start()
+other.join(10)
+print("alive" if other.is_alive() else "ended", flush=True)
+os._exit(0)
+"""
+
+
+def test_an_alarm_during_a_fork_leaves_logging_usable():
+    command = [sys.executable, "-W", "error", "-c", ALARMED_IN_A_FORK]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.stdout.split() == ["timeout", "ended"], done.stderr
+
+
 MODULE = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import logging  # noqa: F401 - its hooks of fork have to be registered before those below
 import math
 import multiprocessing
 import os
@@ -15,8 +16,9 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import IO, Any, TypeVar
 
 import psutil
@@ -29,6 +31,13 @@ FORKED = re.compile(r"(?m)^  File .* in _worker_loop\n(  File .*\n)*")  # what c
 WRITE_S, LOOK_S = 0.5, 0.02  # at most, for a worker to write its stacks; between two looks at the file
 LEAST, ANSWER = 0.1, 0.05  # of all time: for the loader at least, and for ending workers and the answer
 REPEAT_S = 1.0  # until the next alarm, where a destructor or callback swallowed the error of this one
+
+
+_STATE = SimpleNamespace(forking=False)  # True from before other hooks of a fork until after them
+_FORKED = partial(setattr, _STATE, "forking", False)  # without Python code, which an alarm could interrupt
+os.register_at_fork(
+    before=partial(setattr, _STATE, "forking", True), after_in_parent=_FORKED, after_in_child=_FORKED
+)
 
 
 def end_of(began: float, max_time_s: float) -> float:
@@ -146,6 +155,9 @@ class Watchdog:
             signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> None:
+        if _STATE.forking:  # an error would be lost in a hook, and with it the release of logging's lock
+            self._set_timer(LOOK_S)
+            return
         if not self._guarding:  # a loader that is being closed may wait for its workers
             self._end_workers()
             return
