@@ -24,6 +24,7 @@ NOT_SHOWN = (  # on a CPU, in one process
         "device_reserved_bytes",
         "loss",
         "tokens_per_s",  # of token files
+        "epoch_cost",  # of an object store, by stated prices
         "shuffle_quality",
         "fill",  # of samples that differ in length
         "profiling_share",
