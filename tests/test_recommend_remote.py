@@ -94,26 +94,26 @@ def test_larger_full_data_are_read_from_the_store_too(remote):
     assert (data.cold, data.cache) == (False, "remote")
 
 
-@pytest.mark.parametrize("word", ["native", "dataloader", "dataloader:fetch=batch", "stream"])
-def test_the_code_for_an_address_runs(remote, word, tmp_path, monkeypatch):
-    asked = Requirements(loaders=(word,), batch_size=64)
-    data = from_dataset(remote, asked)
-    (case, *_) = candidate_set(remote, asked, "cpu", "warm", data.added).cases
-    monkeypatch.chdir(tmp_path)
+def run_code_for(manifest, asked):
+    """Run the code for the first candidate, in the current folder."""
+    data = from_dataset(manifest, asked)
+    (case, *_) = candidate_set(manifest, asked, "cpu", "warm", data.added).cases
     Path("train.py").write_text(loader_code(data, case, epochs=1))
     runpy.run_path("train.py", run_name="__main__")
+
+
+@pytest.mark.parametrize("word", ["native", "dataloader", "dataloader:fetch=batch", "stream"])
+def test_the_code_for_an_address_runs(remote, word, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_code_for(remote, Requirements(loaders=(word,), batch_size=64))
 
 
 @pytest.mark.parametrize("word", ["native", "dataloader", "stream"])
 def test_the_code_for_data_that_were_added_at_an_address_runs(server, word, tmp_path, monkeypatch):
     np.save(server.folder / "own.npy", np.zeros((64, 8), np.float32))
     added, _ = add_remote(f"{server.url}/own.npy", data_dir=tmp_path / "data")
-    asked = Requirements(loaders=(word,), batch_size=8)
-    data = from_dataset(added, asked)
-    (case, *_) = candidate_set(added, asked, "cpu", "warm", data.added).cases
     monkeypatch.chdir(tmp_path)
-    Path("train.py").write_text(loader_code(data, case, epochs=1))
-    runpy.run_path("train.py", run_name="__main__")
+    run_code_for(added, Requirements(loaders=(word,), batch_size=8))
 
 
 def test_batches_at_an_address_are_those_of_the_folder(server, tmp_path):

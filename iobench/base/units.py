@@ -166,7 +166,7 @@ def three_digits(value: float) -> str:
 
 
 def price_text(value: float) -> str:
-    """Format a price with three significant digits, however small: `12.50`, `0.000716`."""
+    """Format a price with three significant digits, however small: `12.5`, `0.000716`."""
     if value >= 0.1 or not value:
         return three_digits(value)
     return f"{value:.{2 - math.floor(math.log10(value))}f}"

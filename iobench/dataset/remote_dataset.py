@@ -17,11 +17,10 @@ from iobench.dataset.dataset_folders import find_dataset
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.manifest_body import Artifact, ManifestBody
 from iobench.dataset.manifest_file import FILE_NAME
-from iobench.objects.client import ObjectStore
+from iobench.objects.client import CONNECTIONS, ObjectStore
 from iobench.objects.url import checked_url, is_url
 
 FOLDER = ".objects"  # of DATA_DIR, with one folder per address
-CONNECTIONS = 16
 PIECE_ROWS = 1 << 20
 
 

@@ -20,7 +20,7 @@ TRIES = 7
 FIRST_TRIES = 2  # of a request that shows whether the store is there at all
 PAUSE_S = 0.05  # before the first retry, on average; doubled with each further one: 3 s in all
 TIMEOUT_S = "30s"  # of a request with its answer
-CONNECTIONS = 32  # for small requests that do not depend on each other
+CONNECTIONS = 16  # for small requests that do not depend on each other
 LISTED = 50  # objects that a listing yields at once
 PART_BYTES = 16 << 20  # of a multipart upload, which has at most 10,000 parts: 156 GiB
 
@@ -95,14 +95,15 @@ class ObjectStore:
         After a page that failed the listing goes on behind the last object that came.
         """
         last: str | None = None
-        pages = iter(self._obstore.list(self._store, chunk_size=LISTED))
+        pages: Iterator[Any] | None = None
 
         def next_page() -> Any:
             nonlocal pages
             try:
+                pages = pages or iter(self._obstore.list(self._store, offset=last, chunk_size=LISTED))
                 return next(pages, ())
             except Exception:
-                pages = iter(self._obstore.list(self._store, offset=last, chunk_size=LISTED))
+                pages = None
                 raise
 
         while page := self._retried(next_page, "", first=last is None):

@@ -9,12 +9,13 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from iobench.base.errors import CorruptArtifact, InvalidSettings, SourceError
-from iobench.objects.client import CONNECTIONS, ObjectStore, StoredObject
+from iobench.objects.client import ObjectStore, StoredObject
 from iobench.objects.reader import RemoteFiles
 from iobench.objects.url import checked_url
 
 MOST_OBJECTS = 100_000  # a manifest lists them all
 PIECE_BYTES = 8 << 20
+CONNECTIONS = 16  # each holds a piece in memory
 
 Report = Callable[[str, int, int], None]  # (activity, done, in total)
 
