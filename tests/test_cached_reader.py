@@ -16,8 +16,8 @@ from iobench.base.errors import CorruptArtifact, InvalidSettings
 from iobench.formats import Chunked, Field, Schema, Strided
 from iobench.host import counters, page_cache, usable_memory
 from iobench.host.aio import DirectUnavailable
-from iobench.stream import cached_reader, direct_reader, readahead, readahead_window
-from iobench.stream.backend_selection import MAX_THREADS, select_backend
+from iobench.stream import backend_selection, cached_reader, direct_reader, readahead, readahead_window
+from iobench.stream.backend_selection import MAX_THREADS, MAX_THREADS_LARGE, select_backend
 from iobench.stream.block_reader import BlockReader
 from iobench.stream.cached_reader import CachedReader
 from iobench.stream.change_detector import ChangeDetector
@@ -310,7 +310,7 @@ def choose(by_file, dataset):
     """Return `select_backend` for a cold or a warm artifact; its backends are closed at the end."""
     made = []
 
-    def choose(variant, direct=None, cold=True, threads=None):
+    def choose(variant, direct=None, cold=True, threads=None, batch_size=64):
         files = dataset.files_of(variant)
         with dataset.opener(variant)() as reader:
             reader.placement()  # building an index reads files into the cache, once
@@ -318,7 +318,8 @@ def choose(by_file, dataset):
             page_cache.evict(files)
         else:
             page_cache.warm(files)
-        made.append(select_backend(dataset.opener(variant), dataset.schema, StreamOptions(threads, direct)))
+        options = StreamOptions(threads, direct)
+        made.append(select_backend(dataset.opener(variant), dataset.schema, options, batch_size))
         return made[-1]
 
     yield choose
@@ -411,6 +412,16 @@ def test_the_default_is_one_thread_per_core_or_two_past_the_cache(choose, monkey
         assert choose("npy", direct=True, cold=False).threads == past
 
 
+def test_large_warm_batches_have_more_threads(choose, dataset, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(64))
+    monkeypatch.setattr(backend_selection, "LARGE_BATCH_BYTES", 8 * dataset.schema.sample_bytes)
+    threads = {size: choose("npy", direct=False, cold=False, batch_size=size).threads for size in (7, 8)}
+    assert threads == {7: MAX_THREADS, 8: MAX_THREADS_LARGE}
+    assert choose("npy", direct=False, cold=True, batch_size=8).threads == MAX_THREADS
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(6))
+    assert choose("npy", direct=False, cold=False, batch_size=8).threads == 6
+
+
 @pytest.mark.parametrize(
     ("variant", "past"),
     [*((v, None) for v in STORED), *((v, True) for v in FIXED)],
@@ -429,7 +440,7 @@ def test_every_backend_reads_the_prepared_data_and_finds_it_unchanged(choose, va
 def test_only_chosen_fields_are_opened(dataset, by_file):
     page_cache.evict(dataset.files_of("npy"))
     schema = Schema(SAMPLES, (dataset.schema.field("y"),))
-    source = select_backend(dataset.opener("npy"), schema, StreamOptions(direct=False))
+    source = select_backend(dataset.opener("npy"), schema, StreamOptions(direct=False), 64)
     with source.reader as reader:
         source.start([slice(0, SAMPLES)])
         np.testing.assert_array_equal(reader.batch(slice(0, SAMPLES))["y"], image_arrays()["y"])

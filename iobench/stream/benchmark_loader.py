@@ -53,7 +53,7 @@ class StreamEpochs(Epochs):
         from iobench.stream.transfer import transfer_to
 
         schema = job.opener.schema
-        backend = select_backend(job.opener, schema, loader)
+        backend = select_backend(job.opener, schema, loader, job.order.batch_size)
         transfer = transfer_to(torch.device(job.device))
         collate = None if job.collate.is_jagged else job.collate
         self._pipeline = Pipeline(backend, schema, job.order, transfer, collate, job.stages)

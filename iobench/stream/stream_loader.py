@@ -216,7 +216,7 @@ class StreamLoader:
     def _open(self) -> Pipeline:
         ordered = replace(self._manifest.opener(self._variant), random=self._order.kind != "sequential")
         with self._place.hinting():
-            backend = select_backend(ordered, self._fields, self._options)
+            backend = select_backend(ordered, self._fields, self._options, self._order.batch_size)
         return Pipeline(backend, self._fields, self._order, transfer_to(self._device), self._transform)
 
     def _identity(self) -> dict[str, Any]:

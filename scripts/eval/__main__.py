@@ -12,7 +12,7 @@ NAMES = (
     *("any_size", "diagnoses", "fidelity", "fio_check", "harness_floor", "hosts", "isolation"),
     *("mounts", "pairs"),
     *("partial_rounds", "placements", "recommendations", "situations", "stream_cold", "stream_floor"),
-    *("stream_photos", "stream_speed", "tunings", "verdicts", "write_speed"),
+    *("stream_photos", "stream_speed", "stream_threads", "tunings", "verdicts", "write_speed"),
 )
 
 

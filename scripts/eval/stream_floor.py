@@ -136,7 +136,7 @@ def huge(options: argparse.Namespace) -> Iterator[Row]:
     order = Batching("random", 1024).row_order(schema, 0, HUGE_RANKS)
     with mock.patch.object(page_cache, "residency", return_value=1.0):  # holes are in no page cache
         opener = Opener(formats.parse("npy"), folder, schema)
-        backend = select_backend(opener, schema, StreamOptions(direct=False))
+        backend = select_backend(opener, schema, StreamOptions(direct=False), 1024)
         with closing(Pipeline(backend, schema, order, transfer_to(torch.device("cpu")))) as pipeline:
 
             def epoch(number: int) -> Iterator[Any]:

@@ -32,7 +32,7 @@ BATCH = 8
 def batches_of_stream(manifest, index, order, threads=2, transform=None):
     """Yield (batch, rows) of an epoch with groups of one batch each, so that slots are reused soon."""
     schema, epoch = manifest.schema, Order(order, BATCH)
-    backend_ = select_backend(manifest.opener("npy"), schema, StreamOptions(threads, direct=False))
+    backend_ = select_backend(manifest.opener("npy"), schema, StreamOptions(threads, direct=False), BATCH)
     rows = epoch.batches(schema.samples, 0)
     before, pipeline.GROUP_BYTES = pipeline.GROUP_BYTES, 1
     try:

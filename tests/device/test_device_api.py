@@ -207,4 +207,6 @@ def test_the_generic_device_uses_torch_accelerator(monkeypatch):
         "empty_cache",
     ]
     assert (one.peak_bytes(), one.allocations()) == ((3, 5), 7)
+    monkeypatch.setattr(torch.accelerator, "memory_stats", lambda where: {})  # before the first allocation
+    assert one.allocations() == 0
     assert one.identity() == {"name": "a card", "memory_bytes": 9, "driver": None}

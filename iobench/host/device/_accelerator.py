@@ -72,7 +72,8 @@ class Accelerator(Device):
         """Return the number of allocations that torch has requested from the driver."""
         import torch
 
-        return torch.accelerator.memory_stats(self.torch).get("num_device_alloc")
+        stats = torch.accelerator.memory_stats(self.torch)  # empty before the first allocation
+        return stats.get("num_device_alloc") if stats else 0
 
     def identity(self) -> dict[str, Any] | None:
         """Return the device's name and memory in bytes, from torch."""

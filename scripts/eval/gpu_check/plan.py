@@ -2,6 +2,7 @@
 
     .venv/bin/python scripts/gpu_check [--device cuda] [--out data/gpu-check] [--size 512MiB]
     .venv/bin/python scripts/gpu_check --plan       print the steps and their estimated times
+    .venv/bin/python scripts/gpu_check --only prepare limits       these steps only
 
 The output folder gets `verdicts.txt` (one line for each step: pass, fail or unknown, and the evidence),
 `verdicts.json`, the records of all runs, the limits, the output of the test suite and, with the extra
@@ -111,7 +112,7 @@ def main() -> int:
         print(json.dumps(step.run(check)))
         return 0
     print(planned(), flush=True)
-    for step in PLAN:
+    for step in (step for step in PLAN if not options.only or step.name in options.only):
         run = (lambda check, step=step: check.run_in_child(step.name)) if step.in_child else step.run
         check.step(step.name, run, step.seconds)
     print(f"{check.out}: {time.monotonic() - check.began:.0f} s")
@@ -125,6 +126,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda", help="such as cuda:1")
     parser.add_argument("--out", type=Path, default=Path("data/gpu-check"), help="the output folder")
     parser.add_argument("--size", default="512MiB", help="size of the data")
+    names = [step.name for step in PLAN]
+    parser.add_argument("--only", nargs="+", metavar="STEP", choices=names, help="only these steps")
     parser.add_argument("--plan", action="store_true", help="print the steps and exit")
     parser.add_argument("--step", help=argparse.SUPPRESS, choices=[s.name for s in PLAN if s.in_child])
     return parser.parse_args()
