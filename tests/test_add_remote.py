@@ -21,7 +21,7 @@ from iobench.base.errors import (
 )
 from iobench.dataset import add_remote as module
 from iobench.dataset import seal
-from iobench.dataset.add_remote import add_remote
+from iobench.dataset.add import add
 from iobench.dataset.prepare import prepare
 from iobench.dataset.remote_dataset import open_dataset
 from iobench.dataset.verify import verify
@@ -90,7 +90,7 @@ def test_a_listing_that_never_comes_is_an_error(bucket):
 @pytest.mark.parametrize("variant", FORMATS)
 def test_rows_and_hashes_are_those_of_the_files(variant, bucket, tmp_path):
     local, before = stored(bucket, variant), tree(bucket.folder)
-    made, row = add_remote(TRAIN, data_dir=tmp_path / "data")
+    made, row = add(TRAIN, data_dir=tmp_path / "data")
     assert made.name == "train"
     assert row.artifact.stored_bytes == sum(map(len, before.values()))
     loaded = iobench.Manifest.load(tmp_path / "data/train")
@@ -109,7 +109,7 @@ def test_rows_and_hashes_are_those_of_the_files(variant, bucket, tmp_path):
 
 def test_one_object_of_a_web_server(bucket, tmp_path):
     np.save(bucket.folder / "a b ü.npy", np.arange(40.0).reshape(10, 4))
-    made, _ = add_remote(f"{bucket.url}/a%20b%20ü.npy", name="one", data_dir=tmp_path / "data")
+    made, _ = add(f"{bucket.url}/a%20b%20ü.npy", name="one", data_dir=tmp_path / "data")
     loader = iobench.StreamLoader(tmp_path / "data/one", format="npy", batch_size=10, order="sequential")
     (batch,) = loader
     assert batch["x"].numpy().tolist() == np.arange(40.0).reshape(10, 4).tolist()
@@ -119,7 +119,7 @@ def test_one_object_of_a_web_server(bucket, tmp_path):
 def test_one_object_of_a_bucket_and_one_of_its_arrays(bucket, tmp_path):
     stored(bucket, "hdf5")
     (file,) = (bucket.folder / "bucket/train").iterdir()
-    made, _ = add_remote(f"{TRAIN}{file.name}::x", name="one", data_dir=tmp_path / "data")
+    made, _ = add(f"{TRAIN}{file.name}::x", name="one", data_dir=tmp_path / "data")
     assert [field.name for field in made.schema.fields] == ["x"]
     assert verify(iobench.Manifest.load(made.root)) == {"hdf5": None}
 
@@ -128,7 +128,7 @@ def test_a_bucket_without_a_prefix_and_names_of_any_script(bucket, tmp_path):
     for name in ("ü ß.npy", "100%.npy", "a=b#c.npy"):
         np.save(bucket.folder / "bucket" / name, np.arange(10))
     (bucket.folder / "bucket/empty").touch()  # as the marker of a folder
-    made, row = add_remote("s3://bucket", data_dir=tmp_path / "data")
+    made, row = add("s3://bucket", data_dir=tmp_path / "data")
     assert len(row.artifact.files or made.artifacts["npy"].files) == 3
     assert verify(made) == {"npy": None}
 
@@ -158,10 +158,10 @@ def test_an_existing_dataset_is_replaced_only_with_overwrite(bucket, tmp_path):
     prepare(numbers(seed=1), ["memmap"], data_dir=data, name="train")
     before = tree(data)
     with pytest.raises(ArtifactExists, check=kind("other-data")):
-        add_remote(TRAIN, data_dir=data)
+        add(TRAIN, data_dir=data)
     assert tree(data) == before
     for _ in range(2):
-        made, _ = add_remote(TRAIN, data_dir=data, overwrite=True)
+        made, _ = add(TRAIN, data_dir=data, overwrite=True)
         assert {path.split("/")[0] for path in tree(data / "train")} == {"manifest.json", ".index"}
         assert {path.stem for path in (data / "train/.index").iterdir()} == {made.artifacts["npy"].folder}
     prepare(numbers(seed=1), ["memmap"], data_dir=data, name="train", overwrite=True)
@@ -172,7 +172,7 @@ def test_an_existing_dataset_is_replaced_only_with_overwrite(bucket, tmp_path):
 
 def test_a_manifest_in_a_store_cannot_name_objects_elsewhere(bucket, tmp_path):
     stored(bucket)
-    made, _ = add_remote(TRAIN, data_dir=tmp_path / "data")
+    made, _ = add(TRAIN, data_dir=tmp_path / "data")
     shutil.copy(made.root / "manifest.json", bucket.folder / "bucket/train")
     with pytest.raises(iobench.base.errors.ManifestError, check=kind("not-uploaded")):
         open_dataset(TRAIN, tmp_path / "data")
@@ -193,9 +193,9 @@ def test_rows_that_no_range_holds_are_refused_before_hashing(
     bucket, tmp_path, monkeypatch, source, variant, address, cause
 ):
     stored(bucket, variant, source)
-    monkeypatch.setattr("iobench.dataset.add.hash_rows", lambda *arguments: pytest.fail("hashed"))
+    monkeypatch.setattr("iobench.dataset.add_files.hash_rows", lambda *arguments: pytest.fail("hashed"))
     with pytest.raises(InvalidSettings, check=kind(cause)):
-        add_remote(address, data_dir=tmp_path / "data")
+        add(address, data_dir=tmp_path / "data")
     assert not tree(tmp_path / "data")
 
 
@@ -216,7 +216,7 @@ def test_rows_that_no_range_holds_are_refused_before_hashing(
 )
 def test_addresses_with_nothing_to_add(bucket, tmp_path, address, error, cause):
     with pytest.raises(error, check=kind(cause)):
-        add_remote(address.replace("SERVER", bucket.url), name="one", data_dir=tmp_path / "data")
+        add(address.replace("SERVER", bucket.url), name="one", data_dir=tmp_path / "data")
     assert not (tmp_path / "data").exists()
 
 
@@ -225,7 +225,7 @@ def test_names_that_lead_elsewhere(bucket, tmp_path, name):
     stored(bucket)
     bucket.more_names = [name]
     with pytest.raises(CorruptArtifact, check=kind("invalid-name")):
-        add_remote(TRAIN, data_dir=tmp_path / "data")
+        add(TRAIN, data_dir=tmp_path / "data")
     assert not tree(tmp_path / "data")
 
 
@@ -235,20 +235,20 @@ def test_too_many_objects(bucket, tmp_path, monkeypatch):
         (bucket.folder / f"bucket/train/{number}.tar").write_bytes(b"x")
     monkeypatch.setattr(download, "MOST_OBJECTS", 3)
     with pytest.raises(SourceError, check=kind("too-many-objects")):
-        add_remote(TRAIN, data_dir=tmp_path / "data")
+        add(TRAIN, data_dir=tmp_path / "data")
 
 
 def test_a_temporary_folder_without_space(bucket, tmp_path, monkeypatch, temporary):
     stored(bucket)
     monkeypatch.setattr(module.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(9, 9, 9))
     with pytest.raises(PrepareError, check=kind("disk-full", path=temporary)):
-        add_remote(TRAIN, data_dir=tmp_path / "data")
+        add(TRAIN, data_dir=tmp_path / "data")
 
 
 def test_errors_name_the_object_and_not_its_copy(bucket, tmp_path):
     (bucket.folder / "bucket/notes.txt").write_text("no data")
     with pytest.raises(SourceError, check=kind("unrecognized", path="s3://bucket/notes.txt")) as error:
-        add_remote("s3://bucket/notes.txt", data_dir=tmp_path / "data")
+        add("s3://bucket/notes.txt", data_dir=tmp_path / "data")
     assert "iobench-add-" not in str(error.value)
 
 
@@ -270,13 +270,13 @@ def test_an_object_that_changes_after_it_was_listed(bucket, tmp_path, monkeypatc
 
     monkeypatch.setattr(module, "find", changing)
     with pytest.raises(SourceError, check=kind("changed", path=f"{TRAIN}x.npy")):
-        add_remote(TRAIN, data_dir=tmp_path / "data")
+        add(TRAIN, data_dir=tmp_path / "data")
     assert not tree(tmp_path / "data")
 
 
 def test_an_object_that_changes_after_it_was_added(bucket, tmp_path):
     stored(bucket)
-    made, _ = add_remote(TRAIN, data_dir=tmp_path / "data")
+    made, _ = add(TRAIN, data_dir=tmp_path / "data")
     file = bucket.folder / "bucket/train/x.npy"
     file.write_bytes(file.read_bytes())  # the same bytes, as another version
     assert verify(made)["npy"].kind == "replaced"
@@ -295,7 +295,7 @@ def test_a_download_that_ends_early_leaves_nothing(bucket, tmp_path, monkeypatch
 
     monkeypatch.setattr(ObjectStore, "get", fails)
     with pytest.raises(type(error) if isinstance(error, Exception) else error):
-        add_remote(TRAIN, data_dir=tmp_path / "data")
+        add(TRAIN, data_dir=tmp_path / "data")
     assert not tree(tmp_path / "data")
 
 
@@ -303,7 +303,7 @@ def test_a_download_that_ends_early_leaves_nothing(bucket, tmp_path, monkeypatch
 def test_a_registration_that_ends_early_leaves_what_was_there(bucket, tmp_path, monkeypatch, overwrite):
     stored(bucket, "webdataset")
     if overwrite:
-        add_remote(TRAIN, data_dir=tmp_path / "data")
+        add(TRAIN, data_dir=tmp_path / "data")
     before = tree(tmp_path / "data")
 
     def interrupted(*arguments):
@@ -311,24 +311,24 @@ def test_a_registration_that_ends_early_leaves_what_was_there(bucket, tmp_path, 
 
     monkeypatch.setattr(module, "check_places", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        add_remote(TRAIN, data_dir=tmp_path / "data", overwrite=overwrite)
+        add(TRAIN, data_dir=tmp_path / "data", overwrite=overwrite)
     assert tree(tmp_path / "data") == before
 
 
 def test_faults_of_the_store_cost_retries_only(bucket, tmp_path):
     stored(bucket)
     bucket.fault = lambda number, name: (None, "reset", "unavailable", "short")[number % 4]
-    made, _ = add_remote(TRAIN, data_dir=tmp_path / "data")
+    made, _ = add(TRAIN, data_dir=tmp_path / "data")
     assert json.loads((made.root / "manifest.json").read_text())["url"] == TRAIN.rstrip("/")
 
 
 def test_the_rows_follow_the_versions_that_were_hashed(bucket, tmp_path):
     """Data of other values in the same layout are another dataset."""
     stored(bucket, source=Arrays(x=np.zeros((20, 4), np.float32)))
-    first, _ = add_remote(TRAIN, data_dir=tmp_path / "data")
+    first, _ = add(TRAIN, data_dir=tmp_path / "data")
     shutil.rmtree(bucket.folder / "bucket/train")
     stored(bucket, source=Arrays(x=np.ones((20, 4), np.float32)))
-    second, _ = add_remote(TRAIN, data_dir=tmp_path / "data", overwrite=True)
+    second, _ = add(TRAIN, data_dir=tmp_path / "data", overwrite=True)
     assert first.content != second.content
     assert verify(first)["npy"].kind == "replaced"
     assert verify(second) == {"npy": None}

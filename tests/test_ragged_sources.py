@@ -21,6 +21,7 @@ from iobench.base.errors import SourceError
 from iobench.bench.case import Case
 from iobench.dataset import sandbox
 from iobench.dataset.add import add
+from iobench.dataset.add_files import AddOptions, add_files
 from iobench.dataset.sources import checked, open_source
 from iobench.dataset.untrusted_data import UntrustedData
 from iobench.formats import Field, Schema, joined
@@ -137,7 +138,7 @@ class TestColumns:
     def test_the_first_rows_are_a_dataset_of_their_own(self, table, tmp_path):
         first = FirstSamples(open_source(table), 103)
         assert first.schema.totals == {"ids": sum(map(len, LISTS[:103]))}
-        manifest, _ = add(table, data_dir=tmp_path / "data", first=first.schema)
+        manifest, _ = add_files(table, AddOptions(data_dir=tmp_path / "data", first=first.schema))
         with manifest.opener("parquet")() as reader:
             ids = reader.batch(slice(0, 103))["ids"]
         assert [np.frombuffer(one, "u4").tolist() for one in samples(ids)] == LISTS[:103]

@@ -17,7 +17,7 @@ from iobench.advise.candidates import BUILT_IN, FOR_STORES, candidate_set, loade
 from iobench.advise.code import loader_code
 from iobench.advise.measured_data import from_dataset
 from iobench.advise.requirements import Requirements
-from iobench.dataset.add_remote import add_remote
+from iobench.dataset.add import add
 from iobench.dataset.remote_dataset import open_dataset
 
 pytest_plugins = ("object_fixtures",)
@@ -111,7 +111,7 @@ def test_the_code_for_an_address_runs(remote, word, tmp_path, monkeypatch):
 @pytest.mark.parametrize("word", ["native", "dataloader", "stream"])
 def test_the_code_for_data_that_were_added_at_an_address_runs(server, word, tmp_path, monkeypatch):
     np.save(server.folder / "own.npy", np.zeros((64, 8), np.float32))
-    added, _ = add_remote(f"{server.url}/own.npy", data_dir=tmp_path / "data")
+    added, _ = add(f"{server.url}/own.npy", data_dir=tmp_path / "data")
     monkeypatch.chdir(tmp_path)
     run_code_for(added, Requirements(loaders=(word,), batch_size=8))
 

@@ -13,7 +13,7 @@ from iobench.advise.candidates import DEFAULT_FORMAT, skipped_by
 from iobench.base.errors import ArtifactExists, IobenchError, UnsupportedSchema
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, counted
-from iobench.dataset.add import add
+from iobench.dataset.add_files import AddOptions, add_files
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.opener import Opener
 from iobench.dataset.prepare import is_free, prepare
@@ -154,16 +154,16 @@ class SampleWriter:
         )
         in_time = _ending(self.began + share * self.max_time_s, late)
         root, schema = self.data_dir / self.first.name, self.first.schema
-        return add(
-            path,
+        options = AddOptions(
             variant,
-            name=root.name,
-            fields=schema.fields,
-            data_dir=self.data_dir,
+            root.name,
+            schema.fields,
+            self.data_dir,
             overwrite=self.manifest is None and _is_sample(root),
             first=schema,
             progress=in_time,
-        )[0]
+        )
+        return add_files(path, options)[0]
 
     def _skip(self, error: IobenchError, variant: str, prefix: str) -> None:
         self.late = self.late or isinstance(error, OutOfTime)

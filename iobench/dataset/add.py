@@ -1,45 +1,19 @@
-"""Add data that iobench did not write to a dataset: sniff, describe, hash, list in the manifest.
-
-The data are only read; all writes go to the dataset's folder.
-"""
+"""Add data that iobench did not write: files, or objects of a store."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-import os
-import shlex
-import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-from iobench import formats
-from iobench.base.errors import SourceError
 from iobench.base.finding import Finding
-from iobench.base.text import listed, printable, shortened
-from iobench.dataset import sandbox, seal
-from iobench.dataset.added_source import untrusted
-from iobench.dataset.artifact_writer import CLOCK_S, Prepared, library_of
-from iobench.dataset.checksum import Checksum
-from iobench.dataset.dataset_folders import check_name
-from iobench.dataset.extension import check_free, extended
-from iobench.dataset.file_tree import FileTree
-from iobench.dataset.hashed_rows import HashedRows
-from iobench.dataset.hashing import PART_S, hash_rows, hashed_in_part, rows_to_hash
+from iobench.dataset.add_files import AddOptions, add_files
+from iobench.dataset.add_remote import add_remote
+from iobench.dataset.artifact_writer import Prepared
+from iobench.dataset.hashing import PART_S
 from iobench.dataset.manifest import Manifest
-from iobench.dataset.manifest_body import Artifact, ExternalData, HashedPart, storable
-from iobench.dataset.manifest_file import FILE_NAME, check_readable
-from iobench.dataset.prepare import sweep_and_load
-from iobench.dataset.sample_hashes import HashWriter
-from iobench.dataset.sources import check_selectable, convertible, default_name
-from iobench.dataset.sources._regular_files import CLOSE_WRITERS, no_such_path, refused_by_system
-from iobench.dataset.staging import locked, os_errors
-from iobench.dataset.untrusted_data import UntrustedData
 from iobench.dataset.verify import Progress, no_progress
-from iobench.formats import Field, Schema
+from iobench.formats import Field
+from iobench.objects.url import is_url
 
 
 def add(
@@ -51,18 +25,17 @@ def add(
     data_dir: str | Path = Path("data"),
     overwrite: bool = False,
     hash: str = "auto",
-    first: Schema | None = None,
     hash_s: float = PART_S,
     progress: Progress = no_progress,
     warn: Callable[[Finding], None] = lambda finding: None,
-    accept: Callable[[UntrustedData, Schema], None] = lambda data, schema: None,
 ) -> tuple[Manifest, Prepared]:
     """Add existing data to a dataset where they lie, after hashing their samples once.
 
     Parameters
     ----------
     path : str or Path
-        File or folder; may end in `::NAME,NAME` to select arrays.
+        File, folder, or address like s3://bucket/train/, as a string, of an object or of those below it,
+        which are downloaded once; may end in `::NAME,NAME` to select arrays.
     format : str, optional
         Format with options; by default the one that recognizes the data.
     name : str, optional
@@ -75,16 +48,12 @@ def add(
         Replace the data of an existing dataset.
     hash : str
         ``full`` for every sample; ``auto`` for a part of large data, see `hashing`.
-    first : Schema, optional
-        Make a dataset of the first samples, of which all are hashed: their number, and their totals.
     hash_s : float
         Seconds for hashing, with ``auto``: of data that would take longer, a part is hashed.
     progress : callable
         Called with the activity, the bytes done and the bytes in total.
     warn : callable
         Called with each warning about the data.
-    accept : callable
-        Called with the data and their schema before they are hashed; may raise.
 
     Returns
     -------
@@ -96,173 +65,15 @@ def add(
     Raises
     ------
     SourceError
-        If the data cannot be read, or change while they are hashed.
+        If there are no such data, or they cannot be read, or change meanwhile.
     ArtifactExists
         If the dataset holds other data and `overwrite` is not given.
+    InvalidSettings
+        If an address is invalid, or rows of the format cannot be read by ranges of its objects.
+    PrepareError
+        If the temporary folder has no space for the objects.
+    LoaderFailed, CorruptArtifact
+        If the store refuses or does not answer, or there is no such bucket.
     """
-    path, names = formats.split_selection(Path(path))
-    tree = FileTree.of(_resolved(path))
-    root = Path(data_dir) / check_name(name or default_name("-".join((path.resolve().stem, *names))))
-    check_readable(root)
-    _check_separate(tree.path, root)
-    form = formats.parse(format or _sniffed(tree.path))
-    check_selectable(path, form, names)
-    selected = formats.with_selection(tree.path, names)
-    held = _described(UntrustedData(selected, form.variant, tree.stamp.bytes), fields, format, warn)
-    schema = _first_samples(held, first)
-    _check_fields(path, schema, fields)
-    stored = () if schema is held else (held.samples, held.totals)
-    added = ExternalData(str(tree.path), tree.stamp, names, bool(fields), *stored)
-    data = untrusted(tree.path, form.variant, added, schema)
-    accept(data, schema)
-    with os_errors(root), locked(root), HashWriter.temporary(root) as writer:
-        present = sweep_and_load(root, overwrite)
-        before = None if overwrite else present
-        check_free(before, form.variant, schema, added)
-        others = before if before is not None and set(before.artifacts) - {form.variant} else None
-        rows = rows_to_hash(others, schema, hash, hash_s)
-        seconds = hash_s if others is None else math.inf
-        began, report = time.perf_counter(), partial(progress, f"hashing {form.variant}")
-        check, hashed = hash_rows(data, schema, rows, seconds, writer, report)
-        artifact = _artifact(form, tree, added, began)
-        made = _manifest(root, schema, artifact, check, hashed)
-        if first is not None:
-            made.source["first"] = schema.samples
-        manifest = extended(before, made)
-        manifest.save()
-        writer.keep(manifest, form.variant)
-        seal.sweep(root, manifest.folders)
-    if manifest.part is not None:
-        warn(hashed_in_part(manifest))
-    return manifest, Prepared(form.variant, "added", artifact, schema.logical_bytes)
-
-
-def _check_fields(path: Path, schema: Schema, fields: Sequence[Field]) -> None:
-    """Raise SourceError if the data describe other fields than those given."""
-    if fields and schema.fields != tuple(fields):
-        raise SourceError(
-            "the data have other fields than --field",
-            kind="fields-differ",
-            path=path,
-            expected=_text(fields),
-            found=_text(schema.fields),
-        )
-
-
-def _resolved(path: Path) -> Path:
-    """Return the path without links; raises SourceError if it is missing or not printable."""
-    try:
-        resolved = Path(os.path.realpath(path, strict=True))
-    except FileNotFoundError:
-        raise no_such_path(path) from None
-    except OSError as error:
-        raise refused_by_system(error, path) from error
-    if printable(str(resolved)) != str(resolved):
-        raise SourceError(
-            "the name contains control characters or bytes that are not UTF-8",
-            kind="invalid-name",
-            path=resolved,
-            hint="rename it",
-        )
-    return resolved
-
-
-def _check_separate(path: Path, root: Path) -> None:
-    """Raise SourceError if iobench would write into the data, or prepare could remove them."""
-    target = Path(os.path.realpath(root))
-    if target == path or path in target.parents:
-        raise SourceError(
-            f"the dataset's folder {root} would be inside the data",
-            kind="nested-folders",
-            path=path,
-            hint="use another --data-dir",
-        )
-    for folder in (path, *path.parents):
-        if (folder / seal.FILE_NAME).exists() and (folder.parent / FILE_NAME).exists():
-            raise SourceError(
-                "written by prepare, which may replace it",
-                kind="managed-data",
-                path=path,
-                hint=f"measure it with 'iobench run --name {folder.parent.name}', or add a copy",
-            )
-
-
-def _sniffed(path: Path) -> str:
-    """Return the only format that recognizes the data; raises SourceError if it is not exactly one."""
-    result = sandbox.sniff(path)
-    if result.ambiguity:
-        choice = f"give --format {result.formats[0]}" if result.formats else "give --format"
-        hint = f"name the entry to add, or {choice}" if result.members else choice
-        raise SourceError(result.ambiguity, kind="ambiguous-format", path=path, hint=hint)
-    if name := result.first_format(path):
-        return name
-    if convertible(path):
-        problem = f"{path.suffix or 'a folder of images'} is not read in place"
-        hint = f"convert it with 'iobench prepare --source {shlex.quote(str(path))}'"
-        raise SourceError(problem, kind="unrecognized", path=path, hint=hint)
-    asked = ", ".join(name for name in formats.names() if name not in result.missing)
-    missing = f"; libraries missing for {listed(result.missing)}" if result.missing else ""
-    raise SourceError(
-        f"no format recognizes it by its name and first bytes ({asked}{missing})",
-        kind="unrecognized",
-        path=path,
-        hint="if it is one of these formats, give --format; otherwise write it in one of them first",
-    )
-
-
-def _described(
-    data: UntrustedData, fields: Sequence[Field], format: str | None, warn: Callable[[Finding], None]
-) -> Schema:
-    """Infer the schema of data; an error names the format that recognizes them if another was given."""
-    try:
-        description = sandbox.describe(data, fields)
-    except SourceError as error:
-        names = sandbox.sniff(data.file).formats if format else ()
-        if len(names) != 1 or names[0] == formats.parse(data.kind).name:
-            raise
-        hint = f"{names[0]} recognizes it: give --format {names[0]}, or omit --format"
-        raise error.changed(hint=hint) from None
-    for note in description.notes:
-        warn(note)
-    return description.schema
-
-
-def _first_samples(held: Schema, first: Schema | None) -> Schema:
-    """Return the schema of the first samples, or of all if these are not fewer."""
-    if first is None or first.samples >= held.samples:
-        return held
-    return dataclasses.replace(held, samples=first.samples, totals=first.totals)
-
-
-def _artifact(form: formats.Format, tree: FileTree, added: ExternalData, began: float) -> Artifact:
-    """Return the entry of data hashed from `began` on; SourceError if they changed meanwhile."""
-    if FileTree.of(tree.path).stamp != tree.stamp:
-        raise SourceError("changed while it was hashed", kind="changed", path=tree.path, hint=CLOSE_WRITERS)
-    return Artifact(
-        variant=form.variant,
-        files={},
-        stored_bytes=tree.disk_bytes,
-        write_s=0.0,
-        verify_s=max(time.perf_counter() - began, CLOCK_S),
-        library=library_of(form),
-        added=added,
-    )
-
-
-def _manifest(
-    root: Path, schema: Schema, artifact: Artifact, check: Checksum, hashed: HashedRows
-) -> Manifest:
-    """Return a manifest of this artifact alone."""
-    assert artifact.added is not None
-    source: dict[str, Any] = {"kind": "added", "format": artifact.variant, "path": artifact.added.path}
-    source["arrays"] = list(artifact.added.names)
-    source |= {"renamed": schema.renamed} if schema.renamed else {}
-    described = storable(schema, source, Path(artifact.added.path))
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    part = None if hashed.whole else HashedPart(hashed.piece_rows, hashed.pieces)
-    artifacts = {artifact.variant: artifact}
-    return Manifest(root, schema, described, check.content, check.ordered, now, artifacts, part)
-
-
-def _text(fields: Sequence[Field]) -> str:
-    return shortened(" ".join(field.typed for field in fields), 300)
+    options = AddOptions(format, name, fields, data_dir, overwrite, hash, hash_s, progress, warn)
+    return add_remote(str(path), options) if is_url(str(path)) else add_files(path, options)

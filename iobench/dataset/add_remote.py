@@ -10,7 +10,7 @@ import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
@@ -18,10 +18,9 @@ import msgspec
 
 from iobench.base.errors import ArtifactExists, CorruptArtifact, IobenchError, PrepareError, SourceError
 from iobench.base.files import system_errors_as
-from iobench.base.finding import Finding
 from iobench.base.units import bytes_text
 from iobench.dataset import index_cache, manifest_file, sample_hashes, sandbox, seal
-from iobench.dataset.add import add
+from iobench.dataset.add_files import AddOptions, add_files
 from iobench.dataset.artifact_writer import Prepared
 from iobench.dataset.dataset_folders import check_name
 from iobench.dataset.manifest import Manifest
@@ -34,8 +33,8 @@ from iobench.dataset.sources import default_name
 from iobench.dataset.sources._regular_files import CLOSE_WRITERS
 from iobench.dataset.staging import locked, new_generation, os_errors
 from iobench.dataset.untrusted_data import UntrustedData
-from iobench.dataset.verify import Progress, no_progress
-from iobench.formats import Field, Schema, with_selection
+from iobench.dataset.verify import Progress
+from iobench.formats import Schema, with_selection
 from iobench.objects.download import download, find
 from iobench.objects.reader import RemoteFiles
 
@@ -43,56 +42,23 @@ CONVERT = "download the data and run 'iobench prepare --source COPY --format npy
 CHANGED = ("replaced", "truncated", "missing-object")  # kinds of errors of requests
 
 
-def add_remote(
-    address: str,
-    format: str | None = None,
-    *,
-    name: str | None = None,
-    fields: Sequence[Field] = (),
-    data_dir: str | Path = Path("data"),
-    overwrite: bool = False,
-    hash: str = "auto",
-    progress: Progress = no_progress,
-    warn: Callable[[Finding], None] = lambda finding: None,
-) -> tuple[Manifest, Prepared]:
-    """Add an object, or those below a prefix, as `add` adds files.
-
-    Raises
-    ------
-    SourceError
-        If there is no such object, or the data cannot be read or change meanwhile.
-    InvalidSettings
-        If the address is invalid, or rows of the format cannot be read by ranges.
-    ArtifactExists
-        If there is a dataset of that name and `overwrite` is not given.
-    PrepareError
-        If the temporary folder has no space for the objects.
-    LoaderFailed, CorruptArtifact
-        If the store refuses or does not answer, or there is no such bucket.
-    """
+def add_remote(address: str, options: AddOptions) -> tuple[Manifest, Prepared]:
+    """Add an object, or those below a prefix; see `add`."""
     place, names = _split_selection(address)
     stem = PurePosixPath(place.rstrip("/")).stem
-    root = Path(data_dir) / check_name(name or default_name("-".join((stem, *names))))
-    _check_free(root, overwrite)
-    files = find(place, progress)
+    root = Path(options.data_dir) / check_name(options.name or default_name("-".join((stem, *names))))
+    _check_free(root, options.overwrite)
+    files = find(place, options.progress)
     with tempfile.TemporaryDirectory(prefix="iobench-add-") as temporary:
         base = copy = Path(temporary) / "objects" / PurePosixPath(files.url).name
         if files.url != place.rstrip("/"):  # one object, in the folder of this address
             copy = base / next(iter(files.objects))
-        _download(files, base, progress)
+        _download(files, base, options.progress)
+        data_dir = Path(temporary) / "data"
+        here = dataclasses.replace(options, name=root.name, data_dir=data_dir, accept=_check_ranges)
         with _naming(copy, place):
-            local, row = add(
-                with_selection(copy, names),
-                format,
-                name=root.name,
-                fields=fields,
-                data_dir=Path(temporary) / "data",
-                hash=hash,
-                progress=progress,
-                warn=warn,
-                accept=_check_ranges,
-            )
-        made = _registered(local, row.variant, files, base, address, root, overwrite)
+            local, row = add_files(with_selection(copy, names), here)
+        made = _registered(local, row.variant, files, base, address, root, options.overwrite)
     return made, dataclasses.replace(row, artifact=_sized(row.artifact, files))
 
 

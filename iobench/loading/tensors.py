@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iobench.formats import Array, Batch, Ragged, Schema, map_arrays
+from iobench.formats import Array, Batch, Field, Ragged, Schema, map_arrays
 from iobench.loading.collate import Dense
 
 if TYPE_CHECKING:
@@ -29,6 +29,13 @@ def tensor_of(array: Array) -> torch.Tensor:
     if array.dtype.kind == "V" and array.dtype == "bfloat16":  # torch does not accept ml_dtypes' dtype
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
+
+
+def elements_of(field: Field, stored: bytes | Array | torch.Tensor) -> torch.Tensor:
+    """Return a sample of a ragged field as a tensor; `stored` is what a library read: bytes or an array."""
+    if isinstance(stored, bytes):
+        stored = np.frombuffer(bytearray(stored), field.dtype).reshape(-1, *field.inner)
+    return tensor_of(stored) if isinstance(stored, np.ndarray) else stored
 
 
 def unmoved(array: Array) -> bool:

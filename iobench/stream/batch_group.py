@@ -54,6 +54,11 @@ class BatchGroup:
             return self._unclaimed.popleft()
         return None
 
+    @property
+    def unclaimed(self) -> int:
+        """Number of pieces that no thread has claimed yet."""
+        return len(self._unclaimed)
+
     def divide(self, slot: Batch, piece_rows: int) -> slice:
         """Set the memory, and divide the group evenly; the caller reads the piece that is returned."""
         self.slot, count = slot, sum(self.sizes)

@@ -198,7 +198,7 @@ class Pipeline:
             if not group.slot and self._schema.ragged and not self._backend.knows_lengths:
                 group.divide(self._copied(group), sum(group.sizes))
             else:
-                piece = piece if group.slot else group.divide(self._take(group), self._piece_rows)
+                piece = piece if group.slot else self._divided(group)
                 self._read(*group.part(piece))
         except BaseException as error:
             group.error = error
@@ -208,6 +208,13 @@ class Pipeline:
             if group.is_last():
                 self._finish(group)
         return True
+
+    def _divided(self, group: BatchGroup) -> slice:
+        """Divide a group into pieces, which idle threads may read as well; return the first."""
+        first = group.divide(self._take(group), self._piece_rows)
+        for _ in range(min(group.unclaimed, self._backend.threads)):
+            self._workers.submit(group)
+        return first
 
     def _finish(self, group: BatchGroup) -> None:
         """Make the batches of a group that was read, and start their transfer."""

@@ -4,8 +4,9 @@ Each situation makes files as users have them and runs the command on them. Then
 the usual formats that there was no time for. The candidates over these, the user's files and the recommended
 format are measured in fresh interleaved rounds, as in `recommendations`, but in the time for the grid:
 `missing` counts those that there was no time for. Regret is how much longer the recommended case takes than
-the fastest of them, by the medians. `compared` says whether the default and at least one other case had final
-rounds.
+the fastest of them, by the medians; `held out` is the same against the case that is fastest in every second
+round, by the other rounds, and vice versa. `compared` says whether the default and at least one other case
+had final rounds.
 """
 
 from __future__ import annotations
@@ -198,6 +199,7 @@ def regret(options: argparse.Namespace, name: str, make: Make) -> Iterator[Row]:
         "compared": "default" in roles and len(answer["finalists"]) > 1,
         "of the time": took_s / options.max_time,
         "regret": medians[best] / medians[used.key] - 1,
+        "held out": recommendations.held_out(rates, used.key),
         "missing": len(cases) - tried,
         "fastest": next(f"{case.variant} · {loader_word(case)}" for case in cases if case.key == best),
         "significant": best != used.key
@@ -244,9 +246,8 @@ def cases_of(manifest: Manifest, words: Words, use: Row, packages: str) -> tuple
 
 
 def summary(rows: list[Row]) -> Iterator[str]:
-    regrets = [row["regret"] for row in rows]
     yield (
-        f"compared with the default: {sum(row['compared'] for row in rows)} of {len(rows)}; regret: median "
-        f"{statistics.median(regrets):.1%}, worst {max(regrets):.1%}; "
+        f"compared with the default: {sum(row['compared'] for row in rows)} of {len(rows)}; "
+        f"{recommendations.regrets(rows)}; "
         f"time taken: worst {max(row['of the time'] for row in rows):.0%} of --max-time"
     )

@@ -15,7 +15,7 @@ from iobench.base.errors import CorruptArtifact, ManifestError
 from iobench.bench.case_grid import cases_of
 from iobench.bench.options import RunOptions
 from iobench.bench.run import run
-from iobench.dataset.add import add
+from iobench.dataset.add_files import AddOptions, add_files
 from iobench.dataset.added_source import AddedSource
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import open_source
@@ -36,7 +36,7 @@ def added(request, tmp_path_factory):
     source = iobench.Synthetic(500 * 8, (8,))
     whole = iobench.prepare(source, [form.variant], data_dir=tmp_path / "whole", name="all")[0]
     path = copied(whole.path_of(form.variant), tmp_path)
-    manifest, _ = add(path, form.name, data_dir=tmp_path / "data", first=ROWS)
+    manifest, _ = add_files(path, AddOptions(form.name, data_dir=tmp_path / "data", first=ROWS))
     return Manifest.load(manifest.root), next(source.batches())["x"]
 
 
@@ -80,7 +80,7 @@ def test_loaders_that_would_read_all_of_the_files_do_not_take_part(tmp_path):
     whole = iobench.prepare(source, ["webdataset"], data_dir=tmp_path / "whole", name="all")[0]
     path = copied(whole.path_of("webdataset"), tmp_path)
     for first, names in ((None, {"webdataset", "native"}), (ROWS, {"native"})):
-        manifest, _ = add(path, data_dir=tmp_path / f"data{len(names)}", first=first)
+        manifest, _ = add_files(path, AddOptions(data_dir=tmp_path / f"data{len(names)}", first=first))
         options = RunOptions(loader=("webdataset", "native"), order=("sequential",))
         assert {case.loader.name for case in cases_of(manifest, options, ["cpu"])} == names
 
@@ -136,7 +136,7 @@ def test_of_the_last_block_only_the_first_rows_are_taken():
 @pytest.mark.parametrize("samples", [0, FIRST - 1, FIRST])
 def test_files_hold_more_samples_than_the_dataset(tmp_path, samples):
     np.save(tmp_path / "own.npy", X)
-    manifest, _ = add(tmp_path / "own.npy", data_dir=tmp_path / "data", first=ROWS)
+    manifest, _ = add_files(tmp_path / "own.npy", AddOptions(data_dir=tmp_path / "data", first=ROWS))
     path = manifest.root / "manifest.json"
     body = json.loads(path.read_text())
     assert body["artifacts"]["npy"]["added"]["samples"] == len(X)
@@ -148,7 +148,7 @@ def test_files_hold_more_samples_than_the_dataset(tmp_path, samples):
 
 def test_files_that_changed_are_sampled_again_not_added(tmp_path):
     np.save(tmp_path / "own.npy", X)
-    manifest, _ = add(tmp_path / "own.npy", data_dir=tmp_path / "data", first=ROWS)
+    manifest, _ = add_files(tmp_path / "own.npy", AddOptions(data_dir=tmp_path / "data", first=ROWS))
     np.save(tmp_path / "own.npy", X + 1)
     with pytest.raises(CorruptArtifact, check=kind("changed")) as caught:
         manifest.opener("npy")

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from kinds import kind as has_kind
 from own_library import loaded, run
+from ragged_cases import batch_of, samples
 
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.dataset.opener import Opener
-from iobench.formats import Chunked, Field, Listed, Schema
+from iobench.formats import Chunked, Field, Listed, ListedSpans, Ragged, Schema
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
@@ -53,6 +54,41 @@ for name, change in [("same", lambda row: {}), ("texts", lambda row: {"text": "x
     cache.done()
     cache.merge()
 """
+
+WRITE_RAGGED = """
+import sys, numpy as np, torch
+from litdata.streaming.cache import Cache
+cache = Cache(sys.argv[1], chunk_bytes=4000)
+for row in range(50):
+    count = row % 7
+    cache[row] = {
+        "vector": np.arange(count, dtype="int16") + row,
+        "audio": np.full((1 + count, 2), row, "float32"),
+        "tensor": torch.full((1 + count, 3), row, dtype=torch.float64),
+        "flat": torch.arange(1 + count) * row,
+        "raw": np.full(count, row, "uint16").tobytes(),
+        "label": row,
+    }
+cache.done()
+cache.merge()
+"""
+
+READ_RAGGED = """
+import os, sys
+os.environ["HOME"] = sys.argv[3]
+import numpy as np, litdata
+samples = list(litdata.StreamingDataset(sys.argv[1], shuffle=False))
+np.savez(sys.argv[2], **{f"{name}-{row}": one[name] for row, one in enumerate(samples) for name in one})
+"""
+
+RAGGED = (
+    Field("vector", (-1,), "int16"),
+    Field("audio", (-1, 2), "float32"),
+    Field("tensor", (-1, 3), "float64"),
+    Field("flat", (-1,), "int64"),
+    Field("raw", (-1,), "uint16"),
+    Field("label", (), "int64"),
+)
 
 FIELDS = (
     Field("train_x", (3, 4), "float32"),
@@ -196,3 +232,50 @@ def test_wrong_offsets_are_corrupt(artifact, edge, value):
     stored[4 + 4 * edge : 8 + 4 * edge] = struct.pack("<I", value)
     chunk.write_bytes(stored)
     assert read_all(LITDATA, artifact.path, SCHEMA) is None
+
+
+def test_samples_of_litdata_that_differ_in_length_are_read_in_place(tmp_path):
+    run("litdata", WRITE_RAGGED, tmp_path / "a")
+    counts = np.arange(50) % 7
+    schema = LITDATA.infer_schema(tmp_path / "a", RAGGED)
+    assert schema.totals == {
+        "vector": counts.sum(),
+        "raw": counts.sum(),
+        **dict.fromkeys(("audio", "tensor", "flat"), (1 + counts).sum()),
+    }
+    with LITDATA.open(tmp_path / "a", schema) as reader:
+        assert all(isinstance(reader.placement()[f.name], ListedSpans) for f in RAGGED[:-1])
+        for row in (0, 13, 49):
+            sample, count = reader.sample(row), row % 7
+            assert_same(sample["vector"], (np.arange(count) + row).astype("int16"))
+            assert_same(sample["audio"], np.full((1 + count, 2), row, "float32"))
+            assert_same(sample["tensor"], np.full((1 + count, 3), row, "float64"))
+            assert_same(sample["flat"], np.arange(1 + count) * row)
+            assert_same(sample["raw"], np.full(count, row, "uint16"))
+            assert sample["label"] == row
+
+
+def test_litdata_reads_samples_that_differ_in_length_which_we_wrote(tmp_path):
+    schema, batch = batch_of([3, 0, 300, 1])
+    LITDATA.write(tmp_path / "a", schema, [batch])
+    run("litdata", READ_RAGGED, tmp_path / "a", tmp_path / "read.npz", tmp_path)
+    read = loaded(tmp_path / "read.npz")
+    for row in range(4):
+        for name in ("tokens", "audio"):
+            assert read[f"{name}-{row}"].tobytes() == samples(batch[name])[row]
+        assert read[f"label-{row}"] == batch["label"][row]
+
+
+@pytest.mark.parametrize(("word", "value"), [(0, 1), (1, 1), (2, 8), (3, 3)])
+def test_a_header_that_contradicts_a_sample_s_length_is_refused(tmp_path, word, value):
+    field = Field("audio", (-1, 2), "float32")
+    audio = Ragged(np.zeros((12, 2), np.float32), np.array([0, 5, 12]))
+    schema = Schema(2, (field,), totals={"audio": 12})
+    LITDATA.write(tmp_path / "a", schema, [{"audio": audio}])
+    file = tmp_path / "a" / "chunk-0-0.bin"
+    stored = np.frombuffer(bytearray(file.read_bytes()), "<u4")
+    stored[4 + 1 + word] = value  # behind the table and the size of the first sample's leaf
+    file.write_bytes(stored.tobytes())
+    with pytest.raises(CorruptArtifact) as caught:
+        LITDATA.infer_schema(tmp_path / "a", (field,))
+    assert "sample 0" in caught.value.expected

@@ -24,6 +24,7 @@ VARIANTS = [
     "hdf5:chunk_bytes=64,compression=gzip",
     "lmdb:codec=lz4",
     "mds:shard_bytes=1",
+    "litdata:chunk_bytes=1",
     "webdataset:shard_bytes=1",
     "tfrecord:shard_bytes=1",
     "zarr:chunk_bytes=1024,shard_bytes=4096,codec=zstd",

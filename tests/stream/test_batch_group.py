@@ -1,5 +1,6 @@
 """Groups of batches: their rows in one piece, read by several threads, each piece once."""
 
+import itertools
 import threading
 
 import numpy as np
@@ -66,3 +67,18 @@ def test_the_consumer_s_thread_reads_pieces_too(monkeypatch, pictures, order):
     for epoch in range(3):
         assert_batches(one, image_arrays(SAMPLES), rows_of(order, epoch=epoch))
     assert "MainThread" in threads
+
+
+def test_idle_threads_read_pieces_of_the_first_batch(monkeypatch, pictures):
+    together, calls, read = threading.Barrier(2, timeout=30), itertools.count(), CachedReader.read
+
+    def reading(self, rows, out):
+        if next(calls) < 2:
+            together.wait()
+        read(self, rows, out)
+
+    monkeypatch.setattr(CachedReader, "read", reading)
+    monkeypatch.setattr(pipeline, "PIECE_BYTES", 1)
+    one = loader(pictures, "npy", batch_size=SAMPLES, threads=2)
+    ((batch,)) = one
+    assert (batch["x"].numpy() == image_arrays(SAMPLES)["x"]).all()

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.base import interrupts
 from iobench.base.errors import LoaderFailed
 from iobench.base.options import option
-from iobench.formats import field_names
+from iobench.formats import Field, field_names
+from iobench.loading.collate import Collate
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import unwarned
+from iobench.loading.loaders.sample_datasets import collated
 from iobench.loading.loaders.workers import WorkerLoader
+from iobench.loading.tensors import elements_of, silence_read_only_warning
 
 if TYPE_CHECKING:
     from iobench.loading.host_to_device import HostBatch
@@ -40,6 +44,7 @@ class LitDataLoader(WorkerLoader):
     iterable_style: ClassVar[bool] = True
     isolated: ClassVar[bool] = True
     stateful: ClassVar[bool] = True
+    ragged: ClassVar[bool] = True
 
     shuffle_window: int | None = option(
         None,
@@ -60,6 +65,7 @@ class LitDataEpochs(Epochs):
         super().__init__(loader, job)
         with job.opener():  # checks the files as every loader does
             pass
+        silence_read_only_warning()
         os.environ["LITDATA_DISABLE_VERSION_CHECK"] = "1"  # the check asks PyPI
         from litdata import StreamingDataset
         from litdata.streaming.item_loader import PyTreeLoader
@@ -103,7 +109,11 @@ class LitDataEpochs(Epochs):
         from litdata import StreamingDataLoader
 
         settings = self._settings
-        chosen = {} if settings.prefetch_factor is None else {"prefetch_factor": settings.prefetch_factor}
+        chosen: dict[str, Any] = {}
+        if settings.prefetch_factor is not None:
+            chosen["prefetch_factor"] = settings.prefetch_factor
+        if ragged := self.opener.schema.ragged:
+            chosen["collate_fn"] = partial(collate, self.job.collate, ragged)
         return StreamingDataLoader(
             self._dataset,
             batch_size=self.job.order.batch_size,
@@ -117,6 +127,18 @@ class LitDataEpochs(Epochs):
         self._loader = self._dataset = None
         self._items.close(0)
         gc.collect()
+
+
+def collate(way: Collate, ragged: Sequence[Field], samples: Sequence[Any]) -> dict[str, Any]:
+    """Collate samples that differ in length to a batch of leaves by name."""
+    leaves = [dict(_leaves(sample)) for sample in samples]
+    leaf_of = field_names(leaves[0])
+    fields = {leaf_of[field.name]: field for field in ragged}
+    columns = [
+        {name: elements_of(fields[name], value) if name in fields else value for name, value in one.items()}
+        for one in leaves
+    ]
+    return collated(way, fields, columns)
 
 
 def _leaves(batch: Any, parent: str = "") -> Iterator[tuple[str, Any]]:

@@ -28,12 +28,11 @@ from iobench.formats import Field, field_names
 from iobench.loading.collate import Collate
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import unwarned
+from iobench.loading.loaders.sample_datasets import collated
 from iobench.loading.loaders.workers import WorkerLoader
-from iobench.loading.tensors import silence_read_only_warning, tensor_of
+from iobench.loading.tensors import elements_of, silence_read_only_warning
 
 if TYPE_CHECKING:
-    import torch
-
     from iobench.loading.host_to_device import HostBatch
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -80,17 +79,13 @@ def collate(way: Collate, ragged: Mapping[str, Field], samples: list[dict[str, A
     images = [name for name, value in samples[0].items() if hasattr(value, "getbands")]  # Pillow images
     if images:
         samples = [sample | {name: np.array(sample[name]) for name in images} for sample in samples]
-    joined = {
-        name: way.samples([_elements(field, one[name]) for one in samples]) for name, field in ragged.items()
-    }
-    fixed = (
-        [{name: one[name] for name in one if name not in ragged} for one in samples] if ragged else samples
-    )
-    return {**(default_collate(fixed) if fixed[0] else {}), **joined}
-
-
-def _elements(field: Field, stored: bytes) -> torch.Tensor:
-    return tensor_of(np.frombuffer(bytearray(stored), field.dtype).reshape(-1, *field.inner))
+    if not ragged:
+        return default_collate(samples)
+    columns = [
+        {name: elements_of(ragged[name], value) if name in ragged else value for name, value in one.items()}
+        for one in samples
+    ]
+    return collated(way, ragged, columns)
 
 
 class MosaicEpochs(Epochs):

@@ -100,10 +100,10 @@ def collate_function(job: Job) -> Callable[[list[Any]], Any]:
     from torch.utils.data import default_collate
 
     ragged = frozenset(field.name for field in job.opener.schema.ragged)
-    return partial(_collated, job.collate, ragged) if ragged else default_collate
+    return partial(collated, job.collate, ragged) if ragged else default_collate
 
 
-def _collated(
+def collated(
     collate: Collate, ragged: Collection[str], samples: Sequence[Mapping[str, torch.Tensor]]
 ) -> dict[str, Any]:
     """Return a batch of samples: the fields `ragged` in the case's way, others as torch does."""

@@ -49,13 +49,11 @@ def add(
     ] = False,
 ) -> None:
     """Register existing data in place; iobench only reads them."""
-    from iobench.dataset.add import add as add_files
-    from iobench.dataset.add_remote import add_remote
-    from iobench.objects.url import is_url, use_endpoint
+    from iobench.dataset.add import add as register
+    from iobench.objects.url import use_endpoint
     from iobench.terminal import display, tables
 
     use_endpoint(s3_endpoint)
-    register = add_remote if is_url(path) else add_files
     fields = [field_of(text) for text in field or []]
     with display.progress() as progress:
         manifest, row = register(

@@ -24,7 +24,8 @@ def prepare(check: Check) -> Verdict:
 
 def suite(check: Check) -> Verdict:
     """Run the GPU tests of the test suite."""
-    done = check.call("suite.txt", "pytest", "-m", "gpu", "-q", "-x")
+    processes = ("-n", "4") if installed("xdist") else ()
+    done = check.call("suite.txt", "pytest", "-m", "gpu", "-q", "-x", *processes)
     last = (done.stdout.strip().splitlines() or ["no output"])[-1]
     if done.returncode == 0 and re.search(r"\b[1-9]\d* passed", last):
         return PASS, last
@@ -95,7 +96,8 @@ def _library(
     if not installed(module):
         return UNKNOWN, f"not installed: pip install 'iobench[{name}]'"
     words = [word for loader in loaders for word in ("--loader", loader)]
-    (verdict, last), cases = _measured(check, name, *words, "--format", "npy", "--cache", cache)
+    words += ["--format", "npy", "--cache", cache, "--rounds", "3"]
+    (verdict, last), cases = _measured(check, name, *words)
     chosen = {case["options"][option] for case in cases if case["loader"] == name}
     return verdict, f"{option} {', '.join(sorted(chosen)) or 'unknown'}; {last}"
 

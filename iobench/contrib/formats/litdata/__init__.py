@@ -1,8 +1,9 @@
 """Format litdata: `index.json` and chunks with a table of offsets, as litdata's PyTreeLoader reads them.
 
 iobench writes one dict per sample, whose leaves are NumPy arrays with litdata's header (dtype and shape),
-so samples are at a constant stride in each chunk. Existing folders may also hold tensors, numbers, and
-bytes whose fields the caller names. Nothing is unpickled.
+so samples of one shape are at a constant stride in each chunk. Existing folders may also hold tensors,
+numbers, and bytes. The caller names the fields of bytes, and those whose samples differ in length. Nothing is
+unpickled.
 """
 
 from __future__ import annotations
@@ -23,12 +24,16 @@ from iobench.contrib.formats.litdata.chunk_index import INDEX, LOADER, WORD, Chu
 from iobench.contrib.formats.litdata.leaves import NUMPY, header_of
 from iobench.contrib.formats.shared.offset_shards import (
     MOST_SAMPLE_BYTES,
-    placements,
+    listed,
+    locations_in,
+    ragged_records,
     read_index,
     rows_in_shard,
     table,
+    totals_of,
+    write_ragged_shards,
 )
-from iobench.contrib.formats.shared.placed_reader import FieldLocations, PlacedReader
+from iobench.contrib.formats.shared.placed_reader import PlacedReader
 from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter
 from iobench.formats import Batch, Detectable, Field, Format, Schema
 
@@ -41,6 +46,7 @@ class LitData(Format, Detectable):
     summary: ClassVar[str] = "LitData chunks with an index, one array per field"
     library: ClassVar[str] = "numpy"
     dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY) - {"complex64", "complex128"}
+    holds_ragged: ClassVar[bool] = True
 
     chunk_bytes: int = option(
         64 << 20, "maximum bytes per chunk", minimum=1, maximum=(1 << 32) - 1, unit="bytes"
@@ -55,8 +61,13 @@ class LitData(Format, Detectable):
         """Write the chunks, then the index."""
         path.mkdir()
         writer = _ChunkWriter(path, schema, self.chunk_bytes)
-        writer.write(batches)
-        writer.write_index()
+        if schema.ragged:
+            records = ragged_records(self.name, schema.fields, batches, header_of)
+            rows = write_ragged_shards(writer.path_of, records, self.chunk_bytes)
+        else:
+            writer.write(batches)
+            rows = [writer.rows_of(number) for number in range(writer.shards)]
+        writer.write_index(rows)
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> PlacedReader:
         """Compare index and schema, sizes of chunks and index, and return a reader."""
@@ -68,14 +79,14 @@ class LitData(Format, Detectable):
         return PlacedReader(
             schema,
             maps,
-            lambda load_or_build: FieldLocations(placements(maps, index.rows, items, thorough=False)),
+            lambda load_or_build: locations_in(maps, index.rows, items, load_or_build),
         )
 
     def size_bound(self, schema: Schema) -> int:
         """Return the samples with their headers plus the chunks' tables."""
-        writer = _ChunkWriter(Path(), schema, self.chunk_bytes)
-        record = len(writer.record.pattern) + WORD
-        return schema.samples * record + writer.shards * 8192 + (1 << 20)
+        heads = WORD + sum(WORD + len(header_of(field)) for field in schema.fields)
+        total = schema.logical_bytes + schema.samples * heads
+        return total + min(schema.samples, 1 + 2 * total // self.chunk_bytes) * 8192 + (1 << 20)
 
     def sniff(self, path: Path) -> bool:
         """Return True for a folder whose index lists chunks."""
@@ -89,9 +100,10 @@ class LitData(Format, Detectable):
         """Return the schema of index and first sample, or that of `fields`; checks every sample."""
         index = ChunkIndex.read(path)
         with closing(index.maps()) as maps:
-            schema = Schema(sum(index.rows), tuple(fields) or index.fields(maps))
-            placements(maps, index.rows, index.items(schema.fields), thorough=True)
-            return schema
+            known = tuple(fields) or index.fields(maps)
+            items = index.items(known)
+            lists = listed(maps, index.rows, items)
+            return Schema(sum(index.rows), known, totals=totals_of(lists, items))
 
 
 class _ChunkWriter(ShardWriter):
@@ -114,8 +126,8 @@ class _ChunkWriter(ShardWriter):
     def begin(self, number: int) -> bytes:
         return table(np.full(self.rows_of(number), len(self.record.pattern)))
 
-    def write_index(self) -> None:
-        """Write the index: the chunks, and the description of a sample."""
+    def write_index(self, rows: Sequence[int]) -> None:
+        """Write the index: the chunks, with the samples of each, and the description of a sample."""
         leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
         names = [field.name for field in self.schema.fields]
         spec = {"type": "builtins.dict", "context": json.dumps(names), "children_spec": [leaf] * len(names)}
@@ -128,14 +140,14 @@ class _ChunkWriter(ShardWriter):
             "encryption": None,
             "item_loader": LOADER,
         }
-        chunks = [self._entry(number) for number in range(self.shards)]
+        chunks = [self._entry(number, count) for number, count in enumerate(rows)]
         (self._path / INDEX).write_text(json.dumps({"chunks": chunks, "config": config}, sort_keys=True))
 
-    def _entry(self, number: int) -> dict[str, Any]:
+    def _entry(self, number: int, samples: int) -> dict[str, Any]:
         file = self.path_of(number)
         return {
             "chunk_bytes": file.stat().st_size,
-            "chunk_size": self.rows_of(number),
+            "chunk_size": samples,
             "dim": None,
             "filename": file.name,
         }

@@ -88,7 +88,8 @@ class ChunkIndex:
         for head, (name, kind) in enumerate(self.leaves.items()):
             field = selected.get(name)
             prefix = b"" if field is None else leaves.prefix_of(self.path, name, kind, field)
-            columns.append(ShardColumn(None, head, field, prefix))
+            count = ">u4" if kind == "tensor" else "<u4"
+            columns.append(ShardColumn(None, head, field, prefix, count))
         return SampleColumns(len(columns), tuple(columns))
 
 

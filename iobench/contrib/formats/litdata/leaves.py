@@ -34,22 +34,29 @@ SCALARS = {"int": "int64", "float": "float64", "bool": "bool"}
 MOST_AXES = 32
 HINTS = {
     "pickle": "store an array or a tensor; iobench never unpickles data",
-    "bytes": "name the fields to read, with dtype and shape: --field 'x=float32[3,4]'",
+    "bytes": "name the fields to read, with dtype and shape: --field 'x=float32[3,4]', or 'x=uint16[*]'",
 }
 
 
-def header_of(field: Field) -> bytes:
-    """Return the header that litdata's serializer of NumPy arrays writes before the values."""
-    shape = field.shape
+def header_of(field: Field, count: int = 0) -> bytes:
+    """Return the header that litdata's serializer of NumPy arrays writes before the values.
+
+    `count` is the length of the sample, if the field is ragged.
+    """
+    shape = _shape(field, count)
     return struct.pack(
         f"<{2 + len(shape)}I", NUMPY[field.dtype], len(shape), *(n & 0xFFFFFFFF for n in shape)
     )
 
 
+def _shape(field: Field, count: int) -> tuple[int, ...]:
+    return (count, *field.inner) if field.is_ragged else field.shape
+
+
 def prefix_of(path: Path, name: str, kind: str, field: Field) -> bytes:
     """Return the bytes before the values of a field in a leaf.
 
-    `kind` is the serializer's name in litdata's index.
+    `kind` is the serializer's name in litdata's index. The length of a ragged sample is 0 there.
 
     CorruptArtifact if the leaf has another dtype or shape, or of kind ``fields-needed`` or
     ``encoded-values``.
@@ -58,7 +65,7 @@ def prefix_of(path: Path, name: str, kind: str, field: Field) -> bytes:
     if kind == "numpy" and field.dtype in NUMPY:
         return header_of(field)
     if kind == "tensor" and field.dtype in TORCH:  # litdata writes the last of the numbers
-        shape = field.shape
+        shape = _shape(field, 0)
         return struct.pack(f">{2 + len(shape)}I", TORCH[field.dtype][-1], len(shape), *shape)
     known = {"no_header_numpy": NUMPY_NAMES, "no_header_tensor": TORCH_NAMES}.get(kind)
     dtype = SCALARS.get(kind) if known is None else known.get(int(number) if number.isdigit() else -1)

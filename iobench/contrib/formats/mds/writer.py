@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from iobench.base.errors import UnsupportedSchema
 from iobench.contrib.formats.mds.index import INDEX, VERSION
-from iobench.contrib.formats.shared.offset_shards import MOST_SAMPLE_BYTES, WORD, rows_in_shard, table
-from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter, filled, sample_bytes
+from iobench.contrib.formats.shared.offset_shards import (
+    WORD,
+    ragged_records,
+    rows_in_shard,
+    table,
+    write_ragged_shards,
+)
+from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter
 from iobench.formats import Batch, Field, Schema
 
 
 def write_shards(path: Path, schema: Schema, batches: Iterable[Batch], shard_bytes: int) -> None:
     """Write the shards of a folder, then the index."""
     config = _config_of(schema, shard_bytes)
-    writer = _RaggedWriter if schema.ragged else _FixedWriter
-    rows = writer(path, schema, config).write_all(batches)
+    if schema.ragged:
+        records, description = ragged_records("mds", _columns(schema), batches), _description(config)
+        rows = write_ragged_shards(lambda number: path / name_of(number), records, shard_bytes, description)
+    else:
+        rows = _FixedWriter(path, schema, config).write_all(batches)
     shards = [
         config | {"zip_data": None} | _entry(path / name_of(number), count)
         for number, count in enumerate(rows)
@@ -96,43 +103,3 @@ class _FixedWriter(ShardWriter):
 
     def begin(self, number: int) -> bytes:
         return table(np.full(self.rows_of(number), len(self.record.pattern)), self._description)
-
-
-class _RaggedWriter:
-    """Writer of samples that differ in length: their sizes in front, then the columns.
-
-    The samples of a shard are in memory until it is full.
-    """
-
-    def __init__(self, path: Path, schema: Schema, config: Mapping[str, Any]) -> None:
-        self._path, self._fields, self._description = path, _columns(schema), _description(config)
-        self._most = config["size_limit"] - 2 * WORD - len(self._description)
-
-    def write_all(self, batches: Iterable[Batch]) -> list[int]:
-        """Write all shards; return the samples of each."""
-        records = itertools.chain.from_iterable(map(self._records, batches))
-        shards = filled(records, self._most, WORD)
-        return [self._write_shard(number, shard) for number, shard in enumerate(shards)]
-
-    def _write_shard(self, number: int, records: Sequence[bytes]) -> int:
-        with open(self._path / name_of(number), "xb") as file:
-            file.write(table(np.array(list(map(len, records)), np.int64), self._description))
-            file.writelines(records)
-        return len(records)
-
-    def _records(self, batch: Batch) -> Iterator[bytes]:
-        """Yield the bytes of each sample of a batch."""
-        columns = [sample_bytes(batch, field) for field in self._fields]
-        both = zip(self._fields, columns, strict=True)
-        sizes = np.stack([np.diff(edges) for field, (_, edges) in both if field.is_ragged], 1)
-        listed = [(memory, edges.tolist()) for memory, edges in columns]
-        for row in range(len(sizes)):
-            parts = [memory[edges[row] : edges[row + 1]] for memory, edges in listed]
-            if sum(map(len, parts)) > MOST_SAMPLE_BYTES:
-                raise UnsupportedSchema(
-                    f"format mds cannot hold sample {row} of a batch",
-                    kind="sample-too-large",
-                    expected=f"at most {MOST_SAMPLE_BYTES:,} bytes",
-                    found=f"{sum(map(len, parts)):,}",
-                )
-            yield b"".join([sizes[row].astype("<u4").tobytes(), *parts])

@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, corrupt, expecting
+from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt, expecting
 from iobench.base.files import regular
 from iobench.contrib.formats.shared.external import FIXED
 from iobench.contrib.formats.shared.packed_images import PackedImages
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, runs
-from iobench.formats import Array, Chunked, Field, Index, Listed, ListedSpans, LoadOrBuild, Placement
+from iobench.contrib.formats.shared.record_writer import filled, sample_bytes
+from iobench.formats import Array, Batch, Chunked, Field, Index, Listed, ListedSpans, LoadOrBuild, Placement
 
 WORD = 4  # bytes of a size or an offset
+COUNT_AT = 2 * WORD
 MOST_SHARD_BYTES = (1 << 32) - 1  # limit of a u32 offset
 MOST_SAMPLE_BYTES = MOST_SHARD_BYTES - (1 << 20)
+
+Prefix: TypeAlias = Callable[[Field, int], bytes]
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class ShardColumn:
     head: int | None = None  # position of the column's size among the sizes at the start of a sample
     field: Field | None = None  # field that the column holds; None if it is not read
     prefix: bytes = b""  # bytes before the column's values
+    count: str = ""  # dtype of a ragged sample's length within the prefix, from COUNT_AT on
     encoded: bool = False  # True for an image of any stored size, which is decoded as it is read
 
     @property
@@ -117,7 +122,7 @@ def locations_in(
     If some fields are encoded or ragged, the offsets come through `load_or_build`.
     """
     if not any(column.listed for column in items.columns):
-        return FieldLocations(placements(maps, rows, items, thorough=False))
+        return FieldLocations(placements(maps, rows, items))
     lists = load_or_build("samples", lambda: [listed(maps, rows, items)])
     placement: dict[str, Placement] = {}
     blocks = []
@@ -161,21 +166,19 @@ def listed(maps: Maps, rows: Sequence[int], items: SampleColumns) -> dict[str, A
         offset = [c.begins + w for c, w in zip(chunks, within, strict=True)]
         lists[f"{column.field.name}.offset"] = np.concatenate(offset)
         if column.listed:
-            lists[f"{column.field.name}.size"] = np.concatenate([chunk.sizes[:, index] for chunk in chunks])
+            sizes = np.concatenate([chunk.sizes[:, index] for chunk in chunks])
+            lists[f"{column.field.name}.size"] = sizes - len(column.prefix)
     return lists
 
 
-def placements(
-    maps: Maps, rows: Sequence[int], items: SampleColumns, thorough: bool
-) -> Mapping[str, Placement]:
+def placements(maps: Maps, rows: Sequence[int], items: SampleColumns) -> Mapping[str, Placement]:
     """Return the locations of the fields in shards of `rows` samples each.
 
-    With `thorough`, read the sizes of every sample; else, in a shard whose samples are all of one size,
-    only those of the first.
+    In a shard whose samples are all of one size, only the sizes of the first are read.
 
     CorruptArtifact if tables or sizes contradict each other, or a field is not of one size.
     """
-    chunks = [_chunk(maps, number, count, items, thorough) for number, count in enumerate(rows)]
+    chunks = [_chunk(maps, number, count, items, False) for number, count in enumerate(rows)]
     first = np.append(0, np.cumsum(rows)[:-1]).astype(np.int64)
     strides = {chunk.stride for chunk in chunks}
     located: dict[str, Placement] = {}
@@ -236,9 +239,7 @@ def _check(stored: Array, path: Path, column: ShardColumn, begins: Index, sizes:
     field = column.field
     assert field is not None
     if field.is_ragged:
-        if (wrong := np.flatnonzero(sizes % field.sample_bytes)).size:
-            multiple = f"a multiple of {field.sample_bytes} bytes in sample {wrong[0]} of {field.name}"
-            raise corrupt(path, multiple, f"{sizes[wrong[0]]} bytes")
+        _check_ragged(stored, path, column, field, begins, sizes - len(column.prefix))
         return
     if (wrong := np.flatnonzero(sizes != column.expected)).size:
         raise CorruptArtifact(
@@ -262,6 +263,68 @@ def _check(stored: Array, path: Path, column: ShardColumn, begins: Index, sizes:
                     found="another shape or dtype",
                     hint=FIXED,
                 )
+
+
+def _check_ragged(
+    stored: Array, path: Path, column: ShardColumn, field: Field, begins: Index, sizes: Array
+) -> None:
+    """Raise CorruptArtifact if values of these bytes differ from a ragged field in one of these samples."""
+    if (wrong := np.flatnonzero((sizes % field.sample_bytes != 0) | (sizes < 0))).size:
+        multiple = f"a multiple of {field.sample_bytes} bytes in sample {wrong[0]} of {field.name}"
+        raise corrupt(path, multiple, f"{sizes[wrong[0]]} bytes")
+    count = slice(COUNT_AT, COUNT_AT + WORD)
+    for some, prefixes in runs(stored, begins, len(column.prefix)) if column.prefix else ():
+        expected = np.tile(np.frombuffer(column.prefix, np.uint8), (len(prefixes), 1))
+        lengths = (sizes[some] // field.sample_bytes).astype(column.count)
+        expected[:, count] = lengths.view(np.uint8).reshape(-1, WORD)
+        if (wrong := np.flatnonzero((prefixes != expected).any(1))).size:
+            place = f"{field.name} of {lengths[wrong[0]]} × {field.dtype} {field.inner}"
+            raise corrupt(path, f"{place} in sample {some.start + int(wrong[0])}", "another shape or dtype")
+
+
+def write_ragged_shards(
+    path_of: Callable[[int], Path], records: Iterable[bytes], shard_bytes: int, description: bytes = b""
+) -> list[int]:
+    """Write samples that differ in length into shards of this size; return the samples of each.
+
+    The samples of a shard are in memory until it is full.
+    """
+    counts, most = [], shard_bytes - 2 * WORD - len(description)
+    for number, shard in enumerate(filled(records, most, WORD)):
+        with open(path_of(number), "xb") as file:
+            file.write(table(np.array(list(map(len, shard)), np.int64), description))
+            file.writelines(shard)
+        counts.append(len(shard))
+    return counts
+
+
+def ragged_records(
+    format_name: str, fields: Sequence[Field], batches: Iterable[Batch], prefix: Prefix | None = None
+) -> Iterator[bytes]:
+    """Yield the bytes of each sample: sizes of columns, then the columns.
+
+    Without `prefix` only ragged columns have a size. With it all have, and it returns the bytes before the
+    values of a field, of which a sample has this length. UnsupportedSchema if a sample is too large.
+    """
+    sized = [prefix is not None or field.is_ragged for field in fields]
+    for batch in batches:
+        columns = [(memory, edges.tolist()) for memory, edges in (sample_bytes(batch, f) for f in fields)]
+        for row in range(len(columns[0][1]) - 1):
+            parts = [memory[edges[row] : edges[row + 1]] for memory, edges in columns]
+            heads = [b""] * len(parts)
+            if prefix is not None:
+                heads = [prefix(f, len(p) // f.sample_bytes) for f, p in zip(fields, parts, strict=True)]
+            sizes = [len(head) + len(part) for head, part in zip(heads, parts, strict=True)]
+            if sum(sizes) > MOST_SAMPLE_BYTES:
+                raise UnsupportedSchema(
+                    f"format {format_name} cannot hold sample {row} of a batch",
+                    kind="sample-too-large",
+                    expected=f"at most {MOST_SAMPLE_BYTES:,} bytes",
+                    found=f"{sum(sizes):,}",
+                )
+            stated = [size for size, states in zip(sizes, sized, strict=True) if states]
+            both = [one for pair in zip(heads, parts, strict=True) for one in pair]
+            yield b"".join([struct.pack(f"<{len(stated)}I", *stated), *both])
 
 
 def table(sizes: Index, description: bytes = b"") -> bytes:
