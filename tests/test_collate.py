@@ -20,10 +20,10 @@ from iobench.bench.case_grid import cases_of
 from iobench.dataset.sources import GeneratedLengths
 from iobench.formats import Field, Ragged, offsets_of
 from iobench.loading import collate as collate_module
-from iobench.loading.collate import Collate, Dense, best_fit
+from iobench.loading.collate import Collate, Dense, SampleList, best_fit
 from iobench.loading.portable_error import PortableError
 
-WAYS = ("pad", "pad:multiple=16", "pad:to=96", "pack:best-fit=100", "pack:100")
+WAYS = ("list", "pad", "pad:multiple=16", "pad:to=96", "pack:best-fit=100", "pack:100")
 LOADERS = ("native", "dataloader", "dataloader:fetch=batch", "stream", "spdl", "torchdata", "grain")
 WITH_WORKERS = (
     "dataloader:num_workers=1",
@@ -174,7 +174,8 @@ def test_every_loader_delivers_each_way_verified(ragged, tmp_path):
     in_order = [one for one in records if one.case["loader"] != "grain"]
     by_way = {way: {one.content_check.fill for one in in_order if one.case["collate"] == way} for way in WAYS}
     assert all(len(fills) == 1 for fills in by_way.values())
-    (pad,), (multiple,), (fixed,), (whole,), (packed,) = (by_way[way] for way in WAYS)
+    (listed,), (pad,), (multiple,), (fixed,), (whole,), (packed,) = (by_way[way] for way in WAYS)
+    assert listed == pad
     assert fixed < multiple < pad < whole <= packed < 1
 
 
@@ -221,7 +222,7 @@ def test_the_way_is_a_facet_where_samples_differ_in_length(ragged, tmp_path):
 
 
 def changed(change):
-    original = Collate._dense
+    original = Collate._made
     return lambda self, one: change(original(self, one))
 
 
@@ -256,10 +257,29 @@ def cut(dense):
 @pytest.mark.parametrize("change", [not_zero, shorter, cut])
 @pytest.mark.parametrize("way", ["pad:to=96", "pack:100", "pack:best-fit=100"])
 def test_a_changed_batch_fails_its_case(ragged, tmp_path, monkeypatch, change, way):
-    monkeypatch.setattr(collate_module.Collate, "_dense", changed(change))
+    monkeypatch.setattr(collate_module.Collate, "_made", changed(change))
     result = run(ragged, tmp_path, ("native",), (way,))
     assert not result.records
     assert result.failures
+
+
+@pytest.mark.parametrize("change", [lambda one: one[:-1], lambda one: (one[1], one[0], *one[2:])])
+def test_a_changed_list_fails_its_case(ragged, tmp_path, monkeypatch, change):
+    monkeypatch.setattr(Collate, "_made", changed(lambda one: SampleList(change(one.tensors))))
+    result = run(ragged, tmp_path, ("native",), ("list",))
+    assert not result.records
+    assert result.failures
+
+
+def test_a_list_holds_a_tensor_of_each_sample():
+    field = fields("uint16", [3, 0, 5], (2,))
+    for one in (Collate.parse("list")({"x": field})["x"], Collate.parse("list").samples(samples_of(field))):
+        assert [tuple(tensor.shape) for tensor in one.tensors] == [(3, 2), (0, 2), (5, 2)]
+        assert (len(one), one.nbytes) == (3, field.nbytes)
+        parted, padding = one.to(torch.float64).parted()
+        assert padding is None
+        assert same(parted.values, field.values.to(torch.float64))
+        assert parted.offsets.tolist() == field.offsets.tolist()
 
 
 def test_a_loader_that_does_not_collate_fails_its_case(ragged, tmp_path, monkeypatch):

@@ -1154,20 +1154,41 @@ def test_another_decoder_is_a_finalist_if_there_is_time(manifest):
     data = MeasuredData(manifest, 1, False, added=("hdf5", faster.variant))
     rates = {npy.key: 1e6, today.key: manifest.schema.samples / 2.0}
     over_own = partial(finalist_roles._over_own_files, [today, npy, other, faster], data)
-    known, needed_s = (
-        set(rates),
-        finalist_roles.OWN_EPOCHS * 4.0 / finalist_roles.FINAL,
-    )  # 2 s as the slowest, twice
+    known = [(recommendation.FASTEST, npy.key), (recommendation.DEFAULT, today.key)]
+    needed_s = finalist_roles.OWN_EPOCHS * 4.0 / finalist_roles.FINAL  # 2 s as the slowest, twice
     assert over_own(rates, known, 1.05 * needed_s) == [(recommendation.OWN_FILES, faster.key)]
     assert over_own(rates, known, 0.95 * needed_s) == []
     assert over_own({**rates, faster.key: 1e6}, known, 0.6 * needed_s) == [
         (recommendation.OWN_FILES, faster.key)
     ]
-    assert over_own({**rates, faster.key: 1e6}, {*known, faster.key}, 1e9) == []
-    assert (
-        finalist_roles._over_own_files([today, npy, other], replace(data, added=("hdf5",)), rates, known, 1e9)
-        == []
+    runner_up = (recommendation.RUNNER_UP, faster.key)
+    assert over_own({**rates, faster.key: 1e6}, [*known, runner_up], 1e9) == []
+
+
+def test_the_users_own_files_are_finalists_if_they_are_not_far_behind(manifest):
+    ways = [("npy", "stream"), ("hdf5", "dataloader"), ("hdf5", "stream")]
+    npy, today, stream = (
+        cases_of(manifest, replace(options(word), format=(form,)), ["cpu"])[0] for form, word in ways
     )
+    data = MeasuredData(manifest, 1, False, added=("hdf5",))
+    rates, known = {npy.key: 1e6, today.key: 1e3}, [("fastest", npy.key), ("default", today.key)]
+    over_own = partial(finalist_roles._over_own_files, [today, npy, stream], data)
+    assert over_own(rates, known, 1e9) == []
+    assert over_own({**rates, stream.key: 4e5}, known, 1e9) == []
+    assert over_own({**rates, stream.key: 6e5}, known, 1e9) == [(recommendation.OWN_FILES, stream.key)]
+    assert over_own({**rates, stream.key: 6e5}, known, 0.1) == []
+
+
+def test_a_case_without_a_conversion_costs_least(manifest):
+    npy, own = (
+        cases_of(manifest, replace(options("stream"), format=(form,)), ["cpu"])[0] for form in ("npy", "hdf5")
+    )
+    artifacts = {
+        "npy": SimpleNamespace(added=None, stored_bytes=1),
+        "hdf5": SimpleNamespace(added=SimpleNamespace(), stored_bytes=9),
+    }
+    costs = [finalist_roles.cost_of(case, SimpleNamespace(artifacts=artifacts)) for case in (npy, own)]
+    assert costs[1] < costs[0]
 
 
 def test_the_code_for_the_users_own_images_runs(photos, tmp_path, inside, monkeypatch):
@@ -1192,7 +1213,7 @@ def test_files_that_changed_since_are_not_the_default(photos, tmp_path, monkeypa
     def changed(*given, **options):
         raise SourceError("changed while it was hashed", kind="changed")
 
-    monkeypatch.setattr(sample_writer, "add", changed)
+    monkeypatch.setattr(sample_writer, "add_files", changed)
     wanted = Requirements(batch_size=8, formats=("npy",))
     data = from_source(open_source(photos, (3, 16, 16)), (), wanted, tmp_path / "data", lambda text: None)
     assert data.own_format is None

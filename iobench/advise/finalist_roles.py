@@ -19,6 +19,7 @@ FINAL = 0.8  # at most, of the time left after the race, for final rounds
 FINAL_EPOCHS = 16  # of each finalist: rounds enough for an interval, and as much for all between them
 RUNNERS_UP, NEAR = 3, 0.8  # at most; all but the first must be near the fastest: the race has few rounds
 OTHER_LOADERS = 3  # at most: without the step it is unknown whether a loader reads while the step runs
+FAR = 0.5  # of the fastest's rate: a case over the user's own files needs no conversion
 OWN_EPOCHS = FINAL_EPOCHS // 2  # as many must fit if the user's own files are to be a finalist
 
 
@@ -49,7 +50,7 @@ def roles_of(
         needed_s = sum(final_s[one] for one in {key, *(known for _, known in named)})
         if needed_s <= FINAL * left_s or len({known for _, known in named}) < COMPARED:
             named.append((RUNNER_UP, key))
-    named += _over_own_files(race.cases, data, rates, {key for _, key in named}, left_s)
+    named += _over_own_files(race.cases, data, rates, named, left_s)
     if requirements.step_ms:
         known = {key for _, key in named}
         stepping = _for_step(measured, rates, known, data.manifest, requirements)
@@ -63,18 +64,28 @@ def roles_of(
 
 
 def _over_own_files(
-    cases: Sequence[Case], data: MeasuredData, rates: Mapping[str, float], known: set[str], left_s: float
+    cases: Sequence[Case],
+    data: MeasuredData,
+    rates: Mapping[str, float],
+    named: Sequence[tuple[str, str]],
+    left_s: float,
 ) -> list[tuple[str, str]]:
-    """Return the fastest case over the user's own files with another decoder, if there is time to measure it.
+    """Return the fastest case over the user's own files, besides the default, if there is time to measure it.
 
-    A decoder that the race had no time for counts as no slower than the slowest finalist.
+    With the files' own decoder it must not be far behind the fastest. A decoder that the race had no time for
+    counts as no slower than the slowest finalist.
     """
-    own = [case for case in cases if case.variant in data.added[1:]]
-    if data.manifest.url or not own or any(case.key in known for case in own):
+    known = {key for _, key in named}
+    own = [case for case in cases if case.variant in data.added and (DEFAULT, case.key) not in named]
+    if data.manifest.url or any(case.key in known for case in own):
         return []
-    streams = [case for case in own if case.loader.name == "stream"]
-    key = max((one.key for one in own if one.key in rates), key=lambda one: rates[one], default=None)
-    key = key or (streams or own)[-1].key
+    decoders = [case for case in own if case.variant in data.added[1:]]
+    least = FAR * max(rates.values())
+    near = [one.key for one in own if one.key in rates and (one in decoders or rates[one.key] >= least)]
+    if not near and not decoders:
+        return []
+    streams = [case for case in decoders if case.loader.name == "stream"]
+    key = max(near, key=lambda one: rates[one]) if near else (streams or decoders)[-1].key
     slowest = min(rates[one] for one in known)
     epoch_s = sum(data.manifest.schema.samples / rates.get(one, slowest) for one in {*known, key})
     return [(OWN_FILES, key)] if OWN_EPOCHS * epoch_s <= FINAL * left_s else []
@@ -126,6 +137,7 @@ def runners_up(rates: Mapping[str, float]) -> list[str]:
     return [*others[:1], *near]
 
 
-def cost_of(case: Case, manifest: Manifest) -> tuple[int, int, float]:
-    """Return the sort key of a case's cost: packages to install, then processes, then bytes on disk."""
-    return len(packages_of(case)), case.loader.workers, manifest.artifacts[case.variant].stored_bytes
+def cost_of(case: Case, manifest: Manifest) -> tuple[int, bool, int, float]:
+    """Return the sort key of a case's cost: packages, a conversion, processes, bytes on disk."""
+    artifact = manifest.artifacts[case.variant]
+    return len(packages_of(case)), artifact.added is None, case.loader.workers, artifact.stored_bytes

@@ -113,7 +113,8 @@ def search(data: MeasuredData, requirements: Requirements, observer: Observer, b
     end = began + requirements.max_time_s
     left_s = end - time.monotonic()
     options = RunOptions(cache=(cache,), seed=requirements.seed, limits=False, prices=requirements.prices)
-    halving = SuccessiveHalving(RACING * left_s, proofs_s=PROVING * left_s, end_s=left_s)
+    opening = COMPARED + bool(data.added)  # the default, a likely rival, and one that needs no conversion
+    halving = SuccessiveHalving(RACING * left_s, proofs_s=PROVING * left_s, end_s=left_s, opening=opening)
     race = run(data.manifest, options, observer=observer, cases=candidates.cases, strategy=halving)
     roles = roles_of(race, data, requirements, end - time.monotonic())
     if not roles:

@@ -9,8 +9,10 @@ import torch
 
 from iobench.base.errors import WrongContent
 from iobench.formats import Field, Ragged, Schema
-from iobench.loading.collate import Collate, Dense
+from iobench.loading.collate import COLLATED, JAGGED, LIST, Collate, Dense, SampleList
 from iobench.loading.host_to_device import DeviceBatch
+
+TYPES: dict[str, Any] = {JAGGED: Ragged, LIST: SampleList}  # of a field, by kind; others are dense
 
 
 class RaggedCheck:
@@ -41,14 +43,14 @@ class RaggedCheck:
         return {**batch, **fields}
 
     def _end_to_end(self, one: Any, field: Field, samples: int, number: int) -> Any:
-        if isinstance(one, Ragged) != self._collate.is_jagged:
+        if not isinstance(one, TYPES.get(self._collate.kind, Dense)):
             raise WrongContent(
                 f"field {field.name} of batch {number:,} is not collated as requested",
                 kind="not-collated",
                 expected=self._collate.kind,
                 found=type(one).__name__,
             )
-        values, padding = one.parted() if isinstance(one, Dense) else (one, None)
+        values, padding = one.parted() if isinstance(one, COLLATED) else (one, None)
         offsets, total = values.offsets.cpu().numpy(), len(values.values)
         ends = tuple(offsets[[0, -1]].tolist())
         if len(offsets) != samples + 1 or ends != (0, total) or (np.diff(offsets) < 0).any():

@@ -1,4 +1,4 @@
-"""Collation of samples that differ in length: end to end, padded, or packed into rows.
+"""Collation of samples that differ in length: end to end, as a list, padded, or packed into rows.
 
 Batches are padded with zeros. A case names its way as `Collate.parse` reads it.
 """
@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from iobench.base.errors import InvalidSettings, LoaderFailed
-from iobench.formats import Ragged, array_of, offsets_of
+from iobench.formats import VARIES, Ragged, array_of, offsets_of
 from iobench.loading.portable_error import PortableError
 
 if TYPE_CHECKING:
     import torch
 
-JAGGED = "jagged"
-WAYS = f"{JAGGED}, pad, pad:multiple=N, pad:to=N, pack:N or pack:best-fit=N"
+JAGGED, LIST = "jagged", "list"
+WAYS = f"{JAGGED}, {LIST}, pad, pad:multiple=N, pad:to=N, pack:N or pack:best-fit=N"
 GRAMMAR = re.compile(
-    r"jagged|pad(:(multiple|to)=(?P<padded>\d{1,9}))?|pack:(?P<best_fit>best-fit=)?(?P<packed>\d{1,9})"
+    r"jagged|list|pad(:(multiple|to)=(?P<padded>\d{1,9}))?|pack:(?P<best_fit>best-fit=)?(?P<packed>\d{1,9})"
 )
 
 
@@ -83,7 +83,7 @@ class Dense:
             (self.values, self.lengths) if self.starts is None else (self.values, self.lengths, self.starts)
         )
 
-    def parted(self) -> tuple[Ragged, torch.Tensor]:
+    def parted(self) -> tuple[Ragged, torch.Tensor | None]:
         """Return the samples end to end, and the padding."""
         import torch
 
@@ -100,14 +100,52 @@ class Dense:
 
 
 @dataclass(frozen=True)
+class SampleList:
+    """A field of a batch whose samples differ in length, as a tensor of each sample: `tensors`."""
+
+    tensors: tuple[torch.Tensor, ...]
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of samples, and the axis that varies."""
+        return len(self), VARIES
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all samples."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    def to(self, *args: Any, **kwargs: Any) -> SampleList:
+        """Return it with its tensors moved or converted as by `torch.Tensor.to`."""
+        return SampleList(tuple(tensor.to(*args, **kwargs) for tensor in self.tensors))
+
+    def pin_memory(self) -> SampleList:
+        """Return it in pinned memory; torch's DataLoader calls it, too."""
+        return SampleList(tuple(tensor.pin_memory() for tensor in self.tensors))
+
+    def parted(self) -> tuple[Ragged, torch.Tensor | None]:
+        """Return the samples end to end; there is no padding."""
+        import torch
+
+        offsets = torch.from_numpy(offsets_of(np.fromiter(map(len, self.tensors), np.int64, len(self))))
+        return Ragged(torch.cat(self.tensors), offsets), None
+
+
+COLLATED = (Dense, SampleList)  # types of a field that does not stay values and offsets
+
+
+@dataclass(frozen=True)
 class Collate:
     """A way to make a batch of samples that differ in length.
 
     Attributes
     ----------
     kind : str
-        "jagged": values and offsets; "pad": zeros behind each sample; "pack": all samples in rows of
-        `length`, one after the other.
+        "jagged": values and offsets; "list": a tensor of each sample; "pad": zeros behind each sample;
+        "pack": all samples in rows of `length`, one after the other.
     multiple : int
         Padded samples have the length of the longest, rounded up to a multiple of this.
     length : int or None
@@ -139,22 +177,24 @@ class Collate:
         return self.kind == JAGGED
 
     def __call__(self, batch: Any) -> Any:
-        """Return a batch with each ragged field made dense, unless it is to stay jagged."""
+        """Return a batch with its ragged fields made so, unless they are to stay jagged."""
         if self.is_jagged:
             return batch
-        return {name: self._dense(one) if isinstance(one, Ragged) else one for name, one in batch.items()}
+        return {name: self._made(one) if isinstance(one, Ragged) else one for name, one in batch.items()}
 
-    def samples(self, column: Sequence[torch.Tensor]) -> Ragged | Dense:
+    def samples(self, column: Sequence[torch.Tensor]) -> Ragged | Dense | SampleList:
         """Return a field of a batch, given that of each sample; padded by torch's `pad_sequence`.
 
         Raises PortableError if a sample is too long.
         """
         import torch
 
+        if self.kind == LIST:
+            return SampleList(tuple(column))
         lengths = np.fromiter(map(len, column), np.int64, len(column))
         if self.kind != "pad":
             one = Ragged(torch.cat(tuple(column)), torch.from_numpy(offsets_of(lengths)))
-            return one if self.is_jagged else self._dense(one)
+            return one if self.is_jagged else self._made(one)
         try:
             length = self._padded_length(int(lengths.max()))
         except LoaderFailed as error:
@@ -163,8 +203,10 @@ class Collate:
         values = _lengthened(values, length)
         return Dense(values, torch.from_numpy(lengths), int(lengths.sum()))
 
-    def _dense(self, one: Ragged) -> Dense:
+    def _made(self, one: Ragged) -> Dense | SampleList:
         lengths, total = one.offsets.diff(), len(one.values)
+        if self.kind == LIST:
+            return SampleList(one.values.split(lengths.tolist()))
         if self.kind == "pad":
             values = one.padded(length=self._padded_length(int(lengths.max())))
             return Dense(values, lengths, total)

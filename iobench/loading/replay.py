@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from iobench.formats import Ragged
 from iobench.host.device import Device
-from iobench.loading.collate import Dense
+from iobench.loading.collate import COLLATED
 from iobench.loading.inspection import batch_tensors
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class Replay(Generic[T]):
         from torch.utils import _pytree
 
         def copied(leaf: Any) -> Any:
-            moves = isinstance(leaf, (torch.Tensor, Ragged, Dense))
+            moves = isinstance(leaf, (torch.Tensor, Ragged, *COLLATED))
             return leaf.to(self.device.torch, copy=True) if moves else leaf
 
         copy: T = _pytree.tree_map(copied, batch)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from iobench.formats import Array, Batch, Field, Ragged, Schema, map_arrays
-from iobench.loading.collate import Dense
+from iobench.loading.collate import COLLATED
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +64,7 @@ def tensors_in(batch: Mapping[str, Any]) -> Iterator[torch.Tensor]:
     for one in batch.values():
         if isinstance(one, Ragged):
             yield from (one.values, one.offsets)
-        elif isinstance(one, Dense):
+        elif isinstance(one, COLLATED):
             yield from one.tensors
         else:
             yield one

@@ -19,7 +19,7 @@ import torch
 
 from iobench.base.errors import LoaderFailed
 from iobench.formats import Batch, Ragged, Rows, Schema
-from iobench.loading.collate import Dense
+from iobench.loading.collate import COLLATED
 from iobench.loading.order import Order
 from iobench.loading.stages import UNTIMED, Stages
 from iobench.stream.backend import Backend
@@ -29,7 +29,7 @@ from iobench.stream.transfer import Tensors, Transfer
 from iobench.stream.worker_pool import WorkerPool
 
 Transform = Callable[[Tensors], Tensors]
-TENSORS = (torch.Tensor, Ragged, Dense)  # types of a batch's fields
+TENSORS = (torch.Tensor, Ragged, *COLLATED)  # types of a batch's fields
 DECODED_GROUPS = 4  # groups are this much larger for random rows of encoded blocks
 GROUP_BYTES = 8 << 20  # small batches share a slot of this size: each group costs 0.1 ms of Python code
 PIECE_BYTES = 8 << 20  # of a larger batch, read by one thread, so that few large slots are in use at a time

@@ -19,7 +19,7 @@ import numpy as np
 from iobench.base.options import option
 from iobench.dataset.opener import Opener
 from iobench.formats import Array, Ragged, Reader, array_of
-from iobench.loading.collate import Collate, Dense
+from iobench.loading.collate import LIST, Collate, Dense, SampleList
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
 from iobench.loading.loaders.workers import MAX_PREFETCH, MAX_WORKERS
 from iobench.loading.number_limits import LIMITS
@@ -178,6 +178,8 @@ def _parts(collate: Collate, column: Sequence[Array]) -> dict[str, Any]:
     """Return the arrays of a field that differs in length; only padding and packing import torch."""
     if collate.is_jagged:
         return vars(Ragged.of(column, column[0].shape[1:], column[0].dtype))
+    if collate.kind == LIST:
+        return {LIST: tuple(column)}
     silence_read_only_warning()
     field = collate.samples(list(map(tensor_of, column)))
     return {name: array_of(one) if hasattr(one, "numpy") else one for name, one in vars(field).items()}
@@ -187,6 +189,8 @@ def _tensors(one: Any) -> Any:
     """Return a field of a batch of tensors."""
     if not isinstance(one, dict):
         return tensor_of(np.asarray(one))
+    if LIST in one:
+        return SampleList(tuple(map(tensor_of, one[LIST])))
     parts: dict[str, Any] = {
         name: tensor_of(part) if isinstance(part, np.ndarray) else part for name, part in one.items()
     }
