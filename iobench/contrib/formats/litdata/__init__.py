@@ -26,11 +26,13 @@ from iobench.contrib.formats.shared.offset_shards import (
     MOST_SAMPLE_BYTES,
     listed,
     locations_in,
-    ragged_records,
     read_index,
+    totals_of,
+)
+from iobench.contrib.formats.shared.offset_shards_writer import (
+    ragged_records,
     rows_in_shard,
     table,
-    totals_of,
     write_ragged_shards,
 )
 from iobench.contrib.formats.shared.placed_reader import PlacedReader

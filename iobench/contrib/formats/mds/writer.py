@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from iobench.contrib.formats.mds.index import INDEX, VERSION
-from iobench.contrib.formats.shared.offset_shards import (
-    WORD,
+from iobench.contrib.formats.shared.offset_shards import WORD
+from iobench.contrib.formats.shared.offset_shards_writer import (
     ragged_records,
     rows_in_shard,
     table,
