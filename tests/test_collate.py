@@ -280,6 +280,8 @@ def test_a_list_holds_a_tensor_of_each_sample():
         assert padding is None
         assert same(parted.values, field.values.to(torch.float64))
         assert parted.offsets.tolist() == field.offsets.tolist()
+        elsewhere, _ = one.to("meta").parted()
+        assert elsewhere.offsets.device == elsewhere.values.device == torch.device("meta")
 
 
 def test_a_loader_that_does_not_collate_fails_its_case(ragged, tmp_path, monkeypatch):

@@ -131,7 +131,8 @@ class SampleList:
         import torch
 
         offsets = torch.from_numpy(offsets_of(np.fromiter(map(len, self.tensors), np.int64, len(self))))
-        return Ragged(torch.cat(self.tensors), offsets), None
+        values = torch.cat(self.tensors)
+        return Ragged(values, offsets.to(values.device)), None
 
 
 COLLATED = (Dense, SampleList)  # types of a field that does not stay values and offsets

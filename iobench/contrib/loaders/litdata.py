@@ -21,9 +21,9 @@ from iobench.formats import Field, field_names
 from iobench.loading.collate import Collate
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import unwarned
-from iobench.loading.loaders.sample_datasets import collated
+from iobench.loading.loaders.sample_datasets import collated_as_read
 from iobench.loading.loaders.workers import WorkerLoader
-from iobench.loading.tensors import elements_of, silence_read_only_warning
+from iobench.loading.tensors import silence_read_only_warning
 
 if TYPE_CHECKING:
     from iobench.loading.host_to_device import HostBatch
@@ -134,11 +134,7 @@ def collate(way: Collate, ragged: Sequence[Field], samples: Sequence[Any]) -> di
     leaves = [dict(_leaves(sample)) for sample in samples]
     leaf_of = field_names(leaves[0])
     fields = {leaf_of[field.name]: field for field in ragged}
-    columns = [
-        {name: elements_of(fields[name], value) if name in fields else value for name, value in one.items()}
-        for one in leaves
-    ]
-    return collated(way, fields, columns)
+    return collated_as_read(way, fields, leaves)
 
 
 def _leaves(batch: Any, parent: str = "") -> Iterator[tuple[str, Any]]:

@@ -28,9 +28,9 @@ from iobench.formats import Field, field_names
 from iobench.loading.collate import Collate
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import unwarned
-from iobench.loading.loaders.sample_datasets import collated
+from iobench.loading.loaders.sample_datasets import collated_as_read
 from iobench.loading.loaders.workers import WorkerLoader
-from iobench.loading.tensors import elements_of, silence_read_only_warning
+from iobench.loading.tensors import silence_read_only_warning
 
 if TYPE_CHECKING:
     from iobench.loading.host_to_device import HostBatch
@@ -79,13 +79,7 @@ def collate(way: Collate, ragged: Mapping[str, Field], samples: list[dict[str, A
     images = [name for name, value in samples[0].items() if hasattr(value, "getbands")]  # Pillow images
     if images:
         samples = [sample | {name: np.array(sample[name]) for name in images} for sample in samples]
-    if not ragged:
-        return default_collate(samples)
-    columns = [
-        {name: elements_of(ragged[name], value) if name in ragged else value for name, value in one.items()}
-        for one in samples
-    ]
-    return collated(way, ragged, columns)
+    return collated_as_read(way, ragged, samples) if ragged else default_collate(samples)
 
 
 class MosaicEpochs(Epochs):

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from iobench.base.errors import IobenchError
 from iobench.dataset.opener import Opener
-from iobench.formats import Convert, Reader, Rows, TimingWrapper
+from iobench.formats import Convert, Field, Reader, Rows, TimingWrapper
 from iobench.loading.collate import Collate
 from iobench.loading.loaders._job import Job
 from iobench.loading.portable_error import PortableError
 from iobench.loading.stages import Stages
-from iobench.loading.tensors import converter, silence_read_only_warning, tensors_of
+from iobench.loading.tensors import converter, elements_of, silence_read_only_warning, tensors_of
 
 if TYPE_CHECKING:
     import torch
@@ -101,6 +101,17 @@ def collate_function(job: Job) -> Callable[[list[Any]], Any]:
 
     ragged = frozenset(field.name for field in job.opener.schema.ragged)
     return partial(collated, job.collate, ragged) if ragged else default_collate
+
+
+def collated_as_read(
+    collate: Collate, fields: Mapping[str, Field], samples: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Return a batch of samples as a library reads them; `fields`, by name, differ in length."""
+    columns = [
+        {name: elements_of(fields[name], value) if name in fields else value for name, value in one.items()}
+        for one in samples
+    ]
+    return collated(collate, fields, columns)
 
 
 def collated(
