@@ -211,6 +211,7 @@ def _required(offer: EntryPoint) -> set[str]:
     return {re.split(r"[^\w.-]", requirement)[0] for requirement in requirements or ()}
 
 
+@functools.cache  # reading a package's metadata takes milliseconds
 def _origin(offer: EntryPoint) -> str:
     package = offer.dist.name if offer.dist else "a package"
     return f"{package} ({offer.value})"

@@ -60,8 +60,7 @@ def _populate(memory: mmap.mmap) -> None:
 
 def touched_array(count: int) -> Bytes:
     """Return `count` bytes of touched memory as uint8; unmapped when the last view is gone."""
-    whole = -(-count // HUGE_PAGE) * HUGE_PAGE if count > HUGE_PAGE // 2 else count
-    return np.frombuffer(touched_map(whole), np.uint8)[:count]
+    return np.frombuffer(touched_map(_in_huge_pages(count)), np.uint8)[:count]
 
 
 def untouched_array(count: int) -> Bytes:
@@ -69,7 +68,12 @@ def untouched_array(count: int) -> Bytes:
 
     May be larger than the machine's memory, as long as no more than that is touched.
     """
-    return np.frombuffer(_anonymous(count, MAP_NORESERVE), np.uint8)[:count]
+    return np.frombuffer(_anonymous(_in_huge_pages(count), MAP_NORESERVE), np.uint8)[:count]
+
+
+def _in_huge_pages(count: int) -> int:
+    """Return `count` bytes rounded up to huge pages, unless most of one would be left over."""
+    return -(-count // HUGE_PAGE) * HUGE_PAGE if count > HUGE_PAGE // 2 else count
 
 
 def address_of(array: Bytes) -> int:

@@ -14,7 +14,7 @@ from iobench.base.errors import LoaderFailed
 from iobench.base.text import reason
 from iobench.base.units import bytes_text
 from iobench.host.device import Accelerator, Device, device_of
-from iobench.host.memory import PAGE, Bytes, touched_array
+from iobench.host.memory import PAGE, Bytes, untouched_array
 from iobench.loading.host_to_device import SideStreamCopier, side_copier
 from iobench.loading.tensors import tensors_in
 
@@ -30,8 +30,11 @@ class Transfer:
     at_once = False  # True to allocate all slots in one call, False to allocate each when it is needed
 
     def allocate(self, count: int, slots: int) -> list[Bytes]:
-        """Return `slots` slots of `count` bytes."""
-        return [touched_array(count) for _ in range(slots)]
+        """Return `slots` slots of `count` bytes, which are touched as they are filled.
+
+        Touched before, they would keep the first batch of cold data waiting, some of them in vain.
+        """
+        return [untouched_array(count) for _ in range(slots)]
 
     def send(self, batches: list[Tensors]) -> list[Tensors]:
         """Return the batches on the target device; unreferenced host memory may be reused."""

@@ -2,7 +2,9 @@
 
 Prepares rows of 512 B and 4 KiB (200 MB each) and of 150 KB (600 MB at scale 1) in the data folder. The loops
 copy batches out of a map into memory that is used again: torch.index_select and memcpy by a thread per core,
-numpy.take and slices by one thread. Their rows are drawn beforehand, those of StreamLoader within its epochs.
+numpy.take and slices by one thread. That memory is one batch per thread, which may stay in the processor's
+caches, or as much as StreamLoader's batches take (KEPT_BYTES), so that a consumer may keep some. Rows of the
+loops are drawn beforehand, those of StreamLoader within its epochs.
 The other contenders are tensordict's memory map (memmap · native) and DataLoader with whole batches.
 
 Each row has the time to the first batch and the minor page faults of StreamLoader's later epochs, as medians.
@@ -30,6 +32,7 @@ import iobench
 from eval import harness
 from eval.harness import Rate, Row, Trials, epoch_rate
 from iobench import Manifest, StreamLoader, formats
+from iobench.base.units import bytes_text
 from iobench.dataset.opener import Opener
 from iobench.formats import Field, Rows, Schema
 from iobench.host import page_cache
@@ -50,6 +53,7 @@ SAMPLES = {  # bytes of a sample, of all samples, and batch size
 }
 CORES = len(os.sched_getaffinity(0))
 HUGE_ROWS, HUGE_RANKS = 40_000_000, 2000  # of 512 bytes
+KEPT_BYTES = 40 << 20
 EXPECTED = {"random": 0.8, "block": 0.8, "sequential": 0.9}
 
 Epochs = Callable[[], Iterator[Any]]
@@ -93,35 +97,42 @@ def loops(manifest: Manifest, batching: Batching) -> dict[str, Rate]:
     drawn = batching.row_order(schema).batches(schema.samples, 0)
     drawn.draw()
     batches = list(drawn)
-    arrays = [touched_array(batching.batch_size * schema.sample_bytes) for _ in range(CORES)]
-    slots = [array.reshape(batching.batch_size, -1) for array in arrays]
+    batch_bytes = batching.batch_size * schema.sample_bytes
+    kept = max(CORES, KEPT_BYTES // batch_bytes)
+    slots = [touched_array(batch_bytes).reshape(batching.batch_size, -1) for _ in range(kept)]
     tensors = [torch.from_numpy(slot) for slot in slots]
 
-    def select(thread: int, rows: Rows) -> None:
+    def select(slot: int, rows: Rows) -> None:
         if isinstance(rows, slice):
-            tensors[thread][: rows.stop - rows.start].copy_(memory[rows])
+            tensors[slot][: rows.stop - rows.start].copy_(memory[rows])
         else:
-            torch.index_select(memory, 0, torch.from_numpy(rows), out=tensors[thread][: len(rows)])
+            torch.index_select(memory, 0, torch.from_numpy(rows), out=tensors[slot][: len(rows)])
 
-    def take(thread: int, rows: Rows) -> None:
+    def take(slot: int, rows: Rows) -> None:
         if isinstance(rows, slice):
-            slots[thread][: rows.stop - rows.start] = source[rows]
+            slots[slot][: rows.stop - rows.start] = source[rows]
         else:
-            np.take(source, rows, 0, out=slots[thread][: len(rows)], mode="clip")
+            np.take(source, rows, 0, out=slots[slot][: len(rows)], mode="clip")
 
     names = ("copy_", "slices") if isinstance(batches[0], slice) else ("index_select", "take")
-    ways = {f"{names[0]}, {CORES} threads": (select, CORES), f"{names[1]}, 1 thread": (take, 1)}
+    ways = {
+        f"{names[0]}, {CORES} threads": (select, CORES, CORES),
+        f"{names[0]}, {CORES} threads, {bytes_text(KEPT_BYTES)}": (select, CORES, kept),
+        f"{names[1]}, 1 thread": (take, 1, 1),
+    }
     size = schema.logical_bytes
-    return {name: partial(rate_of, copy, batches, size, threads) for name, (copy, threads) in ways.items()}
+    return {name: partial(rate_of, copy, batches, size, *of) for name, (copy, *of) in ways.items()}
 
 
-def rate_of(copy: Callable[[int, Rows], None], batches: list[Rows], size: int, threads: int, _: int) -> float:
-    """Return the bytes per second of a loop over batches of `size` bytes in all, by several threads."""
+def rate_of(
+    copy: Callable[[int, Rows], None], batches: list[Rows], size: int, threads: int, slots: int, _: int
+) -> float:
+    """Return the bytes per second of a loop over batches of `size` bytes in all, into so many slots in turn."""
 
     def work(thread: int) -> None:
         with one_thread():
-            for rows in batches[thread::threads]:
-                copy(thread, rows)
+            for number in range(thread, len(batches), threads):
+                copy(number % slots, batches[number])
 
     with ThreadPoolExecutor(threads) as pool:
         return size / harness.timed(lambda: list(pool.map(work, range(threads))))[1]
