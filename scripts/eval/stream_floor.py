@@ -127,7 +127,7 @@ def loops(manifest: Manifest, batching: Batching) -> dict[str, Rate]:
 def rate_of(
     copy: Callable[[int, Rows], None], batches: list[Rows], size: int, threads: int, slots: int, _: int
 ) -> float:
-    """Return the bytes per second of a loop over batches of `size` bytes in all, into so many slots in turn."""
+    """Return the bytes per second of a loop over batches, `size` bytes in all, into so many slots in turn."""
 
     def work(thread: int) -> None:
         with one_thread():
