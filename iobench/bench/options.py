@@ -20,7 +20,7 @@ from iobench.loading.loaders import DEFAULT_LOADERS
 from iobench.loading.number_limits import LIMITS
 from iobench.loading.order import ORDERS
 from iobench.results.cases import context_of
-from iobench.results.prices import Prices
+from iobench.results.prices import PRICES_HELP, Prices
 
 MODELS = ("none", "mlp", "cnn")
 TIMEOUT_S = 120.0
@@ -111,11 +111,7 @@ class RunOptions:
     )
     limits: bool = run_option(True, "Measure the hardware limits of each case.")
     headroom: bool = run_option(False, "Also time the loop over batches that are already on the device.")
-    prices: str = run_option(
-        "",
-        "Prices of an object store, of 1,000 requests and of a GiB that leaves it, like 0.0004,0.09: shows "
-        "what an epoch costs.",
-    )
+    prices: str = run_option("", PRICES_HELP)
     strict: bool = run_option(False, "Synchronize the device after each training step.")
     profile: bool = run_option(False, "Split epochs into stages and sample the machine.")
     trace: bool = run_option(False, "Write a Chrome trace of the first batches of each case.")

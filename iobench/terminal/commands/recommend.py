@@ -13,6 +13,7 @@ from iobench.base.errors import InvalidSettings
 from iobench.base.units import parse_elements, parse_shape
 from iobench.bench.options import MODELS
 from iobench.loading.order import ORDERS
+from iobench.results.prices import PRICES_HELP
 from iobench.terminal.commands._options import (
     AsJson,
     DataDir,
@@ -102,14 +103,7 @@ def recommend(
         str,
         typer.Option(help="Packages to consider: installed, or core (only those installed with iobench)."),
     ] = "installed",
-    prices: Annotated[
-        str,
-        typer.Option(
-            help="Prices of an object store, of 1,000 requests and of a GiB that leaves it, like "
-            "0.0004,0.09: shows what an epoch costs.",
-            show_default=False,
-        ),
-    ] = "",
+    prices: Annotated[str, typer.Option(help=PRICES_HELP, show_default=False)] = "",
     max_time: Annotated[float, typer.Option(help="Seconds for the search.")] = MAX_TIME_S,
     seed: Annotated[int, typer.Option(help="Seed of the random order.")] = 0,
     data_dir: DataDir = Path("data"),
