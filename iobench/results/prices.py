@@ -11,8 +11,8 @@ from iobench.base.units import GIB
 
 THOUSAND = 1000  # requests, by which stores state the price of reading
 PRICES_HELP = (  # of the option --prices
-    "Prices of an object store, of 1,000 requests and of a GiB that leaves it, like 0.0004,0.09: shows what an "
-    "epoch costs."
+    "Prices of an object store, of 1,000 requests and of a GiB that leaves it, like 0.0004,0.09: shows what "
+    "an epoch costs."
 )
 
 
