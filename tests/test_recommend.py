@@ -185,6 +185,13 @@ def test_the_first_rival_needs_no_conversion_and_is_likely_to_be_fast(manifest):
     assert (rival.variant, loader_word(rival)) == (default.variant, "stream")
 
 
+def test_likely_cases_come_before_all_formats_of_a_loader(tmp_path):
+    made, _ = iobench.prepare(iobench.Synthetic(4000, (32,)), ["hdf5", "lmdb", "npy"], data_dir=tmp_path)
+    field = candidate_set(made, Requirements(), "cpu", "warm", added=("hdf5",))
+    first = [(loader_word(case), case.variant) for case in field.cases[1:5]]
+    assert first == [("stream", "npy"), ("stream", "hdf5"), ("native", "hdf5"), ("native", "npy")]
+
+
 def test_the_default_is_dataloader_sample_by_sample_over_npy(manifest):
     field = candidate_set(manifest, Requirements(), "cpu", "warm")
     default = default_case(field.cases)

@@ -147,11 +147,12 @@ def candidate_set(
 def _likely_rivals(cases: Sequence[Case], default: Case, decoders: Sequence[str]) -> list[Case]:
     """Return the cases to compare with the default first: the likeliest winner, then without a conversion.
 
-    These are stream over the default format, stream over the user's files with other `decoders`, and the
-    built-in loaders over the default's own.
+    These are stream over the default format, stream over the user's files with other `decoders`, the
+    built-in loaders over the default's own, and native over the default format. Where other programs keep
+    the processors busy, a loader without threads wins.
     """
     likely = [("stream", DEFAULT_FORMAT), *(("stream", variant) for variant in decoders)]
-    likely += [(word, default.variant) for word in BUILT_IN[:2]]
+    likely += [*((word, default.variant) for word in BUILT_IN[:2]), (BUILT_IN[1], DEFAULT_FORMAT)]
     alike = [case for case in cases if (case.order, case.batch_size) == (default.order, default.batch_size)]
     return [
         case
