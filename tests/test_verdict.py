@@ -120,6 +120,18 @@ def test_formats_without_a_significant_difference_are_not_called_equal():
     assert verdict.verdict(summarise(records).contexts[0]).kind == "inconclusive"
 
 
+@pytest.mark.parametrize(
+    ("loader", "behind", "leading"),
+    [("stream", 0.1, "stream"), ("native", 0.1, None), ("stream", 1, None), ("stream", None, None)],
+)
+def test_a_loader_ahead_of_all_others_is_named_where_its_formats_are_not_told_apart(loader, behind, leading):
+    wild = [500, 1600, 900, 1200, 1000]
+    records = grid({("npy", "stream"): 1}) + rounds_of(wild, variant="lmdb", loader=loader)
+    records += grid({("npy", "dataloader"): behind}) if behind else []
+    (found, *_) = findings_of(records)
+    assert (found.kind, found.values.get("loader")) == ("inconclusive", leading)
+
+
 def test_a_case_far_behind_is_slower_however_few_rounds_it_has():
     near = grid({("npy", "stream"): 9, ("memmap", "stream"): 9.01})
     slow = rounds_of(times(1 / 50)[:1], variant="zarr", loader="stream")

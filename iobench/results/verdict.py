@@ -86,8 +86,19 @@ def verdict(context: Context) -> Finding:
     if has_few_rounds(context):
         message = f"Inconclusive: highest medians {fastest} and {runner_up}, {ratio}"
         return Finding("few-rounds", message, f"give --rounds {stats.ENOUGH_ROUNDS} or more", values)
-    message, hint = f"Inconclusive between {names}: {ratio}", "give more --rounds or prepare a larger dataset"
-    return Finding("inconclusive", message, hint, values)
+    hint, loader = "give more --rounds or prepare a larger dataset", _loader_in_front(context)
+    if loader is not None:
+        message = f"Fastest loader: {loader}; inconclusive between {names}: {ratio}"
+        return Finding("inconclusive", message, hint, values | {"loader": loader})
+    return Finding("inconclusive", f"Inconclusive between {names}: {ratio}", hint, values)
+
+
+def _loader_in_front(context: Context) -> str | None:
+    """Return the loader of the fastest case and of all its rivals, if other loaders are behind; else None."""
+    front = {context.verdict.fastest, *context.verdict.rivals}
+    leading = {case.label.loader for case in context.cases if case.key in front}
+    others = {case.label.loader for case in context.cases} - leading
+    return leading.pop() if len(leading) == 1 and others else None
 
 
 def sentence(context: Context) -> str:
