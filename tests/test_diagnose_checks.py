@@ -11,6 +11,7 @@ import zlib
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import h5py
 import numpy as np
@@ -22,11 +23,11 @@ from record_cases import rounds_at
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 from iobench.advise import diagnose as session
-from iobench.advise.checks import call_costs, jpeg_draft, loop_stats, remedies
+from iobench.advise.checks import call_costs, jpeg_draft, line_sampler, loop_stats, remedies
 from iobench.advise.checks.call_costs import LibraryShare
 from iobench.advise.checks.evidence import Evidence
 from iobench.advise.checks.kept_samples import KeptBatches, KeptSamples
-from iobench.advise.checks.line_sampler import LineShare
+from iobench.advise.checks.line_sampler import LineSampler, LineShare
 from iobench.advise.checks.process_monitor import ProcessMonitor
 from iobench.advise.checks.profiling import Profile
 from iobench.advise.checks.watched_loader import WatchedLoader
@@ -724,3 +725,30 @@ def test_persistent_workers_start_before_final_rounds_are_timed(monkeypatch):
         race.final_rounds(candidates, 60.0, rounds=3)
     assert taken[0] == "persist"
     assert (taken.count("persist"), len(candidates[1].final_rates)) == (4, 3)
+
+
+class NotesCollection(tuple):
+    """Names of packages that note whether the garbage collector could run while they were looked at."""
+
+    __slots__ = ()
+    seen: ClassVar[list[bool]] = []
+
+    def __iter__(self):
+        self.seen.append(gc.isenabled())
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_no_collection_runs_while_the_stack_of_another_thread_is_read(collects, monkeypatch):
+    NotesCollection.seen.clear()
+    monkeypatch.setattr(line_sampler, "PACKAGES", NotesCollection())
+    (gc.enable if collects else gc.disable)()
+    try:
+        with LineSampler() as sampler:
+            while sum(sampler.counts.values()) < 3:
+                time.sleep(0.001)
+        assert gc.isenabled() == collects
+    finally:
+        gc.enable()
+    assert NotesCollection.seen
+    assert not any(NotesCollection.seen)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import linecache
 import re
 import sys
 import sysconfig
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -72,9 +74,26 @@ class LineSampler:
 
     def _run(self) -> None:
         while not self._ended.wait(EVERY_S):
-            frame = sys._current_frames().get(self._of)
-            if frame is not None and not WAITS.search(f"{frame.f_code.co_filename}:"):
-                self.counts[_own_line(frame)] += 1
+            with _no_collection():
+                frame = sys._current_frames().get(self._of)
+                if frame is not None and not WAITS.search(f"{frame.f_code.co_filename}:"):
+                    self.counts[_own_line(frame)] += 1
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector from running in the block.
+
+    Up to Python 3.11 `f_back` may start a collection, whose callbacks let the sampled thread return from that
+    frame: `f_back` is then whatever took the frame's place in memory.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def lines_of(counts: Mapping[Line | None, int], most: int) -> list[LineShare]:
