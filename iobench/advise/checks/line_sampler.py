@@ -84,8 +84,8 @@ class LineSampler:
 def _no_collection() -> Iterator[None]:
     """Keep the garbage collector from running in the block.
 
-    Up to Python 3.11 `f_back` may start a collection, whose callbacks let the sampled thread return from that
-    frame: `f_back` is then whatever took the frame's place in memory.
+    Up to Python 3.11 `f_back` makes an object, which may start a collection. Its callbacks let the sampled
+    thread run on, and leave the frame that is being looked at.
     """
     collects = gc.isenabled()
     gc.disable()
