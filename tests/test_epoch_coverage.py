@@ -32,7 +32,7 @@ def part(images, tmp_path_factory):
 def rounds_of(part, kind, count=ROUNDS):
     """Return records of rounds of two parts each, and the rows that came in at least one."""
     order, made, rows = Order(kind, BATCH, 7, block_rows=4, window_batches=16), [], np.zeros(SAMPLES, bool)
-    cut = Part.of(order, 2, 300, order.length(SAMPLES))
+    cut = Part.of(order, 2, 300, order.length(SAMPLES, 0))
     for number in range(1, count + 1):
         window = WindowTimer(cut, lambda: None)
         for epoch in range(number * MOST_EPOCHS, number * MOST_EPOCHS + PARTS):
@@ -40,7 +40,7 @@ def rounds_of(part, kind, count=ROUNDS):
             for batch in window.over(iter(batches), int, False) if kind != "sequential" else batches:
                 rows[batch] = True
         window.batches, window.samples = PARTS * cut.count, 1
-        partial = window.partial(PARTS, (1, 1.0), (SAMPLES, order.length(SAMPLES)))
+        partial = window.partial(PARTS, (1, 1.0), (SAMPLES, order.length(SAMPLES, 0)))
         timing = replace(part.timing, partial=partial, epochs=PARTS)
         made.append(replace(part, round=number, timing=timing, case={**part.case, "order": kind}))
     return made, rows.mean()

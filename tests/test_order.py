@@ -78,8 +78,8 @@ def test_over_all_ranks_each_row_comes_once_in_equally_many_batches(samples, ord
         return
     result = [one.batches(samples, epoch) for one in every]
     assert sorted(np.concatenate([rows_of(own, samples) for own in result])) == list(range(samples))
-    assert {len(own) for own in result} == {order.length(most)}
-    assert {one.length(samples) for one in every} == {order.length(most)}
+    assert {len(own) for own in result} == {order.length(most, epoch)}
+    assert {one.length(samples, epoch) for one in every} == {order.length(most, epoch)}
     sizes = [sizes_of(own) for own in result]
     assert all(1 <= size <= order.batch_size for own in sizes for size in own)
     assert all(set(own[:-2]) <= {order.batch_size} for own in sizes)
@@ -105,7 +105,7 @@ def test_ranks_that_drop_the_last_have_full_batches_of_different_rows(samples, o
 )
 def test_uneven_batches_are_refused_with_a_hint(samples, world_size, batch_size, advice):
     with pytest.raises(InvalidSettings, check=error_kind("uneven-batches", hint=advice)):
-        Order(batch_size=batch_size, world_size=world_size).length(samples)
+        Order(batch_size=batch_size, world_size=world_size).length(samples, 0)
 
 
 @settings(deadline=None)

@@ -37,7 +37,8 @@ class CaseSettings:
     content: str  # see `content_of`
     _: KW_ONLY
     device: str = "cpu"
-    batch_size: int = 256
+    batch_size: int = 256  # with `batch_tokens` the mean
+    batch_tokens: int | None = None  # most elements of a batch of samples that differ in length
     order: str = "random"
     block_bytes: int = BLOCK_BYTES
     window_bytes: int = WINDOW_BYTES
@@ -58,8 +59,9 @@ class CaseSettings:
         others = {spec.name: getattr(self, spec.name) for spec in fields(CaseSettings)}
         if self.order != "block":
             del others["block_bytes"], others["window_bytes"]
-        if self.collate is None:
-            del others["collate"]
+        for name in ("collate", "batch_tokens"):
+            if others[name] is None:
+                del others[name]
         if not self.step_s:
             del others["step_s"]
         if self.max_batches is None:
@@ -103,15 +105,25 @@ class Case(CaseSettings):
         return min(self.batch_size, schema.samples) * schema.sample_bytes
 
     def row_order(self, schema: Schema, rank: int = 0) -> Order:
-        """Return the order of one rank's epoch over such samples."""
-        batching = Batching(self.order, self.batch_size, self.seed, self.block_bytes, self.window_bytes)
-        return batching.row_order(schema, rank, self.world_size)
+        """Return the order of one rank's epoch over such samples, in batches of one size."""
+        return self._batching.row_order(schema, rank, self.world_size)
+
+    @property
+    def _batching(self) -> Batching:
+        return Batching(
+            self.order,
+            self.batch_size,
+            self.seed,
+            self.block_bytes,
+            self.window_bytes,
+            batch_tokens=self.batch_tokens,
+        )
 
     def job(self, manifest: Manifest, rank: int = 0) -> Job:
         """Return what the loader of one rank is opened over.
 
         Raises ManifestError or CorruptArtifact if the artifact is not as it was prepared.
         """
-        order = self.row_order(manifest.schema, rank)
-        collate = Collate.parse(self.collate or JAGGED)
-        return Job(manifest.opener(self.variant), order, self.device, collate=collate)
+        opener, collate = manifest.opener(self.variant), Collate.parse(self.collate or JAGGED)
+        order = self._batching.order_over(opener, rank, self.world_size)
+        return Job(opener, order, self.device, collate=collate)

@@ -18,7 +18,7 @@ from iobench.bench.options import RunOptions
 from iobench.dataset.manifest import Manifest, missing_libraries
 from iobench.formats import Schema
 from iobench.loading import loaders
-from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES
+from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES, Batching
 from iobench.loading.collate import JAGGED
 from iobench.loading.loaders import Loader
 from iobench.loading.order import refuse_ragged
@@ -61,27 +61,36 @@ def cases_of(
 def _check_ragged(schema: Schema, grid: Sequence[Loader], options: RunOptions) -> None:
     """Raise InvalidSettings for samples that differ in length if no loader delivers them, or with a model.
 
-    Raises it also for a way to collate them if there are none.
+    Raises it also for a way to make batches of them if there are none, or if loaders cannot follow it.
     """
     if any(model != "none" for model in options.model):
         refuse_ragged(schema, "--model", hint="use --step-ms")
-    if options.collate != (JAGGED,) and not schema.ragged:
-        raise InvalidSettings(
-            "--collate is for samples that differ in length",
-            kind="conflicting-options",
-            expected="a field like tokens=uint16[*]",
-            found="fields of fixed shape",
-            hint="omit --collate",
-        )
-    foreign = [loader.display_name for loader in grid if loader.user_defined]
-    if options.collate != (JAGGED,) and foreign:
-        raise InvalidSettings(
-            f"--collate with {foreign[0]}, which makes its batches itself",
-            kind="conflicting-options",
-            hint="omit --collate, or run it by itself",
-        )
+    given = {"--collate": options.collate != (JAGGED,), "--batch-tokens": options.batch_tokens is not None}
+    foreign = [loader for loader in grid if loader.user_defined]
+    if given["--batch-tokens"] and not any(map(_is_divisible, grid)):
+        foreign = list(grid)
+    for option in (name for name, is_given in given.items() if is_given):
+        if not schema.ragged:
+            raise InvalidSettings(
+                f"{option} is for samples that differ in length",
+                kind="conflicting-options",
+                expected="a field like tokens=uint16[*]",
+                found="fields of fixed shape",
+                hint=f"omit {option}",
+            )
+        if foreign:
+            raise InvalidSettings(
+                f"{option} with {foreign[0].display_name}, which makes its batches itself",
+                kind="conflicting-options",
+                hint=f"omit {option}, or run it by itself",
+            )
     if not any(loader.ragged for loader in grid):
         grid[0].check_schema(schema)
+
+
+def _is_divisible(loader: Loader) -> bool:
+    """Return whether a loader takes the rows of each batch, so that any division into batches is possible."""
+    return not loader.iterable_style
 
 
 def _no_cases(
@@ -122,6 +131,11 @@ def _case(
     added = manifest.added.get(variant)
     if added is not None and added.samples is not None and loader.format_names:
         return None  # its library would read all of the files
+    if combination["batch_tokens"] is not None:
+        if not _is_divisible(loader):
+            return None
+        divided = Batching(batch_tokens=combination["batch_tokens"])
+        combination = {**combination, "batch_size": divided.mean_batch_size(manifest.schema)}
     if combination["order"] != "block":
         combination = {**combination, "block_bytes": BLOCK_BYTES, "window_bytes": WINDOW_BYTES}
     if loader.own_data and combination["cache"] == "cold":
@@ -211,7 +225,8 @@ def skip_notes(manifest: Manifest, options: RunOptions, world_size: int = 1) -> 
 
     `values["reason"]` is `missing-dependency` (a loader of `all` or a prepared format whose library is not
     installed), `reads-nothing` (a loader that reads none of the formats in any of the orders), `ragged` (a
-    loader that does not deliver samples that differ in length), `ranks` (several ranks cannot use it),
+    loader that does not deliver samples that differ in length), `own-batches` (one that makes its batches
+    itself, with --batch-tokens), `ranks` (several ranks cannot use it),
     `address` (a loader that reads datasets on a disk, or at other addresses than this one),
     `invalid-options` (options that exclude each other), or `unknown-files` (cold rounds of a loader whose
     files are unknown).
@@ -229,6 +244,9 @@ def skip_notes(manifest: Manifest, options: RunOptions, world_size: int = 1) -> 
         elif manifest.schema.ragged and not loader.ragged:
             found = manifest.schema.ragged[0].typed
             notes.append(_skipped("ragged", f"{loader.variant}: samples differ in length ({found})"))
+        elif options.batch_tokens is not None and not _is_divisible(loader):
+            why = f"{loader.variant} makes its batches itself, without --batch-tokens"
+            notes.append(_skipped("own-batches", why))
         elif world_size > 1 and (obstacle := multi_rank_obstacle(loader, options.isolate)):
             notes.append(
                 _skipped("ranks", f"{loader.display_name} over {counted(world_size, 'rank')}: {obstacle}")

@@ -151,17 +151,22 @@ class _Round:
         self._whole_s = 0.0  # of the slowest rank
 
     def _timer(self) -> WindowTimer | None:
-        """Return the timer of the round's window; None for whole epochs."""
-        if self._spec.batches is None:
-            return None
-        length = self._order.length(self._schema.samples)
-        ahead, limit_s = self._epochs.read_ahead, self._spec.limit_s
-        part = Part.of(self._order, ahead, self._spec.batches, length)
-        if part is None and limit_s < math.inf and not self._loader.iterable_style:
-            part = Part.whole(ahead, length)
+        """Return the timer of the round's windows; None for whole epochs."""
+        part = self._part(self._spec.number * MOST_EPOCHS)
         if part is None:
             return None
-        return WindowTimer(part, self._transfer.synchronize, limit_s=limit_s)
+        return WindowTimer(part, self._transfer.synchronize, limit_s=self._spec.limit_s)
+
+    def _part(self, epoch: int) -> Part | None:
+        """Return the part of an epoch that is delivered; None for a whole one without a time limit."""
+        if self._spec.batches is None:
+            return None
+        length = self._order.length(self._schema.samples, epoch)
+        ahead = self._epochs.read_ahead
+        part = Part.of(self._order, ahead, self._spec.batches, length)
+        if part is None and self._spec.limit_s < math.inf and not self._loader.iterable_style:
+            part = Part.whole(ahead, length)
+        return part
 
     @property
     def _ended(self) -> bool:
@@ -173,6 +178,8 @@ class _Round:
         gather = self._spec.group.all_gather
         while not self._done or (self._whole_s < self._spec.seconds and self._done < MOST_EPOCHS):
             number = self._spec.number * MOST_EPOCHS + self._done
+            if self._window is not None and (part := self._part(number)) is not None:
+                self._window.part = part  # with a budget of tokens epochs differ in their batches
             request = epoch_request(self._loader, self._epochs.job, number, self._window)
             before_s = self._meter.elapsed_s
             came, came_bytes = self._epoch(request)
@@ -267,10 +274,10 @@ class _Round:
         cut, window = self._spec.cut, self._window
         if cut is not None and (extrapolated := cut.partial(self._samples)):
             return extrapolated
-        length = self._order.length(self._schema.samples)
-        if window is None or self._ended or (window.part.count == length and not window.short):
+        last = self._order.batches(self._schema.samples, self._spec.number * MOST_EPOCHS + self._done - 1)
+        if window is None or self._ended or (window.part.count == len(last) and not window.short):
             return None
-        whole = self._order.edge(self._schema.samples, length), length
+        whole = last.samples, len(last)
         extrapolated = window.partial(self._done, (self._samples, self._meter.elapsed_s), whole)
         return replace(extrapolated, head=self._loader.iterable_style)
 

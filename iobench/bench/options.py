@@ -23,6 +23,7 @@ from iobench.results.cases import context_of
 from iobench.results.prices import PRICES_HELP, Prices
 
 MODELS = ("none", "mlp", "cnn")
+BATCH_SIZE = (256,)
 TIMEOUT_S = 120.0
 MOST_STEP_MS = 60_000.0
 
@@ -60,7 +61,13 @@ class RunOptions:
         ("random",), f"Order of samples: {', '.join(ORDERS)}; a list.", choices=ORDERS
     )
     batch_size: tuple[int, ...] = run_option(
-        (256,), "Samples per batch; a list.", limits=LIMITS["batch_size"]
+        BATCH_SIZE, "Samples per batch; a list.", limits=LIMITS["batch_size"]
+    )
+    batch_tokens: int | None = run_option(
+        None,
+        "Of samples that differ in length, in place of --batch-size: a batch takes samples until the next "
+        "would exceed so many elements.",
+        limits=LIMITS["batch_tokens"],
     )
     block_bytes: tuple[int, ...] = run_option(
         (BLOCK_BYTES,), "Block order: bytes per block; a list.", limits=LIMITS["block_bytes"], in_bytes=True
@@ -147,6 +154,12 @@ class RunOptions:
         if self.headroom and not any(self.step_ms) and not any(name != "none" for name in self.model):
             raise InvalidSettings(
                 "--headroom needs a training step", kind="missing-option", hint="add --step-ms or --model"
+            )
+        if self.batch_tokens is not None and self.batch_size != BATCH_SIZE:
+            raise InvalidSettings(
+                "--batch-tokens and --batch-size both limit a batch",
+                kind="conflicting-options",
+                hint="give only one of them",
             )
         if self.max_batches is not None and self.round_seconds != ROUND_SECONDS:
             raise InvalidSettings(

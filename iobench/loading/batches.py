@@ -22,6 +22,7 @@ def batches(
     format: str,
     loader: str,
     batch_size: int = 256,
+    batch_tokens: int | None = None,
     order: str = "sequential",
     seed: int = 0,
     device: str = "cpu",
@@ -45,6 +46,8 @@ def batches(
         A loader with its options, such as "dataloader:num_workers=4".
     batch_size : int
         Samples per batch.
+    batch_tokens : int, optional
+        For samples that differ in length, in place of `batch_size`: most elements of a batch.
     order : str
         "sequential", "random" or "block".
     seed, epoch : int
@@ -82,7 +85,8 @@ def batches(
     manifest = dataset_at(dataset, Path(data_dir))
     opener = manifest.opener(format)
     used.check_schema(opener.schema)
-    drawn = Batching(order, batch_size, seed, block_bytes, window_bytes).row_order(opener.schema)
+    batching = Batching(order, batch_size, seed, block_bytes, window_bytes, batch_tokens=batch_tokens)
+    drawn = batching.order_over(opener)
     transfer = HostToDevice(torch.device(chosen), used.copies_without_blocking)
     requested = epoch if used.iterable_style else drawn.batches(opener.schema.samples, epoch)
     job = Job(opener, drawn, chosen)

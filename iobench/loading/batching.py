@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from iobench.base.errors import InvalidSettings
+from iobench.dataset.opener import Opener
+from iobench.dataset.sample_lengths import sample_lengths
 from iobench.formats import Schema
+from iobench.loading.division import TokenBudget
 from iobench.loading.number_limits import check_setting
 from iobench.loading.order import ORDERS, Order
 
@@ -28,6 +31,8 @@ class Batching:
         Sizes of the blocks and windows of order "block"; the other orders ignore them.
     drop_last : bool
         Drop a last batch that would be smaller.
+    batch_tokens : int, optional
+        Most elements of a batch of samples that differ in length, in place of `batch_size`.
 
     Raises
     ------
@@ -41,6 +46,7 @@ class Batching:
     block_bytes: int = BLOCK_BYTES
     window_bytes: int = WINDOW_BYTES
     drop_last: bool = False
+    batch_tokens: int | None = None
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
@@ -49,14 +55,42 @@ class Batching:
             )
         for name in ("batch_size", "seed", "block_bytes", "window_bytes"):
             check_setting(name, getattr(self, name))
+        if self.batch_tokens is not None:
+            check_setting("batch_tokens", self.batch_tokens)
+
+    def mean_batch_size(self, schema: Schema) -> int:
+        """Return the samples per batch; with `batch_tokens` about the mean.
+
+        Raises InvalidSettings for `batch_tokens` with samples of one shape.
+        """
+        if self.batch_tokens is None:
+            return self.batch_size
+        if not schema.ragged:
+            raise InvalidSettings(
+                "batch_tokens is for samples that differ in length",
+                kind="conflicting-options",
+                expected="a field like tokens=uint16[*]",
+                found="fields of fixed shape",
+                hint="use batch_size",
+            )
+        most = max(1, *(schema.rows(field) for field in schema.ragged))
+        return max(1, min(schema.samples, self.batch_tokens * schema.samples // most))
 
     def row_order(self, schema: Schema, rank: int = 0, world_size: int = 1) -> Order:
-        """Return the order of a rank's rows for samples of this schema.
+        """Return the order of a rank's rows for samples of this schema, in batches of one size.
 
         Raises InvalidSettings for a wrong rank.
         """
-        blocks = blocks_of(schema, self.batch_size, self.block_bytes, self.window_bytes)
-        return Order(self.order, self.batch_size, self.seed, *blocks, rank, world_size, self.drop_last)
+        size = self.mean_batch_size(schema)
+        blocks = blocks_of(schema, size, self.block_bytes, self.window_bytes)
+        return Order(self.order, size, self.seed, *blocks, rank, world_size, self.drop_last)
+
+    def order_over(self, opener: Opener, rank: int = 0, world_size: int = 1) -> Order:
+        """Return the order of a rank's rows of an artifact, whose lengths are read for `batch_tokens`."""
+        order = self.row_order(opener.schema, rank, world_size)
+        if self.batch_tokens is None:
+            return order
+        return replace(order, budget=TokenBudget(self.batch_tokens, sample_lengths(opener)))
 
 
 def blocks_of(schema: Schema, batch_size: int, block_bytes: int, window_bytes: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from iobench.base.errors import InvalidSettings
 # minimum and maximum
 LIMITS = {
     "batch_size": (1, 1 << 40),
+    "batch_tokens": (1, 1 << 40),
     "block_bytes": (1, 1 << 40),
     "window_bytes": (1, 1 << 40),
     "seed": (0, (1 << 63) - 1),  # torch takes no more

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import overload
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import TypeAlias, overload
 
 import numpy as np
 
 from iobench.base.errors import InvalidSettings
 from iobench.formats import Index, Rows, Schema
+from iobench.loading.division import EvenDivision, TokenBudget, TokenDivision
 from iobench.loading.draws import Draw, PermutedRows, ShuffledBlocks, StoredRows, WindowedRows
 from iobench.loading.shuffle_quality import shuffle_quality
 
@@ -17,6 +20,8 @@ ORDERS = ("sequential", "random", "block")
 FIRST_ROWS, PIECE_ROWS = 1 << 10, 1 << 16  # drawn in 0.1 ms, so that an epoch begins at once, and in 1 ms
 DRAWN_ROWS = 8 << 20  # at most drawn before an epoch is read
 QUALITY_BATCHES = 100  # spread over an epoch
+
+Division: TypeAlias = EvenDivision | TokenDivision
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,8 @@ class Order:
     `window_batches` batches, so that whole blocks are read from disk.
 
     Over all ranks each sample comes exactly once, except those dropped by `drop_last`. All ranks have the
-    same number of batches, and their numbers of samples differ by at most one. Permutations are keyed by
+    same number of batches, and their numbers of samples differ by at most one. With a `budget` they take
+    turns at the batches of one order instead, and `batch_size` is about the mean. Permutations are keyed by
     (seed, epoch), and take no memory.
     """
 
@@ -40,6 +46,7 @@ class Order:
     rank: int = 0
     world_size: int = 1
     drop_last: bool = False
+    budget: TokenBudget | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -47,27 +54,37 @@ class Order:
                 "rank", kind="invalid-rank", expected=f"0 to {self.world_size - 1}", found=self.rank
             )
 
-    def length(self, samples: int) -> int:
-        """Return the number of batches in an epoch of this rank.
+    def length(self, samples: int, epoch: int) -> int:
+        """Return the number of batches in an epoch of this rank; only with a budget epochs differ in it.
 
         Raises InvalidSettings if the ranks cannot have the same number of batches.
         """
-        least, most = samples // self.world_size, -(-samples // self.world_size)
-        if self.drop_last and least:
-            return least // self.batch_size
-        count = -(-most // self.batch_size)
-        if count > least:
-            raise InvalidSettings(
-                f"{samples} samples cannot be split into the same number of batches of {self.batch_size} "
-                f"for each of {self.world_size} ranks",
-                kind="uneven-batches",
-                hint="use drop_last" if least else "use fewer ranks",
-            )
-        return count
+        return len(self.division(samples, epoch).numbers)
+
+    def division(self, samples: int, epoch: int) -> Division:
+        """Return the division of an epoch into batches; raises InvalidSettings as `length`."""
+        if self.budget is not None:
+            return self.by_tokens(_token_edges(replace(self, rank=0), samples, epoch))
+        return self.even_division(samples)
+
+    def even_division(self, samples: int) -> EvenDivision:
+        """Return the division of so many samples, over all ranks, into batches of the same size."""
+        start, stop = self.share(samples)
+        return EvenDivision.of(samples, self.batch_size, self.world_size, stop - start, self.drop_last)
+
+    def by_tokens(self, edges: Index) -> TokenDivision:
+        """Return the division at these edges, of which this rank has every `world_size`-th batch."""
+        return TokenDivision(edges, range(self.rank, len(edges) - 1, self.world_size))
+
+    @property
+    def over_all_ranks(self) -> Order:
+        """The order that a single rank would have."""
+        return replace(self, rank=0, world_size=1)
 
     def batches(self, samples: int, epoch: int) -> Batches:
         """Return this rank's batches of an epoch: slices if the order is sequential, else int64 arrays."""
-        return Batches(self, samples, epoch, range(self.length(samples)))
+        division = self.division(samples, epoch)
+        return Batches(self, division, self.draw(samples, epoch), division.numbers)
 
     def part(self, length: int, epoch: int, count: int) -> slice:
         """Return which `count` of an epoch's batches, `length` in all, represent the epoch.
@@ -90,7 +107,12 @@ class Order:
         return self.draw(samples, epoch)(low, high)
 
     def draw(self, samples: int, epoch: int) -> Draw:
-        """Return a function from two positions of this rank's epoch to the rows between them."""
+        """Return a function from two positions of this rank's epoch to the rows between them.
+
+        With a budget they are positions of the epoch over all ranks.
+        """
+        if self.budget is not None and self.world_size > 1:
+            return self.over_all_ranks.draw(samples, epoch)
         share = self.share(samples)
         if self.kind == "sequential":
             return StoredRows(share[0])
@@ -114,13 +136,12 @@ class Order:
         start = self.rank * each + min(self.rank, more)
         return start, start + each + (self.rank < more)
 
-    def edge(self, samples: int, number: int) -> int:
-        """Return the position at which batch `number` of this rank begins."""
-        start, stop = self.share(samples)
-        last = number == self.length(samples) - 1
-        if last and number * self.batch_size == stop - start:
-            return stop - start - 1  # another rank has one more sample, and so one more batch
-        return min(number * self.batch_size, stop - start)
+
+@lru_cache(maxsize=4)
+def _token_edges(order: Order, samples: int, epoch: int) -> Index:
+    assert order.budget is not None
+    draw = order.draw(samples, epoch)
+    return order.budget.edges(draw, samples, order.world_size, order.drop_last)
 
 
 class Batches(Sequence[Rows]):
@@ -133,15 +154,17 @@ class Batches(Sequence[Rows]):
     ----------
     order : Order
         Order of the epoch.
-    samples, epoch : int
-        Number of samples in the dataset, and the epoch's number.
+    division : Division
+        Where the epoch's batches begin.
+    draw : Draw
+        The epoch's rows.
     numbers : range
-        Numbers of the batches in the epoch.
+        Numbers of the batches in the division.
     """
 
-    def __init__(self, order: Order, samples: int, epoch: int, numbers: range) -> None:
-        self._order, self._samples, self._epoch, self._numbers = order, samples, epoch, numbers
-        self._rows = order.draw(samples, epoch)
+    def __init__(self, order: Order, division: Division, draw: Draw, numbers: range) -> None:
+        self._order, self._edge, self._numbers = order, division.edge, numbers
+        self._division, self._rows = division, draw
         self._piece = 0, np.empty(0, np.int64)  # position of its first row, and its rows
 
     @property
@@ -171,7 +194,7 @@ class Batches(Sequence[Rows]):
             return (
                 self
                 if numbers == self._numbers
-                else Batches(self._order, self._samples, self._epoch, numbers)
+                else Batches(self._order, self._division, self._rows, numbers)
             )
         number = self._numbers[index]
         return self._between(number, number + 1)
@@ -182,8 +205,8 @@ class Batches(Sequence[Rows]):
         The batches must be adjacent in the epoch.
         """
         numbers = self._numbers[first:last]
-        sizes = [self._order.batch_size] * len(numbers)
-        sizes[-1] = self._edge(numbers.stop) - self._edge(numbers.stop - 1)  # the epoch's last may be smaller
+        edges = [self._edge(number) for number in range(numbers.start, numbers.stop + 1)]
+        sizes = [end - begin for begin, end in pairwise(edges)]
         return self._between(numbers.start, numbers.stop), sizes
 
     def _between(self, first: int, last: int) -> Rows:
@@ -209,9 +232,6 @@ class Batches(Sequence[Rows]):
     def are_adjacent(self) -> bool:
         """True if each batch follows the one before in the epoch."""
         return self._numbers.step == 1
-
-    def _edge(self, number: int) -> int:
-        return self._order.edge(self._samples, number)
 
 
 def refuse_ragged(schema: Schema, what: str, hint: str = "use loader stream, native or dataloader") -> None:

@@ -54,6 +54,7 @@ FACETS: dict[str, Facet] = {
     "order": Facet("order", lambda value: f"{value} order"),
     "collate": Facet("collate", lambda value: f"collate {value}"),
     "batch_size": Facet("batch", lambda value: f"batch {value}"),
+    "batch_tokens": Facet("batch tokens", lambda value: f"at most {value:,} tokens a batch"),
     "block_bytes": Facet("block", lambda value: f"blocks of {bytes_text(value)}", cell=bytes_text),
     "window_bytes": Facet("window", lambda value: f"windows of {bytes_text(value)}", cell=bytes_text),
     "seed": Facet("seed", lambda value: f"seed {value}"),

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from iobench.formats import Batch, Rows
+from iobench.formats import Batch, Rows, index_of
 from iobench.loading.order import Batches, row_count
 from iobench.stream.transfer import Tensors
 
@@ -103,5 +103,7 @@ def joined(group: list[Rows]) -> Rows:
     """Return the rows of batches in one piece."""
     first, last = group[0], group[-1]
     if isinstance(first, slice) and isinstance(last, slice):
-        return slice(first.start, last.stop)
-    return np.concatenate([rows for rows in group if not isinstance(rows, slice)])
+        whole = slice(first.start, last.stop)
+        if row_count(whole) == sum(map(row_count, group)):
+            return whole
+    return np.concatenate([index_of(rows) for rows in group])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, overload
 
 import numpy as np
 
 from iobench.base.errors import InvalidSettings
 from iobench.formats import Index, Rows
+from iobench.loading.division import EvenDivision
 from iobench.loading.number_limits import check_setting
-from iobench.loading.order import Order
+from iobench.loading.order import Division, Order
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -38,7 +40,8 @@ class EpochPosition:
     @classmethod
     def start(cls, order: Order, samples: int, epoch: int) -> EpochPosition:
         """Return the start of an epoch."""
-        return cls(epoch, ((0, samples),), order.world_size, order.window_batches * order.batch_size)
+        ranks = order.world_size if order.budget is None else 1  # those by which its order is divided
+        return cls(epoch, ((0, samples),), ranks, order.window_batches * order.batch_size)
 
     @classmethod
     def from_state(cls, state: dict[str, Any], order: Order, samples: int) -> EpochPosition:
@@ -69,28 +72,34 @@ class EpochPosition:
         """Number of samples that remain."""
         return sum(high - low for low, high in self.remaining)
 
-    def length(self, order: Order) -> int:
-        """Return the number of remaining batches of each rank; InvalidSettings if they cannot be equal."""
-        if order.drop_last and self.size < order.world_size:
-            return 0
+    def division(self, order: Order, samples: int) -> Division:
+        """Return the division of what remains; InvalidSettings if the ranks' batches cannot be as many."""
         try:
-            return order.length(self.size)
+            if order.drop_last and self.size < order.world_size:
+                return EvenDivision(0, order.batch_size, range(0))
+            if order.budget is None:
+                return order.even_division(self.size)
+            return order.by_tokens(_token_edges(replace(order, rank=0), samples, self))
         except InvalidSettings as error:
             raise error.changed(hint="resume with another batch size or number of ranks") from error
 
-    def after(self, order: Order, batches: int) -> EpochPosition:
+    def after(self, order: Order, samples: int, batches: int) -> EpochPosition:
         """Return the position after each rank consumed this number of batches."""
         if not batches:
             return self
-        if batches >= self.length(order):
-            return replace(self, remaining=())
         ranks = [replace(order, rank=rank) for rank in range(order.world_size)]
+        divisions = [self.division(one, samples) for one in ranks]
+        if batches >= len(divisions[0].numbers):
+            return replace(self, remaining=())
+        if order.budget is not None:
+            begin = divisions[0].edge(divisions[0].numbers[batches])
+            return replace(self, remaining=tuple(self.ranges(begin, self.size)))
+        edges = [one.edge(batches) for one in divisions]
         if order.kind == "random":
-            consumed = sum(one.edge(self.size, batches) for one in ranks)
             ((low, high),) = self.remaining
-            return replace(self, remaining=((low + consumed, high),))
-        shares = [(one.share(self.size), one.edge(self.size, batches)) for one in ranks]
-        left = [self.ranges(low + edge, high) for (low, high), edge in shares]
+            return replace(self, remaining=((low + sum(edges), high),))
+        shares = [one.share(self.size) for one in ranks]
+        left = [self.ranges(low + edge, high) for (low, high), edge in zip(shares, edges, strict=True)]
         return replace(self, remaining=_merged(one for ranges in left for one in ranges))
 
     def ranges(self, low: int, high: int) -> list[tuple[int, int]]:
@@ -108,22 +117,12 @@ class RemainingBatches(Sequence[Rows]):
     """A rank's batches of what remains of an epoch, drawn when they are read."""
 
     def __init__(self, order: Order, samples: int, position: EpochPosition) -> None:
-        self._samples, self._position, self._count = samples, position, position.length(order)
-        self._order = order
-        self._drawn = (-1, -1), np.empty(0, np.int64)  # rank and number of a window of block order, its rows
-        if order.kind == "random" and position.remaining:
-            # a position belongs to the rank that it has in a whole epoch
-            begin = position.remaining[0][0]
-            first = (order.rank - begin) % order.world_size
-            self._first = (begin + first) // order.world_size
-            self._share = replace(order, rank=first)
-        else:
-            self._first, end = order.share(position.size)
-            self._whole = len(position.ranges(self._first, end)) == 1
-            self._share = order
+        self._rows = RemainingRows(order if order.budget is None else order.over_all_ranks, samples, position)
+        own = self._rows.share if order.budget is None else order
+        self._division = position.division(own, samples)
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._division.numbers)
 
     @overload
     def __getitem__(self, index: int) -> Rows: ...
@@ -132,18 +131,46 @@ class RemainingBatches(Sequence[Rows]):
     def __getitem__(self, index: int | slice) -> Rows | Sequence[Rows]:
         """Return a batch, or several."""
         if isinstance(index, slice):
-            return [self[number] for number in range(self._count)[index]]
-        number, size = range(self._count)[index], self._position.size
-        low, high = (self._first + self._share.edge(size, edge) for edge in (number, number + 1))
+            return [self[number] for number in range(len(self))[index]]
+        number = self._division.numbers[index]
+        return self._rows(self._division.edge(number), self._division.edge(number + 1))
+
+
+class RemainingRows:
+    """Rows between two positions of a rank's share of what remains of an epoch.
+
+    Attributes
+    ----------
+    share : Order
+        Order of the rank to which this share would belong in a whole epoch of as many samples.
+    """
+
+    def __init__(self, order: Order, samples: int, position: EpochPosition) -> None:
+        self._samples, self._position, self._order = samples, position, order
+        self._drawn = (-1, -1), np.empty(0, np.int64)  # rank and number of a window of block order, its rows
+        if order.kind == "random" and position.remaining:
+            # a position belongs to the rank that it has in a whole epoch
+            begin = position.remaining[0][0]
+            first = (order.rank - begin) % order.world_size
+            self._first = (begin + first) // order.world_size
+            self.share = replace(order, rank=first)
+        else:
+            self._first, end = order.share(position.size)
+            self._whole = len(position.ranges(self._first, end)) == 1
+            self.share = order
+
+    def __call__(self, low: int, high: int) -> Rows:
+        """Return the rows at positions `low` to `high`."""
+        low, high = self._first + low, self._first + high
         if self._order.kind == "random":
             return self._order.rows(self._samples, self._position.epoch, low, high)
         ranges = self._position.ranges(low, high)
         if self._order.kind == "sequential" and self._whole:
             return slice(*ranges[0])
-        parts = [part for one in ranges for part in self._rows(*one)]
+        parts = [part for one in ranges for part in self._parts(*one)]
         return np.concatenate(parts)
 
-    def _rows(self, low: int, high: int) -> Iterable[Index]:
+    def _parts(self, low: int, high: int) -> Iterable[Index]:
         """Yield the rows at a range of positions."""
         if self._order.kind == "sequential":
             yield np.arange(low, high)
@@ -156,6 +183,7 @@ class RemainingBatches(Sequence[Rows]):
                 world_size=position.ranks,
                 batch_size=size,
                 window_batches=1,
+                budget=None,
             )
             start, stop = one.share(self._samples)
             first, last = max(low, start), min(high, stop)
@@ -172,6 +200,14 @@ class RemainingBatches(Sequence[Rows]):
             rows = np.asarray(one.rows(self._samples, self._position.epoch, low, high))
             self._drawn = (one.rank, number), rows
         return rows
+
+
+@lru_cache(maxsize=4)
+def _token_edges(order: Order, samples: int, position: EpochPosition) -> Index:
+    """Return the edges of the batches in what remains; the order has the number of ranks alone."""
+    assert order.budget is not None
+    rows = RemainingRows(order.over_all_ranks, samples, position)
+    return order.budget.edges(rows, position.size, order.world_size, order.drop_last)
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> Ranges:

@@ -48,6 +48,10 @@ class StreamLoader:
         A variant prepared in it, such as "memmap" or "hdf5:chunk_bytes=0".
     batch_size : int
         Samples per batch.
+    batch_tokens : int, optional
+        For samples that differ in length, in place of `batch_size`: a batch takes samples until the next
+        would exceed so many elements. Batches, and with them `len`, then differ from epoch to epoch. All
+        ranks have the same number of batches.
     order : str
         "sequential", "random" or "block": blocks of `block_bytes` in random order, with samples shuffled
         within windows of `window_bytes`.
@@ -93,6 +97,7 @@ class StreamLoader:
         *,
         format: str,
         batch_size: int = 256,
+        batch_tokens: int | None = None,
         order: str = "sequential",
         seed: int = 0,
         device: str | torch.device = "cpu",
@@ -110,7 +115,7 @@ class StreamLoader:
         block_bytes: int = BLOCK_BYTES,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
-        batching = Batching(order, batch_size, seed, block_bytes, window_bytes, drop_last)
+        batching = Batching(order, batch_size, seed, block_bytes, window_bytes, drop_last, batch_tokens)
         self._options = StreamOptions(threads, direct, in_flight, request_bytes, coalesce_bytes)
         self._manifest = dataset_at(dataset, Path(data_dir))
         self._fields = chosen_fields(self._manifest.schema, fields)
@@ -121,15 +126,16 @@ class StreamLoader:
             check_direct(opener, self._fields, self._options)
         self._device = pick_device(str(device))
         self._transform = transform
-        self._order = batching.row_order(self._manifest.schema, *_ranks(rank, world_size))
-        self._order.length(self._samples)
+        with self._place.hinting(), failures_of(opener.path):
+            self._order = batching.order_over(opener, *_ranks(rank, world_size))
+        self._order.length(self._samples, 0)
         self._window_bytes, self._consumed = window_bytes, 0
         self._start = self._position = self._epoch_start(0)
         self._keeper = PipelineKeeper()
 
     def __len__(self) -> int:
-        """Return the number of batches in an epoch of this rank."""
-        return self._order.length(self._samples)
+        """Return the number of batches in the epoch of this rank."""
+        return self._order.length(self._samples, self._position.epoch)
 
     def __iter__(self) -> Generator[Tensors, None, None]:
         """Yield the batches of the epoch, or the remaining ones after `load_state_dict`."""
@@ -161,7 +167,7 @@ class StreamLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what remains of the epoch, the same on every rank after the same number of batches."""
-        position = self._position.after(self._order, self._consumed)
+        position = self._position.after(self._order, self._samples, self._consumed)
         remaining = [list(one) for one in position.remaining]
         return {**self._identity(), **vars(position), "remaining": remaining}
 
@@ -187,7 +193,7 @@ class StreamLoader:
                     found=repr(state.get(name)),
                 )
         position = EpochPosition.from_state(state, self._order, self._samples)
-        position.length(self._order)
+        position.division(self._order, self._samples)
         self._begin(position)
 
     def _begin(self, position: EpochPosition) -> None:
@@ -200,8 +206,9 @@ class StreamLoader:
         """Return batches, and the number of the first one that remains."""
         order, start = self._order, self._epoch_start(position.epoch)
         consumed = (self._samples - position.size) // (order.batch_size * order.world_size)
-        for number in (consumed, consumed + 1, len(self)):
-            if start.after(order, number) == position:
+        length = order.length(self._samples, position.epoch)
+        for number in (consumed, consumed + 1, length) if order.budget is None else (0,):
+            if start.after(order, self._samples, number) == position:
                 return order.batches(self._samples, position.epoch), number
         return RemainingBatches(order, self._samples, position), 0
 

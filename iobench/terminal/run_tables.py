@@ -23,6 +23,7 @@ COMMON = (
     "cache",
     "order",
     "batch_size",
+    "batch_tokens",
     "model",
     "step_s",
 )  # facets shown once above the table if all cases share them

@@ -89,7 +89,7 @@ class Trial:
         if epoch_s > options.longest or window_s < ROUND_S:
             yield {"skipped": f"an epoch takes {epoch_s:.2g} s"}
             return
-        window = math.ceil(self._job.order.length(self._manifest.schema.samples) * window_s / epoch_s)
+        window = math.ceil(self._job.order.length(self._manifest.schema.samples, 0) * window_s / epoch_s)
         rounds: dict[int, dict[bool, list[float]]] = {}
         began, share = time.monotonic(), 1.0
 

@@ -34,6 +34,10 @@ def test_slices_are_one_slice():
     assert joined([slice(3, 5), slice(5, 9)]) == slice(3, 9)
 
 
+def test_slices_with_rows_of_another_rank_between_are_rows():
+    assert joined([slice(3, 5), slice(7, 9), slice(10, 11)]).tolist() == [3, 4, 7, 8, 10]
+
+
 @pytest.mark.parametrize("rows", [ROWS[:23], slice(40, 63)], ids=["rows", "slice"])
 def test_each_piece_of_a_group_is_claimed_once_and_the_last_one_is_known(rows):
     group, slot = BatchGroup(rows, [10, 10, 3]), {"x": np.empty(23)}

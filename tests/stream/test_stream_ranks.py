@@ -45,7 +45,7 @@ def test_ranks_have_equally_many_batches_and_every_sample_once(samples, world_si
         batches = [order.batches(samples, epoch) for order in orders]
     except InvalidSettings:
         assume(False)
-    assert {len(own) for own in batches} == {orders[0].length(samples)}
+    assert {len(own) for own in batches} == {orders[0].length(samples, 0)}
     rows = [[np.arange(samples)[rows] for rows in own] for own in batches]
     assert all(len(batch) for own in rows for batch in own)
     sizes = [sum(map(len, own)) for own in rows]

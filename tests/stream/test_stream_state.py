@@ -155,12 +155,12 @@ def test_each_sample_comes_once_over_resumes_with_other_ranks_and_batches(sample
         ]
         position = position or EpochPosition.start(ranks[0], samples, 2)
         try:
-            length = position.length(ranks[0])
+            length = len(position.division(ranks[0], samples).numbers)
         except InvalidSettings:
             assume(number)
             continue  # load_state_dict refuses these ranks
         stop = min(stop, length) if number < len(legs) - 1 else length
-        after = position.after(ranks[0], stop)
+        after = position.after(ranks[0], samples, stop)
         assert not 0 < stop == length or not after.remaining  # dropped ones do not come
         for one in ranks:
             batches = rows_in(RemainingBatches(one, samples, position), samples)
@@ -183,7 +183,7 @@ def rows_in(batches, samples):
 @pytest.mark.parametrize("stop", [0, 3])
 def test_a_global_batch_of_random_order_does_not_depend_on_the_number_of_ranks(world_size, stop):
     whole = rows_in(Order("random", 8, 5).batches(203, 0), 203)
-    position = EpochPosition.start(Order("random", 8, 5), 203, 0).after(Order("random", 8, 5), stop)
+    position = EpochPosition.start(Order("random", 8, 5), 203, 0).after(Order("random", 8, 5), 203, stop)
     ranks = [Order("random", 8 // world_size, 5, rank=r, world_size=world_size) for r in range(world_size)]
     batches = [rows_in(RemainingBatches(one, 203, position), 203) for one in ranks]
     together = [sorted(chain(*parts)) for parts in zip(*batches, strict=True)]

@@ -57,9 +57,9 @@ class TorchDataLoader(WorkerLoader):
     def rows(self, order: Order, samples: int, epoch: int) -> Sequence[Rows]:
         """Return this rank's batches; over several ranks those of torch's DistributedSampler.
 
-        That sampler repeats some samples, and has no blocks: block order is split as for other loaders.
+        That sampler repeats some samples, and has no blocks or budgets: these are split as for other loaders.
         """
-        if order.world_size == 1 or order.kind == "block":
+        if not _has_sampler(order):
             return order.batches(samples, epoch)
         sampler = _distributed(order, samples)
         sampler.set_epoch(epoch)
@@ -68,7 +68,7 @@ class TorchDataLoader(WorkerLoader):
 
     def padding_samples(self, order: Order, samples: int) -> int:
         """Return 1 if DistributedSampler repeats a sample on this rank to give all ranks as many, else 0."""
-        if order.world_size == 1 or order.kind == "block":
+        if not _has_sampler(order):
             return 0
         last = len(_distributed(order, samples)) - 1
         return int(order.rank + last * order.world_size >= samples)
@@ -76,6 +76,11 @@ class TorchDataLoader(WorkerLoader):
     def open(self, job: Job) -> Epochs:
         """Build the dataset; each process that reads opens its own reader."""
         return DataLoaderEpochs(self, job)
+
+
+def _has_sampler(order: Order) -> bool:
+    """Return whether DistributedSampler distributes the samples."""
+    return order.world_size > 1 and order.kind != "block" and order.budget is None
 
 
 def _distributed(order: Order, samples: int) -> DistributedSampler[int]:

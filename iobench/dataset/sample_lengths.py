@@ -1,0 +1,48 @@
+"""Lengths of an artifact's samples, cached with its indexes: 8 bytes per sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from iobench.dataset.opener import Opener
+from iobench.dataset.read_back import read_back
+from iobench.formats import Index, Reader, Spans
+
+NAME = "lengths"  # of the index
+
+
+def sample_lengths(opener: Opener) -> Index:
+    """Return the length of each sample, int64: that of its longest ragged field.
+
+    The first time, a format that does not say where samples lie is read as a whole.
+    """
+    whole = replace(opener, schema=opener.stored_schema, stored=None)
+
+    def build() -> Iterator[dict[str, Index]]:
+        with whole.guarded() as check, whole() as reader:
+            check()
+            placed = _placed(reader)
+        if placed is not None:
+            yield {NAME: placed}
+            return
+        for batch in read_back(whole):
+            ragged: list[Any] = [batch[field.name] for field in whole.schema.ragged]
+            yield {NAME: np.maximum.reduce([np.diff(one.offsets) for one in ragged])}
+
+    return np.asarray(whole.index_cache(NAME, build)[NAME][: opener.schema.samples])
+
+
+def _placed(reader: Reader) -> Index | None:
+    """Return the lengths by the places of the samples; None if not all fields have such."""
+    schema, places, lengths = reader.schema, reader.placement(), []
+    for field in schema.ragged:
+        place = places.get(field.name)
+        if not isinstance(place, Spans):
+            return None
+        begins, ends = place.edges(schema.samples, np.zeros(len(place.files), np.int64))
+        lengths.append((ends - begins) // field.sample_bytes)
+    return np.asarray(np.maximum.reduce(lengths))
