@@ -5,12 +5,16 @@ import struct
 
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from kinds import kind
 from own_library import loaded, run
+from ragged_cases import BatchSource, samples
 
+import iobench
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, UnsupportedSchema
-from iobench.formats import Field, Schema
+from iobench.formats import Field, ListedSpans, Ragged, Schema
 from iobench.testing.cases import SCHEMA, StoredArtifact, assert_rows, assert_same, read_all, store
 from iobench.testing.placements import assert_placements
 
@@ -40,6 +44,48 @@ for name, label, bad in [("one", lambda row: row / 2, 99), ("many", lambda row: 
         if row == bad:
             data = data[:4] + magic + data[8:]
         out.write_idx(row, recordio.pack(recordio.IRHeader(0, label(row), row, 0), data))
+    out.close()
+"""
+
+
+READ_RAGGED = """
+import json, sys, numpy as np
+from mxnet import recordio
+opened = recordio.MXIndexedRecordIO(sys.argv[1] + "/data.idx", sys.argv[1] + "/data.rec", "r")
+fields = json.load(open(sys.argv[1] + "/schema.json"))["fields"]
+ragged = [field for field in fields if field["shape"][:1] == [-1]]
+read = {}
+for row in opened.keys:
+    header, data = recordio.unpack(opened.read_idx(row))
+    assert header.id == row
+    at = 0
+    def take(dtype, count):
+        global at
+        values = np.frombuffer(data, dtype, count, at)
+        at += values.nbytes
+        return values
+    for field in fields:
+        if field not in ragged:
+            read[f"{field['name']}-{row}"] = take(field["dtype"], int(np.prod(field["shape"])))
+    for field, length in zip(ragged, take("<i8", len(ragged))):
+        read[f"{field['name']}-{row}"] = take(field["dtype"], length * int(np.prod(field["shape"][1:])))
+    assert at == len(data)
+np.savez(sys.argv[2], **read)
+"""
+
+WRITE_RAGGED = """
+import struct, sys, numpy as np
+from mxnet import recordio
+np.int = int
+magic = struct.pack("<I", 0xCED7230A)
+for name, bad in [("clean", 99), ("magic", 7)]:
+    out = recordio.MXIndexedRecordIO(f"{sys.argv[1]}/{name}.idx", f"{sys.argv[1]}/{name}.rec", "w")
+    for row in range(20):
+        data = np.full(row, row, "int16").tobytes()
+        if row == bad:
+            data = data[:4] + magic + data[8:]
+        labels = [float(row)] * (row % 3)
+        out.write_idx(row, recordio.pack(recordio.IRHeader(0, labels or row / 2, row, 0), data))
     out.close()
 """
 
@@ -142,11 +188,13 @@ def test_several_labels_and_a_record_in_parts(others):
     ("fields", "cause", "found"),
     [
         ((), "fields-needed", None),
-        ((Field("x", (7,), "int16"),), "unequal-shapes", "36 bytes"),
+        ((Field("x", (7,), "int16"),), "unequal-shapes", "12 bytes"),
+        ((Field("x", (-1, 5), "int16"),), "unequal-shapes", "12 bytes"),
         ((Field("x", (6,), "int16"), Field("y", (), "int8")), "too-many-arrays", "x, y"),
-        ((Field("label", (2,), "float32"),), "fields-differ", "1 × float32"),
+        ((Field("label", (2,), "float32"),), "unequal-shapes", "4 bytes"),
+        ((Field("label", (), "int32"),), "fields-differ", "float32"),
     ],
-    ids=range(4),
+    ids=range(6),
 )
 def test_fields_that_do_not_match_the_records_are_refused_by_name(tmp_path, fields, cause, found):
     data = struct.pack("<IfQQ", 0, 1.0, 0, 0) + bytes(12)
@@ -158,7 +206,7 @@ def test_fields_that_do_not_match_the_records_are_refused_by_name(tmp_path, fiel
         assert "--field" in caught.value.hint
     if cause == "unequal-shapes":
         assert "record 0" in caught.value.problem
-        assert caught.value.expected == "38 bytes"
+        assert fields[0].typed in caught.value.expected
         assert "pad" in caught.value.hint
 
 
@@ -203,15 +251,169 @@ def test_records_of_others_are_listed_piece_by_piece(tmp_path, monkeypatch, chan
     monkeypatch.setattr("iobench.contrib.formats.recordio.records.PIECE", 2)
     datas = [struct.pack("<IfQQ", 0, 1.0, row, 0) + bytes(12) for row in range(6)]
     if change == "labels":
-        datas[4:] = [struct.pack("<IfQQ", 1, 1.0, row, 0) + bytes(12) for row in (4, 5)]
+        datas[5] = struct.pack("<IfQQ", 2, 1.0, 5, 0) + bytes(8 + 12)
     elif change == "size":
         datas[5] += bytes(4)
-    file, fields = tmp_path / "one.rec", (Field("x", (6,), "int16"),)
+    file, fields = tmp_path / "one.rec", (Field("label", (), "float32"), Field("x", (6,), "int16"))
     file.write_bytes(b"".join(struct.pack("<II", MAGIC, len(data)) + data for data in datas))
     if change == "none":
         assert RECORDIO.infer_schema(file, fields).samples == 6
         return
     with pytest.raises(CorruptArtifact, check=kind("unequal-shapes")) as caught:
         RECORDIO.infer_schema(file, fields)
-    assert caught.value.found == ("0 to 1 labels after the header" if change == "labels" else "40 bytes")
-    assert change == "labels" or "record 5 " in caught.value.problem
+    assert caught.value.found == ("8 bytes" if change == "labels" else "16 bytes")
+    assert "record 5 " in caught.value.problem
+
+
+WORDS, LABEL, ODD = Field("words", (-1,), "uint32"), Field("label", (), "int64"), Field("odd", (-1,), "uint8")
+
+
+def ragged_batch(rows, label=0):
+    """Return schema and batch of samples with these words, and a byte per word and one more."""
+    words = Ragged.of([np.array(row, np.uint32) for row in rows], (), "uint32")
+    odd = Ragged.of([np.full(len(row) + 1, 10, np.uint8) for row in rows], (), "uint8")
+    batch = {"words": words, "label": np.full(len(rows), label, np.int64), "odd": odd}
+    totals = {"words": len(words.values), "odd": len(odd.values)}
+    return Schema(len(rows), (WORDS, LABEL, ODD), totals=totals), batch
+
+
+def assert_ragged(batch, source, rows=slice(None)):
+    for field in ("words", "odd"):
+        assert samples(batch[field]) == samples(source[field][rows])
+    assert_same(batch["label"], source["label"][rows])
+
+
+magic_words = st.lists(st.sampled_from([MAGIC, 0, MAGIC >> 8, 7]), max_size=9)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(magic_words, min_size=1, max_size=6).filter(any),
+    st.sampled_from([0, MAGIC, (MAGIC - (1 << 32)) << 32]),
+)
+@example([[], [MAGIC], [MAGIC] * 70_000, [5] * 300_000, []], MAGIC)
+def test_samples_of_any_length_with_the_magic_word_in_any_place_are_read(tmp_path_factory, rows, label):
+    path = tmp_path_factory.mktemp("ragged") / "a"
+    schema, source = ragged_batch(rows, label)
+    RECORDIO.write(path, schema, [source])
+    with RECORDIO.open(path, schema) as reader:
+        assert_ragged(reader.batch(slice(None)), source)
+        some = np.array([len(rows) - 1, 0, 0])
+        assert_ragged(reader.batch(some), source, some)
+        for row in range(len(rows)):
+            sample = reader.sample(row)
+            assert sample["words"].tobytes() == np.array(rows[row], np.uint32).tobytes()
+            assert (sample["label"], len(sample["odd"])) == (label, len(rows[row]) + 1)
+        assert not reader.placement() or not (label or any(MAGIC in row for row in rows))
+
+
+def test_places_of_samples_that_differ_in_length(tmp_path):
+    schema, source = ragged_batch([[1, 2], [], [3, 4, 5]], label=3)
+    RECORDIO.write(tmp_path / "a", schema, [source])
+    stored = (tmp_path / "a" / "data.rec").read_bytes()
+    with RECORDIO.open(tmp_path / "a", schema) as reader:
+        assert not reader.blocks()
+        for name in ("words", "odd"):
+            place = reader.placement()[name]
+            assert isinstance(place, ListedSpans)
+            spans = zip(place.offset.tolist(), place.size.tolist(), strict=True)
+            assert [stored[at : at + size] for at, size in spans] == samples(source[name])
+        _, at = reader.placement()["label"].locate(np.arange(3))
+        assert [stored[one : one + 8] for one in at.tolist()] == [struct.pack("<q", 3)] * 3
+
+
+@pytest.mark.parametrize("word", [MAGIC, 7])
+def test_a_stream_of_samples_with_the_magic_word(tmp_path, word):
+    schema, source = ragged_batch([[1] * n + [word] * (n % 3) for n in range(50)], label=word)
+    iobench.prepare(BatchSource(schema, source), ["recordio"], data_dir=tmp_path, name="words")
+    loader = iobench.StreamLoader(tmp_path / "words", format="recordio", batch_size=8, order="random", seed=1)
+    rows = np.concatenate([batch["odd"].offsets.diff().numpy() for batch in loader])
+    lengths = np.diff(source["odd"].offsets)
+    assert sorted(rows.tolist()) == sorted(lengths.tolist())
+    ordered = iobench.StreamLoader(tmp_path / "words", format="recordio", batch_size=8)
+    for number, batch in enumerate(ordered):
+        some = slice(8 * number, 8 * number + 8)
+        arrays = {n: Ragged(batch[n].values.numpy(), batch[n].offsets.numpy()) for n in ("words", "odd")}
+        assert_ragged(arrays | {"label": batch["label"].numpy()}, source, some)
+
+
+def test_mxnet_reads_samples_that_differ_in_length(tmp_path):
+    schema, source = ragged_batch([[3], [], [MAGIC, 1, MAGIC], [5] * 70_000], label=MAGIC)
+    RECORDIO.write(tmp_path / "a", schema, [source])
+    run("mxnet", READ_RAGGED, tmp_path / "a", tmp_path / "read.npz")
+    read = loaded(tmp_path / "read.npz")
+    for name in ("words", "odd"):
+        assert [read[f"{name}-{row}"].tobytes() for row in range(4)] == samples(source[name])
+    assert [int(read[f"label-{row}"][0]) for row in range(4)] == [MAGIC] * 4
+
+
+@pytest.mark.parametrize("name", ["clean", "magic"])
+def test_records_of_mxnet_that_differ_in_length_are_read_in_place(tmp_path, name):
+    run("mxnet", WRITE_RAGGED, tmp_path)
+    fields = (Field("x", (-1,), "int16"), Field("label", (-1,), "float32"))
+    schema = RECORDIO.infer_schema(tmp_path / f"{name}.rec", fields)
+    assert schema == Schema(20, fields, totals={"x": 190, "label": 7 * 1 + 7 * 1 + 6 * 2})
+    with RECORDIO.open(tmp_path / f"{name}.rec", schema) as reader:
+        assert bool(reader.placement()) == (name == "clean")
+        for row in range(20):
+            expected = np.full(row, row, "int16")
+            if (name, row) == ("magic", 7):
+                expected[2:4] = np.frombuffer(struct.pack("<I", MAGIC), "int16")
+            assert_same(reader.sample(row)["x"], expected)
+            labels = [row] * (row % 3) or [row / 2]
+            assert_same(reader.batch(np.array([row]))["label"].values, np.array(labels, "float32"))
+
+
+@pytest.mark.parametrize("record", [0, 3])
+@pytest.mark.parametrize("field", [0, 1])
+@pytest.mark.parametrize("length", [-1, 0, 4, 1 << 40, (1 << 62) + 2])
+def test_lengths_that_do_not_add_up_to_the_record_are_refused_by_its_number(
+    tmp_path, monkeypatch, record, field, length
+):
+    monkeypatch.setattr("iobench.contrib.formats.recordio.records.PIECE", 2)
+    schema, source = ragged_batch([[1, 2]] * 4)
+    RECORDIO.write(tmp_path / "a", schema, [source])
+    file = tmp_path / "a" / "data.rec"
+    with RECORDIO.open(tmp_path / "a", schema) as reader:
+        places = reader.placement()["label"].locate(np.arange(4))[1]
+    stored = bytearray(file.read_bytes())
+    at = int(places[record]) + 8 * (1 + field)
+    stored[at : at + 8] = struct.pack("<q", length)
+    file.write_bytes(stored)
+    with RECORDIO.open(tmp_path / "a", schema) as reader, pytest.raises(CorruptArtifact) as caught:
+        reader.batch(slice(None))
+    assert f"record {record} " in caught.value.expected
+    assert caught.value.path == str(file)
+
+
+def test_a_record_without_room_for_its_lengths_is_refused_by_its_number(tmp_path):
+    schema, source = ragged_batch([[1, 2]] * 3)
+    RECORDIO.write(tmp_path / "a", schema, [source])
+    file, data = tmp_path / "a" / "data.rec", struct.pack("<IfQQ", 0, 0.0, 1, 0) + bytes(20)
+    stored = file.read_bytes()
+    size = len(stored) // 3
+    short = struct.pack("<II", MAGIC, len(data)) + data
+    file.write_bytes(stored[:size] + short + stored[2 * size :])
+    (tmp_path / "a" / "data.idx").write_text(f"0\t0\n1\t{size}\n2\t{size + len(short)}\n")
+    refused = pytest.raises(CorruptArtifact, check=kind("truncated", path=file))
+    with RECORDIO.open(tmp_path / "a", schema) as reader, refused as caught:
+        reader.batch(slice(None))
+    assert "record 1 " in caught.value.problem
+
+
+def test_a_sample_too_large_for_a_record_is_refused_as_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("iobench.contrib.formats.recordio.writer.MOST_BYTES", 100)
+    schema, source = ragged_batch([[1], [2] * 100])
+    with pytest.raises(UnsupportedSchema, match="sample 1", check=kind("sample-too-large")):
+        RECORDIO.write(tmp_path / "a", schema, [source])
+
+
+@pytest.mark.parametrize("data", [bytes(20), struct.pack("<IfQQ", 5, 1.0, 0, 0) + bytes(8)])
+def test_a_record_of_others_without_room_for_its_labels_is_refused_by_its_number(tmp_path, data):
+    whole = struct.pack("<IfQQ", 0, 1.0, 0, 0) + bytes(8)
+    file = tmp_path / "one.rec"
+    file.write_bytes(b"".join(struct.pack("<II", MAGIC, len(one)) + one for one in (whole, data)))
+    for field in (Field("x", (-1,), "uint8"), Field("label", (-1,), "float32")):
+        with pytest.raises(CorruptArtifact, check=kind("truncated", path=file)) as caught:
+            RECORDIO.infer_schema(file, (field,))
+        assert "record 1 " in caught.value.problem

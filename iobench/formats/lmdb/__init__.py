@@ -27,7 +27,7 @@ from iobench.formats.lmdb import keys, tree
 from iobench.formats.lmdb.environments import Environments
 from iobench.formats.lmdb.meta import begins, read_meta
 from iobench.formats.lmdb.nodes import EMPTY_LEAF
-from iobench.formats.lmdb.ragged import RaggedLmdbReader, payloads
+from iobench.formats.lmdb.ragged import RaggedLmdbReader
 from iobench.formats.lmdb.reader import LmdbReader
 from iobench.formats.lmdb.values import (
     CODECS,
@@ -40,6 +40,7 @@ from iobench.formats.lmdb.values import (
     described,
     read_described,
 )
+from iobench.formats.payloads import payloads
 
 PAGE_BYTES = 4096
 

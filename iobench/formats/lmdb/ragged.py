@@ -1,12 +1,8 @@
-"""Values of samples that differ in length, and the reader of an environment with such values.
-
-A payload holds the fixed fields in schema order, then the length of each ragged field as int64, then the
-elements of each, as in memory.
-"""
+"""Reader of an environment whose values are payloads of samples that differ in length."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,23 +12,9 @@ from iobench.base.errors import corrupt
 from iobench.formats._placement import Index, Listed, ListedSpans, Placement
 from iobench.formats._ragged import Ragged
 from iobench.formats._reader import Convert, Rows, identity, unclosed
-from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
+from iobench.formats._schema import Array, Batch, Field
 from iobench.formats.lmdb.reader import LmdbReader
-
-LENGTH = np.dtype("<i8")
-
-
-def payloads(schema: Schema, batch: Mapping[str, Any]) -> Iterator[bytes]:
-    """Yield the payload of each sample of a batch."""
-    fixed = [(raw_bytes(batch[f.name]), f.sample_bytes) for f in schema.fixed.fields]
-    ragged = [(batch[field.name], field.sample_bytes) for field in schema.ragged]
-    lengths = [np.diff(field.offsets).astype(LENGTH) for field, _ in ragged]
-    columns = fixed + [(raw_bytes(column), LENGTH.itemsize) for column in lengths]
-    values = [(raw_bytes(field.values), (field.offsets * width).tolist()) for field, width in ragged]
-    for row in range(len(batch[schema.fields[0].name])):
-        parts = [column[row * width : (row + 1) * width] for column, width in columns]
-        parts += [memory[edges[row] : edges[row + 1]] for memory, edges in values]
-        yield b"".join(parts)
+from iobench.formats.payloads import LENGTH
 
 
 class RaggedLmdbReader(LmdbReader):

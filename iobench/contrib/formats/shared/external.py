@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import numpy as np
+
 from iobench.base.errors import CorruptArtifact
-from iobench.formats import Field, Schema
+from iobench.formats import Field, Index, Schema
 
 # Data that were never written read as fill values, without end. More than 1 GiB beyond what a codec can
 # compress 10,000 : 1 cannot be data.
@@ -43,3 +45,24 @@ def not_fixed(path: Path, name: str, found: str) -> CorruptArtifact:
         found=found,
         hint=FIXED,
     )
+
+
+def check_lengths(
+    field: Field, lengths: Index, each: int, unit: str, path_of: Callable[[int], Path], first: int
+) -> None:
+    """Raise CorruptArtifact (``unequal-shapes``) unless each record's value of a field has `each` units.
+
+    The values of a ragged field have any multiple of them. `first` is the number of records before
+    these, and `path_of` returns the file of one of these.
+    """
+    differ = lengths % each != 0 if field.is_ragged else lengths != each
+    if (wrong := np.flatnonzero(differ)).size:
+        row = int(wrong[0])
+        raise CorruptArtifact(
+            f"{field.name} of record {first + row} has another length",
+            kind="unequal-shapes",
+            path=path_of(row),
+            expected=f"{'a multiple of ' * field.is_ragged}{each} {unit} for {field.typed}",
+            found=f"{lengths[row]} {unit}",
+            hint=FIXED,
+        )

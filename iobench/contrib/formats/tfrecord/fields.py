@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.contrib.formats.shared.external import FIXED, as_options, not_fixed
+from iobench.contrib.formats.shared.external import as_options, check_lengths, not_fixed
 from iobench.contrib.formats.shared.placed_reader import EncodedSpans, FieldLocations, runs
 from iobench.contrib.formats.tfrecord import example
 from iobench.contrib.formats.tfrecord.example import BYTES, FLOATS, INTS, ExampleLayout
@@ -150,11 +150,11 @@ def _lists(records: TFRecords, fields: Sequence[Field], features: Mapping[str, i
             lists[f"size_{number}"] = size[number]
         if kind == INTS:
             counts = _counts(records, begin[number], size[number])
-            _refuse_others(records, field, counts, field.elements, "numbers")
+            check_lengths(field, counts, field.elements, "numbers", records.path, records.first)
             if field.is_ragged:
                 lists[f"count_{number}"] = counts
         else:
-            _refuse_others(records, field, size[number], field.sample_bytes, "bytes")
+            check_lengths(field, size[number], field.sample_bytes, "bytes", records.path, records.first)
     return lists
 
 
@@ -223,21 +223,3 @@ def _unpacked(records: TFRecords, name: str, number: int, stored: memoryview) ->
         return example.unpacked(stored)
     except ValueError as error:
         raise corrupt(records.path(number), f"{name} of record {number}", error) from error
-
-
-def _refuse_others(records: TFRecords, field: Field, counts: Index, expected: int, unit: str) -> None:
-    """Raise CorruptArtifact (``unequal-shapes``) if a record's value of a field has another length.
-
-    The values of a ragged field have any whole number of elements.
-    """
-    differ = counts % expected != 0 if field.is_ragged else counts != expected
-    if (wrong := np.flatnonzero(differ)).size:
-        row = int(wrong[0])
-        raise CorruptArtifact(
-            f"{field.name} of record {records.first + row} has another length",
-            kind="unequal-shapes",
-            path=records.path(row),
-            expected=f"{'a multiple of ' * field.is_ragged}{expected} {unit} for {field.typed}",
-            found=f"{counts[row]} {unit}",
-            hint=FIXED,
-        )
