@@ -157,9 +157,11 @@ def test_an_existing_dataset_is_replaced_only_with_overwrite(bucket, tmp_path):
     data = tmp_path / "data"
     prepare(numbers(seed=1), ["memmap"], data_dir=data, name="train")
     before = tree(data)
+    bucket.clear()
     with pytest.raises(ArtifactExists, check=kind("other-data")):
         add(TRAIN, data_dir=data)
     assert tree(data) == before
+    assert not bucket.requests  # nothing was downloaded
     for _ in range(2):
         made, _ = add(TRAIN, data_dir=data, overwrite=True)
         assert {path.split("/")[0] for path in tree(data / "train")} == {"manifest.json", ".index"}
@@ -168,6 +170,20 @@ def test_an_existing_dataset_is_replaced_only_with_overwrite(bucket, tmp_path):
     local = iobench.Manifest.load(data / "train")
     assert (local.url, [*local.artifacts]) == ("", ["memmap"])
     assert verify(local) == {"memmap": None}
+
+
+def test_a_dataset_that_came_meanwhile_is_not_replaced(bucket, tmp_path, monkeypatch):
+    stored(bucket)
+    data, find = tmp_path / "data", module.find
+
+    def beside(*arguments):
+        prepare(numbers(seed=1), ["memmap"], data_dir=data, name="train")
+        return find(*arguments)
+
+    monkeypatch.setattr(module, "find", beside)
+    with pytest.raises(ArtifactExists, check=kind("other-data")):
+        add(TRAIN, data_dir=data)
+    assert verify(iobench.Manifest.load(data / "train")) == {"memmap": None}
 
 
 def test_a_manifest_in_a_store_cannot_name_objects_elsewhere(bucket, tmp_path):
@@ -204,6 +220,7 @@ def test_rows_that_no_range_holds_are_refused_before_hashing(
     [
         ("s3://bucket/none/", SourceError, "empty"),
         ("s3://bucket/none", SourceError, "empty"),
+        ("s3://bucket/marker", SourceError, "empty"),
         ("s3://no-bucket/x/", CorruptArtifact, "missing-bucket"),
         ("s3://bucket/a/../b", InvalidSettings, "invalid-url"),
         ("s3://key:secret@bucket/x", InvalidSettings, "credentials-in-url"),
@@ -215,8 +232,10 @@ def test_rows_that_no_range_holds_are_refused_before_hashing(
     ],
 )
 def test_addresses_with_nothing_to_add(bucket, tmp_path, address, error, cause):
-    with pytest.raises(error, check=kind(cause)):
+    (bucket.folder / "bucket/marker").touch()
+    with pytest.raises(error, check=kind(cause)) as caught:
         add(address.replace("SERVER", bucket.url), name="one", data_dir=tmp_path / "data")
+    assert "secret" not in str(caught.value)
     assert not (tmp_path / "data").exists()
 
 
@@ -250,6 +269,14 @@ def test_errors_name_the_object_and_not_its_copy(bucket, tmp_path):
     with pytest.raises(SourceError, check=kind("unrecognized", path="s3://bucket/notes.txt")) as error:
         add("s3://bucket/notes.txt", data_dir=tmp_path / "data")
     assert "iobench-add-" not in str(error.value)
+
+
+def test_a_hint_names_no_copy_that_is_gone(bucket, tmp_path):
+    (bucket.folder / "bucket/table.csv").write_text("x\n1\n2\n")
+    with pytest.raises(SourceError, check=kind("unrecognized")) as error:
+        add("s3://bucket/table.csv", data_dir=tmp_path / "data")
+    assert "iobench-add-" not in str(error.value)
+    assert error.value.hint == module.CONVERT
 
 
 # ── changes and interruptions ──

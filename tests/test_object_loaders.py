@@ -235,6 +235,23 @@ def test_an_object_that_was_replaced_in_s3_is_noticed(s3, tmp_path):
         opener.check_versions(("s3",))
 
 
+def store_again(s3, name):
+    """Replace an object by the same content in one piece, which is another version than that in parts."""
+    place = {"Bucket": "bucket", "Key": name}
+    before = s3.head_object(**place)["ETag"]
+    s3.put_object(**place, Body=s3.get_object(**place)["Body"].read())
+    assert s3.head_object(**place)["ETag"] != before
+
+
+@pytest.mark.parametrize("word", ["tensorstore", "mosaic"])
+def test_an_object_that_was_replaced_in_s3_is_noticed_after_the_round(s3, tmp_path, word):
+    manifest = at_s3(tmp_path, usable(word), f"again-{word}")
+    assert not measured(manifest, tmp_path, word, order=("sequential",)).failures
+    store_again(s3, next(one for one in s3_names(s3, f"again-{word}") if "/c/" in one or ".mds" in one))
+    (error,) = measured(manifest, tmp_path, word, order=("sequential",)).failures.values()
+    assert error.kind == "replaced"
+
+
 def test_webdataset_needs_curl_for_a_web_server(server, tmp_path, monkeypatch):
     manifest, _ = at_web(server, tmp_path, usable("webdataset"))
     monkeypatch.setenv("PATH", "")
@@ -253,6 +270,7 @@ def test_a_loader_says_where_it_reads(remote):
         cases_of(remote, replace(options, loader=("lance",)), ["cpu"])
     mosaic = loaders.class_of("mosaic")()
     assert [mosaic.reads_at(url) for url in ("", "s3://bucket/x", "http://host/x")] == [True, True, False]
+    assert mosaic.unpinned == ("s3",)  # its own client pins nothing
 
 
 # ── an object as a file ──

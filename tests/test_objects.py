@@ -23,7 +23,7 @@ from iobench.dataset.remote_dataset import open_dataset
 from iobench.objects import client
 from iobench.objects.client import ObjectStore
 from iobench.objects.request_log import LOG
-from iobench.objects.url import checked_url
+from iobench.objects.url import ENDPOINT, checked_url, use_endpoint
 from iobench.results import record_file
 from iobench.results.metrics import METRICS
 from iobench.stream.remote_backend import CoalescingReader, request_begins
@@ -292,6 +292,15 @@ def test_addresses_that_are_refused(word, expected):
     with pytest.raises(InvalidSettings, check=kind(expected)) as error:
         checked_url(word)
     assert "secret" not in str(error.value)
+
+
+@pytest.mark.parametrize("word", ["http://key:secret@host", "ftp://host", "host:9000"])
+def test_endpoints_that_are_refused(word, monkeypatch):
+    monkeypatch.delenv(ENDPOINT, raising=False)
+    with pytest.raises(InvalidSettings, check=kind("invalid-url")) as error:
+        use_endpoint(word)
+    assert "secret" not in str(error.value)
+    assert ENDPOINT not in os.environ
 
 
 def test_no_dataset_no_server(server, tmp_path):
