@@ -7,7 +7,8 @@ import pytest
 from record_cases import MIB, SAMPLES, STEADY, rounds_of
 
 from iobench.base import thresholds
-from iobench.results.parts import BackgroundPart, LimitPart, MachineDisk, PartialEpoch
+from iobench.base.finding import Finding
+from iobench.results.parts import BackgroundPart, ContentCheckPart, LimitPart, MachineDisk, PartialEpoch
 from iobench.results.run_warning import MORE_ROUNDS, RunWarning
 from iobench.results.warnings import warnings_of
 
@@ -177,6 +178,19 @@ def test_a_warning_about_several_cases_names_some_of_them():
     assert (warning.kind, len(warning.cases)) == ("short-rounds", 4)
     assert warning.values["seconds"] == 0.15
     assert [case in warning.sentence for case in warning.cases] == [True, True, True, False]
+
+
+def test_content_that_was_not_verified_is_one_warning_per_reason_with_its_cases():
+    loaders = {"native": "no-hashes", "stream": "no-hashes", "dataloader": "other-order"}
+    parts = {loader: ContentCheckPart(unverified=[Finding(why, why)]) for loader, why in loaders.items()}
+    records = [
+        dataclasses.replace(record, content_check=parts.get(loader))
+        for loader in (*loaders, "spdl")
+        for record in rounds_of(STEADY, loader=loader)
+    ]
+    assert {one.kind for one in warnings_of(records)} == {"unverified-content"}
+    cases = {one.values["reasons"]: one.cases for one in warnings_of(records)}
+    assert cases == {"no-hashes": ["npy · native", "npy · stream"], "other-order": ["npy · dataloader"]}
 
 
 def test_a_drift_of_the_machine_is_found_in_scattered_cases():

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from iobench.results import cases
 from iobench.results.record import Record
-from iobench.results.run_warning import MORE_ROUNDS, RunWarning
+from iobench.results.run_warning import MORE_ROUNDS, RunWarning, Values
 from iobench.results.warnings import cache_state, environment, method, round_quality
 
 __all__ = ["MACHINE_KINDS", "RunWarning", "case_warnings", "warnings_of"]
@@ -52,9 +52,14 @@ def case_warnings(
 
 
 def _unverified(groups: cases.Groups) -> Iterator[RunWarning]:
-    """Yield a warning for each case whose content could not be verified."""
+    """Yield a warning for each set of reasons why content was not verified, with its cases."""
+    kinds: dict[str, str] = {}
+    concerned: dict[str, list[str]] = {}
     for key, rounds in groups.items():
         if reasons := next((one.unverified for one in rounds if one.unverified), []):
-            message = f"content not verified: {'; '.join(map(str, reasons))}"
-            kinds = ", ".join(one.kind for one in reasons)
-            yield RunWarning("unverified-content", message, [key], values={"reasons": kinds})
+            said = "; ".join(map(str, reasons))
+            kinds[said] = ", ".join(one.kind for one in reasons)
+            concerned.setdefault(said, []).append(key)
+    for said, keys in concerned.items():
+        values: Values = {"reasons": kinds[said]}
+        yield RunWarning("unverified-content", f"content not verified: {said}", keys, values=values)
