@@ -84,6 +84,14 @@ def pytest_collection_finish():
     gc.enable()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def working_folder(tmp_path_factory):
+    """Run in an empty folder: by default a command writes to `data` in the working folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("working-folder"))
+        yield
+
+
 LIBRARIES = ("h5py", "lmdb", "pandas", "PIL.Image")
 
 

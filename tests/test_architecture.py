@@ -205,6 +205,10 @@ def test_a_user_s_module_called_formats_is_not_shadowed(tmp_path):
     assert done.stdout.split() == ["True", "True"]
 
 
+def test_tests_run_outside_of_the_checkout():
+    assert not Path.cwd().is_relative_to(ROOT)  # whose `data` would hold what they measure
+
+
 def test_installing_adds_no_other_package(tmp_path):
     code = "import importlib.util as u; print(u.find_spec('formats'))"
     done = subprocess.run(

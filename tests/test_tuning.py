@@ -740,12 +740,12 @@ def test_numbers_of_workers_go_beyond_the_cores(monkeypatch, cores, idle, most, 
     assert search_space._counts(idle, ResourceLimits(most)) == expected
 
 
-def test_a_short_time_tries_fewer_settings():
+def test_a_short_time_tries_fewer_settings(tmp_path):
     def slow(row):
         time.sleep(0.01)
         return torch.zeros(4)
 
     loader = DataLoader(Made(64, slow), batch_size=8)
-    found = iobench.tune(loader, max_time_s=3.0, device="cpu")
+    found = iobench.tune(loader, max_time_s=3.0, device="cpu", data_dir=tmp_path)
     assert len(found.candidates) >= 2
     assert "no-time" in {one.kind for one in found.skipped}
