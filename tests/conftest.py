@@ -103,6 +103,12 @@ def forked_children():
     children.close()
 
 
+@pytest.fixture(scope="session")
+def warm_python(forked_children):
+    """As `python -c`, given code, arguments and a folder, without the seconds that imports take."""
+    return forked_children.python
+
+
 @pytest.fixture(autouse=True)
 def quick_children(request, monkeypatch, forked_children):
     """Fork child processes of one with the libraries imported; tests `as_for_users` start new interpreters.

@@ -7,10 +7,13 @@ working directory, environment, module path, user and numbers of descriptors, as
 import importlib
 import json
 import os
+import signal
+import subprocess
 import sys
+import tempfile
 import threading
 
-from iobench.host.child import spawn_python
+from iobench.host.child import Child, spawn_python
 from iobench.host.fork_server import ForkServer
 
 
@@ -41,6 +44,15 @@ class ForkedChildren:
                 return _Locked(self._server.fork(f"{__name__}:run", [*descriptors, memory]), self._lock)
         finally:
             os.close(memory)
+
+    def python(self, code, *arguments, cwd=None):
+        """Run `python -c code arguments` in a child that has imported the libraries; return how it ended."""
+        with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
+            child = Child(f"{__name__}:run_code", start=self.start)
+            child.send((code, [str(one) for one in arguments], cwd or os.getcwd(), out.name, err.name))
+            returned = child.exit_code()
+            child.end()
+            return subprocess.CompletedProcess(arguments, returned, out.read(), err.read())
 
     def close(self):
         self._server.close()
@@ -83,3 +95,16 @@ def run(connection, heartbeats, *descriptors):
         os.seteuid(asked["user"])
     module, name = asked["function"].split(":")
     getattr(importlib.import_module(module), name)(connection, heartbeats, *own)
+
+
+def run_code(connection, heartbeats):
+    """Become `python -c`, with files as the standard streams."""
+    code, arguments, folder, *streams = connection.recv()
+    for number, path in enumerate(streams, 1):
+        opened = os.open(path, os.O_WRONLY)
+        os.dup2(opened, number)
+        os.close(opened)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.chdir(folder)
+    sys.argv = ["-c", *arguments]
+    exec(code, {"__name__": "__main__"})

@@ -136,11 +136,15 @@ main()
 """
 
 
-def interrupted_at(code, manifest, tmp_path):
+def new_python(code, *arguments):
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def interrupted_at(code, manifest, tmp_path, python=new_python):
     where = ("--data-dir", manifest.root.parent, "--name", manifest.name, "--out", tmp_path / "out.jsonl")
     what = ("run", "--format", "npy", "--loader", "native", "--rounds", "1", "--no-limits")
-    command = [sys.executable, "-c", code, *map(str, (*what, *where))]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return python(code, *what, *where)
 
 
 @pytest.mark.parametrize("module", ["iobench.terminal.cli", "numpy", "torch", "iobench.bench.run_loop"])
@@ -157,14 +161,14 @@ def test_an_import_that_aborts_on_an_interrupt_is_one_line(images, tmp_path):
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_an_interrupt_in_an_import_that_swallows_it_is_not_lost(images, tmp_path):
-    done = interrupted_at(SWALLOWING, images, tmp_path)
+def test_an_interrupt_in_an_import_that_swallows_it_is_not_lost(images, tmp_path, warm_python):
+    done = interrupted_at(SWALLOWING, images, tmp_path, warm_python)
     assert done.returncode == 130, done.stderr
     assert done.stderr.splitlines()[-1].startswith("iobench: interrupted")
 
 
-def test_an_interrupted_table_is_shown(images, tmp_path):
-    done = interrupted_at(AT_TABLE, images, tmp_path)
+def test_an_interrupted_table_is_shown(images, tmp_path, warm_python):
+    done = interrupted_at(AT_TABLE, images, tmp_path, warm_python)
     assert done.returncode == 130, done.stderr
     assert "native" in done.stdout
     assert any(line.startswith("iobench: interrupted; ") for line in done.stderr.splitlines())
@@ -172,8 +176,8 @@ def test_an_interrupted_table_is_shown(images, tmp_path):
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 1
 
 
-def test_a_run_interrupted_while_verifying_content_saves_nothing(images, tmp_path):
-    done = interrupted_at(AT_VERIFICATION, images, tmp_path)
+def test_a_run_interrupted_while_verifying_content_saves_nothing(images, tmp_path, warm_python):
+    done = interrupted_at(AT_VERIFICATION, images, tmp_path, warm_python)
     assert done.returncode == 130, done.stderr
     assert done.stderr.splitlines()[-1].startswith("iobench: interrupted; ")
     assert "--resume" not in done.stderr
@@ -206,8 +210,8 @@ main()
 """
 
 
-def test_an_interrupt_in_a_callback_is_not_lost(images, tmp_path):
-    done = interrupted_at(IN_CALLBACK, images, tmp_path)
+def test_an_interrupt_in_a_callback_is_not_lost(images, tmp_path, warm_python):
+    done = interrupted_at(IN_CALLBACK, images, tmp_path, warm_python)
     assert done.returncode == 130, done.stderr
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
@@ -229,9 +233,8 @@ main()
 """
 
 
-def test_sigterm_acts_as_ctrl_c_and_leaves_nothing_behind(tmp_path):
-    what = ("prepare", "--size", "1e5", "--format", "npy", "--data-dir", str(tmp_path / "data"))
-    command = [sys.executable, "-c", WHILE_WRITING, *what]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+def test_sigterm_acts_as_ctrl_c_and_leaves_nothing_behind(tmp_path, warm_python):
+    what = ("prepare", "--size", "1e5", "--format", "npy", "--data-dir", tmp_path / "data")
+    done = warm_python(WHILE_WRITING, *what)
     assert complaint(done, 130) == "iobench: interrupted"
     assert not any((tmp_path / "data").glob("*"))

@@ -60,16 +60,11 @@ def folder(tmp_path):
         ("meminfo", "run --name {images} --loader native", "no-proc"),
     ],
 )
-def test_what_the_system_lacks_is_one_line(folder, images, lacks, command, kind):
+def test_what_the_system_lacks_is_one_line(folder, images, warm_python, lacks, command, kind):
     where = ["--data-dir", images.root.parent] if "{images}" in command else []
     small = ["--rounds", "2", "--format", "npy", "--no-limits"] if where else []
     given = [word.format(images=images.root.name) for word in command.split()]
-    done = subprocess.run(
-        [sys.executable, "-c", REFUSING, lacks, *given, *where, *small],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-    )
+    done = warm_python(REFUSING, lacks, *given, *where, *small, cwd=folder)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
     assert f"error[{kind}]" in done.stderr.splitlines()[-1]
