@@ -1,4 +1,4 @@
-"""Parser of FFCV's beton: its header, field descriptions and table of arrays."""
+"""Parser of FFCV's beton: its header, descriptions of its fields, and their metadata."""
 
 from __future__ import annotations
 
@@ -6,25 +6,17 @@ import json
 import re
 import struct
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt, expecting
+from iobench.contrib.formats.ffcv.images import shape_at, unequal, unequal_shapes
+from iobench.contrib.formats.shared.external import as_options
 from iobench.contrib.formats.shared.placed_reader import Maps
-from iobench.formats import (
-    DTYPES,
-    Array,
-    Field,
-    Index,
-    Listed,
-    Placement,
-    Schema,
-    Strided,
-    fields_by_name,
-    names_within,
-)
+from iobench.formats import DTYPES, VARIES, Array, Field, fields_by_name, names_within
 
 HEADER = struct.Struct("<HHIQQ")  # version, fields, bytes of a page, samples, offset of the table
 VERSION = 2
@@ -42,15 +34,24 @@ METADATA: dict[int, np.dtype[Any]] = {  # by field type: a sample's entry in the
 }
 SCALARS = {"float64": FLOAT, "int64": INT}
 SHAPE = struct.Struct("<32QQ")  # sizes, zeros after the last; length of the dtype's description
-WORD = 8
 MOST_NAME = 15  # FFCV truncates longer names, and decodes them as ASCII
 MOST_STEM = 9  # of a similar name: a number of up to five digits may follow, for the most fields of a file
+KNOWN = {
+    FLOAT: Field("x", (), "float64"),
+    INT: Field("x", (), "int64"),
+    BYTES: Field("x", (VARIES,), "uint8"),
+}
 ENTRY = np.dtype([("sample", "<u8"), ("offset", "<u8"), ("bytes", "<u8")])
 
 
 def is_word(field: Field) -> bool:
     """Return True if a field's values are stored in the metadata, not as arrays."""
     return not field.shape and field.dtype in SCALARS
+
+
+def row_of(kinds: Iterable[int]) -> np.dtype[Any]:
+    """Return the dtype of a sample's metadata, for fields of these types: `f0`, `f1` and so on."""
+    return np.dtype([("", METADATA[kind]) for kind in kinds], align=True)
 
 
 def stored_name(name: str) -> str:
@@ -61,6 +62,38 @@ def stored_name(name: str) -> str:
     return re.sub("_+", "_", letters).strip("_")[:MOST_STEM] or "f"
 
 
+@dataclass(frozen=True, eq=False)
+class Column:
+    """A field of a file, as the file describes it, with its metadata of all samples."""
+
+    name: str
+    kind: int
+    field: Field | None  # dtype and shape, under a placeholder name; None for images and JSON
+    at: int  # offset of the first sample's metadata
+    metadata: Array
+    number: int | None  # among a sample's arrays; None if the metadata hold the values
+
+    @property
+    def offsets(self) -> Array:
+        """Offset of each sample's array."""
+        return self.metadata if self.metadata.dtype.names is None else self.metadata["offset"]
+
+    def as_field(self, name: str, scaled_shape: tuple[int, ...] | None) -> Field | None:
+        """Return the field of this name that it holds; None for JSON, and for images of several shapes."""
+        if self.kind != RGB_IMAGE:
+            return self.field and replace(self.field, name=name)
+        if scaled_shape is None and unequal(self.metadata) is not None:
+            return None
+        return Field(name, scaled_shape or shape_at(self.metadata, 0), "uint8")
+
+    def holds(self, field: Field) -> bool:
+        """Return whether it may hold a field: a scalar is stored as itself, or as shape (1,)."""
+        if self.field is None or self.kind == BYTES:
+            return True  # as many bytes as each sample has, or pixels
+        known = self.field.shape, self.field.dtype
+        return known in ((field.shape, field.dtype), (field.shape or (1,), field.dtype))
+
+
 class Beton:
     """Parsed description of a file.
 
@@ -68,120 +101,85 @@ class Beton:
     """
 
     def __init__(self, maps: Maps) -> None:
-        self.path, self._stored = maps.files[0], maps[0]
-        start = self._stored[: HEADER.size].tobytes().ljust(HEADER.size, b"\0")
-        version, count, _, self.samples, self._table = HEADER.unpack(start)
-        self._front = HEADER.size + count * DESCRIPTION.size
-        if version != VERSION or not count or not self.samples or self._front > len(self._stored):
+        self.path, self.stored = maps.files[0], maps[0]
+        start = self.stored[: HEADER.size].tobytes().ljust(HEADER.size, b"\0")
+        version, count, _, self.samples, self.table = HEADER.unpack(start)
+        front = HEADER.size + count * DESCRIPTION.size
+        if version != VERSION or not count or not self.samples or front > len(self.stored):
             raise corrupt(self.path, f"a beton of version {VERSION}", "another or a truncated file")
-        self.fields: dict[str, Field | None] = {}  # None for a field that is neither an array nor a scalar
-        kinds = []
-        for number in range(count):
-            at = HEADER.size + number * DESCRIPTION.size
-            kind, name, arguments = DESCRIPTION.unpack(self._stored[at : at + DESCRIPTION.size].tobytes())
-            text = name.partition(b"\0")[0].decode("ascii", "replace")
-            if text in self.fields or not text:
-                raise corrupt(self.path, "distinct field names", repr(text))
-            if kind not in METADATA:
-                raise CorruptArtifact(
-                    f"field {text} has a custom type",
-                    kind="unsupported-type",
-                    path=self.path,
-                    expected=f"one of FFCV's own types, 0 to {max(METADATA)}",
-                    found=kind,
-                )
-            self.fields[text] = self._field(kind, text, arguments)
-            kinds.append(("", METADATA[kind]))
-        self._row = np.dtype(kinds, align=True)
-        self._end = self._front + self.samples * self._row.itemsize
-        if self._end > len(self._stored):
-            raise corrupt(self.path, f"{self.samples} samples", f"{len(self._stored)} bytes")
+        described = [self._described(number) for number in range(count)]
+        names = [name for name, _, _ in described]
+        if len(set(names)) != count or "" in names:
+            raise corrupt(self.path, "distinct field names", ", ".join(map(repr, names)))
+        row = row_of([kind for _, kind, _ in described])
+        self.end = front + self.samples * row.itemsize  # of the metadata
+        if self.end > len(self.stored):
+            raise corrupt(self.path, f"{self.samples} samples", f"{len(self.stored)} bytes")
+        self.stride = row.itemsize
+        parts: Mapping[str, tuple[Any, ...]] = row.fields or {}
+        metadata = self.stored[front : self.end].view(row)
+        self.columns: dict[str, Column] = {}
+        self.arrays = 0  # per sample
+        for part, (name, kind, field) in zip(parts, described, strict=True):
+            number = None if kind in (FLOAT, INT) else self.arrays
+            self.arrays += number is not None
+            at = front + int(parts[part][1])
+            self.columns[name] = Column(name, kind, field, at, metadata[part], number)
 
-    def known(self) -> tuple[Field, ...]:
-        """Return all fields; CorruptArtifact (``encoded-values``) if one is neither array nor scalar."""
-        names = fields_by_name(self.path, self.fields)
-        return tuple(Field(name, *self._shape(original)) for name, original in names.items())
+    def known(self, scaled_shape: tuple[int, ...] | None) -> tuple[Field, ...]:
+        """Return all fields, images with `scaled_shape` if it is given.
 
-    def placement(self, schema: Schema) -> Mapping[str, Placement]:
-        """Return the location of each field.
-
-        CorruptArtifact if a field is missing or of another dtype or shape, or an offset contradicts the table
-        of arrays.
+        CorruptArtifact of kind ``encoded-values`` for JSON, ``unequal-shapes`` for images of several sizes.
         """
-        names = list(self.fields)
-        by_field = names_within(names, schema.fields, stored_name)
-        front = self._stored[self._front : self._end].view(self._row)
-        located: dict[str, Placement] = {}
-        for field in schema.fields:
-            if by_field.get(field.name) not in names:
-                raise corrupt(self.path, f"field {field.name}", ", ".join(names))
-            shape, dtype = self._shape(by_field[field.name])
-            if (shape, dtype) not in ((field.shape, field.dtype), (field.shape or (1,), field.dtype)):
-                raise corrupt(self.path, f"{field.name} as {field.dtype} {field.shape}", f"{dtype} {shape}")
-            part = f"f{names.index(by_field[field.name])}"
-            if is_word(field) and not shape:
-                at = self._front + self._at(part)
-                located[field.name] = Strided((self.path,), at, self._row.itemsize)
-            else:
-                offsets = front[part].astype(np.int64)
-                self._check(field, offsets)
-                file = np.broadcast_to(np.int64(0), offsets.shape)
-                located[field.name] = Listed((self.path,), file, offsets)
-        self._arrays()
-        return located
+        names = fields_by_name(self.path, self.columns)
+        fields = {name: self.columns[own].as_field(name, scaled_shape) for name, own in names.items()}
+        known = tuple(field for field in fields.values() if field is not None)
+        if len(known) == len(fields):
+            return known
+        stored = as_options(field or Field(name, (VARIES,), "uint8") for name, field in fields.items())
+        name = next(name for name, field in fields.items() if field is None)
+        metadata = self.columns[names[name]].metadata
+        if self.columns[names[name]].kind == RGB_IMAGE:
+            raise unequal_shapes(self.path, name, metadata, unequal(metadata) or 0, stored)
+        raise CorruptArtifact(
+            f"field {name} does not describe dtype and shape",
+            kind="encoded-values",
+            path=self.path,
+            found="JSON",
+            hint=f"read its bytes, not decoded: {stored}",
+        )
 
-    def _at(self, part: str) -> int:
-        """Return the offset of a field's value or array offset in a sample's metadata."""
-        parts = self._row.fields
-        assert parts is not None
-        return int(parts[part][1])
+    def selected(self, fields: Sequence[Field]) -> list[Column]:
+        """Return the column of each field; CorruptArtifact if one is missing or holds another."""
+        names = names_within(self.columns, fields, stored_name)
+        columns = []
+        for field in fields:
+            column = self.columns.get(names[field.name])
+            if column is None:
+                raise corrupt(self.path, f"field {field.name}", ", ".join(self.columns))
+            if column.field is not None and not column.holds(field):
+                raise corrupt(self.path, field.typed, replace(column.field, name=field.name).typed)
+            columns.append(column)
+        return columns
 
-    def _shape(self, name: str) -> tuple[tuple[int, ...], str]:
-        known = self.fields[name]
-        if known is None:
+    def _described(self, number: int) -> tuple[str, int, Field | None]:
+        """Return name, type, and dtype and shape of a field."""
+        at = HEADER.size + number * DESCRIPTION.size
+        kind, stored, arguments = DESCRIPTION.unpack(self.stored[at : at + DESCRIPTION.size].tobytes())
+        name = stored.partition(b"\0")[0].decode("ascii", "replace")
+        if kind not in METADATA:
             raise CorruptArtifact(
-                f"field {name} is neither an array nor a scalar of one size",
-                kind="encoded-values",
+                f"field {name} has a custom type",
+                kind="unsupported-type",
                 path=self.path,
-                hint="write it as an NDArrayField, padded or cropped to one shape",
+                expected=f"one of FFCV's own types, 0 to {max(METADATA)}",
+                found=kind,
             )
-        return known.shape, known.dtype
+        if kind in (NDARRAY, TENSOR):
+            return name, kind, self._array(name, arguments)
+        return name, kind, KNOWN.get(kind)
 
-    def _check(self, field: Field, offsets: Index) -> None:
-        """Raise CorruptArtifact if an array is missing in the table or has another size there."""
-        table = self._arrays()
-        at = np.minimum(np.searchsorted(table["offset"], offsets.view(np.uint64)), len(table) - 1)
-        wrong = (table["offset"][at] != offsets.view(np.uint64)) | (table["bytes"][at] != field.sample_bytes)
-        if wrong.any():
-            row = int(wrong.argmax())
-            raise corrupt(
-                self.path, f"{field.name} of sample {row} in the table of arrays", "another offset or size"
-            )
-
-    def _arrays(self) -> Array:
-        """Return the table sorted by offset; CorruptArtifact if it is truncated or arrays overlap."""
-        held = len(self._stored) - self._table
-        if self._table < self._end or held < 0 or held % ENTRY.itemsize:
-            raise corrupt(self.path, "a table of arrays at the end", f"{held} bytes")
-        table = np.sort(self._stored[self._table :].view(ENTRY), order="offset")
-        if len(table):
-            ends = table["offset"] + table["bytes"]
-            if (
-                table["offset"][0] < self._end
-                or ends[-1] > self._table
-                or (ends[:-1] > table["offset"][1:]).any()
-            ):
-                raise corrupt(self.path, "separate arrays between metadata and table", "overlapping ones")
-        elif any(known is None or not is_word(known) for known in self.fields.values()):
-            raise corrupt(self.path, "a table of arrays at the end", "none")
-        return table
-
-    def _field(self, kind: int, name: str, arguments: bytes) -> Field | None:
-        """Return dtype and shape of a described field, under a placeholder name; None for other types."""
-        if kind in (FLOAT, INT):
-            return Field("x", (), "float64" if kind == FLOAT else "int64")
-        if kind not in (NDARRAY, TENSOR):
-            return None
+    def _array(self, name: str, arguments: bytes) -> Field:
         *sizes, length = SHAPE.unpack_from(arguments)
         shape = tuple(size for size in sizes if size)
         with expecting(self.path, f"the dtype of {name}", (ValueError, TypeError, RecursionError)):

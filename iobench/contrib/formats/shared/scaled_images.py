@@ -159,7 +159,7 @@ class ScaledDecoder:
         from iobench.contrib.formats.shared.random_crop import RandomCrop
         from iobench.formats.image_decoding import ImageDecoder, ImageLayout
 
-        self.epoch = Epoch()
+        self.shape, self.epoch = shape, Epoch()
         layout = ImageLayout(shape) if crop == CENTER else RandomCrop(shape, self.epoch)
         jpeg = None if decoder == PILLOW else jpeg_decoder(decoder, dct_scaling)
         self._images = ImageDecoder(layout, jpeg, dct_scaling)
