@@ -9,12 +9,17 @@ from kinds import kind as has_kind
 from own_library import run
 from PIL import Image
 from ragged_cases import samples
+from record_cases import delivered
 
 from iobench import StreamLoader, formats
-from iobench.base.errors import CorruptArtifact, UnsupportedSchema
+from iobench.base.errors import CorruptArtifact, LoaderFailed, UnsupportedSchema
 from iobench.dataset.add import add
+from iobench.dataset.opener import Opener
 from iobench.dataset.sources import open_source
-from iobench.formats import Field, Listed, Schema
+from iobench.formats import Field, Listed, Ragged, Schema
+from iobench.loading import loaders
+from iobench.loading.loaders import Job
+from iobench.loading.order import Order
 from iobench.testing.cases import assert_same
 
 FFCV = formats.get("ffcv")
@@ -205,3 +210,30 @@ def test_images_of_ffcv_are_read_in_place(tmp_path, mode, sizes):
         whole = slice(None, None, sizes)  # of which nothing was cut off
         difference = np.abs(batch["image"][whole].astype(int) - pixels[whole])
         assert difference.mean() <= (0 if mode == "raw" else 4)
+
+
+@pytest.mark.parametrize(("variant", "modes"), [("ffcv", (RAW, JPEG)), ("ffcv:shape=20x16", (RAW,))])
+def test_ffcv_s_loader_refuses_images_that_it_would_decode_otherwise(tmp_path, variant, modes):
+    mixed(tmp_path / "a.beton", SIZES[:1], modes)
+    fmt = formats.parse(variant)
+    opener = Opener(fmt, tmp_path / "a.beton", fmt.infer_schema(tmp_path / "a.beton"), random=False)
+    with pytest.raises(LoaderFailed, match="image", check=has_kind("encoded-values")):
+        loaders.class_of("ffcv")().open(Job(opener, Order("sequential", 4)))
+
+
+def test_ffcv_s_loader_delivers_images_that_are_stored_as_pixels(tmp_path):
+    pytest.importorskip("ffcv")
+    mixed(tmp_path / "a.beton", SIZES[:1], (RAW,), count=20)
+    manifest, _ = add(tmp_path / "a.beton", "ffcv", name="a", data_dir=tmp_path / "data")
+    delivered(manifest, ("ffcv",), ("ffcv",), tmp_path / "records.jsonl", batch_size=(4,))
+
+
+def test_ffcv_s_loader_delivers_bytes_as_the_field_that_is_named(tmp_path):
+    pytest.importorskip("ffcv")
+    schema = Schema(20, (Field("x", (-1,), "uint8"),), totals={"x": 20 * 24})
+    values = np.random.default_rng(0).integers(0, 256, 20 * 24, dtype=np.uint8)
+    FFCV.write(tmp_path / "a", schema, [{"x": Ragged(values, np.arange(21) * 24)}])
+    fields = (Field("x", (2, 3), "float32"),)
+    path = tmp_path / "a" / "data.beton"
+    manifest, _ = add(path, "ffcv", name="a", fields=fields, data_dir=tmp_path / "data")
+    delivered(manifest, ("ffcv",), ("ffcv",), tmp_path / "records.jsonl", batch_size=(4,))

@@ -11,17 +11,20 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from iobench.base.errors import InvalidSettings
+from iobench.base.errors import InvalidSettings, LoaderFailed
 from iobench.base.options import option
 from iobench.base.text import reason
 from iobench.contrib.formats.ffcv.beton import stored_name
-from iobench.formats import names_within
+from iobench.formats import Field, names_within
 from iobench.loading.loaders import Epochs, Job, Loader
 from iobench.loading.number_limits import LIMITS
 
 if TYPE_CHECKING:
+    import torch
+
     from iobench.loading.host_to_device import HostBatch
 
 MAX_PREFETCH = 1024  # batches, each in a buffer of its own
@@ -61,8 +64,7 @@ class FfcvEpochs(Epochs):
 
     def __init__(self, loader: FfcvLoader, job: Job) -> None:
         super().__init__(loader, job)
-        with job.opener() as reader:  # checks the file as every loader does
-            (file,) = {path for one in reader.placement().values() for path in one.files}
+        file = _file(job)
         loader_class, orders = _library()
         from ffcv.reader import Reader
 
@@ -95,7 +97,7 @@ class FfcvEpochs(Epochs):
         try:
             for parts in running:
                 both = zip(fields, parts, strict=True)
-                yield {field.name: part.reshape(-1, *field.shape) for field, part in both}
+                yield {field.name: _as_field(part, field) for field, part in both}
             if self._failed is not None:
                 raise self._failed
         finally:
@@ -118,6 +120,34 @@ class FfcvEpochs(Epochs):
         """Release the map, which the library's graph of stages refers to."""
         self._loader = None
         gc.collect()
+
+
+def _file(job: Job) -> Path:
+    """Return the beton, after the checks of every loader; LoaderFailed for images that are decoded.
+
+    FFCV decodes JPEG with another transform than Pillow does, so its pixels cannot be verified.
+    """
+    with job.opener() as reader:
+        placement = reader.placement()
+    decoded = [field.name for field in job.opener.schema.fields if field.name not in placement]
+    if decoded:
+        raise LoaderFailed(
+            f"loader ffcv: {', '.join(decoded)} of {job.opener.format.variant}",
+            kind="encoded-values",
+            path=job.opener.path,
+            expected="images that FFCV stored as pixels, of one size",
+            found="JPEG files, or images to scale, of which FFCV makes other pixels",
+            hint="use --loader stream, or write_mode='raw'",
+        )
+    (file,) = {path for one in placement.values() for path in one.files}
+    return file
+
+
+def _as_field(part: torch.Tensor, field: Field) -> torch.Tensor:
+    """Return what FFCV read for a field, which may be bytes, in the field's dtype and shape."""
+    import torch
+
+    return part.view(getattr(torch, field.dtype)).reshape(-1, *field.shape)
 
 
 def _library() -> tuple[Any, Any]:
