@@ -1,4 +1,4 @@
-"""Compare StreamLoader over JPEG files with decoding by all cores and with DataLoader's workers, in MB/s.
+"""Compare StreamLoader over JPEG files with decoding by all cores, DataLoader's workers and FFCV, in MB/s.
 
 Pixels count, not stored bytes. The images have the spectrum of photographs: the amplitude of a wave falls
 with its frequency, so that JPEG takes about as many bytes for them.
@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from subprocess import PIPE
 
 import numpy as np
 
 import iobench
 from eval import harness
-from eval.harness import Row, Trials, against, epoch_rate
+from eval.harness import Rate, Row, Trials, against, epoch_rate
 from iobench import formats
 from iobench.bench.decode_limit import DecodeLimit
 from iobench.loading.order import Order
@@ -28,6 +30,7 @@ OPTIONS = {
         ["simplejpeg", "simplejpeg,dct_scaling=yes"],
         "beside Pillow; the first also under DataLoader",
     ),
+    "ffcv": ("", "a Python that has FFCV, whose loader is then measured, too"),
 }
 SIZES = {"small": (1500, 300, 600), "large": (120, 2000, 3000)}  # images, pixels of a side: least and most
 PILLOW = "images:shape=3x224x224"
@@ -57,11 +60,31 @@ def photos(options: argparse.Namespace, name: str, crop: str) -> Iterator[Row]:
         contenders[f"decoding, {title}"] = lambda number, limit=limit: limit(DECODE_S).bytes_per_s
     first = options.decoders[0]
     contenders[f"DataLoader, {first}"] = epoch_rate(data, variants[first], today, ORDER)
+    if options.ffcv:
+        contenders["FFCV"] = ffcv_rate(options, folder, crop)
     rates = harness.medians(contenders, options.rounds)
     for title in variants:
-        for other, expected in ((f"decoding, {title}", 0.9), ("DataLoader, Pillow", 1 + (title != "pillow"))):
+        others = [(f"decoding, {title}", 0.9), ("DataLoader, Pillow", 1 + (title != "pillow"))]
+        for other, expected in [*others, *([("FFCV", 1)] if options.ffcv else [])]:
             yield {"work": f"{name} photos, {crop}", **against(rates, f"stream, {title}", other, expected)}
     yield {"work": f"{name} photos, {crop}", **against(rates, f"stream, {first}", f"DataLoader, {first}", 1)}
+
+
+def ffcv_rate(options: argparse.Namespace, folder: Path, crop: str) -> Rate:
+    """Return a function that measures an epoch of FFCV's loader, in a process of its own."""
+    script, beton = Path(__file__).with_name("ffcv_photos.py"), folder.with_suffix(".beton")
+    command = [options.ffcv, script, folder, beton, crop, ORDER.batch_size, CORES]
+    process = subprocess.Popen([*map(str, command)], stdin=PIPE, stdout=PIPE, text=True)
+    options.ends.callback(process.wait)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    requests, answers = options.ends.enter_context(process.stdin), process.stdout
+
+    def rate(number: int) -> float:
+        print(number, file=requests, flush=True)
+        return float(answers.readline()) * 3 * 224 * 224
+
+    return rate
 
 
 def written(folder: Path, count: int, low: int, high: int) -> None:
