@@ -31,7 +31,7 @@ from iobench.base.finding import Finding
 from iobench.base.units import counted
 from iobench.host.background_load import BackgroundLoadMonitor
 from iobench.loading.inspection import batch_tensors
-from iobench.loading.user_errors import loader_error
+from iobench.loading.user_errors import loader_error, loader_errors
 from iobench.results.parts import BackgroundPart
 
 WATCH, PROFILE, PROBES = 0.2, 0.15, 0.1  # of the time
@@ -92,11 +92,11 @@ def diagnose(
         profiles = list[Profile]()
         if not is_single_pass(loader) and watchdog.left_s:
             on_status("profiling the loader")
-            with _recording(background), _user_errors():
+            with _recording(background), loader_errors():
                 seconds = PROFILE * trial.time_s
                 profiles = profiling.profiles(tunable, seconds, batches, watchdog.guard, lines.counts)
         if variants:
-            with _user_errors():
+            with loader_errors():
                 trial.run(loop, profiles)
     return diagnosis.diagnose(
         loop,
@@ -169,17 +169,6 @@ class _Trial:
 
     def _probing(self) -> AbstractContextManager[None]:
         return self._watchdog.within(PROBES * self.time_s)
-
-
-@contextmanager
-def _user_errors() -> Iterator[None]:
-    """Turn any error of the user's loader into a TargetError."""
-    try:
-        yield
-    except TargetError:
-        raise
-    except Exception as error:  # a user's loader may raise anything
-        raise loader_error(error) from error
 
 
 def _best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:

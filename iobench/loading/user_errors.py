@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import re
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from iobench.base.errors import TargetError
@@ -41,6 +42,17 @@ def loader_error(error: BaseException, after: str = "") -> TargetError:
     if refused := system_error(error):
         return refused.converted(TargetError)
     return target_error(f"the loader raised {type(error).__name__}{after}: {_message(error)}", error)
+
+
+@contextmanager
+def loader_errors() -> Iterator[None]:
+    """Turn any error of a user's loader into a TargetError, with the error as its cause."""
+    try:
+        yield
+    except TargetError:
+        raise
+    except Exception as error:  # a user's loader may raise anything
+        raise loader_error(error) from error
 
 
 def traceback_of(error: BaseException) -> str:

@@ -122,7 +122,7 @@ class SettingsBackend(Executor):
         except DeadlineReached:
             raise
         except TargetError as error:
-            cause = turn.error or error
+            cause = error.__cause__ or error
             values: dict[str, Any] = {"error": type(cause).__name__, "reason": reason(cause)}
             candidate.failure = Finding("raised", reason(cause), values=values)
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -23,7 +23,7 @@ from iobench.loading.batching import Batching
 from iobench.loading.host_to_device import DeviceBatch, HostBatch
 from iobench.loading.inspection import batch_tensors, length_of
 from iobench.loading.loaders import EpochRequest, Epochs, Job, Loader
-from iobench.loading.user_errors import loader_error
+from iobench.loading.user_errors import loader_errors
 from iobench.results.parts import Measured, PartialEpoch
 
 T = TypeVar("T")
@@ -86,7 +86,6 @@ class Turn:
         self.batches, self.wall_s = 0, 0.0
         self.epoch_batches: int | None = None
         self.fields: list[tuple[tuple[int, ...], str]] = []
-        self.error: Exception | None = None
         self.ended = False  # the first epoch was cut off, so that no other follows
         self._marks = array("d")  # seconds from the start of the first epoch, of each batch
 
@@ -185,17 +184,6 @@ class Turn:
             epoch_samples=samples / delivered * total,
         )
 
-    @contextmanager
-    def errors(self) -> Iterator[None]:
-        """Note what the loader raises, and turn it into a TargetError."""
-        try:
-            yield
-        except TargetError:
-            raise
-        except Exception as error:  # a user's loader may raise anything
-            self.error = error
-            raise loader_error(error) from error
-
     def _enough(self) -> bool:
         delivered, limits = len(self._marks), self._spec
         if limits.batches is not None and delivered >= limits.batches:
@@ -249,13 +237,13 @@ class _LiveEpochs(Epochs):
     def __init__(self, turn: Turn, loader: Loader, job: Job) -> None:
         super().__init__(loader, job)
         self._turn = turn
-        with turn.errors():
+        with loader_errors():
             self._live: Any = turn.make()
         turn.epoch_batches = length_of(self._live)
 
     def epoch(self, request: EpochRequest) -> Generator[HostBatch, None, None]:
         """Yield the tensors of each batch; errors of the loader become a TargetError."""
-        with self._turn.errors():
+        with loader_errors():
             yield from self._epoch(request)
 
     def _epoch(self, request: EpochRequest) -> Iterator[HostBatch]:
