@@ -18,7 +18,6 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from conftest import call
 from kinds import complaint_kind, kind
 from record_cases import by_round, rounds_of
 from test_warnings import changed
@@ -393,11 +392,12 @@ def test_snippets_that_start_processes_run(manifest, word, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def answered(tmp_path_factory):
+def answered(tmp_path_factory, warm_python):
     folder = tmp_path_factory.mktemp("own")
     np.save(folder / "own.npy", np.random.default_rng(0).random((4000, 64), np.float32))
     few = "--max-time 10 --step-ms 0.5 --epochs 2 --format npy --format hdf5 --only core --json"
-    return folder, call("recommend", "--source", "own.npy", *few.split(), cwd=folder)
+    code = "from iobench.__main__ import main; main()"
+    return folder, warm_python(code, "recommend", "--source", "own.npy", *few.split(), cwd=folder)
 
 
 def test_an_answer_with_code_for_ones_own_file(answered, inside, monkeypatch):
