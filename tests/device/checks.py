@@ -26,7 +26,7 @@ from iobench.stream.options import StreamOptions
 from iobench.stream.pipeline import Pipeline
 from iobench.stream.transfer import MAX_BEHIND, transfer_to
 
-BATCH = 8
+BATCH = 16
 
 
 def batches_of_stream(manifest, index, order, threads=2, transform=None):
