@@ -293,6 +293,9 @@ def _requests() -> RequestsPart | None:
         fetched_bytes=taken.bytes,
         p50_s=taken.p50_s,
         p99_s=taken.p99_s,
+        needed_bytes=taken.needed_bytes,
+        cached_bytes=taken.cached_bytes,
+        rejected_pieces=taken.rejected_pieces,
     )
 
 

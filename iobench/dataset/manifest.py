@@ -4,6 +4,7 @@
     DATA_DIR/NAME/<variant>-<generation>/    one artifact: files of the format, never changed once listed
         .iobench-seal.json                   identity of the folder and of the data in it
     DATA_DIR/NAME/.index/                    indexes that readers built (see `index_cache`)
+    DATA_DIR/NAME/.object-cache/<variant>/   pieces of objects in a store that StreamLoader keeps, if asked to
     DATA_DIR/NAME/.tmp-*                     files of a running prepare, or of one that was killed
     DATA_DIR/NAME/.lock                      held by the only prepare that may write here
 
@@ -39,6 +40,8 @@ from iobench.dataset.opener import Opener
 from iobench.dataset.placement_file import RemoteOpener
 from iobench.dataset.seal import Seal
 from iobench.formats import Schema
+from iobench.objects.piece_cache import FOLDER as OBJECT_CACHES
+from iobench.objects.piece_cache import ObjectCache
 
 READ_BYTES_PER_S = 200 << 20  # assumed of reading and hashing, where that decides what is read
 
@@ -174,6 +177,15 @@ class Manifest:
     def index_path(self, variant: str) -> Path:
         """Return the path of a variant's indexes without their names."""
         return self.root / index_cache.FOLDER / (self.artifacts[variant].folder or variant)
+
+    def object_cache(self, variant: str, limit_bytes: int) -> ObjectCache:
+        """Return the cache of a variant's objects for all processes that read it."""
+        return ObjectCache(self.root / OBJECT_CACHES / variant, limit_bytes)
+
+    @property
+    def case_caches(self) -> Path:
+        """Folder of the caches of objects that each case of a run has for itself."""
+        return self.root / OBJECT_CACHES / ".cases"
 
     def unchanged(self, variant: str) -> bool:
         """Return whether no file of a variant was touched since it was verified."""

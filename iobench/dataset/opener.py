@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from iobench.base.errors import InvalidSettings
 from iobench.dataset.index_cache import IndexCache, stamp_of
 from iobench.dataset.placement_file import RemoteOpener
 from iobench.formats import Checkable, FirstRows, Format, Reader, Schema
 from iobench.host.bus_errors import guarded
 from iobench.objects.client import ObjectStore
+from iobench.objects.piece_cache import ObjectCache
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,15 @@ class Opener:
             lambda: stamp_of(self.path, f"{self.format.variant} {self.stored_schema}"),
             self.index_end,
         )
+
+    def caching(self, cache: ObjectCache) -> Opener:
+        """Return it with a cache of what it reads of objects; InvalidSettings if the dataset is on a disk."""
+        if self.remote is None:
+            raise InvalidSettings(
+                "an object cache for a dataset on a disk", kind="no-object-store", hint="leave it out"
+            )
+        files = replace(self.remote.files, cache=cache)
+        return replace(self, remote=replace(self.remote, files=files))
 
     def check(self) -> None:
         """Raise CorruptArtifact for damage that would crash a reader, OSError if the disk fails."""

@@ -14,6 +14,7 @@ LIMITS = {
     "epoch": (0, (1 << 63) - 1),
     "threads": (1, 1024),
     "max_batches": (1, 1 << 40),
+    "object_cache": (0, 1 << 60),
 }
 
 

@@ -146,6 +146,9 @@ class ObjectStore:
         for name in names:
             self._translated(lambda name=name: self._obstore.delete(self._store, name), name)  # type: ignore[misc]
 
+    def close(self) -> None:
+        """Release what is held between requests: nothing."""
+
     def _whole(self, got: Any, length: int) -> memoryview:
         if len(got) != length:
             raise _ShortBody(f"{len(got)} bytes of {length}")

@@ -12,7 +12,9 @@ from urllib.parse import quote
 import numpy as np
 
 from iobench.formats import Array, Convert, Index, Placement, Reader, Schema, identity, raw_bytes
+from iobench.objects.cached_store import CachedStore
 from iobench.objects.client import ObjectStore, StoredObject
+from iobench.objects.piece_cache import ObjectCache
 
 IN_FLIGHT = 64
 REQUEST_BYTES = 1 << 20
@@ -30,10 +32,17 @@ class RemoteFiles:
         Address of the artifact's folder.
     objects : dict of str to StoredObject
         Its objects with the versions that reads are pinned to.
+    cache : ObjectCache or None
+        Keeps on a disk what is read of them.
     """
 
     url: str
     objects: Mapping[str, StoredObject]
+    cache: ObjectCache | None = None
+
+    def store(self) -> ObjectStore:
+        """Return a new client for them, to be closed; raises as ObjectStore, or CachedStore with a cache."""
+        return CachedStore(self.url, self.objects, self.cache) if self.cache else ObjectStore(self.url)
 
     def address(self, name: str) -> str:
         """Return the address of an object or folder for other clients, percent-encoded for a web server."""
@@ -64,7 +73,7 @@ class RangeReader(Reader):
         request_bytes: int = REQUEST_BYTES,
     ) -> None:
         super().__init__(schema)
-        self._store, self._placements = ObjectStore(source.url), placements
+        self._store, self._placements = source.store(), placements
         self.samples, self.widths = schema.samples, {f.name: f.sample_bytes for f in schema.fields}
         self.request_bytes, self._in_flight = request_bytes, in_flight
         self._names, self._objects = [*source.objects], [*source.objects.values()]
@@ -108,10 +117,11 @@ class RangeReader(Reader):
         self._store.stopping = True
 
     def close(self) -> None:
-        """End the threads of requests."""
+        """End the threads of requests, and close the client."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown(cancel_futures=True)
+        self._store.close()
 
     def at_once(self, tasks: Iterable[Callable[[], None]]) -> None:
         """Run tasks in the threads of requests; the first error cancels the others and is raised."""

@@ -66,7 +66,7 @@ class DatasetPart:
 class CachePart:
     """State of the page cache before the round, and how it was established."""
 
-    mode: str  # warm, cold or remote
+    mode: str  # warm, cold, remote, warm object or cold object
     residency: float | None  # of the data's files, 0 to 1; None where unknown
     method: str = ""
     read_ahead_kib: int | None = None
@@ -132,13 +132,19 @@ class DiskPart:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestsPart:
-    """Requests to an object store in a round, retries included; quantiles are of single requests."""
+    """Requests to an object store in a round, retries included; quantiles are of single requests.
+
+    Where objects are cached, `needed_bytes` were read through the cache.
+    """
 
     count: Summed[int]
     retries: Summed[int]
     fetched_bytes: Summed[int]  # in answers that were used
-    p50_s: Averaged[float]  # from a request to the last byte of its answer
-    p99_s: Largest[float]
+    p50_s: Averaged[float | None]  # from a request to the last byte of its answer; None without requests
+    p99_s: Largest[float | None]
+    needed_bytes: Summed[int] = 0
+    cached_bytes: Summed[int] = 0  # of these, without a request
+    rejected_pieces: Summed[int] = 0  # that the disk of the cache did not take
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ import torch
 from iobench import formats
 from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.dataset.artifact_location import ArtifactLocation
+from iobench.dataset.opener import Opener
 from iobench.dataset.remote_dataset import dataset_at
 from iobench.formats import Rows
 from iobench.host.device import pick_device
@@ -76,6 +77,10 @@ class StreamLoader:
     in_flight, request_bytes, coalesce_bytes : int, optional
         Of an object store: most requests in flight (64), most bytes of a request (1 MiB), and the largest gap
         between rows that is fetched along with them (64 KiB).
+    object_cache : int, optional
+        Of an object store: most bytes of its objects that are kept in `data_dir` for later epochs and
+        processes, of each format; see `iobench.objects.piece_cache`. None are by default. A disk that becomes
+        full is one RuntimeWarning, after which no more are kept.
     data_dir : str or Path
         Folder that caches manifest and indexes of a dataset in an object store.
     block_bytes, window_bytes : int
@@ -111,16 +116,19 @@ class StreamLoader:
         in_flight: int | None = None,
         request_bytes: int | None = None,
         coalesce_bytes: int | None = None,
+        object_cache: int | None = None,
         data_dir: str | Path = Path("data"),
         block_bytes: int = BLOCK_BYTES,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
         batching = Batching(order, batch_size, seed, block_bytes, window_bytes, drop_last, batch_tokens)
         self._options = StreamOptions(threads, direct, in_flight, request_bytes, coalesce_bytes)
-        self._manifest = dataset_at(dataset, Path(data_dir))
+        if object_cache is not None:
+            check_setting("object_cache", object_cache)
+        self._manifest, self._object_cache = dataset_at(dataset, Path(data_dir)), object_cache
         self._fields = chosen_fields(self._manifest.schema, fields)
         self._variant = formats.parse(format).variant
-        opener = self._manifest.opener(self._variant)  # raises now instead of in the first epoch
+        opener = self._opener()  # raises now instead of in the first epoch
         with self._place.hinting(), failures_of(opener.path):
             opener.check()
             check_direct(opener, self._fields, self._options)
@@ -220,8 +228,14 @@ class StreamLoader:
     def _place(self) -> ArtifactLocation:
         return self._manifest.location_of(self._variant)
 
+    def _opener(self) -> Opener:
+        opener = self._manifest.opener(self._variant)
+        if not self._object_cache:
+            return opener
+        return opener.caching(self._manifest.object_cache(self._variant, self._object_cache))
+
     def _open(self) -> Pipeline:
-        ordered = replace(self._manifest.opener(self._variant), random=self._order.kind != "sequential")
+        ordered = replace(self._opener(), random=self._order.kind != "sequential")
         with self._place.hinting():
             backend = select_backend(ordered, self._fields, self._options, self._order.batch_size)
         return Pipeline(backend, self._fields, self._order, transfer_to(self._device), self._transform)

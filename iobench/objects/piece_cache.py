@@ -1,0 +1,183 @@
+"""Pieces of objects in a folder on a disk: each whole and in one version, together at most so many bytes.
+
+    FOLDER/<object>-<number>   one piece and its checksum; <object> is a hash of address, name and version
+    FOLDER/.size               bytes of all pieces; locked while a process reserves or releases some
+    FOLDER/.lock               held, shared, by every process that uses the folder
+    FOLDER/.tmp-*              pieces that are being written, or were when their process was killed
+
+A piece is written aside and renamed. Nothing is synced to the disk: a piece that a crash of the machine has
+torn fails its checksum, and is fetched again.
+
+When the folder is full, no more pieces are added, and none is evicted: an epoch reads every sample once, so
+that the piece that was used last is the one that is needed last. Evicting it would fetch every piece again
+in each epoch that is read in order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import threading
+import warnings
+import zlib
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from iobench.base.errors import LoaderFailed
+from iobench.base.files import TEMPORARY, replace_file, system_errors_as
+from iobench.base.text import reason
+from iobench.objects.request_log import LOG
+
+FOLDER = ".object-cache"  # of a dataset's folder
+CHECKSUM_BYTES = 4
+_SIZE_BYTES = 8
+
+
+@dataclass(frozen=True)
+class ObjectCache:
+    """Folder that keeps pieces of objects, and the most bytes that they may take; picklable."""
+
+    folder: Path
+    limit_bytes: int
+
+
+class PieceCache:
+    """Pieces in an open folder; safe from several threads and processes.
+
+    The first that opens a folder removes what killed processes left, pieces of objects that are not `known`,
+    and those beyond the limit. Raises LoaderFailed if the folder cannot be written.
+    """
+
+    def __init__(self, cache: ObjectCache, known: Collection[str]) -> None:
+        self._folder, self._limit_bytes = cache.folder, cache.limit_bytes
+        self._mutex = threading.Lock()  # a lock of a file is one for all threads of a process
+        self._intact = set[str]()  # pieces whose checksum this process has compared or made
+        self._full = self._failed = False  # the limit is reached; the disk did not take a piece
+        hint = "use another data_dir, or no object cache"
+        with (
+            system_errors_as(LoaderFailed, "the object cache cannot be written", cache.folder, hint=hint),
+            contextlib.ExitStack() as stack,
+        ):
+            cache.folder.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context(open(cache.folder / ".lock", "ab"))
+            (cache.folder / ".size").touch()
+            self._size = stack.enter_context(open(cache.folder / ".size", "r+b", buffering=0)).fileno()
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._sweep(known)
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            self._files = stack.pop_all()
+
+    def close(self) -> None:
+        """Release the folder; a second call does nothing."""
+        self._files.close()
+
+    def read(self, name: str, start: int, out: memoryview, piece_bytes: int) -> bool:
+        """Fill memory with a part of a piece of `piece_bytes`; False if it is missing, or was damaged."""
+        try:
+            file = os.open(self._folder / name, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        with contextlib.suppress(OSError):
+            try:
+                if self._is_intact(name, file, piece_bytes) and os.preadv(file, [out], start) == len(out):
+                    return True
+            finally:
+                os.close(file)
+        self._remove(name, piece_bytes)
+        return False
+
+    def accepts(self, pieces: int) -> bool:
+        """Return whether there may be room; if the disk took none before, count these pieces as rejected."""
+        if self._failed:
+            LOG.rejected(pieces)
+        return not (self._failed or self._full)
+
+    def reserve(self, piece_bytes: int) -> bool:
+        """Return whether there is room for another piece, which is then to be stored, or released."""
+        return self._add(piece_bytes + CHECKSUM_BYTES)
+
+    def release(self, piece_bytes: int) -> None:
+        """Give back the room of a piece that is not stored."""
+        self._add(-piece_bytes - CHECKSUM_BYTES)
+
+    def store(self, name: str, piece: memoryview) -> None:
+        """Write a piece for which room was reserved; if the disk does not take it, warn and take no more."""
+        path, stored = self._folder / name, False
+        try:
+            if not path.exists():  # or another process was faster
+                replace_file(path, b"".join((piece, _checksum(name, piece))))
+                stored = True
+                self._intact.add(name)
+        except OSError as error:
+            LOG.rejected(1)
+            self._fail(reason(error))
+        finally:
+            if not stored:
+                self.release(len(piece))
+
+    def _is_intact(self, name: str, file: int, piece_bytes: int) -> bool:
+        """Compare the checksum, which ends the file, if this process has not done so before."""
+        if name not in self._intact:
+            content = memoryview(os.pread(file, piece_bytes + CHECKSUM_BYTES + 1, 0))
+            if content[piece_bytes:] != _checksum(name, content[:piece_bytes]):
+                return False
+            self._intact.add(name)
+        return True
+
+    def _remove(self, name: str, piece_bytes: int) -> None:
+        self._intact.discard(name)
+        with contextlib.suppress(OSError):  # another thread or process has removed it
+            os.unlink(self._folder / name)
+            self.release(piece_bytes)
+
+    def _fail(self, cause: str) -> None:
+        with self._mutex:
+            first, self._failed = not self._failed, True
+        if first:
+            warnings.warn(
+                f"{self._folder}: the object cache takes no more pieces: {cause}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def _add(self, count: int) -> bool:
+        """Add to the bytes of all pieces, unless that would exceed the limit."""
+        with self._locked_size():
+            used = int.from_bytes(os.pread(self._size, _SIZE_BYTES, 0), "little") + count
+            self._full = count > 0 and used > self._limit_bytes
+            if self._full:
+                return False
+            self._write_size(max(0, used))
+            return True
+
+    @contextlib.contextmanager
+    def _locked_size(self) -> Iterator[None]:
+        with self._mutex:
+            fcntl.flock(self._size, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.flock(self._size, fcntl.LOCK_UN)
+
+    def _write_size(self, used: int) -> None:
+        os.pwrite(self._size, used.to_bytes(_SIZE_BYTES, "little"), 0)
+
+    def _sweep(self, known: Collection[str]) -> None:
+        """Remove what is no piece of a known object, or beyond the limit, and count the rest."""
+        used = 0
+        for entry in os.scandir(self._folder):
+            if entry.name.startswith(TEMPORARY) or not entry.name.startswith("."):
+                size = entry.stat().st_size
+                if entry.name.rpartition("-")[0] in known and used + size <= self._limit_bytes:
+                    used += size
+                else:
+                    os.unlink(entry)
+        self._write_size(used)
+
+
+def _checksum(name: str, piece: memoryview) -> bytes:
+    """Return the checksum of a piece and its name."""
+    return zlib.crc32(piece, zlib.crc32(name.encode())).to_bytes(CHECKSUM_BYTES, "little")
