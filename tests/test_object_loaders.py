@@ -273,6 +273,23 @@ def test_a_loader_says_where_it_reads(remote):
     assert mosaic.unpinned == ("s3",)  # its own client pins nothing
 
 
+def test_a_loader_with_a_client_of_its_own_has_no_object_cache(server, tmp_path):
+    manifest, _ = at_web(server, tmp_path, usable("tensorstore"))
+    options = RunOptions(loader=("tensorstore", "native"), format=("all",), object_cache=(1 << 20,))
+    assert {case.loader.name for case in cases_of(manifest, options, ["cpu"])} == {"native"}
+    assert [note.values["reason"] for note in skip_notes(manifest, options)] == ["object-cache"]
+    with pytest.raises(InvalidSettings, check=kind("no-cases")):
+        cases_of(manifest, replace(options, loader=("tensorstore",)), ["cpu"])
+
+
+def test_the_files_that_a_library_reads_by_our_client_are_cached(s3, tmp_path):
+    manifest = at_s3(tmp_path, usable("webdataset"), "cached")
+    outcome = measured(manifest, tmp_path, "webdataset", object_cache=(1 << 20,))
+    assert not outcome.failures
+    assert [made.requests.count for made in outcome.records] == [0, 0]
+    assert all(made.requests.cached_bytes == made.requests.needed_bytes > 0 for made in outcome.records)
+
+
 # ── an object as a file ──
 
 

@@ -87,8 +87,8 @@ def test_values_are_checked_against_the_declaration(spec):
 
 @pytest.mark.parametrize(
     "spec",
-    # these are for samples that differ in length: see test_collate and test_token_batches
-    [one for one in declared(RunOptions) if one.name in FACETS - {"collate", "batch_tokens"}],
+    # these are for samples that differ in length, or for object stores: see their tests
+    [one for one in declared(RunOptions) if one.name in FACETS - {"collate", "batch_tokens", "object_cache"}],
 )
 def test_an_option_that_a_case_has_too_is_its_facet(images, spec):
     value, order = other_value(spec), ("block",)

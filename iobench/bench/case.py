@@ -13,12 +13,16 @@ from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES, Batching
 from iobench.loading.collate import JAGGED, Collate
 from iobench.loading.loaders import Job, Loader
 from iobench.loading.order import Order
+from iobench.objects.piece_cache import ObjectCache
 from iobench.results.case_key import key_of
 from iobench.results.cases import OWN_DATA
 
 ROUND_SECONDS = 3.0  # an epoch of 40 MB is shorter with every loader here, so that it is measured as a whole
 
-REMOTE = "remote"  # cache state of a dataset in an object store: there is no page cache of it
+# cache states of a dataset in an object store, of which there is no page cache
+REMOTE = "remote"  # nothing is kept
+COLD_OBJECTS = "cold object"  # an object cache that is emptied before each round
+WARM_OBJECTS = "warm object"  # one that a whole epoch has filled
 
 
 def content_of(manifest: Manifest) -> str:
@@ -44,6 +48,7 @@ class CaseSettings:
     window_bytes: int = WINDOW_BYTES
     collate: str | None = None  # of samples that differ in length; None for data of one shape
     seed: int = 0
+    object_cache: int = 0  # most bytes that are kept of objects in a store
     max_batches: int | None = None  # of a round's window; None for as many as `round_seconds` allows
     round_seconds: float = ROUND_SECONDS  # rounds are parts of an epoch that takes longer
     cache: str = "warm"
@@ -62,8 +67,9 @@ class CaseSettings:
         for name in ("collate", "batch_tokens"):
             if others[name] is None:
                 del others[name]
-        if not self.step_s:
-            del others["step_s"]
+        for name in ("step_s", "object_cache"):
+            if not others[name]:
+                del others[name]
         if self.max_batches is None:
             del others["max_batches"]
         if self.max_batches is not None or self.round_seconds == ROUND_SECONDS:
@@ -100,6 +106,17 @@ class Case(CaseSettings):
         """Identifier that is unique within a run, made of all facets."""
         return key_of(self.facets)
 
+    @property
+    def is_cold(self) -> bool:
+        """True if its cache is emptied before each round, which then is one epoch."""
+        return self.cache in ("cold", COLD_OBJECTS)
+
+    def object_cache_of(self, manifest: Manifest) -> ObjectCache:
+        """Return the case's own cache of objects, which the ranks of a host share."""
+        device = self.device.partition(":")[0] if self.world_size > 1 else self.device
+        key = key_of({**self.facets, "device": device})
+        return ObjectCache(manifest.case_caches / key, self.object_cache)
+
     def batch_bytes(self, schema: Schema) -> int:
         """Return the logical bytes of one batch."""
         return min(self.batch_size, schema.samples) * schema.sample_bytes
@@ -125,5 +142,7 @@ class Case(CaseSettings):
         Raises ManifestError or CorruptArtifact if the artifact is not as it was prepared.
         """
         opener, collate = manifest.opener(self.variant), Collate.parse(self.collate or JAGGED)
+        if self.object_cache:
+            opener = opener.caching(self.object_cache_of(manifest))
         order = self._batching.order_over(opener, rank, self.world_size)
         return Job(opener, order, self.device, collate=collate)

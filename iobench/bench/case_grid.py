@@ -12,7 +12,7 @@ from iobench.base.errors import InvalidOption, InvalidSettings
 from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.base.units import counted
-from iobench.bench.case import REMOTE, Case, content_of
+from iobench.bench.case import COLD_OBJECTS, REMOTE, WARM_OBJECTS, Case, content_of
 from iobench.bench.multi_rank import multi_rank_cases, multi_rank_obstacle
 from iobench.bench.options import RunOptions
 from iobench.dataset.manifest import Manifest, missing_libraries
@@ -23,6 +23,8 @@ from iobench.loading.collate import JAGGED
 from iobench.loading.loaders import Loader
 from iobench.loading.order import refuse_ragged
 
+OBJECT_CACHES = {"warm": WARM_OBJECTS, "cold": COLD_OBJECTS}
+
 
 def cases_of(
     manifest: Manifest, options: RunOptions, devices: Sequence[str], world_size: int = 1
@@ -32,12 +34,7 @@ def cases_of(
     `devices` are devices that exist here. Raises InvalidSettings, InvalidOption, UnknownFormat or
     ManifestError if a requested case is impossible, or if no case is left.
     """
-    if manifest.url and "cold" in options.cache:
-        raise InvalidSettings(
-            "--cache cold with a dataset in an object store, which no page cache holds",
-            kind="conflicting-options",
-            hint="omit --cache",
-        )
+    _check_caches(manifest, options)
     variants = _variants(manifest, options.format)
     grid = list(_loaders(options))
     _check_ragged(manifest.schema, grid, options)
@@ -56,6 +53,21 @@ def cases_of(
     # the same for all, so that they remain comparable
     cases = [replace(case, isolated=isolated, world_size=world_size) for case in cases]
     return list({case.key: case for case in cases}.values())
+
+
+def _check_caches(manifest: Manifest, options: RunOptions) -> None:
+    """Raise InvalidSettings for a cold cache of objects without a cache, and a cache without objects."""
+    cached = any(options.object_cache)
+    if manifest.url and "cold" in options.cache and not cached:
+        raise InvalidSettings(
+            "--cache cold with a dataset in an object store, which no page cache holds",
+            kind="conflicting-options",
+            hint="omit --cache, or add --object-cache to measure the first epoch with an object cache",
+        )
+    if cached and not manifest.url:
+        raise InvalidSettings(
+            "--object-cache with a dataset on a disk", kind="conflicting-options", hint="omit --object-cache"
+        )
 
 
 def _check_ragged(schema: Schema, grid: Sequence[Loader], options: RunOptions) -> None:
@@ -103,9 +115,15 @@ def _no_cases(
         return f"{subject} cannot read {in_order}"
     if not any(loader.reads_at(manifest.url) for loader in grid):
         return "; ".join(_elsewhere(grid, manifest.url))
+    if not any(loader.requests_ranges(manifest.url) for loader in grid):
+        return _uncached(names)
     what = f"none of {enumerated(variants)}" if variants else "no format"
     verb = "reads" if len(grid) == 1 else "read"
     return f"dataset {manifest.name}: {subject} {verb} {what} {in_order}"
+
+
+def _uncached(names: str) -> str:
+    return f"{names} at this address: a client of its own reads, without the cache of --object-cache"
 
 
 def _elsewhere(grid: Iterable[Loader], url: str) -> Iterator[str]:
@@ -145,7 +163,10 @@ def _case(
     if manifest.url:
         if not loader.reads_at(manifest.url):
             return None
-        combination = {**combination, "cache": REMOTE}
+        cached = bool(combination["object_cache"])
+        if cached and not loader.requests_ranges(manifest.url):
+            return None
+        combination = {**combination, "cache": OBJECT_CACHES[combination["cache"]] if cached else REMOTE}
     return Case(
         dataset=manifest.name,
         content=content_of(manifest),
@@ -228,6 +249,7 @@ def skip_notes(manifest: Manifest, options: RunOptions, world_size: int = 1) -> 
     loader that does not deliver samples that differ in length), `own-batches` (one that makes its batches
     itself, with --batch-tokens), `ranks` (several ranks cannot use it),
     `address` (a loader that reads datasets on a disk, or at other addresses than this one),
+    `object-cache` (a loader that reads an address by a client of its own),
     `invalid-options` (options that exclude each other), or `unknown-files` (cold rounds of a loader whose
     files are unknown).
     """
@@ -251,6 +273,8 @@ def skip_notes(manifest: Manifest, options: RunOptions, world_size: int = 1) -> 
             notes.append(
                 _skipped("ranks", f"{loader.display_name} over {counted(world_size, 'rank')}: {obstacle}")
             )
+        elif any(options.object_cache) and not loader.requests_ranges(manifest.url):
+            notes.append(_skipped("object-cache", _uncached(loader.display_name)))
         problems = _grid(loader, _options_of(loader, options))[1]
         notes += [_skipped("invalid-options", str(problem)) for problem in problems]
         if loader.own_data and "cold" in options.cache:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from iobench.base.errors import CorruptArtifact, IobenchError, LoaderFailed, ManifestError
 from iobench.base.finding import Finding
-from iobench.bench.case import REMOTE, Case
+from iobench.bench.case import WARM_OBJECTS, Case
 from iobench.bench.decode_limit import DecodeLimit
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.placement_file import RemoteOpener
@@ -158,8 +158,9 @@ class CaseLimits:
     def _steps(self, case: Case) -> Iterator[_Step]:
         """Yield each resource on the path, logical bytes per byte that it counts, and its methods."""
         schema = self._manifest.schema
-        if case.cache == REMOTE:
-            yield from self._remote_steps(case)
+        if self._manifest.url:
+            if case.cache != WARM_OBJECTS:  # there some of the path is a disk, in a share that varies
+                yield from self._remote_steps(case)
             yield from self._device_steps(case)
             return
         files = self._manifest.files_of(case.variant)
@@ -182,9 +183,9 @@ class CaseLimits:
         yield from self._device_steps(case)
 
     def _remote_steps(self, case: Case) -> Iterator[_Step]:
-        """Yield the object store: single rows in random order, large requests in the others."""
-        schema = self._manifest.schema
-        size = max(field.sample_bytes for field in schema.fields) if case.order == "random" else REQUEST_BYTES
+        """Yield the object store: single rows in random order without a cache, else large requests."""
+        schema, single = self._manifest.schema, case.order == "random" and not case.object_cache
+        size = max(field.sample_bytes for field in schema.fields) if single else REQUEST_BYTES
         files = [remote.files for remote in remote_openers(self._manifest)]
         methods: dict[Key, Measure] = {
             (count,): partial(store_limits.ranged_gets, files, size, count) for count in store_limits.MANY

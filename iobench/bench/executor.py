@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from iobench.base import thresholds
-from iobench.bench.case import Case
+from iobench.bench.case import WARM_OBJECTS, Case
 from iobench.bench.content_check import ContentCheck
 from iobench.bench.epoch import RoundSpec, measure
 from iobench.bench.observer import Progress
@@ -121,7 +121,10 @@ class InProcess(Executor):
         limit = TimeLimit(limit_s)
         spec = RoundSpec(0, consume, seconds=0.0, batches=case.max_batches, cut=limit, requested=check.expect)
         timing = self._run(case, spec, tick, step).timing
-        result = check.conclude(part=limit.ended or timing.partial is not None)
+        part = limit.ended or timing.partial is not None
+        result = check.conclude(part)
+        if case.cache == WARM_OBJECTS and any(self._group.all_gather(part)):
+            self.warm_up(case, tick)  # a whole epoch, whatever it takes: it fills the cache
         for _ in range(warmup - 1):
             self.warm_up(case, tick, case.max_batches, limit_s)
         own_s = timing.epochs_s if timing.own_s is None else timing.own_s
@@ -137,7 +140,7 @@ class InProcess(Executor):
     ) -> list[Measured]:
         """Time as many epochs, or parts of one, as fill a round; one with a cold cache."""
         profile = StageProfile() if case.profile else None
-        seconds = 0.0 if case.cache == "cold" else thresholds.ROUND_S
+        seconds = 0.0 if case.is_cold else thresholds.ROUND_S
         warm = case.cache == "warm"
         spec = RoundSpec(number, lambda batch: None, seconds, profile, batches, limit_s=limit_s, warm=warm)
         return [self._run(case, spec, tick)]

@@ -48,6 +48,7 @@ class LocalBackend:
             True: Isolated(manifest, options.timeout),
         }
         self._hosts = LocalHost(manifest, cases, options.sudo, options.limits)
+        self._hosts.begin()
         return []
 
     def executor(self, case: Case) -> Executor:
@@ -60,6 +61,7 @@ class LocalBackend:
         return self._hosts
 
     def close(self) -> None:
-        """End the processes of cases."""
+        """End the processes of cases, and remove the object caches."""
         for executor in self._executors.values():
             executor.close()
+        self._hosts.close()

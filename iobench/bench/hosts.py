@@ -1,19 +1,24 @@
-"""Per-host work of a run, whatever number of processes measure there: page cache and limits."""
+"""Per-host work of a run, whatever number of processes measure there: caches and limits."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from iobench.bench.case import Case
+from iobench.bench.case import COLD_OBJECTS, REMOTE, WARM_OBJECTS, Case
 from iobench.bench.case_limits import CaseLimits
+from iobench.bench.object_caches import ObjectCaches
 from iobench.dataset.manifest import Manifest
 from iobench.host import page_cache
 from iobench.host.hardware_limits import LowerCacheProbe
 from iobench.results.parts import CachePart, LimitPart
 
 WARMED = "by earlier rounds: the files are the loader's own"
-REMOTE = "none: the rows are in an object store, and no page of them is kept here"
+OBJECTS = {
+    REMOTE: "none: the rows are in an object store, and no page of them is kept here",
+    COLD_OBJECTS: "the cache of objects was emptied",
+    WARM_OBJECTS: "the cache of objects was filled by a whole epoch",
+}
 PART_WARMED = "by earlier rounds: the files hold more than the dataset"
 
 
@@ -43,16 +48,29 @@ class LocalHost:
     """The local host, as the only one of a run."""
 
     def __init__(self, manifest: Manifest, cases: Sequence[Case], sudo: bool, limits: bool) -> None:
-        self._manifest, self._sudo = manifest, sudo
+        self._manifest, self._sudo, self._cases = manifest, sudo, cases
+        self._object_caches: ObjectCaches | None = None
         self.limits = CaseLimits(manifest, cases) if limits else None
 
+    def begin(self) -> None:
+        """Empty the object caches of the cases, if they have some; raises LoaderFailed as ObjectCaches."""
+        if any(case.object_cache for case in self._cases):
+            self._object_caches = ObjectCaches(self._manifest)
+
+    def close(self) -> None:
+        """Remove the object caches."""
+        if self._object_caches:
+            self._object_caches.close()
+
     def establish(self, case: Case, logical_bytes: int) -> CachePart:
-        """Warm the case's files, or evict them and verify that."""
+        """Warm the case's files, or evict them and verify that; empty a cold object cache."""
         manifest = self._manifest
         if case.loader.own_data:
             return CachePart(mode=case.cache, residency=None, method=WARMED)
         if manifest.url:
-            return CachePart(mode=case.cache, residency=None, method=REMOTE)
+            if self._object_caches and case.cache == COLD_OBJECTS:
+                self._object_caches.empty(case)
+            return CachePart(mode=case.cache, residency=None, method=OBJECTS[case.cache])
         added = manifest.added.get(case.variant)
         if added is not None and added.samples is not None and case.cache == "warm":
             return CachePart(mode=case.cache, residency=None, method=PART_WARMED)

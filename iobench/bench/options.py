@@ -56,6 +56,13 @@ class RunOptions:
     cache: tuple[str, ...] = run_option(
         ("warm",), "Page cache: warm, cold, or both as warm,cold.", choices=page_cache.MODES
     )
+    object_cache: tuple[int, ...] = run_option(
+        (0,),
+        "Object store: most bytes of its objects that a case keeps on the disk of the dataset's folder, like "
+        "10GiB, or 0; a list. --cache cold is then its first epoch, warm a later one.",
+        limits=LIMITS["object_cache"],
+        in_bytes=True,
+    )
     sudo: bool = run_option(False, "Drop the page cache with sudo -n.")
     order: tuple[str, ...] = run_option(
         ("random",), f"Order of samples: {', '.join(ORDERS)}; a list.", choices=ORDERS

@@ -101,9 +101,10 @@ class DistributedBackend(Executor):
         return max(probes, key=lambda one: one.first_s / one.second_s, default=None)
 
     def stop(self) -> None:
-        """End the worker loops of the other ranks."""
+        """End the worker loops of the other ranks, and remove the object caches of all hosts."""
         if self._group.alive:
             self._group.broadcast((STOP, ()))
+        self._rank.close()
 
     def _all(self, command: str, *arguments: Any, tick: Tick | None = None) -> list[Any]:
         """Send a command to all ranks and execute it here as well; returns the results by rank."""

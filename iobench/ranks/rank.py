@@ -83,6 +83,8 @@ class Rank:
             )
         self._request, self._manifest, self._separate = request, manifest, None
         self._executor, self._host = InProcess(manifest, self._collectives), self._new_host()
+        if self._info.leads_host:
+            self._host.begin()
 
     def prove(self, case: Case, warmup: int, limit_s: float, tick: Tick) -> Proof:
         """Verify this rank's share as part of the sum over all ranks, and warm it up."""
@@ -147,6 +149,11 @@ class Rank:
         """Probe for a cache below this host's kernel."""
         return self._host.lower_cache() if self._info.leads_host else None
 
+    def close(self) -> None:
+        """Remove this host's object caches, if a run has begun."""
+        if self._request is not None:
+            self._host.close()
+
     def _new_host(self) -> LocalHost:
         assert self._request is not None
         options, own = self._request.options, [self._own(case) for case in self._request.cases]
@@ -189,6 +196,7 @@ def worker_loop(group: RankGroup) -> None:
     while True:
         command, arguments = group.broadcast(("", ()))
         if command == STOP:
+            rank.close()
             return
         try:
             rank.execute(command, arguments, Tick(group.check))

@@ -49,6 +49,9 @@ FACETS: dict[str, Facet] = {
     "device": Facet("device", fixed=True),
     "world_size": Facet("ranks", lambda value: counted(value, "rank")),
     "cache": Facet("cache", lambda value: f"{value} cache", fixed=True),
+    "object_cache": Facet(
+        "object cache", lambda value: f"object cache of {bytes_text(value)}", cell=bytes_text
+    ),
     "model": Facet("model", lambda value: f"model {value}", fixed=True),
     "step_s": Facet("step time", lambda value: f"step of {seconds_text(value)}", True, seconds_text),
     "order": Facet("order", lambda value: f"{value} order"),

@@ -20,6 +20,7 @@ from iobench.base.units import (
     three_digits,
 )
 from iobench.results import rank_stats, stats
+from iobench.results.parts import RequestsPart
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
 
@@ -75,6 +76,10 @@ def epoch_share_text(share: float) -> str:
 
 def _ratio(part: float | None, whole: float) -> float | None:
     return None if part is None else part / whole
+
+
+def _hits(requests: RequestsPart) -> float | None:
+    return requests.cached_bytes / requests.needed_bytes if requests.needed_bytes else None
 
 
 def _of_ranks(record: Record, statistic: Callable[[list[float]], float]) -> float | None:
@@ -272,6 +277,14 @@ METRICS: tuple[Metric, ...] = (
         "requests to the object store for an epoch, those included that were sent again",
         rate_text,
         lambda r: r.requests.count / r.epochs if r.requests else None,
+    ),
+    Metric(
+        "object_cache_hits",
+        "cache hits",
+        "share of the bytes read of objects that the object cache held, so that they took no request",
+        percent_text,
+        lambda r: _hits(r.requests) if r.requests else None,
+        main=True,
     ),
     Metric(
         "request_retries",

@@ -121,6 +121,10 @@ class Loader(Options, ABC):
         """Return whether it can read a dataset at an address; on a disk (an empty one) it always can."""
         return not url or not self.format_names or url.partition("://")[0] in self.schemes
 
+    def requests_ranges(self, url: str) -> bool:
+        """Return whether iobench's own client requests what it reads at an address, and no library's."""
+        return not self.own_data and url.partition("://")[0] not in self.unpinned
+
     def check_schema(self, schema: Schema) -> None:
         """Raise InvalidSettings for samples that differ in length, unless it delivers them."""
         if not self.ragged:

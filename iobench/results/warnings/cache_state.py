@@ -1,4 +1,4 @@
-"""Warnings about the page cache: warm cases not read from memory, cold cases not read from disk."""
+"""Warnings about caches: warm cases not read from memory, cold cases not read from disk."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _cold_part(groups: Cases) -> RunWarning | None:
     read = {
         key: statistics.median(map(_overread, rounds))
         for key, rounds in groups.items()
-        if rounds[0].cache.mode == "cold"
+        if rounds[0].cache.mode in ("cold", "cold object")
         and rounds[0].case.get("order") != "sequential"
         and (rounds[0].dataset.stored_bytes or 0) < rounds[0].machine.memory_bytes
     }
@@ -125,9 +125,29 @@ def _cold_part(groups: Cases) -> RunWarning | None:
 def _overread(record: Record) -> float:
     """Return the share of the files that a part read, over the share of the samples that it delivered."""
     partial, stored = record.timing.partial, record.dataset.stored_bytes
-    if partial is None or not stored or record.disk.read_bytes is None:
+    read = record.requests.fetched_bytes if record.requests else record.disk.read_bytes
+    if partial is None or not stored or read is None:
         return 0.0
-    return record.disk.read_bytes / stored * partial.epoch_samples / record.timing.samples
+    return read / stored * partial.epoch_samples / record.timing.samples
+
+
+def _rejected_pieces(groups: Cases) -> RunWarning | None:
+    """Warn if the disk of an object cache did not take pieces, for want of space or for another reason."""
+    rejected = {
+        key: count
+        for key, rounds in groups.items()
+        if (count := sum(one.requests.rejected_pieces for one in rounds if one.requests))
+    }
+    if not rejected:
+        return None
+    return RunWarning(
+        "object-cache-disk",
+        f"the disk of the object cache did not take {counted(sum(rejected.values()), 'piece')}: the cache "
+        "held less than it was allowed to",
+        list(rejected),
+        ("free space on the disk of --data-dir", "give a smaller --object-cache"),
+        {"pieces": sum(rejected.values())},
+    )
 
 
 def _unknown_residency(groups: Cases) -> RunWarning | None:
@@ -220,6 +240,7 @@ CHECKS: tuple[Check, ...] = (
     _not_warm,
     _larger_than_memory,
     _cold_part,
+    _rejected_pieces,
     _unknown_residency,
     _mixed_eviction,
     _page_reclaim,

@@ -74,7 +74,7 @@ def _typed(spec: RunOption) -> tuple[Any, Any]:
 
 def _word(spec: RunOption, value: Any) -> str:
     if spec.in_bytes:
-        return bytes_word(value)
+        return bytes_word(value) if value else "0"
     return f"{value:g}" if spec.type is float else str(value)
 
 
@@ -86,5 +86,7 @@ def _value(spec: RunOption, typed: Any) -> Any:
     if spec.type is str:
         return words_of(typed)
     if spec.in_bytes:
-        return tuple(parsed(spec.flag, parse_elements, part) for part in words_of(typed))
+        return tuple(
+            0 if part == "0" else parsed(spec.flag, parse_elements, part) for part in words_of(typed)
+        )
     return listed_numbers(spec.flag, typed, spec.type)
