@@ -1,7 +1,9 @@
 """Objects that other programs wrote: added by their address, read from there, and what is refused."""
 
+import io
 import json
 import shutil
+import tarfile
 
 import numpy as np
 import pytest
@@ -215,6 +217,34 @@ def test_rows_that_no_range_holds_are_refused_before_hashing(
     assert not tree(tmp_path / "data")
 
 
+def shards(folder, members):
+    """Write three tar shards of two samples with these files each."""
+    for number in range(3):
+        with tarfile.open(folder / f"{number}.tar", "w") as shard:
+            for sample in (2 * number, 2 * number + 1):
+                for suffix, content in members.items():
+                    member = tarfile.TarInfo(f"{sample}.{suffix}")
+                    member.size = len(content)
+                    shard.addfile(member, io.BytesIO(content))
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_one_shard_comes_before_the_others_and_none_comes_twice(bucket, tmp_path, refused):
+    stream = io.BytesIO()
+    np.save(stream, np.arange(5.0))
+    (folder := bucket.folder / "bucket/train").mkdir()
+    shards(folder, {"x.npy": stream.getvalue()} | ({"cls": b"7"} if refused else {}))
+    if refused:
+        with pytest.raises(InvalidSettings, check=kind("no-placement")) as error:
+            add(TRAIN, data_dir=tmp_path / "data")
+        assert error.value.found.startswith("cls")
+    else:
+        assert add(TRAIN, data_dir=tmp_path / "data")[0].schema.samples == 6
+    came = [name for name, _ in bucket.requests]
+    assert came == ["/bucket/train/0.tar", *([] if refused else sorted(came[1:]))]
+    assert len(set(came)) == len(came) == (1 if refused else 3)
+
+
 @pytest.mark.parametrize(
     ("address", "error", "cause"),
     [
@@ -229,6 +259,7 @@ def test_rows_that_no_range_holds_are_refused_before_hashing(
         ("SERVER/bucket/", SourceError, "missing-object"),
         ("SERVER/none.npy", SourceError, "missing-object"),
         ("http://127.0.0.1:1/x.npy", LoaderFailed, "store-failed"),
+        ("http://[::1]:1/x.npy", LoaderFailed, "store-failed"),  # `::` selects nothing there
     ],
 )
 def test_addresses_with_nothing_to_add(bucket, tmp_path, address, error, cause):

@@ -110,6 +110,13 @@ def add_files(path: str | Path, options: AddOptions) -> tuple[Manifest, Prepared
     return manifest, Prepared(form.variant, "added", artifact, schema.logical_bytes)
 
 
+def check_shard(path: Path, options: AddOptions) -> None:
+    """Raise as `add_files` for one of several shards, where all would be refused before they are hashed."""
+    form = formats.parse(options.format or _sniffed(path))
+    data = UntrustedData(path, form.variant, path.stat().st_size)
+    options.accept(data, _described(data, dataclasses.replace(options, warn=lambda note: None)))
+
+
 def _check_fields(path: Path, schema: Schema, fields: Sequence[Field]) -> None:
     """Raise SourceError if the data describe other fields than those given."""
     if fields and schema.fields != tuple(fields):

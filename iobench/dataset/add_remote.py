@@ -20,7 +20,7 @@ from iobench.base.errors import ArtifactExists, CorruptArtifact, IobenchError, P
 from iobench.base.files import system_errors_as
 from iobench.base.units import bytes_text
 from iobench.dataset import index_cache, manifest_file, sample_hashes, sandbox, seal
-from iobench.dataset.add_files import AddOptions, add_files
+from iobench.dataset.add_files import AddOptions, add_files, check_shard
 from iobench.dataset.artifact_writer import Prepared
 from iobench.dataset.dataset_folders import check_name
 from iobench.dataset.manifest import Manifest
@@ -53,10 +53,10 @@ def add_remote(address: str, options: AddOptions) -> tuple[Manifest, Prepared]:
         base = copy = Path(temporary) / "objects" / PurePosixPath(files.url).name
         if files.url != place.rstrip("/"):  # one object, in the folder of this address
             copy = base / next(iter(files.objects))
-        _download(files, base, options.progress)
         data_dir = Path(temporary) / "data"
         here = dataclasses.replace(options, name=root.name, data_dir=data_dir, accept=_check_ranges)
         with _naming(copy, place):
+            _download_checked(files, base, here)
             local, row = add_files(with_selection(copy, names), here)
         made = _registered(local, row.variant, files, base, address, root, options.overwrite)
     return made, dataclasses.replace(row, artifact=_sized(row.artifact, files))
@@ -81,8 +81,19 @@ def _check_free(root: Path, overwrite: bool) -> None:
         )
 
 
-def _download(files: RemoteFiles, folder: Path, progress: Progress) -> None:
-    """Download objects; PrepareError if they do not fit, SourceError if one is no longer as it was listed."""
+def _download_checked(files: RemoteFiles, folder: Path, options: AddOptions) -> None:
+    """Download objects; of several tar shards, the others come only if the first one can be added."""
+    _check_space(files)
+    rest = dict(files.objects)
+    if len(rest) > 1 and all(name.endswith(".tar") for name in rest):
+        first = next(iter(rest))
+        _download(RemoteFiles(files.url, {first: rest.pop(first)}), folder, options.progress)
+        check_shard(folder / first, options)
+    _download(RemoteFiles(files.url, rest), folder, options.progress)
+
+
+def _check_space(files: RemoteFiles) -> None:
+    """Raise PrepareError if the temporary folder has no space for the objects."""
     temporary = tempfile.gettempdir()
     needed, free = _bytes(files), shutil.disk_usage(temporary).free
     if needed > free:
@@ -94,10 +105,15 @@ def _download(files: RemoteFiles, folder: Path, progress: Progress) -> None:
             found=bytes_text(free),
             hint="set TMPDIR to a folder with more space",
         )
+
+
+def _download(files: RemoteFiles, folder: Path, progress: Progress) -> None:
+    """Download objects; PrepareError if the disk fails, SourceError if one is no longer as it was listed."""
+    temporary = tempfile.gettempdir()
     hint = "check the names of the objects and the free space, or set TMPDIR to another folder"
     try:
         with system_errors_as(PrepareError, "an object cannot be copied", temporary, hint=hint, exact=True):
-            folder.mkdir(parents=True)
+            folder.mkdir(parents=True, exist_ok=True)
             download(files, folder, progress)
     except CorruptArtifact as error:
         if error.kind not in CHANGED:
