@@ -23,6 +23,7 @@ from iobench.dataset.remote_dataset import open_dataset
 from iobench.objects import client
 from iobench.objects.client import ObjectStore
 from iobench.objects.request_log import LOG
+from iobench.objects.store_errors import error_of
 from iobench.objects.url import ENDPOINT, checked_url, use_endpoint
 from iobench.results import record_file
 from iobench.results.metrics import METRICS
@@ -301,6 +302,17 @@ def test_endpoints_that_are_refused(word, monkeypatch):
         use_endpoint(word)
     assert "secret" not in str(error.value)
     assert ENDPOINT not in os.environ
+
+
+def test_an_error_of_the_store_repeats_no_address_with_a_signature():
+    text = (
+        "Error performing GET http://host/x?X-Amz-Signature=secret in 1ms - Server returned status code: 500"
+    )
+    fails = pytest.importorskip("obstore").exceptions
+    error = error_of(OSError(f"Generic S3 error: {text}"), fails, "s3://bucket/x")
+    assert kind("store-failed")(error)
+    assert error.found == "Server returned status code: 500"
+    assert "secret" not in str(error)
 
 
 def test_no_dataset_no_server(server, tmp_path):
