@@ -1,9 +1,9 @@
 """Epochs of FFCV's own loader over JPEG files, which it stores in a beton as JPEG.
 
 `stream_photos --ffcv PYTHON` runs this file with a Python that has FFCV. Its arguments are a folder of JPEG
-files, the beton to make of them, `center` or `random`, the batch size and the number of threads. Each line of
-the input asks for an epoch; the answer is a line with its samples per second. The first epoch, which compiles,
-is not timed.
+files, the beton to make of them, `center` or `random`, the batch size and the number of threads. Each line
+of the input asks for an epoch; the answer is a line with its samples per second. The first epoch, which
+compiles, is not timed.
 """
 
 from __future__ import annotations
