@@ -25,6 +25,7 @@ NOT_SHOWN = (  # on a CPU, in one process
         "loss",
         "tokens_per_s",  # of token files
         "epoch_cost",  # of an object store, by stated prices
+        "object_cache_hits",
         "shuffle_quality",
         "fill",  # of samples that differ in length
         "profiling_share",

@@ -60,6 +60,7 @@ OTHERS = {
     "cache": "cold",
     "model": "mlp",
     "max_batches": 50,
+    "batch_tokens": 65536,
     "round_seconds": 7.0,
     "step_s": 0.04,
     "loader": loaders.get("stream"),

@@ -13,12 +13,12 @@ from rank_cases import over_threads, run_over
 
 from iobench import RunOptions
 from iobench.base.errors import CaseDied, InvalidSettings, LoaderFailed, RanksDiffer
-from iobench.bench import case as case_module
 from iobench.bench import case_limits, executor
 from iobench.bench.case_grid import cases_of, skip_notes
 from iobench.dataset.manifest import Manifest
 from iobench.host import background_load, memory_limits
 from iobench.host.hardware_limits import Limit
+from iobench.loading.batching import Batching
 from iobench.loading.loaders import DEFAULT_LOADERS
 from iobench.loading.loaders.native import NativeEpochs
 from iobench.loading.order import Order
@@ -132,8 +132,10 @@ def test_padding_samples_of_distributed_sampler_are_counted(images, tmp_path):
 
 @pytest.mark.parametrize("loader", DEFAULT_LOADERS)
 def test_a_rank_that_reads_another_s_share_is_detected(images, tmp_path, monkeypatch, loader):
-    usual = case_module.Case.row_order
-    monkeypatch.setattr(case_module.Case, "row_order", lambda case, schema, rank=0: usual(case, schema, 0))
+    usual = Batching.order_over
+    monkeypatch.setattr(
+        Batching, "order_over", lambda self, opener, rank, ranks: usual(self, opener, 0, ranks)
+    )
     result = run_over(images, tmp_path / "r.jsonl", loaders=[loader])
     assert {error.kind for error in result.failures.values()} == {"wrong-content"}
     assert not result.records

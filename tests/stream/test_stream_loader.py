@@ -159,7 +159,7 @@ def test_any_settings_resume_from_any_batch(
     assert len(one) == len(rows)
     start = state.draw(st.integers(0, len(rows)))
     position = EpochPosition.start(Order(order, **requested, **ordered), SAMPLES, epoch)
-    after = position.after(Order(order, **requested, **ordered), start)
+    after = position.after(Order(order, **requested, **ordered), SAMPLES, start)
     one.load_state_dict({**one.state_dict(), **vars(after)})
     assert_batches(one, SOURCE, rows[start:])
 
