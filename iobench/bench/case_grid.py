@@ -94,7 +94,7 @@ def _check_ragged(schema: Schema, grid: Sequence[Loader], options: RunOptions) -
             raise InvalidSettings(
                 f"{option} with {foreign[0].display_name}, which makes its batches itself",
                 kind="conflicting-options",
-                hint=f"omit {option}, or run it by itself",
+                hint=f"omit {option}{', or run it by itself' * (len(foreign) < len(grid))}",
             )
     if not any(loader.ragged for loader in grid):
         grid[0].check_schema(schema)
