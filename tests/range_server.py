@@ -21,8 +21,9 @@ class RangeServer:
     "replaced" (another version), "whole" (the range is ignored), or None.
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder, tls=None):
         self.folder, self.fault, self.etags = folder, lambda number, name: None, True
+        self.quotes = True  # around ETags in listings; Azure gives none
         self.more_names = []  # of objects that no folder can hold, in listings
         self.failing_pages = set()  # numbers of the requests for a page of a listing that fail
         self.pages = 0
@@ -30,7 +31,9 @@ class RangeServer:
         self.in_flight = self.most_in_flight = 0
         handler = type("Handler", (_Handler,), {"owner": self})
         self._server = _Server(("127.0.0.1", 0), handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        if tls:  # an SSLContext with a certificate
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self._server.server_port}"
 
     @contextlib.contextmanager
     def running(self):
@@ -128,11 +131,14 @@ class _Handler(BaseHTTPRequestHandler):
         entries = "".join(
             f"<Contents><Key>{escape(name)}</Key><LastModified>{now}</LastModified>"
             f"<Size>{(bucket / name).stat().st_size if (bucket / name).is_file() else 0}</Size>"
-            f"<ETag>{escape(_etag(bucket / name))}</ETag></Contents>"
+            f"<ETag>{escape(self._listed_etag(bucket / name))}</ETag></Contents>"
             for name in rest[:PAGE]
         )
         more = f"<NextContinuationToken>{int(start or 0) + PAGE}</NextContinuationToken>" * (len(rest) > PAGE)
         self._send(200, f"<ListBucketResult>{entries}{more}</ListBucketResult>".encode())
+
+    def _listed_etag(self, path):
+        return _etag(path) if self.owner.quotes else _etag(path).strip('"')
 
     def _send(self, status, body, headers=None, length=None):
         self.send_response(status)

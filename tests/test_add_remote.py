@@ -109,6 +109,18 @@ def test_rows_and_hashes_are_those_of_the_files(variant, bucket, tmp_path):
     assert tree(bucket.folder) == before  # nothing was written there
 
 
+def test_a_listing_without_quotes_around_etags(bucket, tmp_path):
+    bucket.quotes = False
+    one, another = (bucket.folder / "bucket" / "train" / f"{name}.npy" for name in "ab")
+    one.parent.mkdir()
+    np.save(one, np.arange(6.0))
+    manifest, _ = add(TRAIN, data_dir=tmp_path / "data", name="listed")
+    assert not verify(manifest)["npy"]
+    np.save(another, np.arange(6.0) + 1)
+    another.rename(one)
+    assert verify(manifest)["npy"]
+
+
 def test_one_object_of_a_web_server(bucket, tmp_path):
     np.save(bucket.folder / "a b ü.npy", np.arange(40.0).reshape(10, 4))
     made, _ = add(f"{bucket.url}/a%20b%20ü.npy", name="one", data_dir=tmp_path / "data")

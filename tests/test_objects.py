@@ -3,6 +3,9 @@
 import json
 import os
 import random
+import shutil
+import ssl
+import subprocess
 import sys
 
 import numpy as np
@@ -11,7 +14,7 @@ from conftest import complaint, numbers, tree
 from kinds import complaint_kind, kind
 from object_cases import FORMATS, SAMPLES, published
 from ragged_cases import RaggedSource
-from range_server import FAULTS
+from range_server import FAULTS, RangeServer
 
 import iobench
 from iobench.base.errors import ArtifactExists, CorruptArtifact, InvalidSettings, LoaderFailed, ManifestError
@@ -167,6 +170,39 @@ def test_a_store_that_does_not_recover_is_one_error(server, remote, fault, error
     server.fault = lambda number, name: fault
     with remote.opener("npy")() as reader, pytest.raises(error, check=kind(expected)):
         reader.batch(slice(0, 50))
+
+
+@pytest.fixture
+def certified(tmp_path):
+    """A server at https:// whose certificate is its own authority, and the file of that."""
+    if not shutil.which("openssl"):
+        pytest.skip("openssl, which makes the certificate, is not installed")
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    names = "subjectAltName=IP:127.0.0.1"
+    command = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=test -addext {names}"
+    extensions = ("-addext", "basicConstraints=critical,CA:FALSE")  # a server's own, as the client wants it
+    files = ("-keyout", key, "-out", certificate)
+    subprocess.run([*command.split(), *extensions, *files], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with RangeServer(tmp_path / "served", tls=context).running() as running:
+        yield running, certificate
+
+
+def test_a_server_is_read_by_tls_if_its_certificate_is_trusted(certified, tmp_path, monkeypatch):
+    server, certificate = certified
+    local = published(tmp_path)
+    with pytest.raises(LoaderFailed, check=kind("untrusted-certificate", found="UnknownIssuer")):
+        open_dataset(f"{server.url}/mine", tmp_path / "data")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    manifest = open_dataset(f"{server.url}/mine", tmp_path / "data")
+    with manifest.opener("npy")() as reader, local.opener("npy")() as mine:
+        assert rows_of(reader, slice(0, SAMPLES)) == rows_of(mine, slice(0, SAMPLES))
+
+
+def test_a_server_that_is_not_there_is_named_with_the_cause(tmp_path):
+    with pytest.raises(LoaderFailed, check=kind("store-failed", found="Connection refused")):
+        open_dataset("http://127.0.0.1:1/mine", tmp_path)
 
 
 def test_an_object_that_is_replaced_in_an_epoch(server, remote, tmp_path):

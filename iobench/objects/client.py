@@ -73,8 +73,8 @@ class ObjectStore:
 
         def request() -> memoryview:
             answer = self._obstore.get(self._store, name, options=options)
-            if etag and answer.meta["e_tag"] != etag:
-                raise self._replaced(name, etag, answer.meta["e_tag"])
+            if etag and (found := _version(answer.meta)) != etag:
+                raise self._replaced(name, etag, found)
             return self._whole(answer.bytes(), length)
 
         return self._retried(lambda: _logged(request), name)
@@ -87,7 +87,7 @@ class ObjectStore:
     def head(self, name: str) -> StoredObject:
         """Return size and version of an object."""
         meta = self._retried(lambda: self._obstore.head(self._store, name), name, first=True)
-        return StoredObject(int(meta["size"]), meta["e_tag"] or "")
+        return StoredObject(int(meta["size"]), _version(meta))
 
     def below(self) -> Iterator[tuple[str, StoredObject]]:
         """Yield the objects below the prefix with their names, as the pages of the listing come.
@@ -109,7 +109,7 @@ class ObjectStore:
         while page := self._retried(next_page, "", first=last is None):
             for meta in page:
                 last = meta["path"]
-                yield last, StoredObject(int(meta["size"]), meta["e_tag"] or "")
+                yield last, StoredObject(int(meta["size"]), _version(meta))
 
     def check_versions(self, objects: Mapping[str, StoredObject]) -> None:
         """Raise CorruptArtifact if an object has another version than this one, or is missing."""
@@ -139,7 +139,7 @@ class ObjectStore:
         options: dict[str, Any] = {"mode": mode} if isinstance(content, bytes) else {"chunk_size": PART_BYTES}
         made = self._translated(lambda: self._obstore.put(self._store, name, content, **options), name)
         # a folder's tags are not those that a web server will give its files
-        return StoredObject(size, "" if self.url.startswith("file://") else made["e_tag"] or "")
+        return StoredObject(size, "" if self.url.startswith("file://") else _version(made))
 
     def delete(self, names: list[str]) -> None:
         """Remove objects."""
@@ -179,13 +179,13 @@ class ObjectStore:
     def _error(self, error: Exception, name: str) -> IobenchError:
         return error_of(error, self._fails, f"{self.url}/{name}".rstrip("/"))
 
-    def _replaced(self, name: str, etag: str, found: str | None) -> CorruptArtifact:
+    def _replaced(self, name: str, etag: str, found: str) -> CorruptArtifact:
         return CorruptArtifact(
             "the object was replaced since its version was recorded",
             kind="replaced",
             path=f"{self.url}/{name}",
             expected=f"version {etag}",
-            found=found and f"version {found}",
+            found=f"version {found}" if found else None,
             hint="open the dataset again, or record it again: 'iobench prepare --to … --overwrite', or "
             "'iobench add … --overwrite' if other programs write it",
         )
@@ -197,6 +197,11 @@ def _logged(request: Callable[[], memoryview]) -> memoryview:
     got = request()
     LOG.succeeded(time.perf_counter() - began, len(got))
     return got
+
+
+def _version(meta: Mapping[str, Any]) -> str:
+    """Return an object's ETag without quotes, which Azure leaves out in listings; empty if it has none."""
+    return str(meta["e_tag"] or "").strip('"')
 
 
 def _check_process(url: str) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from iobench.base.errors import CorruptArtifact, InvalidSettings, SourceError
 from iobench.objects.client import ObjectStore, StoredObject
 from iobench.objects.reader import RemoteFiles
+from iobench.objects.store_errors import endpoint_of
 from iobench.objects.url import checked_url
 
 MOST_OBJECTS = 100_000  # a manifest lists them all
@@ -76,7 +77,7 @@ def _below(url: str, report: Report) -> dict[str, StoredObject]:
             "there is no object below the prefix, or only empty ones",
             kind="empty",
             path=url,
-            hint="check the address, and --s3-endpoint",
+            hint=f"check the address{endpoint_of(url)}",
         )
     return dict(sorted(objects.items()))
 

@@ -11,6 +11,9 @@ from typing import Any
 from iobench.base.errors import ArtifactExists, CorruptArtifact, IobenchError, LoaderFailed
 
 _NO_CREDENTIALS = "169.254.169.254"  # the last place where credentials are looked for
+_NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")  # of S3, of Azure
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")  # and why it is not trusted
+_CAUSE = re.compile(r'(?:message|error): "([^"\n]{1,200})"')  # of a connection that failed, from the system
 _BEYOND = "UnexpectedRange"  # in the error for a range that the object does not have
 
 
@@ -20,7 +23,8 @@ def may_pass(error: Exception, fails: Any) -> bool:
         return False
     text = str(error)
     refused = re.search(r"status code: 4(?!08|29)\d\d", text)
-    return not refused and _BEYOND not in text and _NO_CREDENTIALS not in text
+    lasting = refused or _CERTIFICATE.search(text)
+    return not lasting and _BEYOND not in text and _NO_CREDENTIALS not in text
 
 
 def error_of(error: Exception, fails: Any, where: str) -> IobenchError:
@@ -32,8 +36,8 @@ def error_of(error: Exception, fails: Any, where: str) -> IobenchError:
         return ArtifactExists(
             "there is a dataset", kind="other-data", path=where, hint="use --overwrite to replace it"
         )
-    if isinstance(error, FileNotFoundError) or code == "NoSuchBucket":
-        return _missing(where, code == "NoSuchBucket")
+    if isinstance(error, FileNotFoundError) or code in _NO_BUCKET:
+        return _missing(where, code in _NO_BUCKET)
     if isinstance(error, fails.InvalidPathError):
         return CorruptArtifact(
             "the name of an object cannot be one of a file",
@@ -59,6 +63,15 @@ def error_of(error: Exception, fails: Any, where: str) -> IobenchError:
             found=code or "status 401 or 403",
             hint="check the credentials in the environment, and whether they may do this",
         )
+    if certificate := _CERTIFICATE.search(text):
+        return LoaderFailed(
+            "the certificate of the object store is not trusted",
+            kind="untrusted-certificate",
+            path=where,
+            found=certificate[1],
+            hint="check the address; if its certificate is one of your own authority, name the file of that: "
+            "SSL_CERT_FILE=authority.pem",
+        )
     if _BEYOND in text:
         return CorruptArtifact("the object is smaller than recorded", kind="truncated", path=where)
     if isinstance(error, fails.NotSupportedError):
@@ -74,7 +87,7 @@ def error_of(error: Exception, fails: Any, where: str) -> IobenchError:
         kind="store-failed",
         path=where,
         found=code or _reason(text),
-        hint="check the address and --s3-endpoint, and try again",
+        hint=f"check the address{endpoint_of(where)}, and try again",
     )
 
 
@@ -88,8 +101,13 @@ def _missing(where: str, bucket: bool) -> CorruptArtifact:
         "there is no such bucket" if bucket else "there is no such object",
         kind="missing-bucket" if bucket else "missing-object",
         path=where,
-        hint="check its name, the region and --s3-endpoint" if bucket else None,
+        hint=f"check its name{endpoint_of(where, ' and the region')}" if bucket else None,
     )
+
+
+def endpoint_of(where: str, more: str = "") -> str:
+    """Return what else of a bucket's place to check, which only S3 has."""
+    return f"{more} and --s3-endpoint" if where.startswith("s3://") else ""
 
 
 def _quoted(text: str) -> str | None:
@@ -99,6 +117,8 @@ def _quoted(text: str) -> str | None:
 
 
 def _reason(text: str) -> str:
-    """Return the last part of the first line of obstore's message, which begins with the address."""
+    """Return the cause that the system gave, or the end of the message's first line, after the address."""
+    if cause := _CAUSE.search(text):
+        return cause[1]
     first = text.strip().splitlines()[0] if text.strip() else "no reason"
     return first.rpartition(" - ")[2].partition(": <")[0][:200]
