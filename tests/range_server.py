@@ -18,7 +18,7 @@ class RangeServer:
     """Serves the files of a folder with ranges and ETags, and lists its folders as the buckets of S3.
 
     `fault(number, name)` returns what goes wrong with request `number` of rows (a ranged one): one of FAULTS,
-    "replaced" (another version), "whole" (the range is ignored), or None.
+    "replaced" (another version), "whole" (the range is ignored), "stalled" (until the server ends), or None.
     """
 
     def __init__(self, folder, tls=None):
@@ -27,6 +27,7 @@ class RangeServer:
         self.more_names = []  # of objects that no folder can hold, in listings
         self.failing_pages = set()  # numbers of the requests for a page of a listing that fail
         self.pages = 0
+        self.released = threading.Event()  # ends all stalls
         self.requests, self.lock = [], threading.Lock()
         self.in_flight = self.most_in_flight = 0
         handler = type("Handler", (_Handler,), {"owner": self})
@@ -42,6 +43,7 @@ class RangeServer:
         try:
             yield self
         finally:
+            self.released.set()
             self._server.shutdown()
             thread.join()
             self._server.server_close()
@@ -96,6 +98,8 @@ class _Handler(BaseHTTPRequestHandler):
         content, etag = path.read_bytes(), _etag(path)
         span = _span(self.headers.get("Range", ""), len(content))
         fault = self.owner.next_fault(self.path, span) if span else None
+        if fault == "stalled":
+            self.owner.released.wait(30)
         if fault == "slow":
             time.sleep(SLOW_S)
         if fault == "unavailable":

@@ -23,7 +23,7 @@ from iobench.bench.run import run
 from iobench.dataset.prepare import prepare
 from iobench.dataset.publish import check_target, publish
 from iobench.dataset.remote_dataset import open_dataset
-from iobench.objects import client
+from iobench.objects import client, request_pool
 from iobench.objects.client import ObjectStore
 from iobench.objects.request_log import LOG
 from iobench.objects.store_errors import error_of
@@ -170,6 +170,19 @@ def test_a_store_that_does_not_recover_is_one_error(server, remote, fault, error
     server.fault = lambda number, name: fault
     with remote.opener("npy")() as reader, pytest.raises(error, check=kind(expected)):
         reader.batch(slice(0, 50))
+
+
+@pytest.mark.parametrize("coalesced", [True, False])
+def test_a_request_that_stalls_costs_no_more_than_its_repetition(server, remote, coalesced, monkeypatch):
+    monkeypatch.setattr(request_pool, "STALL_S", 0.1)
+    opener = remote.opener("npy")
+    with coalescing(opener) if coalesced else opener() as reader:
+        expected, began = rows_of(reader, slice(0, 50)), len(server.requests)
+        server.fault = lambda number, name: "stalled" if number == began + 1 else None
+        assert rows_of(reader, slice(0, 50)) == expected
+        assert len(server.requests) == 2 * began + 1
+        assert not server.released.is_set()
+        server.released.set()
 
 
 @pytest.fixture

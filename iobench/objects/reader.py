@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +14,7 @@ from iobench.formats import Array, Convert, Index, Placement, Reader, Schema, id
 from iobench.objects.cached_store import CachedStore
 from iobench.objects.client import ObjectStore, StoredObject
 from iobench.objects.piece_cache import ObjectCache
+from iobench.objects.request_pool import Request, RequestPool
 
 IN_FLIGHT = 64
 REQUEST_BYTES = 1 << 20
@@ -54,7 +54,7 @@ class RangeReader(Reader):
     """Reads rows at known positions by ranged GETs; adjacent rows of a batch are one request.
 
     A sample takes one request per field, in the thread that calls. The requests of a batch are sent at once,
-    up to `in_flight` at a time, and their bytes go straight into the caller's memory.
+    up to `in_flight` at a time, and their bytes go straight into the caller's memory; see RequestPool.
 
     Attributes
     ----------
@@ -83,7 +83,7 @@ class RangeReader(Reader):
         self._numbers = {
             name: np.array([numbers[str(file)] for file in place.files]) for name, place in placements.items()
         }
-        self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(in_flight, "iobench-requests")
+        self.requests = RequestPool(in_flight)
 
     def placement(self) -> Mapping[str, Placement]:
         """Return the location of each field."""
@@ -105,7 +105,8 @@ class RangeReader(Reader):
         self._check_row(row)
         out = {name: np.empty((1, *shape), dtype) for name, (shape, dtype) in self._specs.items()}
         for name, target in out.items():
-            self._into(raw_bytes(target), int(self.positions(name, np.array([row]))[0]))
+            memory = raw_bytes(target)
+            memory[:] = self.fetch(int(self.positions(name, np.array([row]))[0]), len(memory))
         return {name: convert(array[0, ...]) for name, array in out.items()}
 
     def start(self) -> None:
@@ -118,31 +119,14 @@ class RangeReader(Reader):
 
     def close(self) -> None:
         """End the threads of requests, and close the client."""
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(cancel_futures=True)
+        self.requests.close()
         self._store.close()
 
-    def at_once(self, tasks: Iterable[Callable[[], None]]) -> None:
-        """Run tasks in the threads of requests; the first error cancels the others and is raised."""
-        if self._pool is None:
-            raise ValueError("this reader is closed")
-        futures: list[Future[None]] = [self._pool.submit(task) for task in tasks]
-        try:
-            wait(futures, return_when=FIRST_EXCEPTION)
-            for future in futures:
-                if future.done():
-                    future.result()
-        finally:
-            for future in futures:
-                future.cancel()
-            wait(futures)  # they write into the caller's memory
-
     def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
-        self.at_once(task for name, target in out.items() for task in self._requests(name, rows, target))
+        self.requests.run(one for name, target in out.items() for one in self._requests(name, rows, target))
 
-    def _requests(self, name: str, rows: Index, target: Array) -> Iterable[Callable[[], None]]:
-        """Yield one task for each run of adjacent rows, of at most `request_bytes` unless a row is larger."""
+    def _requests(self, name: str, rows: Index, target: Array) -> Iterable[Request]:
+        """Yield a request for each run of adjacent rows, of at most `request_bytes` or one row."""
         width, memory = self.widths[name], raw_bytes(target)
         positions = self.positions(name, rows)
         most = max(1, self.request_bytes // width)
@@ -150,8 +134,7 @@ class RangeReader(Reader):
         for low, high in zip(begins.tolist(), [*begins[1:].tolist(), len(rows)], strict=True):
             for first in range(low, high, most):
                 end = min(first + most, high)
-                yield partial(self._into, memory[first * width : end * width], int(positions[first]))
+                yield self._request(memory[first * width : end * width], int(positions[first]))
 
-    def _into(self, target: memoryview, position: int) -> None:
-        if len(target):
-            target[:] = self.fetch(position, len(target))
+    def _request(self, memory: memoryview, position: int) -> Request:
+        return Request(partial(self.fetch, position, len(memory)), partial(memory.__setitem__, slice(None)))

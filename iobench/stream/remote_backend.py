@@ -10,6 +10,7 @@ import numpy as np
 from iobench.dataset.opener import Opener
 from iobench.formats import Array, Index, Placement, Rows, Schema
 from iobench.objects.reader import COALESCE_BYTES, IN_FLIGHT, REQUEST_BYTES, RangeReader, RemoteFiles
+from iobench.objects.request_pool import Request
 from iobench.stream.backend import Backend
 from iobench.stream.change_detector import ChangeDetector
 from iobench.stream.options import StreamOptions
@@ -47,12 +48,15 @@ class CoalescingReader(RangeReader):
         plan = ScatterPlan.of(self, rows, out)
         begins = request_begins(plan.starts, plan.ends, self.request_bytes, self._coalesce_bytes)
         ends = [*begins[1:], len(plan.starts)]
-        self.at_once(partial(self._request, plan, low, high) for low, high in zip(begins, ends, strict=True))
+        pairs = zip(begins, ends, strict=True)
+        self.requests.run(self._scattered(plan, low, high) for low, high in pairs)
 
-    def _request(self, plan: ScatterPlan, low: int, high: int) -> None:
+    def _scattered(self, plan: ScatterPlan, low: int, high: int) -> Request:
         start = int(plan.starts[low])
-        got = self.fetch(start, int(plan.ends[low:high].max()) - start)
-        plan.take(low, high, np.frombuffer(got, np.uint8), start)
+        return Request(
+            partial(self.fetch, start, int(plan.ends[low:high].max()) - start),
+            lambda got: plan.take(low, high, np.frombuffer(got, np.uint8), start),
+        )
 
 
 def request_begins(starts: Index, ends: Index, request_bytes: int, coalesce_bytes: int) -> list[int]:

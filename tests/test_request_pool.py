@@ -1,0 +1,119 @@
+"""Requests that are sent at once: their answers, their errors, and those that stall."""
+
+import threading
+import time
+
+import pytest
+
+from iobench.objects import request_pool
+from iobench.objects.request_pool import Request, RequestPool
+
+
+@pytest.fixture
+def pool():
+    made = RequestPool(4)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(request_pool, "STALL_S", 0.05)
+    monkeypatch.setattr(request_pool, "CHECK_S", 0.01)
+
+
+class Server:
+    """Answers request n with the byte n, or raises; holds back the first `copies` of those in `stalled`."""
+
+    def __init__(self, stalled=(), failing=(), copies=1):
+        self.stalled, self.failing, self.copies, self.sent, self.used = stalled, failing, copies, [], []
+        self.released = threading.Event()
+
+    def requests(self, count):
+        return [Request(lambda n=n: self.fetch(n), self.used.append) for n in range(count)]
+
+    def fetch(self, number):
+        self.sent.append(number)
+        if number in self.stalled and self.sent.count(number) <= self.copies:
+            self.released.wait(30)
+        if number in self.failing:
+            raise OSError(number)
+        return memoryview(bytes([number]))
+
+
+def test_each_answer_is_used_once(pool):
+    server = Server()
+    pool.run(server.requests(100))
+    assert sorted(map(bytes, server.used)) == [bytes([n]) for n in range(100)]
+    pool.run(iter(()))
+
+
+def test_an_error_is_raised_and_no_later_answer_is_used(pool):
+    server = Server(stalled=[1, 2, 3], failing=[0])
+    with pytest.raises(OSError, match="0"):
+        pool.run(server.requests(50))
+    used = len(server.used)
+    server.released.set()
+    pool.run(Server().requests(20))  # what was waiting is behind it
+    assert len(server.used) == used
+
+
+def test_an_error_of_use_is_raised(pool):
+    with pytest.raises(ZeroDivisionError):
+        pool.run([Request(lambda: memoryview(b""), lambda got: 1 // 0)])
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_request_that_stalls_is_sent_again_and_its_late_answer_is_not_used(pool):
+    server = Server(stalled=[7, 8])
+    pool.run(server.requests(20))
+    assert sorted(map(bytes, server.used)) == [bytes([n]) for n in range(20)]
+    assert sorted(server.sent) == sorted([*range(20), 7, 8])
+    server.released.set()
+    pool.close()
+    assert len(server.used) == 20
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_request_is_sent_twice_at_most(pool):
+    server = Server(stalled=[0], copies=9)
+    threading.Timer(0.3, server.released.set).start()
+    pool.run(server.requests(3))
+    assert server.sent.count(0) == 2
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_error_that_comes_after_the_second_answer_is_none(pool):
+    server = Server(stalled=[0])
+
+    def fetch():
+        got = server.fetch(0)
+        if server.released.is_set():
+            raise OSError
+        return got
+
+    pool.run([Request(fetch, server.used.append)])
+    server.released.set()
+    pool.close()
+    assert len(server.used) == 1
+
+
+def test_a_slow_store_is_not_asked_twice(pool, monkeypatch):
+    monkeypatch.setattr(request_pool, "STALL_S", 0.3)
+    monkeypatch.setattr(request_pool, "CHECK_S", 0.01)
+    sent = []
+
+    def fetch(seconds):
+        sent.append(seconds)
+        time.sleep(seconds)
+        return memoryview(b"")
+
+    pool.run([Request(lambda: fetch(0.2), len)] * 4)
+    pool.run([Request(lambda: fetch(0.5), len)] * 4)
+    assert len(sent) == 8
+
+
+def test_a_closed_pool_refuses(pool):
+    pool.close()
+    with pytest.raises(ValueError, match="closed"):
+        pool.run(Server().requests(1))
