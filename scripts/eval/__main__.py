@@ -10,7 +10,7 @@ from eval import harness
 
 NAMES = (
     *("any_size", "diagnoses", "fidelity", "fio_check", "harness_floor", "hosts", "isolation"),
-    *("mounts", "pairs"),
+    *("mounts", "object_store", "pairs"),
     *("partial_rounds", "placements", "recommendations", "situations", "stream_cold", "stream_floor"),
     *("stream_photos", "stream_speed", "stream_threads", "tunings", "verdicts", "write_speed"),
 )
