@@ -20,7 +20,7 @@ LIBRARIES = ("usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib/aarch6
 
 @dataclass(frozen=True)
 class Answers:
-    """How a server answers: its latency, and the shares of requests that fail.
+    """Latency of a server, and the shares of requests that fail.
 
     Latencies are lognormal, with this median and 99th percentile in ms. `unavailable` requests get a 503,
     `stalled` ones wait 5 s more, and of `cut` ones the connection ends before the body.
