@@ -23,6 +23,7 @@ import psutil
 import pytest
 from forked_children import ForkedChildren
 from hypothesis import HealthCheck, settings
+from slow_tests import left_out
 
 import iobench
 from iobench import formats
@@ -36,7 +37,7 @@ from iobench.terminal.cli import main
 
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-machine")  # no test depends on wall time
-settings.register_profile("quick", settings.get_profile("any-machine"), max_examples=25)
+settings.register_profile("quick", settings.get_profile("any-machine"), max_examples=15)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell, and in some CIs
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -50,7 +51,7 @@ thresholds.ROUND_S = 0.01  # nor at how sure a figure is
 
 
 def pytest_addoption(parser):
-    parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
+    parser.addoption("--slow", action="store_true", help="run all tests, see tests/slow_tests.py")
 
 
 # the files that take longest: what starts last decides when a run on several cores ends
@@ -69,8 +70,9 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items):
     if not config.getoption("slow"):
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
-        items[:] = [item for item in items if not item.get_closest_marker("slow")]
+        slow = left_out(items)
+        config.hook.pytest_deselected(items=list(slow))
+        items[:] = [item for item in items if item not in slow]
     places = {name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
 

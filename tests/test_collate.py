@@ -179,7 +179,7 @@ def test_every_loader_delivers_each_way_verified(ragged, tmp_path):
     assert fixed < multiple < pad < whole <= packed < 1
 
 
-@pytest.mark.parametrize("words", [WITH_WORKERS[:1], pytest.param(WITH_WORKERS[1:], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("words", [WITH_WORKERS[:1], WITH_WORKERS[1:]])
 def test_workers_collate(ragged, tmp_path, words):
     assert len(delivered(ragged, tmp_path, words, ("pad",))) == len(words)
 

@@ -99,7 +99,6 @@ def slow(row):
     return torch.zeros(4)
 
 
-@pytest.mark.slow
 def test_samples_that_take_long_without_workers(monkeypatch):
     def augmented(row):
         return slow(row) + torch.rand(4)  # differs each time: to keep it in memory is no way out
@@ -114,7 +113,6 @@ def test_samples_that_take_long_without_workers(monkeypatch):
     assert tried > len(os.sched_getaffinity(0)) or tried == MAX_WORKERS  # none of them computes
 
 
-@pytest.mark.slow
 def test_workers_that_cost_more_than_they_bring():
     quick = Samples(4096, lambda row: torch.zeros(4))
     advice = until("workers-cost", lambda: DataLoader(quick, batch_size=4, **FORK)).advice
@@ -184,10 +182,7 @@ def test_what_a_process_used_before_a_loop_is_not_its_workers(ends):
 
 @pytest.mark.parametrize(
     "objects",
-    [
-        pytest.param(True, id="a list of strings"),
-        pytest.param(False, id="an array", marks=pytest.mark.slow),
-    ],
+    [pytest.param(True, id="a list of strings"), pytest.param(False, id="an array")],
 )
 def test_python_objects_that_workers_copy_by_reading_them(sampled, objects):
     held = [str(number) * 3 for number in range(STRINGS)] if objects else np.arange(STRINGS * 10)
@@ -469,10 +464,7 @@ def collecting(row):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        pytest.param({}, id="in the main process"),
-        pytest.param(FORK, id="in workers", marks=pytest.mark.slow),
-    ],
+    [pytest.param({}, id="in the main process"), pytest.param(FORK, id="in workers")],
 )
 def test_the_time_of_the_garbage_collector_is_seen(options):
     gc.freeze()  # a collection of all that the tests import takes most of a second
@@ -597,7 +589,6 @@ for one in until("threads", lambda: DataLoader(Samples(64, fight), 8, **FORK)).a
 """
 
 
-@pytest.mark.slow
 def test_threads_that_compete_for_cores_in_workers():
     """Each thread that a worker's BLAS has costs 2 ms here, as it does where there are more than cores."""
     four = {**os.environ, "OMP_NUM_THREADS": "4", "OPENBLAS_NUM_THREADS": "4"}  # the suite has one

@@ -25,7 +25,6 @@ def python(*arguments, **options):
     return subprocess.run(command, capture_output=True, text=True, env=environment, **options)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(1200)  # 300 s on two idle cores; a slow machine is not a failure
 def test_every_injected_fault_is_handled(tmp_path):
     done = python("-m", "eval.faults", "--quick", "--folder", tmp_path)
@@ -124,7 +123,6 @@ BROKEN = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_a_broken_protocol_is_detected(tmp_path):
     """Each step of the protocol is necessary: without it, replacing a dataset fails at some call."""

@@ -48,7 +48,6 @@ class TestDataLoaderOfBatches(LoaderContract):
     loader = loaders.parse("dataloader:fetch=batch,num_workers=1,start_method=fork,persistent_workers=yes")
 
 
-@pytest.mark.slow
 class TestDataLoaderOfBatchesOfOtherFormats(TestDataLoaderOfBatches):
     formats = KINDS[2:]
 
@@ -75,12 +74,10 @@ class TestStreamOfTokens(TestStream):
     formats, samples = TOKENS, WINDOWS
 
 
-@pytest.mark.slow
 class TestNativeOverOtherFormats(TestNative):
     formats = OTHERS
 
 
-@pytest.mark.slow
 class TestStreamOverOtherFormats(TestStream):
     formats = OTHERS
 
@@ -184,8 +181,6 @@ WORKERS = [
     "torchdata:api=stateful,fetch=batch,num_workers=1",
     "grain:threads=1,prefetch=2,num_workers=1",
     "webdataset:num_workers=2",
-]
-MORE_WORKERS = [
     "torchdata:fetch=batch,num_workers=1,method=process",
     "huggingface:fetch=batch,num_workers=1",
     "litdata:num_workers=2",
@@ -204,9 +199,7 @@ def usable(word):
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize(
-    "word", [*WORKERS, *(pytest.param(word, marks=pytest.mark.slow) for word in MORE_WORKERS)]
-)
+@pytest.mark.parametrize("word", WORKERS)
 def test_workers_return_every_sample_and_end(word, tmp_path):
     loader = usable(word)
     artifact = store(formats.parse(FORMATS.get(loader.name, "npy")), tmp_path / "a", SCHEMA)

@@ -56,7 +56,6 @@ SCRIPTS = Path(__file__).parent.parent / "scripts"
 CORE_ONLY = os.pathsep.join([str(SCRIPTS / "eval" / "faults" / "core_only"), str(SCRIPTS)])
 
 
-@pytest.mark.slow
 def test_with_the_core_alone_data_are_recognized_and_the_command_to_install_is_named(tmp_path):
     """The kind `missing-libraries` of scripts/faults asks for everything that the registry lists."""
     (tmp_path / "pictures" / "label").mkdir(parents=True)

@@ -98,9 +98,7 @@ def test_from_s3_every_sample_comes(s3, tmp_path, word):
     assert all((one is not None) == (word == "webdataset") for one in counted)  # the others have own clients
 
 
-@pytest.mark.parametrize(
-    "word", ["webdataset:num_workers=2", pytest.param("mosaic:num_workers=2", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("word", ["webdataset:num_workers=2", "mosaic:num_workers=2"])
 def test_workers_read_from_s3_too(s3, tmp_path, word):
     manifest = at_s3(tmp_path, usable(word), f"workers-{word.partition(':')[0]}")
     assert_all_came(measured(manifest, tmp_path, word, isolate=True), 2)

@@ -100,7 +100,7 @@ def test_requests_cover_all_rows_within_their_size():
     [
         (("npy",), ("sequential", "block")),
         (("all",), ("random",)),
-        pytest.param(("all",), ("sequential", "block"), marks=pytest.mark.slow),
+        (("all",), ("sequential", "block")),
     ],
 )
 def test_a_run_verifies_and_counts(remote, tmp_path, variants, orders):

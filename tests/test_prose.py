@@ -1,6 +1,7 @@
 """Style of the project: docstrings, names with one meaning, and tests that leave the wording free."""
 
 import ast
+import functools
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -19,6 +20,11 @@ NOT_USED = re.compile(
 PHRASES_ALLOWED = 80
 
 
+@functools.cache
+def parsed(path):
+    return ast.parse(path.read_text())
+
+
 def docstrings(tree):
     """Yield every docstring of a module with its line."""
     for node in ast.walk(tree):
@@ -31,7 +37,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
     wrong = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in SOURCES
-        for line, text in docstrings(ast.parse(path.read_text()))
+        for line, text in docstrings(parsed(path))
         if re.split(r"\W", text, maxsplit=1)[0] in NOT_A_FIRST_WORD
     ]
     assert wrong == []
@@ -51,7 +57,7 @@ def test_words_of_the_old_dialect_are_gone():
 def test_a_class_name_means_one_thing():
     places = defaultdict(list)
     for path in (ROOT / "iobench").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(str(path.relative_to(ROOT)))
     twice = {name: files for name, files in places.items() if len(files) > 1}
@@ -76,7 +82,7 @@ def test_few_tests_assert_a_phrase():
     phrases = [
         f"{path.relative_to(ROOT)}::{test.name}"
         for path in sorted((ROOT / "tests").rglob("test_*.py"))
-        for test in ast.walk(ast.parse(path.read_text()))
+        for test in ast.walk(parsed(path))
         if isinstance(test, ast.FunctionDef) and test.name.startswith("test")
         if any(map(is_phrase, asserted(test)))
     ]

@@ -1281,7 +1281,6 @@ def test_cases_that_there_was_no_time_for_are_counted(manifest):
     assert limited.values == {"tried": cases - skipped, "cases": cases}
 
 
-@pytest.mark.slow
 def test_a_format_that_there_was_no_time_to_write_is_skipped_with_the_reason(inside, tmp_path, monkeypatch):
     monkeypatch.setattr("iobench.advise.requirements.MIN_TIME_S", 1.0)
     monkeypatch.setattr("iobench.advise.sample_writer.WRITING", 0.0)

@@ -473,13 +473,10 @@ def small(monkeypatch):
 
 
 ONE_ROUND = ("settings", "small-batches")
-SLOW = (*ONE_ROUND, "volume")  # 20 s each
 IN_HERE = [name for name in studies.names() if name != "distributed-loading"]  # tests/ray_loader has that one
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in IN_HERE]
-)
+@pytest.mark.parametrize("name", IN_HERE)
 def test_every_study_runs_and_has_a_verdict_on_each_claim(by_file, small, tmp_path, name):
     statuses = []
     result = studies.run(name, StudyOptions(tmp_path, quick=True, device="cpu", on_status=statuses.append))

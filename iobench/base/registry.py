@@ -101,6 +101,11 @@ class Registry(Generic[T]):
         options = [_plain(spec) for spec in declared(cls)]
         return {"name": name, "summary": cls.summary, "usable": usable, "options": options}
 
+    @functools.cached_property  # a class is requested for every variant, and evaluating type hints is slow
+    def _attributes(self) -> tuple[str, ...]:
+        """Return the attributes that a class must have."""
+        return tuple(typing.get_type_hints(self._base))
+
     def _offered(self) -> dict[str, tuple[EntryPoint, ...]]:
         return _offers(self._group, tuple(sys.path))
 
@@ -126,7 +131,7 @@ class Registry(Generic[T]):
         if not (isinstance(cls, type) and issubclass(cls, self._base)):
             base = f"{self._base.__module__.partition('._')[0]}.{self._base.__name__}"
             return "not-a-subclass", f"a subclass of {base}", repr(cls)
-        if missing := [known for known in typing.get_type_hints(self._base) if not hasattr(cls, known)]:
+        if missing := [known for known in self._attributes if not hasattr(cls, known)]:
             return "incomplete-class", f"the attributes {', '.join(missing)}", "none"
         if cls.name != name or not _NAME.fullmatch(name):
             expected = f"the name {name!r} in the class and the entry point, of a-z, digits, _ and -"

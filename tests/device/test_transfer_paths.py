@@ -74,7 +74,7 @@ def test_peaks_are_each_case_s_own(plug_in, images, schedule):
 
 
 @schedules
-@pytest.mark.parametrize("index", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.parametrize("index", [0, 1])
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize("pinned", [True, False])
 def test_every_loader_brings_the_right_content_to_the_device(

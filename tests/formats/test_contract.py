@@ -14,22 +14,13 @@ from iobench.testing.cases import INDICES, SAMPLES, SCHEMA, assert_same, files_o
 from iobench.testing.corruption import Bomb
 from iobench.testing.formats import FormatContract, NarrowFormatContract
 
-# these are in slow runs only: several chunks of gzip, and one of lzf, stand for them
-MORE_OF_HDF5 = ("hdf5:compression=gzip", "hdf5:chunk_bytes=4096,compression=lzf")
-
-
-def marked(fmt):
-    """Return the variant as a parameter, marked slow if other variants stand for it."""
-    slow = [pytest.mark.slow] if fmt.variant in MORE_OF_HDF5 else []
-    return pytest.param(fmt, marks=slow, id=fmt.variant)
-
 
 class TestEveryVariant(FormatContract):
     """The contract suite for each variant."""
 
     most_bytes = 300_000  # with 2 MB, a variant with small shards writes thousands of files
 
-    @pytest.fixture(scope="class", params=map(marked, variants()))
+    @pytest.fixture(scope="class", params=variants(), ids=lambda fmt: fmt.variant)
     @staticmethod
     def fmt(request):
         return request.param

@@ -44,7 +44,7 @@ def written(name, path, lengths):
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=settings().max_examples // 5)
 @given(st.lists(st.sampled_from([0, 1, 2, 7, 300]), min_size=2, max_size=12).filter(any), st.data())
 @example([0, 1, 70_000, 0], None)
 def test_what_was_written_is_read(tmp_path_factory, name, lengths, data):

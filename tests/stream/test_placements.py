@@ -275,7 +275,6 @@ def test_rows_larger_than_an_item_of_numpys_may_be_are_copied_as_well(monkeypatc
     assert not scattered[[2, 4]].any()
 
 
-@pytest.mark.slow
 def test_the_end_of_a_row_of_two_gibibytes_is_copied():
     large = untouched_array(1 << 31).reshape(1, -1)  # its pages, and those of the copy, exist when written to
     large[0, -9:] = np.arange(1, 10)

@@ -444,7 +444,6 @@ def test_a_fork_during_an_epoch_does_no_harm(pictures, name, direct):
         assert_batches([*result, *batches], SOURCE, rows)
 
 
-@pytest.mark.slow
 @every_variant
 def test_repeated_forks_during_an_epoch_do_no_harm(vectors, name):
     def child():

@@ -1,0 +1,165 @@
+"""Tests that run only with `--slow`: combinations of parameters that others cover, and those of a list."""
+
+import re
+from collections import Counter, defaultdict
+from itertools import combinations
+
+# a file of tests, a class or a test, or its cases; `*` stands for any text
+LISTED = """
+# hostile files and injected faults: each guard has tests of its own, such as stream/test_bus_errors.py
+test_faults.py
+test_missing_library.py::test_with_the_core_alone_data_are_recognized_and_the_command_to_install_is_named
+test_hostile_sources.py::test_memory_stays_bounded_in_this_process_and_its_children
+test_sandboxed_sources.py::TestFormats::test_memory_of_the_process_that_reads_is_limited
+formats/test_contract.py::*::test_flipped_bits_are_corrupt_or_give_samples_of_the_right_form[*:*
+formats/test_contract.py::TestSmallPieces::test_threads_read_one_reader_at_once
+
+# several steps in new interpreters, as one types them; each step has tests in one process
+ranks/test_torchrun.py::test_two_ranks_verify_and_measure_together
+ranks/test_torchrun.py::test_a_rank_that_dies_or_stops_ends_the_run_with_one_line
+stream/test_stream_ranks.py::test_two_processes_train_one_model_on_their_own_samples
+plugin/test_plugin_loaders.py::test_the_package_s_own_tests_pass
+test_notebook.py::test_the_example_shows_a_run_a_recommendation_and_a_watched_loop
+test_add_remote.py::test_add_run_and_verify_as_typed
+test_cli_run.py::test_workers_under_spawn_start_from_the_command_line
+test_cli_run.py::test_an_interrupt_prints_what_was_measured_and_leaves_no_process
+test_live.py::test_on_a_terminal_the_view_goes_and_the_table_stays
+test_objects.py::test_s3_end_to_end
+test_objects.py::test_workers_and_processes_read_it_too
+test_object_loaders.py::test_workers_read_from_s3_too[mosaic*
+formats/test_tokens.py::test_tokens_are_added_prepared_and_measured_as_one_types_it
+formats/test_audio.py::test_a_folder_per_class_goes_through_every_step[.wav*
+test_recommend.py::test_existing_files_are_added_and_a_recommendation_is_made_for_them
+test_recommend.py::test_snippets_that_start_processes_run[dataloader:num_workers=1,*
+test_ragged_sources.py::test_code_that_recommend_prints_runs[*num_workers=2]
+test_recommend.py::test_a_format_that_there_was_no_time_to_write_is_skipped_with_the_reason
+test_recommend_remote.py::test_an_interrupted_search_answers_with_what_it_has[2*
+
+# signals and limits of a whole process, of which one of each kind stays
+test_interrupts.py::test_where_ctrl_c_is_ignored_it_stays_ignored
+test_interrupts.py::test_a_run_interrupted_while_verifying_content_saves_nothing
+test_interrupts.py::test_an_import_that_aborts_on_an_interrupt_is_one_line
+test_interrupts.py::test_an_interrupt_in_an_import_that_swallows_it_is_not_lost
+test_isolated.py::test_a_fork_server_that_was_killed_is_replaced
+test_history.py::test_an_encoding_without_a_character_degrades_it
+test_system_errors.py::test_what_the_system_lacks_is_one_line[processes-add*
+test_system_errors.py::test_what_the_system_lacks_is_one_line[processes-diagnose*
+test_system_errors.py::test_what_the_system_lacks_is_one_line[processes-run*isolate*
+test_system_errors.py::test_what_the_system_lacks_is_one_line[folders-diagnose*
+test_system_errors.py::test_what_the_system_lacks_is_one_line[folders-run*num_workers*
+test_system_errors.py::test_full_shared_memory_is_one_line_that_says_how_to_enlarge_it[64k*
+test_system_errors.py::test_full_shared_memory_is_one_line_that_says_how_to_enlarge_it[4k-diagnose*
+test_system_errors.py::test_too_many_open_files_are_one_line_with_the_limit[12]
+test_run_in_subprocess.py::test_time_in_which_both_were_suspended_is_no_silence
+test_sampler.py::test_a_suspension_is_told_from_a_library_that_holds_the_lock[False]
+
+# products of loader, format and order in real runs; the contract suites have each loader with each format
+formats/test_everywhere.py::test_every_format_is_measured_with_every_default_loader[windows]
+formats/test_everywhere.py::test_every_format_is_measured_with_every_default_loader[clips]
+formats/test_everywhere.py::test_workers_of_a_format_that_must_not_be_forked_are_spawned
+formats/test_contract.py::TestEveryVariant::*[hdf5:compression=gzip]
+formats/test_contract.py::TestEveryVariant::*[hdf5:compression=lzf]
+formats/test_contract.py::TestEveryVariant::*[hdf5:chunk_bytes=4096]
+formats/test_contract.py::TestEveryVariant::*[parquet:codec=zstd]
+formats/test_contract.py::TestEveryVariant::*[hdf5:chunk_bytes=4096,compression=lzf]
+formats/test_webdataset.py::test_every_loader_delivers_scaled_images
+formats/test_webdataset.py::test_webdataset_s_loader_delivers_samples_of_several_lengths
+formats/test_webdataset.py::test_webdataset_reads_samples_of_several_lengths
+formats/test_their_libraries.py::test_tar_shards_of_jpegs_with_labels
+test_collate.py::test_every_loader_delivers_each_way_verified
+test_collate.py::test_bfloat16_with_an_inner_axis_comes_from_every_loader
+test_collate.py::test_workers_collate[words1]
+test_ragged_run.py::test_every_case_is_verified_and_counts_real_bytes[sequential]
+test_ragged_run.py::test_every_case_is_verified_and_counts_real_bytes[block]
+test_loader_contract.py::TestDataLoaderOfBatchesOfOtherFormats
+test_loader_contract.py::TestNativeOverOtherFormats
+test_loader_contract.py::TestStreamOverOtherFormats
+test_loader_contract.py::test_workers_return_every_sample_and_end[torchdata:fetch*
+test_loader_contract.py::test_workers_return_every_sample_and_end[huggingface*
+test_loader_contract.py::test_workers_return_every_sample_and_end[litdata*
+test_loader_contract.py::test_workers_return_every_sample_and_end[mosaic*
+test_loader_contract.py::test_workers_return_every_sample_and_end[dali*
+test_loaders.py::test_workers_are_forked_after_the_format_s_library_is_imported
+test_loaders.py::test_dataloader_works_with_spawned_workers[lmdb*
+test_objects.py::test_a_run_verifies_and_counts[variants1*
+test_objects.py::test_a_run_verifies_and_counts[variants2*
+test_objects.py::test_faults_cost_their_retries_and_no_sample[1]
+test_objects.py::test_faults_cost_their_retries_and_no_sample[2]
+test_resume_check.py::test_stream_loses_nothing_over_ranks_1_2_3[sequential]
+test_resume_check.py::test_stream_loses_nothing_over_ranks_1_2_3[block]
+test_objects.py::test_a_resume_is_checked_at_an_address[torchdata*
+stream/test_stream_faults.py::test_repeated_forks_during_an_epoch_do_no_harm
+device/test_loaders_on_device.py::test_cases_in_processes_of_their_own_are_proved_and_measured_on_both_devices
+device/test_ragged_on_device.py::test_a_run_verifies_them_on_the_device
+
+# long data, and hosts and loops that are simulated
+test_prepare.py::test_memory_does_not_grow_with_the_data
+stream/test_stream_memory.py::test_the_memory_of_an_epoch_does_not_grow_with_it
+stream/test_placements.py::test_the_end_of_a_row_of_two_gibibytes_is_copied
+test_capacity.py::test_the_plan_predicts_a_simulation_of_synthetic_hosts
+test_recommend.py::test_rounds_with_the_step_that_miss_the_default_do_not_decide
+test_recommend.py::test_a_case_that_fails_with_the_step_is_skipped_and_not_chosen
+test_recommend.py::test_a_faster_way_to_read_the_users_own_files_is_an_alternative[2.0]
+test_permutation.py::test_positions_and_pairs_of_neighbors_are_uniform[3]
+test_permutation.py::test_positions_and_pairs_of_neighbors_are_uniform[5]
+test_permutation.py::test_positions_and_pairs_of_neighbors_are_uniform[7]
+test_tuning.py::test_a_short_time_tries_fewer_settings
+test_diagnose.py::test_a_tensor_dataset_is_named_and_its_gain_is_measured
+test_diagnose_checks.py::test_samples_that_take_long_without_workers
+test_diagnose_checks.py::test_workers_that_cost_more_than_they_bring
+test_diagnose_checks.py::test_samples_that_would_fit_in_memory_are_decoded_once
+test_diagnose_checks.py::test_python_objects_that_workers_copy_by_reading_them[an array]
+test_diagnose_checks.py::test_the_library_and_the_line_that_take_most_of_the_time_are_named[in the main*
+test_diagnose_checks.py::test_the_time_of_the_garbage_collector_is_seen
+test_diagnose_checks.py::test_threads_that_compete_for_cores_in_workers
+test_studies.py::test_every_study_runs_and_has_a_verdict_on_each_claim[settings]
+test_studies.py::test_every_study_runs_and_has_a_verdict_on_each_claim[small-batches]
+test_studies.py::test_every_study_runs_and_has_a_verdict_on_each_claim[volume]
+test_studies.py::test_measured_volumes_are_kept_if_the_memory_limit_fails[error1]
+device/test_claims.py::test_gpu_memory_is_per_contender_and_grows_only_if_all_data_are_there
+device/test_claims.py::test_the_claim_is_not_reproduced_if_the_data_do_not_stay_there
+device/test_gpu_check.py::test_a_step_runs_in_a_child_process
+"""
+LINES = [line for line in LISTED.splitlines() if line and not line.startswith("#")]
+
+
+def listed(*lines):
+    """Return a pattern that the identifiers of the tests of these lines match."""
+    patterns = "|".join(re.escape(line).replace(r"\*", ".*") for line in lines)
+    return re.compile(rf"tests/(?:{patterns})(?:(?:::|\[).*)?")
+
+
+_LISTED = listed(*LINES)
+
+
+def left_out(items):
+    """Return the tests that a run without `--slow` leaves out."""
+    slow = {item for item in items if _LISTED.fullmatch(item.nodeid)}
+    by_function = defaultdict(list)
+    for item in items:
+        if hasattr(item, "callspec") and item not in slow and not item.get_closest_marker("gpu"):
+            by_function[item.nodeid.partition("[")[0]].append(item)
+    return slow.union(*(set(cases).difference(_covering(cases)) for cases in by_function.values()))
+
+
+def _covering(cases):
+    """Return cases that have each row of each `parametrize` once, in pairs that few of them share."""
+    kept, used = [], Counter()
+    missing = set().union(*map(_rows, cases))
+
+    def gain(case):
+        return len(_rows(case) & missing), -sum(used[pair] for pair in _pairs(case))
+
+    while missing:
+        kept.append(max(cases, key=gain))
+        used.update(_pairs(kept[-1]))
+        missing -= _rows(kept[-1])
+    return kept
+
+
+def _rows(case):
+    return set(enumerate(case.callspec._idlist))
+
+
+def _pairs(case):
+    return combinations(enumerate(case.callspec._idlist), 2)
