@@ -5,7 +5,7 @@ from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
-from slow_tests import LINES, left_out, listed
+from slow_tests import LISTED, SHARED, left_out, lines
 
 FOLDER = Path(__file__).parent
 
@@ -20,8 +20,9 @@ class Item:
             self.callspec = SimpleNamespace(_idlist=list(rows))
 
 
-def kept(items):
-    return [one for one in items if one not in left_out(items)]
+def kept(items, **lists):
+    out = left_out(items, **lists)
+    return [one for one in items if one not in out]
 
 
 def test_each_row_of_each_parameter_is_kept_once():
@@ -44,15 +45,25 @@ def test_rows_of_one_parameter_tests_without_any_and_those_for_a_gpu_are_all_kep
     assert kept(items) == items
 
 
-def test_listed_tests_are_left_out_and_do_not_stand_for_others(monkeypatch):
-    monkeypatch.setattr("slow_tests._LISTED", listed("test_x.py::test_a[npy*", "test_x.py::TestB"))
+def test_listed_tests_are_left_out_and_do_not_stand_for_others():
     cases = [Item("tests/test_x.py::test_a", *rows) for rows in product(("npy", "hdf5"), ("one", "two"))]
     others = [Item("tests/test_x.py::TestB::test_b"), Item("tests/test_x.py::test_ab")]
-    assert kept([*cases, *others]) == [*cases[2:], others[1]]
+    slow = "# why\ntest_x.py::test_a[npy*\n\ntest_x.py::TestB"
+    assert kept([*cases, *others], slow=slow) == [*cases[2:], others[1]]
+
+
+def test_tests_that_share_their_rows_have_two_of_them_in_turn():
+    formats, tests = ("npy", "hdf5", "lmdb", "memmap"), ("test_a", "test_b", "TestC::test_c")
+    items = [Item(f"tests/test_x.py::{test}", name) for test in tests for name in formats]
+    alone = [Item("tests/test_x.py::test_d", name) for name in formats]
+    result = kept([*items, *alone], shared="test_x.py::test_a\ntest_x.py::test_b\ntest_x.py::TestC::*[*m*")
+    names = [[*one.callspec._idlist, one.nodeid.partition("[")[0][-1]] for one in result]
+    assert names[:4] == [["npy", "a"], ["hdf5", "a"], ["lmdb", "b"], ["memmap", "b"]]
+    assert names[4:] == [[name, "c"] for name in formats] + [[name, "d"] for name in formats]
 
 
 def test_each_line_names_a_test_that_there_is():
-    assert [line for line in LINES if not is_there(line)] == []
+    assert [line for line in lines(LISTED + SHARED) if not is_there(line)] == []
 
 
 def is_there(line):
