@@ -34,6 +34,7 @@ PIXEL_BYTES = 4  # of an image in Pillow: decoded, converted and resized
 COEFFICIENT_BYTES = 6  # in addition, per pixel of a progressive JPEG
 CANVAS_BYTES = 16  # in addition, per pixel of a WebP
 SHRINK = "make the image smaller"
+END = b"\xff\xd9"  # of a JPEG
 
 # Pillow allocates blocks of 16 MiB, which the C library keeps for the thread that freed them. It returns
 # blocks above 32 MiB to the system.
@@ -133,8 +134,7 @@ class ImageDecoder:
             with self._memory.taken(_memory(path, image, layout)):
                 try:
                     if self._jpeg is not None and self._keeps_colors(image):
-                        file.seek(0)
-                        return self._jpeg(file.read(), image.size, layout)
+                        return self._jpeg(_whole_jpeg(file), image.size, layout)
                     if self._dct_scaling:
                         image.draft(None, layout.sufficient(image.size))
                     return layout.fit(image)
@@ -144,6 +144,18 @@ class ImageDecoder:
     def _keeps_colors(self, image: Image.Image) -> bool:
         """Return whether an image is a JPEG in the layout's colors, or gray."""
         return image.format == "JPEG" and image.mode in ("L", self._layout.mode)
+
+
+def _whole_jpeg(file: BinaryIO) -> bytes:
+    """Return the bytes of a JPEG file that Pillow has read up to the first scan.
+
+    Raises EOFError if no end follows, which a decoder of a part may not reach.
+    """
+    scan = file.tell()
+    file.seek(0)
+    if (stored := file.read()).find(END, scan) < 0:
+        raise EOFError("the file ends early")
+    return stored
 
 
 def image_kind(path: Path) -> str | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from iobench.base.errors import IobenchError, RankLost, RanksDiffer, needing
+from iobench.base.native_stderr import native_stderr_hidden
 from iobench.base.text import reason
 
 REACH_S = 5.0  # for a connection to the cluster's address
@@ -105,7 +106,7 @@ def _connected(address: str) -> Any:
         )
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        with _native_stderr_hidden():
+        with native_stderr_hidden():
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # noqa: BLE001 - Ray raises many kinds
         raise _refused(ray, address, error) from None
@@ -127,19 +128,6 @@ def _refused(ray: Any, address: str, error: Exception) -> RankLost:
         kind="no-cluster",
         hint=SAFELY,
     )
-
-
-@contextmanager
-def _native_stderr_hidden() -> Iterator[None]:
-    """Discard the lines that Ray's C++ code writes to stderr at each attempt; errors are raised anyway."""
-    saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(nowhere)
 
 
 def _unreachable(address: str) -> str | None:

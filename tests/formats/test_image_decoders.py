@@ -87,7 +87,9 @@ def test_a_scale_is_used_only_for_larger_images(photos, fmt):
     assert not any(scaled[2:5]), "these are less than twice as large as the shape"
 
 
-def test_a_file_that_ends_early_is_named(photos, fmt):
+@pytest.mark.parametrize("crop", ["center", "random"])
+def test_a_file_that_ends_early_is_named(photos, fmt, crop):
+    fmt = replace(fmt, crop=crop)
     file, schema = photos / "all/1.jpg", fmt.infer_schema(photos)
     stored = file.read_bytes()
     for part in (stored[: len(stored) // 2], stored[:-2]):
@@ -121,14 +123,37 @@ def test_add_says_how_far_its_pixels_are_from_pillows(photos, fmt, tmp_path):
     assert set(fmt.libraries) >= {"pillow"}
 
 
+@pytest.mark.parametrize("word", [word for word, library in JPEG_LIBRARIES.items() if library.parts])
+@pytest.mark.parametrize(
+    "options", [{"subsampling": 0}, {"subsampling": 1}, {}, {"progressive": True}], ids=str
+)
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_a_part_has_the_pixels_of_the_whole_image(word, options, mode):
+    usable(word)
+    decode_part = import_module(f"{jpeg_decoders.__package__}.{word}_decoder").decode_part
+    rng, stored = np.random.default_rng(0), BytesIO()
+    Image.fromarray(rng.integers(0, 256, (90, 131, 3), np.uint8)).convert(mode).save(
+        stored, "JPEG", **options
+    )
+    whole = decode_part(stored.getvalue(), mode, (0, 0, 131, 90))
+    for left, top in rng.choice((0, 1, 7, 15, 16, 17, 33, 64, 89), (40, 2)).tolist():
+        right, bottom = (rng.integers((left, top), (131, 90)) + 1).tolist()
+        part = decode_part(stored.getvalue(), mode, (left, top, right, bottom))
+        assert np.array_equal(part, whole[top:bottom, left:right])
+
+
 @pytest.mark.parametrize("word", JPEG_LIBRARIES)
 def test_a_decoder_starts_no_thread_that_a_fork_would_lose(word):
     usable(word)
-    decode = import_module(f"{jpeg_decoders.__package__}.{word}_decoder").decode_jpeg
+    module = import_module(f"{jpeg_decoders.__package__}.{word}_decoder")
     stored = BytesIO()
     smooth((1500, 2000), np.random.default_rng(0)).save(stored, "JPEG")
     before = os.listdir("/proc/self/task")
-    assert decode(stored.getvalue(), "RGB", (2000, 1500), (2000, 1500)).shape == (1500, 2000, 3)
+    if JPEG_LIBRARIES[word].parts:
+        pixels = module.decode_part(stored.getvalue(), "RGB", (0, 0, 2000, 1500))
+    else:
+        pixels = module.decode_jpeg(stored.getvalue(), "RGB", (2000, 1500), (2000, 1500))
+    assert pixels.shape == (1500, 2000, 3)
     assert os.listdir("/proc/self/task") == before
 
 
@@ -159,9 +184,11 @@ def test_a_library_that_cannot_be_imported_is_named_with_the_reason(monkeypatch)
 
 
 def test_a_decoder_of_whole_images_refuses_to_scale():
-    assert [word for word, library in JPEG_LIBRARIES.items() if not library.dct_scaling] == ["torchvision"]
-    with pytest.raises(InvalidOption, check=kind("conflicting-options")):
-        replace(PILLOW, decoder="torchvision", dct_scaling=True)
+    whole = [word for word, library in JPEG_LIBRARIES.items() if not library.dct_scaling]
+    assert whole == ["torchvision", "nvimgcodec"]
+    for word in whole:
+        with pytest.raises(InvalidOption, check=kind("conflicting-options")):
+            replace(PILLOW, decoder=word, dct_scaling=True)
 
 
 def test_the_other_decoders_scale_where_the_users_choice_does():
@@ -171,8 +198,10 @@ def test_the_other_decoders_scale_where_the_users_choice_does():
             one.removeprefix(f"{PILLOW.variant},decoder=").replace(",dct_scaling=yes", "+") for one in every
         ]
 
-    assert words(PILLOW.variant, False) == ["simplejpeg", "torchvision", "opencv"]
-    assert words(PILLOW.variant, True) == ["simplejpeg", "simplejpeg+", "torchvision", "opencv", "opencv+"]
+    assert words(PILLOW.variant, False) == ["simplejpeg", "torchvision", "opencv", "nvimgcodec"]
+    assert words(PILLOW.variant, True) == [
+        *("simplejpeg", "simplejpeg+", "torchvision", "opencv", "opencv+", "nvimgcodec"),
+    ]
     assert words(f"{PILLOW.variant},dct_scaling=yes", False) == ["simplejpeg+", "opencv+"]
     assert words("images", True) == []
     assert replace(PILLOW, decoder="opencv").other_decoders(True) == ()

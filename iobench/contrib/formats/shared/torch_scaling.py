@@ -10,10 +10,9 @@ from iobench.formats.image_decoding import ImageLayout
 
 
 def fitted(pixels: Array, layout: ImageLayout, size: tuple[int, int]) -> Array:
-    """Return pixels (H, W, C), of an image of a width and height, as `ImageLayout.fit` does."""
-    left, top, right, bottom = layout.box((pixels.shape[1], pixels.shape[0]))
+    """Return pixels (H, W, C), which a layout uses of an image of a width and height, as it fits them."""
     width, height = layout.scaled(size)
-    image = torch.from_numpy(pixels[top:bottom, left:right]).permute(2, 0, 1)[None]
+    image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
     if image.shape[2:] != (height, width):
         image = torch.nn.functional.interpolate(image, (height, width), mode="bilinear", antialias=True)
     top, left = (height - layout.height) // 2, (width - layout.width) // 2
