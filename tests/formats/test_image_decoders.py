@@ -172,15 +172,18 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(photos, tmp_pat
         assert list(missing_libraries(Manifest.load(data / "photos"))) == [variant]  # skipped, by name
 
 
-def test_a_library_that_cannot_be_imported_is_named_with_the_reason(monkeypatch):
+@pytest.mark.parametrize(
+    ("word", "hint"), [("torchvision", "--upgrade 'iobench[torchvision]'"), ("turbojpeg", "libturbojpeg0")]
+)
+def test_a_library_that_cannot_be_imported_is_named_with_the_reason(monkeypatch, word, hint):
     def broken(name):
         raise RuntimeError("operator torchvision::nms does not exist")
 
     monkeypatch.setattr(jpeg_decoders, "import_module", broken)
     with pytest.raises(MissingDependency, check=kind("broken-library")) as caught:
-        jpeg_decoder("torchvision", False)
+        jpeg_decoder(word, False)
     assert "torchvision::nms" in caught.value.found
-    assert "--upgrade 'iobench[torchvision]'" in caught.value.hint
+    assert hint in caught.value.hint
 
 
 def test_a_decoder_of_whole_images_refuses_to_scale():
@@ -198,10 +201,19 @@ def test_the_other_decoders_scale_where_the_users_choice_does():
             one.removeprefix(f"{PILLOW.variant},decoder=").replace(",dct_scaling=yes", "+") for one in every
         ]
 
-    assert words(PILLOW.variant, False) == ["simplejpeg", "torchvision", "opencv", "nvimgcodec"]
+    assert words(PILLOW.variant, False) == ["simplejpeg", "torchvision", "opencv", "nvimgcodec", "turbojpeg"]
     assert words(PILLOW.variant, True) == [
-        *("simplejpeg", "simplejpeg+", "torchvision", "opencv", "opencv+", "nvimgcodec"),
+        *(
+            "simplejpeg",
+            "simplejpeg+",
+            "torchvision",
+            "opencv",
+            "opencv+",
+            "nvimgcodec",
+            "turbojpeg",
+            "turbojpeg+",
+        ),
     ]
-    assert words(f"{PILLOW.variant},dct_scaling=yes", False) == ["simplejpeg+", "opencv+"]
+    assert words(f"{PILLOW.variant},dct_scaling=yes", False) == ["simplejpeg+", "opencv+", "turbojpeg+"]
     assert words("images", True) == []
     assert replace(PILLOW, decoder="opencv").other_decoders(True) == ()

@@ -41,6 +41,7 @@ class JpegLibrary:
     packages: tuple[str, ...]  # on PyPI, each of which provides the module
     dct_scaling: bool = True  # it decodes at a part of the size, too
     parts: bool = False  # it decodes a part of the image alone: `decode_part`
+    needs: str = ""  # hint for what its package does not bring
 
 
 JPEG_LIBRARIES = {
@@ -53,6 +54,11 @@ JPEG_LIBRARIES = {
         dct_scaling=False,
         parts=True,
     ),
+    "turbojpeg": JpegLibrary(
+        "turbojpeg",
+        ("PyTurboJPEG",),
+        needs="install TurboJPEG (Debian: libturbojpeg0); if it is older than 3, pip install 'PyTurboJPEG<2'",
+    ),
 }
 
 
@@ -63,19 +69,27 @@ def jpeg_decoder(word: str, dct_scaling: bool) -> JpegDecoder:
     """
     from iobench.contrib.formats.shared.torch_scaling import fitted
 
+    library = JPEG_LIBRARIES[word]
     try:
         module = import_module(f"{__package__}.{word}_decoder")
     except Exception as error:  # of libraries that lack a system library, or were built for another torch
         raise MissingDependency(
-            f"decoder={word}: {JPEG_LIBRARIES[word].module} cannot be imported",
+            f"decoder={word}: {library.module} cannot be imported",
             kind="broken-library",
             found=f"{type(error).__name__}: {reason(error)}",
-            hint=f"pip install --upgrade 'iobench[{word}]', or install a build for this torch and system",
+            hint=library.needs
+            or f"pip install --upgrade 'iobench[{word}]', or install a build for this torch and system",
         ) from error
 
-    parts = JPEG_LIBRARIES[word].parts
-    used = _part(module.decode_part) if parts else _cropped(module.decode_jpeg, dct_scaling)
+    used = _part(module.decode_part) if library.parts else _cropped(module.decode_jpeg, dct_scaling)
     return lambda stored, size, layout: fitted(used(stored, size, layout), layout, size)
+
+
+def dct_part(size: Size, least: Size) -> int:
+    """Return the largest of 8, 4, 2 and 1 by which a size is divided without falling below the least."""
+    return next(
+        (part for part in (8, 4, 2) if all(a >= part * b for a, b in zip(size, least, strict=True))), 1
+    )
 
 
 def _part(decode_part: DecodePart) -> JpegDecoder:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
-from iobench.contrib.formats.shared.jpeg_decoders import Size
+from iobench.contrib.formats.shared.jpeg_decoders import Size, dct_part
 from iobench.formats import Array
 
 MODES = {"RGB": cv2.IMREAD_COLOR_RGB, "L": cv2.IMREAD_GRAYSCALE}  # the first is new in 4.11
@@ -22,9 +22,7 @@ REDUCED = {  # with the bit that each adds to a mode
 
 def decode_jpeg(stored: bytes, mode: str, size: Size, least: Size) -> Array:
     """Return the pixels, at 1/2, 1/4 or 1/8 of the size if that is not below `least`."""
-    times = min(size[0] / least[0], size[1] / least[1])
-    reduced = next((flag for part, flag in REDUCED.items() if part <= times), 0)
-    flags = MODES[mode] | reduced | cv2.IMREAD_IGNORE_ORIENTATION
+    flags = MODES[mode] | REDUCED.get(dct_part(size, least), 0) | cv2.IMREAD_IGNORE_ORIENTATION
     pixels: Array | None = cv2.imdecode(np.frombuffer(stored, np.uint8), flags)
     if pixels is None:
         raise ValueError("OpenCV does not say why")
