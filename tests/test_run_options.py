@@ -1,4 +1,4 @@
-"""Options of a run: each is declared once, and reaches the command line, plans and cases from there."""
+"""Options of a run and of recommend are declared once, and reach commands, plans and cases from there."""
 
 import dataclasses
 
@@ -6,16 +6,19 @@ import pytest
 import typer
 from kinds import complaint_kind, kind
 
+from iobench.advise.requirements import Requirements
 from iobench.base.errors import InvalidSettings
 from iobench.bench import run_strategies
 from iobench.bench.case import Case
 from iobench.bench.case_grid import cases_of
+from iobench.bench.command_option import declared
 from iobench.bench.options import RunOptions
-from iobench.bench.run_option import declared
 from iobench.terminal.cli import app
+from iobench.terminal.commands._declared_options import values_of
 from iobench.terminal.commands._run_options import OPTIONS, parse
 
-PARAMETERS = {one.name: one for one in typer.main.get_command(app).commands["run"].params}
+COMMANDS = typer.main.get_command(app).commands
+PARAMETERS = {one.name: one for one in COMMANDS["run"].params}
 OTHERS = {"order": ("block",), "cache": ("cold",), "model": ("mlp",), "block_bytes": (4096,)}
 FACETS = {spec.name for spec in dataclasses.fields(Case)} - {"loader", "device"}
 
@@ -29,13 +32,16 @@ def other_value(spec):
     return (value,) if spec.is_tuple else value
 
 
-def test_every_field_is_an_option_of_the_command():
-    assert {spec.name for spec in declared(RunOptions)} == (
-        {spec.name for spec in dataclasses.fields(RunOptions)} - {"loader_options"}
-    )
-    for name, spec in OPTIONS.items():
-        assert PARAMETERS[name].opts == [spec.flag]
-        assert PARAMETERS[name].help == spec.help
+@pytest.mark.parametrize(
+    ("command", "cls", "others"),
+    [("run", RunOptions, {"loader_options"}), ("recommend", Requirements, {"measured_ms"})],
+)
+def test_every_field_is_an_option_of_the_command(command, cls, others):
+    assert {spec.name for spec in declared(cls)} == {spec.name for spec in dataclasses.fields(cls)} - others
+    parameters = {one.name: one for one in COMMANDS[command].params}
+    for spec in declared(cls):
+        assert parameters[spec.parameter].opts == [spec.flag]
+        assert parameters[spec.parameter].help == spec.help
 
 
 def test_without_options_the_command_has_the_defaults():
@@ -43,6 +49,19 @@ def test_without_options_the_command_has_the_defaults():
     others = {*own, "resume", "wide", "as_json", "out"}
     typed = {name: one.default for name, one in PARAMETERS.items() if name not in others}
     assert parse(typed) == RunOptions()
+
+
+def typed_requirements(**given):
+    defaults = {one.name: one.default for one in COMMANDS["recommend"].params}
+    return Requirements(**values_of(Requirements, {**defaults, **given}))
+
+
+def test_requirements_are_typed_as_options_of_a_run_are():
+    assert typed_requirements() == Requirements(batch_size=(256,))
+    assert typed_requirements(batch_size="64, 16").batch_size == (64, 16)
+    assert typed_requirements(full_size="2MiB").full_bytes == 2 << 20
+    assert typed_requirements(max_disk="1GiB").max_disk_bytes == 1 << 30
+    assert typed_requirements(format=["npy"]).formats == ("npy",)
 
 
 TYPED = {

@@ -6,55 +6,25 @@ from dataclasses import dataclass, field
 
 from iobench.base.errors import InvalidSettings
 from iobench.base.text import enumerated
+from iobench.bench.command_option import DEVICE_HELP, check_declared, command_option
 from iobench.bench.options import MODELS
-from iobench.loading.number_limits import LIMITS, check_number, check_setting
+from iobench.loading.number_limits import LIMITS
 from iobench.loading.order import ORDERS
-from iobench.results.prices import Prices
+from iobench.results.prices import PRICES_HELP, Prices
 
 MAX_TIME_S = 300.0
 MIN_TIME_S = 10.0
 EPOCHS = 90  # of a training, as for ImageNet
 INSTALLED, CORE = "installed", "core"
 ONLY = (INSTALLED, CORE)
+SIZES = (1, 1 << 63)  # of data, in bytes
 
 
 @dataclass(frozen=True)
 class Requirements:
     """Training that a format and a loader are recommended for.
 
-    Attributes
-    ----------
-    device : str
-        Device name, such as ``cpu``, ``cuda:0`` or ``auto``.
-    order : str
-        ``sequential``, ``random`` or ``block``.
-    batch_size : int or tuple of int
-        Samples in a batch; of several sizes, the fastest is chosen.
-    full_bytes : int, optional
-        Logical bytes of the full data, where only a sample of them is given.
-    step_ms : float
-        Milliseconds of a training step over a batch of the first size, in proportion for other sizes.
-    model : str
-        Built-in model whose step is measured for each size.
-    step : str
-        User's step, such as ``train.py:step``, measured for each size; it is given a batch on the device.
-    epochs : int
-        Epochs of the training.
-    max_disk_bytes : int, optional
-        Disk space for all of the data.
-    min_shuffle : float, optional
-        Least shuffle quality, 0 to 1. Below 1, block order takes part. Default: 1 for random order, 0 for
-        block order.
-    formats, loaders : tuple of str
-        Variants that take part, or ``all``.
-    only : str
-        ``installed``, or ``core`` for what needs no packages but iobench's own.
-    prices : str
-        Prices of the object store, as for `iobench run`.
-    max_time_s : float
-        Seconds for everything.
-    seed : int
-        Seed of the random order.
+    Each field is declared once: `iobench recommend` and the reference are made from them.
 
     Raises
     ------
@@ -62,56 +32,79 @@ class Requirements:
         A value is out of range, unknown, or excludes another.
     """
 
-    device: str = "auto"
-    order: str = "random"
-    batch_size: int | tuple[int, ...] = 256
-    full_bytes: int | None = None
-    step_ms: float = 0.0
-    model: str = "none"
-    step: str = ""
-    epochs: int = EPOCHS
-    max_disk_bytes: int | None = None
-    min_shuffle: float | None = None
-    formats: tuple[str, ...] = ("all",)
-    loaders: tuple[str, ...] = ("all",)
-    only: str = INSTALLED
-    prices: str = ""
-    max_time_s: float = MAX_TIME_S
-    seed: int = 0
+    device: str = command_option("auto", DEVICE_HELP)
+    order: str = command_option("random", f"Order of the samples: {', '.join(ORDERS)}.", choices=ORDERS)
+    batch_size: int | tuple[int, ...] = command_option(
+        256, "Samples in a batch; of a list like 64,256 the fastest size.", limits=LIMITS["batch_size"]
+    )
+    full_bytes: int | None = command_option(
+        None, "Size of the full data, like 2TiB. [default: as given]", limits=SIZES, in_bytes=True
+    )
+    step_ms: float = command_option(
+        0.0,
+        "Milliseconds of a training step over a batch of the first size; other sizes in proportion.",
+    )
+    model: str = command_option(
+        "none", f"Model whose training step is measured and run: {', '.join(MODELS)}.", choices=MODELS
+    )
+    step: str = command_option(
+        "",
+        "Your own training step to measure: a function like train.py:step that takes a batch, a dict of "
+        "tensors.",
+    )
+    epochs: int = command_option(EPOCHS, "Epochs of the training.", limits=(1, LIMITS["epoch"][1]))
+    max_disk_bytes: int | None = command_option(
+        None,
+        "Disk space for the full data, like 500GiB.",
+        limits=SIZES,
+        in_bytes=True,
+        parameter="max_disk",
+    )
+    min_shuffle: float | None = command_option(
+        None,
+        "Least shuffle quality, 0 to 1; below 1, block order takes part. [default: 1; 0 with --order block]",
+    )
+    formats: tuple[str, ...] = command_option(
+        ("all",),
+        "Format or variant to consider; repeatable. [default: all]",
+        repeatable=True,
+        parameter="format",
+    )
+    loaders: tuple[str, ...] = command_option(
+        ("all",),
+        "Loader with its options to consider; repeatable. [default: all installed]",
+        repeatable=True,
+        parameter="loader",
+    )
+    only: str = command_option(
+        INSTALLED,
+        "Packages to consider: installed, or core (only those installed with iobench).",
+        choices=ONLY,
+    )
+    prices: str = command_option("", PRICES_HELP)
+    max_time_s: float = command_option(MAX_TIME_S, "Seconds for the search.", parameter="max_time")
+    seed: int = command_option(0, "Seed of the random order.", limits=LIMITS["seed"])
     measured_ms: tuple[float, ...] = field(default=(), repr=False)  # of a step, for each batch size
 
     def __post_init__(self) -> None:
+        check_declared(self)
         if self.prices:
             Prices.parse(self.prices)
-        check_number("epochs", self.epochs, 1, LIMITS["epoch"][1])
         _check_range("--max-time", self.max_time_s, MIN_TIME_S, float("inf"), f"{MIN_TIME_S:g} s or more")
         _check_range("--step-ms", self.step_ms, 0, float("inf"), "milliseconds, 0 or more")
-        for option, value, known in (
-            ("--model", self.model, MODELS),
-            ("--only", self.only, ONLY),
-            ("--order", self.order, ORDERS),
-        ):
-            if value not in known:
-                raise InvalidSettings(
-                    option, kind="unknown-choice", expected=f"one of {', '.join(known)}", found=repr(value)
-                )
         if not self.batch_sizes:
             raise InvalidSettings("batch_size", kind="missing-option", expected="at least one", found="none")
-        for batch_size in self.batch_sizes:
-            check_setting("batch_size", batch_size)
-        check_setting("seed", self.seed)
-        if self.min_shuffle is not None and self.order == "sequential":
+        if self.min_shuffle is None:
+            return
+        if self.order == "sequential":
             raise InvalidSettings(
                 "--min-shuffle with sequential order",
                 kind="conflicting-options",
                 hint="use it with --order random or block",
             )
-        if self.min_shuffle is not None and not 0 <= self.min_shuffle <= 1:
+        if not 0 <= self.min_shuffle <= 1:
             value = f"{self.min_shuffle:g}"
             raise InvalidSettings("--min-shuffle", kind="out-of-range", expected="0 to 1", found=value)
-        for name in ("full_bytes", "max_disk_bytes"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise InvalidSettings(name, kind="out-of-range", expected="at least 1", found=value)
 
     @property
     def has_unknown_step(self) -> bool:

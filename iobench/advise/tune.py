@@ -30,7 +30,7 @@ from iobench.base.errors import InvalidSettings, IobenchError, TargetError
 from iobench.base.finding import Finding
 from iobench.base.thresholds import CPU_CONTENDED
 from iobench.base.units import counted
-from iobench.bench.run_option import check_above_zero
+from iobench.bench.command_option import check_above_zero
 from iobench.bench.strategy import COMPARED
 from iobench.loading.replay import Replay
 from iobench.loading.user_errors import loader_error

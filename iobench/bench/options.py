@@ -9,8 +9,8 @@ from typing import Any
 from iobench.base.errors import InvalidSettings
 from iobench.bench import run_strategies
 from iobench.bench.case import ROUND_SECONDS, Case
+from iobench.bench.command_option import check_declared, command_option
 from iobench.bench.part import LEAST_WINDOW
-from iobench.bench.run_option import check_declared, run_option
 from iobench.bench.run_strategies import MAX_TIME_S
 from iobench.bench.strategy import DEFAULT_ROUNDS, Strategy
 from iobench.host import page_cache
@@ -40,96 +40,96 @@ class RunOptions:
         If a value is out of range or options exclude each other.
     """
 
-    format: tuple[str, ...] = run_option(
+    format: tuple[str, ...] = command_option(
         ("all",), "Format or variant of the dataset, or all; repeatable. [default: all]", repeatable=True
     )
-    loader: tuple[str, ...] = run_option(
+    loader: tuple[str, ...] = command_option(
         DEFAULT_LOADERS,
         "Loader with its options, like dataloader:num_workers=4,fetch=batch, or all; repeatable. "
         f"'iobench loaders' lists them. [default: {', '.join(DEFAULT_LOADERS)}]",
         repeatable=True,
     )
-    recommended_options: bool = run_option(
+    recommended_options: bool = command_option(
         False, "Add each loader with the options that its documentation recommends."
     )
-    device: tuple[str, ...] = run_option(("auto",), "Target devices: auto, cpu, cuda, cuda:1, …; a list.")
-    cache: tuple[str, ...] = run_option(
+    device: tuple[str, ...] = command_option(("auto",), "Target devices: auto, cpu, cuda, cuda:1, …; a list.")
+    cache: tuple[str, ...] = command_option(
         ("warm",), "Page cache: warm, cold, or both as warm,cold.", choices=page_cache.MODES
     )
-    object_cache: tuple[int, ...] = run_option(
+    object_cache: tuple[int, ...] = command_option(
         (0,),
         "Object store: most bytes of its objects that a case keeps on the disk of the dataset's folder, like "
         "10GiB, or 0; a list. --cache cold is then its first epoch, warm a later one.",
         limits=LIMITS["object_cache"],
         in_bytes=True,
     )
-    sudo: bool = run_option(False, "Drop the page cache with sudo -n.")
-    order: tuple[str, ...] = run_option(
+    sudo: bool = command_option(False, "Drop the page cache with sudo -n.")
+    order: tuple[str, ...] = command_option(
         ("random",), f"Order of samples: {', '.join(ORDERS)}; a list.", choices=ORDERS
     )
-    batch_size: tuple[int, ...] = run_option(
+    batch_size: tuple[int, ...] = command_option(
         BATCH_SIZE, "Samples per batch; a list.", limits=LIMITS["batch_size"]
     )
-    batch_tokens: int | None = run_option(
+    batch_tokens: int | None = command_option(
         None,
         "Of samples that differ in length, in place of --batch-size: a batch takes samples until the next "
         "would exceed so many elements.",
         limits=LIMITS["batch_tokens"],
     )
-    block_bytes: tuple[int, ...] = run_option(
+    block_bytes: tuple[int, ...] = command_option(
         (BLOCK_BYTES,), "Block order: bytes per block; a list.", limits=LIMITS["block_bytes"], in_bytes=True
     )
-    window_bytes: tuple[int, ...] = run_option(
+    window_bytes: tuple[int, ...] = command_option(
         (WINDOW_BYTES,),
         "Block order: bytes of the shuffle window; a list.",
         limits=LIMITS["window_bytes"],
         in_bytes=True,
     )
-    collate: tuple[str, ...] = run_option(
+    collate: tuple[str, ...] = command_option(
         (JAGGED,),
         f"Batches of samples that differ in length: {WAYS}; a list.",
     )
-    model: tuple[str, ...] = run_option(
+    model: tuple[str, ...] = command_option(
         ("none",), f"Training step on each batch: {', '.join(MODELS)}; a list.", choices=MODELS
     )
-    step_ms: tuple[float, ...] = run_option(
+    step_ms: tuple[float, ...] = command_option(
         (0.0,), "Milliseconds of a simulated training step on each batch; a list."
     )
-    rounds: str = run_option(
+    rounds: str = command_option(
         str(DEFAULT_ROUNDS),
         "Timed rounds per case; auto: until all are precise; decisive: 3, then of those that may be fastest.",
     )
-    max_time: float | None = run_option(
+    max_time: float | None = command_option(
         None,
         "Verify and measure in this many seconds: both become parts of an epoch where whole ones take "
         "longer, and cases that there is no time for are skipped. "
         f"[default: {MAX_TIME_S:g} with --rounds auto or decisive]",
     )
-    max_batches: int | None = run_option(
+    max_batches: int | None = command_option(
         None,
         "Measure this many batches of an epoch per round, drawn from the whole dataset, and extrapolate; at "
         f"least {LEAST_WINDOW} times what the loader reads ahead. [default: by --round-seconds]",
         limits=LIMITS["max_batches"],
     )
-    round_seconds: float = run_option(
+    round_seconds: float = command_option(
         ROUND_SECONDS,
         "Where an epoch takes longer than this many seconds, measure a part of one per round, drawn from the "
         "whole dataset, and extrapolate; the content is verified by part, too.",
     )
-    warmup: int = run_option(1, "Untimed epochs per case; the first verifies the content.")
-    isolate: bool | None = run_option(
+    warmup: int = command_option(1, "Untimed epochs per case; the first verifies the content.")
+    isolate: bool | None = command_option(
         None, "Run each case in its own process. [default: if a loader of the run needs it]"
     )
-    timeout: float = run_option(
+    timeout: float = command_option(
         TIMEOUT_S, "Kill the process of a case after this many seconds without a batch."
     )
-    limits: bool = run_option(True, "Measure the hardware limits of each case.")
-    headroom: bool = run_option(False, "Also time the loop over batches that are already on the device.")
-    prices: str = run_option("", PRICES_HELP)
-    strict: bool = run_option(False, "Synchronize the device after each training step.")
-    profile: bool = run_option(False, "Split epochs into stages and sample the machine.")
-    trace: bool = run_option(False, "Write a Chrome trace of the first batches of each case.")
-    seed: int = run_option(
+    limits: bool = command_option(True, "Measure the hardware limits of each case.")
+    headroom: bool = command_option(False, "Also time the loop over batches that are already on the device.")
+    prices: str = command_option("", PRICES_HELP)
+    strict: bool = command_option(False, "Synchronize the device after each training step.")
+    profile: bool = command_option(False, "Split epochs into stages and sample the machine.")
+    trace: bool = command_option(False, "Write a Chrome trace of the first batches of each case.")
+    seed: int = command_option(
         0, "Seed of the sample order, the case order and the model.", limits=LIMITS["seed"]
     )
     loader_options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # values by option, for

@@ -10,7 +10,7 @@ import typer
 
 from iobench.base.errors import InvalidSettings
 from iobench.base.options import Option, declared
-from iobench.bench.run_option import flag_of
+from iobench.bench.command_option import flag_of
 from iobench.loading import loaders
 from iobench.loading.loaders import DEFAULT_LOADERS
 

@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from iobench.base.errors import InvalidSettings
+from iobench.bench.command_option import DEVICE_HELP
 
 if TYPE_CHECKING:
     from iobench.formats import Field
@@ -37,7 +38,7 @@ Hash = Annotated[
     str, typer.Option(help="full hashes every sample; auto hashes 10 GiB, spread out, of more than 20 GiB.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Device = Annotated[str, typer.Option(help="Target device: auto, cpu, cuda, cuda:1, …")]
+Device = Annotated[str, typer.Option(help=DEVICE_HELP)]
 SourceFormat = Annotated[
     str | None,
     typer.Option(

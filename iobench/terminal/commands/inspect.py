@@ -9,7 +9,7 @@ import typer
 
 from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.base.units import parse_elements
-from iobench.bench.run_option import check_above_zero
+from iobench.bench.command_option import check_above_zero
 from iobench.terminal.commands._options import (
     AsJson,
     DataDir,

@@ -13,7 +13,7 @@ import typer
 
 from iobench.base.errors import InvalidSettings, IobenchError, SourceError
 from iobench.base.units import parse_elements, parse_shape
-from iobench.bench.run_option import flag_of
+from iobench.bench.command_option import flag_of
 from iobench.terminal.commands._options import (
     DataDir,
     S3Endpoint,

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from iobench.advise.requirements import EPOCHS, MAX_TIME_S
+from iobench.advise.requirements import Requirements
 from iobench.base.errors import InvalidSettings
-from iobench.base.units import parse_elements, parse_shape
-from iobench.bench.options import MODELS
-from iobench.loading.order import ORDERS
-from iobench.results.prices import PRICES_HELP
+from iobench.base.units import parse_shape
+from iobench.terminal.commands._declared_options import values_of, with_options
 from iobench.terminal.commands._options import (
     AsJson,
     DataDir,
-    Device,
     NameOrAddress,
     S3Endpoint,
     SourceFormat,
-    listed_numbers,
     parsed,
 )
 
@@ -32,7 +29,9 @@ if TYPE_CHECKING:
 HASHING = 0.2  # of the time, for what --add hashes
 
 
+@with_options(Requirements)
 def recommend(
+    *,
     name: NameOrAddress = None,
     source: Annotated[
         Path | None,
@@ -52,60 +51,7 @@ def recommend(
     sample_shape: Annotated[
         str | None, typer.Option(help="Shape that images are cropped to, as for 'iobench prepare'.")
     ] = None,
-    format: Annotated[
-        list[str] | None,
-        typer.Option(help="Format or variant to consider; repeatable. [default: all]", show_default=False),
-    ] = None,
-    loader: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Loader with its options to consider; repeatable. [default: all installed]",
-            show_default=False,
-        ),
-    ] = None,
-    device: Device = "auto",
-    order: Annotated[str, typer.Option(help=f"Order of the samples: {', '.join(ORDERS)}.")] = "random",
-    min_shuffle: Annotated[
-        float | None,
-        typer.Option(
-            help="Least shuffle quality, 0 to 1; below 1, block order takes part. [default: 1; 0 with "
-            "--order block]",
-            show_default=False,
-        ),
-    ] = None,
-    batch_size: Annotated[
-        str, typer.Option(help="Samples in a batch; of a list like 64,256 the fastest size.")
-    ] = "256",
-    full_size: Annotated[
-        str | None,
-        typer.Option(help="Size of the full data, like 2TiB. [default: as given]", show_default=False),
-    ] = None,
-    step_ms: Annotated[
-        float, typer.Option(help="Milliseconds of a training step over a batch of the first size.")
-    ] = 0.0,
-    model: Annotated[
-        str, typer.Option(help=f"Model whose training step is measured and run: {', '.join(MODELS)}.")
-    ] = "none",
-    step: Annotated[
-        str,
-        typer.Option(
-            help="Your own training step to measure: a function like train.py:step that takes a batch, a "
-            "dict of tensors.",
-            show_default=False,
-        ),
-    ] = "",
-    epochs: Annotated[int, typer.Option(help="Epochs of the training.")] = EPOCHS,
-    max_disk: Annotated[
-        str | None,
-        typer.Option(help="Disk space for the full data, like 500GiB.", show_default=False),
-    ] = None,
-    only: Annotated[
-        str,
-        typer.Option(help="Packages to consider: installed, or core (only those installed with iobench)."),
-    ] = "installed",
-    prices: Annotated[str, typer.Option(help=PRICES_HELP, show_default=False)] = "",
-    max_time: Annotated[float, typer.Option(help="Seconds for the search.")] = MAX_TIME_S,
-    seed: Annotated[int, typer.Option(help="Seed of the random order.")] = 0,
+    typed: Mapping[str, Any],
     data_dir: DataDir = Path("data"),
     s3_endpoint: S3Endpoint = None,
     as_json: AsJson = False,
@@ -113,34 +59,16 @@ def recommend(
     """Recommend format, loader and settings, with code to paste."""
     from iobench.advise.recommend import recommend as search
     from iobench.advise.recommendation import save
-    from iobench.advise.requirements import Requirements
     from iobench.bench.run_strategies import AutoRounds
     from iobench.objects.url import use_endpoint
     from iobench.terminal import display, live
 
     began = time.monotonic()
     use_endpoint(s3_endpoint)
-    requirements = Requirements(
-        device=device,
-        order=order,
-        batch_size=listed_numbers("--batch-size", batch_size, int),
-        full_bytes=parsed("--full-size", parse_elements, full_size) if full_size else None,
-        step_ms=step_ms,
-        model=model,
-        step=step,
-        epochs=epochs,
-        max_disk_bytes=parsed("--max-disk", parse_elements, max_disk) if max_disk else None,
-        min_shuffle=min_shuffle,
-        formats=tuple(format or ["all"]),
-        loaders=tuple(loader or ["all"]),
-        only=only,
-        prices=prices,
-        max_time_s=max_time,
-        seed=seed,
-    )
-    hash_s = HASHING * max_time
+    requirements = Requirements(**values_of(Requirements, typed))
+    hash_s = HASHING * requirements.max_time_s
     of, words = _data(name, source, add, source_format, sample_shape, data_dir, hash_s)
-    with live.view(AutoRounds(max_time), each_round=False) as observer:
+    with live.view(AutoRounds(requirements.max_time_s), each_round=False) as observer:
         recommendation = search(
             of, requirements, data_dir=data_dir, source_words=words, observer=observer, began=began
         )

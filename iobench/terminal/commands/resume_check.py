@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from iobench.bench.run_option import check_above_zero
+from iobench.bench.command_option import check_above_zero
 from iobench.terminal.commands._options import AsJson, DataDir, NameOrAddress, S3Endpoint, listed_numbers
 
 MOST = 1024  # ranks or workers

@@ -16,7 +16,7 @@ from iobench.base.errors import InvalidSettings
 from iobench.base.exit_codes import INTERRUPTED
 from iobench.base.units import parse_percent
 from iobench.bench.case import content_of
-from iobench.bench.run_option import flag_of
+from iobench.bench.command_option import flag_of
 from iobench.terminal.commands._options import (
     AsJson,
     DataDir,

@@ -1,0 +1,97 @@
+"""Options of a command, generated from the fields of a dataclass."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from iobench.base.units import bytes_word, parse_elements
+from iobench.bench.command_option import CommandOption, declared
+from iobench.terminal.commands._options import listed_numbers, parsed, words_of
+
+Command = Callable[..., Any]
+More = Callable[[Sequence[str]], Sequence[inspect.Parameter]]
+
+
+def with_options(cls: type, more: More = lambda taken: ()) -> Callable[[Command], Command]:
+    """Return a decorator that replaces a command's parameter `typed` by one option for each declared field.
+
+    `typed` receives the value of each, by parameter, for `values_of`. `more` returns further parameters of
+    this kind; it is given the names that are taken.
+    """
+
+    def decorated(command: Command) -> Command:
+        own = inspect.signature(command, eval_str=True)
+        generated = [_parameter(spec) for spec in declared(cls)]
+        generated += more([*(one.name for one in generated), *own.parameters])
+        names = [one.name for one in generated]
+
+        def run(**values: Any) -> Any:
+            typed = {name: values.pop(name) for name in names}
+            return command(**values, typed=typed)
+
+        parameters = [
+            one.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for given in own.parameters.values()
+            for one in (generated if given.name == "typed" else [given])
+        ]
+        run.__doc__, run.__name__ = command.__doc__, command.__name__
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        run.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorated
+
+
+def values_of(cls: type, typed: Mapping[str, Any]) -> dict[str, Any]:
+    """Parse the values of the generated options; return them by field. InvalidSettings names the option."""
+    return {spec.name: _value(spec, typed[spec.parameter]) for spec in declared(cls)}
+
+
+def _parameter(spec: CommandOption) -> inspect.Parameter:
+    default, annotation = _typed(spec)
+    paired = spec.type is bool and spec.default is not False
+    flags = f"{spec.flag}/--no-{spec.flag[2:]}" if paired else spec.flag
+    option = typer.Option(flags, help=spec.help, show_default=default not in (None, ""))
+    return inspect.Parameter(
+        spec.parameter,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=Annotated[annotation, option],
+    )
+
+
+def _typed(spec: CommandOption) -> tuple[Any, Any]:
+    """Return the default and the type of what is typed."""
+    if spec.repeatable:
+        return None, list[str] | None
+    if spec.is_tuple:
+        default = spec.default if isinstance(spec.default, tuple) else (spec.default,)
+        return ",".join(_word(spec, value) for value in default), str
+    kind = str if spec.in_bytes else spec.type
+    return spec.default, kind | None if spec.or_none else kind
+
+
+def _word(spec: CommandOption, value: Any) -> str:
+    if spec.in_bytes:
+        return bytes_word(value) if value else "0"
+    return f"{value:g}" if spec.type is float else str(value)
+
+
+def _value(spec: CommandOption, typed: Any) -> Any:
+    if spec.repeatable:
+        return tuple(typed or spec.default)
+    if not spec.is_tuple:
+        return _bytes(spec, typed) if spec.in_bytes and typed is not None else typed
+    if spec.type is str:
+        return words_of(typed)
+    if spec.in_bytes:
+        return tuple(_bytes(spec, part) for part in words_of(typed))
+    return listed_numbers(spec.flag, typed, spec.type)
+
+
+def _bytes(spec: CommandOption, word: str) -> int:
+    return 0 if word == "0" else parsed(spec.flag, parse_elements, word)
