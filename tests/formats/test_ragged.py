@@ -15,6 +15,7 @@ from iobench.dataset.checksum import Checksum
 from iobench.dataset.sources import GeneratedLengths
 from iobench.formats import Ragged, Schema
 from iobench.loading.tensors import tensors_of
+from iobench.testing.corruption import Bomb
 
 NARROW = {"audio"}  # which holds only certain ragged fields
 HOLDERS = [name for name in formats.names() if formats.class_of(name).holds_ragged and name not in NARROW]
@@ -201,6 +202,14 @@ def test_generated_lengths_are_seeded_and_fill_the_size(tmp_path):
     for text in ("lognormal:x", "uniform:5,1", "zipf:1,2", "lognormal:512"):
         with pytest.raises(SourceError, check=kind("invalid-lengths")):
             GeneratedLengths([TOKENS], text, 1000)
+
+
+def test_a_file_of_lengths_is_not_unpickled(tmp_path):
+    file = tmp_path / "lengths.npy"
+    np.save(file, np.array([Bomb(tmp_path / "exploded")]), allow_pickle=True)
+    with pytest.raises(SourceError, check=kind("invalid-lengths", path=str(file))):
+        GeneratedLengths([AUDIO], f"file:{file}", 0)
+    assert not (tmp_path / "exploded").exists()
 
 
 def test_prepared_samples_are_verified(tmp_path, inside):
