@@ -131,7 +131,7 @@ def test_a_sampled_residency_opens_each_file_once(files, monkeypatch):
     monkeypatch.setattr(os, "open", lambda path, *given: opened.append(path) or real(path, *given))
     page_cache.residency(files, sampled=True)
     assert opened == files
-    assert all(len(page_cache._spans(path.stat().st_size)) > 1 for path in files)
+    assert all(len(page_cache.sampled_spans(path.stat().st_size)) > 1 for path in files)
 
 
 def test_mincore_and_cachestat_agree(by_file, files, monkeypatch):

@@ -151,9 +151,9 @@ TWICE = [[row] for row in range(ROWS) for _ in range(2)]  # so that each of two 
 @pytest.fixture
 def sampled(monkeypatch):
     """Waits until the monitor has taken one more sample, however busy the machine is."""
-    sample, samples = ProcessMonitor._sample, []
+    sample, samples = ProcessMonitor.sample, []
     monkeypatch.setattr(
-        ProcessMonitor, "_sample", lambda self: (sample(self), samples.append(time.monotonic()))
+        ProcessMonitor, "sample", lambda self: (sample(self), samples.append(time.monotonic()))
     )
 
     def wait():
@@ -676,9 +676,9 @@ def test_persistent_workers_get_final_rounds_where_a_race_cannot_show_their_gain
     persist = candidate("persistent workers", "persistent", rates={1: 9.0})
     more = Candidate("more", {"a": 1, "b": 2}, "persistent", race=rounds_at({1: 11.0}))
     few = candidate("2 workers", "workers", rates={1: 9.0})
-    assert session._best_of_each_kind([base, more, few, persist]) == [persist]
+    assert session.best_of_each_kind([base, more, few, persist]) == [persist]
     base.race = rounds_at({1: 10.0}, first_batch=0.1)  # of which little is starting
-    assert session._best_of_each_kind([base, more, few, persist]) == [more]
+    assert session.best_of_each_kind([base, more, few, persist]) == [more]
 
 
 def test_a_loader_that_takes_all_the_time_leaves_a_turn_for_the_most_promising_change():

@@ -47,7 +47,7 @@ def test_the_table_counts_omitted_cases_and_wide_shows_them_all(summary):
 @pytest.mark.parametrize("width", [100, 60, 200])
 def test_formats_under_loaders_fit_the_terminal(summary, width):
     tables = run_tables.grid_tables(summary.contexts[0], width)
-    assert all(run_tables._width(table) <= width for table in tables)
+    assert all(run_tables.width_of(table) <= width for table in tables)
     heads = [str(column.header) for table in tables for column in table.columns]
     assert [head for head in heads if head != "relative time"] == list(
         dict.fromkeys(case.label.loader for case in summary.contexts[0].cases)

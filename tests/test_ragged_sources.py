@@ -159,7 +159,7 @@ def test_offsets_that_a_reading_process_made_up_are_refused(tmp_path, wrong):
             return b"{}"
 
     schema = Schema(3, (Field("x", (-1,), "uint8"),), totals={"x": 4})
-    worker = sandbox._Worker(UntrustedData(tmp_path, None, 0), Child())
+    worker = sandbox.SandboxWorker(UntrustedData(tmp_path, None, 0), Child())
     with pytest.raises(SourceError, check=kind("invalid-reply")):
         worker.batch(schema, 3)
 

@@ -273,7 +273,7 @@ def test_a_step_is_measured_over_each_size_and_done_as_long_in_the_rounds(
     made = []
     monkeypatch.setattr(search, "_final_rounds", lambda manifest, cases, *others: made.extend(cases))
     cases = candidate_set(manifest, requirements, "cpu", "warm").cases
-    search._with_step(manifest, cases, requirements, time.monotonic() + 3, RunOptions(), Observer())
+    search.run_with_step(manifest, cases, requirements, time.monotonic() + 3, RunOptions(), Observer())
     assert {case.batch_size: case.step_s for case in made} == {
         8: requirements.step_s(8),
         32: requirements.step_s(32),
@@ -478,7 +478,7 @@ def test_a_significant_gain_is_preferred_to_a_higher_uncertain_median(manifest):
     assert head.kind == "tied"
     expected = {"use": "native", "default": "dataloader", "gain": 1.37}
     assert head.values.items() >= expected.items()
-    (reason,) = findings._certainty(chosen)
+    (reason,) = findings.certainty(chosen)
     assert (reason.kind, reason.values["instead_of"]) == ("significant-gain", "stream")
     surely = against(fastest, 1.42, 1.2, 1.7)
     assert choose(found, [surely, *sure, default]).instead_of is None
@@ -521,7 +521,7 @@ def test_the_cost_is_told_against_files_that_no_format_reads(tmp_path, suffix):
     data = from_source(open_source(path), (), wanted, tmp_path / "data", lambda text: None)
     assert data.own_format is None
     assert data.own_bytes == pytest.approx(10 * path.stat().st_size)
-    assert "arrays in memory" in findings._today(None, data)
+    assert "arrays in memory" in findings.describe_default(None, data)
 
 
 def test_what_conversion_loses_is_told(tmp_path, manifest):
@@ -711,11 +711,11 @@ def test_with_a_step_loaders_that_may_read_during_it_are_measured_with_it(manife
         Requirements(step_ms=1.0, batch_size=1),
         {cases["native"].key},
     )  # 1,000 samples/s are enough
-    named = finalist_roles._for_step(list(cases.values()), rates, known, manifest, requirements)
+    named = finalist_roles.for_step(list(cases.values()), rates, known, manifest, requirements)
     hopeful = ("stream", "dataloader:num_workers=2")  # the cheapest first; 474 is native's lower bound
     assert named == [(recommendation.OTHER_LOADER, cases[word].key) for word in hopeful]
     requirements = Requirements(step_ms=4.0, batch_size=1)  # of which 250 are enough
-    named = finalist_roles._for_step(list(cases.values()), rates, set(), manifest, requirements)
+    named = finalist_roles.for_step(list(cases.values()), rates, set(), manifest, requirements)
     assert named[0] == (recommendation.CHEAPEST, cases["native"].key)
     assert [key for _, key in named[1:]] == [cases[word].key for word in hopeful]
 
@@ -942,7 +942,7 @@ def test_a_model_is_timed_and_then_done_in_the_rounds_with_the_step(manifest):
     requirements = time_step(manifest, Requirements(model="mlp", batch_size=8), Observer())
     assert requirements.step_ms > 0
     (case, *_) = cases_of(manifest, RunOptions(loader=("native",), batch_size=(8,)), ["cpu"])
-    made = search._with_step(
+    made = search.run_with_step(
         manifest, [case], requirements, time.monotonic() + 3, RunOptions(limits=False), Observer()
     )
     assert {one.case["model"] for one in made.records} == {"mlp"}
@@ -987,7 +987,7 @@ def test_only_what_there_is_time_for_is_done_with_the_step(manifest):
 
     def steppable(left_s, step_ms=1000.0):
         found = SimpleNamespace(data=SimpleNamespace(manifest=manifest), roles=roles, notes=[])
-        taken = search._steppable(found, cases, Requirements(step_ms=step_ms, max_time_s=10.0), left_s)
+        taken = search.steppable(found, cases, Requirements(step_ms=step_ms, max_time_s=10.0), left_s)
         return taken, found.notes
 
     assert steppable(6 * epoch_s) == (cases, [])
@@ -1072,8 +1072,8 @@ def test_images_are_compared_with_as_they_are_decoded_now(photos, tmp_path):
 def install_only(monkeypatch, *decoders):
     """Have the other decoders of JPEG files be not installed."""
     without = {one.module for word, one in JPEG_LIBRARIES.items() if word not in decoders}
-    installed = registry._installed
-    monkeypatch.setattr(registry, "_installed", lambda module: module not in without and installed(module))
+    installed = registry.is_installed
+    monkeypatch.setattr(registry, "is_installed", lambda module: module not in without and installed(module))
 
 
 @pytest.mark.parametrize(("side", "scaled"), [(32, False), (16, True)])
@@ -1160,7 +1160,7 @@ def test_another_decoder_is_a_finalist_if_there_is_time(manifest):
     faster = replace(other, variant="images:shape=3x16x16,decoder=simplejpeg")
     data = MeasuredData(manifest, 1, False, added=("hdf5", faster.variant))
     rates = {npy.key: 1e6, today.key: manifest.schema.samples / 2.0}
-    over_own = partial(finalist_roles._over_own_files, [today, npy, other, faster], data)
+    over_own = partial(finalist_roles.over_own_files, [today, npy, other, faster], data)
     known = [(recommendation.FASTEST, npy.key), (recommendation.DEFAULT, today.key)]
     needed_s = finalist_roles.OWN_EPOCHS * 4.0 / finalist_roles.FINAL  # 2 s as the slowest, twice
     assert over_own(rates, known, 1.05 * needed_s) == [(recommendation.OWN_FILES, faster.key)]
@@ -1179,7 +1179,7 @@ def test_the_users_own_files_are_finalists_if_they_are_not_far_behind(manifest):
     )
     data = MeasuredData(manifest, 1, False, added=("hdf5",))
     rates, known = {npy.key: 1e6, today.key: 1e3}, [("fastest", npy.key), ("default", today.key)]
-    over_own = partial(finalist_roles._over_own_files, [today, npy, stream], data)
+    over_own = partial(finalist_roles.over_own_files, [today, npy, stream], data)
     assert over_own(rates, known, 1e9) == []
     assert over_own({**rates, stream.key: 4e5}, known, 1e9) == []
     assert over_own({**rates, stream.key: 6e5}, known, 1e9) == [(recommendation.OWN_FILES, stream.key)]

@@ -198,7 +198,7 @@ def test_the_finalists_come_in_the_order_in_which_they_matter(manifest):
     named = zip(
         cases, ([recommendation.RUNNER_UP], [recommendation.DEFAULT], [recommendation.FASTEST]), strict=True
     )
-    alike, roles = search._same_isolation(cases, {case.key: role for case, role in named})
+    alike, roles = search.same_isolation(cases, {case.key: role for case, role in named})
     assert [roles[case.key] for case in alike] == [
         [recommendation.FASTEST],
         [recommendation.DEFAULT],

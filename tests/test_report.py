@@ -505,7 +505,7 @@ def test_a_library_in_rust_that_panics_is_one_line(tmp_path, monkeypatch):
     def panics():
         raise PanicException("Too many open files")
 
-    page._script.cache_clear()
+    page.vega_script.cache_clear()
     monkeypatch.setattr(vl_convert, "javascript_bundle", panics)
     with pytest.raises(ReportError, check=kind("library-panicked")):
         report.write(rounds_of(STEADY), tmp_path / "r.html")

@@ -129,7 +129,7 @@ def test_a_damaged_index_is_replaced(root, read, kind):
 def test_an_intact_index_of_other_types_is_replaced(root, read):
     before = history.past(root)
     body = index_of(root).read_bytes().partition(b"\n")[2].replace(b'"rounds":3', b'"rounds":"3"')
-    index_of(root).write_bytes(run_index._checksum(body) + b"\n" + body)
+    index_of(root).write_bytes(run_index.checksum_of(body) + b"\n" + body)
     assert history.past(root) == before
     assert len(read) == 8
 

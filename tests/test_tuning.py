@@ -737,7 +737,7 @@ def test_padding_is_distinguished_from_similar_data(rows, padded):
 )
 def test_numbers_of_workers_go_beyond_the_cores(monkeypatch, cores, idle, most, expected):
     monkeypatch.setattr(search_space.os, "sched_getaffinity", lambda process: set(range(cores)))
-    assert search_space._counts(idle, ResourceLimits(most)) == expected
+    assert search_space.worker_counts(idle, ResourceLimits(most)) == expected
 
 
 def test_a_short_time_tries_fewer_settings(tmp_path):

@@ -206,7 +206,7 @@ def test_data_that_were_touched_are_read_in_part_where_all_would_take_too_long(i
         return read(opener, hashed, report)
 
     monkeypatch.setattr(verify_module, "stored_hashes", noted)
-    monkeypatch.setattr(verify_module, "_reread_in_child", verify_module._reread)
+    monkeypatch.setattr(verify_module, "reread_in_child", verify_module.reread)
     monkeypatch.setattr(hashed_rows, "PIECE_BYTES", 1)
     monkeypatch.setattr(manifest_module, "READ_BYTES_PER_S", 4)
     monkeypatch.setattr(verify_module, "READ_BYTES_PER_S", 4)

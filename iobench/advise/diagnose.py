@@ -144,7 +144,7 @@ class _Trial:
         with self.race.active():
             self._status(f"race: {'; '.join(one.name for one in candidates[1:])}")
             self.race.race(candidates, RACE * self._watchdog.left_s)
-            chosen = finalists(candidates, _best_of_each_kind(candidates), self._watchdog.left_s)
+            chosen = finalists(candidates, best_of_each_kind(candidates), self._watchdog.left_s)
             if len(chosen) > 1 and self._watchdog.left_s:
                 self._status(f"final rounds: {'; '.join(one.name for one in chosen)}")
                 self.race.final_rounds(chosen, self._watchdog.left_s)
@@ -171,7 +171,7 @@ class _Trial:
         return self._watchdog.within(PROBES * self.time_s)
 
 
-def _best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
+def best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return the fastest candidate of each kind that beat the baseline in the race, the fastest first."""
     baseline, *others = candidates
     best: dict[str, Candidate] = {}

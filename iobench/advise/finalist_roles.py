@@ -50,10 +50,10 @@ def roles_of(
         needed_s = sum(final_s[one] for one in {key, *(known for _, known in named)})
         if needed_s <= FINAL * left_s or len({known for _, known in named}) < COMPARED:
             named.append((RUNNER_UP, key))
-    named += _over_own_files(race.cases, data, rates, named, left_s)
+    named += over_own_files(race.cases, data, rates, named, left_s)
     if requirements.step_ms:
         known = {key for _, key in named}
-        stepping = _for_step(measured, rates, known, data.manifest, requirements)
+        stepping = for_step(measured, rates, known, data.manifest, requirements)
         size = requirements.batch_sizes[0]
         epoch_s = data.manifest.schema.samples / size * requirements.step_s(size)
         named += stepping[: max(1, int(left_s / 2 / epoch_s) - len(known))]  # an epoch to check, one to time
@@ -63,7 +63,7 @@ def roles_of(
     return roles
 
 
-def _over_own_files(
+def over_own_files(
     cases: Sequence[Case],
     data: MeasuredData,
     rates: Mapping[str, float],
@@ -91,7 +91,7 @@ def _over_own_files(
     return [(OWN_FILES, key)] if OWN_EPOCHS * epoch_s <= FINAL * left_s else []
 
 
-def _for_step(
+def for_step(
     measured: Sequence[Case],
     rates: Mapping[str, float],
     known: set[str],

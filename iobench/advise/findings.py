@@ -54,7 +54,7 @@ def recommendation_of(result: SearchResult, requirements: Requirements) -> Recom
     case = next(case for case in result.finalists if case.key == choice.use.key)
     findings = [
         headline(choice, finalists, result.data),
-        *(_certainty(choice) if changes else ()),
+        *(certainty(choice) if changes else ()),
         *missing,
         *result.notes,
         *time_limited(result.race),
@@ -117,7 +117,7 @@ def default_of(finalists: Sequence[Finalist]) -> Finalist | None:
 def headline(choice: Choice, finalists: Sequence[Finalist], data: MeasuredData) -> Finding:
     """Return what to use and its gain over the default, which reads the user's own files if it can."""
     use, default = choice.use, default_of(finalists)
-    what = _today(default, data)
+    what = describe_default(default, data)
     if choice.outcome == NOT_BOTTLENECK:
         wait_share = use.wait_share or 0.0
         evidence = f"with {use.label}, {what}, the device waits {wait_share:.1%} of the time"
@@ -146,7 +146,7 @@ def headline(choice: Choice, finalists: Sequence[Finalist], data: MeasuredData) 
     return sentences.gain(use.label, use.against_default.ratio, baseline, values, tied, training)
 
 
-def _today(default: Finalist | None, data: MeasuredData) -> str:
+def describe_default(default: Finalist | None, data: MeasuredData) -> str:
     """Return what the default stands for."""
     if default is not None and default.user_defined:
         return "your own loader"
@@ -155,7 +155,7 @@ def _today(default: Finalist | None, data: MeasuredData) -> str:
     return "your data as arrays in memory" if data.own_bytes is not None else "the default"
 
 
-def _certainty(choice: Choice) -> Iterator[Finding]:
+def certainty(choice: Choice) -> Iterator[Finding]:
     """Yield what else may be as fast, and why it was not chosen; nothing where the choice is significant."""
     use, others = choice.use, ", ".join(one.label for one in choice.tied)
     if use.decisive_rounds < stats.MIN_ROUNDS:

@@ -132,7 +132,7 @@ def _confirmed(
 ) -> SearchResult:
     """Measure the finalists of a race again; its own figures count where that ends too early."""
     data, race, roles = so_far.data, so_far.race, so_far.roles
-    chosen, roles = _same_isolation([case for case in race.cases if case.key in roles], roles)
+    chosen, roles = same_isolation([case for case in race.cases if case.key in roles], roles)
     share = FINAL_BEFORE_STEP if requirements.step_ms else FINAL
     times = share * (end - time.monotonic()), end + OVERTIME * requirements.max_time_s
     try:
@@ -164,8 +164,8 @@ def _more_rounds(
     result: SearchResult, requirements: Requirements, options: RunOptions, end: float, observer: Observer
 ) -> None:
     """Measure the finalists with the training step, then the fastest over half as many samples."""
-    stepping = _steppable(result, result.final.cases, requirements, end - time.monotonic())
-    stepped = _with_step(result.data.manifest, stepping, requirements, end, options, observer)
+    stepping = steppable(result, result.final.cases, requirements, end - time.monotonic())
+    stepped = run_with_step(result.data.manifest, stepping, requirements, end, options, observer)
     if stepped is not None:
         result.with_step = stepped if stepped.valid_records else None
         if not result.final.skipped:  # else they were reported already
@@ -188,7 +188,7 @@ def _more_rounds(
     result.notes += ended_early(half.ended, "rounds over half the samples") if half else ()
 
 
-def _same_isolation(
+def same_isolation(
     cases: Sequence[Case], roles: dict[str, list[str]]
 ) -> tuple[list[Case], dict[str, list[str]]]:
     """Return the finalists, most important first, all in processes of their own if one needs it."""
@@ -217,7 +217,7 @@ def _final_rounds(
     return run(manifest, options, observer=observer, cases=cases, strategy=strategy)
 
 
-def _steppable(
+def steppable(
     result: SearchResult, cases: Sequence[Case], requirements: Requirements, left_s: float
 ) -> list[Case]:
     """Return the finalists that there is time to check and measure once with the step, at least two.
@@ -247,7 +247,7 @@ def _steppable(
     return [case for case in cases if case in taken]
 
 
-def _with_step(
+def run_with_step(
     manifest: Manifest,
     cases: Sequence[Case],
     requirements: Requirements,

@@ -183,14 +183,14 @@ def _require(cls: type[Options]) -> None:
     """Raise MissingDependency if a module that a class needs is not installed; imports nothing."""
     package = f"'iobench[{cls.extra}]'" if cls.extra else ""
     for module in cls.modules:
-        if not _installed(module):
+        if not is_installed(module):
             raise _not_installed(f"{cls.kind} {cls.name}", module, package or module)
 
 
 def _with_modules(member: T) -> T:
     """Return a member; MissingDependency if a module that its options need is not installed."""
     for module, extra in member.option_modules.items():
-        if not _installed(module):
+        if not is_installed(module):
             raise _not_installed(f"{member.kind} {member.variant}", module, f"'iobench[{extra}]'")
     return member
 
@@ -201,7 +201,7 @@ def _not_installed(what: str, module: str, package: str | None) -> MissingDepend
     return MissingDependency(f"{what} needs {module}, which is not installed", hint=hint)
 
 
-def _installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
     """Return True if a module can be imported; a plain folder of its name on the path does not count."""
     try:
         spec = importlib.util.find_spec(module)

@@ -129,7 +129,7 @@ def hashes(
             yield index_of(part), worker.hashes(part.stop - part.start)
 
 
-class _Worker:
+class SandboxWorker:
     """A worker process that was sent a request, and its replies."""
 
     def __init__(self, data: UntrustedData, child: Child) -> None:
@@ -202,7 +202,7 @@ class _Worker:
 
 
 @contextmanager
-def _worker(data: UntrustedData, do: str, **arguments: Any) -> Iterator[_Worker]:
+def _worker(data: UntrustedData, do: str, **arguments: Any) -> Iterator[SandboxWorker]:
     """Start a worker with a request; kill it at the end."""
     with ExitStack() as stack:
         folder = None if data.descriptor is None else stack.enter_context(_linked(data))
@@ -212,7 +212,7 @@ def _worker(data: UntrustedData, do: str, **arguments: Any) -> Iterator[_Worker]
         stack.callback(child.end)
         with suppress(ChildEnded):  # which `message` reports
             child.send_bytes(json.dumps({"do": do, "folder": folder, **data.request, **arguments}).encode())
-        yield _Worker(data, child)
+        yield SandboxWorker(data, child)
 
 
 @contextmanager

@@ -120,7 +120,7 @@ def verify_artifact(
     errors = system_errors_as(
         CorruptArtifact, "cannot be read", opener.path, kind="read-error", hint=REPREPARE
     )
-    read = _reread if here else _reread_in_child
+    read = reread if here else reread_in_child
     with location.hinting(), errors:
         report = partial(progress, f"verifying {variant}")
         content = read(manifest, variant, sample_bytes, report, _seconds(sample_bytes, seconds))
@@ -177,7 +177,7 @@ def _no_hashes(manifest: Manifest, variant: str) -> WrongContent:
     )
 
 
-def _reread(
+def reread(
     manifest: Manifest, variant: str, sample_bytes: int | None, report: Report, seconds: float
 ) -> _Content:
     """Read an artifact, or a sample of its rows, and compare it with its kept hashes if there are any."""
@@ -205,16 +205,17 @@ def _reread(
     return content
 
 
-def _reread_in_child(
+def reread_in_child(
     manifest: Manifest, variant: str, sample_bytes: int | None, report: Report, seconds: float
 ) -> _Content:
+    """Read an artifact as `reread` does, in a forked process: a library may abort on a damaged page."""
     total = manifest.schema.logical_bytes
     report(0, total)
     # fork: a spawned child would have to import the caller's main module
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(1, mp_context=context, initializer=_discard_stderr) as pool:
         try:
-            content = pool.submit(_reread, manifest, variant, sample_bytes, no_report, seconds).result()
+            content = pool.submit(reread, manifest, variant, sample_bytes, no_report, seconds).result()
         except BrokenProcessPool as error:
             cause = "damage that crashed its reader"
             path = manifest.path_of(variant)

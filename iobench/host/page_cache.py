@@ -106,13 +106,13 @@ def residency(files: Sequence[Path], sampled: bool = False) -> float:
     cached = pages = 0
     for path in files[:: -(-len(files) // SAMPLED_FILES)] if sampled and files else files:
         size = path.stat().st_size
-        if spans := _spans(size) if sampled else [(0, size)] if size else []:
+        if spans := sampled_spans(size) if sampled else [(0, size)] if size else []:
             pages += sum(-(-length // PAGE) for _, length in spans)
             cached += cached_pages(path, spans)
     return cached / pages if pages else 0.0
 
 
-def _spans(size: int) -> list[tuple[int, int]]:
+def sampled_spans(size: int) -> list[tuple[int, int]]:
     """Return start and length of the sampled spans of a file."""
     if size <= SAMPLED_SPANS * SPAN_BYTES:
         return [(0, size)] if size else []

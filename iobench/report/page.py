@@ -160,12 +160,12 @@ def render(page: Page, studies: Sequence[StudyResult]) -> str:
         cell=cell,
         heading=heading,
         version=metadata.version("iobench"),
-        script=_script().replace("</script", "<\\/script"),
+        script=vega_script().replace("</script", "<\\/script"),
     )
 
 
 @lru_cache
-def _script() -> str:
+def vega_script() -> str:
     """Return Vega, Vega-Lite and Vega-Embed as one script."""
     try:
         return str(vl_convert.javascript_bundle())  # type: ignore[call-arg]

@@ -128,7 +128,7 @@ def _load(folder: Path) -> Entries:
     """Return the entries of the index in a folder; none where it is missing, damaged or of other code."""
     try:
         checksum, _, body = regular(folder / NAME).read_bytes().partition(b"\n")
-        if checksum != _checksum(body):
+        if checksum != checksum_of(body):
             return {}
         return msgspec.json.decode(body, type=Entries, dec_hook=lambda cls, value: cls(value))
     except (OSError, ValueError, TypeError, RecursionError):
@@ -144,10 +144,11 @@ def _save(folder: Path, entries: Entries) -> None:
     }
     body = msgspec.json.encode(readable, enc_hook=str)
     with suppress(OSError):  # a disk that is read-only or full costs time on the next call, nothing else
-        replace_file(folder / NAME, _checksum(body) + b"\n" + body)
+        replace_file(folder / NAME, checksum_of(body) + b"\n" + body)
 
 
-def _checksum(body: bytes) -> bytes:
+def checksum_of(body: bytes) -> bytes:
+    """Return the checksum of an index, which changes with the code that reads it."""
     return hashlib.sha256(_code() + body).hexdigest().encode()
 
 

@@ -111,7 +111,7 @@ def _within(heads: Columns, rest: Columns, width: int) -> list[Table]:
     tables = []
     while rest:
         count = len(rest)
-        while count > 1 and _width(columns_table([*heads, *rest[:count]], len(heads))) > width:
+        while count > 1 and width_of(columns_table([*heads, *rest[:count]], len(heads))) > width:
             count -= 1
         tables.append(columns_table([*heads, *rest[:count]], len(heads)))
         rest = rest[count:]
@@ -135,5 +135,6 @@ def stages_tables(summary: Summary) -> list[Table]:
     return [table]
 
 
-def _width(table: Table) -> int:
+def width_of(table: Table) -> int:
+    """Return the columns that a table takes where it is not cut off."""
     return Console(width=1000).measure(table).maximum

@@ -163,8 +163,8 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(photos, tmp_pat
     if word == "simplejpeg":
         usable(word)
         add(photos, variant, name="photos", data_dir=data)
-    installed, module = registry._installed, JPEG_LIBRARIES[word].module
-    monkeypatch.setattr(registry, "_installed", lambda name: name != module and installed(name))
+    installed, module = registry.is_installed, JPEG_LIBRARIES[word].module
+    monkeypatch.setattr(registry, "is_installed", lambda name: name != module and installed(name))
     with pytest.raises(MissingDependency, check=kind("missing-dependency")) as caught:
         add(photos, variant, name="photos", data_dir=data)
     assert caught.value.hint == f"pip install 'iobench[{word}]'"

@@ -64,7 +64,7 @@ class ProcessMonitor:
             self.background = BackgroundPart(**asdict(self._background_load.stop()))
             self._sampler.stop()
             self._monitor.close()
-            self._sample()
+            self.sample()
             self._ended_cpu, self._ended_disk = time.process_time(), process_counters.disk_bytes()
             self._ended_reaped = process_counters.reaped_cpu_s()
             self.machine = self._monitor.take()
@@ -113,11 +113,12 @@ class ProcessMonitor:
     def _sample_paced(self) -> float:
         """Take a sample; return the seconds until the next one."""
         began = time.monotonic()
-        self._sample()
+        self.sample()
         now = time.monotonic()
         return min(max(FIRST_S, SPACING * (now - self._began), COST * (now - began)), MOST_S)
 
-    def _sample(self) -> None:
+    def sample(self) -> None:
+        """Note usage and memory of the child processes."""
         children = _children()
         self._note_usage(children)
         memory = process_counters.private_memory(children)

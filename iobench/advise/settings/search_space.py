@@ -226,7 +226,7 @@ def _worker_counts(
     """Return other numbers of workers worth trying, or the reason why there must be none."""
     now = loader.workers({})
     settable = _settable(loader, "num_workers")
-    counts = [n for n in _counts(traits.idle, limits) if n != now] if settable else []
+    counts = [n for n in worker_counts(traits.idle, limits) if n != now] if settable else []
     if now or not counts:
         return counts, None
     if _may_repeat(loader) and not traits.whole:
@@ -237,7 +237,7 @@ def _worker_counts(
     return counts, None
 
 
-def _counts(idle: bool, limits: ResourceLimits) -> Sequence[int]:
+def worker_counts(idle: bool, limits: ResourceLimits) -> Sequence[int]:
     """Return 0 and the powers of two up to some times the number of cores."""
     cores = len(os.sched_getaffinity(0))
     most = min(MAX_WORKERS, cores * (IDLE_TIMES if idle else BUSY_TIMES))
