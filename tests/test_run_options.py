@@ -1,4 +1,4 @@
-"""Options of a run and of recommend are declared once, and reach commands, plans and cases from there."""
+"""Options of run, recommend and prepare are declared once, and reach commands, plans and cases from there."""
 
 import dataclasses
 
@@ -14,8 +14,9 @@ from iobench.bench.case_grid import cases_of
 from iobench.bench.command_option import declared
 from iobench.bench.options import RunOptions
 from iobench.terminal.cli import app
-from iobench.terminal.commands._declared_options import values_of
+from iobench.terminal.commands._declared_options import made_of
 from iobench.terminal.commands._run_options import OPTIONS, parse
+from iobench.terminal.commands._source_options import SourceOptions
 
 COMMANDS = typer.main.get_command(app).commands
 PARAMETERS = {one.name: one for one in COMMANDS["run"].params}
@@ -34,7 +35,11 @@ def other_value(spec):
 
 @pytest.mark.parametrize(
     ("command", "cls", "others"),
-    [("run", RunOptions, {"loader_options"}), ("recommend", Requirements, {"measured_ms"})],
+    [
+        ("run", RunOptions, {"loader_options"}),
+        ("recommend", Requirements, {"measured_ms"}),
+        ("prepare", SourceOptions, set()),
+    ],
 )
 def test_every_field_is_an_option_of_the_command(command, cls, others):
     assert {spec.name for spec in declared(cls)} == {spec.name for spec in dataclasses.fields(cls)} - others
@@ -53,7 +58,13 @@ def test_without_options_the_command_has_the_defaults():
 
 def typed_requirements(**given):
     defaults = {one.name: one.default for one in COMMANDS["recommend"].params}
-    return Requirements(**values_of(Requirements, {**defaults, **given}))
+    return made_of(Requirements, {**defaults, **given})
+
+
+@pytest.mark.parametrize("option", ["columns", "on_error"])
+def test_unknown_words_of_a_source_are_refused(option):
+    with pytest.raises(InvalidSettings, check=kind("unknown-choice")):
+        SourceOptions(**{"source": "a.csv", option: "other"})
 
 
 def test_requirements_are_typed_as_options_of_a_run_are():

@@ -111,8 +111,10 @@ def check_declared(options: Any) -> None:
     for spec in declared(type(options)):
         value = getattr(options, spec.name)
         for one in value if isinstance(value, tuple) else (value,):
+            if one is None and spec.or_none:
+                continue
             if spec.choices and one not in spec.choices:
                 expected = " or ".join(spec.choices)
                 raise InvalidSettings(spec.flag, kind="unknown-choice", expected=expected, found=repr(one))
-            if spec.limits and one is not None:
+            if spec.limits:
                 check_number(spec.flag, one, *spec.limits)

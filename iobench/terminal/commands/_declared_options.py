@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -12,6 +12,7 @@ from iobench.base.units import bytes_word, parse_elements
 from iobench.bench.command_option import CommandOption, declared
 from iobench.terminal.commands._options import listed_numbers, parsed, words_of
 
+T = TypeVar("T")
 Command = Callable[..., Any]
 More = Callable[[Sequence[str]], Sequence[inspect.Parameter]]
 
@@ -19,7 +20,7 @@ More = Callable[[Sequence[str]], Sequence[inspect.Parameter]]
 def with_options(cls: type, more: More = lambda taken: ()) -> Callable[[Command], Command]:
     """Return a decorator that replaces a command's parameter `typed` by one option for each declared field.
 
-    `typed` receives the value of each, by parameter, for `values_of`. `more` returns further parameters of
+    `typed` receives the value of each, by parameter, for `made_of`. `more` returns further parameters of
     this kind; it is given the names that are taken.
     """
 
@@ -46,9 +47,9 @@ def with_options(cls: type, more: More = lambda taken: ()) -> Callable[[Command]
     return decorated
 
 
-def values_of(cls: type, typed: Mapping[str, Any]) -> dict[str, Any]:
-    """Parse the values of the generated options; return them by field. InvalidSettings names the option."""
-    return {spec.name: _value(spec, typed[spec.parameter]) for spec in declared(cls)}
+def made_of(cls: type[T], typed: Mapping[str, Any], **others: Any) -> T:
+    """Return the dataclass with the values of the generated options; InvalidSettings names the option."""
+    return cls(**{spec.name: _value(spec, typed[spec.parameter]) for spec in declared(cls)}, **others)
 
 
 def _parameter(spec: CommandOption) -> inspect.Parameter:

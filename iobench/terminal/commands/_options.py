@@ -39,13 +39,8 @@ Hash = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Device = Annotated[str, typer.Option(help=DEVICE_HELP)]
-SourceFormat = Annotated[
-    str | None,
-    typer.Option(
-        help="Format of your own data, like tokens:dtype=uint16,window=513. [default: detected]",
-        show_default=False,
-    ),
-]
+SOURCE_FORMAT_HELP = "Format of your own data, like tokens:dtype=uint16,window=513. [default: detected]"
+SourceFormat = Annotated[str | None, typer.Option(help=SOURCE_FORMAT_HELP, show_default=False)]
 MinDifference = Annotated[str, typer.Option(help="Smallest difference that counts as one.")]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from iobench.bench.command_option import declared
 from iobench.bench.options import RunOptions
 from iobench.terminal.commands import _loader_options
-from iobench.terminal.commands._declared_options import values_of, with_options
+from iobench.terminal.commands._declared_options import made_of, with_options
 
 OPTIONS = {spec.parameter: spec for spec in declared(RunOptions)}
 with_run_options = with_options(RunOptions, _loader_options.parameters)
@@ -17,4 +17,4 @@ with_run_options = with_options(RunOptions, _loader_options.parameters)
 def parse(typed: Mapping[str, Any]) -> RunOptions:
     """Parse the values of the generated options; InvalidSettings names the option."""
     others = {name: value for name, value in typed.items() if name not in OPTIONS}
-    return RunOptions(**values_of(RunOptions, typed), loader_options=_loader_options.parse(others))
+    return made_of(RunOptions, typed, loader_options=_loader_options.parse(others))

@@ -12,7 +12,7 @@ import typer
 from iobench.advise.requirements import Requirements
 from iobench.base.errors import InvalidSettings
 from iobench.base.units import parse_shape
-from iobench.terminal.commands._declared_options import values_of, with_options
+from iobench.terminal.commands._declared_options import made_of, with_options
 from iobench.terminal.commands._options import (
     AsJson,
     DataDir,
@@ -65,7 +65,7 @@ def recommend(
 
     began = time.monotonic()
     use_endpoint(s3_endpoint)
-    requirements = Requirements(**values_of(Requirements, typed))
+    requirements = made_of(Requirements, typed)
     hash_s = HASHING * requirements.max_time_s
     of, words = _data(name, source, add, source_format, sample_shape, data_dir, hash_s)
     with live.view(AutoRounds(requirements.max_time_s), each_round=False) as observer:
