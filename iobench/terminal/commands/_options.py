@@ -41,6 +41,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a ta
 Device = Annotated[str, typer.Option(help=DEVICE_HELP)]
 SOURCE_FORMAT_HELP = "Format of your own data, like tokens:dtype=uint16,window=513. [default: detected]"
 SourceFormat = Annotated[str | None, typer.Option(help=SOURCE_FORMAT_HELP, show_default=False)]
+TimeLimit = Annotated[float, typer.Option(help="Time limit in seconds.")]
+Timeout = Annotated[float, typer.Option(help="Kill the loader after this many seconds without a batch.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(help="Append records here. [default: a new file in DATA_DIR/results]", show_default=False),
+]
 MinDifference = Annotated[str, typer.Option(help="Smallest difference that counts as one.")]
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from iobench.bench.command_option import check_above_zero
-from iobench.terminal.commands._options import AsJson, Device
+from iobench.terminal.commands._options import AsJson, Device, TimeLimit, Timeout
 
 
 def diagnose(
@@ -23,10 +23,8 @@ def diagnose(
             show_default=False,
         ),
     ] = None,
-    max_time: Annotated[float, typer.Option(help="Time limit in seconds.")] = 20.0,
-    timeout: Annotated[
-        float, typer.Option(help="Kill the loader after this many seconds without a batch.")
-    ] = 60.0,
+    max_time: TimeLimit = 20.0,
+    timeout: Timeout = 60.0,
     variants: Annotated[
         bool,
         typer.Option("--variants/--no-variants", help="Try other settings and measure the best again."),

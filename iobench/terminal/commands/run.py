@@ -22,6 +22,7 @@ from iobench.terminal.commands._options import (
     DataDir,
     MinDifference,
     NameOrAddress,
+    Out,
     S3Endpoint,
     parsed,
     run_command,
@@ -74,12 +75,7 @@ def run(
     ] = None,
     wide: Annotated[bool, typer.Option("--wide", help="Show every metric.")] = False,
     as_json: AsJson = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Append records here. [default: a new file in DATA_DIR/results]", show_default=False
-        ),
-    ] = None,
+    out: Out = None,
 ) -> None:
     """Measure how fast each loader reads each format."""
     from iobench.bench import plan_file

@@ -10,7 +10,7 @@ import typer
 
 from iobench.base.units import parse_elements
 from iobench.bench.options import MODELS
-from iobench.terminal.commands._options import AsJson, DataDir, Device, parsed
+from iobench.terminal.commands._options import AsJson, DataDir, Device, Out, TimeLimit, Timeout, parsed
 
 
 def tune(
@@ -33,19 +33,12 @@ def tune(
     max_workers: Annotated[
         int | None, typer.Option(help="At most this many worker processes.", show_default=False)
     ] = None,
-    max_time: Annotated[float, typer.Option(help="Time limit in seconds.")] = 60.0,
-    timeout: Annotated[
-        float, typer.Option(help="Kill the loader after this many seconds without a batch.")
-    ] = 60.0,
+    max_time: TimeLimit = 60.0,
+    timeout: Timeout = 60.0,
     seed: Annotated[int, typer.Option(help="Seed of the order of rounds and of the model.")] = 0,
     device: Device = "auto",
     data_dir: DataDir = Path("data"),
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Append records here. [default: a new file in DATA_DIR/results]", show_default=False
-        ),
-    ] = None,
+    out: Out = None,
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest settings of your own DataLoader."""
