@@ -201,7 +201,7 @@ def test_a_process_that_hangs_is_killed(images, executor):
     quick.prove(case, 1, Tick())
     (child,) = children()
     child.suspend()
-    quick._timeout_s = 0.5
+    quick.timeout_s = 0.5
     with pytest.raises(CaseDied, check=kind("timeout"), match=r"0\.5 s") as caught:
         quick.measure(case, 1, Tick())
     assert "--timeout" in caught.value.hint

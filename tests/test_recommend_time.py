@@ -81,8 +81,8 @@ def test_a_slow_default_leaves_time_for_quick_cases(manifest, monkeypatch, clock
         clock.now += 50.0 if case.loader.name == "dataloader" else 0.1
         return time_case(self, case, *rest)
 
-    time_case = run_loop.RunLoop._time
-    monkeypatch.setattr(run_loop.RunLoop, "_time", slowly)
+    time_case = run_loop.RunLoop.time_round
+    monkeypatch.setattr(run_loop.RunLoop, "time_round", slowly)
     (slow,) = cases_of(manifest, replace(SIX, format=("npy",), loader=("dataloader",)), ["cpu"])
     quick = cases_of(manifest, replace(SIX, loader=("native", "stream")), ["cpu"])
     found = run(manifest, SIX, cases=[slow, *quick], strategy=SuccessiveHalving(10.0, end_s=100.0))
@@ -180,14 +180,14 @@ def test_fresh_rounds_compare_before_they_measure_limits(manifest):
 
 
 def test_no_turn_begins_after_the_end(manifest, clock, monkeypatch):
-    made, time_case = [], run_loop.RunLoop._time
+    made, time_case = [], run_loop.RunLoop.time_round
 
     def slowly(self, case, number, *rest):
         made.append(number)
         clock.now += 10.0
         return time_case(self, case, number, *rest)
 
-    monkeypatch.setattr(run_loop.RunLoop, "_time", slowly)
+    monkeypatch.setattr(run_loop.RunLoop, "time_round", slowly)
     found = run(manifest, SIX, strategy=SuccessiveHalving(1000.0, end_s=25.0))
     assert made == [1, 1, 1]
     assert len(found.skipped) == 3

@@ -53,7 +53,7 @@ def test_cudnn_is_on_and_repeatable_while_the_network_runs(monkeypatch, model):
         cudnn = torch.backends.cudnn
         seen.append((cudnn.enabled, cudnn.deterministic, cudnn.benchmark))
 
-    layer = next(module for module in trainer._network if list(module.parameters()))
+    layer = next(module for module in trainer.network if list(module.parameters()))
     layer.register_forward_hook(noting)
     layer.weight.register_hook(noting)
     trainer.step(batch)

@@ -340,7 +340,7 @@ def test_time_between_verification_and_rounds_counts(images, tmp_path, monkeypat
 
 
 def test_a_slow_case_takes_no_more_than_twice_its_share(images, tmp_path, monkeypatch):
-    clock, time_case = SimpleNamespace(now=0.0), run_loop.RunLoop._time
+    clock, time_case = SimpleNamespace(now=0.0), run_loop.RunLoop.time_round
 
     def slowly(self, case, number, limit_s):
         seconds = 10.0 if case.loader.name == "native" else 1.0
@@ -348,7 +348,7 @@ def test_a_slow_case_takes_no_more_than_twice_its_share(images, tmp_path, monkey
         return seconds + time_case(self, case, number, limit_s)
 
     monkeypatch.setattr(run_loop, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setattr(run_loop.RunLoop, "_time", slowly)
+    monkeypatch.setattr(run_loop.RunLoop, "time_round", slowly)
     words = ("native", "stream", "dataloader", "dataloader:fetch=batch")
     result = run(images, tmp_path, *words, rounds="1000", max_time=60.0, began=0.0)
     rounds = Counter(one.case["loader"] for one in result.records)

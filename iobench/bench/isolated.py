@@ -36,7 +36,7 @@ class Isolated:
     """
 
     def __init__(self, manifest: Manifest, timeout_s: float) -> None:
-        self._manifest, self._timeout_s = manifest, timeout_s
+        self._manifest, self.timeout_s = manifest, timeout_s
         self._processes: dict[str, CaseProcess] = {}
         self._room = usable_memory.free_memory()  # before any process is started
         self._server = ForkServer(*PRELOADED)
@@ -82,7 +82,7 @@ class Isolated:
             self._make_room(case)
             self._processes[case.key] = CaseProcess(case, self._manifest.root, self._server)
         try:
-            return self._processes[case.key].ask(what, argument, tick, self._timeout_s)
+            return self._processes[case.key].ask(what, argument, tick, self.timeout_s)
         except BaseException as error:  # also after Ctrl-C: the state of the process is unknown
             if not isinstance(error, IobenchError) or isinstance(error, CaseDied):
                 self._processes.pop(case.key).end()

@@ -223,7 +223,7 @@ class RunLoop:
         if not late and not (measured and self._is_slow(case, number)):
             with self._collecting_failures(case):
                 limit_s = self._strategy.cut_s(number, elapsed_s, total_s, measured)
-                self._took_s[case.key] = self._time(case, number, limit_s)
+                self._took_s[case.key] = self.time_round(case, number, limit_s)
                 self._used_s[case.key] = self._used_s.get(case.key, 0.0) + self._took_s[case.key]
         elif number == 1:
             self._skip(case, f"a round of it takes about {seconds_text(next_s)}")
@@ -253,7 +253,7 @@ class RunLoop:
             self._observer.status(f"after {counted(done, 'round')}: {left} left")
         return more
 
-    def _time(self, case: Case, number: int, limit_s: float) -> float:
+    def time_round(self, case: Case, number: int, limit_s: float) -> float:
         """Record a round, and return its seconds; those in which limits are measured are not its own.
 
         A round that is longer than others is cut off after `limit_s`.

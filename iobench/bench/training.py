@@ -35,8 +35,8 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):  # drawn on the CPU, so that every device starts alike
             torch.manual_seed(seed)
             network = _mlp(self._input, outputs) if model == "mlp" else _cnn(self._input, outputs)
-        self._network = network.to(device)
-        self._optimiser = torch.optim.SGD(self._network.parameters(), LEARNING_RATE)
+        self.network = network.to(device)
+        self._optimiser = torch.optim.SGD(self.network.parameters(), LEARNING_RATE)
         self._loss = torch.zeros((), device=device)
 
     @property
@@ -52,7 +52,7 @@ class Trainer:
         """Return the loss of a batch on the device."""
         inputs = _as_input(batch[self._input.name], self._input)
         with _repeatable():
-            outputs = self._network(inputs)
+            outputs = self.network(inputs)
         if self._label is not None:
             return nn.functional.cross_entropy(outputs, batch[self._label].long().remainder(CLASSES))
         return nn.functional.mse_loss(outputs[:, 0], inputs.flatten(1).mean(1))
