@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 
 from iobench.dataset.sources import Source
-from iobench.formats import Field, Ragged, Schema, offsets_of
+from iobench.formats import Field, Ragged, Schema, offsets_of, with_extents
 
 TOKENS, LABEL = Field("tokens", (-1,), "uint16"), Field("label", (), "int64")
 AUDIO = Field("audio", (-1, 2), "float32")
@@ -23,6 +23,22 @@ def batch_of(lengths, seed=0):
         "audio": Ragged(audio, offsets_of(lengths[::-1])),
     }
     return Schema(len(lengths), (TOKENS, LABEL, AUDIO), totals={"tokens": total, "audio": total}), batch
+
+
+def pictures_of(extents, seed=0):
+    """Return a schema and a batch of images of these heights and widths, labels, and masks of the reverse."""
+    rng, extents = np.random.default_rng(seed), np.array(extents, np.int32).reshape(-1, 2)
+    lengths = extents.prod(1, dtype=np.int64)
+    total = int(lengths.sum())
+    batch = {
+        "image": Ragged(rng.integers(1, 256, (total, 3), dtype=np.uint8), offsets_of(lengths)),
+        "image_extents": extents,
+        "label": rng.integers(0, 1 << 40, len(lengths)),
+        "mask": Ragged(rng.random(total) < 0.5, offsets_of(lengths)),
+        "mask_extents": np.ascontiguousarray(extents[:, ::-1]),
+    }
+    fields = (Field("image", (-1, -1, 3), "uint8"), LABEL, Field("mask", (-1, -1), "bool"))
+    return Schema(len(lengths), with_extents(fields), totals={"image": total, "mask": total}), batch
 
 
 def clips_of(lengths, shape=(-1,), dtype="int16"):
@@ -52,6 +68,13 @@ class BatchSource(Source):
     def batches(self):
         """Yield all samples."""
         yield self.batch
+
+
+class PictureSource(BatchSource):
+    """Samples of `pictures_of`, in one batch."""
+
+    def __init__(self, extents):
+        super().__init__(*pictures_of(extents))
 
 
 class RaggedSource(BatchSource):

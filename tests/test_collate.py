@@ -83,7 +83,7 @@ def same(one, other):
 @example("uint16", [5, 4, 3, 20], (2,), "pack:best-fit=7")
 def test_dense_batches_hold_the_samples_and_zeros(dtype, lengths, inner, word):
     field, way = fields(dtype, lengths, inner), Collate.parse(word)
-    for dense in (way({"x": field})["x"], way.samples(samples_of(field))):
+    for dense in (way({"x": field})["x"], way.column("x", {"x": samples_of(field)})):
         assert (len(dense), dense.total) == (len(lengths), sum(lengths))
         assert dense.lengths.tolist() == lengths
         parted, padding = dense.parted()
@@ -140,7 +140,7 @@ def test_a_sample_that_is_too_long_is_an_error_with_its_length():
         way({"x": field})
     assert (caught.value.kind, caught.value.found) == ("too-long", "9")
     with pytest.raises(PortableError) as caught:
-        way.samples(samples_of(field))
+        way.column("x", {"x": samples_of(field)})
     assert caught.value.unwrap().kind == "too-long"
 
 
@@ -223,7 +223,7 @@ def test_the_way_is_a_facet_where_samples_differ_in_length(ragged, tmp_path):
 
 def changed(change):
     original = Collate._made
-    return lambda self, one: change(original(self, one))
+    return lambda self, *one: change(original(self, *one))
 
 
 def not_zero(dense):
@@ -273,7 +273,10 @@ def test_a_changed_list_fails_its_case(ragged, tmp_path, monkeypatch, change):
 
 def test_a_list_holds_a_tensor_of_each_sample():
     field = fields("uint16", [3, 0, 5], (2,))
-    for one in (Collate.parse("list")({"x": field})["x"], Collate.parse("list").samples(samples_of(field))):
+    for one in (
+        Collate.parse("list")({"x": field})["x"],
+        Collate.parse("list").column("x", {"x": samples_of(field)}),
+    ):
         assert [tuple(tensor.shape) for tensor in one.tensors] == [(3, 2), (0, 2), (5, 2)]
         assert (len(one), one.nbytes) == (3, field.nbytes)
         parted, padding = one.to(torch.float64).parted()

@@ -196,17 +196,20 @@ def limit_share(use: Finalist) -> Iterator[Finding]:
 def padding(result: SearchResult) -> Iterator[Finding]:
     """Yield how much of padded batches would be zeros, for samples that differ in length.
 
-    Not of bytes, which are encoded files.
+    Not of bytes, which are encoded files unless several axes vary.
     """
     manifest = result.data.manifest
     checks = [one.content_check for run in (result.race, result.final) for one in run.valid_records]
     fills = [one.fill for one in checks if one is not None and one.fill is not None]
-    if not fills or min(fills) > WELL_FILLED or all(one.dtype == "uint8" for one in manifest.schema.ragged):
+    pixels = manifest.schema.extents
+    encoded = all(one.dtype == "uint8" and one.name not in pixels for one in manifest.schema.ragged)
+    if not fills or min(fills) > WELL_FILLED or encoded:
         return
+    ways, batches = ("pad", "padded") if pixels else ("pad,pack:2048", "padded and packed")
     yield Finding(
         "padding",
         f"Padded to the longest of a batch, {percent_text(1 - min(fills))} of the elements would be zeros",
-        f"'iobench run --name {manifest.name} --collate pad,pack:2048' measures padded and packed batches",
+        f"'iobench run --name {manifest.name} --collate {ways}' measures {batches} batches",
         {"fill": min(fills)},
     )
 

@@ -141,7 +141,8 @@ class Case(CaseSettings):
 
         Raises ManifestError or CorruptArtifact if the artifact is not as it was prepared.
         """
-        opener, collate = manifest.opener(self.variant), Collate.parse(self.collate or JAGGED)
+        opener = manifest.opener(self.variant)
+        collate = Collate.parse(self.collate or JAGGED).over(manifest.schema)
         if self.object_cache:
             opener = opener.caching(self.object_cache_of(manifest))
         order = self._batching.order_over(opener, rank, self.world_size)

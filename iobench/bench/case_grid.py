@@ -19,7 +19,7 @@ from iobench.dataset.manifest import Manifest, missing_libraries
 from iobench.formats import Schema
 from iobench.loading import loaders
 from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES, Batching
-from iobench.loading.collate import JAGGED
+from iobench.loading.collate import JAGGED, Collate
 from iobench.loading.loaders import Loader
 from iobench.loading.order import refuse_ragged
 
@@ -96,6 +96,8 @@ def _check_ragged(schema: Schema, grid: Sequence[Loader], options: RunOptions) -
                 kind="conflicting-options",
                 hint=f"omit {option}{', or run it by itself' * (len(foreign) < len(grid))}",
             )
+    for word in options.collate:
+        Collate.parse(word).over(schema)
     if not any(loader.ragged for loader in grid):
         grid[0].check_schema(schema)
 

@@ -179,7 +179,7 @@ def storable(schema: Schema, description: dict[str, Any], path: Path | None = No
 
 
 def _check_schema(schema: Schema) -> None:
-    """Raise ValueError for duplicate names, too many axes, or a size beyond 64 bits."""
+    """Raise ValueError for duplicate names, missing extents, too many axes, or a size beyond 64 bits."""
     names: set[str] = set()
     for field in schema.fields:
         if field.name in names:
@@ -187,6 +187,8 @@ def _check_schema(schema: Schema) -> None:
         names.add(field.name)
         if len(field.shape) + 1 > DIMENSIONS:
             raise ValueError(f"field {field.name} has {len(field.shape) + 1} axes, at most {DIMENSIONS}")
+        if (own := field.extents) and own not in schema.fields:
+            raise ValueError(f"field {field.name} varies in {field.varying} axes, but {own.typed} is missing")
     if schema.logical_bytes > _MAX_INT:
         raise ValueError(f"{schema.samples} samples of {schema.sample_bytes:.3g} bytes exceed 64 bits")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from iobench.dataset.checksum import Checksum
 from iobench.dataset.hashed_rows import HashedRows
 from iobench.dataset.opener import Opener
 from iobench.dataset.sources import BATCH_BYTES
-from iobench.formats import Batch, Index, index_of
+from iobench.formats import Batch, Index, check_extents, index_of
 
 READER_BYTES = 256 << 20  # read through one reader: mapped pages count as its memory until it closes
 
@@ -29,7 +30,8 @@ def read_back(opener: Opener, rows: int | None = None, hashed: HashedRows | None
     """Yield samples in new arrays.
 
     Reads the `hashed` rows in their order, by default all, in batches of `rows`, by default of BATCH_BYTES.
-    Reopens the reader regularly to release mapped pages. Raises OSError if the disk fails, even under a map.
+    Reopens the reader regularly to release mapped pages. Raises OSError if the disk fails, even under a map,
+    and CorruptArtifact for a sample whose extents do not make its length.
     """
     schema = opener.schema
     rows = rows or schema.batch_rows(BATCH_BYTES)
@@ -40,8 +42,11 @@ def read_back(opener: Opener, rows: int | None = None, hashed: HashedRows | None
         with opener.guarded() as check, opener() as reader:
             check()
             for part in some:
-                batch = reader.batch(part)
+                batch: dict[str, Any] = reader.batch(part)
                 check()
+                for name, own in schema.extents.items():
+                    lengths = np.diff(batch[name].offsets)
+                    check_extents(lengths, batch[own], name, opener.path, part.start)
                 yield batch
 
 

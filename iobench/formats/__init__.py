@@ -39,7 +39,17 @@ from iobench.formats._placement import (
     Spans,
     Strided,
 )
-from iobench.formats._ragged import VARIES, Ragged, check_offsets, joined, map_arrays, map_values, offsets_of
+from iobench.formats._ragged import (
+    VARIES,
+    Ragged,
+    check_extents,
+    check_offsets,
+    element_mask,
+    joined,
+    map_arrays,
+    map_values,
+    offsets_of,
+)
 from iobench.formats._ragged_reader import RaggedColumn, RaggedReader
 from iobench.formats._reader import (
     Build,
@@ -71,6 +81,7 @@ from iobench.formats._schema import (
     raw_bytes,
     renamed,
     stored_names,
+    with_extents,
 )
 from iobench.formats._tensors import array_of
 
@@ -116,10 +127,12 @@ __all__ = [
     "array_of",
     "arrays_schema",
     "build_now",
+    "check_extents",
     "check_offsets",
     "check_sample",
     "class_of",
     "describe",
+    "element_mask",
     "field_names",
     "fields_by_name",
     "get",
@@ -148,6 +161,7 @@ __all__ = [
     "unclosed",
     "unstorable_columns",
     "unsupported_dtype",
+    "with_extents",
     "with_selection",
 ]
 

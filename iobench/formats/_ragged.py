@@ -68,28 +68,50 @@ class Ragged:
         """Return both tensors in pinned memory; torch's DataLoader calls it, too."""
         return Ragged(self.values.pin_memory(), self.offsets.pin_memory())
 
-    def padded(self, fill: float = 0, multiple: int = 1, length: int | None = None) -> torch.Tensor:
+    def split(self, extents: torch.Tensor | None = None) -> list[torch.Tensor]:
+        """Return the tensor of each sample, a view of the values.
+
+        `extents`, int of shape ``(samples, k)``, are the sizes of each sample along its k axes that vary.
+        CorruptArtifact if they do not make the samples' lengths.
+        """
+        parts: list[torch.Tensor] = list(self.values.split(self.offsets.diff().tolist()))
+        if extents is None:
+            return parts
+        known = array_of(extents.cpu())
+        check_extents(np.fromiter(map(len, parts), np.int64, len(parts)), known)
+        return [part.reshape(*own, *part.shape[1:]) for part, own in zip(parts, known.tolist(), strict=True)]
+
+    def padded(
+        self,
+        fill: float = 0,
+        multiple: int = 1,
+        length: int | None = None,
+        extents: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Return the tensors as one, of shape ``(samples, length, *inner)``, with `fill` behind each sample.
 
-        By default the length is the longest sample's, rounded up to a multiple of `multiple`.
+        By default the length is the longest sample's, rounded up to a multiple of `multiple`. With `extents`,
+        see `split`, each axis that varies is padded so: ``(samples, height, width, *inner)``.
         """
         import torch
 
-        lengths = self.offsets.diff()
-        if length is None:
-            longest = int(lengths.max()) if len(self) else 0
-            length = -(-longest // multiple) * multiple
-        padded: torch.Tensor = self.values.new_full((len(self), length, *self.values.shape[1:]), fill)
-        if padded.device.type == "cpu":  # a quarter of the time of torch's pad_sequence
+        known = self.offsets.diff()[:, None] if extents is None else extents
+        longest = known.amax(0).tolist() if len(self) else [0] * known.shape[1]
+        sizes = [-(-size // multiple) * multiple if length is None else length for size in longest]
+        padded: torch.Tensor = self.values.new_full((len(self), *sizes, *self.values.shape[1:]), fill)
+        if padded.device.type == "cpu" and extents is None:  # a quarter of the time of torch's pad_sequence
             target, source, edges = array_of(padded), array_of(self.values), self.offsets.tolist()
             for sample, (begin, end) in zip(target, pairwise(edges), strict=True):
                 sample[: end - begin] = source[begin:end]
             return padded
-        inside = torch.arange(length, device=padded.device) < lengths[:, None]
+        if padded.device.type == "cpu":
+            for sample, part in zip(array_of(padded), self.split(extents), strict=True):
+                sample[tuple(map(slice, part.shape[: len(sizes)]))] = array_of(part)
+            return padded
         # torch cannot assign by a mask to these
         unsigned = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
         signed = unsigned.get(padded.dtype, padded.dtype)
-        padded.view(signed)[inside] = self.values.view(signed)
+        padded.view(signed)[element_mask(known, sizes)] = self.values.view(signed)
         return padded
 
     def nested(self) -> torch.Tensor:
@@ -142,6 +164,43 @@ def map_values(function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]], array: 
     if isinstance(array, Ragged):
         return Ragged(function(array.values), array.offsets)
     return function(array)
+
+
+def element_mask(extents: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+    """Return where padded samples have elements, bool of shape ``(samples, *sizes)``; see `Ragged.split`."""
+    import torch
+
+    mask = torch.ones(len(extents), dtype=torch.bool, device=extents.device)
+    for axis, size in enumerate(sizes):
+        inside = torch.arange(size, device=extents.device) < extents[:, axis, None]
+        mask = mask[..., None] & inside.reshape(len(extents), *[1] * axis, size)
+    return mask
+
+
+def check_extents(
+    lengths: npt.NDArray[np.int64],
+    extents: npt.NDArray[Any],
+    name: str = "",
+    path: Path | None = None,
+    first: int = 0,
+) -> None:
+    """Raise CorruptArtifact for the first sample whose extents do not make its length.
+
+    `name` is the field's and `first` the row of the first sample, if they are known.
+    """
+    products = extents.prod(1, dtype=np.float64)  # integers would wrap
+    wrong = np.flatnonzero((products != lengths) | (extents < 0).any(1))
+    if wrong.size:
+        sample = int(wrong[0])
+        raise CorruptArtifact(
+            f"{name}: the extents of sample {first + sample:,} do not make its length"
+            if name
+            else f"the extents of sample {sample:,} of a batch do not make its length",
+            kind="wrong-extents",
+            path=path,
+            expected=f"a product of {lengths[sample]:,}",
+            found=" x ".join(map(str, extents[sample].tolist())),
+        )
 
 
 def check_offsets(offsets: npt.NDArray[np.int64], total: int, name: str, path: Path) -> None:

@@ -29,6 +29,7 @@ NUMPY_DTYPES = [  # NumPy's own dtypes, which every library that accepts its arr
 DTYPES = [*NUMPY_DTYPES, "bfloat16"]
 MOST_PIXELS = 65_500  # along a side of an image: libjpeg's limit
 MAX_NAME_BYTES = 200  # as UTF-8; several formats use the name as a file name, which may have 255 bytes
+EXTENTS = "_extents"  # after the name of a field in which several axes vary
 # A tensorclass cannot have an attribute `class`, and its own methods of these names are needed;
 # TensorDict's meta.json has its own keys `shape` and `device`.
 RESERVED_NAMES = {*keyword.kwlist, "shape", "device", "to", "clone", "items", "pin_memory"}
@@ -43,16 +44,17 @@ class Field:
     name : str
         A letter of any script followed by letters, digits or underscores, as composed by NFKC.
     shape : tuple of int
-        Shape of one sample, ``()`` for a scalar. The first axis may be `VARIES`, written `*`: samples
-        differ in length there, and a batch holds the field as `Ragged`.
+        Shape of one sample, ``()`` for a scalar. The first axes may be `VARIES`, written `*`: samples differ
+        in size there, and a batch holds the field as `Ragged`: all these axes are one, whose length is the
+        product of their sizes. Where they are several, another field holds the sizes: `extents`.
     dtype : str
         NumPy name, one of `DTYPES`.
 
     Raises
     ------
     ValueError
-        The name is invalid or reserved, the dtype unknown, or the shape holds no element or varies along
-        another axis than the first.
+        The name is invalid or reserved, the dtype unknown, or the shape holds no element or varies along an
+        axis after one that does not.
     """
 
     name: str
@@ -69,8 +71,8 @@ class Field:
             )
         if self.dtype not in DTYPES:
             raise ValueError(f"field {self.name}: dtype {self.dtype} is not one of {', '.join(DTYPES)}")
-        if VARIES in self.shape[1:]:
-            raise ValueError(f"field {self.name}: only the first axis may be *")
+        if VARIES in self.inner:
+            raise ValueError(f"field {self.name}: only the first axes may be *")
         if any(n < 1 for n in self.inner):
             raise ValueError(f"field {self.name}: shape {self.shape} holds no element")
 
@@ -83,16 +85,31 @@ class Field:
     @property
     def is_ragged(self) -> bool:
         """True if samples differ in length."""
-        return self.shape[:1] == (VARIES,)
+        return self.varying > 0
+
+    @property
+    def varying(self) -> int:
+        """Number of axes that vary."""
+        return self.shape.count(VARIES)
 
     @property
     def inner(self) -> tuple[int, ...]:
         """The axes of fixed size."""
-        return self.shape[1:] if self.is_ragged else self.shape
+        return self.shape[self.varying :]
+
+    @property
+    def merged_shape(self) -> tuple[int, ...]:
+        """The shape with one axis in place of all that vary, as in memory and in files."""
+        return (VARIES, *self.inner) if self.is_ragged else self.shape
+
+    @property
+    def extents(self) -> Field | None:
+        """The field of the sizes along several axes that vary, such as `image_extents`; else None."""
+        return Field(f"{self.name}{EXTENTS}", (self.varying,), "int32") if self.varying > 1 else None
 
     @property
     def sizes(self) -> list[str]:
-        """The shape in words, with `*` for the axis that varies."""
+        """The shape in words, with `*` for an axis that varies."""
         return ["*" if size == VARIES else str(size) for size in self.shape]
 
     @property
@@ -142,6 +159,11 @@ class Schema:
         return tuple(field for field in self.fields if field.is_ragged) if self.totals else ()
 
     @property
+    def extents(self) -> dict[str, str]:
+        """The name of the field of extents of each field in which several axes vary."""
+        return {field.name: own.name for field in self.ragged if (own := field.extents)}
+
+    @property
     def fixed(self) -> Schema:
         """The schema of the fields that have one shape in all samples."""
         return self.chosen([f.name for f in self.fields if not f.is_ragged]) if self.totals else self
@@ -170,10 +192,11 @@ class Schema:
     def describe(self, renamed: Mapping[str, str] | None = None) -> str:
         """List the fields; more than LISTED of one dtype and shape are a count, like `40 × float32`.
 
-        `renamed` holds the names from outside to show, as in a manifest.
+        `renamed` holds the names from outside to show, as in a manifest. Fields of extents are not listed.
         """
         alike: dict[tuple[str, bool], list[str]] = {}
-        for one in self.fields:
+        own = set(self.extents.values())
+        for one in (known for known in self.fields if known.name not in own):
             original = (renamed or {}).get(one.name)
             origin = f" from {shortened(printable(repr(original)))}" if original is not None else ""
             kind = f"{one.dtype} {'x'.join(one.sizes)}".rstrip()
@@ -210,6 +233,19 @@ class Schema:
     def batch_rows(self, target_bytes: int) -> int:
         """Return the number of samples that fit in `target_bytes`: at least 1, at most all."""
         return max(1, min(self.samples, target_bytes // self.sample_bytes))
+
+
+def with_extents(fields: Iterable[Field]) -> tuple[Field, ...]:
+    """Return the fields, each in which several axes vary followed by that of its extents.
+
+    Raises ValueError if another field has that name.
+    """
+    given = tuple(fields)
+    names = {one.name for one in given}
+    for one in given:
+        if (own := one.extents) and own.name in names:
+            raise ValueError(f"field {own.name} is for the extents of {one.typed}; give it another name")
+    return tuple(part for one in given for part in (one, one.extents) if part)
 
 
 def _is_field_name(text: str) -> bool:

@@ -8,15 +8,15 @@ from __future__ import annotations
 import bisect
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iobench.base.errors import InvalidSettings, LoaderFailed
-from iobench.formats import VARIES, Ragged, array_of, offsets_of
+from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed
+from iobench.formats import VARIES, Ragged, Schema, array_of, element_mask, offsets_of
 from iobench.loading.portable_error import PortableError
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ class Dense:
     Attributes
     ----------
     values : torch.Tensor
-        Shape ``(samples, length, *inner)``, with zeros behind each sample. Packed: ``(rows, length,
-        *inner)``, the samples at `starts`, and zeros elsewhere.
+        Shape ``(samples, length, *inner)``, with zeros behind each sample; a length for each axis that
+        varies. Packed: ``(rows, length, *inner)``, the samples at `starts`, and zeros elsewhere.
     lengths : torch.Tensor
-        Lengths of the samples, int64.
+        Lengths of the samples, int64; where k axes vary their extents, int32 of shape ``(samples, k)``.
     total : int
-        Sum of the lengths, known without waiting for the device.
+        Elements of all samples, in units of `inner`, known without waiting for the device.
     starts : torch.Tensor or None
         Of packed samples, the position in ``values.flatten(0, 1)`` at which each begins, int64.
     """
@@ -60,9 +60,14 @@ class Dense:
         return self.values.shape
 
     @property
+    def extents(self) -> torch.Tensor:
+        """Sizes of the samples along each axis that varies, of shape ``(samples, axes)``."""
+        return self.lengths if self.lengths.ndim == 2 else self.lengths[:, None]
+
+    @property
     def nbytes(self) -> int:
         """Bytes of real elements."""
-        return self.total * self.values.itemsize * math.prod(self.values.shape[2:])
+        return self.total * self.values.itemsize * math.prod(self.values.shape[1 + self.extents.shape[1] :])
 
     def to(self, *args: Any, **kwargs: Any) -> Dense:
         """Return it with its tensors moved or converted as by `torch.Tensor.to`."""
@@ -87,31 +92,44 @@ class Dense:
         """Return the samples end to end, and the padding."""
         import torch
 
-        offsets = torch.nn.functional.pad(self.lengths.cumsum(0), (1, 0))
-        flat, device = self.values.flatten(0, 1), self.values.device
-        starts = self.starts
-        if starts is None:
-            starts = torch.arange(len(self), device=device) * self.values.shape[1]
-        shifts = (starts - offsets[:-1]).repeat_interleave(self.lengths)
-        real = torch.arange(len(shifts), device=device) + shifts
-        padding = torch.ones(len(flat), dtype=torch.bool, device=device)
-        padding[real] = False
-        return Ragged(flat[real], offsets), flat[padding.nonzero()[:, 0]]
+        extents = self.extents
+        offsets = torch.nn.functional.pad(extents.prod(1).cumsum(0), (1, 0))
+        if self.starts is None:
+            flat = self.values.flatten(0, extents.shape[1])
+            real = element_mask(extents, self.values.shape[1 : 1 + extents.shape[1]]).flatten()
+            return Ragged(flat[real], offsets), flat[~real]
+        flat = self.values.flatten(0, 1)
+        shifts = (self.starts - offsets[:-1]).repeat_interleave(self.lengths)
+        places = torch.arange(len(shifts), device=flat.device) + shifts
+        padding = torch.ones(len(flat), dtype=torch.bool, device=flat.device)
+        padding[places] = False
+        return Ragged(flat[places], offsets), flat[padding.nonzero()[:, 0]]
 
 
 @dataclass(frozen=True)
 class SampleList:
-    """A field of a batch whose samples differ in length, as a tensor of each sample: `tensors`."""
+    """A field of a batch whose samples differ in length, as a tensor of each sample: `tensors`.
+
+    `axes` is the number of axes that vary, which are the first ones.
+    """
 
     tensors: tuple[torch.Tensor, ...]
+    axes: int = 1
 
     def __len__(self) -> int:
         return len(self.tensors)
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Number of samples, and the axis that varies."""
-        return len(self), VARIES
+    def shape(self) -> tuple[int, ...]:
+        """Number of samples, and the axes that vary."""
+        return len(self), *[VARIES] * self.axes
+
+    @property
+    def extents(self) -> torch.Tensor:
+        """Sizes of the samples along each axis that varies, of shape ``(samples, axes)``."""
+        import torch
+
+        return torch.tensor([tensor.shape[: self.axes] for tensor in self.tensors]).reshape(-1, self.axes)
 
     @property
     def nbytes(self) -> int:
@@ -120,18 +138,18 @@ class SampleList:
 
     def to(self, *args: Any, **kwargs: Any) -> SampleList:
         """Return it with its tensors moved or converted as by `torch.Tensor.to`."""
-        return SampleList(tuple(tensor.to(*args, **kwargs) for tensor in self.tensors))
+        return replace(self, tensors=tuple(tensor.to(*args, **kwargs) for tensor in self.tensors))
 
     def pin_memory(self) -> SampleList:
         """Return it in pinned memory; torch's DataLoader calls it, too."""
-        return SampleList(tuple(tensor.pin_memory() for tensor in self.tensors))
+        return replace(self, tensors=tuple(tensor.pin_memory() for tensor in self.tensors))
 
     def parted(self) -> tuple[Ragged, torch.Tensor | None]:
         """Return the samples end to end; there is no padding."""
         import torch
 
-        offsets = torch.from_numpy(offsets_of(np.fromiter(map(len, self.tensors), np.int64, len(self))))
-        values = torch.cat(self.tensors)
+        values = torch.cat([tensor.flatten(0, self.axes - 1) for tensor in self.tensors])
+        offsets = torch.nn.functional.pad(self.extents.prod(1).cumsum(0), (1, 0))
         return Ragged(values, offsets.to(values.device)), None
 
 
@@ -153,12 +171,15 @@ class Collate:
         Length of padded samples, or of packed rows.
     best_fit : bool
         Packed samples begin where they fit into a row, see `best_fit`.
+    extents : mapping of str to str
+        The name of the field of extents of each field in which several axes vary; see `over`.
     """
 
     kind: str = JAGGED
     multiple: int = 1
     length: int | None = None
     best_fit: bool = False
+    extents: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @classmethod
     def parse(cls, word: str) -> Collate:
@@ -172,6 +193,18 @@ class Collate:
             return cls(kind, length=number, best_fit=match["best_fit"] is not None)
         return cls(kind, multiple=number)
 
+    def over(self, schema: Schema) -> Collate:
+        """Return it for the fields of a schema; InvalidSettings to pack those in which several axes vary."""
+        if self.kind == "pack" and (name := next(iter(schema.extents), None)):
+            raise InvalidSettings(
+                f"--collate pack: field {name} has no single length",
+                kind="conflicting-options",
+                expected="fields in which one axis varies",
+                found=schema.field(name).typed,
+                hint="use jagged, list or pad",
+            )
+        return replace(self, extents=schema.extents)
+
     @property
     def is_jagged(self) -> bool:
         """True if a batch stays as values and offsets."""
@@ -181,35 +214,42 @@ class Collate:
         """Return a batch with its ragged fields made so, unless they are to stay jagged."""
         if self.is_jagged:
             return batch
-        return {name: self._made(one) if isinstance(one, Ragged) else one for name, one in batch.items()}
+        return {name: self._field(name, batch) for name in batch}
 
-    def samples(self, column: Sequence[torch.Tensor]) -> Ragged | Dense | SampleList:
-        """Return a field of a batch, given that of each sample; padded by torch's `pad_sequence`.
+    def column(self, name: str, columns: Mapping[str, Sequence[torch.Tensor]]) -> Ragged | Dense | SampleList:
+        """Return a field of a batch, given those of each sample; padded by torch's `pad_sequence`.
 
-        Raises PortableError if a sample is too long.
+        Raises PortableError if a sample is too long, or its extents do not make its length.
         """
         import torch
 
-        if self.kind == LIST:
-            return SampleList(tuple(column))
+        column, own = columns[name], self.extents.get(name)
         lengths = np.fromiter(map(len, column), np.int64, len(column))
-        if self.kind != "pad":
-            one = Ragged(torch.cat(tuple(column)), torch.from_numpy(offsets_of(lengths)))
-            return one if self.is_jagged else self._made(one)
         try:
+            if own or self.kind not in (LIST, "pad"):
+                one = Ragged(torch.cat(tuple(column)), torch.from_numpy(offsets_of(lengths)))
+                extents = torch.stack(tuple(columns[own])) if own else None
+                return one if self.is_jagged else self._made(one, extents)
+            if self.kind == LIST:
+                return SampleList(tuple(column))
             length = self._padded_length(int(lengths.max()))
-        except LoaderFailed as error:
+        except IobenchError as error:
             raise PortableError.wrap(error) from error
         values = torch.nn.utils.rnn.pad_sequence(list(column), batch_first=True)
         values = _lengthened(values, length)
         return Dense(values, torch.from_numpy(lengths), int(lengths.sum()))
 
-    def _made(self, one: Ragged) -> Dense | SampleList:
-        lengths, total = one.offsets.diff(), len(one.values)
+    def _field(self, name: str, batch: Mapping[str, Any]) -> Any:
+        one, own = batch[name], self.extents.get(name)
+        return self._made(one, batch[own] if own else None) if isinstance(one, Ragged) else one
+
+    def _made(self, one: Ragged, extents: torch.Tensor | None) -> Dense | SampleList:
         if self.kind == LIST:
-            return SampleList(one.values.split(lengths.tolist()))
+            return SampleList(tuple(one.split(extents)), 1 if extents is None else extents.shape[1])
+        lengths, total = one.offsets.diff() if extents is None else extents, len(one.values)
         if self.kind == "pad":
-            values = one.padded(length=self._padded_length(int(lengths.max())))
+            self._padded_length(int(lengths.max()))
+            values = one.padded(multiple=self.multiple, length=self.length, extents=extents)
             return Dense(values, lengths, total)
         return self._packed(one, lengths, total)
 

@@ -41,7 +41,10 @@ class StreamOptions(Options):
 
 
 def chosen_fields(schema: Schema, names: Sequence[str] | None) -> Schema:
-    """Return the schema of the fields to read, all by default; InvalidSettings if one is unknown."""
+    """Return the schema of the fields to read, all by default; InvalidSettings if one is unknown.
+
+    A field in which several axes vary comes with that of its extents.
+    """
     if names is None:
         return schema
     known = [field.name for field in schema.fields]
@@ -51,4 +54,5 @@ def chosen_fields(schema: Schema, names: Sequence[str] | None) -> Schema:
         )
     if not names:
         raise InvalidSettings("fields", kind="no-fields", expected=f"at least one of {', '.join(known)}")
-    return replace(schema.chosen(names), fields=tuple(schema.field(name) for name in dict.fromkeys(names)))
+    read = dict.fromkeys(one for name in names for one in (name, schema.extents.get(name)) if one)
+    return replace(schema.chosen(read), fields=tuple(map(schema.field, read)))

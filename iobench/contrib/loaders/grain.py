@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from iobench.loading.host_to_device import HostBatch
 
 THREADS, ENDING_S = "grain-prefetch", 10.0
+AXES = "axes"  # of a list in a tree: how many vary
 
 
 @dataclass(frozen=True)
@@ -167,21 +168,24 @@ def _join(
     collate: Collate, ragged: Collection[str], samples: Sequence[Mapping[str, Array]]
 ) -> dict[str, Any]:
     """Return a batch as a tree of arrays: of a field that differs in length those that it is made of."""
-    batch: dict[str, Any] = {}
-    for name in samples[0]:
-        column = [sample[name] for sample in samples]
-        batch[name] = _parts(collate, column) if name in ragged else np.stack(column)
-    return batch
+    columns = {name: [sample[name] for sample in samples] for name in samples[0]}
+    return {
+        name: _parts(collate, name, columns) if name in ragged else np.stack(column)
+        for name, column in columns.items()
+    }
 
 
-def _parts(collate: Collate, column: Sequence[Array]) -> dict[str, Any]:
-    """Return the arrays of a field that differs in length; only padding and packing import torch."""
+def _parts(collate: Collate, name: str, columns: Mapping[str, Sequence[Array]]) -> dict[str, Any]:
+    """Return the arrays of a field that differs in length; only what copies its samples imports torch."""
+    column, extents = columns[name], collate.extents.get(name)
     if collate.is_jagged:
         return vars(Ragged.of(column, column[0].shape[1:], column[0].dtype))
-    if collate.kind == LIST:
-        return {LIST: tuple(column)}
+    if collate.kind == LIST and extents is None:
+        return {LIST: tuple(column), AXES: 1}
     silence_read_only_warning()
-    field = collate.samples(list(map(tensor_of, column)))
+    field = collate.column(name, {own: [*map(tensor_of, columns[own])] for own in (name, extents) if own})
+    if isinstance(field, SampleList):
+        return {LIST: tuple(map(array_of, field.tensors)), AXES: field.axes}
     return {name: array_of(one) if hasattr(one, "numpy") else one for name, one in vars(field).items()}
 
 
@@ -190,7 +194,7 @@ def _tensors(one: Any) -> Any:
     if not isinstance(one, dict):
         return tensor_of(np.asarray(one))
     if LIST in one:
-        return SampleList(tuple(map(tensor_of, one[LIST])))
+        return SampleList(tuple(map(tensor_of, one[LIST])), one[AXES])
     parts: dict[str, Any] = {
         name: tensor_of(part) if isinstance(part, np.ndarray) else part for name, part in one.items()
     }

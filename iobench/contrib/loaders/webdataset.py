@@ -174,9 +174,14 @@ def collate(way: Collate, fields: Sequence[Field], samples: Sequence[tuple[Array
     """Collate samples, one array per field, to a batch."""
     from torch.utils.data import default_collate
 
+    names = (field.name for field in fields)
+    columns = {
+        name: [*map(tensor_of, arrays)]
+        for name, arrays in zip(names, zip(*samples, strict=True), strict=True)
+    }
     return tuple(
-        way.samples([tensor_of(array) for array in arrays]) if field.is_ragged else default_collate([*arrays])
-        for field, arrays in zip(fields, zip(*samples, strict=True), strict=True)
+        way.column(field.name, columns) if field.is_ragged else default_collate(columns[field.name])
+        for field in fields
     )
 
 

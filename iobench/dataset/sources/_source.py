@@ -159,7 +159,7 @@ def checked(source: Source) -> Iterator[Batch]:
     schema, samples = source.schema, 0
     for batch in source.batches():
         count = len(next(iter(batch.values()))) if batch else 0
-        expected = {f.name: ((count, *f.shape), f.dtype) for f in schema.fields}
+        expected = {f.name: ((count, *f.merged_shape), f.dtype) for f in schema.fields}
         if not count or {n: (a.shape, a.dtype.name) for n, a in batch.items()} != expected:
             raise SourceError(
                 f"arrays of source {source.name} changed while they were read",

@@ -1,4 +1,4 @@
-"""Generated samples of different lengths: seeded, of lengths that are drawn or read from a file."""
+"""Generated samples of different lengths or sizes: seeded, drawn or read from a file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from iobench.base.errors import SourceError
 from iobench.base.text import reason
 from iobench.dataset.sources._source import BATCH_BYTES, Source
 from iobench.dataset.sources.synthetic import noise
-from iobench.formats import Array, Batch, Field, Ragged, Schema, check_sample, offsets_of
+from iobench.formats import Array, Batch, Field, Index, Ragged, Schema, check_sample, offsets_of, with_extents
 
-Lengths = npt.NDArray[np.int64]
-DRAWN = 1 << 16  # lengths at a time
+Extents = npt.NDArray[np.int64]  # sizes of the samples along each axis that varies: (samples, axes)
+DRAWN = 1 << 16  # samples at a time
+MOST = np.iinfo(np.int32).max  # along an axis: the dtype of extents
 HINT = "write lognormal:512,1.2 (median, sigma), uniform:1,4096 (lowest, highest) or file:lengths.npy"
 
 
@@ -28,7 +29,8 @@ class GeneratedLengths(Source):
 
     `lengths` are ``lognormal:MEDIAN,SIGMA``, ``uniform:LOW,HIGH`` (both included) or ``file:PATH`` of an .npy
     array. `size` is the number of elements of the ragged field: drawn samples fill it, and the last one is
-    shortened to fit; lengths from a file are taken as they are. `seed` is that of lengths and values.
+    shortened to fit; lengths from a file are taken as they are. `seed` is that of lengths and values. If
+    several axes of the field vary, each has sizes of its own; a file holds an axis of them.
 
     SourceError of kind ``invalid-lengths``, ``invalid-fields`` or ``sample-too-large``.
     """
@@ -45,11 +47,16 @@ class GeneratedLengths(Source):
             expected = "exactly one field whose samples differ in length, like tokens=uint16[*]"
             raise SourceError("--fields", kind="invalid-fields", expected=expected, found=found)
         (field,) = ragged
-        self._lengths = _lengths(self.lengths, self.size // field.elements, self.seed)
+        self._extents = _extents(self.lengths, self.size // field.elements, self.seed, field.varying)
+        self._lengths = self._extents.prod(1)
         longest = int(self._lengths.argmax())
         check_sample(f"sample {longest:,}", (), int(self._lengths[longest]) * field.sample_bytes)
         totals = {field.name: int(self._lengths.sum())}
-        self.schema = Schema(len(self._lengths), tuple(self.fields), totals=totals)
+        try:
+            self.schema = Schema(len(self._lengths), with_extents(self.fields), totals=totals)
+        except ValueError as error:
+            raise SourceError(f"--fields: {error}", kind="invalid-fields") from None
+        self._own = field.extents
         self.name = f"{field.name}-{field.dtype}-{self.schema.samples}"
 
     @property
@@ -63,63 +70,75 @@ class GeneratedLengths(Source):
         for low in range(0, self.schema.samples, rows):
             lengths = self._lengths[low : low + rows]
             generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, 1, low])))
-            yield {field.name: _values(generator, field, lengths) for field in self.fields}
+            batch = {field.name: _values(generator, field, lengths) for field in self.fields}
+            if self._own:
+                batch[self._own.name] = self._extents[low : low + rows].astype(self._own.dtype)
+            yield {field.name: batch[field.name] for field in self.schema.fields}
 
 
-def _values(generator: np.random.Generator, field: Field, lengths: Lengths) -> Any:
+def _values(generator: np.random.Generator, field: Field, lengths: Index) -> Any:
     count = int(lengths.sum()) if field.is_ragged else len(lengths)
     values: Array = noise(generator, (count, field.elements), np.dtype(field.dtype))
     values = values.reshape(count, *field.inner)
     return Ragged(values, offsets_of(lengths)) if field.is_ragged else values
 
 
-def _lengths(text: str, total: int, seed: int) -> Lengths:
-    """Return the lengths that `text` describes, of samples that together have `total` units of length."""
+def _extents(text: str, total: int, seed: int, axes: int) -> Extents:
+    """Return the extents that `text` describes, of samples that together have `total` units of length."""
     kind, _, rest = text.partition(":")
     if kind == "file":
-        return _from_file(Path(rest))
+        return _from_file(Path(rest), axes)
     generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, 0])))
     try:
         first, second = (float(number) for number in rest.split(","))
     except ValueError:
         raise _invalid(text) from None
+    shape = DRAWN, axes
     if kind == "lognormal" and 1 <= first < math.inf and 0 <= second < 10:
-        return _drawn(lambda: np.maximum(1, first * generator.lognormal(0, second, DRAWN)), total)
+        return _drawn(lambda: np.maximum(1, first * generator.lognormal(0, second, shape)), total, axes)
     if kind == "uniform" and first.is_integer() and second.is_integer() and 0 <= first <= second > 0:
-        return _drawn(lambda: generator.integers(int(first), int(second), DRAWN, endpoint=True), total)
+        return _drawn(lambda: generator.integers(int(first), int(second), shape, endpoint=True), total, axes)
     raise _invalid(text)
 
 
-def _drawn(draw: Callable[[], npt.NDArray[Any]], total: int) -> Lengths:
-    """Draw lengths until they make `total`; the last one is shortened."""
+def _drawn(draw: Callable[[], npt.NDArray[Any]], total: int, axes: int) -> Extents:
+    """Draw extents until their products make `total`; the last sample is shortened along its first axis."""
     if total < 1:
         raise SourceError("--size", kind="out-of-range", expected="at least one element", found=total)
     drawn, left = [], total
     while left > 0:
-        lengths = np.rint(np.clip(draw(), 0, total)).astype(np.int64)
-        drawn.append(lengths)
-        left -= int(lengths.sum())
-    lengths = np.concatenate(drawn)
-    ends = np.cumsum(lengths)
+        extents = np.rint(np.clip(draw(), 0, math.floor(total ** (1 / axes)))).astype(np.int64)
+        drawn.append(extents)
+        left -= int(extents.prod(1).sum())
+    extents = np.concatenate(drawn)
+    ends = np.cumsum(extents.prod(1))
     count = int(np.searchsorted(ends, total)) + 1
-    lengths = lengths[:count]
-    lengths[-1] -= ends[count - 1] - total
-    return lengths
+    extents = extents[:count]
+    extents[-1, 0] -= (ends[count - 1] - total) // extents[-1, 1:].prod()
+    return extents
 
 
-def _from_file(path: Path) -> Lengths:
+def _from_file(path: Path, axes: int) -> Extents:
     try:
         lengths = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise SourceError(
             "--lengths: not readable as .npy", kind="invalid-lengths", path=path, found=reason(error)
         ) from None
-    if not isinstance(lengths, np.ndarray) or lengths.ndim != 1 or lengths.dtype.kind not in "iu":
-        found = f"{lengths.dtype} {lengths.shape}" if isinstance(lengths, np.ndarray) else "an archive"
-        expected = "one axis of integers"
+    shape = () if axes == 1 else (axes,)
+    array = isinstance(lengths, np.ndarray)
+    if (
+        not array
+        or lengths.ndim != 1 + len(shape)
+        or lengths.shape[1:] != shape
+        or lengths.dtype.kind not in "iu"
+    ):
+        found = f"{lengths.dtype} {lengths.shape}" if array else "an archive"
+        expected = f"integers of shape (samples, {axes})" if shape else "one axis of integers"
         raise SourceError("--lengths", kind="invalid-lengths", path=path, expected=expected, found=found)
-    wrong = np.flatnonzero(lengths < 0)
-    if wrong.size or not lengths.any():
+    extents = lengths.reshape(-1, axes)
+    wrong = np.flatnonzero(((extents < 0) | (extents > MOST)).any(1))
+    if wrong.size or not extents.all(1).any():
         found = f"{lengths[wrong[0]]} of sample {wrong[0]:,}" if wrong.size else "no length above 0"
         raise SourceError(
             "--lengths",
@@ -128,7 +147,8 @@ def _from_file(path: Path) -> Lengths:
             expected="lengths of 0 or more, not all 0",
             found=found,
         )
-    return lengths.astype(np.int64)
+    checked: Extents = extents.astype(np.int64)
+    return checked
 
 
 def _invalid(text: str) -> SourceError:

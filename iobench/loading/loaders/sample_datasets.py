@@ -120,8 +120,8 @@ def collated(
     """Return a batch of samples: the fields `ragged` in the case's way, others as torch does."""
     from torch.utils.data import default_collate
 
-    batch: dict[str, Any] = {}
-    for name in samples[0]:
-        column = [sample[name] for sample in samples]
-        batch[name] = collate.samples(column) if name in ragged else default_collate(column)
-    return batch
+    columns = {name: [sample[name] for sample in samples] for name in samples[0]}
+    return {
+        name: collate.column(name, columns) if name in ragged else default_collate(column)
+        for name, column in columns.items()
+    }

@@ -51,7 +51,7 @@ class Parquet(Format, Detectable):
         path.mkdir()
         columns = arrow_schema(schema)
         rows = schema.batch_rows(self.row_group_bytes)
-        short = [f.name + ".list.element" * len(f.shape) for f in schema.fields if f.dtype in BYTES]
+        short = [f.name + ".list.element" * len(f.merged_shape) for f in schema.fields if f.dtype in BYTES]
         options = {"compression": self.codec or "none", "use_dictionary": short or False}
         with pq.ParquetWriter(path / DATA_FILE, columns, **options) as writer:
             for slab in slabs(schema, batches, rows):

@@ -126,7 +126,7 @@ def check_type(path: Path, field: Field, kind: pa.DataType) -> None:
 
     A type does not state the length of variable lists, so any length is accepted for them.
     """
-    expected = f"{field.name}: {field.dtype} {field.shape}"
+    shape, expected = field.merged_shape, f"{field.name}: {field.dtype} {field.shape}"
     if isinstance(kind, pa.FixedShapeTensorType):
         sizes, value = [*kind.shape], kind.value_type
     else:
@@ -134,8 +134,8 @@ def check_type(path: Path, field: Field, kind: pa.DataType) -> None:
         while not is_leaf(value):
             sizes.append(value.list_size if pa.types.is_fixed_size_list(value) else None)
             value = value.value_type
-    fits = [size in (None, axis) for size, axis in zip(sizes, field.shape, strict=False)]
-    if len(sizes) != len(field.shape) or not all(fits) or NAMES.get(value) != field.dtype:
+    fits = [size in (None, axis) for size, axis in zip(sizes, shape, strict=False)]
+    if len(sizes) != len(shape) or not all(fits) or NAMES.get(value) != field.dtype:
         raise corrupt(path, expected, kind)
 
 
