@@ -76,13 +76,13 @@ def parse_rate(text: str) -> float:
     return rate
 
 
-def parse_shape(text: str) -> tuple[int, ...]:
-    """Parse a shape such as `128`, `3x224x224` or `3,224,224`.
+def parse_shape(text: str, may_vary: bool = False) -> tuple[int, ...]:
+    """Parse a shape such as `128`, `3x224x224` or `3,224,224`; if it `may_vary`, also `*x*x3`, with -1 for *.
 
     Raises InvalidSettings if the text is no shape, or none that every format can store.
     """
-    shown = repr(shortened(text))
-    if not re.fullmatch(r"\s*[0-9]+\s*([x,]\s*[0-9]+\s*)*", text):
+    shown, size = repr(shortened(text)), r"\s*([0-9]+|\*)\s*" if may_vary else r"\s*[0-9]+\s*"
+    if not re.fullmatch(rf"{size}([x,]{size})*", text):
         raise InvalidSettings(
             f"{shown} is not a shape", kind="invalid-shape", hint="write it like 128 or 3x224x224"
         )
@@ -96,9 +96,10 @@ def parse_shape(text: str) -> tuple[int, ...]:
             expected=f"at most {MAX_AXES} axes",
             found=len(parts),
         )
-    if max(map(len, parts)) > MAX_DIGITS or math.prod(map(int, parts)) >= 10**MAX_DIGITS:
+    fixed = [part for part in parts if part != "*"]
+    if max(map(len, parts)) > MAX_DIGITS or math.prod(map(int, fixed)) >= 10**MAX_DIGITS:
         raise InvalidSettings(f"{shown} has more elements than fit on any disk", kind="out-of-range")
-    return tuple(map(int, parts))
+    return tuple(-1 if part == "*" else int(part) for part in parts)
 
 
 def bytes_text(count: float) -> str:

@@ -19,6 +19,7 @@ with needing("a folder of images", "images"):
     from PIL import Image, UnidentifiedImageError
 
 from iobench.formats._arrays import check_sample
+from iobench.formats._ragged import VARIES
 from iobench.formats._schema import Array
 from iobench.formats.pixels import MOST_PIXELS
 
@@ -42,7 +43,7 @@ Image.core.set_block_size(64 << 20)  # type: ignore[attr-defined]
 
 
 class ImageLayout:
-    """Order of height, width and channels in a sample's shape.
+    """Order of height, width and channels in a sample's shape, of which height and width may be VARIES.
 
     Raises SourceError for a shape that is not an image's (`invalid-shape`) or too large.
     """
@@ -51,19 +52,22 @@ class ImageLayout:
         self.shape = shape
         self.channels_first = len(shape) == 3 and shape[0] in (1, 3) and shape[2] not in (1, 3)
         channels_last = len(shape) == 3 and shape[2] in (1, 3)
-        if not (len(shape) == 2 or self.channels_first or channels_last):
+        partly = VARIES in shape and (shape[:2] != (VARIES, VARIES) or VARIES in shape[2:])
+        if partly or not (len(shape) == 2 or self.channels_first or channels_last):
             raise SourceError(
-                f"sample shape {'x'.join(map(str, shape))} is not an image's",
+                f"sample shape {shape_text(shape)} is not an image's",
                 kind="invalid-shape",
-                hint="give height x width, height x width x 3 or 3 x height x width, like 3x224x224",
+                hint="give height x width, height x width x 3 or 3 x height x width, like 3x224x224, or "
+                "'*x*x3' for images of different sizes",
             )
         check_sample("--sample-shape", shape, math.prod(shape))
         self.height, self.width = shape[1:] if self.channels_first else shape[:2]
         self.mode = "RGB" if 3 in (shape[0] * self.channels_first, shape[-1] * channels_last) else "L"
 
     def for_image(self, size: tuple[int, int], file: BinaryIO) -> ImageLayout:
-        """Return the layout of one image of a width and height: this one, for all."""
-        return self
+        """Return the layout of one image of a width and height: this one, unless these vary."""
+        width, height = size
+        return ImageLayout((height, width, *self.shape[2:])) if VARIES in self.shape else self
 
     def box(self, size: tuple[int, int]) -> tuple[int, int, int, int]:
         """Return left, top, right and bottom of what is used of an image: all of it."""
@@ -156,6 +160,11 @@ def _whole_jpeg(file: BinaryIO) -> bytes:
     if (stored := file.read()).find(END, scan) < 0:
         raise EOFError("the file ends early")
     return stored
+
+
+def shape_text(shape: tuple[int, ...]) -> str:
+    """Return a shape as it is typed, like `3x224x224` or `*x*x3`."""
+    return "x".join("*" if size == VARIES else str(size) for size in shape)
 
 
 def image_kind(path: Path) -> str | None:

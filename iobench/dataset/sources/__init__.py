@@ -19,7 +19,7 @@ from iobench.dataset.sources._source import (
 from iobench.dataset.sources.generated_lengths import GeneratedLengths
 from iobench.dataset.sources.packed_columns import packed_table
 from iobench.dataset.sources.synthetic import Synthetic
-from iobench.formats import split_selection
+from iobench.formats import VARIES, split_selection
 
 __all__ = [
     "BATCH_BYTES",
@@ -64,7 +64,8 @@ def open_source(
         ``FILE::NAME,NAME`` selects arrays of a file with several, columns of a table, or groups of an HDF5
         file.
     sample_shape : tuple of int, optional
-        Shape that images, in folders or in tar shards, are resized and cropped to. Other data have their own.
+        Shape that images, in folders or in tar shards, are resized and cropped to; ``(-1, -1, 3)`` keeps the
+        size of each image of a folder. Other data have their own.
     columns : str
         ``packed`` makes the columns of a table (arrow, csv, jsonl, lance, parquet) that have one dtype one
         field; ``separate`` keeps a field for each.
@@ -84,8 +85,10 @@ def open_source(
     with source_errors(path):
         if not format and path.is_dir() and contains_images(path):
             from iobench.dataset.sources.image_folder import ImageFolder
+            from iobench.dataset.sources.unscaled_images import UnscaledImages
 
-            return ImageFolder(path, sample_shape or (3, 224, 224), on_error == "skip")
+            kind = UnscaledImages if VARIES in (sample_shape or ()) else ImageFolder
+            return kind(path, sample_shape or (3, 224, 224), on_error == "skip")
         if on_error == "skip":
             problem = "--on-error skip is for folders of images without --source-format"
             raise SourceError(problem, kind="conflicting-options", path=path, hint="omit --on-error")
@@ -141,6 +144,10 @@ def _scaled(path: Path, variant: str, shape: tuple[int, ...] | None) -> str:
         return variant
     if "shape" not in formats.parse(variant).options:
         raise _has_its_shape(path)
+    if VARIES in shape:
+        problem = "--sample-shape with * is for a folder of images, without --source-format"
+        hint = "give a shape like 3x224x224"
+        raise SourceError(problem, kind="conflicting-options", path=path, hint=hint)
     return f"{variant}{',' if ':' in variant else ':'}shape={'x'.join(map(str, shape))}"
 
 

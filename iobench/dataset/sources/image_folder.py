@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -28,6 +28,7 @@ from iobench.formats.image_decoding import (
     image_errors,
     image_kind,
     image_size,
+    shape_text,
 )
 
 MOST_SIZES = 64  # images whose sizes are read before any is decoded: this takes milliseconds
@@ -35,7 +36,7 @@ MAX_THREADS = 16  # each holds an image in memory
 SKIP = "'iobench prepare --on-error skip' leaves out what cannot be decoded"
 AT_ONCE = 1024  # files that are passed to the threads at a time
 
-_File: TypeAlias = tuple[Path, int, FileState]  # with the number of its label
+ImageFile: TypeAlias = tuple[Path, int, FileState]  # with the number of its label
 
 
 class ImageFolder(Source):
@@ -78,8 +79,11 @@ class ImageFolder(Source):
             problem = f"no image in its {counted(len(self.labels), 'subfolder')}"
             raise SourceError(problem, kind="no-images", path=path)
         self._note_damaged()
-        fields = (Field("x", sample_shape, "uint8"), Field("y", (), "int64"))
-        self.schema = Schema(len(self._files), fields)
+        self._inspect()
+
+    def _inspect(self) -> None:
+        """Find the schema, and what of the images is lost."""
+        self.schema = Schema(len(self._files), self._fields)
         step = math.ceil(len(self._files) / MOST_SIZES)
         looks = [self._look(file) for file, _, _ in self._files[::step]]
         self._scales = sorted((larger, smaller) for larger, smaller, _ in looks)
@@ -87,13 +91,17 @@ class ImageFolder(Source):
             size = " × ".join(map(str, self._layout.shape))
             self.losses = (f"samples are {size}: random crops of the larger originals are gone",)
         if self._layout.mode == "L" and any(colored for _, _, colored in looks):
-            self._note_gray()
+            self._note_gray(f"3x{self._layout.height}x{self._layout.width}")
+
+    @property
+    def _fields(self) -> tuple[Field, Field]:
+        return Field("x", self._layout.shape, "uint8"), Field("y", (), "int64")
 
     def _undecodable(self) -> Iterator[SourceError]:
         """Yield the errors of images that cannot be decoded, and remove these from the files."""
         decode = self._decoder()
 
-        def tried(file: _File) -> SourceError | None:
+        def tried(file: ImageFile) -> SourceError | None:
             try:
                 decode(file)
             except SourceError as error:
@@ -101,7 +109,7 @@ class ImageFolder(Source):
             return None
 
         good = []
-        with _pool() as pool:
+        with image_threads() as pool:
             for start in range(0, len(self._files), AT_ONCE):
                 files = self._files[start : start + AT_ONCE]
                 for file, error in zip(files, pool.map(tried, files), strict=True):
@@ -132,10 +140,9 @@ class ImageFolder(Source):
             return max(ratios), min(ratios), colored
         return 1.0, 1.0, False
 
-    def _note_gray(self) -> None:
+    def _note_gray(self, colored: str) -> None:
         """Note that colors are lost, and the shape that keeps them."""
-        gray, size = "x".join(map(str, self._layout.shape)), f"{self._layout.height}x{self._layout.width}"
-        kept = f"give --sample-shape 3x{size} to keep them"
+        gray, kept = shape_text(self._layout.shape), f"give --sample-shape {colored} to keep them"
         self.losses = (*self.losses, f"samples of {gray} are gray: the colors are gone")
         message = f"samples of {gray} are gray: the colors of the images are lost"
         self.notes = (*self.notes, Finding("gray", message, kept, {"shape": gray}))
@@ -172,19 +179,21 @@ class ImageFolder(Source):
     def batches(self) -> Iterator[Batch]:
         """Yield images sorted by label and file name, decoded on all processors."""
         rows, decode = self.schema.batch_rows(BATCH_BYTES), self._decoder()
-        with _pool() as pool:
+        with image_threads() as pool:
             for start in range(0, len(self._files), rows):
                 files = self._files[start : start + rows]
-                yield {
-                    "x": np.stack(list(pool.map(decode, files))),
-                    "y": np.array([number for _, number, _ in files], np.int64),
-                }
+                labels = np.array([number for _, number, _ in files], np.int64)
+                yield {**self._pixels(list(pool.map(decode, files))), "y": labels}
 
-    def _decoder(self) -> Callable[[_File], Array]:
+    def _pixels(self, images: Sequence[Array]) -> Batch:
+        """Return the fields of pixels of a batch."""
+        return {"x": np.stack(images)}
+
+    def _decoder(self) -> Callable[[ImageFile], Array]:
         """Return a function that decodes a file; it raises SourceError if that fails, or the file changed."""
         decoder = ImageDecoder(self._layout)
 
-        def decoded(one: _File) -> Array:
+        def decoded(one: ImageFile) -> Array:
             path, _, state = one
             try:
                 with image_errors(path), open_regular(path) as file:
@@ -196,7 +205,8 @@ class ImageFolder(Source):
         return decoded
 
 
-def _pool() -> ThreadPoolExecutor:
+def image_threads() -> ThreadPoolExecutor:
+    """Return threads that decode images."""
     return ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, MAX_THREADS))
 
 

@@ -32,7 +32,9 @@ class SourceOptions:
         None, "Elements to generate (1e7, 2_000_000), or bytes (4GiB). [default: 1e7]"
     )
     sample_shape: str | None = command_option(
-        None, "Shape of one sample. [default: 128; 3x224x224 for images]"
+        None,
+        "Shape of one sample; '*x*x3' keeps the size of each image in a folder. [default: 128; 3x224x224 for "
+        "images]",
     )
     dtype: str | None = command_option(None, "Dtype of generated data. [default: float32]")
     seed: int | None = command_option(None, "Seed of generated data. [default: 0]")
@@ -96,9 +98,9 @@ class SourceOptions:
         """Return the source to write: the user's files, or generated data with defaults filled in."""
         from iobench.dataset.sources import open_source
 
-        shape = (
-            None if self.sample_shape is None else parsed("--sample-shape", parse_shape, self.sample_shape)
-        )
+        shape = None
+        if self.sample_shape is not None:
+            shape = parsed("--sample-shape", parse_shape, self.sample_shape, True)
         if self.source is not None:
             columns, on_error = self.columns or "packed", self.on_error or "stop"
             return open_source(self.source, shape, columns, self.source_format, on_error)
@@ -113,8 +115,11 @@ class SourceOptions:
         import numpy as np
 
         from iobench.dataset.sources import Synthetic
-        from iobench.formats import DTYPES
+        from iobench.formats import DTYPES, VARIES
 
+        if VARIES in shape:
+            problem, hint = "--sample-shape with * and without --source", "give --fields 'x=uint8[*,*,3]'"
+            raise InvalidSettings(problem, kind="conflicting-options", hint=hint)
         dtype = "float32" if self.dtype is None else self.dtype
         if dtype not in DTYPES:
             known = f"one of {', '.join(DTYPES)}"
