@@ -9,6 +9,7 @@ import iobench
 from iobench.dataset.sources import GeneratedLengths
 from iobench.formats import Field
 from iobench.loading import loaders
+from iobench.loading.tensors import tensors_in
 
 pytest_plugins = "plugged"
 
@@ -21,11 +22,14 @@ CASES = [
 cases = pytest.mark.parametrize(("loader", "options"), CASES)
 
 
-@pytest.fixture(scope="module")
-def ragged(tmp_path_factory):
-    """A dataset of about 90 samples of 0 to 90 tokens."""
-    fields = (Field("tokens", (-1,), "uint16"), Field("label", (), "int64"))
-    source = GeneratedLengths(fields, "uniform:0,90", 4_000)
+@pytest.fixture(
+    scope="module", params=[(Field("x", (-1,), "uint16"), 90), (Field("x", (-1, -1, 3), "uint8"), 9)]
+)
+def ragged(request, tmp_path_factory):
+    """A dataset of about 90 samples of 0 to 90 tokens, or of 0 to 9 pixels along each side."""
+    field, most = request.param
+    fields = (field, Field("label", (), "int64"))
+    source = GeneratedLengths(fields, f"uniform:0,{most}", 4_000)
     return iobench.prepare(source, ["npy"], data_dir=tmp_path_factory.mktemp("ragged"))[0]
 
 
@@ -39,12 +43,13 @@ def test_the_content_on_that_device_is_the_dataset_s(plug_in, ragged, loader, op
 
 
 @cases
-def test_both_tensors_lie_on_the_device_and_real_bytes_count(plug_in, ragged, loader, options):
+def test_all_tensors_lie_on_the_device_and_real_bytes_count(plug_in, ragged, loader, options):
     plug_in("everything late")
     devices = set()
 
     def consume(batch):
-        devices.update({batch["tokens"].values.device, batch["tokens"].offsets.device, batch["label"].device})
+        assert list(batch) == [field.name for field in ragged.schema.fields]
+        devices.update(tensor.device for tensor in tensors_in(batch))
 
     timing = checks.measured(ragged, loader, 0, consume, **options).timing
     assert {str(device) for device in devices} == {f"{NAME}:0"}
@@ -54,7 +59,7 @@ def test_both_tensors_lie_on_the_device_and_real_bytes_count(plug_in, ragged, lo
 def test_a_run_verifies_them_on_the_device(plug_in, ragged, tmp_path):
     plug_in("everything late")
     named = ("native", "stream", "dataloader", "dataloader:fetch=batch")
-    out = tmp_path / "records.jsonl"
-    records = delivered(ragged, ("npy",), named, out, device=(f"{NAME}:0",), batch_size=(8,))
-    assert len(records) == len(named)
+    out, ways = tmp_path / "records.jsonl", ("jagged", "list")  # the simulated device finds no padding
+    chosen = {"device": (f"{NAME}:0",), "batch_size": (8,), "collate": ways}
+    assert len(delivered(ragged, ("npy",), named, out, **chosen)) == len(named) * len(ways)
     assert all(loaders.parse(word).ragged for word in named)

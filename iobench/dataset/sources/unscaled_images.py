@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from iobench.dataset.sources._regular_files import check_unchanged, open_regular
+from iobench.dataset.sources._regular_files import open_regular
 from iobench.dataset.sources.image_folder import ImageFile, ImageFolder, image_threads
 from iobench.formats import Array, Batch, Ragged, Schema, check_sample, with_extents
 from iobench.formats.image_decoding import image_errors, image_size
@@ -48,8 +48,7 @@ class UnscaledImages(ImageFolder):
 
 def _header(one: ImageFile) -> tuple[int, int, bool]:
     """Return height and width of an image, and whether it has colors; SourceError if it has no header."""
-    path, _, state = one
+    path, _, _ = one
     with image_errors(path), open_regular(path) as file:
-        check_unchanged(path, file, state)
         width, height, colored = image_size(file)
         return height, width, colored
