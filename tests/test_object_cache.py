@@ -123,7 +123,7 @@ def test_neighboring_pieces_are_one_request_and_cached_ones_are_none(opened, ser
     assert not served.requests
     taken = LOG.take()
     assert (taken.needed_bytes, taken.cached_bytes) == (100 + 4000 + 5000 + 2, 1000 + 5000 + 2)
-    assert taken.bytes == 5000
+    assert taken.fetched_bytes == 5000
 
 
 def test_later_readers_and_processes_find_it(opened, served, content):

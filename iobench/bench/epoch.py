@@ -124,10 +124,10 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
                 map_cached(path)
             made.run(cpu_speed.sample)
             counters.note_memory()
-    requests = None if loader.workers else _requests()  # workers have own logs
+    taken = None if loader.workers else LOG.take()  # workers have own logs
     job.opener.check_versions(loader.unpinned)
     measured = _measured(made.timing(opening), counts[0], cpu_speed, opening_bytes)
-    return replace(measured, requests=requests)
+    return replace(measured, requests=RequestsPart(**asdict(taken)) if taken else None)
 
 
 class _Round:
@@ -280,23 +280,6 @@ class _Round:
         whole = last.samples, len(last)
         extrapolated = window.partial(self._done, (self._samples, self._meter.elapsed_s), whole)
         return replace(extrapolated, head=self._loader.iterable_style)
-
-
-def _requests() -> RequestsPart | None:
-    """Return the requests of this process to object stores in the round; None if there were none."""
-    taken = LOG.take()
-    if taken is None:
-        return None
-    return RequestsPart(
-        count=taken.count,
-        retries=taken.retries,
-        fetched_bytes=taken.bytes,
-        p50_s=taken.p50_s,
-        p99_s=taken.p99_s,
-        needed_bytes=taken.needed_bytes,
-        cached_bytes=taken.cached_bytes,
-        rejected_pieces=taken.rejected_pieces,
-    )
 
 
 def clock_of(transfer: HostToDevice, spec: RoundSpec) -> DeviceClock | None:

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 class RequestSummary:
     """Requests of an interval.
 
-    `retries` are those that were sent again; `bytes` came in answers that were used; the quantiles are
-    seconds from a request to the last byte of its answer, of those that succeeded, None if there were none.
-    With an object cache, `needed_bytes` were read through it, `cached_bytes` of these took no request, and
-    `rejected_pieces` could not be written to its disk.
+    `retries` are those that were sent again; `fetched_bytes` came in answers that were used; the quantiles
+    are seconds from a request to the last byte of its answer, of those that succeeded, None if there were
+    none. With an object cache, `needed_bytes` were read through it, `cached_bytes` of these took no request,
+    and `rejected_pieces` could not be written to its disk.
     """
 
     count: int
     retries: int
-    bytes: int
+    fetched_bytes: int
     p50_s: float | None
     p99_s: float | None
     needed_bytes: int
@@ -76,7 +76,7 @@ class RequestLog:
             return RequestSummary(
                 count=len(self._seconds) + self._retries,
                 retries=self._retries,
-                bytes=self._bytes,
+                fetched_bytes=self._bytes,
                 p50_s=p50,
                 p99_s=p99,
                 needed_bytes=self._needed,
