@@ -157,7 +157,7 @@ def _whole_jpeg(file: BinaryIO) -> bytes:
     """
     scan = file.tell()
     file.seek(0)
-    if (stored := file.read()).find(END, scan) < 0:
+    if (stored := file.read()).rfind(END, scan) < 0:
         raise EOFError("the file ends early")
     return stored
 
