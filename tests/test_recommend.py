@@ -1124,7 +1124,7 @@ def test_decoders_that_are_not_installed_are_skipped_with_one_command(photos, tm
     source = open_source(photos, (3, 16, 16))
     data = from_source(source, (), wanted, tmp_path / "data", lambda text: None)
     assert data.added == ("images:shape=3x16x16",)
-    assert len([one for one in data.skipped if one.kind == "missing-dependency"]) == 7
+    assert len([one for one in data.skipped if one.kind == "missing-dependency"]) == 8
     (together,) = sentences.skipped_together(data.skipped)
     assert together.values["names"] == "nvimgcodec, opencv, simplejpeg, torchvision, turbojpeg"
     assert together.hint == f"pip install 'iobench[{','.join(JPEG_LIBRARIES)}]'"
