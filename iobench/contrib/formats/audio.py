@@ -156,7 +156,7 @@ class Audio(Format, Detectable):
 
 def _is_clip(field: Field) -> bool:
     small = len(field.inner) <= 1 and field.elements <= MOST_CHANNELS
-    return field.is_ragged and small and field.dtype in SUBTYPES
+    return field.varying == 1 and small and field.dtype in SUBTYPES
 
 
 @contextmanager
