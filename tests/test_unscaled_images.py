@@ -12,7 +12,7 @@ import iobench
 from iobench.base.errors import InvalidSettings, SourceError
 from iobench.dataset.sources import checked, open_source
 from iobench.formats import joined
-from iobench.terminal.commands.prepare import _source
+from iobench.terminal.commands._source_options import SourceOptions
 
 COLORED, GRAY = (-1, -1, 3), (-1, -1)
 SIZES = [(5, 9), (40, 3), (1, 1), (17, 17), (9, 5), (64, 48)]
@@ -64,7 +64,7 @@ def test_they_are_for_folders_of_images_alone(folder, tmp_path):
         with pytest.raises(SourceError, check=kind("conflicting-options")):
             open_source(path, COLORED, format=name)
     with pytest.raises(InvalidSettings, check=kind("conflicting-options")):
-        _source(None, "*x*x3", "packed", None, "stop", {})
+        SourceOptions(sample_shape="*x*x3").open()
 
 
 def test_a_damaged_image_is_named_or_skipped(folder):
