@@ -14,6 +14,7 @@ from iobench.bench.case_grid import cases_of
 from iobench.bench.command_option import declared
 from iobench.bench.options import RunOptions
 from iobench.terminal.cli import app
+from iobench.terminal.commands import _loader_options
 from iobench.terminal.commands._declared_options import made_of
 from iobench.terminal.commands._run_options import OPTIONS, parse
 from iobench.terminal.commands._source_options import SourceOptions
@@ -69,17 +70,17 @@ def test_unknown_words_of_a_source_are_refused(option):
 
 def test_requirements_are_typed_as_options_of_a_run_are():
     assert typed_requirements() == Requirements(batch_size=(256,))
-    assert typed_requirements(batch_size="64, 16").batch_size == (64, 16)
+    assert typed_requirements(batch_size=["64, 16"]).batch_size == (64, 16)
     assert typed_requirements(full_size="2MiB").full_bytes == 2 << 20
     assert typed_requirements(max_disk="1GiB").max_disk_bytes == 1 << 30
     assert typed_requirements(format=["npy"]).formats == ("npy",)
 
 
 TYPED = {
-    "batch_size": ("32, 64,32", (32, 64)),
-    "window_size": ("1MiB,1024", (1 << 20, 1024)),
-    "step_ms": ("0.5,2", (0.5, 2.0)),
-    "cache": ("warm,cold", ("warm", "cold")),
+    "batch_size": (["32, 64,32", "16"], (32, 64, 16)),
+    "window_size": (["1MiB,1024"], (1 << 20, 1024)),
+    "step_ms": (["0.5,2"], (0.5, 2.0)),
+    "cache": (["warm", "cold"], ("warm", "cold")),
     "format": (["npy", "hdf5:a=1,b=2"], ("npy", "hdf5:a=1,b=2")),
     "seed": (7, 7),
     "isolate": (False, False),
@@ -90,16 +91,21 @@ TYPED = {
 def test_what_is_typed_is_parsed_by_its_type(name):
     text, value = TYPED[name]
     defaults = {one: PARAMETERS[one].default for one in OPTIONS}
-    options = parse({**defaults, "order": "block", name: text})
+    options = parse({**defaults, "order": ["block"], name: text})
     assert getattr(options, OPTIONS[name].name) == value
+
+
+def test_options_of_loaders_are_typed_once_or_several_times():
+    typed = {"num_workers": ["0,2", "1"], "threads": None, "in_flight": []}
+    assert _loader_options.parse(typed) == {"num_workers": (0, 2, 1)}
 
 
 @pytest.mark.parametrize(
     ("name", "text", "flag"),
     [
-        ("batch_size", "a", "--batch-size"),
-        ("block_size", "1Mi", "--block-size"),
-        ("step_ms", "", "--step-ms"),
+        ("batch_size", ["a"], "--batch-size"),
+        ("block_size", ["1Mi"], "--block-size"),
+        ("step_ms", [""], "--step-ms"),
     ],
 )
 def test_what_cannot_be_parsed_names_the_option(name, text, flag):

@@ -71,7 +71,7 @@ def _typed(spec: CommandOption) -> tuple[Any, Any]:
         return None, list[str] | None
     if spec.is_tuple:
         default = spec.default if isinstance(spec.default, tuple) else (spec.default,)
-        return ",".join(_word(spec, value) for value in default), str
+        return [",".join(_word(spec, value) for value in default)], list[str]
     kind = str if spec.in_bytes else spec.type
     return spec.default, kind | None if spec.or_none else kind
 
@@ -87,11 +87,12 @@ def _value(spec: CommandOption, typed: Any) -> Any:
         return tuple(typed or spec.default)
     if not spec.is_tuple:
         return _bytes(spec, typed) if spec.in_bytes and typed is not None else typed
+    words = ",".join(typed)  # of an option that is typed several times all values count
     if spec.type is str:
-        return words_of(typed)
+        return words_of(words)
     if spec.in_bytes:
-        return tuple(_bytes(spec, part) for part in words_of(typed))
-    return listed_numbers(spec.flag, typed, spec.type)
+        return tuple(_bytes(spec, part) for part in words_of(words))
+    return listed_numbers(spec.flag, words, spec.type)
 
 
 def _bytes(spec: CommandOption, word: str) -> int:

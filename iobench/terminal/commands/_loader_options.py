@@ -39,7 +39,7 @@ def parameters(taken: Collection[str]) -> list[inspect.Parameter]:
 def parse(typed: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
     """Parse the options that were typed; InvalidSettings for a value that no loader takes."""
     specs = declared_options()
-    return {name: _values(name, specs[name], text) for name, text in typed.items() if text is not None}
+    return {name: _values(name, specs[name], one) for name, one in typed.items() if one not in (None, [])}
 
 
 def _parameter(name: str, specs: dict[str, Option]) -> inspect.Parameter:
@@ -49,14 +49,15 @@ def _parameter(name: str, specs: dict[str, Option]) -> inspect.Parameter:
         option = typer.Option(f"{flag}/--no-{flag[2:]}", help=help, show_default=False)
         annotation: Any = Annotated[bool | None, option]
     else:
-        annotation = Annotated[str | None, typer.Option(flag, help=help, show_default=False)]
+        annotation = Annotated[list[str] | None, typer.Option(flag, help=help, show_default=False)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-def _values(name: str, specs: dict[str, Option], text: str | bool) -> tuple[Any, ...]:
+def _values(name: str, specs: dict[str, Option], typed: list[str] | bool) -> tuple[Any, ...]:
     """Parse the values of an option; InvalidSettings for one that no loader takes."""
     spec = next(iter(specs.values()))
-    values = (text,) if isinstance(text, bool) else tuple(spec.read(part) for part in text.split(","))
+    parts = () if isinstance(typed, bool) else ",".join(typed).split(",")
+    values = tuple(map(spec.read, parts)) or (typed,)
     for value in values:
         if not any(one.takes(value) for one in specs.values()):
             found = repr(value)
