@@ -5,7 +5,7 @@ import multiprocessing
 import signal
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from types import SimpleNamespace
 
 import h5py
@@ -468,6 +468,19 @@ def test_the_end_of_the_time_interrupts_a_loader_and_ends_its_workers():
         assert not child.is_alive()
     with watchdog.active(), pytest.raises(DeadlineReached):  # nothing begins after it
         next(watchdog.guard(iter([1])))
+
+
+def test_what_a_loader_raises_without_its_workers_is_the_end_of_the_time():
+    def swallowing():
+        for _ in range(2):  # the second interruption ends the workers
+            with suppress(DeadlineReached):
+                time.sleep(30)
+        raise RuntimeError("a worker exited")
+        yield
+
+    watchdog = Watchdog(60.0, time.monotonic() + 0.1)
+    with watchdog.active(), pytest.raises(DeadlineReached):
+        list(watchdog.guard(swallowing()))
 
 
 def test_a_handler_for_the_end_of_workers_outlives_the_watchdog():

@@ -75,6 +75,7 @@ class Watchdog:
         self._until = end  # of what runs now
         self.delivered = False
         self._ending = False  # the end has come
+        self._ended = False  # the workers were ended
         self._guarding = False  # the user's loader is at work, and may be interrupted
         self._on_child: Callable[[int, FrameType | None], Any] | None = None  # torch's handler of SIGCHLD
 
@@ -126,6 +127,10 @@ class Watchdog:
         except DeadlineReached:
             if self._ending:
                 self._end_workers()
+            raise
+        except Exception:
+            if self._ended:  # the loader misses its workers
+                raise self._out_of_time() from None
             raise
         finally:
             self._disarm()
@@ -183,6 +188,7 @@ class Watchdog:
         Until the watchdog is inactive nothing handles their end: torch's handler raises. A handler that does
         nothing takes its place, because Python complains of a signal that came just before SIG_DFL was set.
         """
+        self._ended = True
         handler = signal.getsignal(signal.SIGCHLD)
         if callable(handler) and handler is not _do_nothing:
             self._on_child = handler
