@@ -141,8 +141,5 @@ class Command(TyperCommand):
             if times > 1 and not (option.multiple or option.is_flag or ctx.resilient_parsing):
                 from iobench.terminal import display
 
-                display.note(
-                    f"{option.opts[0]} was given {times} times; only the last one counts. An option that "
-                    "takes a list takes it with commas"
-                )
+                display.note(f"{option.opts[0]} was given {times} times; only the last one counts")
         return super().parse_args(ctx, args)
