@@ -127,12 +127,7 @@ def _from_file(path: Path, axes: int) -> Extents:
         ) from None
     shape = () if axes == 1 else (axes,)
     array = isinstance(lengths, np.ndarray)
-    if (
-        not array
-        or lengths.ndim != 1 + len(shape)
-        or lengths.shape[1:] != shape
-        or lengths.dtype.kind not in "iu"
-    ):
+    if not array or lengths.dtype.kind not in "iu" or not lengths.ndim or lengths.shape[1:] != shape:
         found = f"{lengths.dtype} {lengths.shape}" if array else "an archive"
         expected = f"integers of shape (samples, {axes})" if shape else "one axis of integers"
         raise SourceError("--lengths", kind="invalid-lengths", path=path, expected=expected, found=found)

@@ -141,5 +141,7 @@ class Command(TyperCommand):
             if times > 1 and not (option.multiple or option.is_flag or ctx.resilient_parsing):
                 from iobench.terminal import display
 
-                display.note(f"{option.opts[0]} was given {times} times; only the last one counts")
+                display.note(
+                    f"{option.opts[0]} was given {times} times; only the last one counts; lists take commas"
+                )
         return super().parse_args(ctx, args)
