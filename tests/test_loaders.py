@@ -1,3 +1,4 @@
+import gc
 import os
 import re
 import signal
@@ -130,8 +131,15 @@ def first_read(monkeypatch, manifest, action):
     monkeypatch.setattr(reader, "sample", sample)
 
 
+@pytest.fixture
 def workers_alive():
-    return [child for child in psutil.Process().children() if child.name() == "pt_data_worker"]
+    """Return what lists this test's live workers."""
+    gc.collect()  # an error that an earlier test caught may keep its loader's
+
+    def alive():
+        return [child for child in psutil.Process().children() if child.name() == "pt_data_worker"]
+
+    return alive
 
 
 FORKED = {"num_workers": 2, "start_method": "fork"}
@@ -139,7 +147,7 @@ FORKED = {"num_workers": 2, "start_method": "fork"}
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS, signal.SIGTERM, None])
-def test_a_worker_that_is_killed_or_exits_is_one_error_without_a_hang(images, monkeypatch, number):
+def test_a_worker_that_is_killed_or_exits_is_one_error_without_a_hang(images, monkeypatch, workers_alive, number):
     first_read(monkeypatch, images, lambda: os.kill(os.getpid(), number) if number else os._exit(3))
     died = kind_check("worker-died", path=images.path_of("npy"))
     with pytest.raises(LoaderFailed, check=died) as caught:
@@ -158,7 +166,7 @@ def test_a_connection_that_a_dead_worker_closed_is_its_death(images, error):
 
 
 @pytest.mark.parametrize("workers", [{}, FORKED, {**FORKED, "persistent_workers": True}])
-def test_an_error_of_iobench_keeps_its_fields(images, monkeypatch, workers):
+def test_an_error_of_iobench_keeps_its_fields(images, monkeypatch, workers_alive, workers):
     """Torch passes on only its text, which here holds a newline, colons and the start of a traceback."""
     error = CorruptArtifact(
         "Original Traceback (most: recent)\nkind: x",
@@ -206,7 +214,7 @@ def test_any_error_in_native_is_one_line(images, monkeypatch, error):
 
 
 @pytest.mark.parametrize("fetch", FETCHES)
-def test_persistent_workers_last_for_all_epochs_and_end_with_the_loader(images, fetch):
+def test_persistent_workers_last_for_all_epochs_and_end_with_the_loader(images, workers_alive, fetch):
     epochs = open_epochs(images, "npy", **FORKED, persistent_workers=True, fetch=fetch)
     pids = []
     for rows in (ROWS["random"], ROWS["sequential"], ROWS["random"]):
