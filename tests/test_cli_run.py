@@ -27,7 +27,8 @@ NOT_SHOWN = (  # on a CPU, in one process
         "epoch_cost",  # of an object store, by stated prices
         "object_cache_hits",
         "shuffle_quality",
-        "fill",  # of samples that differ in length
+        *("fill", "length_p50", "length_p99"),  # of samples that differ in length
+        "decode_s",
         "profiling_share",
         "headroom",
         "epoch_share",

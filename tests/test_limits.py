@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import complaint, require_disk
 from kinds import complaint_kind
-from record_cases import a_case
+from record_cases import a_case, a_record
 
 import iobench
 from iobench import RunOptions
@@ -26,6 +26,7 @@ from iobench.host.hardware_limits import Limit, LowerCacheProbe
 from iobench.host.memory import PAGE
 from iobench.loading import loaders as known_loaders
 from iobench.results import record_file, summary
+from iobench.results.metrics import row_of
 from iobench.results.parts import LimitPart
 from iobench.results.warnings import warnings_of
 from iobench.stream.pipeline import GROUP_BYTES
@@ -274,6 +275,16 @@ def test_where_samples_are_decoded_one_by_one_that_is_the_limit(figures, jpegs, 
     assert lowest(limits.lowest_for(warm())) == ("page cache", 8000)
     assert lowest(limits.lowest_for(warm("images"))) == ("decoding", 30 * 64 * 64 * 3 / 1e6)
     assert set(threads) == {len(os.sched_getaffinity(0))}
+
+
+def test_the_time_to_decode_a_sample_follows_from_that_limit_alone():
+    by_limit = {
+        name: row_of(a_record(40, limit=LimitPart(name=name, bytes_per_s=50 * MIB)))[
+            "decode_s"
+        ]  # samples of 1 MiB
+        for name in ("decoding", "page cache")
+    }
+    assert by_limit == {"decoding": pytest.approx(0.02), "page cache": None}
 
 
 def fifty_calls(call, threads, seconds):

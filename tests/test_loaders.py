@@ -147,7 +147,9 @@ FORKED = {"num_workers": 2, "start_method": "fork"}
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS, signal.SIGTERM, None])
-def test_a_worker_that_is_killed_or_exits_is_one_error_without_a_hang(images, monkeypatch, workers_alive, number):
+def test_a_worker_that_is_killed_or_exits_is_one_error_without_a_hang(
+    images, monkeypatch, workers_alive, number
+):
     first_read(monkeypatch, images, lambda: os.kill(os.getpid(), number) if number else os._exit(3))
     died = kind_check("worker-died", path=images.path_of("npy"))
     with pytest.raises(LoaderFailed, check=died) as caught:

@@ -57,12 +57,14 @@ def test_every_case_is_verified_and_counts_real_bytes(ragged, tmp_path, order):
 
 
 @pytest.mark.parametrize("loader", ["native", "dataloader"])
-def test_fill_is_the_share_of_real_elements_in_padded_batches(ragged, tmp_path, loader):
+def test_fill_and_lengths_are_those_of_the_samples(ragged, tmp_path, loader):
     (record,) = run(ragged, tmp_path, loader, order=("sequential",)).records
     with ragged.opener("npy")() as reader:
         lengths = np.diff(reader.batch(slice(0, len(reader)))["tokens"].offsets)
     padded = sum(len(some) * some.max() for some in np.split(lengths, range(64, len(lengths), 64)))
-    assert record.content_check.fill == pytest.approx(lengths.sum() / padded)
+    found = record.content_check
+    assert found.fill == pytest.approx(lengths.sum() / padded)
+    assert [found.length_p50, found.length_p99] == pytest.approx(np.quantile(lengths, [0.5, 0.99]))
 
 
 def test_batches_are_values_and_offsets(ragged):

@@ -28,7 +28,7 @@ from iobench.host.device import pick_device
 from iobench.host.hardware_limits import Limit, LowerCacheProbe
 from iobench.objects import limits as store_limits
 from iobench.objects.reader import REQUEST_BYTES
-from iobench.results.parts import LimitPart
+from iobench.results.parts import DECODING, LimitPart
 
 SECONDS = 0.1  # per measurement, and four times as long after a case has exceeded a limit
 FIRST_SAMPLES = 2  # of each method
@@ -179,7 +179,7 @@ class CaseLimits:
             yield ("disk",), schema.logical_bytes / stored, {(): method}
         opener = self._manifest.opener(case.variant)
         if opener.format.parallel:
-            yield ("decoding",), 1.0, {(case.variant,): DecodeLimit(opener)}
+            yield (DECODING,), 1.0, {(case.variant,): DecodeLimit(opener)}
         yield from self._device_steps(case)
 
     def _remote_steps(self, case: Case) -> Iterator[_Step]:

@@ -103,8 +103,8 @@ class ContentCheck:
         of all ranks together are not those of the manifest.
         """
         found = self._compare_epoch(part)
-        fill = self._ragged.fill
-        return found if fill is None else replace(found or ContentCheckPart(), fill=fill)
+        figures = self._ragged.figures
+        return replace(found or ContentCheckPart(), **figures) if figures else found
 
     def _compare_epoch(self, part: bool) -> ContentCheckPart | None:
         """Compare what is known only at the end; return what is to be reported of the samples that came."""

@@ -10,6 +10,7 @@ from iobench.dataset.opener import Opener
 from iobench.formats import Reader
 from iobench.host.hardware_limits import Limit
 from iobench.host.memory_limits import calls_per_s
+from iobench.results.parts import DECODING
 
 GOLDEN = (5**0.5 - 1) / 2  # multiples of it, modulo 1, are spread evenly, however many there are
 
@@ -37,4 +38,4 @@ class DecodeLimit:
 
         rate = calls_per_s(decode, threads, seconds)
         sample_bytes = schema.logical_bytes / schema.samples
-        return Limit("decoding", f"one by one, {counted(threads, 'thread')}", rate * sample_bytes)
+        return Limit(DECODING, f"one by one, {counted(threads, 'thread')}", rate * sample_bytes)

@@ -1,4 +1,4 @@
-"""Check of the ragged fields of batches: how they are collated, and how much of that is padding."""
+"""Check of the ragged fields of batches: how they are collated, their padding and lengths."""
 
 from __future__ import annotations
 
@@ -25,11 +25,15 @@ class RaggedCheck:
     def __init__(self, schema: Schema, collate: Collate) -> None:
         self._schema, self._collate = schema, collate
         self._real_bytes = self._padded_bytes = 0
+        self._lengths: list[Index] = []  # 8 bytes per sample
 
     @property
-    def fill(self) -> float | None:
-        """Share of real elements; None without any."""
-        return self._real_bytes / self._padded_bytes if self._padded_bytes else None
+    def figures(self) -> dict[str, Any]:
+        """Fields of ContentCheckPart: share of real elements, quantiles of lengths; none without elements."""
+        if not self._padded_bytes:
+            return {}
+        median, high = np.quantile(np.concatenate(self._lengths), (0.5, 0.99)).tolist()
+        return {"fill": self._real_bytes / self._padded_bytes, "length_p50": median, "length_p99": high}
 
     def jagged(self, batch: DeviceBatch, number: int) -> DeviceBatch:
         """Return batch `number` with its ragged fields end to end.
@@ -37,23 +41,30 @@ class RaggedCheck:
         Raises WrongContent unless offsets divide the values into the samples, samples have the shapes of
         their extents, and padding is of zeros.
         """
-        fields = {field.name: self._end_to_end(batch, field, number) for field in self._schema.ragged}
-        return {**batch, **fields}
+        values, lengths = {}, []
+        for field in self._schema.ragged:
+            values[field.name], own = self._end_to_end(batch, field, number)
+            lengths.append(own)
+        if lengths:
+            self._lengths.append(np.maximum.reduce(lengths))
+        return {**batch, **values}
 
-    def _end_to_end(self, batch: DeviceBatch, field: Field, number: int) -> Any:
+    def _end_to_end(self, batch: DeviceBatch, field: Field, number: int) -> tuple[Any, Index]:
+        """Return the values of a field of a batch, end to end, and the lengths of its samples."""
         one, samples = batch[field.name], len(batch[self._schema.fields[0].name])
         self._check_kind(one, field, number)
         values, padding = one.parted() if isinstance(one, COLLATED) else (one, None)
-        extents = _lengths(values, field, samples, number)[:, None]
+        lengths = _lengths(values, field, samples, number)
+        extents = lengths[:, None]
         if own := field.extents:
-            extents = _extents(one, batch[own.name], field, extents[:, 0], number)
+            extents = _extents(one, batch[own.name], field, lengths, number)
         total, padded = len(values.values), samples * math.prod(extents.max(0, initial=0).tolist())
         if padding is not None:
             _check_padding(padding, field, number)
             padded = total + len(padding)
         self._real_bytes += total * field.sample_bytes
         self._padded_bytes += padded * field.sample_bytes
-        return values
+        return values, lengths
 
     def _check_kind(self, one: Any, field: Field, number: int) -> None:
         if not isinstance(one, TYPES.get(self._collate.kind, Dense)):

@@ -20,7 +20,7 @@ from iobench.base.units import (
     three_digits,
 )
 from iobench.results import rank_stats, stats
-from iobench.results.parts import RequestsPart
+from iobench.results.parts import DECODING, RequestsPart
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
 
@@ -96,6 +96,12 @@ def _of_tokens(record: Record, samples: float) -> float | None:
     return None
 
 
+def _decode_s(record: Record) -> float | None:
+    if record.limit is None or record.limit.name != DECODING:
+        return None
+    return record.bytes_per_s / record.samples_per_s / record.limit.bytes_per_s
+
+
 METRICS: tuple[Metric, ...] = (
     Metric(
         "samples_per_s",
@@ -134,6 +140,13 @@ METRICS: tuple[Metric, ...] = (
         mib_text,
         lambda r: r.limit.bytes_per_s if r.limit else None,
         _maximum,
+    ),
+    Metric(
+        "decode_s",
+        "decode/sample",
+        "seconds in which all cores together decode a sample without a loader, where that is the limit",
+        seconds_text,
+        _decode_s,
     ),
     Metric(
         "wait_share",
@@ -210,6 +223,22 @@ METRICS: tuple[Metric, ...] = (
         lambda r: r.content_check.fill if r.content_check else None,
         _last,
         main=True,
+    ),
+    Metric(
+        "length_p50",
+        "length p50",
+        "median length of the samples that were verified, where they differ",
+        three_digits,
+        lambda r: r.content_check.length_p50 if r.content_check else None,
+        _last,
+    ),
+    Metric(
+        "length_p99",
+        "length p99",
+        "length that 99 % of the samples that were verified do not exceed, where they differ",
+        three_digits,
+        lambda r: r.content_check.length_p99 if r.content_check else None,
+        _last,
     ),
     Metric(
         "epoch_s",

@@ -188,6 +188,11 @@ class ContentCheckPart:
     in_order: bool | None = None  # arrived in stored order; None where another order was requested
     shuffle_quality: float | None = None  # of random order: see iobench.loading.shuffle_quality
     fill: float | None = None  # share of real elements in ragged fields, padded at least to the longest
+    length_p50: float | None = None  # elements along the axes that vary, of each sample's longest field
+    length_p99: float | None = None
+
+
+DECODING = "decoding"  # name of a limit
 
 
 @dataclass(frozen=True, kw_only=True)
