@@ -88,7 +88,7 @@ def a_record(mib_per_s, number=1, variant="npy", loader="native", chosen=None, *
             wait_p50_s=0.001,
             wait_p99_s=0.002,
         ),
-        processor=ProcessorPart(cpu_s=1.5, major_faults=0, steal_s=0.0),
+        processor=ProcessorPart(cpu_s=1.5, major_faults=0),
         disk=DiskPart(read_bytes=0, device_read_bytes=0),
         memory=MemoryPart(peak_bytes=100 * MIB),
         limit=LimitPart(name="page cache", bytes_per_s=10_000 * MIB),

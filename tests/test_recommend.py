@@ -80,6 +80,7 @@ from iobench.loading import loaders
 from iobench.report import result_figures
 from iobench.report.result_figures import finalists_and_formats
 from iobench.results import ranking, stats
+from iobench.results.parts import BackgroundPart
 
 
 def test_one_round_eliminates_only_cases_three_times_slower():
@@ -827,9 +828,9 @@ def test_the_figures_of_the_answer_are_of_fresh_rounds(answered):
 
 def test_warnings_hint_only_at_options_of_recommend():
     paces = [100, 80, 101, 99, 60, 100, 70, 100, 99, 100]
-    records = changed(rounds_of([1000] * 10), "processor", steal_s=1e3)
     records = [
-        changed([one], "processor", cpu_speed_per_s=pace)[0] for one, pace in zip(records, paces, strict=True)
+        replace(changed([one], "processor", cpu_speed_per_s=pace)[0], background=BackgroundPart(steal=0.5))
+        for one, pace in zip(rounds_of([1000] * 10), paces, strict=True)
     ]
     messages = list(
         findings.relevant_warnings(

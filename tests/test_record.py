@@ -137,12 +137,12 @@ def test_unknown_keys_are_ignored(path):
 
 def test_figures_that_a_part_lacks_are_none(path):
     body = json.loads(changed())
-    for part, name in (("processor", "steal_s"), ("timing", "stages"), ("disk", "read_bytes")):
+    for part, name in (("processor", "cpu_speed_per_s"), ("timing", "stages"), ("disk", "read_bytes")):
         del body[part][name]
     path.parent.mkdir()
     path.write_text(json.dumps(body) + "\n")
     (one,), _ = record_file.read(path)
-    assert (one.processor.steal_s, one.timing.stages, one.disk.read_bytes) == (None, None, None)
+    assert (one.processor.cpu_speed_per_s, one.timing.stages, one.disk.read_bytes) == (None, None, None)
 
 
 def in_part(part, **changes):

@@ -118,7 +118,7 @@ UP = [700, 800, 900, 1000, 1100, 1200]
         ),
         ("cold-part", in_parts(share=0.1, read_share=0.8)),
         ("cold-part", in_parts(share=0.1, read_share=0.2, order="block")),
-        ("cpu-steal", changed(rounds_of(STEADY), "processor", steal_s=0.05)),
+        ("cpu-steal", with_background([0.0, 0.0, 0.05, 0.05, 0.05], "steal")),
         ("suspended", changed(rounds_of(STEADY), "processor", suspended_s=5.0)),
         ("background-disk", changed(rounds_of(STEADY), "disk", device_read_bytes=DATA // 2)),
         ("above-limit", with_limit(rounds_of(STEADY), LIMIT)),
@@ -149,7 +149,8 @@ def test_each_reason_is_a_warning_alone_with_hints_and_values(kind, records):
         cold(changed(rounds_of(STEADY), "disk", opening_bytes=DATA // 10)),
         changed(rounds_of(STEADY), "disk", opening_bytes=DATA // 2),  # a warm case
         cold(rounds_of(STEADY), prefault_bytes_per_s=9e9),
-        changed(changed(rounds_of(STEADY), "processor", steal_s=None), "disk", read_bytes=None),
+        with_background([0.0, 0.0, 0.0, 0.05, 0.05], "steal"),  # too seldom to move a median
+        changed(with_background([None] * 5, "steal"), "disk", read_bytes=None),
         cold(changed(rounds_of(STEADY), "disk", read_bytes=DATA, device_read_bytes=int(1.01 * DATA))),
         in_parts(share=0.1, read_share=0.11),
         in_parts(share=0.1, read_share=0.2, order="sequential"),

@@ -296,7 +296,6 @@ def _measured(
         processor=ProcessorPart(
             cpu_s=counts.cpu_s - cpu_speed.used_s,
             major_faults=counts.major_faults,
-            steal_s=counts.steal_s,
             cpu_speed_per_s=cpu_speed.stop(),
             suspended_s=counts.suspended_s,
         ),

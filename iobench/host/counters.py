@@ -22,16 +22,14 @@ class Counts:
     """Resources used over an interval; a field is None if the kernel does not account for it.
 
     `memory_bytes` is the peak memory of this process plus the USS of its workers: memory that they share
-    with it counts once, mapped pages of the page cache do not count. `steal_s` and `device_disk_bytes` are
-    of the whole machine, `background` is the load of other processes. In `suspended_s` this process did not
-    run.
+    with it counts once, mapped pages of the page cache do not count. `device_disk_bytes` is of the whole
+    machine, `background` is the load of other processes. In `suspended_s` this process did not run.
     """
 
     disk_bytes: int | None
     cpu_s: float
     major_faults: int
     memory_bytes: int | None
-    steal_s: float | None
     device_disk_bytes: int | None
     background: BackgroundLoad
     suspended_s: float
@@ -89,12 +87,10 @@ class Counters:
 
     def _sums(self, machine: MachineCounters) -> dict[str, Any]:
         """Return sums since the start of this process or of the machine, named as in `Counts`."""
-        cores = machine.cores.values()
         return {
             "disk_bytes": process_counters.disk_bytes(),
             "cpu_s": process_counters.own_cpu_s(),
             "major_faults": process_counters.major_faults(),
-            "steal_s": sum(times.steal for times in cores) if cores else None,
             "device_disk_bytes": machine.disk_bytes,
         }
 

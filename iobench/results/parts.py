@@ -114,7 +114,6 @@ class ProcessorPart:
 
     cpu_s: Summed[float]  # of this process and its workers
     major_faults: Summed[int] = 0
-    steal_s: OfFirst[float | None] = None  # given to other machines by the hypervisor, all processors
     cpu_speed_per_s: Averaged[float | None] = (
         None  # rate of plain Python right before and after: see iobench.host.cpu_speed
     )

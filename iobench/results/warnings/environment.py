@@ -22,9 +22,7 @@ MAX_CPU_SPEED_SPREAD = 0.1  # interquartile range of the CPU speed over its medi
 def _steal(groups: Cases) -> RunWarning | None:
     """Warn if the hypervisor gave CPU time of this machine to others."""
     shares = {
-        key: statistics.median(
-            (r.processor.steal_s or 0) / r.timing.epochs_s / (r.machine.cores or 1) for r in rounds
-        )
+        key: statistics.median((r.background and r.background.steal) or 0.0 for r in rounds)
         for key, rounds in groups.items()
     }
     affected = [key for key, share in shares.items() if share > STEAL]
