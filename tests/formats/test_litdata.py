@@ -194,10 +194,10 @@ INVALID = {
         "compression zstd",
     ),
     "encrypted": (lambda i, c, config: config.update(encryption={"a": 1}), "encrypted", "encryption"),
-    "tokens": (
-        lambda i, c, config: config.update(item_loader="TokensLoader"),
+    "tables": (
+        lambda i, c, config: config.update(item_loader="ParquetLoader"),
         "unsupported-type",
-        "TokensLoader",
+        "ParquetLoader",
     ),
     "kinds": (lambda i, c, config: config.update(data_format=["numpy"]), "invalid-index", "serializer"),
     "other kinds": (

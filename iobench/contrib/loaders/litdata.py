@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from iobench.base import interrupts
 from iobench.base.errors import LoaderFailed
 from iobench.base.options import option
+from iobench.contrib.formats.litdata.token_chunks import TokenChunks
 from iobench.formats import Field, field_names
 from iobench.loading.collate import Collate
 from iobench.loading.loaders import Epochs, Job
@@ -68,10 +69,12 @@ class LitDataEpochs(Epochs):
         silence_read_only_warning()
         os.environ["LITDATA_DISABLE_VERSION_CHECK"] = "1"  # the check asks PyPI
         from litdata import StreamingDataset
-        from litdata.streaming.item_loader import PyTreeLoader
+        from litdata.streaming.item_loader import PyTreeLoader, TokensLoader
 
         self._settings, self._loader = loader, None
-        self._items: Any = PyTreeLoader()
+        self._of_tokens = TokenChunks.read(job.opener.path) is not None
+        window = job.opener.schema.fields[0].shape
+        self._items: Any = TokensLoader(*window) if self._of_tokens else PyTreeLoader()
         self._dataset: Any = StreamingDataset(
             input_dir=str(job.opener.path),
             item_loader=self._items,
@@ -101,7 +104,7 @@ class LitDataEpochs(Epochs):
             batches = iter(self.resumable(loader))
         names = [field.name for field in self.opener.schema.fields]
         for batch in batches:
-            leaves = dict(_leaves(batch))
+            leaves = {names[0]: batch} if self._of_tokens else dict(_leaves(batch))
             named = field_names(leaves)
             yield {name: leaves[named[name]] for name in names}
 

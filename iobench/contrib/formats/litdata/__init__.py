@@ -3,7 +3,7 @@
 iobench writes one dict per sample, whose leaves are NumPy arrays with litdata's header (dtype and shape),
 so samples of one shape are at a constant stride in each chunk. Existing folders may also hold tensors,
 numbers, and bytes. The caller names the fields of bytes, and those whose samples differ in length. Nothing is
-unpickled.
+unpickled. Chunks for litdata's TokensLoader are read in windows, see `token_chunks`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.contrib.formats.litdata.chunk_index import INDEX, LOADER, WORD, ChunkIndex
 from iobench.contrib.formats.litdata.leaves import NUMPY, header_of
+from iobench.contrib.formats.litdata.token_chunks import TokenChunks
 from iobench.contrib.formats.shared.offset_shards import (
     MOST_SAMPLE_BYTES,
     listed,
@@ -37,6 +39,7 @@ from iobench.contrib.formats.shared.offset_shards_writer import (
 )
 from iobench.contrib.formats.shared.placed_reader import PlacedReader
 from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter
+from iobench.contrib.formats.shared.token_windows import WINDOW
 from iobench.formats import Batch, Detectable, Field, Format, Schema
 
 
@@ -53,6 +56,7 @@ class LitData(Format, Detectable):
     chunk_bytes: int = option(
         64 << 20, "maximum bytes per chunk", minimum=1, maximum=(1 << 32) - 1, unit="bytes"
     )
+    window: int = option(WINDOW, "tokens per sample of existing chunks for TokensLoader", minimum=2)
 
     def check_schema(self, schema: Schema) -> None:
         """Raise UnsupportedSchema also for samples that are too large for a chunk."""
@@ -73,6 +77,8 @@ class LitData(Format, Detectable):
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> PlacedReader:
         """Compare index and schema, sizes of chunks and index, and return a reader."""
+        if chunks := TokenChunks.read(path):
+            return chunks.open(schema)
         index = ChunkIndex.read(path)
         if sum(index.rows) != schema.samples:
             raise corrupt(path / INDEX, f"{schema.samples} samples", sum(index.rows))
@@ -100,12 +106,19 @@ class LitData(Format, Detectable):
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of index and first sample, or that of `fields`; checks every sample."""
+        if chunks := TokenChunks.read(path):
+            return chunks.schema(self.window)
         index = ChunkIndex.read(path)
         with closing(index.maps()) as maps:
             known = tuple(fields) or index.fields(maps)
             items = index.items(known)
             lists = listed(maps, index.rows, items)
             return Schema(sum(index.rows), known, totals=totals_of(lists, items))
+
+    def notes(self, path: Path, schema: Schema) -> list[Finding]:
+        """Return the tokens that are in no window, of chunks for TokensLoader."""
+        chunks = TokenChunks.read(path)
+        return chunks.notes(self.window) if chunks else []
 
 
 class _ChunkWriter(ShardWriter):

@@ -44,13 +44,16 @@ class ChunkIndex:
         CorruptArtifact of kind ``invalid-index``, ``outside-folder``, ``compressed``, ``encrypted`` or
         ``unsupported-type`` (of chunks).
         """
-        path = folder / INDEX
-        index = read_index(path)
-        chunks, config = index.get("chunks"), index.get("config")
-        if not isinstance(chunks, list) or not chunks or not isinstance(config, dict):
-            raise corrupt(path, "an index of LitData chunks", "no chunks", kind="invalid-index")
-        _check_readable(path, config)
-        sizes = [_sizes(path, chunk) for chunk in chunks]
+        path, (chunks, config) = folder / INDEX, read_chunks(folder)
+        if config.get("item_loader") not in (None, LOADER):
+            raise CorruptArtifact(
+                "its chunks are written for another item loader",
+                kind="unsupported-type",
+                path=path,
+                expected=LOADER,
+                found=config["item_loader"],
+            )
+        sizes = [sizes_of(path, chunk) for chunk in chunks]
         return cls(
             path,
             tuple(inside(folder, chunk.get("filename")) for chunk in chunks),
@@ -93,8 +96,16 @@ class ChunkIndex:
         return SampleColumns(len(columns), tuple(columns))
 
 
-def _check_readable(path: Path, config: dict[str, Any]) -> None:
-    """Raise CorruptArtifact for chunks that are compressed, encrypted or for another item loader."""
+def read_chunks(folder: Path) -> tuple[list[Any], dict[str, Any]]:
+    """Return the entries of the chunks in an index, at least one, and its configuration.
+
+    Raises CorruptArtifact also for chunks that are compressed or encrypted.
+    """
+    path = folder / INDEX
+    index = read_index(path)
+    chunks, config = index.get("chunks"), index.get("config")
+    if not isinstance(chunks, list) or not chunks or not isinstance(config, dict):
+        raise corrupt(path, "an index of LitData chunks", "no chunks", kind="invalid-index")
     for option_name in ("compression", "ipc_compression", "encryption"):
         if config.get(option_name):
             kind = "encrypted" if option_name == "encryption" else "compressed"
@@ -105,14 +116,7 @@ def _check_readable(path: Path, config: dict[str, Any]) -> None:
                 found=f"{option_name} {config[option_name]}",
                 hint=f"write them without {option_name}",
             )
-    if config.get("item_loader") not in (None, LOADER):
-        raise CorruptArtifact(
-            "its chunks are written for another item loader",
-            kind="unsupported-type",
-            path=path,
-            expected=LOADER,
-            found=config["item_loader"],
-        )
+    return chunks, config
 
 
 def _serializers(path: Path, config: dict[str, Any]) -> dict[str, str]:
@@ -123,7 +127,7 @@ def _serializers(path: Path, config: dict[str, Any]) -> dict[str, str]:
     return dict(zip(names, kinds, strict=True))
 
 
-def _sizes(path: Path, chunk: Any) -> tuple[int, int]:
+def sizes_of(path: Path, chunk: Any) -> tuple[int, int]:
     """Return samples and bytes of a chunk."""
     known = chunk if isinstance(chunk, dict) else {}
     samples, size = known.get("chunk_size"), known.get("chunk_bytes")
