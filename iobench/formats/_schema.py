@@ -315,12 +315,12 @@ def plain_bools(batch: Batch) -> Batch:
     own way. Arrays from outside therefore pass through here before they are hashed or written.
     """
     odd = {
-        name: plain
+        name: map_values(lambda values: values.view(np.uint8) != 0, array)
         for name, array in batch.items()
-        if array.dtype == np.bool_ and (plain := map_values(_plain, array)) is not array
+        if array.dtype == np.bool_ and _is_odd(array.values if isinstance(array, Ragged) else array)
     }
     return {**batch, **odd} if odd else batch
 
 
-def _plain(array: Array) -> Array:
-    return array.view(np.uint8) != 0 if array.view(np.uint8).max(initial=0) > 1 else array
+def _is_odd(bools: Array) -> bool:
+    return bool(bools.view(np.uint8).max(initial=0) > 1)

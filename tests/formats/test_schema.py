@@ -5,7 +5,7 @@ import pytest
 from format_cases import CHOSEN
 
 from iobench import formats
-from iobench.formats import Field, Schema, field_names, plain_bools
+from iobench.formats import Field, Ragged, Schema, field_names, plain_bools
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,9 @@ def test_a_field_without_elements_or_of_another_dtype_is_refused(shape, dtype):
 
 def test_bools_of_other_bytes_become_0_and_1():
     odd = np.array([[0, 1, 2], [255, 0, 128]], np.uint8).view(bool)
-    batch = {"mask": odd, "x": np.arange(2)}
+    batch = {"mask": odd, "ragged": Ragged(odd[0], np.array([0, 0, 3])), "x": np.arange(2)}
     plain = plain_bools(batch)
+    assert plain["ragged"].values.tobytes() == bytes([0, 1, 1])
     assert plain["mask"].tobytes() == bytes([0, 1, 1, 1, 0, 1])
     assert np.array_equal(plain["mask"], odd)
     assert plain["x"] is batch["x"]
@@ -70,6 +71,7 @@ def test_plain_bools_and_batches_without_bools_are_returned_unchanged():
         {"mask": np.array([True, False])},
         {"x": np.array([2], np.uint8)},
         {"mask": np.zeros((0, 3), bool)},
+        {"mask": Ragged(np.array([True, False]), np.array([0, 0, 2]))},
     ):
         assert plain_bools(batch) is batch
 
