@@ -23,7 +23,7 @@ from iobench.bench.part import TimeLimit
 from iobench.bench.round_length import RoundLengths
 from iobench.bench.run_strategies import FixedRounds
 from iobench.bench.sample_coverage import SampleCoverage
-from iobench.dataset import hashed_rows, index_cache, sample_hashes
+from iobench.dataset import hashed_rows, index_cache, sample_hashes, sandbox
 from iobench.dataset import manifest as manifest_module
 from iobench.dataset import verify as verify_module
 from iobench.dataset.manifest import Manifest
@@ -199,14 +199,13 @@ def test_without_a_list_an_order_that_is_the_loaders_own_is_not_verified(no_list
 
 
 def test_data_that_were_touched_are_read_in_part_where_all_would_take_too_long(images, tmp_path, monkeypatch):
-    seen, read = [], verify_module.stored_hashes
+    seen, read = [], sandbox.hashes
 
-    def noted(opener, hashed, report):
+    def noted(data, schema, hashed, report):
         seen.append(hashed.count)
-        return read(opener, hashed, report)
+        return read(data, schema, hashed, report)
 
-    monkeypatch.setattr(verify_module, "stored_hashes", noted)
-    monkeypatch.setattr(verify_module, "reread_in_child", verify_module.reread)
+    monkeypatch.setattr(sandbox, "hashes", noted)
     monkeypatch.setattr(hashed_rows, "PIECE_BYTES", 1)
     monkeypatch.setattr(manifest_module, "READ_BYTES_PER_S", 4)
     monkeypatch.setattr(verify_module, "READ_BYTES_PER_S", 4)

@@ -10,6 +10,7 @@ from kinds import kind
 
 import iobench
 from iobench.base.errors import UnknownFormat, WrongContent
+from iobench.dataset import sandbox
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.verify import verify_artifact
 
@@ -33,10 +34,26 @@ def test_intact_artifacts_pass(own_images, every_dtype):
         assert iobench.verify(manifest) == dict.fromkeys(DEFAULT_FORMATS)
 
 
-def test_a_touched_artifact_passes(own_images):
-    for file in own_images.files_of("npy"):
+def touch(manifest, variant):
+    for file in manifest.files_of(variant):
         os.utime(file)
+
+
+@pytest.mark.parametrize("variant", DEFAULT_FORMATS)
+def test_a_touched_artifact_passes(own_images, variant):
+    touch(own_images, variant)
+    assert iobench.verify(own_images, [variant]) == {variant: None}
+
+
+def crashing(connection, heartbeats):
+    os.abort()
+
+
+def test_a_library_that_aborts_on_a_touched_artifact_is_reported(own_images, monkeypatch):
+    monkeypatch.setattr(sandbox, "WORKER", f"{__name__}:crashing")
     assert iobench.verify(own_images, ["npy"]) == {"npy": None}
+    touch(own_images, "npy")
+    assert kind("reader-crashed")(iobench.verify(own_images, ["npy"])["npy"])
 
 
 def test_reading_ends_with_its_time(own_images, monkeypatch):
@@ -128,12 +145,17 @@ def test_an_unknown_format_is_an_error(own_images):
         iobench.verify(own_images, ["csv"])
 
 
-def test_progress_reaches_all_bytes(own_images, capfd):
+@pytest.mark.parametrize("touched", [False, True])
+def test_progress_reaches_all_bytes(own_images, capfd, monkeypatch, touched):
+    monkeypatch.setattr(iobench.formats.Schema, "batch_rows", lambda self, size: 10)
+    if touched:
+        touch(own_images, "npy")
     seen = []
     iobench.verify(own_images, ["npy"], progress=lambda *step: seen.append(step))
     total = own_images.schema.logical_bytes
     assert seen[0] == ("verifying npy", 0, total)
     assert seen[-1] == ("verifying npy", total, total)
+    assert len(seen) > 10
     assert capfd.readouterr() == ("", "")
 
 

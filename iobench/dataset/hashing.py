@@ -48,14 +48,11 @@ def hash_rows(
     data: UntrustedData, schema: Schema, hashed: HashedRows, part_s: float, writer: HashWriter, report: Report
 ) -> tuple[Checksum, HashedRows]:
     """Read rows in the sandbox; return their checksum and which they are: a part ends after `part_s`."""
-    check, total = Checksum(schema), hashed.count * schema.sample_bytes
-    end = time.monotonic() + (math.inf if hashed.whole else part_s)
-    report(0, total)
+    check, end = Checksum(schema), time.monotonic() + (math.inf if hashed.whole else part_s)
     # of a part, one piece is read at a time
-    for pieces, (rows, hashes) in enumerate(sandbox.hashes(data, schema, hashed), 1):
+    for pieces, (rows, hashes) in enumerate(sandbox.hashes(data, schema, hashed, report), 1):
         check.add_hashes(hashes, rows)
         writer.append(hashes)
-        report(check.samples * schema.sample_bytes, total)
         if time.monotonic() > end:
             return check, replace(hashed, pieces=pieces)
     return check, hashed

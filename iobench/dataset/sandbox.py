@@ -15,7 +15,7 @@ import json
 import os
 import signal
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -119,14 +119,22 @@ def batches(data: UntrustedData, schema: Schema) -> Iterator[Batch]:
 
 
 def hashes(
-    data: UntrustedData, schema: Schema, hashed: HashedRows
+    data: UntrustedData, schema: Schema, hashed: HashedRows, report: Callable[[int, int], None]
 ) -> Iterator[tuple[Index, npt.NDArray[np.int64]]]:
-    """Yield rows and their hashes, in the order of the list; raises SourceError if they cannot be read."""
+    """Yield rows and their hashes, in the order of the list; `report` gets the bytes done and those in total.
+
+    Raises SourceError if they cannot be read.
+    """
     rows = schema.batch_rows(BATCH_BYTES)
     request = {"rows": rows, "piece_rows": hashed.piece_rows, "pieces": hashed.pieces}
     with _worker(data, "hash", schema=msgspec.to_builtins(schema), **request) as worker:
+        done, total = 0, hashed.count * schema.sample_bytes
+        report(0, total)
         for part in hashed.slices(rows):
-            yield index_of(part), worker.hashes(part.stop - part.start)
+            count = part.stop - part.start
+            yield index_of(part), worker.hashes(count)
+            done += count * schema.sample_bytes
+            report(done, total)
 
 
 class SandboxWorker:

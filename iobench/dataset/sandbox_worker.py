@@ -58,7 +58,8 @@ def serve(connection: Connection, heartbeats: SharedCount, *descriptors: int) ->
         connection.send_bytes(json.dumps(failure).encode())
     except Exception as error:  # noqa: BLE001 - libraries raise anything on damaged files
         problem = f"cannot be read as {request['kind'] or 'any format'}: {reason(error)}"
-        connection.send_bytes(json.dumps({"problem": problem}).encode())
+        failure = {"problem": problem, "kind": "read-error" if isinstance(error, OSError) else None}
+        connection.send_bytes(json.dumps(failure).encode())
 
 
 def _arrays(batch: Batch) -> Iterator[Array]:

@@ -1,4 +1,4 @@
-"""Data that iobench did not write, and the requests about them to the worker process of the sandbox."""
+"""Data of other programs, or touched by them, and the requests about them to the worker of the sandbox."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MEMORY_SHARE = 256  # one byte more for this many bytes of data, for tables of r
 
 @dataclass(frozen=True)
 class UntrustedData:
-    """A file or folder that iobench did not write."""
+    """A file or folder that iobench did not write, or that was touched since it was verified."""
 
     path: Path  # the file or folder; may end in `::NAME,NAME` to select arrays
     kind: str  # name of the format that reads it, or a key of `sandbox_worker.ADAPTERS`

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import faulthandler
 import math
-import multiprocessing
-import os
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,15 +16,18 @@ from iobench.base.errors import (
     CorruptArtifact,
     IobenchError,
     MissingDependency,
+    SourceError,
     WrongContent,
-    corrupt,
 )
 from iobench.base.files import system_errors_as
+from iobench.dataset import sandbox
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.hashed_rows import HashedRows
 from iobench.dataset.manifest import READ_BYTES_PER_S, Manifest, missing_libraries
-from iobench.dataset.read_back import Report, compare, no_report, stored_hashes
-from iobench.dataset.sample_hashes import HashWriter, kept_hashes
+from iobench.dataset.read_back import Report, compare, stored_hashes
+from iobench.dataset.sample_hashes import Hashes, HashWriter, kept_hashes
+from iobench.dataset.untrusted_data import UntrustedData
+from iobench.formats import Index
 
 SAMPLE_S = 120.0  # longest reading of a sample of the rows
 
@@ -110,20 +108,16 @@ def verify_artifact(
 ) -> None:
     """Reread an artifact; raises WrongContent or CorruptArtifact if it differs from the manifest.
 
-    Files touched since they were verified are read by a child process, because libraries may abort on a
-    damaged page. The first wrong row is named if the hashes of the samples were kept; otherwise they are
-    kept now. Reading ends after `seconds`, by default without an end, or after SAMPLE_S of a sample.
+    The first wrong row is named if the hashes of the samples were kept; otherwise they are kept now. Reading
+    ends after `seconds`, by default without an end, or after SAMPLE_S of a sample.
     """
     opener, location = manifest.opener(variant), manifest.location_of(variant)
-    # libraries that cannot be forked do not abort
-    here = manifest.unchanged(variant) or not opener.format.forkable
     errors = system_errors_as(
         CorruptArtifact, "cannot be read", opener.path, kind="read-error", hint=REPREPARE
     )
-    read = reread if here else reread_in_child
     with location.hinting(), errors:
         report = partial(progress, f"verifying {variant}")
-        content = read(manifest, variant, sample_bytes, report, _seconds(sample_bytes, seconds))
+        content = _reread(manifest, variant, sample_bytes, report, _seconds(sample_bytes, seconds))
     if content.wrong:
         content.refuse(manifest, variant)
     if sample_bytes is None and not content.ended:
@@ -177,7 +171,7 @@ def _no_hashes(manifest: Manifest, variant: str) -> WrongContent:
     )
 
 
-def reread(
+def _reread(
     manifest: Manifest, variant: str, sample_bytes: int | None, report: Report, seconds: float
 ) -> _Content:
     """Read an artifact, or a sample of its rows, and compare it with its kept hashes if there are any."""
@@ -187,7 +181,7 @@ def reread(
     hashed = manifest.hashed if sample_bytes is None else sampled_rows(manifest, sample_bytes)
     content = _Content(Checksum(manifest.schema))
     with HashWriter.temporary(manifest.root) as writer:
-        for rows, hashes in stored_hashes(manifest.opener(variant), hashed, report):
+        for rows, hashes in _hashes(manifest, variant, hashed, report):
             content.check.add_hashes(hashes, rows)
             if kept is None:
                 writer.append(hashes)
@@ -205,26 +199,19 @@ def reread(
     return content
 
 
-def reread_in_child(
-    manifest: Manifest, variant: str, sample_bytes: int | None, report: Report, seconds: float
-) -> _Content:
-    """Read an artifact as `reread` does, in a forked process: a library may abort on a damaged page."""
-    total = manifest.schema.logical_bytes
-    report(0, total)
-    # fork: a spawned child would have to import the caller's main module
-    context = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(1, mp_context=context, initializer=_discard_stderr) as pool:
-        try:
-            content = pool.submit(reread, manifest, variant, sample_bytes, no_report, seconds).result()
-        except BrokenProcessPool as error:
-            cause = "damage that crashed its reader"
-            path = manifest.path_of(variant)
-            raise corrupt(path, "a readable artifact", cause, kind="reader-crashed") from error
-    report(total, total)
-    return content
+def _hashes(
+    manifest: Manifest, variant: str, hashed: HashedRows, report: Report
+) -> Iterator[tuple[Index, Hashes]]:
+    """Yield rows and their hashes as `stored_hashes`.
 
-
-def _discard_stderr() -> None:
-    """Hide the last words of a library that aborts: the error has them in one line."""
-    faulthandler.disable()
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    Files touched since they were verified are read in the sandbox: libraries may abort on a damaged page.
+    """
+    opener = manifest.opener(variant)
+    if manifest.unchanged(variant):
+        yield from stored_hashes(opener, hashed, report)
+        return
+    data = UntrustedData(opener.path, variant, manifest.artifacts[variant].stored_bytes)
+    try:
+        yield from sandbox.hashes(data, manifest.schema, hashed, report)
+    except SourceError as error:
+        raise error.converted(CorruptArtifact).changed(hint=REPREPARE) from error
