@@ -33,6 +33,7 @@ from iobench.dataset import sandbox
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.formats import NUMPY_DTYPES
 from iobench.host import cpu_speed, page_cache
+from iobench.host.process_counters import status_of
 from iobench.terminal.cli import main
 
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -254,8 +255,7 @@ def peak_mib():
 
     `ru_maxrss` would include what the process that started it held at that moment (getrusage(2), execve(2)).
     """
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) >> 10 for line in lines if line.startswith("VmHWM:"))
+    return int(status_of("self", "VmHWM")) >> 10
 
 
 def forked(action, folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import resource
@@ -116,6 +117,18 @@ def _numbers(pid: int | str, name: str) -> dict[str, int]:
     except OSError:
         return {}
     return {key: int(number) for key, number in re.findall(r"^(\w+):[ \t]*(\d+)", text, re.MULTILINE)}
+
+
+def status_of(pid: int | str, name: str) -> str:
+    """Return a field of a process's status, such as VmHWM, without its unit; see proc_pid_status(5).
+
+    OSError if there is none: a process that has ended has no memory.
+    """
+    file = Path(f"/proc/{pid}/status")
+    for line in file.read_text(errors="replace").splitlines():
+        if line.startswith(f"{name}:"):
+            return line.split()[1]
+    raise OSError(errno.ENODATA, f"no {name}", str(file))
 
 
 def _children(pid: int) -> list[int]:

@@ -12,6 +12,7 @@ import torch
 from tensordict import TensorDict
 
 from iobench.base.units import bytes_text
+from iobench.host.process_counters import status_of
 from iobench.results.run_warning import Value
 from iobench.studies._base import ClaimResult, Study, StudyOptions
 from iobench.studies._claims import against, all_of, claimed_equal, claimed_faster, opposite
@@ -142,17 +143,12 @@ def _peak(method: Callable[[], Any]) -> list[float]:
     """Return the growth of resident memory at its peak, in bytes; an empty list if it is unknown."""
     try:
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-        before = _status_bytes("VmRSS")
+        before_kib = int(status_of("self", "VmRSS"))
         method()
-        grown = _status_bytes("VmHWM") - before
-        return [grown] if grown > 0 else []  # small pieces reuse freed memory
+        grown_kib = int(status_of("self", "VmHWM")) - before_kib
+        return [1024 * grown_kib] if grown_kib > 0 else []  # small pieces reuse freed memory
     except OSError:
         return []
-
-
-def _status_bytes(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def _memory(measured: Measurements, count: int) -> str:

@@ -22,6 +22,7 @@ import numpy as np
 import psutil
 
 from eval.harness import Row, Trials
+from iobench.host.process_counters import status_of
 
 OPTIONS = {
     "sizes": ("1GiB,4GiB,64GiB,2TiB", "sizes of the files"),
@@ -109,6 +110,5 @@ def command(*arguments: str) -> tuple[float, float, float, int]:
 def resident(pid: int) -> float:
     """Return the MiB of a process that are no pages of files."""
     with contextlib.suppress(OSError):
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        return sum(int(one.split()[1]) for one in lines if one.startswith(("RssAnon", "RssShmem"))) / 1024
+        return sum(int(status_of(pid, name)) for name in ("RssAnon", "RssShmem")) / 1024
     return 0.0

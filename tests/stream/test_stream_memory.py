@@ -21,6 +21,7 @@ from stream_cases import (
 )
 
 from iobench.host.memory import PAGE
+from iobench.host.process_counters import status_of
 from iobench.loading.order import ORDERS
 from iobench.stream import pipeline
 
@@ -39,8 +40,7 @@ def batch_by_batch(monkeypatch):
 def anonymous():
     """Return the bytes of this process's anonymous memory, without memory cached by malloc."""
     ctypes.CDLL(None).malloc_trim(0)
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) << 10 for line in file if line.startswith("RssAnon"))
+    return int(status_of("self", "RssAnon")) << 10
 
 
 @every_way

@@ -24,6 +24,7 @@ from typing import IO, Any, TypeVar
 import psutil
 
 from iobench.base.errors import TargetError
+from iobench.host.process_counters import status_of
 
 T = TypeVar("T")
 IOBENCH = str(Path(__file__).parents[2])
@@ -244,11 +245,9 @@ def _do_nothing(number: int, frame: FrameType | None) -> None:
 
 
 def _handles(pid: int, number: signal.Signals) -> bool:
-    """Return True if a process has a handler for a signal (proc(5), SigCgt).
+    """Return True if a process has a handler for a signal.
 
     A forked worker has this process's handlers. A spawned one has none, nor have helper processes such as
     multiprocessing's resource tracker or other libraries' servers. OSError if the kernel does not tell.
     """
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    caught = next(line.split()[1] for line in lines if line.startswith("SigCgt:"))
-    return bool(int(caught, 16) >> (number - 1) & 1)
+    return bool(int(status_of(pid, "SigCgt"), 16) >> (number - 1) & 1)
