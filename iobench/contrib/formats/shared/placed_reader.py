@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -66,17 +65,13 @@ class Maps:
 
 def map_bytes(path: Path) -> Array:
     """Map a file as a read-only uint8 array; CorruptArtifact if it is not a regular file, or empty."""
+    if not path.is_file():  # opening a pipe would block
+        raise corrupt(path, "a file", "something else" if path.exists() else "no such file")
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would block
-            raise corrupt(path, "a file", "something else")
         with open(path, "rb") as opened:
             return np.frombuffer(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
     except ValueError as error:
         raise corrupt(path, "a file with content", error) from error
-    except FileNotFoundError as error:
-        raise corrupt(path, "a file", "no such file") from error
-    except NotADirectoryError as error:
-        raise corrupt(path, "a file", "a path through a file") from error
 
 
 def windows(stored: Array, width: int) -> Array:
