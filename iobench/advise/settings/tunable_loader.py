@@ -124,9 +124,9 @@ def resolve_target(target: str | Iterable[Any]) -> tuple[TunableLoader, str]:
     if not isinstance(target, str):
         return TunableLoader(target), type(target).__name__
     called = parse_target(target)
-    workers = called.argument_or_default("num_workers")
+    loader, workers = called.build(), called.argument_or_default("num_workers")
     known = workers if isinstance(workers, int) else 0
-    return TunableLoader(called.build(), called.build, called.parameters, known), called.name
+    return TunableLoader(loader, called.build, called.parameters, known), called.name
 
 
 def is_single_pass(loader: Any) -> bool:
