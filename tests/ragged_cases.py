@@ -6,6 +6,7 @@ import numpy as np
 
 from iobench.dataset.sources import Source
 from iobench.formats import Field, Ragged, Schema, offsets_of, with_extents
+from iobench.loading.collate import COLLATED, Collate
 
 TOKENS, LABEL = Field("tokens", (-1,), "uint16"), Field("label", (), "int64")
 AUDIO = Field("audio", (-1, 2), "float32")
@@ -82,3 +83,14 @@ class RaggedSource(BatchSource):
 
     def __init__(self, lengths):
         super().__init__(*batch_of(lengths))
+
+
+def collating(change):
+    """Return a `Collate.__call__` that changes each field that it has made."""
+    original = Collate.__call__
+
+    def collated(self, batch):
+        fields = original(self, batch).items()
+        return {name: change(one) if isinstance(one, COLLATED) else one for name, one in fields}
+
+    return collated

@@ -11,6 +11,7 @@ import record_cases
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from ragged_cases import collating
 from record_cases import run_once
 
 import iobench
@@ -19,7 +20,6 @@ from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed
 from iobench.bench.case_grid import cases_of
 from iobench.dataset.sources import GeneratedLengths
 from iobench.formats import Field, Ragged, offsets_of
-from iobench.loading import collate as collate_module
 from iobench.loading.collate import Collate, Dense, SampleList, best_fit
 from iobench.loading.portable_error import PortableError
 
@@ -221,11 +221,6 @@ def test_the_way_is_a_facet_where_samples_differ_in_length(ragged, tmp_path):
     assert len({case.key for case in cases}) == len(cases)
 
 
-def changed(change):
-    original = Collate._made
-    return lambda self, *one: change(original(self, *one))
-
-
 def not_zero(dense):
     """Write into the first padding."""
     values = dense.values.clone()
@@ -257,7 +252,7 @@ def cut(dense):
 @pytest.mark.parametrize("change", [not_zero, shorter, cut])
 @pytest.mark.parametrize("way", ["pad:to=96", "pack:100", "pack:best-fit=100"])
 def test_a_changed_batch_fails_its_case(ragged, tmp_path, monkeypatch, change, way):
-    monkeypatch.setattr(collate_module.Collate, "_made", changed(change))
+    monkeypatch.setattr(Collate, "__call__", collating(change))
     result = run(ragged, tmp_path, ("native",), (way,))
     assert not result.records
     assert result.failures
@@ -265,7 +260,7 @@ def test_a_changed_batch_fails_its_case(ragged, tmp_path, monkeypatch, change, w
 
 @pytest.mark.parametrize("change", [lambda one: one[:-1], lambda one: (one[1], one[0], *one[2:])])
 def test_a_changed_list_fails_its_case(ragged, tmp_path, monkeypatch, change):
-    monkeypatch.setattr(Collate, "_made", changed(lambda one: SampleList(change(one.tensors))))
+    monkeypatch.setattr(Collate, "__call__", collating(lambda one: SampleList(change(one.tensors))))
     result = run(ragged, tmp_path, ("native",), ("list",))
     assert not result.records
     assert result.failures
@@ -288,7 +283,7 @@ def test_a_list_holds_a_tensor_of_each_sample():
 
 
 def test_a_loader_that_does_not_collate_fails_its_case(ragged, tmp_path, monkeypatch):
-    monkeypatch.setattr(collate_module.Collate, "__call__", lambda self, batch: batch)
+    monkeypatch.setattr(Collate, "__call__", lambda self, batch: batch)
     (error,) = run(ragged, tmp_path, ("native",), ("pad",)).failures.values()
     assert error.kind == "not-collated"
 

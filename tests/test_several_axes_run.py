@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from kinds import kind
-from ragged_cases import PictureSource, pictures_of
+from ragged_cases import PictureSource, collating, pictures_of
 from record_cases import run_once
 
 import iobench
@@ -220,8 +220,7 @@ def untold(dense):
     [(not_zero, "wrong-padding"), (transposed, "wrong-extents"), (untold, None)],
 )
 def test_changed_padding_fails_its_case(pictures, tmp_path, monkeypatch, change, wrong):
-    original = Collate._made
-    monkeypatch.setattr(Collate, "_made", lambda self, *one: change(original(self, *one)))
+    monkeypatch.setattr(Collate, "__call__", collating(change))
     (error,) = run(pictures, tmp_path, "native", "pad:to=24").failures.values()
     assert wrong is None or error.kind == wrong
 
@@ -230,12 +229,8 @@ def test_changed_padding_fails_its_case(pictures, tmp_path, monkeypatch, change,
     "change", [lambda one: one.movedim(0, 1), lambda one: one.flatten(0, 1)[None], lambda one: one.flip(0)]
 )
 def test_changed_shapes_in_a_list_fail_their_case(pictures, tmp_path, monkeypatch, change):
-    original = Collate._made
-
-    def made(self, *one):
-        return SampleList(tuple(map(change, original(self, *one).tensors)), 2)
-
-    monkeypatch.setattr(Collate, "_made", made)
+    collated = collating(lambda one: SampleList(tuple(map(change, one.tensors)), 2))
+    monkeypatch.setattr(Collate, "__call__", collated)
     assert run(pictures, tmp_path, "native", "list").failures
 
 

@@ -59,9 +59,13 @@ def run(manifest, folder, *loaders, began=None, **more):
 
 
 def spoiled(monkeypatch, change):
-    """Have the native loader deliver other batches: `change` is given the rows and the batch."""
-    read = NativeEpochs._read
-    monkeypatch.setattr(NativeEpochs, "_read", lambda self, rows: change(self, rows, read))
+    """Have the native loader deliver other batches: `change` is given the rows, and what reads a batch."""
+    epoch = NativeEpochs.epoch
+
+    def changed(self, request):
+        return (change(rows, lambda some: next(epoch(self, [some]))) for rows in request)
+
+    monkeypatch.setattr(NativeEpochs, "epoch", changed)
 
 
 def error_of(result):
@@ -95,8 +99,8 @@ def test_short_epochs_are_whole_and_verified_as_a_whole(images, tmp_path):
 
 
 def test_a_wrong_row_in_the_part_is_named(images, tmp_path, monkeypatch):
-    def flipped(epochs, rows, read):
-        batch = read(epochs, rows)
+    def flipped(rows, read):
+        batch = read(rows)
         batch["x"][rows == wrong] ^= 1
         return batch
 
@@ -115,8 +119,8 @@ def test_a_wrong_row_in_the_part_is_named(images, tmp_path, monkeypatch):
 def test_rows_that_change_places_are_named(images, tmp_path, monkeypatch, limit):
     monkeypatch.setattr(content_check, "PIECE", 7)  # compared and searched in pieces
 
-    def swapped(epochs, rows, read):
-        return read(epochs, rows[::-1].copy())
+    def swapped(rows, read):
+        return read(rows[::-1].copy())
 
     spoiled(monkeypatch, swapped)
     error = error_of(run(images, tmp_path, **limit))
@@ -127,8 +131,8 @@ def test_rows_that_change_places_are_named(images, tmp_path, monkeypatch, limit)
 @pytest.mark.parametrize("limit", [{"max_batches": 10}, {}])
 @pytest.mark.parametrize(("stop", "kinds"), [(5, "ended-early"), (13, "wrong-count")])
 def test_a_loader_that_ends_early_is_an_error(images, tmp_path, monkeypatch, limit, stop, kinds):
-    epoch = NativeEpochs._epoch
-    monkeypatch.setattr(NativeEpochs, "_epoch", lambda self, rows: epoch(self, rows[:stop]))
+    epoch = NativeEpochs.epoch
+    monkeypatch.setattr(NativeEpochs, "epoch", lambda self, rows: epoch(self, rows[:stop]))
     error = error_of(run(images, tmp_path, **limit))
     assert error.kind == (kinds if limit else "wrong-count")
     assert isinstance(error, LoaderFailed if error.kind == "ended-early" else WrongContent)
@@ -136,8 +140,8 @@ def test_a_loader_that_ends_early_is_an_error(images, tmp_path, monkeypatch, lim
 
 def test_a_loader_that_ends_before_its_time_is_an_error(images, tmp_path, monkeypatch):
     """A part ends early only when its time is over."""
-    epoch = NativeEpochs._epoch
-    monkeypatch.setattr(NativeEpochs, "_epoch", lambda self, rows: epoch(self, rows[:20]))
+    epoch = NativeEpochs.epoch
+    monkeypatch.setattr(NativeEpochs, "epoch", lambda self, rows: epoch(self, rows[:20]))
     monkeypatch.setattr(TimeLimit, "over", lambda self, batches: batches)
     assert error_of(run(images, tmp_path, round_seconds=NEVER_WHOLE)).kind == "wrong-count"
 
@@ -186,7 +190,7 @@ def test_without_a_list_only_the_rows_of_the_part_are_read_again(no_list, tmp_pa
 
 
 def test_without_a_list_a_wrong_row_of_the_part_is_named(no_list, tmp_path, monkeypatch):
-    spoiled(monkeypatch, lambda self, rows, read: read(self, rows[::-1].copy()))
+    spoiled(monkeypatch, lambda rows, read: read(rows[::-1].copy()))
     assert kind("wrong-row")(error_of(run(no_list, tmp_path, max_batches=10)))
 
 
@@ -310,9 +314,9 @@ def test_what_there_is_no_time_for_is_skipped_with_its_reason(images, tmp_path):
 
 
 def test_the_first_case_is_cut_where_it_is_too_slow_for_the_time(images, tmp_path, monkeypatch):
-    def late(epochs, rows, read):
+    def late(rows, read):
         time.sleep(0.05)
-        return read(epochs, rows)
+        return read(rows)
 
     spoiled(monkeypatch, late)
     begun = time.monotonic()
@@ -357,9 +361,9 @@ def test_a_slow_case_takes_no_more_than_twice_its_share(images, tmp_path, monkey
 
 
 def test_a_first_case_that_fails_opens_no_rounds(images, tmp_path, monkeypatch):
-    def fail(epochs, rows, read):
-        raise RuntimeError("broken")
+    def fail(rows, read):
+        raise LoaderFailed("broken")
 
     spoiled(monkeypatch, fail)
     monkeypatch.setattr(run_loop.RunLoop, "_open", lambda self: pytest.fail("no case was verified"))
-    assert error_of(run(images, tmp_path)).kind == "raised"
+    assert isinstance(error_of(run(images, tmp_path)), LoaderFailed)

@@ -119,4 +119,6 @@ def test_a_device_that_hangs_or_fails_does_not_hold_the_verdict_up(late, monkeyp
 
 def test_the_device_in_use_is_the_one_that_is_watched(late):
     torch.empty(3, device=device(0))
-    assert iobench.watch([1, 2])._device == NAME
+    watched = iobench.watch([1, 2])
+    list(watched)
+    assert watched.stats.device == f"{NAME}:0"

@@ -108,7 +108,7 @@ def test_samples_of_a_part_are_the_datasets_and_none_came_twice(
 ):
     import iobench_tape
 
-    epoch = iobench_tape.TapeEpochs._epoch
+    epoch = iobench_tape.TapeEpochs.epoch
 
     def changed(self, asked):
         for number, batch in enumerate(epoch(self, asked)):
@@ -118,7 +118,7 @@ def test_samples_of_a_part_are_the_datasets_and_none_came_twice(
                 batch["x"][1] ^= 1
             yield batch
 
-    monkeypatch.setattr(iobench_tape.TapeEpochs, "_epoch", changed)
+    monkeypatch.setattr(iobench_tape.TapeEpochs, "epoch", changed)
     asked = {"isolate": False, "batch_size": (4,), "max_batches": 10, "order": ("random",)}
     result = run(images, tmp_path, "tape", **asked)
     if wrong is None:

@@ -153,7 +153,7 @@ def test_ranks_with_unequal_batches_are_refused(images, tmp_path, monkeypatch):
 
 
 def test_no_rank_begins_before_all_have_opened(images, tmp_path, monkeypatch):
-    seen, opened, epoch = [], NativeEpochs.__init__, NativeEpochs._epoch
+    seen, opened, epoch = [], NativeEpochs.__init__, NativeEpochs.epoch
     slow = threading.Event()
 
     def open_slowly(self, loader, job):
@@ -167,7 +167,7 @@ def test_no_rank_begins_before_all_have_opened(images, tmp_path, monkeypatch):
         yield from epoch(self, asked)
 
     monkeypatch.setattr(NativeEpochs, "__init__", open_slowly)
-    monkeypatch.setattr(NativeEpochs, "_epoch", epoch_seen)
+    monkeypatch.setattr(NativeEpochs, "epoch", epoch_seen)
     result = run_over(images, tmp_path / "r.jsonl", rounds=3)
     assert len(result.records) == 3
     opens = [number for number, what in enumerate(seen) if what == "open"]
