@@ -11,8 +11,7 @@ from record_cases import came_once, run_once
 import iobench
 from iobench.base.errors import InvalidSettings
 from iobench.dataset.sources import GeneratedLengths
-from iobench.formats import Field, Ragged
-from iobench.formats._ragged_reader import RaggedReader
+from iobench.formats import Field, Ragged, RaggedReader
 from iobench.host.device import device_of
 from iobench.loading import loaders
 from iobench.loading.replay import Replay

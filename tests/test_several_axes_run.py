@@ -16,8 +16,7 @@ from record_cases import run_once
 
 import iobench
 from iobench.base.errors import CorruptArtifact, InvalidSettings, LoaderFailed
-from iobench.formats import Field, Ragged, Schema, array_of, element_mask, with_extents
-from iobench.formats._ragged_reader import RaggedReader
+from iobench.formats import Field, Ragged, RaggedReader, Schema, array_of, element_mask, with_extents
 from iobench.loading.collate import Collate, SampleList
 from iobench.loading.portable_error import PortableError
 from iobench.loading.tensors import tensors_of

@@ -16,8 +16,7 @@ from iobench.bench.case_grid import cases_of, skip_notes
 from iobench.bench.executor import InProcess, Tick
 from iobench.bench.options import RunOptions
 from iobench.host.memory import file_behind
-from iobench.loading import loaders
-from iobench.loading.loaders import _user_loader
+from iobench.loading import loaders, target
 from iobench.results import record_file
 from iobench.results.parts import ContentCheckPart
 from iobench.results.summary import summarise
@@ -106,7 +105,7 @@ def theirs(folder, monkeypatch):
     """The user's module, in the current folder."""
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(_user_loader, "_imported", {})
+    target.import_once.cache_clear()
     yield folder
     sys.modules.pop("theirs", None)
 

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,10 @@ def import_callable(module: str, name: str) -> Callable[..., Any]:
         found=type(function).__name__,
         hint=f"write one: def make(): return {name}",
     )
+
+
+# once per process: the time that importing a user's file takes is not the time to open a loader
+import_once = cache(import_callable)
 
 
 def build_loader(function: Callable[..., Any], target: str, arguments: Mapping[str, Any]) -> Iterable[Any]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TypeVar
 
 from iobench.base.units import bytes_text
 from iobench.host.hardware_limits import Limit
 from iobench.objects.client import ObjectStore
 from iobench.objects.reader import RemoteFiles
 
+T = TypeVar("T")
 NAME = "object store"
 MANY = (16, 64, 128)  # requests in flight that are tried
 WHOLE_BYTES = 64 << 20  # of an object that is fetched whole, so that it does not fill the memory
@@ -43,16 +45,7 @@ def ranged_gets(files: Sequence[RemoteFiles], size: int, in_flight: int, seconds
             ends.append((time.perf_counter(), len(got)))
         return began, ends
 
-    with ThreadPoolExecutor(in_flight, "iobench-limit") as pool:
-        futures = [pool.submit(work, number) for number in range(in_flight)]
-        try:
-            wait(futures)
-            failed = [error for future in futures if (error := future.exception()) is not None]
-            for error in sorted(failed, key=lambda one: isinstance(one, threading.BrokenBarrierError)):
-                raise error  # the first that did not only wait for another
-            results = [future.result() for future in futures]
-        finally:
-            stop.set()
+    results = _in_threads(work, in_flight, stop)
     began = min(first for first, _ in results)
     # up to the first worker's end all are at work; of a single long request there is no other end
     last = max(min(ends[-1][0] for _, ends in results), began + min(seconds, 1e-3))
@@ -65,3 +58,17 @@ def ranged_gets(files: Sequence[RemoteFiles], size: int, in_flight: int, seconds
         sum(done) / (last - began),
         len(done) / (last - began),
     )
+
+
+def _in_threads(work: Callable[[int], T], count: int, stop: threading.Event) -> list[T]:
+    """Return the results of `work` for so many numbers at once; `stop` is set when this ends early."""
+    with ThreadPoolExecutor(count, "iobench-limit") as pool:
+        futures = [pool.submit(work, number) for number in range(count)]
+        try:
+            wait(futures)
+        finally:
+            stop.set()
+    failed = [error for future in futures if (error := future.exception()) is not None]
+    for error in sorted(failed, key=lambda one: isinstance(one, threading.BrokenBarrierError)):
+        raise error  # the first that did not only wait for another
+    return [future.result() for future in futures]

@@ -32,6 +32,18 @@ def error_of(error: Exception, fails: Any, where: str) -> IobenchError:
     text = str(error)
     match = re.search(r"<Code>(\w+)</Code>", text)
     code = match[1] if match else None
+    known = _object_error(error, fails, where, code) or _access_error(error, fails, where, code)
+    return known or LoaderFailed(
+        "the object store did not answer as it should",
+        kind="store-failed",
+        path=where,
+        found=code or _reason(text),
+        hint=f"check the address{endpoint_of(where)}, and try again",
+    )
+
+
+def _object_error(error: Exception, fails: Any, where: str, code: str | None) -> IobenchError | None:
+    """Return the error for an object that exists, is missing, or is not what was expected."""
     if isinstance(error, (FileExistsError, fails.AlreadyExistsError)):
         return ArtifactExists(
             "there is a dataset", kind="other-data", path=where, hint="use --overwrite to replace it"
@@ -44,10 +56,17 @@ def error_of(error: Exception, fails: Any, where: str) -> IobenchError:
             kind="invalid-name",
             path=where,
             expected="names without '.', '..' and empty parts",
-            found=_quoted(text),
+            found=_quoted(str(error)),
             hint="rename the object, or name a prefix without it",
         )
-    if _NO_CREDENTIALS in text:
+    if _BEYOND in str(error):
+        return CorruptArtifact("the object is smaller than recorded", kind="truncated", path=where)
+    return None
+
+
+def _access_error(error: Exception, fails: Any, where: str, code: str | None) -> LoaderFailed | None:
+    """Return the error for a store that cannot be used as it is."""
+    if _NO_CREDENTIALS in str(error):
         return LoaderFailed(
             "no credentials for the object store",
             kind="no-credentials",
@@ -63,7 +82,7 @@ def error_of(error: Exception, fails: Any, where: str) -> IobenchError:
             found=code or "status 401 or 403",
             hint="check the credentials in the environment, and whether they may do this",
         )
-    if certificate := _CERTIFICATE.search(text):
+    if certificate := _CERTIFICATE.search(str(error)):
         return LoaderFailed(
             "the certificate of the object store is not trusted",
             kind="untrusted-certificate",
@@ -72,8 +91,6 @@ def error_of(error: Exception, fails: Any, where: str) -> IobenchError:
             hint="check the address; if its certificate is one of your own authority, name the file of that: "
             "SSL_CERT_FILE=authority.pem",
         )
-    if _BEYOND in text:
-        return CorruptArtifact("the object is smaller than recorded", kind="truncated", path=where)
     if isinstance(error, fails.NotSupportedError):
         return LoaderFailed(
             "the server does not answer ranged requests",
@@ -82,13 +99,7 @@ def error_of(error: Exception, fails: Any, where: str) -> IobenchError:
             expected="status 206 with the range",
             hint="use a server that does, such as nginx",
         )
-    return LoaderFailed(
-        "the object store did not answer as it should",
-        kind="store-failed",
-        path=where,
-        found=code or _reason(text),
-        hint=f"check the address{endpoint_of(where)}, and try again",
-    )
+    return None
 
 
 def _is_denied(error: Exception, fails: Any) -> bool:

@@ -131,22 +131,26 @@ class SmallBatchesStudy(Study):
             _lmdb_claim(measured, f"lmdb:codec=lz4, batch {few}", small),
             *_gpu_claims(measured),
             _forks_claim(measured),
-            ClaimResult(
-                "LMDB needs its map_size in advance.",
-                REPRODUCED if measured.figures["lmdb"]["refuses"] else NOT_REPRODUCED,
-                "data beyond it are refused"
-                + (
-                    "; the map of an open environment can be enlarged"
-                    if measured.figures["lmdb"]["grows"]
-                    else ""
-                ),
-            ),
-            ClaimResult(
-                "HDF5 can be resized.",
-                REPRODUCED if measured.figures["hdf5_resizes"] else NOT_REPRODUCED,
-                "rows were appended to a chunked dataset created with maxshape=None",
-            ),
+            *_size_claims(measured),
         ]
+
+
+def _size_claims(measured: Measurements) -> list[ClaimResult]:
+    """Return the verdicts on data that grow."""
+    lmdb = measured.figures["lmdb"]
+    enlarged = "; the map of an open environment can be enlarged" if lmdb["grows"] else ""
+    return [
+        ClaimResult(
+            "LMDB needs its map_size in advance.",
+            REPRODUCED if lmdb["refuses"] else NOT_REPRODUCED,
+            f"data beyond it are refused{enlarged}",
+        ),
+        ClaimResult(
+            "HDF5 can be resized.",
+            REPRODUCED if measured.figures["hdf5_resizes"] else NOT_REPRODUCED,
+            "rows were appended to a chunked dataset created with maxshape=None",
+        ),
+    ]
 
 
 def _over_batches(measured: Measurements, figure: str | None = None) -> str:

@@ -86,6 +86,21 @@ def infer_schema(path: Path, txn: Any, fields: Sequence[Field]) -> Schema:
         Kind ``not-sample-keys``, ``missing-samples``, ``unequal-shapes``, ``encoded-values``,
         ``fields-needed`` or ``fields-differ``.
     """
+    samples, lengths = _scanned(path, txn)
+    if len(lengths) > 1:
+        raise CorruptArtifact(
+            "the samples differ in size",
+            kind="unequal-shapes",
+            path=path,
+            expected="values of one size",
+            found=f"{min(lengths):,} to {max(lengths):,} bytes",
+            hint="pad the samples to one shape, or crop them to one, and write them again",
+        )
+    return _schema_of_values(path, samples, lengths.pop(), tuple(fields))
+
+
+def _scanned(path: Path, txn: Any) -> tuple[int, set[int]]:
+    """Return the number of samples and the lengths of their values; CorruptArtifact if some are missing."""
     keys, samples, highest = keys_of(path, txn), 0, -1
     others: list[str] = []
     lengths: set[int] = set()
@@ -114,16 +129,7 @@ def infer_schema(path: Path, txn: Any, fields: Sequence[Field]) -> Schema:
             expected=f"{highest + 1} samples, because the last key is {highest + keys.start}",
             found=samples,
         )
-    if len(lengths) > 1:
-        raise CorruptArtifact(
-            "the samples differ in size",
-            kind="unequal-shapes",
-            path=path,
-            expected="values of one size",
-            found=f"{min(lengths):,} to {max(lengths):,} bytes",
-            hint="pad the samples to one shape, or crop them to one, and write them again",
-        )
-    return _schema_of_values(path, samples, lengths.pop(), tuple(fields))
+    return samples, lengths
 
 
 def _schema_of_values(path: Path, samples: int, value_bytes: int, fields: tuple[Field, ...]) -> Schema:

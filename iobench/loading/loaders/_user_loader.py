@@ -165,7 +165,7 @@ class UserLoaderEpochs(Epochs):
         super().__init__(loader, job)
         self._name = loader.display_name
         self._arguments = loader.call_arguments(job)
-        self._function = _import_once(loader.module, loader.function)
+        self._function = target.import_once(loader.module, loader.function)
         self._loader: Iterable[Any] | None = self._build()
 
     def _build(self) -> Iterable[Any]:
@@ -220,13 +220,3 @@ class UserLoaderEpochs(Epochs):
     def close(self) -> None:
         """Release the function's result, and with it its workers."""
         self._loader = None
-
-
-# once per process: the time that importing a user's file takes is not the time to open a loader
-_imported: dict[tuple[str, str], Any] = {}
-
-
-def _import_once(module: str, function: str) -> Any:
-    if (module, function) not in _imported:
-        _imported[module, function] = target.import_callable(module, function)
-    return _imported[module, function]

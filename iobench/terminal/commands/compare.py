@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,7 +46,6 @@ def compare(
 ) -> None:
     """Compare newer runs with an earlier one, case by case."""
     from iobench.results import compare as comparing
-    from iobench.results.warnings import MACHINE_KINDS, warnings_of
     from iobench.terminal import compared, display
 
     allowed = _allowed(fail_on)
@@ -66,7 +66,20 @@ def compare(
         display.result(compared.compared_table(result), "", compared.compared_line(result))
     for line in result.unmatched_notes if allowed is None else ():
         display.note(line)
-    for name, records in {result.base: base_records, **named}.items():
+    _warn(result, {result.base: base_records, **named})
+    if allowed is not None:
+        judged = comparing.compare(
+            base_records, named, base_name=result.base, min_difference=allowed, force=True
+        )
+        _judge(judged, str(fail_on))
+
+
+def _warn(result: CompareResult, runs: Mapping[str, Sequence[Record]]) -> None:
+    """Print the reasons to distrust a comparison."""
+    from iobench.results.warnings import MACHINE_KINDS, warnings_of
+    from iobench.terminal import display
+
+    for name, records in runs.items():
         for warning in warnings_of(records):
             if warning.kind in MACHINE_KINDS:
                 display.warning(warning.kind, f"{name}: {warning.sentence}")
@@ -75,11 +88,6 @@ def compare(
     if min(min(one.rounds) for one in result.cases) < ENOUGH_ROUNDS:
         hint = f"measure with --rounds {ENOUGH_ROUNDS}"
         display.warning("few-rounds", f"intervals need {ENOUGH_ROUNDS} rounds or more; {hint}")
-    if allowed is not None:
-        judged = comparing.compare(
-            base_records, named, base_name=result.base, min_difference=allowed, force=True
-        )
-        _judge(judged, str(fail_on))
 
 
 def _records(data_dir: Path, name: str) -> list[Record]:

@@ -116,12 +116,7 @@ def run(
             backend=context.obj,
             began=began,
         )
-    try:
-        with interrupts.deferred() as check:  # show the results before handling Ctrl-C
-            _show(outcome, smallest, as_json, wide)
-            check()
-    except KeyboardInterrupt:
-        outcome.interrupted = True
+    _show(outcome, smallest, as_json, wide)
     if outcome.interrupted:
         display.note(f"iobench: interrupted; {_saved(context, outcome, data_dir)}")
         sys.exit(INTERRUPTED)
@@ -208,6 +203,16 @@ def _check_content(plan: Path, content: str | None, manifest: Manifest) -> None:
 
 
 def _show(outcome: Run, smallest: float, as_json: bool, wide: bool) -> None:
+    """Print the results; Ctrl-C interrupts the run, but not this."""
+    try:
+        with interrupts.deferred() as check:
+            _print(outcome, smallest, as_json, wide)
+            check()
+    except KeyboardInterrupt:
+        outcome.interrupted = True
+
+
+def _print(outcome: Run, smallest: float, as_json: bool, wide: bool) -> None:
     from iobench.results.summary import summarise
     from iobench.results.verdict import as_json as summary_as_json
     from iobench.terminal import display
