@@ -1,17 +1,34 @@
 """A folder of images, each of its own size: prepared, delivered and verified."""
 
+import io
 import json
+import math
+import tarfile
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
 from conftest import call
-from kinds import kind
+from kinds import complaint_kind, kind
 from PIL import Image
+from ragged_cases import samples
+from record_cases import delivered
 
 import iobench
-from iobench.base.errors import InvalidSettings, SourceError
+from iobench import formats
+from iobench.base.errors import (
+    CorruptArtifact,
+    InvalidOption,
+    InvalidSettings,
+    SourceError,
+    UnsupportedSchema,
+)
+from iobench.base.units import shape_text
+from iobench.contrib.formats.shared.scaled_images import ScaledDecoder
+from iobench.dataset.add import add
+from iobench.dataset.sample_lengths import sample_lengths
 from iobench.dataset.sources import checked, open_source
-from iobench.formats import joined
+from iobench.formats import Field, joined, with_extents
 from iobench.terminal.commands._source_options import SourceOptions
 
 COLORED, GRAY = (-1, -1, 3), (-1, -1)
@@ -48,7 +65,7 @@ def test_every_image_keeps_its_size_and_pixels(folder, shape, mode):
         with Image.open(file) as image:
             assert (pixels.squeeze() == np.asarray(image.convert(mode)).squeeze()).all()
     assert source.schema.totals == {"x": sum(height * width for height, width in SIZES)}
-    assert (source.in_place(), source.other_decoders(), len(source.losses)) == (None, (), mode == "L")
+    assert len(source.losses) == (mode == "L")
     assert [note.kind for note in source.notes] == ["gray"] * (mode == "L")
 
 
@@ -58,11 +75,10 @@ def test_other_shapes_are_refused(folder, shape):
         open_source(folder, shape)
 
 
-def test_they_are_for_folders_of_images_alone(folder, tmp_path):
+def test_they_are_for_images_alone(tmp_path):
     np.save(tmp_path / "a.npy", np.zeros((2, 3)))
-    for path, name in ((tmp_path / "a.npy", None), (folder, "images")):
-        with pytest.raises(SourceError, check=kind("conflicting-options")):
-            open_source(path, COLORED, format=name)
+    with pytest.raises(SourceError, check=kind("conflicting-options")):
+        open_source(tmp_path / "a.npy", COLORED)
     with pytest.raises(InvalidSettings, check=kind("conflicting-options")):
         SourceOptions(sample_shape="*x*x3").open()
 
@@ -91,6 +107,110 @@ def test_an_image_that_changed_is_refused(folder):
     Image.new("RGB", (9, 9)).save(folder / "cat" / "0.png")
     with pytest.raises(SourceError, check=kind("changed")):
         everything(source)
+
+
+def shards_of(folder):
+    """A tar archive of the same images, with the number of the label."""
+    path = folder.with_suffix(".tar")
+    with tarfile.open(path, "w") as archive:
+        for number, file in enumerate(sorted(folder.rglob("*.*g"))):
+            archive.add(file, f"{number}.jpg")
+            text = str(["cat", "dog"].index(file.parent.name)).encode()
+            member = tarfile.TarInfo(f"{number}.cls")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text))
+    return path
+
+
+def in_place(folder, format):
+    return folder if format == "images" else shards_of(folder)
+
+
+holders = pytest.mark.parametrize("format", ["images", "webdataset"])
+
+
+@holders
+@pytest.mark.parametrize("shape", [COLORED, GRAY])
+def test_the_files_are_read_where_they_lie(folder, shape, format):
+    variant = f"{format}:shape={shape_text(shape)}"
+    expected, fmt = everything(open_source(folder, shape)), formats.parse(variant)
+    path = in_place(folder, format)
+    if format == "images":
+        assert open_source(folder, shape).in_place() == (folder, variant)
+    fields = tuple(with_extents([Field("jpg", shape, "uint8"), Field("cls", (), "int64")]))
+    schema = fmt.infer_schema(path, fields)
+    assert (schema.fields, schema.totals) == (fields, {"jpg": sum(map(math.prod, SIZES))})
+    some = np.array([5, 0, 5])
+    with fmt.open(path, schema) as reader:
+        batch, sample = reader.batch(some), reader.sample(4)
+        alone = {"jpg_extents": np.empty((3, 2), np.int32)}
+        reader.read(some, alone)
+    assert list(batch) == list(sample) == [field.name for field in fields]
+    assert samples(batch["jpg"]) == [samples(expected["x"])[row] for row in some]
+    assert batch["jpg_extents"].tolist() == alone["jpg_extents"].tolist() == [[*SIZES[row]] for row in some]
+    assert batch["cls"].tolist() == expected["y"][some].tolist()
+    assert sample["jpg"].tobytes() == samples(expected["x"])[4]
+    assert (sample["jpg_extents"].tolist(), sample["cls"]) == ([*SIZES[4]], expected["y"][4])
+
+
+@holders
+def test_every_loader_delivers_the_files_as_each_decoder_reads_them(folder, tmp_path, format):
+    path, loaders = in_place(folder, format), ["native", "stream", "dataloader", "dataloader:num_workers=1"]
+    if format == "webdataset":
+        pytest.importorskip("webdataset")
+        loaders.append("webdataset")
+    variants = [f"{format}:shape=*x*x3"]
+    if find_spec("simplejpeg"):
+        variants.append(f"{variants[0]},decoder=simplejpeg")
+    for variant in variants:
+        manifest, _ = add(path, variant, name="pets", data_dir=tmp_path / "data")
+    chosen = {"order": ("random",), "batch_size": (4,), "collate": ("jagged", "pad")}
+    records = delivered(manifest, variants, loaders, tmp_path / "records.jsonl", isolate=False, **chosen)
+    assert len(records) == 2 * len(loaders) * len(variants)
+    assert set(iobench.verify(manifest).values()) == {None}
+
+
+@holders
+def test_batches_by_pixels_need_the_headers_alone(folder, tmp_path, format, monkeypatch):
+    variant = f"{format}:shape=*x*x3"
+    manifest, _ = add(in_place(folder, format), variant, data_dir=tmp_path / "data")
+    monkeypatch.setattr(ScaledDecoder, "decode", None)
+    assert sample_lengths(manifest.opener(variant)).tolist() == [*map(math.prod, SIZES)]
+
+
+@holders
+def test_a_damaged_file_is_named_where_it_lies(folder, format):
+    damaged = folder / "cat" / "1.jpg"
+    whole, fmt = damaged.read_bytes(), formats.parse(f"{format}:shape=*x*x3")
+    damaged.write_bytes(whole[:-20])
+    path = in_place(folder, format)
+    with fmt.open(path, fmt.infer_schema(path)) as reader, pytest.raises(CorruptArtifact) as caught:
+        reader.batch(slice(0, 3))
+    assert ("1.jpg" if format == "images" else "sample 1") in str(caught.value)
+    damaged.write_bytes(whole[:20])
+    with pytest.raises(CorruptArtifact) as caught:
+        fmt.infer_schema(in_place(folder, format))
+    assert ("1.jpg" if format == "images" else "sample 1") in str(caught.value)
+
+
+@pytest.mark.parametrize("more", ["crop=random", "dct_scaling=yes", "encoded=yes"])
+def test_their_own_size_excludes_other_options(folder, more):
+    with pytest.raises((InvalidOption, UnsupportedSchema), check=kind("conflicting-options")):
+        formats.parse(f"images:shape=*x*x3,{more}")
+
+
+def test_a_format_that_scales_alone_has_no_own_sizes():
+    with pytest.raises(InvalidSettings, check=kind("invalid-shape")):
+        formats.parse("ffcv:shape=*x*x3")
+
+
+def test_a_field_of_the_user_s_names_them(folder, tmp_path):
+    def command(*words):
+        return call("add", folder, *words, "--data-dir", tmp_path / "data")
+
+    image = ("--format", "images:shape=*x*x3", "--field", "pic=uint8[*,*,3]")
+    assert "pic uint8 *x*x3" in command(*image, "--field", "kind=int64").stdout
+    assert complaint_kind(command(*image, "--field", "pic_extents=int64"), 2) == "invalid-field"
 
 
 def test_prepare_run_and_verify_as_typed(folder, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 
 from iobench.base.errors import InvalidSettings
@@ -100,6 +101,11 @@ def parse_shape(text: str, may_vary: bool = False) -> tuple[int, ...]:
     if max(map(len, parts)) > MAX_DIGITS or math.prod(map(int, fixed)) >= 10**MAX_DIGITS:
         raise InvalidSettings(f"{shown} has more elements than fit on any disk", kind="out-of-range")
     return tuple(-1 if part == "*" else int(part) for part in parts)
+
+
+def shape_text(shape: Iterable[int]) -> str:
+    """Return a shape as it is typed, like `3x224x224`, with * for -1."""
+    return "x".join("*" if size == -1 else str(size) for size in shape)
 
 
 def bytes_text(count: float) -> str:

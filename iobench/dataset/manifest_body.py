@@ -19,7 +19,7 @@ NAME_BYTES = 255  # of a file's name on nearly every file system
 PATH_BYTES = 4096
 NESTING = 16  # levels of a source's description
 
-_VARIANT = re.compile(r"[a-z][A-Za-z0-9._:=,+-]*")
+_VARIANT = re.compile(r"[a-z][A-Za-z0-9._:=,+*-]*")
 _MAX_INT = (1 << 63) - 1
 
 Count = Annotated[int, Meta(ge=1, le=_MAX_INT)]

@@ -22,6 +22,7 @@ from iobench.formats._arrays import (
     split_selection,
     unstorable_columns,
     unsupported_dtype,
+    with_own_extents,
     with_selection,
 )
 from iobench.formats._first_rows import FirstRows
@@ -77,6 +78,7 @@ from iobench.formats._schema import (
     Schema,
     field_names,
     names_within,
+    own_extents,
     plain_bools,
     raw_bytes,
     renamed,
@@ -147,6 +149,7 @@ __all__ = [
     "native_dtype",
     "offsets_of",
     "only_sample",
+    "own_extents",
     "parse",
     "plain_bools",
     "raw_bytes",
@@ -162,6 +165,7 @@ __all__ = [
     "unstorable_columns",
     "unsupported_dtype",
     "with_extents",
+    "with_own_extents",
     "with_selection",
 ]
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact
 from iobench.base.text import listed, shortened
-from iobench.formats._schema import DTYPES, Array, Field, Schema, field_names, renamed
+from iobench.formats._ragged import Ragged
+from iobench.formats._schema import DTYPES, Array, Batch, Field, Schema, field_names, renamed
 
 MAX_FIELDS = 512  # several formats keep one file per field open, and 1024 open files are a usual limit
 MAX_AXES = 32  # sample axis included: HDF5's limit
@@ -151,6 +152,15 @@ def check_sample(what: str, shape: tuple[int, ...], sample_bytes: int, path: Pat
             found=f"{sample_bytes / 2**20:,.0f} MiB",
             hint="make the sample axis the first, or cut samples into smaller ones",
         )
+
+
+def with_own_extents(field: Field, samples: Sequence[Array]) -> Batch:
+    """Return samples of different shapes as the fields of a batch: end to end, and their extents."""
+    assert field.extents is not None
+    rows = [sample.reshape(-1, *field.inner) for sample in samples]
+    extents = np.array([sample.shape[: field.varying] for sample in samples], field.extents.dtype)
+    batch: dict[str, Any] = {field.name: Ragged.of(rows, field.inner, field.dtype)}
+    return {**batch, field.extents.name: extents.reshape(-1, field.varying)}
 
 
 def fields_by_name(path: Path, names: Iterable[str]) -> dict[str, str]:

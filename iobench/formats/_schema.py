@@ -161,7 +161,7 @@ class Schema:
     @property
     def extents(self) -> dict[str, str]:
         """The name of the field of extents of each field in which several axes vary."""
-        return {field.name: own.name for field in self.ragged if (own := field.extents)}
+        return own_extents(self.ragged)
 
     @property
     def fixed(self) -> Schema:
@@ -233,6 +233,11 @@ class Schema:
     def batch_rows(self, target_bytes: int) -> int:
         """Return the number of samples that fit in `target_bytes`: at least 1, at most all."""
         return max(1, min(self.samples, target_bytes // self.sample_bytes))
+
+
+def own_extents(fields: Iterable[Field]) -> dict[str, str]:
+    """Return the name of the field of extents of each field in which several axes vary."""
+    return {one.name: own.name for one in fields if (own := one.extents)}
 
 
 def with_extents(fields: Iterable[Field]) -> tuple[Field, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from iobench.base.errors import SourceError, needing
 from iobench.base.text import reason
-from iobench.base.units import bytes_text
+from iobench.base.units import bytes_text, shape_text
 
 with needing("a folder of images", "images"):
     from PIL import Image, UnidentifiedImageError
@@ -160,11 +160,6 @@ def _whole_jpeg(file: BinaryIO) -> bytes:
     if (stored := file.read()).rfind(END, scan) < 0:
         raise EOFError("the file ends early")
     return stored
-
-
-def shape_text(shape: tuple[int, ...]) -> str:
-    """Return a shape as it is typed, like `3x224x224` or `*x*x3`."""
-    return "x".join("*" if size == VARIES else str(size) for size in shape)
 
 
 def image_kind(path: Path) -> str | None:

@@ -15,6 +15,7 @@ import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -22,7 +23,7 @@ import numpy as np
 from iobench.base import interrupts
 from iobench.base.errors import CorruptArtifact, IobenchError, LoaderFailed
 from iobench.base.options import option
-from iobench.contrib.formats.shared.scaled_images import ScaledImages
+from iobench.contrib.formats.shared.scaled_images import ScaledImages, extents_of
 from iobench.contrib.formats.webdataset.tar_fields import suffixes_of
 from iobench.formats import Array, Field, Reader
 from iobench.loading.collate import Collate
@@ -190,6 +191,7 @@ class SampleDecoder:
 
     def __init__(self, opener: Opener) -> None:
         self._fields, self._path, self._format = opener.schema.fields, opener.path, opener.format
+        self._extents = {own: name for name, own in opener.schema.extents.items()}
         self._keys: list[str] = []
         self._decode: ScaledDecoder | None = None  # an image of any size; made where it is used
 
@@ -203,17 +205,23 @@ class SampleDecoder:
         return tuple(self._array(sample[key], field, key) for field, key in both)
 
     def _array(self, stored: bytes, field: Field, key: str) -> Array:
-        if self._decode is None or key.rpartition(".")[2] not in IMAGES or len(field.shape) < 2:
+        of_size = field.name in self._extents
+        image = key.rpartition(".")[2] in IMAGES and (len(field.shape) > 1 or of_size)
+        if self._decode is None or not image:
             return _array(stored, field, key)
-        pixels = np.empty(field.shape, np.uint8)
         try:
-            self._decode(self._path, stored, pixels)
+            if of_size:
+                return np.array(extents_of(self._path, BytesIO(stored)), field.dtype)
+            pixels = self._decode.decode(self._path, stored)
         except CorruptArtifact as error:
             raise PortableError.wrap(error.changed(problem=f"{key}: {error.problem}")) from error
-        return pixels
+        return pixels.reshape(-1, *field.inner) if field.is_ragged else pixels
 
     def _keys_of(self, sample: Mapping[str, Any]) -> list[str]:
         suffixes = suffixes_of(sample, self._fields)
+        for name, image in self._extents.items():
+            if image in suffixes:
+                suffixes.setdefault(name, suffixes[image])
         for field in self._fields:
             if field.name not in suffixes:
                 raise PortableError.wrap(

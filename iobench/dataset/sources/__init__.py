@@ -7,6 +7,7 @@ from pathlib import Path
 
 from iobench import formats
 from iobench.base.errors import SourceError
+from iobench.base.units import shape_text
 from iobench.dataset.sources._regular_files import contains_images, no_such_path, source_errors
 from iobench.dataset.sources._source import (
     BATCH_BYTES,
@@ -65,7 +66,7 @@ def open_source(
         file.
     sample_shape : tuple of int, optional
         Shape that images, in folders or in tar shards, are resized and cropped to; ``(-1, -1, 3)`` keeps the
-        size of each image of a folder. Other data have their own.
+        size of each image. Other data have their own.
     columns : str
         ``packed`` makes the columns of a table (arrow, csv, jsonl, lance, parquet) that have one dtype one
         field; ``separate`` keeps a field for each.
@@ -144,11 +145,7 @@ def _scaled(path: Path, variant: str, shape: tuple[int, ...] | None) -> str:
         return variant
     if "shape" not in formats.parse(variant).options:
         raise _has_its_shape(path)
-    if VARIES in shape:
-        problem = "--sample-shape with * is for a folder of images, without --source-format"
-        hint = "give a shape like 3x224x224"
-        raise SourceError(problem, kind="conflicting-options", path=path, hint=hint)
-    return f"{variant}{',' if ':' in variant else ':'}shape={'x'.join(map(str, shape))}"
+    return f"{variant}{',' if ':' in variant else ':'}shape={shape_text(shape)}"
 
 
 def _has_its_shape(path: Path) -> SourceError:

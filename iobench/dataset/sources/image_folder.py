@@ -16,7 +16,7 @@ from iobench import formats
 from iobench.base.errors import SourceError
 from iobench.base.finding import Finding
 from iobench.base.text import enumerated
-from iobench.base.units import counted
+from iobench.base.units import counted, shape_text
 from iobench.dataset.sources._regular_files import FileState, check_unchanged, open_regular
 from iobench.dataset.sources._source import BATCH_BYTES, Source, default_name
 from iobench.formats import Array, Batch, Field, Schema
@@ -28,7 +28,6 @@ from iobench.formats.image_decoding import (
     image_errors,
     image_kind,
     image_size,
-    shape_text,
 )
 
 MOST_SIZES = 64  # images whose sizes are read before any is decoded: this takes milliseconds
@@ -166,7 +165,7 @@ class ImageFolder(Source):
 
     @property
     def _variant(self) -> str:
-        return f"images:shape={'x'.join(map(str, self._layout.shape))}"
+        return f"images:shape={shape_text(self._layout.shape)}"
 
     def other_decoders(self) -> tuple[str, ...]:
         """Return the other decoders of JPEG files, and decoding at a smaller scale where half are large."""

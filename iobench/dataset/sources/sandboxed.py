@@ -57,7 +57,8 @@ class FormatSource(Source):
             raise
         self.schema, self.notes = described.schema, described.notes
         self.decodes = self._format.parallel
-        if shape := self._format.options.get("shape"):
+        shape = self._format.options.get("shape")
+        if shape and not self.schema.extents:
             self.losses = (
                 f"samples are {str(shape).replace('x', ' × ')}: random crops of the originals are gone",
             )

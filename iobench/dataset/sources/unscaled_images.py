@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import numpy as np
 
 from iobench.dataset.sources._regular_files import open_regular
 from iobench.dataset.sources.image_folder import ImageFile, ImageFolder, image_threads
-from iobench.formats import Array, Batch, Ragged, Schema, check_sample, with_extents
+from iobench.formats import Array, Batch, Schema, check_sample, with_extents, with_own_extents
 from iobench.formats.image_decoding import image_errors, image_size
 
 
@@ -26,24 +23,14 @@ class UnscaledImages(ImageFolder):
         pixels = [height * width for height, width, _ in headers]
         for (path, _, _), count in zip(self._files, pixels, strict=True):
             check_sample("", (), count * field.sample_bytes, path)
+        self._scales = [(1.0, 1.0)]
         totals = {field.name: sum(pixels)}
         self.schema = Schema(len(self._files), with_extents((field, label)), totals=totals)
         if self._layout.mode == "L" and any(colored for _, _, colored in headers):
             self._note_gray("'*x*x3'")
 
-    def in_place(self) -> None:
-        """Return None: no format reads them so where they lie."""
-
-    def other_decoders(self) -> tuple[str, ...]:
-        """Return no variants."""
-        return ()
-
     def _pixels(self, images: Sequence[Array]) -> Batch:
-        field, _ = self._fields
-        rows = [image.reshape(-1, *field.inner) for image in images]
-        extents = np.array([image.shape[: field.varying] for image in images], np.int32)
-        batch: dict[str, Any] = {field.name: Ragged.of(rows, field.inner, field.dtype)}
-        return {**batch, self.schema.extents[field.name]: extents}
+        return with_own_extents(self._fields[0], images)
 
 
 def _header(one: ImageFile) -> tuple[int, int, bool]:

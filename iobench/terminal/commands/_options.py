@@ -97,6 +97,17 @@ def field_of(text: str, option: str = "--field") -> Field:
         ) from None
 
 
+def fields_with_extents(texts: Iterable[str]) -> tuple[Field, ...]:
+    """Parse the fields of `--field`, each in which several axes vary followed by that of its extents."""
+    from iobench.formats import with_extents
+
+    fields = [field_of(text) for text in texts]
+    try:
+        return with_extents(fields)
+    except ValueError as error:
+        raise InvalidSettings(f"--field: {error}", kind="invalid-field") from None
+
+
 def _size(text: str) -> int:
     if (size := int(text)) < 0:  # would be VARIES
         raise ValueError(f"{size} is no size")

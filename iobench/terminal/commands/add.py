@@ -12,7 +12,7 @@ from iobench.terminal.commands._options import (
     Hash,
     S3Endpoint,
     checked_hash,
-    field_of,
+    fields_with_extents,
     run_command,
 )
 
@@ -54,7 +54,7 @@ def add(
     from iobench.terminal import display, tables
 
     use_endpoint(s3_endpoint)
-    fields = [field_of(text) for text in field or []]
+    fields = fields_with_extents(field or ())
     with display.progress() as progress:
         manifest, row = register(
             path,

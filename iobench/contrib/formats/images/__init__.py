@@ -30,8 +30,8 @@ from iobench.contrib.formats.shared.sample_files import (
     file_writers,
     is_class_folder,
 )
-from iobench.contrib.formats.shared.scaled_images import COMPARED, ScaledImages
-from iobench.formats import VARIES, Array, Batch, Detectable, Field, Reader, Schema
+from iobench.contrib.formats.shared.scaled_images import COMPARED, ScaledImages, length_of
+from iobench.formats import VARIES, Array, Batch, Detectable, Field, Reader, Schema, own_extents, with_extents
 from iobench.formats.npy import Npy
 
 HELD = "uint8 (height, width, 3), (3, height, width) or (height, width)"
@@ -50,6 +50,7 @@ class Images(ScaledImages, Detectable):
     modules: ClassVar[tuple[str, ...]] = ("PIL",)
     extra: ClassVar[str] = "images"
     survives_unlink: ClassVar[bool] = False
+    keeps_sizes: ClassVar[bool] = True
 
     lossy: str | None = option(None, "lossy codec in place of PNG", choices=(None, "jpeg"))
     quality: int = option(QUALITY, "JPEG quality", minimum=1, maximum=100)
@@ -176,15 +177,18 @@ class Images(ScaledImages, Detectable):
         return ImageReader(path, schema, images, Npy().open(path, Schema(schema.samples, scalars)))
 
     def _existing(self, path: Path, schema: Schema) -> Reader:
-        """Return a reader of a folder per class; its one field with a shape is the image."""
-        from iobench.contrib.formats.images.reader import ImageReader
+        """Return a reader of a folder per class; its first field with a shape is the image."""
+        from iobench.contrib.formats.images.reader import ImageReader, UnscaledReader
 
         files, labels = classes(path, SUFFIXES)
-        if schema.ragged:
+        decode = self.decode()
+        if decode is None and schema.ragged:
             return class_reader(path, schema, files, labels, _stored_bytes)
+        if decode is not None and schema.extents:
+            return UnscaledReader(path, schema, files, labels, decode)
         names = [field.name for field in schema.fields if field.shape]
         scalars = {field.name: labels for field in schema.fields if not field.shape}
-        return ImageReader(path, schema, dict.fromkeys(names, files), scalars, self.decode())
+        return ImageReader(path, schema, dict.fromkeys(names, files), scalars, decode)
 
     def sniff(self, path: Path) -> bool:
         """Return True for a folder that contains only folders, the first of them with image files."""
@@ -195,16 +199,23 @@ class Images(ScaledImages, Detectable):
 
         CorruptArtifact if an image cannot be read, or of kind ``unequal-shapes``, ``link`` or ``no-files``.
         """
+        files, _ = classes(path, SUFFIXES)
+        names = [one.name for one in fields if one.name not in own_extents(fields).values()]
+        image, label = names if len(names) == 2 else ("image", "label")
+        shape = (VARIES,) if self.encoded else self.scaled_shape or self._common_shape(path, files)
+        field = Field(image, shape, "uint8")
+        totals = {image: sum(self._length(field, file) for file in files)} if field.is_ragged else {}
+        return Schema(len(files), with_extents((field, Field(label, (), "int64"))), totals=totals)
+
+    def _length(self, field: Field, file: Path) -> int:
+        """Return the bytes of a file, or the pixels of an image of its own size."""
+        with expecting(file, "a file", OSError), open(regular(file), "rb") as stored:
+            return file.stat().st_size if self.encoded else length_of(field, file, stored)
+
+    def _common_shape(self, path: Path, files: Sequence[Path]) -> tuple[int, ...]:
+        """Return the shape of all images; CorruptArtifact if there are several, or one cannot be read."""
         from iobench.formats.pixels import shape_of
 
-        files, _ = classes(path, SUFFIXES)
-        image, label = (field.name for field in fields) if len(fields) == 2 else ("image", "label")
-        if self.encoded:
-            total = sum(file.stat().st_size for file in files)
-            stored = Field(image, (VARIES,), "uint8")
-            return Schema(len(files), (stored, Field(label, (), "int64")), totals={image: total})
-        if shape := self.scaled_shape:
-            return Schema(len(files), (Field(image, shape, "uint8"), Field(label, (), "int64")))
         try:
             shapes = {shape_of(file): file for file in files}
         except CorruptArtifact as error:
@@ -219,9 +230,10 @@ class Images(ScaledImages, Detectable):
                 path=path,
                 expected="images of one shape",
                 found=f"{one} in {first.name} and {other} in {second.name}",
-                hint=f"{SCALED}, or {self.name}:encoded=yes, which reads the files as they are",
+                hint=f"{SCALED}; or with --format '{self.name}:shape=*x*x3', each in its own size, or "
+                f"{self.name}:encoded=yes, which reads the files as they are",
             )
-        return Schema(len(files), (Field(image, next(iter(shapes)), "uint8"), Field(label, (), "int64")))
+        return next(iter(shapes))
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Return how far the pixels of some images are from Pillow's, for another decoder or scale."""

@@ -10,8 +10,19 @@ import numpy.typing as npt
 
 from iobench.base.errors import corrupt, expecting
 from iobench.base.files import regular
-from iobench.contrib.formats.shared.scaled_images import ScaledDecoder
-from iobench.formats import Array, Placement, Reader, Schema, unclosed
+from iobench.contrib.formats.shared.scaled_images import ScaledDecoder, extents_of
+from iobench.formats import (
+    Array,
+    Batch,
+    Index,
+    Placement,
+    Reader,
+    Rows,
+    Schema,
+    index_of,
+    unclosed,
+    with_own_extents,
+)
 from iobench.formats.pixels import channels_last, decoded
 
 
@@ -81,6 +92,54 @@ class ImageReader(Reader):
     def _decode(self, files: list[Path], rows: npt.NDArray[np.int64], target: Array) -> None:
         for row, pixels in zip(rows.tolist(), target, strict=True):
             self._decode_one(files[row], stored_image(files[row]), pixels)
+
+
+class UnscaledReader(Reader):
+    """Decodes images of a folder per class in their own sizes, which are the field of extents.
+
+    Other fields are the labels. The extents alone are read from the headers.
+    """
+
+    def __init__(
+        self, path: Path, schema: Schema, files: Sequence[Path], labels: Array, decoder: ScaledDecoder
+    ) -> None:
+        super().__init__(schema)
+        if len(files) != schema.samples:
+            raise corrupt(path, f"{schema.samples} files", len(files))
+        (self._image,), (self._extents,) = schema.ragged, schema.extents.values()
+        self._labels, self._decode_one = labels, decoder.decode
+        self._files: Sequence[Path] | None = files
+
+    def batch(self, rows: Rows | Sequence[int]) -> Batch:
+        """Return the rows in new arrays; IndexError outside 0..len-1."""
+        checked, _ = self._checked(rows)
+        index = index_of(checked)
+        batch = self._timed(self._decoded)(index)
+        own = {f.name: self._labels[index] for f in self.schema.fields if f.name not in batch}
+        return {f.name: (batch | own)[f.name] for f in self.schema.fields}
+
+    def close(self) -> None:
+        """Forget the files; none stays open between reads."""
+        self._files = None
+
+    def _decoded(self, rows: Index) -> Batch:
+        files = unclosed(self._files)
+        images = [self._decode_one(files[row], stored_image(files[row])) for row in rows.tolist()]
+        return with_own_extents(self._image, images)
+
+    def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
+        files = unclosed(self._files)
+        for name, target in out.items():
+            if name == self._extents:
+                target[...] = [file_extents(files[row]) for row in rows.tolist()]
+            else:
+                target[...] = self._labels[rows]
+
+
+def file_extents(file: Path) -> tuple[int, int]:
+    """Return height and width that the header of an image file states; CorruptArtifact without one."""
+    with expecting(file, "an image", OSError), open(regular(file), "rb") as stored:
+        return extents_of(file, stored)
 
 
 def stored_image(file: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""Options of formats that scale and crop existing images of any size as they read them.
+"""Options of formats that scale and crop existing images of any size as they read them, or keep their sizes.
 
 Pillow's pixels are those of `iobench prepare --sample-shape`. Other decoders, and decoding at a part of the
 size, make pixels of their own.
@@ -6,11 +6,13 @@ size, make pixels of their own.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO, ClassVar
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.base.units import counted, parse_shape
 from iobench.contrib.formats.shared.jpeg_decoders import JPEG_LIBRARIES, JpegLibrary, jpeg_decoder
-from iobench.formats import Array, Epoch, Format, Schema
+from iobench.formats import VARIES, Array, Epoch, Field, Format, Schema, check_sample
 
 COMPARED = 32  # images whose pixels are compared with Pillow's
 PILLOW = "pillow"
@@ -28,9 +30,21 @@ CENTER, CROPS = "center", ("center", "random")
 
 @dataclass(frozen=True)
 class ScaledImages(Format):
-    """Base class of formats whose existing images can be scaled and cropped to one shape."""
+    """Base class of formats whose existing images can be scaled and cropped to one shape.
 
-    shape: str | None = option(None, "shape, like 3x224x224, that existing images are scaled and cropped to")
+    Attributes
+    ----------
+    keeps_sizes : bool
+        True if `shape` may be ``*x*x3``: each image in its own size.
+    """
+
+    keeps_sizes: ClassVar[bool] = False
+
+    shape: str | None = option(
+        None,
+        "shape, like 3x224x224, that existing images are scaled and cropped to; in images and webdataset also "
+        "*x*x3: their own sizes",
+    )
     decoder: str = option(
         PILLOW,
         "decoder of JPEG files where `shape` is given; the others are faster",
@@ -47,23 +61,29 @@ class ScaledImages(Format):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = {
-            "decoder": self.decoder != PILLOW,
-            "crop": self.crop != CENTER,
-            "dct_scaling": self.dct_scaling,
-        }
-        if any(given.values()) and not self.shape:
-            named = " and ".join(name for name, one in given.items() if one)
-            raise InvalidOption(
-                f"{self.name}: {named} without shape", kind="conflicting-options", hint="add shape=3x224x224"
-            )
-        if self.shape is not None:
-            parse_shape(self.shape)
+        self._check_needed()
         if self.dct_scaling and self._jpeg_library and not self._jpeg_library.dct_scaling:
             raise InvalidOption(
                 f"{self.name}: {self.decoder} has no dct_scaling",
                 kind="conflicting-options",
                 hint="omit dct_scaling, or choose another decoder",
+            )
+
+    def _check_needed(self) -> None:
+        """Raise InvalidOption for options of scaling without a shape to scale to."""
+        given = {
+            "decoder": self.decoder != PILLOW,
+            "crop": self.crop != CENTER,
+            "dct_scaling": self.dct_scaling,
+        }
+        shape = self.scaled_shape or ()
+        if VARIES in shape:
+            del given["decoder"]
+        if any(given.values()) and (not shape or VARIES in shape):
+            named = " and ".join(name for name, one in given.items() if one)
+            without = f"with shape={self.shape}" if shape else "without shape"
+            raise InvalidOption(
+                f"{self.name}: {named} {without}", kind="conflicting-options", hint="give shape=3x224x224"
             )
 
     @property
@@ -74,7 +94,7 @@ class ScaledImages(Format):
     @property
     def scaled_shape(self) -> tuple[int, ...] | None:
         """Shape of the pixels of scaled images."""
-        return parse_shape(self.shape) if self.shape else None
+        return parse_shape(self.shape, self.keeps_sizes) if self.shape else None
 
     @property
     def lossless(self) -> bool:
@@ -119,21 +139,18 @@ class ScaledImages(Format):
 
     def decode(self) -> ScaledDecoder | None:
         """Return the decoder of images of any size; None without `shape`."""
-        if self.shape is None:
-            return None
-        return ScaledDecoder(parse_shape(self.shape), self.decoder, self.crop, self.dct_scaling)
+        shape = self.scaled_shape
+        return None if shape is None else ScaledDecoder(shape, self.decoder, self.crop, self.dct_scaling)
 
     def other_pixels(self, images: Sequence[tuple[Path, bytes | memoryview]]) -> list[Finding]:
         """Return how far the pixels of these images are from Pillow's, for another decoder or scale."""
         own, shape = self.decode(), self.scaled_shape
         if own is None or shape is None or (self.decoder == PILLOW and not self.dct_scaling):
             return []
-        ways, pixels = (ScaledDecoder(shape, crop=self.crop), own), np.empty((2, *shape), np.int16)
-        each, most = [], 0
+        pillow, each, most = ScaledDecoder(shape, crop=self.crop), [], 0
         for file, stored in images:
-            for decode, one in zip(ways, pixels, strict=True):
-                decode(file, stored, one)
-            difference = np.abs(pixels[0] - pixels[1])
+            expected, pixels = (decoder.decode(file, stored).astype(np.int16) for decoder in (pillow, own))
+            difference = np.abs(expected - pixels)
             each.append(float(difference.mean()))
             most = max(most, int(difference.max()))
         mean = statistics.fmean(each)
@@ -166,7 +183,30 @@ class ScaledDecoder:
 
     def __call__(self, file: Path, stored: bytes | memoryview, pixels: Array) -> None:
         """Fill the pixels of one image."""
+        pixels[...] = self.decode(file, stored)
+
+    def decode(self, file: Path, stored: bytes | memoryview) -> Array:
+        """Return the pixels of one image; CorruptArtifact, which names `file`, if it is damaged."""
         try:
-            pixels[...] = self._images.decode(file, BytesIO(stored), len(stored))
+            return self._images.decode(file, BytesIO(stored), len(stored))
         except SourceError as error:
             raise error.converted(CorruptArtifact) from error
+
+
+def length_of(field: Field, file: Path, stored: BinaryIO) -> int:
+    """Return the pixels of an image; CorruptArtifact (``sample-too-large``) if they are too many."""
+    length = math.prod(extents_of(file, stored))
+    check_sample("", (), length * field.sample_bytes, file)
+    return length
+
+
+def extents_of(file: Path, stored: BinaryIO) -> tuple[int, int]:
+    """Return height and width that an image's header states; CorruptArtifact, naming `file`, without one."""
+    from iobench.formats.image_decoding import image_errors, image_size
+
+    try:
+        with image_errors(file):
+            width, height, _ = image_size(stored)
+    except SourceError as error:
+        raise error.converted(CorruptArtifact) from error
+    return height, width

@@ -2,15 +2,15 @@
 
 iobench writes `000000.tar`, …; field x of sample 12 is the file `000000012.x.npy` in one of them. Existing
 data are one archive, or a folder of them, whose samples all have the same files: `.npy` arrays, which may
-differ along the first axis, `.png`, `.jpg` and `.jpeg` images, which are decoded when they are read, and
-scaled to one `shape` if they differ in size, `.cls` and other integers as text, and files of raw bytes whose
-fields the caller names.
+differ along the first axis, `.png`, `.jpg` and `.jpeg` images, which are decoded when they are read, and, if
+they differ in size, scaled to one `shape` or kept as they are by `*x*x3`, `.cls` and other integers as text,
+and files of raw bytes whose fields the caller names.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ from iobench.contrib.formats.webdataset.tar_fields import (
     stored_name,
 )
 from iobench.contrib.formats.webdataset.writer import most_bytes, write_shards
-from iobench.formats import Batch, Detectable, Field, LoadOrBuild, Schema, fields_by_name
+from iobench.formats import Array, Batch, Detectable, Field, LoadOrBuild, Schema, fields_by_name, with_extents
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class WebDataset(ScaledImages, Detectable):
     summary: ClassVar[str] = "tar shards, one .npy file per field and sample"
     library: ClassVar[str] = "numpy"
     holds_ragged: ClassVar[bool] = True
+    keeps_sizes: ClassVar[bool] = True
 
     shard_bytes: int = option(64 << 20, "maximum bytes per shard", minimum=1, unit="bytes")
 
@@ -97,13 +98,21 @@ class WebDataset(ScaledImages, Detectable):
             samples, columns = columns_of(maps)
             fields_by_name(path, (suffix.removesuffix(".npy") for suffix in columns))
             check_fields(columns, maps, fields, self)
-            known = tuple(fields) or fields_of(columns, maps, self)
+            known = tuple(fields) or with_extents(fields_of(columns, maps, self))
             totals = dict.fromkeys((field.name for field in known if field.is_ragged), 0)
             for lists in lists_of(maps, samples, known, self, thorough=True):
                 for number, field in enumerate(known):
                     if field.is_ragged:
-                        totals[field.name] += int(lists[f"size_{number}"].sum()) // field.sample_bytes
+                        totals[field.name] += _length(lists, number, field)
             return Schema(samples, known, totals=totals)
+
+
+def _length(lists: Mapping[str, Array], number: int, field: Field) -> int:
+    """Return the sum of the lengths of the samples in a piece of `lists_of`."""
+    of_images = lists.get(f"length_{number}")
+    if of_images is not None:
+        return int(of_images.sum())
+    return int(lists[f"size_{number}"].sum()) // field.sample_bytes
 
 
 def _shards(path: Path) -> list[Path]:

@@ -10,7 +10,7 @@ import numpy as np
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.contrib.formats.shared.external import as_options
 from iobench.contrib.formats.shared.packed_images import PackedImages
-from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps
+from iobench.contrib.formats.shared.placed_reader import EncodedSpans, FieldLocations, Maps
 from iobench.contrib.formats.shared.scaled_images import ScaledDecoder, ScaledImages
 from iobench.contrib.formats.webdataset.tar_arrays import bytes_before, fits, holds, start_of
 from iobench.contrib.formats.webdataset.tar_columns import TarColumn, pieces_of
@@ -20,12 +20,12 @@ from iobench.formats import (
     Array,
     Blocks,
     Field,
-    Index,
     Listed,
     ListedSpans,
     Placement,
     Schema,
     names_within,
+    own_extents,
     unsupported_dtype,
 )
 from iobench.formats.npy_header import read_plain_header
@@ -82,6 +82,8 @@ def check_fields(
         column, stored = columns[suffix], field_of(field.name, suffix, columns[suffix], maps, images)
         if _kind(suffix) in IMAGES and not _is_decoded(field, images):
             stored = None  # the encoded bytes are read
+        if stored == field:
+            continue
         if stored is not None and not holds(field, stored.dtype, stored.shape):
             expected, found, hint = field.typed, stored.typed, f"use {as_options([stored])}"
         elif stored is None and not fits(field, column.size[0]):
@@ -132,8 +134,9 @@ def lists_of(
 ) -> Iterator[dict[str, Array]]:
     """Yield pieces of int64 arrays per field number: shard and offset of each value, size if sizes differ.
 
-    With `thorough`, read the header of each image; otherwise one of another shape is refused when it is
-    decoded. CorruptArtifact if the archives do not hold these samples and fields.
+    With `thorough`, read the header of each image, and yield the lengths of those of their own sizes, too;
+    otherwise one of another shape is refused when it is decoded. CorruptArtifact if the archives do not hold
+    these samples and fields.
     """
     first = 0
     for count, columns in pieces_of(maps):
@@ -154,8 +157,11 @@ def _lists(
     """Return a piece of the lists, of samples from number `first`."""
     folder, lists = maps.files[0].parent, dict[str, Array]()
     suffixes = suffixes_of(columns, fields)
+    of_images = own_extents(fields).values()
     for number, field in enumerate(fields):
         suffix = suffixes.get(field.name)
+        if suffix is None and field.name in of_images:
+            continue
         if suffix is None:
             raise corrupt(folder, f"files of field {field.name} in every sample", ", ".join(columns))
         column = columns[suffix]
@@ -164,6 +170,8 @@ def _lists(
             lists[f"size_{number}"] = size
             if thorough and _kind(suffix) in IMAGES and not images.shape:
                 _images(suffix, column, first).check(maps, field, _as_bytes(fields))
+            if thorough and field.is_ragged:
+                lists[f"length_{number}"] = _images(suffix, column, first).lengths(maps, field)
         else:
             before = bytes_before(maps, field, column, first, has_header=_kind(suffix) == "npy")
             offset = offset + before
@@ -178,23 +186,29 @@ def locations_of(
 ) -> FieldLocations:
     """Return the locations of the fields, from the arrays of `lists_of`; `decode` is that of `images`."""
     placement: dict[str, Placement] = {}
-    blocks = []
+    blocks: list[Blocks] = []
+    spans: dict[str, EncodedSpans] = {}
+    of_sizes: dict[str, Blocks] = {}
     for number, field in enumerate(schema.fields):
+        if field.name in of_sizes:
+            blocks.append(of_sizes[field.name])
+            continue
         file, offset, size = (lists.get(f"{part}_{number}") for part in ("file", "offset", "size"))
         if file is None or offset is None:
             raise corrupt(maps.files[0].parent, f"an index of the files of {field.name}", "none")
-        if size is None:
+        packed = None if size is None else PackedImages(field.name, file, offset, size)
+        if packed is None:
             placement[field.name] = Listed(maps.files, file, offset)
+        elif field.extents and decode:
+            spans[field.name] = packed.spans(maps.files, field, decode)
+            of_sizes[field.extents.name] = packed.extents(maps.files, field.extents)
         elif field.is_ragged:
-            placement[field.name] = ListedSpans(maps.files, file, offset, size)
+            placement[field.name] = ListedSpans(maps.files, file, offset, packed.size)
+        elif _is_decoded(field, images):
+            blocks.append(packed.blocks(maps.files, field, decode))
         else:
-            packed = PackedImages(field.name, file, offset, size)
-            blocks.append(
-                packed.blocks(maps.files, field, decode)
-                if _is_decoded(field, images)
-                else _integers(maps.files, field, file, offset, size)
-            )
-    return FieldLocations(placement, blocks)
+            blocks.append(_integers(maps.files, field, packed))
+    return FieldLocations(placement, blocks, spans)
 
 
 def _kind(suffix: str) -> str:
@@ -222,12 +236,12 @@ def _as_bytes(fields: Sequence[Field]) -> str:
     """Return the advice to read the files of images of different sizes without decoding."""
     stored = [Field(one.name, (VARIES,), "uint8") if one.is_image else one for one in fields]
     return (
-        "scale and crop them: --format webdataset:shape=3x224x224; "
-        f"or read the bytes of the files, not decoded: {as_options(stored)}"
+        "scale and crop them: --format webdataset:shape=3x224x224; keep their sizes: --format "
+        f"'webdataset:shape=*x*x3'; or read the bytes of the files, not decoded: {as_options(stored)}"
     )
 
 
-def _integers(files: Sequence[Path], field: Field, file: Index, offset: Index, size: Index) -> Blocks:
+def _integers(files: Sequence[Path], field: Field, texts: PackedImages) -> Blocks:
     """Return integers as text, one block each."""
 
     def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
@@ -235,6 +249,8 @@ def _integers(files: Sequence[Path], field: Field, file: Index, offset: Index, s
             out[field.name][0] = int(bytes(stored))
         except (ValueError, OverflowError) as error:
             what = f"{field.name} of sample {number} as an integer"
-            raise corrupt(files[int(file[number])], what, bytes(stored[:20]), kind="not-a-number") from error
+            path = files[int(texts.file[number])]
+            raise corrupt(path, what, bytes(stored[:20]), kind="not-a-number") from error
 
-    return Blocks((field.name,), tuple(files), np.arange(len(file)), file, offset, size, decode)
+    rows = np.arange(len(texts.file))
+    return Blocks((field.name,), tuple(files), rows, texts.file, texts.offset, texts.size, decode)
