@@ -113,6 +113,9 @@ class GroupMemory:
 
 def _offsets_of_batches(offsets: Index, sizes: Index, out: Index) -> list[int]:
     """Fill `out` with the offsets of one batch after the other, each from 0 on; return their lengths."""
+    if len(sizes) == 1:  # as in every group of large batches
+        out[:] = offsets
+        return [int(offsets[-1])]
     starts = offsets_of(sizes)
     batch = np.repeat(np.arange(len(sizes)), sizes + 1)  # of each of the offsets
     np.subtract(offsets[np.arange(len(batch)) - batch], offsets[starts[batch]], out=out)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from iobench.formats import Index, offsets_of
 from iobench.host.memory import Bytes
 
-LONG_BYTES = 256 << 10  # samples from this length on are copied one by one
+LONG_BYTES = 16 << 10  # from this length on, one copy of a sample costs less than two of its blocks
 LEAST_BLOCK, MOST_BLOCK = 16, 512
 BLOCKS = 4  # per sample of mean length: fewer would copy more bytes for nothing, more cost more look-ups
 STEP_BYTES = (
