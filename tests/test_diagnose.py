@@ -206,6 +206,7 @@ AS = candidate(BASELINE, 100)
 NO_WORKERS = {"num_workers": 0}
 UNTRIED = Candidate("persistent workers", {"persistent_workers": True}, "persistent")
 RAISED = Finding("raised", "no")
+DECODER = {"decoder": "simplejpeg", "code": "f(data)", "times": 2.0, "files": 16, "most": 1}
 QUICK = {"samples": 10**7}  # a sample in less than a microsecond
 
 
@@ -236,6 +237,8 @@ QUICK = {"samples": 10**7}  # a sample in less than a microsecond
         ("file-per-sample", (loop(), [], [spending("files", file_calls=100)])),
         ("repeated-work", (loop(), [AS, tried("cache", 300)], [profile(getitem_share=0.9)])),
         ("jpeg-draft", (loop(), [AS, tried("draft", 300, width=8, height=8)], [spending("decoding")])),
+        ("jpeg-decoder", (loop(), [AS, tried("decoder", 300, **DECODER)], [spending("decoding")])),
+        ("jpeg-decoder", (loop(), [AS, Candidate("", DECODER, "decoder")], [spending("decoding")])),
         ("default-collate", (loop(), [AS, tried("default-collate", 300)], [profile()])),
         ("garbage-collection", (loop(), [AS, tried("gc", 300)], [profile()])),
         ("garbage-collection", (loop(loader={"workers": 0}, gc_s=2.0, **QUICK), [], [profile(gc_share=0.2)])),

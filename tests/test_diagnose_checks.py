@@ -431,7 +431,8 @@ def test_images_are_decoded_small_where_they_are_made_small(photo, monkeypatch):
     monkeypatch.setattr(
         Image.Image, "resize", lambda self, size: (scaled.append(self.size), resize(self, size))[1]
     )
-    assert jpeg_draft.DraftDataset(whole, (200, 150))[0].shape == whole[0].shape
+    by_draft = jpeg_draft.PatchedDataset(whole, partial(jpeg_draft.drafted, (200, 150)))
+    assert by_draft[0].shape == whole[0].shape
     assert scaled == [(300, 225), (1200, 900)]
     assert Image.open is before
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from iobench.advise import sentences
 from iobench.advise.answer import Answer
-from iobench.advise.checks import cost_checks, sample_checks, setting_checks
+from iobench.advise.checks import cost_checks, decoding_checks, sample_checks, setting_checks
 from iobench.advise.checks.cost_checks import where_the_time_goes
 from iobench.advise.checks.evidence import Advice, Evidence
 from iobench.advise.checks.loop_stats import LoopStats
@@ -29,12 +29,13 @@ if TYPE_CHECKING:
     from iobench.advise.checks.profiling import Profile
     from iobench.advise.settings.candidate import Candidate
 
-CHECKS = (*setting_checks.CHECKS, *sample_checks.CHECKS, *cost_checks.CHECKS)
+CHECKS = (*setting_checks.CHECKS, *sample_checks.CHECKS, *decoding_checks.CHECKS, *cost_checks.CHECKS)
 # kinds of advice that say what the work for each sample or batch is
 EXPLAINING = frozenset(
     (
-        *("decoding", "jpeg-draft", "python-lists", "single-elements", "dataframe-rows", "file-per-sample"),
-        *("file-reopened", "manager-proxy", "lock", "garbage-collection", "collate", "hdf5-chunks"),
+        *("decoding", "jpeg-draft", "jpeg-decoder", "python-lists", "single-elements", "dataframe-rows"),
+        *("file-per-sample", "file-reopened", "manager-proxy", "lock", "garbage-collection", "collate"),
+        "hdf5-chunks",
         *("tensor-dataset", "per-sample", "default-collate"),
     )
 )

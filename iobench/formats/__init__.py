@@ -26,7 +26,7 @@ from iobench.formats._arrays import (
     with_selection,
 )
 from iobench.formats._first_rows import FirstRows
-from iobench.formats._format import Checkable, Detectable, Format
+from iobench.formats._format import Checkable, Detectable, Format, WholeDecoder
 from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import (
     AdjacentSpans,
@@ -126,6 +126,7 @@ __all__ = [
     "StoredArray",
     "Strided",
     "TimingWrapper",
+    "WholeDecoder",
     "array_of",
     "arrays_schema",
     "build_now",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -12,7 +12,27 @@ from iobench.base.errors import UnsupportedSchema
 from iobench.base.finding import Finding
 from iobench.base.options import Options
 from iobench.formats._reader import Reader
-from iobench.formats._schema import DTYPES, NUMPY_DTYPES, Batch, Field, Schema, stored_names
+from iobench.formats._schema import DTYPES, NUMPY_DTYPES, Array, Batch, Field, Schema, stored_names
+
+
+@dataclass(frozen=True)
+class WholeDecoder:
+    """Decoder of whole JPEG files.
+
+    Attributes
+    ----------
+    name : str
+        Word of its library.
+    code : str
+        Expression with which users decode `data`, the bytes of a file.
+    decode : callable
+        Returns the pixels, uint8 (H, W, 3) or (H, W), of a file's bytes, mode (RGB or L), and width and
+        height. Raises anything on damaged files; MissingDependency if the library cannot be imported.
+    """
+
+    name: str
+    code: str
+    decode: Callable[[bytes, str, tuple[int, int]], Array]
 
 
 @dataclass(frozen=True)
@@ -116,6 +136,10 @@ class Format(Options, ABC):
     def other_decoders(self, large: bool = False) -> tuple[str, ...]:
         """Return variants that decode the same files in other ways, some of them only `large` samples."""
         return ()
+
+    def jpeg_decoders(self) -> Iterator[WholeDecoder]:
+        """Yield the installed decoders of JPEG files besides Pillow, of a format that has images."""
+        yield from ()
 
     def roundtrip(self, batch: Batch) -> Batch:
         """Return the batch as reading will return it: the batch itself unless the format is lossy."""

@@ -11,7 +11,6 @@ from iobench.advise.settings.candidate import Candidate
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text
 from iobench.host import usable_memory
-from iobench.results.run_warning import Values
 
 SHARE = 0.3  # of the time, from which on advice is worth giving
 COLLECTED = 0.1  # of the time, for the garbage collector
@@ -29,18 +28,19 @@ def fits_in_memory(loop: LoopStats) -> bool:
     )
 
 
-def _is_cached(candidate: Candidate) -> bool:
+def is_cached(candidate: Candidate) -> bool:
+    """Return True if the candidate keeps samples in memory."""
     return candidate.kind == "cache"
 
 
-def _share(evidence: Evidence, kind: str) -> float | None:
+def share_of(evidence: Evidence, kind: str) -> float | None:
     """Return the share of a kind of work; None where it is small, or where cached samples are not faster."""
     profile = evidence.fetching
     share = profile.costs.get(kind, 0.0) if profile is not None else 0.0
-    return share if share >= SHARE and not _without_gain(evidence, "cache") else None
+    return share if share >= SHARE and not without_gain(evidence, "cache") else None
 
 
-def _without_gain(evidence: Evidence, kind: str) -> bool:
+def without_gain(evidence: Evidence, kind: str) -> bool:
     """Return True if a candidate of a kind was measured to be no faster."""
     tried = [one.name for one in evidence.candidates if one.kind == kind]
     return any(one.outcome in WITHOUT_GAIN for name, one in evidence.against.items() if name in tried)
@@ -49,40 +49,8 @@ def _without_gain(evidence: Evidence, kind: str) -> bool:
 def _kept(evidence: Evidence) -> str:
     """Return what it takes to keep all samples in memory, where that was measured."""
     size = bytes_text(evidence.loop.dataset_bytes)
-    cached = evidence.gain(_is_cached)
+    cached = evidence.gain(is_cached)
     return f"; measured with samples kept in memory, where all of them take {size}" if cached else ""
-
-
-def _decoding(evidence: Evidence) -> Advice | None:
-    """Repeated decoding of the same samples in each epoch."""
-    share = _share(evidence, "decoding")
-    if share is None:
-        return None
-    cached, size = evidence.gain(_is_cached), bytes_text(evidence.loop.dataset_bytes)
-    if cached is None and _draft(evidence) is not None:
-        return None
-    message = f"{share:.0%} of the time is spent decoding, again in each epoch"
-    values: Values = {"share": share, "dataset_bytes": evidence.loop.dataset_bytes}
-    if cached is not None:
-        hint = f"cache the decoded samples in memory: all of them take {size}"
-        return Advice("decoding", message, hint, {**values, "cached": 1}, *measured(cached))
-    fitting = f"; decoded they take {size}, which fits in memory" if fits_in_memory(evidence.loop) else ""
-    return Advice("decoding", message, f"decode once: 'iobench prepare --source FOLDER'{fitting}", values)
-
-
-def _draft(evidence: Evidence) -> Advice | None:
-    """JPEG images that are decoded whole, and then made much smaller."""
-    tried = evidence.gain(lambda one: one.kind == "draft")
-    if tried is None:
-        return None
-    width, height = (tried.candidate.changes[side] for side in ("width", "height"))
-    return Advice(
-        "jpeg-draft",
-        f"JPEG images are decoded whole, and then resized to {width} × {height}",
-        f"call image.draft(None, ({width}, {height})) after Image.open(): it decodes at a smaller scale",
-        {"width": width, "height": height},
-        *measured(tried),
-    )
 
 
 def _lists(evidence: Evidence) -> Advice | None:
@@ -102,11 +70,11 @@ def _lists(evidence: Evidence) -> Advice | None:
 
 def _costly(evidence: Evidence, cost: str, kind: str, doing: str, cure: str) -> Advice | None:
     """Return advice on a kind of work that takes much of the time, with the gain of keeping its results."""
-    share = _share(evidence, cost)
+    share = share_of(evidence, cost)
     if share is None:
         return None
     message, hint = f"{share:.0%} of the time is spent {doing}", f"{cure}{_kept(evidence)}"
-    return Advice(kind, message, hint, {"share": share}, *measured(evidence.gain(_is_cached)))
+    return Advice(kind, message, hint, {"share": share}, *measured(evidence.gain(is_cached)))
 
 
 def _elements(evidence: Evidence) -> Advice | None:
@@ -142,7 +110,7 @@ def _reopened(evidence: Evidence) -> Advice | None:
         f"{share:.0%} of the time is spent in {library} a file for each sample{calls}",
         f"open it once in each process, in the first __getitem__, and keep it open{_kept(evidence)}",
         {"share": share},
-        *measured(evidence.gain(_is_cached)),
+        *measured(evidence.gain(is_cached)),
     )
 
 
@@ -166,7 +134,7 @@ def _proxies(evidence: Evidence) -> Advice | None:
 
 def _locks(evidence: Evidence) -> Advice | None:
     """Workers that wait for a lock of the dataset, so that only one of them works at a time."""
-    share = _share(evidence, "locks")
+    share = share_of(evidence, "locks")
     if share is None or not evidence.loop.loader.workers:
         return None
     return Advice(
@@ -179,8 +147,8 @@ def _locks(evidence: Evidence) -> Advice | None:
 
 def _again(evidence: Evidence) -> Advice | None:
     """Work that computes the same samples in each epoch, and has no check of its own."""
-    tried, profile = evidence.gain(_is_cached), evidence.fetching
-    if tried is None or profile is None or any(_share(evidence, kind) for kind in profile.costs):
+    tried, profile = evidence.gain(is_cached), evidence.fetching
+    if tried is None or profile is None or any(share_of(evidence, kind) for kind in profile.costs):
         return None
     if _reopened(evidence) is not None:
         return None
@@ -208,7 +176,7 @@ def _collector(evidence: Evidence) -> Advice | None:
     """Garbage collection that looks at the same long-lived objects again and again."""
     shares, tried = gc_shares(evidence.loop, evidence.fetching), evidence.gain(lambda one: one.kind == "gc")
     # rare collections may all fall into one loop, or into few of the turns that were compared
-    if tried is None and (min(shares, default=0.0) < COLLECTED or _without_gain(evidence, "gc")):
+    if tried is None and (min(shares, default=0.0) < COLLECTED or without_gain(evidence, "gc")):
         return None
     share = max(shares)
     return Advice(
@@ -245,8 +213,6 @@ def where_the_time_goes(evidence: Evidence) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Evidence], Advice | None], ...] = (
-    _decoding,
-    _draft,
     _lists,
     _elements,
     _rows,

@@ -7,8 +7,8 @@ libjpeg decodes to a half, a quarter or an eighth of each side in a fraction of 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -57,23 +57,28 @@ def _sizes(dataset: Any, row: Any) -> tuple[set[Size], set[tuple[Size, Size]]]:
     return decoded, resized
 
 
-class DraftDataset(Dataset[Any]):
-    """A dataset whose images are decoded at the smallest scale that is not below a size."""
+class PatchedDataset(Dataset[Any]):
+    """A dataset whose samples are made while a part of Pillow is replaced."""
 
-    def __init__(self, dataset: Any, size: Size) -> None:
-        self._dataset, self._size = dataset, size
+    def __init__(self, dataset: Any, replaced: Callable[[], AbstractContextManager[None]]) -> None:
+        self._dataset, self._replaced = dataset, replaced
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def __getitem__(self, row: Any) -> Any:
-        with _drafted(self._size):
+        with self._replaced():
             return self._dataset[row]
+
+    def __getitems__(self, rows: list[Any]) -> Any:
+        whole = getattr(self._dataset, "__getitems__", None)
+        with self._replaced():
+            return [self._dataset[row] for row in rows] if whole is None else whole(rows)
 
 
 @contextmanager
-def _drafted(size: Size) -> Iterator[None]:
-    """Let ``Image.open`` return images that will be decoded at a smaller scale."""
+def drafted(size: Size) -> Iterator[None]:
+    """Let ``Image.open`` return images that will be decoded at the smallest scale not below a size."""
     from PIL import Image
 
     whole = Image.open

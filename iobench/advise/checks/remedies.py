@@ -6,13 +6,17 @@ import gc
 import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any
 
 from torch.utils.data import IterableDataset, default_collate
 
-from iobench.advise.checks import jpeg_draft
+from iobench import formats
+from iobench.advise.checks import jpeg_decoding, jpeg_draft
 from iobench.advise.checks.cost_checks import COLLECTED, SHARE, fits_in_memory
 from iobench.advise.checks.evidence import gc_shares
+from iobench.advise.checks.jpeg_decoding import DecoderSpeed, JpegFile
 from iobench.advise.checks.kept_samples import KeptBatches, KeptSamples
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.checks.profiling import Profile
@@ -27,6 +31,10 @@ from iobench.base.units import bytes_text
 CACHED = "samples kept in memory"
 FROZEN = "gc.freeze()"
 DEFAULT_COLLATE = "torch's own collate function"
+OTHER_DECODER = "another JPEG decoder"
+NO_DECODER = "none is installed: pip install 'iobench[simplejpeg]'"
+FASTER = 1.05  # times Pillow's speed, from which on a decoder is tried in the loader
+FILES = 16  # that decoders are compared on, if time allows
 DECODED = 0.1  # of the time, from which on it is tried to decode less
 CHECKED, MIN_CHECKED = 12, 6  # samples that are compared with themselves, if time allows, and at least
 CHECKED_S = 0.5
@@ -100,6 +108,8 @@ class Remedies:
             return
         if size is not None:
             yield self._drafted(size)
+        if decoded:
+            yield from self._redecoded(dataset)
         if collated:
             yield Candidate(DEFAULT_COLLATE, {"collate_fn": None}, "default-collate")
 
@@ -154,10 +164,59 @@ class Remedies:
     def _drafted(self, size: jpeg_draft.Size) -> Candidate:
         """Return the loader over images that are decoded at a smaller scale."""
         own, same = self._own, {"num_workers": self._own.num_workers}
-        dataset = jpeg_draft.DraftDataset(own.dataset, size)
+        dataset = jpeg_draft.PatchedDataset(own.dataset, partial(jpeg_draft.drafted, size))
         named = f"JPEG decoded at the scale of {size[0]} × {size[1]}"
         changes = dict(zip(("width", "height"), size, strict=True))
         return Candidate(named, changes, "draft", make=lambda: rebuilt(own, same, dataset))
+
+    def _redecoded(self, dataset: Any) -> Iterator[Candidate]:
+        """Yield the loader over images that the fastest other decoder decodes, if it beats Pillow."""
+        own, speeds = self._own, self._decoder_speeds(dataset)
+        best = max(speeds, key=lambda one: one.times, default=None)
+        if best is None:
+            return
+        if best.times < FASTER:
+            names = ", ".join(one.decoder.name for one in speeds)
+            self._skip(OTHER_DECODER, f"Pillow decodes these files as fast as {names}")
+            return
+        replaced = jpeg_draft.PatchedDataset(own.dataset, partial(jpeg_decoding.loaded_by, best.decoder))
+        same, named = {"num_workers": own.num_workers}, f"JPEG decoded by {best.decoder.name}"
+        yield Candidate(named, best.values, "decoder", make=lambda: rebuilt(own, same, replaced))
+
+    def _decoder_speeds(self, dataset: Any) -> list[DecoderSpeed]:
+        """Return the speeds of other decoders of the JPEG files of some samples, as far as time allows."""
+        limit_s, speeds = PROBES * self._watchdog.left_s, list[DecoderSpeed]()
+        try:
+            with self._watchdog.within(limit_s):
+                files = self._jpeg_files(dataset, limit_s / 3)
+                speeds.extend(self._speeds(files, limit_s / 3) if files else ())
+        except DeadlineReached:
+            if not speeds:
+                self._skip(OTHER_DECODER, NO_TIME)
+        return speeds
+
+    def _jpeg_files(self, dataset: Any, seconds: float) -> list[JpegFile]:
+        """Return JPEG files that Pillow decodes for the first samples."""
+        until = time.monotonic() + seconds
+        with jpeg_decoding.recorded() as files:
+            for row in chain.from_iterable(self._own.batch_sampler):
+                dataset[row]
+                if not files or len(files) >= FILES or time.monotonic() > until:
+                    break
+        return files[:FILES]
+
+    def _speeds(self, files: Sequence[JpegFile], seconds: float) -> Iterator[DecoderSpeed]:
+        """Yield the speed of each decoder that is installed."""
+        decoders = list(formats.get("images").jpeg_decoders())
+        if not decoders:
+            self._skip(OTHER_DECODER, NO_DECODER)
+        for one in decoders:
+            try:
+                yield jpeg_decoding.speed(one, files, seconds / len(decoders))
+            except DeadlineReached:
+                raise
+            except Exception as error:  # noqa: BLE001 - libraries raise anything
+                self._skip(f"JPEG decoded by {one.name}", reason(error))
 
     def _collates_alike(self, samples: list[Any]) -> bool:
         """Return True if torch's own function collates the same batches as a costly one of the user's."""

@@ -7,14 +7,16 @@ random crop does not use, and returns the same pixels of the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
 
 from iobench.base.errors import MissingDependency
+from iobench.base.registry import is_installed
 from iobench.base.text import reason
-from iobench.formats import Array
+from iobench.formats import Array, WholeDecoder
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.shared.random_crop import Box
@@ -39,24 +41,38 @@ class JpegLibrary:
 
     module: str
     packages: tuple[str, ...]  # on PyPI, each of which provides the module
+    code: str  # expression of the pixels (H, W, 3) of `data`, the bytes of a file
     dct_scaling: bool = True  # it decodes at a part of the size, too
     parts: bool = False  # it decodes a part of the image alone: `decode_part`
     needs: str = ""  # hint for what its package does not bring
 
 
 JPEG_LIBRARIES = {
-    "simplejpeg": JpegLibrary("simplejpeg", ("simplejpeg",)),
-    "torchvision": JpegLibrary("torchvision", ("torchvision",), dct_scaling=False),
-    "opencv": JpegLibrary("cv2", ("opencv-python-headless", "opencv-python")),
+    "simplejpeg": JpegLibrary("simplejpeg", ("simplejpeg",), "simplejpeg.decode_jpeg(data)"),
+    "torchvision": JpegLibrary(
+        "torchvision",
+        ("torchvision",),
+        "torchvision.io.decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), 'RGB')"
+        ".permute(1, 2, 0).numpy()",
+        dct_scaling=False,
+    ),
+    "opencv": JpegLibrary(
+        "cv2",
+        ("opencv-python-headless", "opencv-python"),
+        "cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION)",
+    ),
     "nvimgcodec": JpegLibrary(
         "nvidia.nvimgcodec",
         ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13"),
+        "np.asarray(nvimgcodec.Decoder(device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY, "
+        "backends=[nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)]).decode(data))",
         dct_scaling=False,
         parts=True,
     ),
     "turbojpeg": JpegLibrary(
         "turbojpeg",
         ("PyTurboJPEG",),
+        "TurboJPEG().decode(data, TJPF_RGB)",
         needs="install TurboJPEG (Debian: libturbojpeg0); if it is older than 3, pip install 'PyTurboJPEG<2'",
     ),
 }
@@ -83,6 +99,22 @@ def jpeg_decoder(word: str, dct_scaling: bool) -> JpegDecoder:
 
     used = _part(module.decode_part) if library.parts else _cropped(module.decode_jpeg, dct_scaling)
     return lambda stored, size, layout: fitted(used(stored, size, layout), layout, size)
+
+
+def installed_decoders() -> Iterator[WholeDecoder]:
+    """Yield the decoders whose libraries are installed; each imports its library when it is called."""
+    for word, library in JPEG_LIBRARIES.items():
+        if is_installed(library.module):
+            yield WholeDecoder(word, library.code, partial(_whole, word))
+
+
+def _whole(word: str, stored: bytes, mode: str, size: Size) -> Array:
+    """Return all pixels of a JPEG file."""
+    from iobench.formats.image_decoding import ImageLayout
+
+    width, height = size
+    layout = ImageLayout((height, width, 3) if mode == "RGB" else (height, width))
+    return jpeg_decoder(word, dct_scaling=False)(stored, size, layout)
 
 
 def dct_part(size: Size, least: Size) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -20,8 +20,13 @@ from iobench.base.errors import CorruptArtifact, InvalidOption, SourceError, Uns
 from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.base.units import counted, parse_shape
-from iobench.contrib.formats.shared.jpeg_decoders import JPEG_LIBRARIES, JpegLibrary, jpeg_decoder
-from iobench.formats import VARIES, Array, Epoch, Field, Format, Schema, check_sample
+from iobench.contrib.formats.shared.jpeg_decoders import (
+    JPEG_LIBRARIES,
+    JpegLibrary,
+    installed_decoders,
+    jpeg_decoder,
+)
+from iobench.formats import VARIES, Array, Epoch, Field, Format, Schema, WholeDecoder, check_sample
 
 COMPARED = 32  # images whose pixels are compared with Pillow's
 PILLOW = "pillow"
@@ -136,6 +141,10 @@ class ScaledImages(Format):
             for scaled in dict.fromkeys((self.dct_scaling, self.dct_scaling or large))
             if library.dct_scaling or not scaled
         )
+
+    def jpeg_decoders(self) -> Iterator[WholeDecoder]:
+        """Yield the installed decoders of JPEG files besides Pillow."""
+        return installed_decoders()
 
     def decode(self) -> ScaledDecoder | None:
         """Return the decoder of images of any size; None without `shape`."""
