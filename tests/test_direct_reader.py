@@ -15,11 +15,11 @@ from kinds import kind
 
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import DTYPES, Field, Schema, Strided
+from iobench.formats.scatter_plan import sorted_by
 from iobench.host import aio, io_engines
 from iobench.host.memory import PAGE, touched_array
 from iobench.stream import direct_reader
 from iobench.stream.direct_reader import PIECE_BYTES, DirectReader, pieces_of
-from iobench.stream.scatter_plan import sorted_by
 
 SIZE = (12 << 20) + 77
 GUARD = 0xA5

@@ -7,6 +7,7 @@ import shutil
 import ssl
 import subprocess
 import sys
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -23,14 +24,17 @@ from iobench.bench.run import run
 from iobench.dataset.prepare import prepare
 from iobench.dataset.publish import check_target, publish
 from iobench.dataset.remote_dataset import open_dataset
+from iobench.loading import loaders
+from iobench.loading.loaders import Job
+from iobench.loading.order import Order
 from iobench.objects import client, request_pool
 from iobench.objects.client import ObjectStore
+from iobench.objects.reader import RangeReader, request_begins
 from iobench.objects.request_log import LOG
 from iobench.objects.store_errors import error_of
 from iobench.objects.url import ENDPOINT, checked_url, use_endpoint
 from iobench.results import record_file
 from iobench.results.metrics import METRICS
-from iobench.stream.remote_backend import CoalescingReader, request_begins
 
 pytest_plugins = ("object_fixtures",)
 pytestmark = pytest.mark.usefixtures("quick_retries")
@@ -40,9 +44,9 @@ def rows_of(reader, rows):
     return {name: array.tobytes() for name, array in reader.batch(rows).items()}
 
 
-def coalescing(opener, request_bytes=1 << 20, gap=64 << 10):
+def reader_of(opener, request_bytes=1 << 20, gap=64 << 10):
     remote = opener.remote
-    return CoalescingReader(opener.schema, remote.placements(), remote.files, 8, request_bytes, gap)
+    return RangeReader(opener.schema, remote.placements(), remote.files, 8, request_bytes, gap)
 
 
 @pytest.mark.parametrize("variant", FORMATS)
@@ -50,7 +54,7 @@ def test_rows_are_those_of_the_files(variant, remote, tmp_path):
     local = iobench.Manifest.load(tmp_path / "local/mine")
     rng = np.random.default_rng(0)
     with local.opener(variant)() as mine:
-        for reader in (remote.opener(variant)(), coalescing(remote.opener(variant), 100, 7)):
+        for reader in (remote.opener(variant)(), reader_of(remote.opener(variant), 100, 7)):
             with reader:
                 for rows in (slice(0, SAMPLES), slice(7, 8), rng.integers(0, SAMPLES, 99), np.arange(0)):
                     assert rows_of(reader, rows) == rows_of(mine, rows)
@@ -68,17 +72,30 @@ def test_each_loader_sends_the_requests_that_it_says(server, remote):
         assert len(server.requests) == 2  # one per field
         server.clear()
         reader.batch(np.array([5, 6, 7, 20]))
-        assert len(server.requests) == 4  # two runs of adjacent rows, of two fields
-    with coalescing(opener, gap=13 * 20) as reader:
+        assert len(server.requests) == 2  # one per field: the gap is small
+    with reader_of(opener, gap=13 * 20) as reader:
         server.clear()
         reader.batch(np.array([5, 6, 7, 21]))
         spans = sorted(span for name, span in server.requests if "/x.npy" in name)
         assert len(spans) == 1
         assert spans[0][1] - spans[0][0] + 1 == 17 * 20
-    with coalescing(opener, gap=13 * 20 - 1) as reader:
+    with reader_of(opener, gap=13 * 20 - 1) as reader:
         server.clear()
         reader.batch(np.array([5, 6, 7, 21]))
         assert len([name for name, _ in server.requests if "/x.npy" in name]) == 2
+
+
+@pytest.mark.parametrize("loader", ["native", "stream"])
+@pytest.mark.parametrize("order", ["sequential", "block"])
+def test_records_of_tar_shards_share_requests(tmp_path, loader, order):
+    published(tmp_path, ("webdataset",))
+    with RangeServer(tmp_path / "served").running() as server:
+        opener = open_dataset(f"{server.url}/mine", tmp_path / "data").opener("webdataset")
+        drawn = Order(order, batch_size=50, block_rows=50)
+        server.clear()
+        with closing(loaders.parse(loader).open(Job(opener, drawn, "cpu"))) as epochs:
+            assert sum(len(batch["x"]) for batch in epochs.epoch(drawn.batches(SAMPLES, 0))) == SAMPLES
+        assert len(server.requests) <= 5  # one per batch, of both fields
 
 
 def test_requests_cover_all_rows_within_their_size():
@@ -172,11 +189,9 @@ def test_a_store_that_does_not_recover_is_one_error(server, remote, fault, error
         reader.batch(slice(0, 50))
 
 
-@pytest.mark.parametrize("coalesced", [True, False])
-def test_a_request_that_stalls_costs_no_more_than_its_repetition(server, remote, coalesced, monkeypatch):
+def test_a_request_that_stalls_costs_no_more_than_its_repetition(server, remote, monkeypatch):
     monkeypatch.setattr(request_pool, "STALL_S", 0.1)
-    opener = remote.opener("npy")
-    with coalescing(opener) if coalesced else opener() as reader:
+    with remote.opener("npy")() as reader:
         expected, began = rows_of(reader, slice(0, 50)), len(server.requests)
         server.fault = lambda number, name: "stalled" if number == began + 1 else None
         assert rows_of(reader, slice(0, 50)) == expected

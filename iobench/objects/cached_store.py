@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from iobench.base.errors import InvalidSettings
-from iobench.objects.client import ObjectStore, StoredObject
+from iobench.objects.client import RETRIES, ObjectStore, StoredObject
 from iobench.objects.piece_cache import ObjectCache, PieceCache
 from iobench.objects.request_log import LOG
 
@@ -42,8 +42,10 @@ class CachedStore(ObjectStore):
     Raises InvalidSettings if the server gives no versions, LoaderFailed if the folder cannot be written.
     """
 
-    def __init__(self, url: str, objects: Mapping[str, StoredObject], cache: ObjectCache) -> None:
-        super().__init__(url)
+    def __init__(
+        self, url: str, objects: Mapping[str, StoredObject], cache: ObjectCache, retries: int = RETRIES
+    ) -> None:
+        super().__init__(url, retries)
         if not all(one.etag for one in objects.values()):
             raise InvalidSettings(
                 "an object cache for objects without versions",

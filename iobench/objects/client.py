@@ -16,9 +16,10 @@ from iobench.objects.request_log import LOG
 from iobench.objects.store_errors import error_of, may_pass
 from iobench.objects.url import ENDPOINT
 
-TRIES = 7
-FIRST_TRIES = 2  # of a request that shows whether the store is there at all
-PAUSE_S = 0.05  # before the first retry, on average; doubled with each further one: 3 s in all
+RETRIES = 6
+FIRST_RETRIES = 1  # of a request that shows whether the store is there at all
+PAUSE_S = 0.05  # before the first retry, on average; doubled with each further one: 3 s for all of RETRIES
+MAX_PAUSE_S = 5.0
 TIMEOUT_S = "30s"  # of a request with its answer
 CONNECTIONS = 16  # for small requests that do not depend on each other
 LISTED = 50  # objects that a listing yields at once
@@ -45,18 +46,19 @@ class ObjectStore:
     """One prefix of an object store, or one folder of a web server.
 
     Endpoint, region and credentials are taken from the environment by obstore. Reads that fail for a reason
-    that may pass (reset, timeout, 5xx, short body) are sent again up to TRIES times, unless `stopping`.
+    that may pass (reset, timeout, 5xx, short body) are sent again up to `retries` times, unless `stopping`.
 
     Raises LoaderFailed if the store cannot be reached or refuses, or in a forked child of a process that used
     one: obstore would wait for threads that the child does not have. CorruptArtifact if an object is missing
     or was replaced.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, retries: int = RETRIES) -> None:
         with needing(f"reading {url.partition('://')[0]}://", "s3"):
             import obstore
             from obstore.store import from_url
-        self.url, self._obstore, self._fails = url, obstore, obstore.exceptions
+        self.url, self._retries = url, retries
+        self._obstore, self._fails = obstore, obstore.exceptions
         self.stopping = False  # True if nothing waits for the requests in flight any more
         _check_process(url)
         client: dict[str, Any] = {"timeout": TIMEOUT_S}
@@ -155,18 +157,18 @@ class ObjectStore:
         return memoryview(got)
 
     def _retried(self, request: Callable[[], T], name: str, first: bool = False) -> T:
-        number, tries = 0, FIRST_TRIES if first else TRIES
+        left, pause_s = min(self._retries, FIRST_RETRIES) if first else self._retries, PAUSE_S
         while True:
-            number += 1
             try:
                 return request()
             except IobenchError:
                 raise
             except Exception as error:  # noqa: BLE001 - translated, or sent again
-                if number == tries or self.stopping or not may_pass(error, self._fails):
+                if not left or self.stopping or not may_pass(error, self._fails):
                     raise self._error(error, name) from None
                 LOG.retried()
-                time.sleep(PAUSE_S * 2 ** (number - 1) * random.uniform(0.5, 1.5))
+                time.sleep(pause_s * random.uniform(0.5, 1.5))
+                left, pause_s = left - 1, min(2 * pause_s, MAX_PAUSE_S)
 
     def _translated(self, request: Callable[[], T], name: str) -> T:
         try:

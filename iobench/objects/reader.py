@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -11,8 +11,9 @@ from urllib.parse import quote
 import numpy as np
 
 from iobench.formats import Array, Convert, Index, Placement, Reader, Schema, identity, raw_bytes
+from iobench.formats.scatter_plan import ScatterPlan
 from iobench.objects.cached_store import CachedStore
-from iobench.objects.client import ObjectStore, StoredObject
+from iobench.objects.client import RETRIES, ObjectStore, StoredObject
 from iobench.objects.piece_cache import ObjectCache
 from iobench.objects.request_pool import Request, RequestPool
 
@@ -34,15 +35,20 @@ class RemoteFiles:
         Its objects with the versions that reads are pinned to.
     cache : ObjectCache or None
         Keeps on a disk what is read of them.
+    retries : int
+        Times that a request which failed is sent again.
     """
 
     url: str
     objects: Mapping[str, StoredObject]
     cache: ObjectCache | None = None
+    retries: int = RETRIES
 
     def store(self) -> ObjectStore:
         """Return a new client for them, to be closed; raises as ObjectStore, or CachedStore with a cache."""
-        return CachedStore(self.url, self.objects, self.cache) if self.cache else ObjectStore(self.url)
+        if self.cache:
+            return CachedStore(self.url, self.objects, self.cache, self.retries)
+        return ObjectStore(self.url, self.retries)
 
     def address(self, name: str) -> str:
         """Return the address of an object or folder for other clients, percent-encoded for a web server."""
@@ -51,10 +57,19 @@ class RemoteFiles:
 
 
 class RangeReader(Reader):
-    """Reads rows at known positions by ranged GETs; adjacent rows of a batch are one request.
+    """Reads rows at known positions by ranged GETs; rows of a batch with small gaps are one request.
 
     A sample takes one request per field, in the thread that calls. The requests of a batch are sent at once,
-    up to `in_flight` at a time, and their bytes go straight into the caller's memory; see RequestPool.
+    in the order of their positions; see RequestPool.
+
+    Parameters
+    ----------
+    in_flight : int
+        Most requests at a time.
+    request_bytes : int
+        Most bytes of a request, unless one row is larger.
+    coalesce_bytes : int
+        Gaps up to this size are fetched along with the rows around them.
 
     Attributes
     ----------
@@ -71,11 +86,12 @@ class RangeReader(Reader):
         source: RemoteFiles,
         in_flight: int = IN_FLIGHT,
         request_bytes: int = REQUEST_BYTES,
+        coalesce_bytes: int = COALESCE_BYTES,
     ) -> None:
         super().__init__(schema)
         self._store, self._placements = source.store(), placements
         self.samples, self.widths = schema.samples, {f.name: f.sample_bytes for f in schema.fields}
-        self.request_bytes, self._in_flight = request_bytes, in_flight
+        self._request_bytes, self._coalesce_bytes = request_bytes, coalesce_bytes
         self._names, self._objects = [*source.objects], [*source.objects.values()]
         sizes = [one.size + 2 * MAX_GAP for one in self._objects]
         self._starts = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
@@ -123,18 +139,32 @@ class RangeReader(Reader):
         self._store.close()
 
     def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
-        self.requests.run(one for name, target in out.items() for one in self._requests(name, rows, target))
+        plan = ScatterPlan.of(self, rows, out)
+        begins = request_begins(plan.starts, plan.ends, self._request_bytes, self._coalesce_bytes)
+        ends = [*begins[1:], len(plan.starts)]
+        pairs = zip(begins, ends, strict=True)
+        self.requests.run(self._request(plan, low, high) for low, high in pairs)
 
-    def _requests(self, name: str, rows: Index, target: Array) -> Iterable[Request]:
-        """Yield a request for each run of adjacent rows, of at most `request_bytes` or one row."""
-        width, memory = self.widths[name], raw_bytes(target)
-        positions = self.positions(name, rows)
-        most = max(1, self.request_bytes // width)
-        begins = np.flatnonzero(np.diff(positions, prepend=positions[0] - width - 1) != width)
-        for low, high in zip(begins.tolist(), [*begins[1:].tolist(), len(rows)], strict=True):
-            for first in range(low, high, most):
-                end = min(first + most, high)
-                yield self._request(memory[first * width : end * width], int(positions[first]))
+    def _request(self, plan: ScatterPlan, low: int, high: int) -> Request:
+        start = int(plan.starts[low])
+        return Request(
+            partial(self.fetch, start, int(plan.ends[low:high].max()) - start),
+            lambda got: plan.take(low, high, np.frombuffer(got, np.uint8), start),
+        )
 
-    def _request(self, memory: memoryview, position: int) -> Request:
-        return Request(partial(self.fetch, position, len(memory)), partial(memory.__setitem__, slice(None)))
+
+def request_begins(starts: Index, ends: Index, request_bytes: int, coalesce_bytes: int) -> list[int]:
+    """Return the indices of rows, sorted by position, where a new request begins.
+
+    It begins after a gap of more than `coalesce_bytes`, and where a row would make it larger than
+    `request_bytes`.
+    """
+    covered = np.maximum.accumulate(ends)  # rows may overlap
+    breaks = np.flatnonzero(starts[1:] - covered[:-1] > coalesce_bytes) + 1
+    begins: list[int] = []
+    for low, high in zip([0, *breaks.tolist()], [*breaks.tolist(), len(starts)], strict=True):
+        while low < high:
+            begins.append(low)
+            fits = int(np.searchsorted(covered[low:high], starts[low] + request_bytes, side="right"))
+            low += max(1, fits)
+    return begins

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from iobench.formats import Array, Batch, Index
+from iobench.formats.scatter_plan import sorted_by
 from iobench.host.memory import untouched_array
 from iobench.stream.gather import Elements
-from iobench.stream.scatter_plan import sorted_by
 
 CACHE_BYTES = 256 << 20  # of all tables together: several windows of block order
 

@@ -10,7 +10,8 @@ from iobench.base.errors import InvalidSettings
 from iobench.base.options import Options, option
 from iobench.formats import Schema
 from iobench.loading.number_limits import LIMITS
-from iobench.objects.reader import MAX_GAP
+from iobench.objects.client import RETRIES
+from iobench.objects.reader import COALESCE_BYTES, IN_FLIGHT, MAX_GAP, REQUEST_BYTES
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,15 @@ class StreamOptions(Options):
         None, "read past the page cache; by default only if the data would not stay in memory"
     )
 
-    in_flight: int | None = option(
-        None, "object store: requests in flight; by default 64", minimum=1, maximum=1024
+    in_flight: int = option(IN_FLIGHT, "object store: requests in flight", minimum=1, maximum=1024)
+    request_bytes: int = option(
+        REQUEST_BYTES, "object store: most bytes of a request", minimum=1, maximum=1 << 30
     )
-    request_bytes: int | None = option(
-        None, "object store: most bytes of a request; by default 1 MiB", minimum=1, maximum=1 << 30
+    coalesce_bytes: int = option(
+        COALESCE_BYTES, "object store: gaps up to this are fetched along", minimum=0, maximum=MAX_GAP
     )
-    coalesce_bytes: int | None = option(
-        None, "object store: gaps up to this are fetched along; by default 64 KiB", minimum=0, maximum=MAX_GAP
+    retries: int = option(
+        RETRIES, "object store: times that a request that failed is sent again", minimum=0, maximum=100
     )
 
 

@@ -74,9 +74,9 @@ class StreamLoader:
         the rows are in memory, the consumer's thread is one of them while it waits.
     direct : bool, optional
         Read past the page cache (True) or through it (False); by default chosen likewise.
-    in_flight, request_bytes, coalesce_bytes : int, optional
-        Of an object store: most requests in flight (64), most bytes of a request (1 MiB), and the largest gap
-        between rows that is fetched along with them (64 KiB).
+    in_flight, request_bytes, coalesce_bytes, retries : int
+        Of an object store: most requests in flight, most bytes of a request, the largest gap between rows
+        that is fetched along with them, and the times that a request that failed is sent again.
     object_cache : int, optional
         Of an object store: most bytes of its objects that are kept in `data_dir` for later epochs and
         processes, of each format; see `iobench.objects.piece_cache`. None are by default. A disk that becomes
@@ -113,16 +113,17 @@ class StreamLoader:
         world_size: int | None = None,
         threads: int | None = None,
         direct: bool | None = None,
-        in_flight: int | None = None,
-        request_bytes: int | None = None,
-        coalesce_bytes: int | None = None,
+        in_flight: int = StreamOptions.in_flight,
+        request_bytes: int = StreamOptions.request_bytes,
+        coalesce_bytes: int = StreamOptions.coalesce_bytes,
+        retries: int = StreamOptions.retries,
         object_cache: int | None = None,
         data_dir: str | Path = Path("data"),
         block_bytes: int = BLOCK_BYTES,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
         batching = Batching(order, batch_size, seed, block_bytes, window_bytes, drop_last, batch_tokens)
-        self._options = StreamOptions(threads, direct, in_flight, request_bytes, coalesce_bytes)
+        self._options = StreamOptions(threads, direct, in_flight, request_bytes, coalesce_bytes, retries)
         if object_cache is not None:
             check_setting("object_cache", object_cache)
         self._manifest, self._object_cache = dataset_at(dataset, Path(data_dir)), object_cache

@@ -107,6 +107,19 @@ def test_the_requests_in_flight_are_limited(loader, server, monkeypatch):
     assert server.most_in_flight == 3
 
 
+@pytest.mark.parametrize("retries", [0, 3])
+@pytest.mark.parametrize("object_cache", [None, 1 << 20])
+def test_a_request_is_sent_again_as_often_as_the_option_says(loader, server, retries, object_cache):
+    one = loader(batch_size=SAMPLES, fields=["y"], retries=retries, object_cache=object_cache)
+    server.clear()
+    server.fault = lambda number, name: "unavailable"
+    with pytest.raises(LoaderFailed, check=kind("store-failed")):
+        list(one)
+    assert len(server.requests) == 1 + retries
+    server.fault = lambda number, name: "unavailable" if number <= 1 + 2 * retries else None
+    assert len(list(one)) == 1
+
+
 @pytest.mark.parametrize("early", [False, True])
 def test_nothing_is_left_after_close_or_an_early_end(loader, early):
     one = loader(order="random")
@@ -169,6 +182,7 @@ def test_missing_things_are_one_error(loader, server, tmp_path):
         ({"in_flight": 0}, InvalidOption, "invalid-value"),
         ({"request_bytes": 0}, InvalidOption, "invalid-value"),
         ({"coalesce_bytes": -1}, InvalidOption, "invalid-value"),
+        ({"retries": -1}, InvalidOption, "invalid-value"),
     ],
 )
 def test_invalid_options_are_refused_at_once(loader, options, error, wrong):
@@ -230,8 +244,7 @@ def test_without_obstore(loader, monkeypatch, server):
 
 def test_leaving_an_epoch_costs_no_further_tries(loader, server, monkeypatch):
     monkeypatch.setattr(client, "PAUSE_S", 0)
-    monkeypatch.setattr(client, "TRIES", 1 << 40)
-    one = loader(fields=["y"], request_bytes=8 * BATCH)
+    one = loader(fields=["y"], request_bytes=8 * BATCH, retries=100)
     server.clear()
     server.fault = lambda number, name: "unavailable" if number > 4 else None
     running = iter(one)

@@ -29,8 +29,8 @@ TIMEOUT, STALL_S, PAUSE_S = "300ms", 0.6, 0.002  # short, so that a trial is
 SHARE = 0.2  # of the requests that meet a fault
 LEAST_REQUESTS = 24  # of an epoch
 REQUEST_BYTES, COALESCE_BYTES = 2048, 256  # small, so that an epoch has many
-FIRST_REQUESTS = 40  # of an epoch: the first batch needs fewer, the epoch more
-END_TRIES, END_S = 20, 3.0  # of an epoch that is left early: it takes one timeout, and not one for each try
+FIRST_REQUESTS = 20  # of an epoch: the first batch needs fewer, the epoch more
+RETRIES, END_S = 20, 3.0  # of an epoch that is left early: it takes one timeout, and not one for each try
 Batches: TypeAlias = "Generator[dict[str, Any], None, None]"
 
 
@@ -68,6 +68,7 @@ def _stream(url: str, variant: str, order: str, cache: Path) -> Batches:
         order=order,
         request_bytes=REQUEST_BYTES,
         coalesce_bytes=COALESCE_BYTES,
+        retries=RETRIES,
         data_dir=cache,
     )
     yield from ({name: tensor.numpy() for name, tensor in batch.items()} for batch in one)
@@ -125,7 +126,6 @@ def _left(folder: Path, read: Read, variant: str, order: str, seed: int, log: Pa
     client.TIMEOUT_S, client.PAUSE_S = TIMEOUT, PAUSE_S
     server = ObjectServer(folder / "served", 0, seed, STALL_S, "stall", after=FIRST_REQUESTS)
     with server.running():
-        client.TRIES = END_TRIES
         running = read(f"{server.url}/d", variant, order, log.with_suffix(""))
         next(running)
         time.sleep(seed % 100 / 1000)

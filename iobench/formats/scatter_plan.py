@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from iobench.formats import Array, Index, raw_bytes
-from iobench.host.memory import Bytes
+from iobench.formats._placement import Index
+from iobench.formats._schema import Array, raw_bytes
 
 FEW = 4  # up to this number, rows are copied one by one
 
@@ -69,7 +69,7 @@ class ScatterPlan:
             self.starts[some], self.ends[some], self.fields[some], self.slots[some], self.targets
         )
 
-    def take(self, low: int, high: int, got: Bytes, position: int) -> None:
+    def take(self, low: int, high: int, got: Array, position: int) -> None:
         """Copy the rows `low` to `high` - 1 from bytes that begin at a position."""
         if len(self.targets) == 1:
             self._take(0, slice(low, high), got, position)
@@ -79,7 +79,7 @@ class ScatterPlan:
             if len(chosen):
                 self._take(number, chosen, got, position)
 
-    def _take(self, field: int, chosen: slice | Index, got: Bytes, position: int) -> None:
+    def _take(self, field: int, chosen: slice | Index, got: Array, position: int) -> None:
         into, slots = self.targets[field], self.slots[chosen]
         row, at = into.dtype, self.starts[chosen] - position
         width = row.itemsize
