@@ -47,8 +47,8 @@ class ScaledImages(Format):
 
     shape: str | None = option(
         None,
-        "shape, like 3x224x224, that existing images are scaled and cropped to; in images and webdataset also "
-        "*x*x3: their own sizes",
+        "shape, like 3x224x224, that existing images are scaled and cropped to; in images and webdataset "
+        "also *x*x3: their own sizes",
     )
     decoder: str = option(
         PILLOW,
