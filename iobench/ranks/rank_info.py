@@ -20,7 +20,6 @@ class RankInfo:
     rank: int
     world_size: int
     local_rank: int
-    local_world_size: int
     node: int  # number of the host
     host: str
 
@@ -49,7 +48,7 @@ class RankInfo:
                 found=_listed(values),
                 hint="start all ranks with one torchrun",
             )
-        info = cls(rank, world_size, local_rank, local_size, node, printable(platform.node()))
+        info = cls(rank, world_size, local_rank, node, printable(platform.node()))
         return info if world_size > 1 else None
 
     def __str__(self) -> str:

@@ -30,7 +30,7 @@ class ThreadGroup(RankGroup):
         for number, host in enumerate(hosts):
             local = seen[host] = seen.get(host, -1) + 1
             node = list(dict.fromkeys(hosts)).index(host)
-            ranks.append(RankInfo(number, len(hosts), local, hosts.count(host), node, host))
+            ranks.append(RankInfo(number, len(hosts), local, node, host))
         self.ranks, self.info, self.exchange = ranks, ranks[rank], exchange
         self.progress = None
 

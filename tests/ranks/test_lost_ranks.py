@@ -14,7 +14,7 @@ from iobench.ranks.group import GlooGroup
 from iobench.ranks.heartbeat import HeartbeatMonitor, KVStore
 from iobench.ranks.rank_info import RankInfo
 
-RANKS = [RankInfo(0, 3, 0, 2, 0, "a"), RankInfo(1, 3, 1, 2, 0, "a"), RankInfo(2, 3, 0, 1, 1, "b")]
+RANKS = [RankInfo(0, 3, 0, 0, "a"), RankInfo(1, 3, 1, 0, "a"), RankInfo(2, 3, 0, 1, "b")]
 
 
 class MemoryStore(KVStore):
@@ -201,7 +201,7 @@ def test_a_rank_that_never_joins_the_others_ends_with_one_line():
     code = (
         "import time\nfrom iobench.ranks.rank_info import RankInfo\n"
         "from iobench.terminal.ranked import _met_within\n"
-        "with _met_within(0.1, RankInfo(2, 4, 0, 2, 1, 'b'), print): time.sleep(30)"
+        "with _met_within(0.1, RankInfo(2, 4, 0, 1, 'b'), print): time.sleep(30)"
     )
     done = subprocess.run([sys.executable, "-u", "-c", code], capture_output=True, text=True)
     assert done.returncode == 1

@@ -35,7 +35,7 @@ TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE
 
 def test_a_rank_knows_itself_by_what_torchrun_sets():
     info = rank_info.RankInfo.from_env(TORCHRUN)
-    assert dataclasses.replace(info, host="b") == rank_info.RankInfo(3, 4, 1, 2, 1, "b")
+    assert dataclasses.replace(info, host="b") == rank_info.RankInfo(3, 4, 1, 1, "b")
     assert rank_info.RankInfo.from_env({}) is None
     assert (
         rank_info.RankInfo.from_env(
