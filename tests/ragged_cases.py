@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 
-from iobench.dataset.sources import Source
-from iobench.formats import Field, Ragged, Schema, offsets_of, with_extents
+from iobench.dataset.sources import Source, checked
+from iobench.formats import Field, Ragged, Schema, joined, offsets_of, with_extents
 from iobench.loading.collate import COLLATED, Collate
 
 TOKENS, LABEL = Field("tokens", (-1,), "uint16"), Field("label", (), "int64")
@@ -83,6 +83,12 @@ class RaggedSource(BatchSource):
 
     def __init__(self, lengths):
         super().__init__(*batch_of(lengths))
+
+
+def everything(source):
+    """Return all samples of a source as one batch."""
+    batches = list(checked(source))
+    return {name: joined([batch[name] for batch in batches]) for name in batches[0]}
 
 
 def collating(change):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from kinds import kind
-from ragged_cases import RaggedSource, samples
+from ragged_cases import RaggedSource, everything, samples
 from record_cases import delivered
 
 import iobench
@@ -22,17 +22,12 @@ from iobench.bench.case import Case
 from iobench.dataset import sandbox
 from iobench.dataset.add import add
 from iobench.dataset.add_files import AddOptions, add_files
-from iobench.dataset.sources import checked, open_source
+from iobench.dataset.sources import open_source
 from iobench.dataset.untrusted_data import UntrustedData
-from iobench.formats import Field, Schema, joined
+from iobench.formats import Field, Schema
 from iobench.loading import loaders
 
 LISTS = [[1, 2, 3], [], [70_000], [5] * 40, [7, 8]] * 60
-
-
-def everything(source):
-    batches = list(checked(source))
-    return {name: joined([batch[name] for batch in batches]) for name in batches[0]}
 
 
 def lines(path, values):

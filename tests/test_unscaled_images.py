@@ -11,7 +11,7 @@ import pytest
 from conftest import call
 from kinds import complaint_kind, kind
 from PIL import Image
-from ragged_cases import samples
+from ragged_cases import everything, samples
 from record_cases import delivered
 
 import iobench
@@ -27,8 +27,8 @@ from iobench.base.units import shape_text
 from iobench.contrib.formats.shared.scaled_images import ScaledDecoder
 from iobench.dataset.add import add
 from iobench.dataset.sample_lengths import sample_lengths
-from iobench.dataset.sources import checked, open_source
-from iobench.formats import Field, joined, with_extents
+from iobench.dataset.sources import open_source
+from iobench.formats import Field, with_extents
 from iobench.terminal.commands._source_options import SourceOptions
 
 COLORED, GRAY = (-1, -1, 3), (-1, -1)
@@ -45,11 +45,6 @@ def folder(tmp_path):
         pixels = rng.integers(0, 256, (height, width, 3), np.uint8)
         Image.fromarray(pixels).save(label / f"{number}{('.png', '.jpg')[number % 2]}")
     return tmp_path / "pets"
-
-
-def everything(source):
-    batches = list(checked(source))
-    return {name: joined([batch[name] for batch in batches]) for name in batches[0]}
 
 
 @pytest.mark.parametrize(("shape", "mode"), [(COLORED, "RGB"), (GRAY, "L"), ((-1, -1, 1), "L")])

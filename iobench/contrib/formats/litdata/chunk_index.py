@@ -14,8 +14,8 @@ from iobench.contrib.formats.litdata.leaves import leaf_names
 from iobench.contrib.formats.shared.offset_shards import (
     SampleColumns,
     ShardColumn,
-    check_sizes,
     inside,
+    maps_of,
     offsets_of,
     read_index,
 )
@@ -64,8 +64,7 @@ class ChunkIndex:
 
     def maps(self) -> Maps:
         """Return the mapped chunks; CorruptArtifact if one is missing or of another size."""
-        check_sizes(self.files, self.sizes)
-        return Maps(self.files)
+        return maps_of(self.files, self.sizes)
 
     def fields(self, maps: Maps) -> tuple[Field, ...]:
         """Return the field of each leaf, read from the first sample; CorruptArtifact if not an array."""

@@ -13,9 +13,9 @@ from iobench.contrib.formats.shared.external import FIXED
 from iobench.contrib.formats.shared.offset_shards import (
     SampleColumns,
     ShardColumn,
-    check_sizes,
     inside,
     listed,
+    maps_of,
     packed_images,
     read_index,
 )
@@ -89,8 +89,7 @@ class MdsIndex:
 
     def maps(self) -> Maps:
         """Return the mapped shards; CorruptArtifact if one is missing or of another size."""
-        check_sizes(self.files, self.sizes)
-        return Maps(self.files)
+        return maps_of(self.files, self.sizes)
 
     def fields(self, maps: Maps) -> tuple[Field, ...]:
         """Return the field of each column; the shape of a column of images is that of the first image.

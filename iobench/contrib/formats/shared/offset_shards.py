@@ -100,14 +100,15 @@ def inside(folder: Path, name: object) -> Path:
     return folder.joinpath(*parts)
 
 
-def check_sizes(files: Sequence[Path], sizes: Sequence[int]) -> None:
-    """Raise CorruptArtifact if a shard is missing or has another size than the index states."""
+def maps_of(files: Sequence[Path], sizes: Sequence[int]) -> Maps:
+    """Return the mapped shards; CorruptArtifact if one is missing or not of the size in the index."""
     for file, size in zip(files, sizes, strict=True):
         if not file.is_file():
             raise corrupt(file, f"{size} bytes", "no such file", kind="missing-file")
         if (actual := file.stat().st_size) != size:
             kind = "truncated" if actual < size else "trailing-bytes"
             raise corrupt(file, f"{size} bytes", actual, kind=kind)
+    return Maps(files)
 
 
 def locations_in(
