@@ -26,6 +26,7 @@ import iobench
 from iobench import formats
 from iobench.advise import (
     alternatives,
+    basis,
     choice,
     costs,
     finalist_roles,
@@ -1199,22 +1200,41 @@ def test_a_case_without_a_conversion_costs_least(manifest):
     assert costs[1] < costs[0]
 
 
-def test_the_code_for_the_users_own_images_runs(photos, tmp_path, inside, monkeypatch):
-    words = ("--source", str(photos), "--sample-shape", "3x16x16")
-    source, data_dir = open_source(photos, (3, 16, 16)), tmp_path / "data"
+@pytest.mark.parametrize(
+    ("word", "shape", "check"),
+    [
+        ("3x16x16", (3, 16, 16), "batch['x'].shape[1:] == (3, 16, 16)"),
+        ("*x*x3", (-1, -1, 3), "batch['x_extents'][:, 0].tolist() == [40] * len(batch['y'])"),
+    ],
+)
+def test_the_code_for_the_users_own_images_runs(photos, tmp_path, inside, monkeypatch, word, shape, check):
+    words = ("--source", str(photos), "--sample-shape", word)
+    source, data_dir = open_source(photos, shape), tmp_path / "data"
     monkeypatch.setattr(measured_data, "sample_count", lambda *given: 40)
     wanted = Requirements(batch_size=8, formats=("npy",), device="cpu")
     data = from_source(source, words, wanted, data_dir, lambda text: None)
-    assert (data.own_format, data.manifest.schema.samples) == ("images:shape=3x16x16", 40)
+    assert (data.own_format, data.manifest.schema.samples) == (f"images:shape={word}", 40)
     made = replace(default_case(candidate_set(data.manifest, wanted, "cpu", "warm", data.added).cases))
     case = replace(made, variant=data.own_format, loader=loaders.get("stream").on("cpu"))
     command = shlex.split(prepare_code(data, case))
     assert command[:2] == ["iobench", "add"]
     assert inside(*command[1:]).returncode == 0
     code = loader_code(data, case, epochs=1)
-    (tmp_path / "train.py").write_text(code.replace("pass", "assert batch['x'].shape[1:] == (3, 16, 16)"))
+    (tmp_path / "train.py").write_text(code.replace("pass", f"assert {check}"))
     runpy.run_path(str(tmp_path / "train.py"), run_name="__main__")
     assert Manifest.load(data_dir / source.name).schema == source.schema
+
+
+def test_what_images_take_at_their_own_sizes_and_at_one_is_told(photos, tmp_path):
+    wanted, told = Requirements(batch_size=8, formats=("npy",), device="cpu"), []
+    for shape in ((-1, -1, 3), (3, 16, 16)):
+        data = from_source(open_source(photos, shape), (), wanted, tmp_path / "data", lambda text: None)
+        told.append(basis.image_size(data))
+    kept, cropped = told
+    assert (kept.kind, cropped.kind) == ("image-sizes", "image-shape")
+    held = 60 * (8 + 2 * 4) + 3 * 40 * sum(range(30, 90))  # labels and extents, then pixels
+    assert kept.values == {"bytes": held, "cropped_bytes": 60 * 3 * 224 * 224}
+    assert cropped.values == {"shape": "3x16x16"}
 
 
 def test_files_that_changed_since_are_not_the_default(photos, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from iobench.advise.alternatives import case_labels
@@ -11,13 +12,14 @@ from iobench.advise.recommendation import FASTEST
 from iobench.advise.search import SearchResult
 from iobench.base.finding import Finding
 from iobench.base.text import enumerated
-from iobench.base.units import bytes_text, counted, three_digits
+from iobench.base.units import bytes_text, counted, shape_text, three_digits
 from iobench.dataset.manifest import Manifest
 from iobench.results import stats
 from iobench.results.run_warning import Values
 from iobench.results.verdict import ratio_text
 
 SAME = 1.1  # ratio of speeds over half the samples and over all, up to which nothing is reported
+CROPPED = (3, 224, 224)  # usual shape of images that are scaled to one
 LARGER = 1.05  # ratio of the full data to the sample, from which on figures are extrapolated
 
 
@@ -25,12 +27,7 @@ def basis(result: SearchResult) -> Iterator[Finding]:
     """Yield how well the measurements represent the full data."""
     schema, data = result.data.manifest.schema, result.data
     if data.source is not None and data.source.description.get("kind") == "images":
-        shape = "x".join(map(str, schema.fields[0].shape))
-        message = (
-            f"Each image was scaled and cropped to {shape}; no other crop can be taken from what is written"
-        )
-        hint = f"StreamLoader takes random crops of the files themselves: images:shape={shape},crop=random"
-        yield Finding("image-shape", message, hint, {"shape": shape})
+        yield image_size(data)
     if data.manifest.url:
         yield formats_at_address(data)
     if data.scale >= LARGER:
@@ -45,6 +42,23 @@ def basis(result: SearchResult) -> Iterator[Finding]:
     if data.source is not None and _stored_bytes(data.manifest):
         yield disk_notice(data)
     yield from _size_dependence(result)
+
+
+def image_size(data: MeasuredData) -> Finding:
+    """Return what becomes of the sizes of images, and what that costs."""
+    schema = data.manifest.schema
+    if schema.extents:
+        cropped = data.full_bytes * schema.samples * math.prod(CROPPED) / schema.logical_bytes
+        shape, sizes = shape_text(CROPPED), (bytes_text(data.full_bytes), bytes_text(cropped))
+        message = (
+            f"Each image keeps its size: {sizes[0]} of pixels; scaled and cropped to {shape}, {sizes[1]}"
+        )
+        hint = f"--sample-shape {shape} compares that, and random crops of the files themselves"
+        return Finding("image-sizes", message, hint, {"bytes": data.full_bytes, "cropped_bytes": cropped})
+    shape = shape_text(schema.fields[0].shape)
+    message = f"Each image was scaled and cropped to {shape}; no other crop can be taken from what is written"
+    hint = f"StreamLoader takes random crops of the files themselves: images:shape={shape},crop=random"
+    return Finding("image-shape", message, hint, {"shape": shape})
 
 
 def _size_dependence(result: SearchResult) -> Iterator[Finding]:

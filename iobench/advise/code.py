@@ -83,7 +83,9 @@ def prepare_code(data: MeasuredData, case: Case) -> str:
     name = name_of(data, case)
     words = ["iobench", "prepare", *data.source_words, "--name", name, "--format", case.variant]
     if case.variant in data.added:
-        fields = [word for field in data.source.schema.fields for word in ("--field", field.typed)]
+        schema = data.source.schema
+        chosen = [field for field in schema.fields if field.name not in schema.extents.values()]
+        fields = [word for field in chosen for word in ("--field", field.typed)]
         own = data.source.in_place()
         assert own is not None
         words = ["iobench", "add", str(own[0]), "--name", name, "--format", case.variant, *fields]

@@ -33,8 +33,7 @@ class SourceOptions:
     )
     sample_shape: str | None = command_option(
         None,
-        "Shape of one sample; '*x*x3' keeps the size of each image in a folder. [default: 128; 3x224x224 for "
-        "images]",
+        "Shape of one sample; '*x*x3' keeps the size of each image. [default: 128; 3x224x224 for images]",
     )
     dtype: str | None = command_option(None, "Dtype of generated data. [default: float32]")
     seed: int | None = command_option(None, "Seed of generated data. [default: 0]")

@@ -49,7 +49,10 @@ def recommend(
     ] = None,
     source_format: SourceFormat = None,
     sample_shape: Annotated[
-        str | None, typer.Option(help="Shape that images are cropped to, as for 'iobench prepare'.")
+        str | None,
+        typer.Option(
+            help="Shape that images are cropped to, as for 'iobench prepare'; '*x*x3' keeps the size of each."
+        ),
     ] = None,
     typed: Mapping[str, Any],
     data_dir: DataDir = Path("data"),
@@ -116,7 +119,7 @@ def _data(
     from iobench.dataset.sources import open_source
     from iobench.terminal import display
 
-    shape = parsed("--sample-shape", parse_shape, sample_shape) if sample_shape is not None else None
+    shape = None if sample_shape is None else parsed("--sample-shape", parse_shape, sample_shape, True)
     shaped = ["--sample-shape", sample_shape] if sample_shape is not None else []
     named = ["--source-format", source_format] if source_format is not None else []
     opened = open_source(source, shape, format=source_format)
