@@ -15,8 +15,9 @@ from iobench.base.files import regular
 from iobench.base.text import listed
 from iobench.contrib.formats.shared.arrow_columns import (
     DAMAGE,
-    ColumnShapes,
     arrays,
+    columns_of,
+    holds_extents,
     leaf_of,
     ragged_of,
     sample_shape,
@@ -24,6 +25,8 @@ from iobench.contrib.formats.shared.arrow_columns import (
     values,
 )
 from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
+from iobench.contrib.formats.shared.column_shapes import ColumnShapes
+from iobench.contrib.formats.shared.nested_lists import NestedLists
 from iobench.formats import (
     Array,
     Batch,
@@ -108,8 +111,16 @@ def check_lists(files: Sequence[Path], schema: Schema) -> None:
                 if field.name in names:
                     name = names[field.name]
                     shape, _ = _shape(opened.file, name, batch, field.is_ragged)
-                    if shape != field.shape and not (field.is_ragged and shape[1:] == field.inner):
+                    if not _fits(field, shape):
                         raise corrupt(opened.file, f"{name} of shape {field.shape}", shape)
+
+
+def _fits(field: Field, shape: tuple[int, ...]) -> bool:
+    """Return whether lists of this shape hold a field, whose axes that vary may be stored as one."""
+    if not field.is_ragged:
+        return shape == field.shape
+    axes = len(shape) - len(field.inner)
+    return axes in (1, field.varying) and shape[axes:] == field.inner
 
 
 def _shape(file: Path, name: str, batch: pa.RecordBatch, may_vary: bool) -> tuple[tuple[int, ...], str]:
@@ -130,7 +141,12 @@ class ArrowReader(ChunkedReader):
         self._files, self._numbers = tuple(files), np.array([number for number, _ in batches], np.int64)
         self._names = _names(opened, schema)
         self._chunks: dict[str, list[Any]] | None = {f.name: [] for f in schema.fields}
-        placed = [field for field in schema.fixed.fields if field.dtype != "bool"]
+        types = opened[0].schema
+        self._derived = {
+            f.name for f in schema.fields if holds_extents(f, types.field(self._names[f.name]).type)
+        }
+        fixed = (field for field in schema.fixed.fields if field.name not in self._derived)
+        placed = [field for field in fixed if field.dtype != "bool"]
         self._offsets: dict[str, list[int]] = {field.name: [] for field in placed}
         for number, batch in batches:
             self._add(opened[number], batch)
@@ -142,6 +158,10 @@ class ArrowReader(ChunkedReader):
         for field in self.schema.fields:
             column = batch.column(self._names[field.name])
             with expecting(opened.file, f"a column {field.name}", DAMAGE):
+                if field.name in self._derived:
+                    nested = NestedLists.of(opened.file, field.name, column, *field.shape)
+                    self._chunks[field.name].append(nested.extents)
+                    continue
                 if field.is_ragged:
                     ragged = ragged_of(opened.file, field, column)
                     self._chunks[field.name].append(ragged)
@@ -213,11 +233,8 @@ class ArrowReader(ChunkedReader):
 
 def _names(opened: Sequence[MappedBatches], schema: Schema) -> dict[str, str]:
     """Return the name of each field's column; CorruptArtifact if it is missing or the files differ."""
-    names = fields_by_name(opened[0].file, opened[0].schema.names)
-    for field in schema.fields:
-        if field.name not in names:
-            raise corrupt(opened[0].file, f"a column {field.name}", listed(names))
+    names = columns_of(opened[0].file, schema, opened[0].schema.names)
     for other in opened[1:]:
         if other.schema.types != opened[0].schema.types or other.schema.names != opened[0].schema.names:
             raise corrupt(other.file, f"the columns of {opened[0].file.name}", listed(other.schema.names))
-    return {field.name: names[field.name] for field in schema.fields}
+    return names

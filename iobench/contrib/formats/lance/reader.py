@@ -13,15 +13,16 @@ import pyarrow as pa
 
 from iobench.base.errors import CorruptArtifact, corrupt, is_panic
 from iobench.base.files import regular
-from iobench.base.text import listed, reason
+from iobench.base.text import reason
 from iobench.contrib.formats.lance.library import lance, without_panics
 from iobench.contrib.formats.shared.arrow_columns import (
     DAMAGE,
-    ColumnShapes,
     arrays,
     check_type,
+    columns_of,
     selected_columns,
 )
+from iobench.contrib.formats.shared.column_shapes import ColumnShapes
 from iobench.formats import (
     Array,
     Batch,
@@ -30,7 +31,6 @@ from iobench.formats import (
     Reader,
     Rows,
     Schema,
-    fields_by_name,
     identity,
     index_of,
     map_arrays,
@@ -82,12 +82,9 @@ class LanceReader(Reader):
     def __init__(self, path: Path, schema: Schema) -> None:
         super().__init__(schema)
         self._path, self._dataset = path, opened(path)
-        names = fields_by_name(path, self._dataset.schema.names)
+        self._names = columns_of(path, schema, self._dataset.schema.names)
         for field in schema.fields:
-            if field.name not in names:
-                raise corrupt(path, f"a column {field.name}", listed(names))
-            check_type(path, field, self._dataset.schema.field(names[field.name]).type)
-        self._names = {field.name: names[field.name] for field in schema.fields}
+            check_type(path, field, self._dataset.schema.field(self._names[field.name]).type)
         with _damage_as_error(path, f"{schema.samples} samples"):
             samples = self._dataset.count_rows()
         if samples != schema.samples:
@@ -126,9 +123,9 @@ class LanceReader(Reader):
         dataset = unclosed(self._dataset)
         if not names:
             return {}
-        fields = self.schema.chosen(names)
+        fields, columns = self.schema.chosen(names), dict.fromkeys(self._names[name] for name in names)
         with _damage_as_error(self._path, "readable rows"):
-            table: pa.Table = dataset.take(rows, columns=[self._names[name] for name in names])
+            table: pa.Table = dataset.take(rows, columns=list(columns))
             batch = arrays(self._path, fields, table, self._names)
         if any(len(array) != len(rows) for array in batch.values()):
             raise corrupt(self._path, f"{len(rows)} rows", table.num_rows)

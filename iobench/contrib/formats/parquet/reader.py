@@ -13,17 +13,17 @@ import pyarrow.parquet as pq
 
 from iobench.base.errors import corrupt, expecting
 from iobench.base.files import regular
-from iobench.base.text import listed
 from iobench.contrib.formats.shared.arrow_columns import (
     DAMAGE,
-    ColumnShapes,
     arrays,
     check_type,
+    columns_of,
     is_leaf,
     selected_columns,
 )
 from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
-from iobench.formats import Array, Field, Ragged, Schema, fields_by_name, unclosed
+from iobench.contrib.formats.shared.column_shapes import ColumnShapes
+from iobench.formats import Array, Field, Ragged, Schema, unclosed
 
 CACHED = 2  # decoded row groups: the current one and the next in order
 
@@ -122,7 +122,7 @@ class ParquetReader(ChunkedReader):
         ends = [*self._first[1:].tolist(), len(self)]
         rows = ends[chunk] - int(self._first[chunk])
         with expecting(self._files[number], f"row group {group}", DAMAGE):
-            table = self._parquets[number].read_row_group(group, list(names.values()))
+            table = self._parquets[number].read_row_group(group, list(dict.fromkeys(names.values())))
             batch = arrays(self._files[number], self.schema, table, names)
         if any(len(array) != rows for array in batch.values()):
             raise corrupt(self._files[number], f"{rows} rows in row group {group}", table.num_rows)
@@ -132,9 +132,7 @@ class ParquetReader(ChunkedReader):
 def _names(file: Path, parquet: pq.ParquetFile, schema: Schema) -> dict[str, str]:
     """Return the name of each field's column; CorruptArtifact if it is missing or of another type."""
     columns = _schema_of(file, parquet)
-    names = fields_by_name(file, columns.names)
+    names = columns_of(file, schema, columns.names)
     for field in schema.fields:
-        if field.name not in names:
-            raise corrupt(file, f"a column {field.name}", listed(names))
         check_type(file, field, columns.field(names[field.name]).type)
-    return {field.name: names[field.name] for field in schema.fields}
+    return names

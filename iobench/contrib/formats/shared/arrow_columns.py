@@ -2,13 +2,13 @@
 
 A field of shape (a, b) is a fixed-size list of `a` fixed-size lists of `b`, and one of shape (*, b) a large
 list of them. Files of other programs may also hold `arrow.fixed_shape_tensor`, and lists of 32-bit offsets;
-a column of lists that all have one length is a field of fixed shape.
+a column of lists that all have one length is a field of fixed shape, and one of lists of lists that differ in
+length a field in which several axes vary, with that of its extents.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.text import listed
 from iobench.contrib.formats.shared.external import not_fixed
+from iobench.contrib.formats.shared.nested_lists import NestedLists
 from iobench.formats import (
     VARIES,
     Array,
@@ -25,10 +27,10 @@ from iobench.formats import (
     Field,
     Ragged,
     Schema,
-    arrays_schema,
     check_offsets,
     fields_by_name,
     joined,
+    offsets_of,
     raw_bytes,
     select_arrays,
     unstorable_columns,
@@ -90,23 +92,31 @@ def _leaf(kind: pa.DataType, flat: Array) -> pa.Array:
 
 
 def sample_shape(
-    path: Path, name: str, column: pa.Array, may_vary: bool = False
+    path: Path, name: str, column: pa.Array, may_vary: bool = False, first: int = 0
 ) -> tuple[tuple[int, ...], str]:
     """Return the shape and dtype of one sample of a non-empty column.
 
-    Reads the lengths of all variable lists; if `may_vary`, the first axis is VARIES where the outermost ones
-    differ.
+    Reads the lengths of all variable lists; if `may_vary`, the axes up to the last one in which lists differ
+    are VARIES. `first` is the number of the first sample, in errors.
 
-    CorruptArtifact if the values are not numbers, or (``unequal-shapes``) the lists differ in length.
+    CorruptArtifact if the values are not numbers, or (``unequal-shapes``) the lists differ in length, within
+    a sample where they may vary.
     """
     if isinstance(column.type, pa.FixedShapeTensorType):
         return tuple(column.type.shape), _dtype(path, name, column.type.value_type)
-    column = plain(column)
+    whole = column = plain(column)
     shape: tuple[int, ...] = ()
     while not is_leaf(column.type):
-        size = _size(path, name, column, may_vary and not shape)
-        shape, column = (*shape, size), column.flatten()
-    return shape, _dtype(path, name, column.type)
+        shape, column = (*shape, _size(path, name, column, may_vary)), column.flatten()
+    varying = varying_axes(shape)
+    if varying > 1:
+        NestedLists.of(path, name, whole, varying, first)
+    return (*[VARIES] * varying, *shape[varying:]), _dtype(path, name, column.type)
+
+
+def varying_axes(shape: Sequence[int]) -> int:
+    """Return the number of axes up to the last that varies."""
+    return max((axis + 1 for axis, size in enumerate(shape) if size == VARIES), default=0)
 
 
 def _dtype(path: Path, name: str, kind: pa.DataType) -> str:
@@ -126,7 +136,7 @@ def check_type(path: Path, field: Field, kind: pa.DataType) -> None:
 
     A type does not state the length of variable lists, so any length is accepted for them.
     """
-    shape, expected = field.merged_shape, f"{field.name}: {field.dtype} {field.shape}"
+    expected = f"{field.name}: {field.dtype} {field.shape}"
     if isinstance(kind, pa.FixedShapeTensorType):
         sizes, value = [*kind.shape], kind.value_type
     else:
@@ -134,9 +144,39 @@ def check_type(path: Path, field: Field, kind: pa.DataType) -> None:
         while not is_leaf(value):
             sizes.append(value.list_size if pa.types.is_fixed_size_list(value) else None)
             value = value.value_type
-    fits = [size in (None, axis) for size, axis in zip(sizes, shape, strict=False)]
-    if len(sizes) != len(shape) or not all(fits) or NAMES.get(value) != field.dtype:
+    if holds_extents(field, kind):
+        return
+    if NAMES.get(value) != field.dtype or not (_fit(sizes, field.merged_shape) or _fit(sizes, field.shape)):
         raise corrupt(path, expected, kind)
+
+
+def _fit(sizes: Sequence[int | None], shape: Sequence[int]) -> bool:
+    """Return whether lists of these sizes, None for variable ones, can hold a shape."""
+    pairs = zip(sizes, shape, strict=False)
+    return len(sizes) == len(shape) and all(axis == VARIES or size in (None, axis) for size, axis in pairs)
+
+
+def holds_extents(field: Field, kind: pa.DataType) -> bool:
+    """Return whether a field of extents is not stored: it follows from a column of lists of lists."""
+    return field.dtype == "int32" and len(field.shape) == 1 and not field.is_ragged and _depth(kind) > 1
+
+
+def _depth(kind: pa.DataType) -> int:
+    """Return the number of lists in each other."""
+    return 0 if isinstance(kind, pa.BaseExtensionType) or is_leaf(kind) else 1 + _depth(kind.value_type)
+
+
+def columns_of(path: Path, schema: Schema, available: Iterable[str]) -> dict[str, str]:
+    """Return the name of each field's column; extents without one follow from the column of their field.
+
+    CorruptArtifact if a column is missing.
+    """
+    names = fields_by_name(path, available)
+    names |= {own: names[one] for one, own in schema.extents.items() if one in names and own not in names}
+    for field in schema.fields:
+        if field.name not in names:
+            raise corrupt(path, f"a column {field.name}", listed(names))
+    return {field.name: names[field.name] for field in schema.fields}
 
 
 def plain(column: pa.Array) -> pa.Array:
@@ -185,35 +225,13 @@ def selected_columns(
     return list(columns.names)
 
 
-class ColumnShapes:
-    """Shapes and dtypes of the columns of files that another program wrote, from their pieces."""
-
-    def __init__(self) -> None:
-        self._shapes: dict[str, tuple[tuple[int, ...], str]] = {}
-        self._totals: Counter[str] = Counter()
-
-    def add(self, path: Path, name: str, column: pa.Array) -> None:
-        """Add a piece of a column, in the file at `path`; CorruptArtifact if it does not fit the others."""
-        shape, dtype = sample_shape(path, name, column, may_vary=True)
-        if not is_leaf(plain(column).type):
-            self._totals[name] += len(plain(column).flatten())
-        known, known_dtype = self._shapes.setdefault(name, (shape, dtype))
-        if known != shape and known[1:] == shape[1:] and known and shape:
-            known = (VARIES, *shape[1:])
-            self._shapes[name] = known, dtype
-        if dtype != known_dtype or shape[1:] != known[1:] or len(shape) != len(known):
-            raise not_fixed(path, f"column {name}", f"{self._shapes[name]} and {(shape, dtype)}")
-
-    def schema(self, path: Path, samples: int, fields: Sequence[Field], every: Sequence[str]) -> Schema:
-        """Return the schema of these columns, or of those in `fields`, of a table with columns `every`."""
-        if not samples:
-            raise CorruptArtifact("it holds no rows", kind="empty", path=path)
-        arrays = {name: ((samples, *shape), dtype) for name, (shape, dtype) in self._shapes.items()}
-        return arrays_schema(path, arrays, every, fields, self._totals)
-
-
 def ragged_of(path: Path, field: Field, column: pa.Array) -> Ragged:
     """Return the lists of a column, as a view unless they hold bools; CorruptArtifact if they are no such."""
+    if field.extents and _depth(column.type) == len(field.shape):
+        nested = NestedLists.of(path, field.name, column, field.varying)
+        inner = Field(field.name, field.inner, field.dtype)
+        elements = values(leaf_of(path, inner, nested.inner))
+        return Ragged(elements.reshape(-1, *field.inner), offsets_of(nested.lengths))
     column, expected = plain(column), f"{field.name}: lists of {field.dtype} {field.inner}"
     is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
     if column.null_count or not is_list:
@@ -295,4 +313,6 @@ def arrays(path: Path, schema: Schema, table: pa.Table | pa.RecordBatch, names: 
 def _part(path: Path, field: Field, column: pa.Array) -> Any:
     if field.is_ragged:
         return ragged_of(path, field, column)
+    if holds_extents(field, column.type):
+        return NestedLists.of(path, field.name, column, *field.shape).extents
     return values(leaf_of(path, field, column)).reshape(-1, *field.shape)
