@@ -15,6 +15,7 @@ from iobench.bench.content_check import ContentCheck
 from iobench.bench.epoch import RoundSpec, measure
 from iobench.bench.observer import Progress
 from iobench.bench.part import TimeLimit
+from iobench.bench.pixel_check import PixelCheck
 from iobench.bench.process_group import ProcessGroup, SingleProcess
 from iobench.bench.trace import write_trace
 from iobench.bench.training import TrainingStep
@@ -105,12 +106,7 @@ class InProcess(Executor):
             self._manifest.opener(case.variant).check()  # a library may abort on damaged pages
         else:
             verify_in_time(self._manifest, case.variant, limit_s)
-        check: UserLoaderCheck | ContentCheck
-        if case.loader.user_defined:
-            check = UserLoaderCheck(case, self._manifest, limit_s)
-        else:
-            job = case.job(self._manifest, rank=self._group.rank)
-            check = ContentCheck(case.loader, job, self._manifest, self._group, limit_s)
+        check = self._check(case, limit_s)
         step, count = TrainingStep.of(case, self._manifest.schema), itertools.count()
 
         def consume(batch: DeviceBatch) -> None:
@@ -129,6 +125,15 @@ class InProcess(Executor):
             self.warm_up(case, tick, case.max_batches, limit_s)
         own_s = timing.epochs_s if timing.own_s is None else timing.own_s
         return Proof(result, own_s / max(1, next(count)), own_s / max(1, timing.samples))
+
+    def _check(self, case: Case, limit_s: float) -> UserLoaderCheck | PixelCheck | ContentCheck:
+        """Return the content check of a case."""
+        if case.loader.user_defined:
+            return UserLoaderCheck(case, self._manifest, limit_s)
+        job = case.job(self._manifest, rank=self._group.rank)
+        if case.loader.tolerance:
+            return PixelCheck(job, case.loader.tolerance)
+        return ContentCheck(case.loader, job, self._manifest, self._group, limit_s)
 
     def warm_up(self, case: Case, tick: Tick, batches: int | None = None, limit_s: float = math.inf) -> None:
         """Run an untimed epoch or part of one, which loads libraries and touches memory."""

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
-from iobench.base.errors import InvalidSettings
+from iobench.base.errors import InvalidOption, InvalidSettings
 from iobench.base.options import option
+from iobench.contrib.formats.images import Images
+from iobench.contrib.loaders._dali_images import ClassFolder, DaliFileSource, decoded
 from iobench.dataset.opener import Opener
-from iobench.formats import Array, Reader, Rows
+from iobench.formats import Array, Format, Reader, Rows
 from iobench.host.device import Accelerator, device_named
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
 from iobench.loading.loaders.workers import MAX_PREFETCH, MAX_WORKERS
@@ -33,6 +35,7 @@ Self = TypeVar("Self", bound="Dali")
 CPU, GPU = "cpu", "gpu"
 # dtypes that DALI or torch lacks are passed as words of the same or half the size
 AS_WORDS = {"bfloat16": "int16", "uint64": "int64", "complex64": "int64", "complex128": "float64"}
+TOLERANCE = 8  # of 255, between DALI's triangular filter and Pillow's
 GPUS = ("cuda",)  # torch devices that DALI's GPU pipelines run on
 
 
@@ -60,6 +63,32 @@ class Dali(CopyingLoader):
         "gpu: the pipeline copies batches to the GPU; cpu: it does not; by default gpu for a CUDA device",
         choices=(None, CPU, GPU),
     )
+    decode: bool = option(
+        False, "its threads read, decode and scale the files of images:shape=…, with pixels of their own"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.decode and self.num_workers:
+            raise InvalidOption(
+                "dali: decode with num_workers",
+                kind="conflicting-options",
+                hint="give threads, which read the files",
+            )
+
+    def reads(self, format: Format) -> bool:
+        """Return True for every format; with `decode` for existing images that Pillow scales and crops."""
+        scaled = isinstance(format, Images) and format.scaled_shape is not None
+        return not self.decode or (scaled and format.lossless)
+
+    def reads_at(self, url: str) -> bool:
+        """Return whether it can read a dataset at an address: not with `decode`."""
+        return not (url and self.decode)
+
+    @property
+    def tolerance(self) -> int:
+        """Levels that its pixels may be from Pillow's."""
+        return TOLERANCE if self.decode else 0
 
     def on(self: Self, device: str) -> Self:
         """Return it with the pipeline resolved; InvalidSettings if the device does not allow it."""
@@ -135,6 +164,7 @@ class DaliEpochs(Epochs):
         self._settings = loader
         device = device_named(job.device)
         self._gpu = device if isinstance(device, Accelerator) and loader.pipeline == GPU else None
+        self._folder = ClassFolder(job.opener) if loader.decode else None
         with job.opener():  # reports missing files before the first epoch
             pass
 
@@ -144,7 +174,8 @@ class DaliEpochs(Epochs):
         return self._settings.num_workers > 0
 
     def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
-        source = DaliSource(self.opener, request)
+        folder = self._folder
+        source = DaliSource(self.opener, request) if folder is None else DaliFileSource(folder, request)
         pipeline = self._pipeline(source)
         try:
             for _ in request:
@@ -174,10 +205,10 @@ class DaliEpochs(Epochs):
             for field, one in both
         }
 
-    def _pipeline(self, source: DaliSource) -> Any:
-        from nvidia.dali import Pipeline, fn
+    def _pipeline(self, source: DaliSource | DaliFileSource) -> Any:
+        from nvidia.dali import Pipeline
 
-        settings, fields = self._settings, self.opener.schema.fields
+        settings = self._settings
         pipeline = Pipeline(
             batch_size=self.job.order.batch_size,
             num_threads=settings.threads or 2,
@@ -186,16 +217,24 @@ class DaliEpochs(Epochs):
             py_num_workers=max(1, settings.num_workers),
         )
         with pipeline:
-            outputs = fn.external_source(
-                source,
-                num_outputs=len(fields),
-                batch=True,
-                batch_info=True,
-                parallel=settings.num_workers > 0,
-            )
+            outputs = self._fields(source)
             pipeline.set_outputs(*outputs if self._gpu is None else (output.gpu() for output in outputs))
         pipeline.build()
         return pipeline
+
+    def _fields(self, source: DaliSource | DaliFileSource) -> Sequence[Any]:
+        """Return the pipeline's outputs, one for each field."""
+        from nvidia.dali import fn
+
+        if isinstance(source, DaliFileSource):
+            return decoded(source)
+        return fn.external_source(  # type: ignore[no-any-return]
+            source,
+            num_outputs=len(self.opener.schema.fields),
+            batch=True,
+            batch_info=True,
+            parallel=self._settings.num_workers > 0,
+        )
 
     def close(self) -> None:
         """Do nothing: readers and workers ended with their epoch."""

@@ -109,6 +109,11 @@ class Loader(Options, ABC):
         return tuple(spec.name for spec in declared(type(self)))
 
     @property
+    def tolerance(self) -> int:
+        """Allowed difference of pixels, of 255, from the format's, if it decodes images itself; else 0."""
+        return 0
+
+    @property
     def own_data(self) -> bool:
         """True if it reads files other than the artifact's."""
         return False
