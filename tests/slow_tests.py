@@ -26,6 +26,7 @@ test_cli_run.py::test_an_interrupt_prints_what_was_measured_and_leaves_no_proces
 test_live.py::test_on_a_terminal_the_view_goes_and_the_table_stays
 test_objects.py::test_s3_end_to_end
 test_objects.py::test_workers_and_processes_read_it_too
+test_object_cache_run.py::test_hits_of_workers_are_counted
 test_object_loaders.py::test_workers_read_from_s3_too[mosaic*
 formats/test_tokens.py::test_tokens_are_added_prepared_and_measured_as_one_types_it
 formats/test_audio.py::test_a_folder_per_class_goes_through_every_step[.wav*

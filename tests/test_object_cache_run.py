@@ -69,6 +69,13 @@ def test_a_first_epoch_fills_it_and_later_ones_send_no_request(remote, tmp_path,
     assert not [*remote.case_caches.glob("*/*")]
 
 
+def test_hits_of_workers_are_counted(remote, tmp_path):
+    chosen = options(cache=("warm",), isolate=False, loader=("dataloader:num_workers=1",), rounds="1")
+    (made,) = run(remote, chosen, out=tmp_path / "r.jsonl").records
+    assert made.requests.count == 0
+    assert made.requests.needed_bytes == made.requests.cached_bytes == made.timing.logical_bytes
+
+
 def test_a_round_of_an_empty_cache_is_one_epoch(remote, tmp_path, monkeypatch):
     monkeypatch.setattr("iobench.base.thresholds.ROUND_S", 60.0)
     monkeypatch.setattr("iobench.bench.epoch.MOST_EPOCHS", 3)

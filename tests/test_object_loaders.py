@@ -101,7 +101,10 @@ def test_from_s3_every_sample_comes(s3, tmp_path, word):
 @pytest.mark.parametrize("word", ["webdataset:num_workers=2", "mosaic:num_workers=2"])
 def test_workers_read_from_s3_too(s3, tmp_path, word):
     manifest = at_s3(tmp_path, usable(word), f"workers-{word.partition(':')[0]}")
-    assert_all_came(measured(manifest, tmp_path, word, isolate=True), 2)
+    outcome = measured(manifest, tmp_path, word, isolate=True)
+    assert_all_came(outcome, 2)
+    for made in outcome.records if word.startswith("webdataset") else ():
+        assert made.requests.fetched_bytes >= made.timing.logical_bytes
 
 
 def test_an_object_that_is_gone_from_s3(s3, tmp_path):

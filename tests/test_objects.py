@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import sys
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ from iobench.loading.order import Order
 from iobench.objects import client, request_pool
 from iobench.objects.client import ObjectStore
 from iobench.objects.reader import RangeReader, request_begins
-from iobench.objects.request_log import LOG
+from iobench.objects.request_log import LOG, RequestLog, RequestSummary
 from iobench.objects.store_errors import error_of
 from iobench.objects.url import ENDPOINT, checked_url, use_endpoint
 from iobench.results import record_file
@@ -174,6 +175,24 @@ def test_retries_are_counted_one_by_one(server, remote):
     assert taken.retries == taken.count - 2
 
 
+def test_requests_of_workers_are_those_of_the_process_that_has_them():
+    own, workers = RequestLog(), [RequestLog(), RequestLog()]
+    with own.of_workers() as log:
+        assert own.take(log) is None
+        own.join(log)
+        own.succeeded(0.5, 10)
+        for worker in workers:
+            worker.join(replace(log, owner=-1))
+            worker.succeeded(0.25, 100)
+            worker.retried()
+            worker.looked_up(7, 3)
+            worker.rejected(2)
+            assert worker.take() is None
+        assert own.take(log) == RequestSummary(5, 2, 210, 0.25, 0.5, 14, 6, 4)
+    assert not log.path.exists()
+    assert own.take() == RequestSummary(1, 0, 10, 0.5, 0.5, 0, 0, 0)
+
+
 @pytest.mark.parametrize(
     ("fault", "error", "expected"),
     [
@@ -256,9 +275,10 @@ def test_workers_and_processes_read_it_too(server, remote, tmp_path):
     outcome = run(remote, options, out=tmp_path / "r.jsonl")
     assert not outcome.failures
     assert len(outcome.records) == 2
-    assert [made.requests is None for made in outcome.records if made.case["loader"] == "dataloader"] == [
-        True
-    ]
+    (made,) = [made for made in outcome.records if made.case["loader"] == "dataloader"]
+    assert made.requests.count == made.timing.samples * 2  # one per field, from its worker
+    assert made.requests.fetched_bytes == made.timing.logical_bytes
+    assert 0 < made.requests.p50_s <= made.requests.p99_s
 
 
 def test_workers_are_not_forked(remote):

@@ -6,7 +6,7 @@ Figures of the race are estimates. Nothing else decides which case to use.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -18,7 +18,6 @@ from iobench.advise.sentences import DECIDED, KEEP, NOT_BOTTLENECK, TIED, UNDECI
 from iobench.bench.case import Case
 from iobench.bench.outcome import Run
 from iobench.results import stats
-from iobench.results.prices import Prices
 from iobench.results.ranking import compared
 from iobench.results.record import Record
 
@@ -106,32 +105,14 @@ def _finalist(
         trained_rounds=0 if rounds is plain else len(rounds[case.key]),
         decoding_cores=_busy_cores(own) if decodes(result, case) else None,
         user_defined=case.loader.user_defined,
-        requests=_requests(result, case, own),
-        epoch_cost=_epoch_cost(result, case, own),
+        requests=_median(one.requests.count / one.epochs for one in own if one.requests),
+        epoch_cost=_median(one.epoch_cost for one in own if one.epoch_cost is not None),
     )
 
 
-def _requests(result: SearchResult, case: Case, records: Sequence[Record]) -> float | None:
-    """Return the requests of an epoch to an object store; None if they are unknown, or there are none.
-
-    Those of workers are not counted: DataLoader sends one per field and sample where it fetches by sample.
-    """
-    counts = [one.requests.count / one.epochs for one in records if one.requests]
-    if counts:
-        return statistics.median(counts)
-    schema, by_sample = result.data.manifest.schema, case.loader.options.get("fetch") == "sample"
-    return schema.samples * len(schema.fields) if result.data.manifest.url and by_sample else None
-
-
-def _epoch_cost(result: SearchResult, case: Case, records: Sequence[Record]) -> float | None:
-    """Return what an epoch costs by the stated prices; where workers send the requests, by their number."""
-    costs = [one.epoch_cost for one in records if one.epoch_cost is not None]
-    if costs:
-        return statistics.median(costs)
-    requests, prices = _requests(result, case, records), result.final.options.prices
-    if requests is None or not prices:
-        return None
-    return Prices.parse(prices).cost(requests, result.data.manifest.schema.logical_bytes)
+def _median(figures: Iterable[float]) -> float | None:
+    """Return the median; None of nothing."""
+    return statistics.median(known) if (known := [*figures]) else None
 
 
 def _busy_cores(records: Sequence[Record]) -> float:

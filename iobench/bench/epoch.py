@@ -109,9 +109,16 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
     synchronized; over several ranks the slowest counts. Closing is not timed. Raises WrongContent if the
     number of samples differs from this rank's share, CorruptArtifact if objects were replaced meanwhile.
     """
-    job = replace(job, stages=spec.profile or UNTIMED)
-    opening, path = Meter(), job.opener.path
     LOG.clear()
+    with LOG.of_workers() if job.opener.remote else nullcontext() as log:
+        counting = replace(job, stages=spec.profile or UNTIMED, opener=job.opener.logging(log))
+        measured, taken = _round(loader, counting, transfer, spec), LOG.take(log)
+    job.opener.check_versions(loader.unpinned)
+    return replace(measured, requests=RequestsPart(**asdict(taken)) if taken else None)
+
+
+def _round(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -> Measured:
+    opening, path = Meter(), job.opener.path
     counters = Counters(path, early_snapshot=loader.workers > 0, excluded=spec.excluded)
     cpu_speed, guarded = CpuSpeedProbe(), job.opener.guarded()
     with device_errors(str(path)), disk_errors(path), _counting(counters) as counts, guarded as check:
@@ -124,10 +131,7 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
                 map_cached(path)
             made.run(cpu_speed.sample)
             counters.note_memory()
-    taken = None if loader.workers else LOG.take()  # workers have own logs
-    job.opener.check_versions(loader.unpinned)
-    measured = _measured(made.timing(opening), counts[0], cpu_speed, opening_bytes)
-    return replace(measured, requests=RequestsPart(**asdict(taken)) if taken else None)
+    return _measured(made.timing(opening), counts[0], cpu_speed, opening_bytes)
 
 
 class _Round:

@@ -15,6 +15,7 @@ from iobench.formats import Checkable, FirstRows, Format, Reader, Schema
 from iobench.host.bus_errors import guarded
 from iobench.objects.client import ObjectStore
 from iobench.objects.piece_cache import ObjectCache
+from iobench.objects.request_log import WorkerLog
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,11 @@ class Opener:
             raise InvalidSettings(
                 "an object cache for a dataset on a disk", kind="no-object-store", hint="leave it out"
             )
-        files = replace(self.remote.files, cache=cache)
-        return replace(self, remote=replace(self.remote, files=files))
+        return replace(self, remote=self.remote.changed(cache=cache))
+
+    def logging(self, log: WorkerLog | None) -> Opener:
+        """Return it with a log of the requests of workers, where it reads an object store."""
+        return self if self.remote is None else replace(self, remote=self.remote.changed(log=log))
 
     def check(self) -> None:
         """Raise CorruptArtifact for damage that would crash a reader, OSError if the disk fails."""

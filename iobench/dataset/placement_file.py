@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -99,6 +99,10 @@ class RemoteOpener:
         objects = {name: StoredObject(stamp.bytes, etags[name]) for name, stamp in artifact.files.items()}
         address = url if artifact.external else f"{url}/{artifact.folder}"
         return cls(RemoteFiles(address, objects), artifact, index)
+
+    def changed(self, **fields: Any) -> RemoteOpener:
+        """Return it with other values of these fields of `files`."""
+        return replace(self, files=replace(self.files, **fields))
 
     def placements(self) -> dict[str, Placement]:
         """Return where the fields' rows are; CorruptArtifact if the cached index is gone."""

@@ -15,6 +15,7 @@ from iobench.formats.scatter_plan import ScatterPlan
 from iobench.objects.cached_store import CachedStore
 from iobench.objects.client import RETRIES, ObjectStore, StoredObject
 from iobench.objects.piece_cache import ObjectCache
+from iobench.objects.request_log import LOG, WorkerLog
 from iobench.objects.request_pool import Request, RequestPool
 
 IN_FLIGHT = 64
@@ -37,15 +38,20 @@ class RemoteFiles:
         Keeps on a disk what is read of them.
     retries : int
         Times that a request which failed is sent again.
+    log : WorkerLog or None
+        Where workers note their requests.
     """
 
     url: str
     objects: Mapping[str, StoredObject]
     cache: ObjectCache | None = None
     retries: int = RETRIES
+    log: WorkerLog | None = None
 
     def store(self) -> ObjectStore:
         """Return a new client for them, to be closed; raises as ObjectStore, or CachedStore with a cache."""
+        if self.log:
+            LOG.join(self.log)
         if self.cache:
             return CachedStore(self.url, self.objects, self.cache, self.retries)
         return ObjectStore(self.url, self.retries)
