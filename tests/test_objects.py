@@ -399,6 +399,25 @@ def test_an_error_of_the_store_repeats_no_address_with_a_signature():
     assert "secret" not in str(error)
 
 
+@pytest.mark.parametrize(
+    ("text", "wrong", "suspect"),
+    [
+        ("status code: 400 Bad Request: <Error><Code>ExpiredToken</Code></Error>", "access-denied", ""),
+        ("status code: 400 Bad Request: ", "store-failed", "region"),  # of HEAD, whose answer has no body
+        ("status code: 500", "store-failed", ""),
+        ("error sending request", "store-failed", "HTTPS_PROXY"),
+    ],
+)
+def test_an_error_names_what_to_check(monkeypatch, text, wrong, suspect):
+    fails = pytest.importorskip("obstore").exceptions
+    monkeypatch.setenv("HTTPS_PROXY", "http://user:secret@host:1")
+    error = error_of(OSError(f"Error performing GET http://host/x - {text}"), fails, "s3://bucket/x")
+    assert kind(wrong)(error)
+    assert suspect in error.hint
+    assert [word for word in ("region", "HTTPS_PROXY") if word in error.hint] == [suspect] * bool(suspect)
+    assert "secret" not in str(error)
+
+
 def test_no_dataset_no_server(server, tmp_path):
     with pytest.raises(ManifestError, check=kind("no-dataset")):
         open_dataset(f"{server.url}/other", tmp_path / "data")

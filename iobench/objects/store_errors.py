@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -12,6 +13,8 @@ from iobench.base.errors import ArtifactExists, CorruptArtifact, IobenchError, L
 
 _NO_CREDENTIALS = "169.254.169.254"  # the last place where credentials are looked for
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")  # of S3, of Azure
+_DENIED = ("ExpiredToken", "InvalidToken")  # of S3, which says so by status 400
+_PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")  # and why it is not trusted
 _CAUSE = re.compile(r'(?:message|error): "([^"\n]{1,200})"')  # of a connection that failed, from the system
 _BEYOND = "UnexpectedRange"  # in the error for a range that the object does not have
@@ -38,7 +41,7 @@ def error_of(error: Exception, fails: Any, where: str) -> IobenchError:
         kind="store-failed",
         path=where,
         found=code or _reason(text),
-        hint=f"check the address{endpoint_of(where)}, and try again",
+        hint=f"check {_suspects(where, text)}, and try again",
     )
 
 
@@ -104,7 +107,18 @@ def _access_error(error: Exception, fails: Any, where: str, code: str | None) ->
 
 def _is_denied(error: Exception, fails: Any) -> bool:
     denied = isinstance(error, (fails.PermissionDeniedError, fails.UnauthenticatedError))
-    return denied or bool(re.search(r"status code: 40[13]\b", str(error)))  # of a listing
+    text = str(error)
+    expired = any(f"<Code>{code}<" in text for code in _DENIED)
+    return denied or expired or bool(re.search(r"status code: 40[13]\b", text))  # of a listing
+
+
+def _suspects(where: str, text: str) -> str:
+    """Return what may be wrong where a request failed: its proxy, too, if no server answered it."""
+    address = f"the address{endpoint_of(where)}"
+    if "status code: 400" in text:  # of S3 for credentials that expired, and in another region
+        return f"the credentials, the region and {address}"
+    proxies = [name for name in _PROXIES if os.environ.get(name) and "status code" not in text]
+    return ", ".join((address, *proxies))
 
 
 def _missing(where: str, bucket: bool) -> CorruptArtifact:
@@ -132,4 +146,4 @@ def _reason(text: str) -> str:
     if cause := _CAUSE.search(text):
         return cause[1]
     first = text.strip().splitlines()[0] if text.strip() else "no reason"
-    return first.rpartition(" - ")[2].partition(": <")[0][:200]
+    return first.rpartition(" - ")[2].partition(": <")[0].rstrip(": ")[:200]
