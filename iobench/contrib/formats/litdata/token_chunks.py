@@ -13,7 +13,7 @@ from iobench.base.finding import Finding
 from iobench.base.units import counted
 from iobench.contrib.formats.litdata.chunk_index import INDEX, WORD, read_chunks, sizes_of
 from iobench.contrib.formats.litdata.leaves import NUMPY_NAMES, TORCH_NAMES
-from iobench.contrib.formats.shared.offset_shards import check_sizes, inside
+from iobench.contrib.formats.shared.offset_shards import inside, maps_of
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
 from iobench.contrib.formats.shared.token_windows import FIELD
 from iobench.formats import Chunked, Field, Schema, check_sample
@@ -75,8 +75,7 @@ class TokenChunks:
         (field, *others) = schema.fields
         if others or len(field.shape) != 1 or (expected := self.schema(*field.shape)) != schema:
             raise corrupt(self.path, schema.describe(), f"windows of {self.dtype} tokens")
-        check_sizes(self.files, self.sizes)
-        maps = Maps(self.files)
+        maps = maps_of(self.files, self.sizes)
         self._check_heads(maps)
         rows = self._windows(*field.shape)
         first = np.cumsum([0, *rows[:-1]])
