@@ -86,9 +86,9 @@ def test_windows_do_not_cross_chunks(folder):
 
 @pytest.mark.parametrize("name", ["native", "stream", "dataloader", "litdata"])
 def test_loaders_deliver_each_window_once(folder, name):
-    loader = loaders.parse(name)
     if name == "litdata":
         pytest.importorskip("litdata")
+    loader = loaders.parse(name)
     job = Job(Opener(OF_TOKENS, folder, schema_of(len(EXPECTED))), Order("sequential", 4))
     with closing(loader.on("cpu").open(job)) as epochs:
         batches = [
@@ -162,6 +162,5 @@ def test_chunks_that_contradict_the_index_are_refused(folder, content, kind):
 
 
 def test_too_few_tokens_for_a_window_are_refused(folder):
-    with pytest.raises(CorruptArtifact, check=has_kind("too-few-tokens")) as caught:
+    with pytest.raises(CorruptArtifact, check=has_kind("too-few-tokens")):
         formats.get("litdata").infer_schema(folder)
-    assert "litdata:window=" in caught.value.hint
