@@ -47,8 +47,7 @@ class ScaledImages(Format):
 
     shape: str | None = option(
         None,
-        "shape, like 3x224x224, that existing images are scaled and cropped to; in images and webdataset "
-        "also *x*x3: their own sizes",
+        "shape that existing images are scaled and cropped to, like 3x224x224; *x*x3 (not ffcv): own sizes",
     )
     decoder: str = option(
         PILLOW,
