@@ -108,6 +108,16 @@ def test_the_code_for_an_address_runs(remote, word, tmp_path, monkeypatch):
     run_code_for(remote, Requirements(loaders=(word,), batch_size=64))
 
 
+@pytest.mark.parametrize(("word", "named"), [("stream", set()), ("stream:retries=9", {"retries"})])
+def test_the_code_names_the_options_that_were_changed(remote, word, named, tmp_path):
+    asked = Requirements(loaders=(word,))
+    data = from_dataset(remote, asked)
+    (case, *_) = candidate_set(remote, asked, "cpu", "warm", data.added).cases
+    code = loader_code(data, case, epochs=1)
+    options = ("threads", "in_flight", "request_bytes", "coalesce_bytes", "retries")
+    assert {name for name in options if f"{name}=" in code} == named
+
+
 @pytest.mark.parametrize("word", ["native", "dataloader", "stream"])
 def test_the_code_for_data_that_were_added_at_an_address_runs(server, word, tmp_path, monkeypatch):
     np.save(server.folder / "own.npy", np.zeros((64, 8), np.float32))

@@ -111,13 +111,13 @@ def loader_code(data: MeasuredData, case: Case, epochs: int) -> str:
     root = name if data.manifest.uploaded else str(data.manifest.root.parent / name)
     schema = data.manifest.schema
     values = {"fields": _described(schema), "device": case.device, "epochs": str(epochs)}
-    options = {name: value for name, value in case.loader.options.items() if value is not None}
     if case.loader.name == "stream":
-        settings = {"format": case.variant, **_batching(case), "device": case.device, **options}
+        changed = case.loader.changed_options
+        settings = {"format": case.variant, **_batching(case), "device": case.device, **changed}
         return STREAM.format(settings=_call(root, settings), **values)
     plain = not schema.ragged and all(field.dtype in NUMPY_DTYPES for field in schema.fields)
     if case.loader.name == "dataloader" and case.order != "block" and plain and not remote:
-        return _torch(root, case, options, values)
+        return _torch(root, case, values)
     words = {"format": case.variant, "loader": loader_word(case), **_batching(case), "device": case.device}
     return ANY.format(settings=_call(root, words, ",\n            "), **values)
 
@@ -129,7 +129,8 @@ def _described(schema: Schema) -> str:
     return "; ".join(filter(None, (f"{fixed}: tensors" if fixed else "", lengths)))
 
 
-def _torch(root: str, case: Case, options: dict[str, object], values: dict[str, str]) -> str:
+def _torch(root: str, case: Case, values: dict[str, str]) -> str:
+    options = {name: value for name, value in case.loader.options.items() if value is not None}
     method = BATCH if options.pop("fetch") == "batch" else SAMPLE
     options.pop("non_blocking", None)
     start = options.pop("start_method", None)

@@ -155,13 +155,15 @@ class Options:
         return {spec.name: getattr(self, spec.name) for spec in declared(type(self))}
 
     @property
+    def changed_options(self) -> dict[str, Any]:
+        """The options that differ from their defaults, with their values."""
+        defaults = {spec.name: spec.default for spec in declared(type(self))}
+        return {name: value for name, value in self.options.items() if value != defaults[name]}
+
+    @property
     def variant(self) -> str:
         """The name and the options that differ from their defaults, in one word."""
-        changed = [
-            f"{spec.name}={word(getattr(self, spec.name))}"
-            for spec in declared(type(self))
-            if getattr(self, spec.name) != spec.default
-        ]
+        changed = [f"{name}={word(value)}" for name, value in self.changed_options.items()]
         return self.name + (":" + ",".join(changed) if changed else "")
 
 
