@@ -132,7 +132,7 @@ def test_the_fastest_decoder_is_tried(photo, decoders):
     decoders(FAILING, LATE, ONES)
     (tried,), skipped = changes(photo)
     assert (tried.changes["decoder"], tried.changes["most"]) == ("ones", 1)
-    assert "JPEG decoded by failing" in skipped
+    assert any("failing" in one for one in skipped)
     assert all(batch.min() > 0 for batch in tried.make())
 
 

@@ -1,5 +1,7 @@
 """Lists of lists that other programs wrote: fields in which several axes vary, if samples are rectangular."""
 
+import re
+
 import numpy as np
 import pytest
 from kinds import kind
@@ -75,6 +77,6 @@ def test_a_sample_that_is_not_rectangular_is_named(tmp_path, format, rows):
             return [[[1, 2, 3]] * 2, [[1, 2, 3]] * 5]
 
     path = written(tmp_path, format, LISTS["lists"], [*IMAGES[:3], Uneven(), *IMAGES[4:]], rows)
-    with pytest.raises(CorruptArtifact, match="sample 3 ", check=kind("unequal-shapes")) as error:
+    with pytest.raises(CorruptArtifact, match=r"\b3\b", check=kind("unequal-shapes")) as error:
         formats.get(format).infer_schema(path)
-    assert error.value.found == "lists of 2 to 5"
+    assert re.findall(r"\d+", error.value.found) == ["2", "5"]
