@@ -13,7 +13,7 @@ from iobench.formats import Array
 
 os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # it would print two lines for a damaged file
 with native_stderr_hidden():  # five lines about decoders for a GPU that are not installed
-    from nvidia import nvimgcodec
+    import nvidia.nvimgcodec as nvimgcodec  # if it is missing, the error has its whole name
 
 PARAMS = {
     mode: nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=colors)
