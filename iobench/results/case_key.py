@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from iobench.base.units import shape_text
 from iobench.results.parts import DatasetPart, MachinePart
 
 Facets = Mapping[str, Any]
@@ -25,7 +26,7 @@ def all_facets(settings: Facets, dataset: DatasetPart, machine: MachinePart) -> 
         "dataset": dataset.name,
         "content": dataset.content,
         "samples": dataset.samples,
-        "fields": [f"{f.name} {f.dtype} {'x'.join(map(str, f.shape)) or 'scalar'}" for f in dataset.fields],
+        "fields": [f"{f.name} {f.dtype} {shape_text(f.shape) or 'scalar'}" for f in dataset.fields],
         **settings,
     }
 
