@@ -19,7 +19,7 @@ from iobench.objects.request_log import LOG, WorkerLog
 from iobench.objects.request_pool import Request, RequestPool
 
 IN_FLIGHT = 64
-REQUEST_BYTES = 1 << 20
+REQUEST_BYTES = 4 << 20  # each waits for the store, and the slowest one holds up a batch: fewer wait less
 COALESCE_BYTES = 64 << 10
 MAX_GAP = 32 << 20  # of COALESCE_BYTES; files lie further apart in the reader's address space
 
