@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -182,6 +182,10 @@ class Batches(Sequence[Rows]):
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+    def __iter__(self) -> Iterator[Rows]:
+        for number in self._numbers:
+            yield self._between(number, number + 1)
 
     @overload
     def __getitem__(self, index: int) -> Rows: ...

@@ -20,14 +20,10 @@ class Device:
 
     def __init__(self, device: torch.device) -> None:
         self.torch = device
+        self.is_host = device.type == "cpu"
 
     def __str__(self) -> str:
         return str(self.torch)
-
-    @property
-    def is_host(self) -> bool:
-        """True for the CPU."""
-        return self.torch.type == "cpu"
 
     def use(self) -> None:
         """Make it the calling thread's current device, which torch's pinning threads use."""
