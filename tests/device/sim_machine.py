@@ -7,6 +7,7 @@ iobench: `backend` makes a torch backend of it, and `simulated` a device of iobe
 
 import ctypes
 import threading
+import weakref
 from collections import Counter, defaultdict, deque
 from functools import partial
 from random import Random
@@ -201,7 +202,9 @@ class Pinned:
                 self.bytes += size
             self.owned[address] = (size, by_torch)
         held = memory[address - memory.ctypes.data :][:count]
-        return np.asarray(_Keeper(held, lambda: self._give_back(address, memory)))
+        keeper = _Keeper(held.__array_interface__)
+        weakref.finalize(keeper, self._give_back, address, memory).atexit = False
+        return np.asarray(keeper)
 
     def _give_back(self, address, memory):
         with self.machine.lock:
@@ -220,11 +223,8 @@ class Pinned:
 class _Keeper:
     """Base object of the arrays over pinned memory, deleted with the last of them."""
 
-    def __init__(self, held, give_back):
-        self.__array_interface__, self.give_back = held.__array_interface__, give_back
-
-    def __del__(self):
-        self.give_back()
+    def __init__(self, interface):
+        self.__array_interface__ = interface
 
 
 class Machine:
