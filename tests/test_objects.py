@@ -7,6 +7,8 @@ import shutil
 import ssl
 import subprocess
 import sys
+import threading
+import time
 from contextlib import closing
 from dataclasses import replace
 
@@ -28,7 +30,7 @@ from iobench.dataset.remote_dataset import open_dataset
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
-from iobench.objects import client, request_pool
+from iobench.objects import client, limits, request_pool
 from iobench.objects.client import ObjectStore
 from iobench.objects.reader import RangeReader, request_begins
 from iobench.objects.request_log import LOG, RequestLog, RequestSummary
@@ -48,6 +50,39 @@ def rows_of(reader, rows):
 def reader_of(opener, request_bytes=1 << 20, gap=64 << 10):
     remote = opener.remote
     return RangeReader(opener.schema, remote.placements(), remote.files, 8, request_bytes, gap)
+
+
+class SlowLink:
+    """A store whose answers come one after the other."""
+
+    REQUEST_S = 0.02
+
+    def __init__(self, url):
+        self.lock, self.free_at = threading.Lock(), 0.0
+
+    def get(self, name, start, length, etag):
+        return memoryview(bytes(length))
+
+    def consume(self, name, start, length, came):
+        with self.lock:
+            self.free_at = until = max(self.free_at, time.perf_counter()) + self.REQUEST_S
+        time.sleep(max(0, until - time.perf_counter()))
+        came(length)
+
+
+def test_the_limit_of_a_slow_link_counts_neither_twice_nor_only_what_is_done(remote, monkeypatch):
+    monkeypatch.setattr(limits, "ObjectStore", SlowLink)
+    size, many = 1000, 8
+    files = remote.opener("npy").remote.files
+    wide = replace(files, objects={name: replace(one, size=1 << 20) for name, one in files.objects.items()})
+    found = limits.ranged_gets([wide], size, many, 0.01)
+    assert 0.5 < found.bytes_per_s / (size / SlowLink.REQUEST_S) < 1.3
+
+
+def test_requests_in_flight_fit_into_memory_together():
+    assert limits.many_in_flight(1 << 10) == limits.MANY
+    for size in (1 << 20, 4 << 20, 1 << 30):
+        assert all(count == 1 or count * size <= limits.MOST_BYTES for count in limits.many_in_flight(size))
 
 
 @pytest.mark.parametrize("variant", FORMATS)

@@ -188,7 +188,8 @@ class CaseLimits:
         size = max(field.sample_bytes for field in schema.fields) if single else REQUEST_BYTES
         files = [remote.files for remote in remote_openers(self._manifest)]
         methods: dict[Key, Measure] = {
-            (count,): partial(store_limits.ranged_gets, files, size, count) for count in store_limits.MANY
+            (count,): partial(store_limits.ranged_gets, files, size, count)
+            for count in store_limits.many_in_flight(size)
         }
         yield (store_limits.NAME, size), 1.0, methods
 

@@ -129,8 +129,8 @@ def _remote_survey(manifest: Manifest, seconds: float, on_status: Callable[[str]
     sample = max(field.sample_bytes for field in manifest.schema.fields)
     result = Survey()
     for size, counts in (
-        (sample, (1, *store_limits.MANY)),
-        (REQUEST_BYTES, (1, *store_limits.MANY)),
+        (sample, (1, *store_limits.many_in_flight(sample))),
+        (REQUEST_BYTES, (1, *store_limits.many_in_flight(REQUEST_BYTES))),
         (store_limits.WHOLE_BYTES, (1, 4)),
     ):
         for count in counts:

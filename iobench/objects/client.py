@@ -20,6 +20,7 @@ RETRIES = 6
 FIRST_RETRIES = 1  # of a request that shows whether the store is there at all
 PAUSE_S = 0.05  # before the first retry, on average; doubled with each further one: 3 s for all of RETRIES
 MAX_PAUSE_S = 5.0
+PIECE_BYTES = 256 << 10  # least of an answer that is not kept
 TIMEOUT_S = "30s"  # of a request with its answer
 CONNECTIONS = 16  # for small requests that do not depend on each other
 LISTED = 50  # objects that a listing yields at once
@@ -80,6 +81,16 @@ class ObjectStore:
             return self._whole(answer.bytes(), length)
 
         return self._retried(lambda: _logged(request), name)
+
+    def consume(self, name: str, start: int, length: int, came: Callable[[int], None]) -> None:
+        """Request bytes of an object and drop them; `came` gets the size of each piece of the answer."""
+
+        def request() -> None:
+            answer = self._obstore.get(self._store, name, options={"range": (start, start + length)})
+            for piece in answer.stream(min_chunk_size=PIECE_BYTES):
+                came(len(piece))
+
+        self._retried(request, name)
 
     def read(self, name: str) -> bytes:
         """Return a whole small object."""

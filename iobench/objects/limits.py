@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import pairwise
 from typing import TypeVar
 
 from iobench.base.units import bytes_text
@@ -17,46 +18,68 @@ from iobench.objects.reader import RemoteFiles
 T = TypeVar("T")
 NAME = "object store"
 MANY = (16, 64, 128)  # requests in flight that are tried
+MOST_BYTES = 128 << 20  # of them together
+LEAST_PIECES = 4  # of each connection, where a longer request has several
+FIRST_BYTES = 64 << 10  # of the request that opens a connection
 WHOLE_BYTES = 64 << 20  # of an object that is fetched whole, so that it does not fill the memory
+
+
+def many_in_flight(size: int) -> tuple[int, ...]:
+    """Return the numbers of requests of `size` bytes to try at once, which fit into memory together."""
+    return tuple(sorted({max(1, min(count, MOST_BYTES // size)) for count in MANY}))
 
 
 def ranged_gets(files: Sequence[RemoteFiles], size: int, in_flight: int, seconds: float) -> Limit:
     """Measure GETs of `size` bytes at random places of the largest object, so many in flight all the time.
 
-    What comes before each connection has had its first answer does not count. Raises LoaderFailed or
-    CorruptArtifact as ObjectStore does.
+    What comes before each connection has had its first answer does not count. Bytes count as they come,
+    evenly between two moments at which some came, until each connection has had several pieces: over a slow
+    link some are served long before others. Raises LoaderFailed or CorruptArtifact as ObjectStore does.
     """
     chosen = max(files, key=lambda one: max(o.size for o in one.objects.values()))
     name, largest = max(chosen.objects.items(), key=lambda item: item[1].size)
     store, size = ObjectStore(chosen.url), max(1, min(size, largest.size))
-    barrier, stop = threading.Barrier(in_flight), threading.Event()
+    barrier, stop, behind = threading.Barrier(in_flight), threading.Event(), set(range(in_flight))
 
-    def work(number: int) -> tuple[float, list[tuple[float, int]]]:
-        draw, ends = random.Random(number), list[tuple[float, int]]()
+    def work(number: int) -> list[tuple[float, int]]:
+        draw, came = random.Random(number), list[tuple[float, int]]()
         try:
-            store.get(name, draw.randrange(largest.size - size + 1), size, largest.etag)
+            store.get(name, 0, min(size, FIRST_BYTES), largest.etag)
             barrier.wait()
         except BaseException:
             barrier.abort()
             raise
-        began = time.perf_counter()
-        while not stop.is_set() and time.perf_counter() - began < seconds:
-            got = store.get(name, draw.randrange(largest.size - size + 1), size, largest.etag)
-            ends.append((time.perf_counter(), len(got)))
-        return began, ends
+        came.append((began := time.perf_counter(), 0))
+        try:
+            while not stop.is_set() and (behind or time.perf_counter() - began < seconds):
+                start = draw.randrange(largest.size - size + 1)
+                store.consume(name, start, size, lambda count: came.append((time.perf_counter(), count)))
+                if len(came) > LEAST_PIECES:
+                    behind.discard(number)
+        finally:
+            behind.discard(number)
+        return came
 
     results = _in_threads(work, in_flight, stop)
-    began = min(first for first, _ in results)
-    # up to the first worker's end all are at work; of a single long request there is no other end
-    last = max(min(ends[-1][0] for _, ends in results), began + min(seconds, 1e-3))
-    done = [count for _, ends in results for moment, count in ends if moment <= last]
+    began = min(came[0][0] for came in results)
+    # up to the first worker's end all are at work
+    took = max(min(came[-1][0] for came in results) - began, 1e-6)
+    bytes_per_s = sum(_bytes_until(began + took, came) for came in results) / took
     return Limit(
         NAME,
         f"{in_flight} ranged GETs of {bytes_text(size)} in flight"
         if in_flight > 1
         else f"one ranged GET of {bytes_text(size)} at a time",
-        sum(done) / (last - began),
-        len(done) / (last - began),
+        bytes_per_s,
+        bytes_per_s / size,
+    )
+
+
+def _bytes_until(last: float, came: Sequence[tuple[float, int]]) -> float:
+    """Return the bytes that came over a connection until a moment."""
+    pairs = pairwise(came)
+    return sum(
+        count * max(0.0, min(1.0, (last - start) / (end - start))) for (start, _), (end, count) in pairs
     )
 
 

@@ -10,9 +10,11 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+
+from eval.narrow_link import Link, narrow_link
 
 STARTING_S = 10.0
 LIBRARIES = ("usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib/aarch64-linux-gnu")
@@ -23,7 +25,8 @@ class Answers:
     """Latency of a server, and the shares of requests that fail.
 
     Latencies are lognormal, with this median and 99th percentile in ms. `unavailable` requests get a 503,
-    `stalled` ones wait 5 s more, and of `cut` ones the connection ends before the body.
+    `stalled` ones wait 5 s more, and of `cut` ones the connection ends before the body. All bodies share
+    a link of so many `megabits` per second, which needs root.
     """
 
     median_ms: float
@@ -31,6 +34,7 @@ class Answers:
     unavailable: float = 0.0
     stalled: float = 0.0
     cut: float = 0.0
+    megabits: int | None = None
 
     def lua(self) -> str:
         """Return the handlers of nginx."""
@@ -51,20 +55,24 @@ def object_server(served: Path, answers: Answers, packages: Path, folder: Path) 
     """Yield the address of a server of a folder, which keeps its own files in another."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    (folder / "nginx.conf").write_text(_configuration(served.resolve(), answers, packages, folder, port))
     libraries = ":".join(str(packages / one) for one in LIBRARIES)
     environment = {**os.environ, "LD_LIBRARY_PATH": libraries} if packages != Path("/") else None
-    command = [packages / "usr/sbin/nginx", "-p", folder, "-c", folder / "nginx.conf", "-g", "daemon off;"]
-    server = subprocess.Popen(command, env=environment)
-    try:
-        _wait(port, server)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.terminate()
-        server.wait()
+    with narrow_link(answers.megabits) if answers.megabits else nullcontext(Link()) as link:
+        listen = f"{link.address}:{port}"
+        (folder / "nginx.conf").write_text(
+            _configuration(served.resolve(), answers, packages, folder, listen)
+        )
+        nginx = (packages / "usr/sbin/nginx", "-p", folder, "-c", folder / "nginx.conf", "-g", "daemon off;")
+        server = subprocess.Popen([*link.prefix, *nginx], env=environment)
+        try:
+            _wait((link.address, port), server)
+            yield f"http://{listen}"
+        finally:
+            server.terminate()
+            server.wait()
 
 
-def _configuration(served: Path, answers: Answers, packages: Path, folder: Path, port: int) -> str:
+def _configuration(served: Path, answers: Answers, packages: Path, folder: Path, listen: str) -> str:
     modules = packages / "usr/lib/nginx/modules"
     kept = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     user = "user root root;" if os.geteuid() == 0 else ""  # the folder is private
@@ -75,15 +83,15 @@ def _configuration(served: Path, answers: Answers, packages: Path, folder: Path,
       access_log off; sendfile on; lua_package_path "{packages}/usr/share/lua/5.1/?.lua;;";
       {" ".join(f"{one}_temp_path {folder}/{one};" for one in kept)}
       init_worker_by_lua_block {{ math.randomseed(ngx.now() * 1000 + ngx.worker.pid()) }}
-      server {{ listen 127.0.0.1:{port}; root {served}; location / {{ {answers.lua()} }} }}
+      server {{ listen {listen}; root {served}; location / {{ {answers.lua()} }} }}
     }}"""
 
 
-def _wait(port: int, server: subprocess.Popen[bytes]) -> None:
+def _wait(address: tuple[str, int], server: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + STARTING_S
     while True:
         try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
+            socket.create_connection(address, 1).close()
         except OSError:
             if server.poll() is not None or time.monotonic() > until:
                 raise OSError("nginx with its module for Lua did not start") from None

@@ -33,6 +33,7 @@ STORES = {
     "0.3ms": Answers(0.3, 0.3),
     "4ms": Answers(4, 10),
     "15ms": Answers(15, 100),
+    "15ms-1gbit": Answers(15, 100, megabits=1000),
     "15ms-503": Answers(15, 100, unavailable=0.01),
     "15ms-stalls": Answers(15, 100, stalled=0.001),
     "15ms-cut": Answers(15, 100, cut=0.005),
@@ -81,5 +82,5 @@ def _published(options: argparse.Namespace, sample: int) -> Path:
 def _figures(case: CaseSummary) -> Row:
     rate = case.bytes_per_s
     spread = f"{rate.low / 2**20:.0f} – {rate.high / 2**20:.0f}" if rate.low is not None else ""
-    figures = {name: case.value(name) for name in METRICS}
+    figures = {"of limit": case.limit_share, **{name: case.value(name) for name in METRICS}}
     return {"case": case.name, "MiB/s": rate.median / 2**20, "95 %": spread, "rounds": case.rounds, **figures}
