@@ -13,7 +13,7 @@ QUEUE_MS = 50  # longer queues are dropped, as a switch does
 
 @dataclass(frozen=True)
 class Link:
-    """Where a server is to run: its address, and what to write before its command."""
+    """Address of a server, and what to write before the command that starts it."""
 
     address: str = "127.0.0.1"
     prefix: tuple[str, ...] = ()
