@@ -34,6 +34,7 @@ from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.formats import NUMPY_DTYPES
 from iobench.host import cpu_speed, page_cache
 from iobench.host.process_counters import status_of
+from iobench.results.stats import ENOUGH_ROUNDS
 from iobench.terminal.cli import main
 
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -133,6 +134,12 @@ def ticking(monkeypatch):
     clock = SimpleNamespace(monotonic=itertools.count(0.0, 0.04).__next__)
     for module in ("run", "run_loop"):
         monkeypatch.setattr(f"iobench.bench.{module}.time", clock)
+
+
+@pytest.fixture
+def few_rounds(monkeypatch):
+    """Let the final rounds of a search end by their number; by its time it would take all of `max_time_s`."""
+    monkeypatch.setattr("iobench.advise.search.UNLIMITED", ENOUGH_ROUNDS)
 
 
 def image_arrays(samples=SAMPLES):

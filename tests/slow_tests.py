@@ -132,8 +132,10 @@ device/test_gpu_check.py::test_a_step_runs_in_a_child_process
 # tests of which two cases stay, in turn: other tests have each of their formats
 SHARED = """
 formats/test_contract.py::TestEveryVariant::*[*:*
+formats/test_contract.py::*::test_flipped_bits_are_corrupt_or_give_samples_of_the_right_form
 formats/test_contract.py::TestSmallPieces
 formats/test_first_rows.py
+formats/test_lmdb.py::test_no_flipped_bit_in_the_tree_ends_the_process
 formats/test_ragged.py::test_what_was_written_is_read
 stream/test_kept_between_epochs.py
 stream/test_stream_faults.py

@@ -51,11 +51,12 @@ def rows(done):
 
 
 @pytest.fixture(scope="module")
-def ready(tmp_path_factory):
+def ready(tmp_path_factory, warm_python):
     """A folder with a dataset in every format, made through the command line by a process of its own."""
     folder = tmp_path_factory.mktemp("cli")
-    where = ("--data-dir", folder / "data")
-    return folder, call("prepare", *where, "--size", "2_000_000", "--sample-shape", "10x10", "--seed", "3")
+    where = ("prepare", "--data-dir", folder / "data")
+    code = "from iobench.__main__ import main; main()"
+    return folder, warm_python(code, *where, "--size", "2_000_000", "--sample-shape", "10x10", "--seed", "3")
 
 
 class TestHappyPaths:

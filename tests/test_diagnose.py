@@ -32,6 +32,7 @@ from iobench.advise.checks.loop_tables import loop_table
 from iobench.advise.checks.profiling import Profile
 from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.advise.diagnosis import BOTTLENECK, diagnose
+from iobench.advise.settings import watchdog
 from iobench.advise.settings.candidate import BASELINE, Candidate
 from iobench.advise.settings.rebuilt_loader import rebuilt
 from iobench.advise.settings.search_space import BATCH_FETCH, LoaderTraits, candidates_for
@@ -609,6 +610,13 @@ def test_the_traceback_begins_with_the_user_s_own_code():
     assert "_utils/fetch.py" not in traceback
 
 
+def end_workers():
+    """Kill workers that hang: torch would wait 5 s for each of them."""
+    for worker in multiprocessing.active_children():
+        worker.kill()
+        worker.join()
+
+
 def test_a_loader_that_hangs_has_the_stacks_of_all_its_processes():
     def hang():
         time.sleep(60)
@@ -622,19 +630,18 @@ def test_a_loader_that_hangs_has_the_stacks_of_all_its_processes():
     assert "main process:" in caught.value.traceback
     assert "in hang" in caught.value.traceback
     assert signal.getsignal(signal.SIGALRM) is before
+    end_workers()
 
 
 def test_processes_without_a_handler_survive_a_loader_that_hangs():
     bystander = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
     bystander.start()
-    try:
-        hanging = DataLoader(Rows(work=partial(time.sleep, 60)), batch_size=8, **FORK)
-        with pytest.raises(TargetError, check=kind("timeout")):
-            run_session(hanging, timeout_s=1.0, max_time_s=30.0)
-        assert bystander.is_alive()
-    finally:
-        bystander.kill()
-        bystander.join()
+    hanging = DataLoader(Rows(work=partial(time.sleep, 60)), batch_size=8, **FORK)
+    with pytest.raises(TargetError, check=kind("timeout")) as caught:  # keeps the workers for their end
+        run_session(hanging, timeout_s=1.0, max_time_s=30.0)
+    assert bystander.is_alive()
+    end_workers()
+    del caught
 
 
 def test_a_worker_that_is_killed_is_an_error():
@@ -646,19 +653,21 @@ def test_a_worker_that_is_killed_is_an_error():
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_alarm_that_a_destructor_swallows_comes_again():
+def test_an_alarm_that_a_destructor_swallows_comes_again(monkeypatch):
+    monkeypatch.setattr(watchdog, "REPEAT_S", 0.1)
+
     class SlowToDie:
         def __del__(self):
-            time.sleep(1)
+            time.sleep(0.35)
 
     def hanging():
         SlowToDie()
         time.sleep(60)
         yield
 
-    watchdog = Watchdog(0.3)
-    with watchdog.active(), pytest.raises(TargetError, check=kind("timeout")):
-        next(watchdog.guard(hanging()))
+    limited = Watchdog(0.3)
+    with limited.active(), pytest.raises(TargetError, check=kind("timeout")):
+        next(limited.guard(hanging()))
 
 
 ALARMED_IN_A_FORK = """

@@ -536,7 +536,7 @@ def test_batches_of_samples_in_memory_ask_for_no_others():
 
 def test_a_part_of_the_samples_in_memory_is_measured_where_not_all_can_be_read(monkeypatch):
     monkeypatch.setattr(remedies, "KEEP", 0.0)
-    found = session.diagnose(DataLoader(Samples(64, slow), 4, shuffle=True), max_time_s=8.0)
+    found = session.diagnose(DataLoader(Samples(32, slow), 4, shuffle=True), max_time_s=4.0)
     (kept,) = [one for one in found.candidates if one.kind == "cache"]
     assert kept.rate > 10 * found.candidates[0].rate  # none of its samples is read again
 

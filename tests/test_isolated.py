@@ -209,7 +209,6 @@ def test_a_process_that_hangs_is_killed(images, executor):
     quick.close()
 
 
-@own_server
 def test_an_interrupt_ends_every_process(images, executor):
     case = a_case(images)
     executor.prove(case, 1, Tick())
@@ -220,7 +219,7 @@ def test_an_interrupt_ends_every_process(images, executor):
     with pytest.raises(KeyboardInterrupt):
         executor.measure(case, 1, Tick(interrupt))
     executor.close()
-    assert not servers()
+    assert not children()
 
 
 @own_server

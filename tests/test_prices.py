@@ -66,6 +66,7 @@ def test_the_table_of_a_run_has_it_and_a_disk_is_refused(server, remote, tmp_pat
     assert complaint_kind(refused, 2) == "conflicting-options"
 
 
+@pytest.mark.usefixtures("few_rounds")
 @pytest.mark.parametrize("prices", [PRICES, None])
 def test_recommend_says_what_each_finalist_costs(server, remote, tmp_path, inside, monkeypatch, prices):
     monkeypatch.setattr("iobench.advise.requirements.MIN_TIME_S", 0.1)

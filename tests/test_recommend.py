@@ -83,6 +83,8 @@ from iobench.report.result_figures import finalists_and_formats
 from iobench.results import ranking, stats
 from iobench.results.parts import BackgroundPart
 
+pytestmark = pytest.mark.usefixtures("few_rounds")
+
 
 def test_one_round_eliminates_only_cases_three_times_slower():
     rates = {"a": by_round(90.0), "b": by_round(60.0), "c": by_round(31.0), "d": by_round(29.0)}
@@ -398,7 +400,12 @@ def answered(tmp_path_factory, warm_python):
     folder = tmp_path_factory.mktemp("own")
     np.save(folder / "own.npy", np.random.default_rng(0).random((4000, 64), np.float32))
     few = "--max-time 10 --step-ms 0.5 --epochs 2 --format npy --format hdf5 --only core --json"
-    code = "from iobench.__main__ import main; main()"
+    code = (
+        "from iobench.advise import search\n"
+        "from iobench.__main__ import main\n"
+        "search.UNLIMITED = 10\n"  # rounds end it, not the time
+        "main()"
+    )
     return folder, warm_python(code, "recommend", "--source", "own.npy", *few.split(), cwd=folder)
 
 
@@ -896,11 +903,10 @@ def broken(path):
 """
 
 
-def test_loaders_that_get_slower_or_raise_lose_the_race_and_are_listed(manifest, tmp_path, monkeypatch):
-    monkeypatch.setattr(search, "UNLIMITED", 10)  # rounds end it, not the time
+def test_loaders_that_get_slower_or_raise_lose_the_race_and_are_listed(manifest, tmp_path):
     (tmp_path / "own.py").write_text(LOADERS)
     slower, broken = (f"{tmp_path / 'own.py'}:{name}" for name in ("slower", "broken"))
-    requirements = Requirements(formats=("npy",), loaders=("stream", slower, broken), max_time_s=90.0)
+    requirements = Requirements(formats=("npy",), loaders=("stream", slower, broken), max_time_s=30.0)
     found = iobench.recommend(manifest, requirements)
     assert found.use.label.startswith("npy · stream")
     assert any("unusable" in one.message for one in found.skipped)
@@ -1046,10 +1052,14 @@ def test_a_sample_of_other_data_gives_way_and_nothing_else_does(tmp_path):
         sample(wanted("yours", 40))
 
 
+installed = registry.is_installed
+
+
 @pytest.fixture
-def photos(tmp_path):
-    """Write a folder of images of two sizes, and return its path."""
+def photos(tmp_path, monkeypatch):
+    """Write a folder of images of several sizes, for which no other decoder is installed; return its path."""
     Image = pytest.importorskip("PIL.Image")
+    install_only(monkeypatch)
     rng = np.random.default_rng(0)
     for number in range(60):
         folder = tmp_path / "photos" / ("cat", "dog")[number % 2]
@@ -1074,7 +1084,6 @@ def test_images_are_compared_with_as_they_are_decoded_now(photos, tmp_path):
 def install_only(monkeypatch, *decoders):
     """Have the other decoders of JPEG files be not installed."""
     without = {one.module for word, one in JPEG_LIBRARIES.items() if word not in decoders}
-    installed = registry.is_installed
     monkeypatch.setattr(registry, "is_installed", lambda module: module not in without and installed(module))
 
 
@@ -1120,8 +1129,7 @@ def test_decoders_leave_time_to_measure(photos, tmp_path, monkeypatch):
     assert late == [one for one in source.other_decoders() if "simplejpeg" in one]
 
 
-def test_decoders_that_are_not_installed_are_skipped_with_one_command(photos, tmp_path, monkeypatch):
-    install_only(monkeypatch)
+def test_decoders_that_are_not_installed_are_skipped_with_one_command(photos, tmp_path):
     wanted = Requirements(batch_size=8, formats=("npy",), device="cpu")
     source = open_source(photos, (3, 16, 16))
     data = from_source(source, (), wanted, tmp_path / "data", lambda text: None)
@@ -1266,7 +1274,8 @@ def test_the_users_own_hdf5_file_is_what_others_are_compared_with(tmp_path, adde
     source = open_source(tmp_path / "own.h5")
     if added:
         source = AddedSource(add(tmp_path / "own.h5", data_dir=tmp_path / "data")[0])
-    data = from_source(source, (), Requirements(batch_size=8), tmp_path / "data", lambda text: None)
+    wanted = Requirements(batch_size=8, formats=("npy",))
+    data = from_source(source, (), wanted, tmp_path / "data", lambda text: None)
     assert data.own_format == "hdf5"
     assert Path(data.manifest.added["hdf5"].path) == tmp_path / "own.h5"
 

@@ -21,7 +21,7 @@ from iobench.dataset.add import add
 from iobench.dataset.remote_dataset import open_dataset
 
 pytest_plugins = ("object_fixtures",)
-pytestmark = pytest.mark.usefixtures("quick_retries")
+pytestmark = pytest.mark.usefixtures("quick_retries", "few_rounds")
 
 LOADERS = ("dataloader", "native", "stream")  # without workers, whose start takes seconds
 FIELDS = 2
@@ -36,7 +36,7 @@ def waiting(server, monkeypatch):
     return server
 
 
-def arguments(server, tmp_path, *more, max_time="5"):
+def arguments(server, tmp_path, *more, max_time="20"):
     words = [
         "recommend",
         "--data-dir",

@@ -21,7 +21,7 @@ from iobench.advise.checks.padding import padding_of
 from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.advise.diagnosis import diagnose
 from iobench.advise.sentences import DECIDED, KEEP, LIMITED, NOT_BOTTLENECK, UNDECIDED
-from iobench.advise.settings import search_space, settings_backend, settings_race
+from iobench.advise.settings import search_space, settings_backend, settings_race, watchdog
 from iobench.advise.settings.candidate import (
     BASELINE,
     HEADROOM,
@@ -459,18 +459,20 @@ def test_the_end_of_the_time_interrupts_a_loader_and_ends_its_workers():
         time.sleep(60)
 
     loader = DataLoader(Made(8, sleeps), **FORK)
-    watchdog = Watchdog(60.0, time.monotonic() + 0.5)
-    with watchdog.active(), pytest.raises(DeadlineReached, check=kind("out-of-time")) as caught:
-        list(watchdog.guard(loader))
+    limited = Watchdog(60.0, time.monotonic() + 0.5)
+    with limited.active(), pytest.raises(DeadlineReached, check=kind("out-of-time")) as caught:
+        list(limited.guard(loader))
     assert "in sleeps" in caught.value.traceback
     for child in multiprocessing.active_children():
         child.join(10)
         assert not child.is_alive()
-    with watchdog.active(), pytest.raises(DeadlineReached):  # nothing begins after it
-        next(watchdog.guard(iter([1])))
+    with limited.active(), pytest.raises(DeadlineReached):  # nothing begins after it
+        next(limited.guard(iter([1])))
 
 
-def test_what_a_loader_raises_without_its_workers_is_the_end_of_the_time():
+def test_what_a_loader_raises_without_its_workers_is_the_end_of_the_time(monkeypatch):
+    monkeypatch.setattr(watchdog, "REPEAT_S", 0.1)
+
     def swallowing():
         for _ in range(2):  # the second interruption ends the workers
             with suppress(DeadlineReached):
@@ -478,9 +480,9 @@ def test_what_a_loader_raises_without_its_workers_is_the_end_of_the_time():
         raise RuntimeError("a worker exited")
         yield
 
-    watchdog = Watchdog(60.0, time.monotonic() + 0.1)
-    with watchdog.active(), pytest.raises(DeadlineReached):
-        list(watchdog.guard(swallowing()))
+    ending = Watchdog(60.0, time.monotonic() + 0.1)
+    with ending.active(), pytest.raises(DeadlineReached):
+        list(ending.guard(swallowing()))
 
 
 def test_a_handler_for_the_end_of_workers_outlives_the_watchdog():
@@ -494,20 +496,20 @@ def test_a_handler_for_the_end_of_workers_outlives_the_watchdog():
 
     before = signal.getsignal(signal.SIGCHLD)
     try:
-        watchdog = Watchdog(60.0, time.monotonic() + 0.2)
-        with watchdog.active(), pytest.raises(DeadlineReached):
-            list(watchdog.guard(silent()))
+        limited = Watchdog(60.0, time.monotonic() + 0.2)
+        with limited.active(), pytest.raises(DeadlineReached):
+            list(limited.guard(silent()))
         assert signal.getsignal(signal.SIGCHLD) is of_torch
     finally:
         signal.signal(signal.SIGCHLD, before)
 
 
 def test_a_block_within_a_time_is_interrupted_and_the_loader_goes_on():
-    watchdog = Watchdog(60.0, time.monotonic() + 60)
-    with watchdog.active():
-        with pytest.raises(DeadlineReached), watchdog.within(0.05):
+    limited = Watchdog(60.0, time.monotonic() + 60)
+    with limited.active():
+        with pytest.raises(DeadlineReached), limited.within(0.05):
             time.sleep(60)
-        assert list(watchdog.guard([1, 2])) == [1, 2]
+        assert list(limited.guard([1, 2])) == [1, 2]
 
 
 def test_the_import_of_a_file_counts_and_leaves_the_loader_some_time():

@@ -1,7 +1,5 @@
 """Output of the commands over fixed records, and its form over measured ones."""
 
-import shutil
-
 import numpy as np
 import pytest
 from conftest import prepared
@@ -27,7 +25,7 @@ def a_run(speeds, run):
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
-    """A data folder with a dataset, two small runs and a large one, not to be changed."""
+    """A data folder with a dataset, small runs and a large one; commands add only the index of its runs."""
     folder = tmp_path_factory.mktemp("golden")
     prepared(folder, {"x": np.zeros((64, 8), np.float32)}, ["npy", "hdf5"])
     runs = {"old": a_run(OLD, "old"), "new": a_run(NEW, "new"), "large": a_large_run()}
@@ -39,12 +37,11 @@ def stored(tmp_path_factory):
 
 
 @pytest.fixture
-def data_dir(stored, tmp_path, monkeypatch):
-    """A copy of `stored` in the current folder."""
-    shutil.copytree(stored, tmp_path / "data")
-    monkeypatch.chdir(tmp_path)
+def data_dir(stored, monkeypatch):
+    """`stored`, in the current folder."""
+    monkeypatch.chdir(stored.parent)
     monkeypatch.setenv("COLUMNS", "120")
-    return tmp_path / "data"
+    return stored
 
 
 COMMANDS = {
