@@ -26,6 +26,7 @@ NOT_SHOWN = (  # on a CPU, in one process
         "tokens_per_s",  # of token files
         "epoch_cost",  # of an object store, by stated prices
         "object_cache_hits",
+        "refetched_bytes",
         "shuffle_quality",
         *("fill", "length_p50", "length_p99"),  # of samples that differ in length
         "decode_s",

@@ -208,6 +208,7 @@ def test_retries_are_counted_one_by_one(server, remote):
         taken = LOG.take()
     assert taken.count == len(server.requests)
     assert taken.retries == taken.count - 2
+    assert taken.throttles == len([number for number in range(1, taken.count + 1) if number % 4 == 2])
 
 
 def test_requests_of_workers_are_those_of_the_process_that_has_them():
@@ -215,17 +216,35 @@ def test_requests_of_workers_are_those_of_the_process_that_has_them():
     with own.of_workers() as log:
         assert own.take(log) is None
         own.join(log)
-        own.succeeded(0.5, 10)
+        own.succeeded(0.5, "one", 0, 10)
         for worker in workers:
             worker.join(replace(log, owner=-1))
-            worker.succeeded(0.25, 100)
-            worker.retried()
+            worker.succeeded(0.25, "other", 20, 100)
+            worker.retried(throttled=worker is workers[0])
             worker.looked_up(7, 3)
             worker.rejected(2)
             assert worker.take() is None
-        assert own.take(log) == RequestSummary(5, 2, 210, 0.25, 0.5, 14, 6, 4)
+        assert own.take(log) == RequestSummary(5, 0.25, 0.5, 2, 1, 210, 100, 14, 6, 4)
+        assert own.take(log, epochs=2).refetched_bytes == 0
     assert not log.path.exists()
-    assert own.take() == RequestSummary(1, 0, 10, 0.5, 0.5, 0, 0, 0)
+    assert own.take() == RequestSummary(1, 0.5, 0.5, fetched_bytes=10)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "epochs", "again"),
+    [
+        ([("a", 0, 10), ("a", 10, 10), ("b", 0, 10)], 1, 0),
+        ([("a", 0, 10), ("a", 5, 10), ("b", 5, 10)], 1, 5),
+        ([("a", 0, 10), ("a", 2, 3), ("a", 3, 1)], 1, 4),
+        ([("a", 0, 10), ("a", 2, 3), ("a", 3, 1)], 2, 1),
+        ([("a", 0, 10)] * 3 + [("a", 1 << 50, 10)] * 2, 2, 10),
+    ],
+)
+def test_bytes_that_come_more_often_than_once_in_an_epoch(ranges, epochs, again):
+    log = RequestLog()
+    for one in ranges:
+        log.succeeded(0.1, *one)
+    assert log.take(epochs=epochs).refetched_bytes == again
 
 
 @pytest.mark.parametrize(

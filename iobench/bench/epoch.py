@@ -112,7 +112,8 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
     LOG.clear()
     with LOG.of_workers() if job.opener.remote else nullcontext() as log:
         counting = replace(job, stages=spec.profile or UNTIMED, opener=job.opener.logging(log))
-        measured, taken = _round(loader, counting, transfer, spec), LOG.take(log)
+        measured = _round(loader, counting, transfer, spec)
+        taken = LOG.take(log, measured.timing.epochs)
     job.opener.check_versions(loader.unpinned)
     return replace(measured, requests=RequestsPart(**asdict(taken)) if taken else None)
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from iobench.base.errors import CorruptArtifact, IobenchError, LoaderFailed, needing
 from iobench.objects.request_log import LOG
-from iobench.objects.store_errors import error_of, may_pass
+from iobench.objects.store_errors import error_of, is_throttle, may_pass
 from iobench.objects.url import ENDPOINT
 
 RETRIES = 6
@@ -80,7 +80,7 @@ class ObjectStore:
                 raise self._replaced(name, etag, found)
             return self._whole(answer.bytes(), length)
 
-        return self._retried(lambda: _logged(request), name)
+        return self._retried(lambda: self._logged(request, name, start), name)
 
     def consume(self, name: str, start: int, length: int, came: Callable[[int], None]) -> None:
         """Request bytes of an object and drop them; `came` gets the size of each piece of the answer."""
@@ -95,7 +95,7 @@ class ObjectStore:
     def read(self, name: str) -> bytes:
         """Return a whole small object."""
         request = lambda: memoryview(self._obstore.get(self._store, name).bytes())  # noqa: E731
-        return bytes(self._retried(lambda: _logged(request), name, first=True))
+        return bytes(self._retried(lambda: self._logged(request, name), name, first=True))
 
     def head(self, name: str) -> StoredObject:
         """Return size and version of an object."""
@@ -162,6 +162,13 @@ class ObjectStore:
     def close(self) -> None:
         """Release what is held between requests: nothing."""
 
+    def _logged(self, request: Callable[[], memoryview], name: str, start: int = 0) -> memoryview:
+        """Return the bytes of an object from `start` on that a request gets, and count it with its time."""
+        began = time.perf_counter()
+        got = request()
+        LOG.succeeded(time.perf_counter() - began, f"{self.url}/{name}", start, len(got))
+        return got
+
     def _whole(self, got: Any, length: int) -> memoryview:
         if len(got) != length:
             raise _ShortBody(f"{len(got)} bytes of {length}")
@@ -177,7 +184,7 @@ class ObjectStore:
             except Exception as error:  # noqa: BLE001 - translated, or sent again
                 if not left or self.stopping or not may_pass(error, self._fails):
                     raise self._error(error, name) from None
-                LOG.retried()
+                LOG.retried(is_throttle(error))
                 time.sleep(pause_s * random.uniform(0.5, 1.5))
                 left, pause_s = left - 1, min(2 * pause_s, MAX_PAUSE_S)
 
@@ -202,14 +209,6 @@ class ObjectStore:
             hint="open the dataset again, or record it again: 'iobench prepare --to … --overwrite', or "
             "'iobench add … --overwrite' if other programs write it",
         )
-
-
-def _logged(request: Callable[[], memoryview]) -> memoryview:
-    """Return the bytes of a request, and count it with its time."""
-    began = time.perf_counter()
-    got = request()
-    LOG.succeeded(time.perf_counter() - began, len(got))
-    return got
 
 
 def _version(meta: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 import threading
@@ -16,28 +17,33 @@ import numpy.typing as npt
 
 Seconds = npt.NDArray[np.float64]
 
-_WIDTH = 6  # numbers of a note
 _NONE = -1.0  # seconds of a note that is not of an answer
+_SUMMED = ("retries", "throttles", "fetched_bytes", "needed_bytes", "cached_bytes", "rejected_pieces")
+_COLUMNS = ("seconds", "object", "start", *_SUMMED)
+_NOTE = np.dtype([(name, "f8") for name in _COLUMNS])
 
 
 @dataclass(frozen=True)
 class RequestSummary:
     """Requests of an interval.
 
-    `retries` are those that were sent again; `fetched_bytes` came in answers that were used; the quantiles
-    are seconds from a request to the last byte of its answer, of those that succeeded, None if there were
-    none. With an object cache, `needed_bytes` were read through it, `cached_bytes` of these took no request,
-    and `rejected_pieces` could not be written to its disk.
+    `retries` are those that were sent again, `throttles` those of them that the store refused for their rate;
+    `fetched_bytes` came in answers, `refetched_bytes` of these in each epoch again; the quantiles are seconds
+    from a request to the last byte of its answer, of those that succeeded, None if there were none. With an
+    object cache, `needed_bytes` were read through it, `cached_bytes` of these took no request, and
+    `rejected_pieces` could not be written to its disk.
     """
 
     count: int
-    retries: int
-    fetched_bytes: int
     p50_s: float | None
     p99_s: float | None
-    needed_bytes: int
-    cached_bytes: int
-    rejected_pieces: int
+    retries: int = 0
+    throttles: int = 0
+    fetched_bytes: int = 0
+    refetched_bytes: int = 0
+    needed_bytes: int = 0
+    cached_bytes: int = 0
+    rejected_pieces: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,10 +55,7 @@ class WorkerLog:
 
 
 class RequestLog:
-    """Requests since `clear`, one note for each event; safe from several threads.
-
-    A note is seconds, fetched bytes, retries, needed bytes, cached bytes and rejected pieces.
-    """
+    """Requests since `clear`, one note for each event; safe from several threads."""
 
     def __init__(self) -> None:
         self.reset()
@@ -82,50 +85,64 @@ class RequestLog:
                     os.close(self._file)
                 self._file = os.open(log.path, os.O_WRONLY | os.O_APPEND)
 
-    def succeeded(self, seconds: float, count: int) -> None:
-        """Note an answer of `count` bytes."""
-        self._note(seconds, count, 0, 0, 0, 0)
+    def succeeded(self, seconds: float, address: str, start: int, count: int) -> None:
+        """Note an answer: `count` bytes of the object at an address, from `start` on."""
+        self._note(seconds=seconds, object=_number(address), start=start, fetched_bytes=count)
 
-    def retried(self) -> None:
-        """Note a request that failed and is sent again."""
-        self._note(_NONE, 0, 1, 0, 0, 0)
+    def retried(self, throttled: bool) -> None:
+        """Note a request that failed and is sent again; `throttled` if the store refused it for its rate."""
+        self._note(retries=1, throttles=throttled)
 
     def looked_up(self, needed: int, cached: int) -> None:
         """Note a read through an object cache, of which so many bytes took no request."""
-        self._note(_NONE, 0, 0, needed, cached, 0)
+        self._note(needed_bytes=needed, cached_bytes=cached)
 
     def rejected(self, pieces: int) -> None:
         """Note pieces that the disk of an object cache did not take."""
-        self._note(_NONE, 0, 0, 0, 0, pieces)
+        self._note(rejected_pieces=pieces)
 
-    def take(self, workers: WorkerLog | None = None) -> RequestSummary | None:
-        """Return the requests since `clear`, and those of workers; None if nothing was noted."""
+    def take(self, workers: WorkerLog | None = None, epochs: int = 1) -> RequestSummary | None:
+        """Return the requests of so many epochs since `clear`, and those of workers; None without a note."""
         with self._lock:
-            notes = np.array(self._notes)
+            numbers = np.array(self._notes)
         if workers is not None:
-            notes = np.concatenate((notes, np.fromfile(workers.path)))
-        if not len(notes):
+            numbers = np.concatenate((numbers, np.fromfile(workers.path)))
+        if not len(numbers):
             return None
-        table = notes.reshape(-1, _WIDTH)
-        seconds = np.sort(table[table[:, 0] != _NONE, 0])
-        fetched, retries, needed, cached, rejected = table[:, 1:].sum(axis=0).astype(int).tolist()
+        notes = numbers.view(_NOTE)
+        answers = notes[notes["seconds"] != _NONE]
+        seconds = np.sort(answers["seconds"])
+        sums = {name: int(notes[name].sum()) for name in _SUMMED}
         return RequestSummary(
-            count=len(seconds) + retries,
-            retries=retries,
-            fetched_bytes=fetched,
+            count=len(answers) + sums["retries"],
             p50_s=_quantile(seconds, 0.5),
             p99_s=_quantile(seconds, 0.99),
-            needed_bytes=needed,
-            cached_bytes=cached,
-            rejected_pieces=rejected,
+            refetched_bytes=_refetched_bytes(answers, epochs),
+            **sums,
         )
 
-    def _note(self, *note: float) -> None:
+    def _note(self, seconds: float = _NONE, **counts: float) -> None:
+        note = (seconds, *(counts.get(name, 0) for name in _COLUMNS[1:]))
         with self._lock:
             if self._file is None:
                 self._notes.extend(note)
             else:
                 os.write(self._file, array("d", note))  # at once: notes of several processes do not mix
+
+
+def _number(address: str) -> int:
+    """Return a number for an object, the same in every process, that a float holds exactly."""
+    return int.from_bytes(hashlib.blake2b(address.encode(), digest_size=6).digest(), "little")
+
+
+def _refetched_bytes(answers: npt.NDArray[np.void], epochs: int) -> int:
+    """Return how many bytes came more often than once per epoch."""
+    objects = np.tile(answers["object"], 2)
+    places = np.concatenate((answers["start"], answers["start"] + answers["fetched_bytes"]))
+    ends = np.repeat((1, -1), len(answers))
+    ordered = np.lexsort((places, objects))
+    times = np.cumsum(ends[ordered])[:-1]  # the bytes up to the next place came; none between objects
+    return int((np.maximum(times - epochs, 0) * np.diff(places[ordered])).sum())
 
 
 def _quantile(ordered: Seconds, share: float) -> float | None:

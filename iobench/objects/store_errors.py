@@ -30,6 +30,11 @@ def may_pass(error: Exception, fails: Any) -> bool:
     return not lasting and _BEYOND not in text and _NO_CREDENTIALS not in text
 
 
+def is_throttle(error: Exception) -> bool:
+    """Return True if the store refused a request because there are too many."""
+    return bool(re.search(r"status code: (429|503)\b", str(error)))
+
+
 def error_of(error: Exception, fails: Any, where: str) -> IobenchError:
     """Return the error of iobench for one of obstore, about the object at `where`."""
     text = str(error)

@@ -289,7 +289,7 @@ METRICS: tuple[Metric, ...] = (
         "disk",
         "bytes that an epoch read from disk, including workers",
         bytes_text,
-        lambda r: None if r.disk.read_bytes is None else r.disk.read_bytes / r.epochs,
+        lambda r: _ratio(r.disk.read_bytes, r.epochs),
     ),
     Metric(
         "read_amplification",
@@ -321,6 +321,21 @@ METRICS: tuple[Metric, ...] = (
         "requests to the object store that failed in an epoch and were sent again",
         three_digits,
         lambda r: r.requests.retries / r.epochs if r.requests else None,
+    ),
+    Metric(
+        "request_throttles",
+        "throttles",
+        "of the retries of an epoch, those that the object store refused for their rate (status 429 or 503)",
+        three_digits,
+        lambda r: _ratio(r.requests.throttles, r.epochs) if r.requests else None,
+    ),
+    Metric(
+        "refetched_bytes",
+        "refetched",
+        "bytes that an epoch fetched from an object store more than once, such as gaps between rows, pieces "
+        "that several workers need, and requests that stalled and were sent a second time",
+        bytes_text,
+        lambda r: _ratio(r.requests.refetched_bytes, r.epochs) if r.requests else None,
     ),
     Metric(
         "epoch_cost",

@@ -138,7 +138,9 @@ class RequestsPart:
 
     count: Summed[int]
     retries: Summed[int]
-    fetched_bytes: Summed[int]  # in answers that were used
+    throttles: Summed[int | None] = None  # of these, those that the store refused for their rate: 429 or 503
+    fetched_bytes: Summed[int]  # in answers
+    refetched_bytes: Summed[int | None] = None  # of these, in an epoch again; by one rank
     p50_s: Averaged[float | None]  # from a request to the last byte of its answer; None without requests
     p99_s: Largest[float | None]
     needed_bytes: Summed[int] = 0

@@ -39,7 +39,10 @@ STORES = {
     "15ms-cut": Answers(15, 100, cut=0.005),
 }
 BATCH_BYTES = 4 << 20
-METRICS = ("requests", "request_retries", "request_p50_s", "request_p99_s", "cpu_s_per_gib", "first_batch_s")
+METRICS = (
+    *("requests", "request_retries", "request_throttles", "request_p50_s", "request_p99_s"),
+    *("refetched_bytes", "read_amplification", "shuffle_quality", "cpu_s_per_gib", "first_batch_s"),
+)
 
 
 def trials(options: argparse.Namespace) -> Trials:

@@ -39,7 +39,7 @@ def object_store(trials: Trials) -> Iterator[Outcome]:
     """Read a dataset from a server that fails, replaces an object, or stalls when the loop is left."""
     run_or_raise(functools.partial(_publish, trials.folder))
     every = list(itertools.product(READERS, ORDERS, VARIANTS))
-    for number in trials.numbers(full=24, quick=3):
+    for number in trials.numbers(full=72, quick=3):
         way, order, variant = trials.rng.choice(every)
         attempt, seed = (_passing, _replaced, _left)[number % 3], trials.rng.randrange(1 << 30)
         log = trials.folder / f"{number}.json"
