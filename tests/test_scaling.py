@@ -11,6 +11,7 @@ from iobench.ranks import launch
 from iobench.report import page
 from iobench.results import rank_stats
 from iobench.results.parts import RankPart
+from iobench.results.record_json import plain
 from iobench.results.scaling_curve import curves
 from iobench.terminal import scaling
 
@@ -28,9 +29,9 @@ def test_each_number_of_ranks_is_a_point_with_its_efficiency():
     (curve,) = curves(over((1, 1), (2, 1.8), (4, 2.4)))
     assert [point.ranks for point in curve.points] == [1, 2, 4]
     assert [round(point.efficiency.median, 2) for point in curve.points] == [1.0, 0.9, 0.6]
-    assert [round(point.each / MIB) for point in curve.points] == [1000, 900, 600]
+    assert [round(point.each_bytes_per_s / MIB) for point in curve.points] == [1000, 900, 600]
     assert (curve.outcome, curve.helpful_ranks) == ("scales", 4)
-    assert curve.as_dict()["points"][2]["each_bytes_per_s"] == curve.points[2].each
+    assert plain(curve)["points"][2]["each_bytes_per_s"] == curve.points[2].each_bytes_per_s
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_each_number_of_ranks_is_a_point_with_its_efficiency():
 def test_a_curve_reports_where_more_ranks_stop_helping(speeds, outcome, helpful):
     (curve,) = curves(over(*speeds))
     assert (curve.outcome, curve.helpful_ranks) == (outcome, helpful)
-    assert curve.as_dict()["outcome"] == outcome
+    assert plain(curve)["outcome"] == outcome
 
 
 def test_scattered_rounds_are_inconclusive():

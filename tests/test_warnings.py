@@ -9,6 +9,7 @@ from record_cases import MIB, SAMPLES, STEADY, rounds_of
 from iobench.base import thresholds
 from iobench.base.finding import Finding
 from iobench.results.parts import BackgroundPart, ContentCheckPart, LimitPart, MachineDisk, PartialEpoch
+from iobench.results.record_json import plain
 from iobench.results.run_warning import MORE_ROUNDS, RunWarning
 from iobench.results.warnings import warnings_of
 
@@ -138,7 +139,7 @@ def test_each_reason_is_a_warning_alone_with_hints_and_values(kind, records):
     assert not any(hint in warning.message for hint in warning.hints)
     assert all(hint in warning.sentence for hint in warning.hints)
     assert warning.values or kind == "unknown-residency"
-    assert json.loads(json.dumps(warning.as_dict()))["kind"] == kind
+    assert json.loads(json.dumps(plain(warning)))["kind"] == kind
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from iobench.base.finding import Finding
 from iobench.results.columns import Columns
@@ -38,10 +37,6 @@ class Answer(Displayed):
     skipped: list[Finding] = field(default_factory=list)
     warnings: list[RunWarning] = field(default_factory=list)
     records: list[str] = field(default_factory=list)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all fields, for JSON."""
-        return {**asdict(self), "warnings": [one.as_dict() for one in self.warnings]}
 
     def tables(self) -> Iterator[Columns]:
         """Yield the tables of its measurements; none by default."""

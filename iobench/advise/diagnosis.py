@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from iobench.advise import sentences
@@ -22,6 +22,7 @@ from iobench.results import history
 from iobench.results.background_signs import background_warnings
 from iobench.results.columns import Columns
 from iobench.results.parts import BackgroundPart
+from iobench.results.record_json import plain
 from iobench.results.run_warning import RunWarning, Values
 from iobench.results.stats import Comparison, Estimate
 
@@ -91,16 +92,7 @@ class Diagnosis(Answer):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row with the figures of the loop."""
-        return [history.flattened(self.loop.as_dict())]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all fields, for JSON."""
-        return {
-            **asdict(replace(self, candidates=[])),
-            "loop": self.loop.as_dict(),
-            "candidates": [one.as_dict() for one in self.candidates],
-            "warnings": [one.as_dict() for one in self.warnings],
-        }
+        return [history.flattened(plain(self.loop))]
 
 
 def diagnose(

@@ -206,7 +206,7 @@ class Recommendation(Answer):
 def save(recommendation: Recommendation, data_dir: Path) -> Path:
     """Store a recommendation beside the records of runs; RecordError if it cannot be written."""
     name = file_name(recommendation.dataset, kept="._=,-")[:MAX_NAME]  # it may be an address
-    return _STORE.save(recommendation.as_dict(), name, recommendation.time, data_dir)
+    return _STORE.save(recommendation, name, recommendation.time, data_dir)
 
 
 def past(data_dir: Path) -> tuple[list[Recommendation], list[RecordError]]:

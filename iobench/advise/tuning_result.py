@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from iobench.advise import sentences
@@ -52,15 +52,6 @@ class TuningResult(Answer):
     against: dict[str, Comparison]
     whole_epochs: bool
     headroom: Comparison | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return all fields, for JSON."""
-        return {
-            **asdict(replace(self, use=Candidate(self.use.name), candidates=[])),
-            "use": self.use.as_dict(),
-            "candidates": [one.as_dict() for one in self.candidates],
-            "warnings": [one.as_dict() for one in self.warnings],
-        }
 
     def tables(self) -> Iterator[Columns]:
         """Yield the settings."""

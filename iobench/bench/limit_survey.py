@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from iobench.base.errors import ColdCacheUnavailable, LoaderFailed
 from iobench.base.files import system_errors_as
@@ -34,10 +34,6 @@ class Survey:
 
     limits: list[Limit] = field(default_factory=list)
     notes: list[Finding] = field(default_factory=list)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return limits and notes, for JSON."""
-        return asdict(self)
 
 
 def survey(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ class Run(Displayed):
             "dataset": self.manifest.name,
             "records": str(self.path),
             "failures": {str(shown[key]): _as_json(error) for key, error in self.failures.items()},
-            "notes": [asdict(note) for note in self.notes],
+            "notes": self.notes,
             "traces": [str(path) for path in self.traces],
             "interrupted": self.interrupted,
             "stopped": None if self.stopped is None else _as_json(self.stopped),

@@ -24,7 +24,7 @@ REMEASURE = "start a new run without --resume"
 
 def plan_of_run(options: RunOptions, cases: Sequence[Case]) -> dict[str, Any]:
     """Return the plan for a run's first record: the options, and the keys of their cases."""
-    body: dict[str, Any] = record_json.plain(asdict(options))
+    body: dict[str, Any] = record_json.plain(options)
     return {"run": body, "cases": [case.key for case in cases]}
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from iobench.base.errors import RecordError
 from iobench.base.finding import Finding
@@ -55,6 +55,8 @@ class ResourceUse:
 class CapacityPlan:
     """Expected throughput of a cluster, the most utilized resource first, and its assumptions."""
 
+    derived: ClassVar = ("outcome", "sentence")
+
     case: str
     cluster: Cluster
     demand_bytes_per_s: Estimate  # of one rank
@@ -62,15 +64,6 @@ class CapacityPlan:
     uses: list[ResourceUse]
     assumptions: list[Finding]
     warnings: list[RunWarning] = field(default_factory=list)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        return {
-            **asdict(self),
-            "warnings": [warning.as_dict() for warning in self.warnings],
-            "outcome": self.outcome,
-            "sentence": self.sentence,
-        }
 
     @property
     def outcome(self) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from iobench.base.errors import NotComparable
 from iobench.base.finding import Finding
@@ -55,6 +55,8 @@ class CaseComparison:
     have to be equal, and are not, because --force was given. `doubt` is why the outcome is `machine-changed`.
     """
 
+    derived: ClassVar = ("verdict",)
+
     case: str  # its label
     new: str
     base_bytes_per_s: Estimate
@@ -76,6 +78,8 @@ class CaseComparison:
 @dataclass(frozen=True)
 class CompareResult:
     """All compared cases, and the cases that only one side has."""
+
+    derived: ClassVar = ("interval_basis", "warnings")
 
     base: str
     cases: list[CaseComparison]
@@ -109,7 +113,7 @@ class CompareResult:
         return [f"only in {side}: {enumerated(labels)}" for side, labels in sides.items()]
 
     @property
-    def machine_warnings(self) -> list[RunWarning]:
+    def warnings(self) -> list[RunWarning]:
         """Return a warning for each doubt and newer run, with the cases concerned."""
         doubted: dict[tuple[str, str], list[CaseComparison]] = {}
         for one in self.cases:
@@ -159,16 +163,6 @@ class CompareResult:
             if one.only_in == self.base
         ]
         return slower + undecided + gone
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        verdicts = [{**asdict(one), "verdict": one.verdict} for one in self.cases]
-        return {
-            **asdict(self),
-            "cases": verdicts,
-            "interval_basis": self.interval_basis,
-            "warnings": [warning.as_dict() for warning in self.machine_warnings],
-        }
 
 
 def compare(

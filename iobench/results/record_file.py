@@ -7,7 +7,6 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
@@ -37,7 +36,7 @@ def check_writable(path: Path) -> None:
 
 def append(path: Path, record: Record) -> None:
     """Append one line to a file of records; RecordError where it cannot be written."""
-    line = json.dumps(plain(asdict(record)), allow_nan=False)
+    line = json.dumps(plain(record), allow_nan=False)
     try:
         parse(line)
     except ValueError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, is_dataclass
+from dataclasses import fields, is_dataclass
 from datetime import datetime
 from typing import Any, get_type_hints
 
@@ -20,8 +20,7 @@ MAX_LEVELS = 50  # of nesting: far more than a record has, far fewer than Python
 
 def check_parts(**parts: Any) -> None:
     """Raise RecordError, before anything is measured, where parts of a record could not be read back."""
-    whole = {name: asdict(part) if is_dataclass(part) else part for name, part in parts.items()}  # type: ignore[arg-type]
-    body = plain(whole)
+    body = plain(parts)
     _check_text(body)
     try:
         for name, part in body.items():
@@ -116,7 +115,16 @@ def check_levels(body: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """Return the value with None in place of figures that JSON cannot express."""
+    """Return the value for JSON, with None in place of figures that it cannot express.
+
+    A dataclass becomes its fields and the properties that its class lists as `derived`, or else what its
+    `as_dict` returns.
+    """
+    if hasattr(value, "as_dict"):
+        return plain(value.as_dict())
+    if is_dataclass(value):
+        names = [*(one.name for one in fields(value)), *getattr(value, "derived", ())]
+        return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -35,7 +35,7 @@ class ResultStore(Generic[Stored]):
     check: Callable[[Stored], None]  # raises ValueError, TypeError or ArithmeticError for contents
     # that their types allow and their readers do not
 
-    def save(self, body: Mapping[str, Any], name: str, time: str, data_dir: Path) -> Path:
+    def save(self, result: Stored, name: str, time: str, data_dir: Path) -> Path:
         """Write a result of that name and time (ISO 8601) atomically, and return its file.
 
         RecordError where it cannot be written.
@@ -44,7 +44,7 @@ class ResultStore(Generic[Stored]):
         path = data_dir / "results" / f"{name}-{stamp}{self.suffix}"
         with system_errors_as(RecordError, "cannot be written", path, kind="not-writable", exact=True):
             path.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(path, json.dumps(plain(body), indent=2).encode())
+            replace_file(path, json.dumps(plain(result), indent=2).encode())
         return path
 
     def load(self, data_dir: Path) -> tuple[list[Stored], list[RecordError]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeAlias
 
 from iobench.results.record import Record
 
@@ -18,6 +18,8 @@ Values = dict[str, Value]
 @dataclass(frozen=True)
 class RunWarning:
     """One reason not to believe a figure."""
+
+    derived: ClassVar = ("sentence",)
 
     kind: str  # stable identifier, such as ``few-rounds``
     message: str  # what happened, without the remedy
@@ -35,10 +37,6 @@ class RunWarning:
 
     def __str__(self) -> str:
         return self.sentence
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return its fields and its sentence, for JSON."""
-        return {**asdict(self), "hints": list(self.hints), "sentence": self.sentence}
 
 
 def _alternatives(hints: Sequence[str]) -> str:

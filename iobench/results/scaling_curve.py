@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 from iobench.base.units import counted
 from iobench.results import cases, stats
@@ -27,6 +27,8 @@ class ScalingPoint:
     slowest rank.
     """
 
+    derived: ClassVar = ("each_bytes_per_s",)
+
     ranks: int
     rounds: int
     total: Estimate
@@ -36,7 +38,7 @@ class ScalingPoint:
     step: Comparison | None
 
     @property
-    def each(self) -> float:
+    def each_bytes_per_s(self) -> float:
         """Mean bytes per second of one rank."""
         return self.total.median / self.ranks
 
@@ -44,6 +46,8 @@ class ScalingPoint:
 @dataclass(frozen=True)
 class Curve:
     """One case over several numbers of ranks, fewest first."""
+
+    derived: ClassVar = ("outcome", "helpful_ranks", "sentence")
 
     case: str
     points: list[ScalingPoint]
@@ -86,17 +90,6 @@ class Curve:
         if self.outcome == "inconclusive":
             return f"{self.case}: inconclusive beyond {helpful}: {comparison}; give more --rounds."
         return f"{self.case}: more than {helpful} does not help: {comparison}."
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        points = [{**asdict(point), "each_bytes_per_s": point.each} for point in self.points]
-        return {
-            "case": self.case,
-            "points": points,
-            "outcome": self.outcome,
-            "helpful_ranks": self.helpful_ranks,
-            "sentence": self.sentence,
-        }
 
 
 def curves(records: Sequence[Record]) -> list[Curve]:

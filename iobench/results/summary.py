@@ -110,8 +110,7 @@ class Context:
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON, without the records."""
-        listed = [case.as_dict() for case in self.cases]
-        return {"title": self.title, "cases": listed, "verdict": asdict(self.verdict)}
+        return {"title": self.title, "cases": self.cases, "verdict": self.verdict}
 
     def label(self, key: str) -> str:
         """Return the name of a case within its context."""
@@ -129,13 +128,6 @@ class Summary:
     def cases(self) -> list[CaseSummary]:
         """The cases of all contexts."""
         return [case for context in self.contexts for case in context.cases]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        return {
-            "contexts": [context.as_dict() for context in self.contexts],
-            "warnings": [warning.as_dict() for warning in self.warnings],
-        }
 
 
 def summarise(records: Sequence[Record], min_difference: float = stats.MIN_DIFFERENCE) -> Summary:

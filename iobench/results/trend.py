@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -71,15 +71,13 @@ class SpeedStep:
 class Trend:
     """A case over several runs, the oldest first."""
 
+    derived: ClassVar = ("outcome", "sentence")
+
     dataset: str
     case: str
     key: str
     points: list[TrendPoint]
     step: SpeedStep | None
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
-        return {**asdict(self), "outcome": self.outcome, "sentence": self.sentence}
 
     @property
     def sparkline(self) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from iobench.base.finding import Finding
@@ -44,10 +43,8 @@ def findings(context: Context) -> list[Finding]:
 
 def as_json(summary: Summary) -> dict[str, Any]:
     """Return a summary for JSON, with the findings of each context."""
-    body = summary.as_dict()
-    for context, part in zip(summary.contexts, body["contexts"], strict=True):
-        part["findings"] = [asdict(one) for one in findings(context)]
-    return body
+    contexts = [{**context.as_dict(), "findings": findings(context)} for context in summary.contexts]
+    return {"contexts": contexts, "warnings": summary.warnings}
 
 
 def verdict(context: Context) -> Finding:

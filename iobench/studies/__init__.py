@@ -64,7 +64,7 @@ def save(result: StudyResult, data_dir: Path) -> Path:
 
     Returns its file. Raises RecordError if it cannot be written.
     """
-    return _STORE.save(result.as_dict(), result.name, result.time, data_dir)
+    return _STORE.save(result, result.name, result.time, data_dir)
 
 
 def past(data_dir: Path) -> tuple[list[StudyResult], list[RecordError]]:

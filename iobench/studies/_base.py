@@ -9,7 +9,7 @@ import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
@@ -105,6 +105,9 @@ class ClaimResult:
 class StudyResult:
     """The claims of a study with their verdicts, and all measurements."""
 
+    kind: ClassVar = "study"
+    derived: ClassVar = ("warnings", "kind")
+
     name: str  # the study
     source: str  # its reference
     setup: str  # sizes and settings, in words
@@ -119,11 +122,6 @@ class StudyResult:
         """Reasons not to rely on the verdicts."""
         background = background_warnings(self.measurements.background)
         return [*([QUICK] if self.quick else []), *background]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return its fields and warnings, for JSON."""
-        warnings = [warning.as_dict() for warning in self.warnings]
-        return {**asdict(self), "warnings": warnings, "kind": "study"}
 
 
 class Study(ABC):

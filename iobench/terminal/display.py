@@ -81,7 +81,7 @@ def as_json(value: Any) -> None:
 def answer(result: Answer | ResumeCheck, json: bool) -> None:
     """Print a result's parts, or all of its data as JSON."""
     if json:
-        as_json(result.as_dict())
+        as_json(result)
     else:
         parts(result)
 

@@ -171,7 +171,7 @@ def _show(records: Sequence[Record], smallest: float, as_json: bool, wide: bool)
     scaling = curves(records)
     if as_json:
         summary = summary_as_json(summarise(records, smallest))
-        display.as_json({"curves": [curve.as_dict() for curve in scaling], **summary})
+        display.as_json({"curves": scaling, **summary})
         return
     display.records(records, smallest, wide)
     if any(len(curve.points) > 1 for curve in scaling):
@@ -191,7 +191,7 @@ def scaling_table(measured: Sequence[Curve]) -> Table:
                 str(point.ranks),
                 mib_text(point.total.median),
                 point.total.interval_text(mib_text),
-                mib_text(point.each),
+                mib_text(point.each_bytes_per_s),
                 f"{point.efficiency.median:.0%}",
                 point.efficiency.interval_text("{:.0%}".format),
                 "" if limit is None else mib_text(limit),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from iobench.advise.checks.loader_info import LoaderInfo
 from iobench.base.thresholds import CPU_CONTENDED
@@ -65,6 +65,8 @@ class LoopStats:
     gc_s : float
         Seconds of Python's garbage collector in the main process.
     """
+
+    derived: ClassVar = ("wait_share", "rate", "bytes_per_s", "headroom")
 
     loader: LoaderInfo
     batches: int
@@ -164,13 +166,3 @@ class LoopStats:
     def bytes_per_s(self) -> float:
         """Bytes of tensors per second after the first batch."""
         return self.rate * self.bytes / self.samples if self.samples else 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the fields and the derived figures, for JSON."""
-        derived = {
-            "wait_share": self.wait_share,
-            "rate": self.rate,
-            "bytes_per_s": self.bytes_per_s,
-            "headroom": self.headroom,
-        }
-        return {**asdict(self), **derived}

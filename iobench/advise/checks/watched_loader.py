@@ -22,6 +22,7 @@ from iobench.host.device import Device, device_of, pick_device
 from iobench.loading.inspection import batch_tensors, length_of, samples_in
 from iobench.results import history
 from iobench.results.display import Block, Displayed
+from iobench.results.record_json import plain
 
 T = TypeVar("T")
 
@@ -105,7 +106,7 @@ class WatchedLoader(Displayed, Generic[T]):
     def rows(self) -> list[dict[str, Any]]:
         """Return a row for each loop."""
         loops = enumerate(self.loops, 1)
-        return [{"loop": number, **history.flattened(loop.as_dict())} for number, loop in loops]
+        return [{"loop": number, **history.flattened(plain(loop))} for number, loop in loops]
 
 
 class _Loop:

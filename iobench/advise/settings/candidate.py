@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from iobench.base.finding import Finding
@@ -20,7 +20,7 @@ HEADROOM = "batches already on the device"
 FIGURES = (  # in JSON
     *("name", "changes", "kind", "eliminated"),
     *("rates", "final_rates", "rate", "whole_epochs", "batches", "first_batch_s", "epoch_s", "wait_shares"),
-    *("turn_s", "endless", "memory_bytes"),
+    *("turn_s", "endless", "memory_bytes", "failure", "over_limit"),
 )
 
 
@@ -119,11 +119,7 @@ class Candidate:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the settings and the figures, for JSON."""
-        return {
-            **{name: getattr(self, name) for name in FIGURES},
-            "failure": asdict(self.failure) if self.failure else None,
-            "over_limit": asdict(self.over_limit) if self.over_limit else None,
-        }
+        return {name: getattr(self, name) for name in FIGURES}
 
 
 def compare_to_baseline(candidates: Sequence[Candidate]) -> dict[str, Comparison]:

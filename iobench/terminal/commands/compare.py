@@ -59,7 +59,7 @@ def compare(
         base_records, named, base_name=_stems(base), min_difference=smallest, force=force
     )
     if as_json:
-        display.as_json(result.as_dict())
+        display.as_json(result)
     elif markdown:
         display.result(*compared.compared_markdown(result).split("\n"))
     else:
@@ -83,7 +83,7 @@ def _warn(result: CompareResult, runs: Mapping[str, Sequence[Record]]) -> None:
         for warning in warnings_of(records):
             if warning.kind in MACHINE_KINDS:
                 display.warning(warning.kind, f"{name}: {warning.sentence}")
-    for warning in result.machine_warnings:
+    for warning in result.warnings:
         display.warning(warning.kind, warning.sentence)
     if min(min(one.rounds) for one in result.cases) < ENOUGH_ROUNDS:
         hint = f"measure with --rounds {ENOUGH_ROUNDS}"
@@ -115,7 +115,7 @@ def _judge(judged: CompareResult, gate: str) -> None:
     """Exit with 1 if a case got slower, with 3 if the machine changed too much to say."""
     from iobench.terminal import display
 
-    for complaints, code in ((judged.complaints, 1), (judged.machine_warnings, INCONCLUSIVE_CODE)):
+    for complaints, code in ((judged.complaints, 1), (judged.warnings, INCONCLUSIVE_CODE)):
         for complaint in complaints:
             display.note(f"iobench: error[{complaint.kind}]: --fail-on {gate}: {complaint.sentence}")
         if complaints:

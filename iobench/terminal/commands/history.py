@@ -39,7 +39,7 @@ def runs(context: typer.Context, data_dir: DataDir = Path("data"), as_json: AsJs
     with display.progress() as progress:
         past_runs = history.past(data_dir, progress)
     if as_json:
-        display.as_json([past.as_dict() for past in past_runs])
+        display.as_json(past_runs)
         return
     readable = _readable(data_dir, past_runs)
     display.result(tables.past_table(readable))
@@ -79,7 +79,7 @@ def trend(context: typer.Context, data_dir: Here = None, as_json: AsJson = False
     with display.progress() as progress:
         case_trends = history.trends(history.past(folder, progress))
     if as_json:
-        display.as_json([one.as_dict() for one in case_trends])
+        display.as_json(case_trends)
         return
     if not case_trends:
         display.note(

@@ -120,6 +120,6 @@ def limits(
     display.note(tables.dataset_line(manifest, None if name else data_dir))
     result = survey(manifest, pick_device(device), batch_size, seconds, on_status=display.note)
     if as_json:
-        display.as_json(result.as_dict())
+        display.as_json(result)
     else:
         display.result(tables.limits_table(result.limits), *map(str, result.notes))

@@ -56,7 +56,7 @@ def plan(
     path = history.find(data_dir, run) if run else history.newest(data_dir)
     result = plan_capacity(records_of([path]), cluster)
     if as_json:
-        display.as_json(result.as_dict())
+        display.as_json(result)
     else:
         display.result(*planned.parts(result))
     for warning in result.warnings:

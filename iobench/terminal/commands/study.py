@@ -33,7 +33,7 @@ def study(
     studies.study_of(name)
     result = studies.run(name, options)
     if as_json:
-        display.as_json(result.as_dict())
+        display.as_json(result)
     else:
         display.result(result.source, result.setup, "", tables.contenders_table(result), "")
         for claim in result.claims:
