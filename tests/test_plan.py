@@ -7,6 +7,7 @@ from record_cases import by_round
 import iobench
 from iobench.base.errors import InvalidSettings
 from iobench.bench.observer import Observer
+from iobench.bench.options import RunOptions
 from iobench.bench.rounds import interleaved, worst
 from iobench.bench.run_strategies import AutoRounds, parse
 from iobench.results import stats
@@ -26,21 +27,24 @@ def test_a_number_or_auto(wanted, count):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "seconds", "option", "name", "value"),
+    ("wanted", "name", "value"),
     [
-        (0, None, "--rounds", "out-of-range", "0"),
-        ("-1", None, "--rounds", "out-of-range", "-1"),
-        ("many", None, "--rounds", "not-a-number", "'many'"),
-        ("1.5", None, "--rounds", "not-a-number", "'1.5'"),
-        ("5", -1.0, "--max-time", "out-of-range", "-1.0"),
-        ("auto", 0.0, "--max-time", "out-of-range", "0.0"),
-        ("auto", float("nan"), "--max-time", "out-of-range", "nan"),
-        ("auto", float("inf"), "--max-time", "out-of-range", "inf"),
+        (0, "out-of-range", "0"),
+        ("-1", "out-of-range", "-1"),
+        ("many", "not-a-number", "'many'"),
+        ("1.5", "not-a-number", "'1.5'"),
     ],
 )
-def test_anything_else_is_refused(wanted, seconds, option, name, value):
-    with pytest.raises(InvalidSettings, check=kind(name, found=value), match=option):
-        parse(wanted, seconds)
+def test_anything_else_is_refused(wanted, name, value):
+    with pytest.raises(InvalidSettings, check=kind(name, found=value), match="--rounds"):
+        parse(wanted)
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 0.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("option", ["max_time", "timeout", "round_seconds"])
+def test_seconds_are_a_number_above_0(option, seconds):
+    with pytest.raises(InvalidSettings, check=kind("out-of-range", found=f"{seconds:g}")):
+        RunOptions(**{option: seconds})
 
 
 def test_a_number_of_rounds_does_not_depend_on_intervals():

@@ -22,7 +22,7 @@ def costs(
     if not formats.parse(use.format).lossless and (default is None or use.format != default.format):
         message = f"{use.format} decodes to other pixels than the default: 'iobench add' says how different"
         yield Finding("other-pixels", message, values={"format": use.format})
-    if result.data.stored_already(use.format):
+    if use.format in result.data.added:
         message = "Your data are in that format already: nothing has to be written"
         yield Finding("stored-already", message + (f"; it uses {memory}" if memory else ""))
         return

@@ -88,10 +88,6 @@ class MeasuredData:
             else (held * self.full_bytes / self.source.schema.logical_bytes)
         )
 
-    def stored_already(self, variant: str) -> bool:
-        """Return True if the user's own files are in that variant, so that nothing has to be written."""
-        return variant in self.added
-
     @property
     def scale(self) -> float:
         """Ratio of the full data's size to the measured one."""

@@ -1,9 +1,9 @@
-"""Display of untrusted text: names of files, datasets and fields, messages of libraries."""
+"""Text for people: escaped where it is untrusted, shortened, enumerated."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 # Controls, invisible and bidirectional formatting, undecodable bytes, line and paragraph separators.
 _INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -45,6 +45,11 @@ def enumerated(names: Collection[str], most: int = ENUMERATED) -> str:
     shown, more = unique[:most], len(unique) - most
     *several, last = [*shown, f"{more} more"] if more > 0 else shown
     return f"{', '.join(several)} and {last}" if several else last
+
+
+def is_numeric(cells: Iterable[str | None]) -> bool:
+    """Return whether all cells of a column are figures."""
+    return all(not cell or cell[0].isdigit() or cell == "–" for cell in cells)
 
 
 def reason(error: BaseException) -> str:

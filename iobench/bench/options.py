@@ -9,7 +9,7 @@ from typing import Any
 from iobench.base.errors import InvalidSettings
 from iobench.bench import run_strategies
 from iobench.bench.case import ROUND_SECONDS, Case
-from iobench.bench.command_option import check_declared, command_option
+from iobench.bench.command_option import check_above_zero, check_declared, command_option
 from iobench.bench.part import LEAST_WINDOW
 from iobench.bench.run_strategies import MAX_TIME_S
 from iobench.bench.strategy import DEFAULT_ROUNDS, Strategy
@@ -147,10 +147,7 @@ class RunOptions:
                 expected="at least 1",
                 found=self.warmup,
             )
-        for flag, seconds in (("--timeout", self.timeout), ("--round-seconds", self.round_seconds)):
-            if not 0 < seconds < float("inf"):
-                expected = "a number of seconds above 0"
-                raise InvalidSettings(flag, kind="out-of-range", expected=expected, found=seconds)
+        check_above_zero(timeout=self.timeout, round_seconds=self.round_seconds, max_time=self.max_time)
         if self.prices:
             Prices.parse(self.prices)
         self._check_combination()

@@ -142,10 +142,6 @@ def parse(
 
     `contexts` holds the context of each case, by key.
     """
-    if max_time_s is not None and not 0 < max_time_s < math.inf:
-        raise InvalidSettings(
-            "--max-time", kind="out-of-range", expected="a number of seconds above 0", found=max_time_s
-        )
     enough_s = MAX_TIME_S if max_time_s is None else max_time_s
     if rounds == AUTO:
         return AutoRounds(enough_s)

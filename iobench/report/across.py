@@ -66,13 +66,11 @@ def matrix(contexts: Sequence[Context]) -> Matrix | None:
 
 def grid(context: Context) -> Matrix | None:
     """Return formats (rows) under loaders (columns), both by their fastest case; None with one of either."""
-    formats = list(dict.fromkeys(case.label.format for case in context.cases))
-    loaders = list(dict.fromkeys(case.label.loader for case in context.cases))
-    if len(formats) < 2 or len(loaders) < 2:
+    formats, by_loader = context.grid
+    if len(formats) < 2 or len(by_loader) < 2:
         return None
-    by_place = {(case.label.format, case.label.loader): case for case in context.cases}
-    rows = [(name, [_cell(context, by_place.get((name, one))) for one in loaders]) for name in formats]
-    return Matrix(loaders, rows)
+    rows = zip(formats, zip(*by_loader.values(), strict=True), strict=True)
+    return Matrix(list(by_loader), [(name, [_cell(context, case) for case in row]) for name, row in rows])
 
 
 def _mean_relative(by_column: Mapping[int, CaseSummary]) -> float:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from iobench.base.text import printable
-from iobench.results.columns import Columns, is_numeric
+from iobench.base.text import is_numeric, printable
+from iobench.results.columns import Columns
 from iobench.results.display import Block
 
 NUMBERS = "text-align: right; padding: 0.1em 0.8em; font-variant-numeric: tabular-nums"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import csv
-import io
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +11,7 @@ from typing import Any
 from iobench.base.units import heading_of, text_of, three_digits
 from iobench.report import style
 from iobench.report.rows import Row
+from iobench.results.history import as_csv
 from iobench.results.metrics import BY_NAME
 from iobench.results.record_json import plain
 
@@ -47,11 +46,7 @@ class Figure:
     @property
     def csv(self) -> str:
         """The whole table as a data URL of a CSV file."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, self._names)
-        writer.writeheader()
-        writer.writerows(self.rows)
-        return "data:text/csv;base64," + base64.b64encode(text.getvalue().encode()).decode()
+        return "data:text/csv;base64," + base64.b64encode(as_csv(self._names, self.rows)).decode()
 
     def picture(self) -> dict[str, Any]:
         """Return the specification of an image: with a fixed width, on white."""

@@ -15,11 +15,6 @@ Columns = list[tuple[str, list[str | None]]]  # titles, each with one cell per c
 HEAD = "head of the epoch"
 
 
-def is_numeric(cells: Sequence[str | None]) -> bool:
-    """Return whether all cells of a column are figures."""
-    return all(not cell or cell[0].isdigit() or cell == "–" for cell in cells)
-
-
 def identity_columns(cases: Sequence[CaseSummary]) -> Columns:
     """Return the columns that identify the cases: format, loader, and each facet that differs."""
     facets: list[Facets] = [case.facets for case in cases]

@@ -139,7 +139,7 @@ def export(records: Sequence[Record], path: Path) -> None:
     """
     rows = [flat(one) for one in records]
     names = list(dict.fromkeys(name for row in rows for name in row))
-    writers = {".csv": _as_csv, ".parquet": _as_parquet}
+    writers = {".csv": as_csv, ".parquet": _as_parquet}
     if path.suffix not in writers:
         raise RecordError(
             "unknown table format",
@@ -173,7 +173,8 @@ def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _as_csv(names: list[str], rows: list[dict[str, Any]]) -> bytes:
+def as_csv(names: list[str], rows: list[dict[str, Any]]) -> bytes:
+    """Return rows as a CSV file with these columns."""
     text = io.StringIO()
     writer = csv.DictWriter(text, names)
     writer.writeheader()

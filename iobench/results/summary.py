@@ -108,6 +108,14 @@ class Context:
                 first.setdefault((facet, str(case.facets[facet])), case.key)
         return [case for case in self.cases if case.key in first.values()]
 
+    @property
+    def grid(self) -> tuple[list[str], dict[str, list[CaseSummary | None]]]:
+        """The formats, and under each loader its case of each of them; the fastest of both first."""
+        formats = list(dict.fromkeys(case.label.format for case in self.cases))
+        by_place = {(case.label.format, case.label.loader): case for case in self.cases}
+        loaders = dict.fromkeys(case.label.loader for case in self.cases)
+        return formats, {loader: [by_place.get((name, loader)) for name in formats] for loader in loaders}
+
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON, without the records."""
         return {"title": self.title, "cases": self.cases, "verdict": self.verdict}

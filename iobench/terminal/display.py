@@ -32,6 +32,7 @@ from iobench.results.display import Displayed
 from iobench.results.record import Record
 from iobench.results.record_json import plain
 from iobench.results.resume_result import ResumeCheck
+from iobench.results.run_warning import RunWarning
 from iobench.results.verdict import sentences
 from iobench.terminal import run_tables
 from iobench.terminal.tables import columns_table
@@ -52,9 +53,9 @@ def note(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
-def warning(kind: str, text: str) -> None:
+def warning(one: Finding | RunWarning) -> None:
     """Print a warning to stderr, its kind first: `warning[few-rounds]: …`."""
-    note(f"warning[{kind}]: {text}")
+    note(f"warning[{one.kind}]: {one.sentence}")
 
 
 def result(*parts: RenderableType) -> None:
@@ -80,10 +81,10 @@ def as_json(value: Any) -> None:
 
 def answer(result: Answer | ResumeCheck, json: bool) -> None:
     """Print a result's parts, or all of its data as JSON."""
-    if json:
-        as_json(result)
-    else:
+    if not json:
         parts(result)
+    else:
+        as_json(result)
 
 
 def parts(shown: Displayed, to_stderr: bool = False) -> None:
@@ -91,14 +92,14 @@ def parts(shown: Displayed, to_stderr: bool = False) -> None:
     console = _console(to_stderr)
     for number, block in enumerate(shown.blocks()):
         if block.style == "warning":
-            warning(block.title, *block.lines)
+            warning(Finding(block.title, block.lines[0]))
             continue
         if number:
             _print(console, "")
-        if block.title:
-            _print(console, f"{block.title}:", *([""] if block.style == "code" else []))
         if block.style == "table":
             _print(console, columns_table(block.columns))
+        if block.title:
+            _print(console, f"{block.title}:", *([""] if block.style == "code" else []))
         _print(console, *(f"- {line}" if block.style == "list" else line for line in block.lines))
 
 
@@ -146,7 +147,7 @@ def records(chosen: Sequence[Record], smallest: float = stats.MIN_DIFFERENCE, wi
     for table in run_tables.stages_tables(described):
         result(table, "")
     for one in described.warnings:
-        warning(one.kind, one.sentence)
+        warning(one)
     result(*sentences(described.contexts))
 
 

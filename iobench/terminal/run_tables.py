@@ -86,12 +86,8 @@ def grid_tables(context: Context, width: int) -> list[Table]:
     """Return the relative time of each format under each loader; empty if the main table has all cases."""
     if context.shown is context.cases:
         return []
-    formats = list(dict.fromkeys(case.label.format for case in context.cases))
-    by_place = {(case.label.format, case.label.loader): case for case in context.cases}
-    relative: Columns = [
-        (loader, [_times(by_place.get((name, loader))) for name in formats])
-        for loader in dict.fromkeys(case.label.loader for case in context.cases)
-    ]
+    formats, by_loader = context.grid
+    relative: Columns = [(loader, [_times(case) for case in cases]) for loader, cases in by_loader.items()]
     return _within([("relative time", list(formats))], relative, width)
 
 

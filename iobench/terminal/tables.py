@@ -10,13 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from iobench import formats
-from iobench.base.text import listed, printable, shortened
+from iobench.base.text import is_numeric, listed, printable, shortened
 from iobench.base.units import bytes_text, bytes_word, counted, rate_text, seconds_text
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import Prepared
 from iobench.formats import Schema
 from iobench.host.hardware_limits import Limit
-from iobench.results.columns import Columns, is_numeric
+from iobench.results.columns import Columns
 from iobench.results.metrics import mib_text
 from iobench.results.run_index import PastRun
 from iobench.results.trend import Trend

@@ -65,7 +65,7 @@ def add(
             overwrite=overwrite,
             hash=checked_hash(hash),
             progress=progress,
-            warn=lambda note: display.warning(note.kind, note.sentence),
+            warn=display.warning,
         )
     display.result(tables.dataset_line(manifest), tables.prepared_table([row]))
     if row.artifact.added is not None and row.artifact.added.partial:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from iobench.base.errors import InvalidSettings
+from iobench.base.finding import Finding
 from iobench.base.units import parse_percent
 from iobench.results.stats import ENOUGH_ROUNDS
 from iobench.terminal.commands._options import AsJson, DataDir, MinDifference, parsed, records_of, words_of
@@ -82,12 +84,12 @@ def _warn(result: CompareResult, runs: Mapping[str, Sequence[Record]]) -> None:
     for name, records in runs.items():
         for warning in warnings_of(records):
             if warning.kind in MACHINE_KINDS:
-                display.warning(warning.kind, f"{name}: {warning.sentence}")
+                display.warning(replace(warning, message=f"{name}: {warning.message}"))
     for warning in result.warnings:
-        display.warning(warning.kind, warning.sentence)
+        display.warning(warning)
     if min(min(one.rounds) for one in result.cases) < ENOUGH_ROUNDS:
-        hint = f"measure with --rounds {ENOUGH_ROUNDS}"
-        display.warning("few-rounds", f"intervals need {ENOUGH_ROUNDS} rounds or more; {hint}")
+        few, hint = f"intervals need {ENOUGH_ROUNDS} rounds or more", f"measure with --rounds {ENOUGH_ROUNDS}"
+        display.warning(Finding("few-rounds", few, hint))
 
 
 def _records(data_dir: Path, name: str) -> list[Record]:

@@ -96,8 +96,7 @@ def verify(
         else:
             display.note(f"iobench: error[{problem.kind}]: {problem}")
     if manifest.part is not None:
-        note = hashed_in_part(manifest)
-        display.warning(note.kind, note.sentence)
+        display.warning(hashed_in_part(manifest))
     raise typer.Exit(1 if any(problems.values()) else 0)
 
 

@@ -60,4 +60,4 @@ def plan(
     else:
         display.result(*planned.parts(result))
     for warning in result.warnings:
-        display.warning(warning.kind, warning.sentence)
+        display.warning(warning)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -66,12 +66,13 @@ def prepare(
             progress(f"inspecting {options.source}", 0, 0)
         chosen = (None if options.name_data else _added(data_dir, name)) or options.open()
     for note in chosen.notes:
-        display.warning(note.kind, note.sentence)
+        display.warning(note)
     variants, skipped = _variants(format, chosen.schema)
     with ExitStack() as ends, display.progress() as progress:
         store = None
         if to is not None:
-            store, data_dir = _target(to, s3_endpoint, ray, overwrite), ends.enter_context(_aside())
+            store = _target(to, s3_endpoint, ray, overwrite)
+            data_dir = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="iobench-upload-")))
         manifest, rows = write(
             chosen,
             variants,
@@ -121,13 +122,6 @@ def _target(to: str, s3_endpoint: str | None, ray: str | None, overwrite: bool) 
         raise InvalidSettings("--to with --ray", kind="conflicting-options", hint="omit --ray")
     use_endpoint(s3_endpoint)
     return check_target(to, overwrite)
-
-
-@contextmanager
-def _aside() -> Iterator[Path]:
-    """Yield a temporary folder for a dataset that is uploaded."""
-    with tempfile.TemporaryDirectory(prefix="iobench-upload-") as folder:
-        yield Path(folder)
 
 
 def _added(data_dir: Path, name: str | None) -> Source | None:

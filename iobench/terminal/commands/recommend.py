@@ -124,7 +124,7 @@ def _data(
     named = ["--source-format", source_format] if source_format is not None else []
     opened = open_source(source, shape, format=source_format)
     for note in opened.notes:
-        display.warning(note.kind, note.sentence)
+        display.warning(note)
     return opened, ["--source", str(source), *named, *shaped]
 
 
@@ -142,6 +142,6 @@ def _added(path: Path, format: str | None, name: str | None, data_dir: Path, has
             data_dir=data_dir,
             hash_s=hash_s,
             progress=progress,
-            warn=lambda note: display.warning(note.kind, note.sentence),
+            warn=display.warning,
         )
     return AddedSource(manifest)

@@ -39,5 +39,5 @@ def study(
         for claim in result.claims:
             display.result(claim.sentence, f"    {claim.evidence}")
     for warning in result.warnings:
-        display.warning(warning.kind, warning.sentence)
+        display.warning(warning)
     display.note(f"verdicts saved to {studies.save(result, data_dir)}; 'iobench report' includes them")
