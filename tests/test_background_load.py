@@ -7,10 +7,10 @@ import time
 
 import pytest
 
+from iobench.base.background_load import BackgroundLoad
 from iobench.host import background_load, machine_counters
-from iobench.host.background_load import BackgroundLoad, BackgroundLoadMonitor
+from iobench.host.background_load import BackgroundLoadMonitor
 from iobench.results.background_signs import background_warnings
-from iobench.results.parts import BackgroundPart
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -102,7 +102,7 @@ def test_living_children_count_as_own_work(tmp_path):
 
 
 def test_few_turns_under_background_load_give_no_warning():
-    quiet, busy = BackgroundPart(processors=0.01, steal=0.0), BackgroundPart(processors=0.5, steal=0.1)
+    quiet, busy = BackgroundLoad(processors=0.01, steal=0.0), BackgroundLoad(processors=0.5, steal=0.1)
     assert background_warnings([quiet] * 10 + [busy]) == []
     warnings = background_warnings([quiet] * 8 + [busy] * 2)
     assert len(warnings) == 2

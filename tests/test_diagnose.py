@@ -38,11 +38,11 @@ from iobench.advise.settings.rebuilt_loader import rebuilt
 from iobench.advise.settings.search_space import BATCH_FETCH, LoaderTraits, candidates_for
 from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.watchdog import Watchdog
+from iobench.base.background_load import BackgroundLoad
 from iobench.base.errors import TargetError
 from iobench.base.finding import Finding
 from iobench.loading import user_errors
 from iobench.loading.inspection import batch_tensors
-from iobench.results.parts import BackgroundPart
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 GOOD = LoopStats(
@@ -316,7 +316,7 @@ def test_each_problem_has_its_advice(kind, evidence):
         (loop(loader={"iterable": True}, repeated=0.01),),
         (loop(loader={"prefetch_factor": 2}, bytes=100 << 40),),
         (loop(memory_growth_bytes=1 << 29, bytes=100 << 30),),
-        (loop(iowait=0.5, disk_bytes=10**6, background=BackgroundPart(disk_bytes_per_s=1e8)),),
+        (loop(iowait=0.5, disk_bytes=10**6, background=BackgroundLoad(disk_bytes_per_s=1e8)),),
         (dataclasses.replace(STARVING, loader=LoaderInfo(class_name="generator")),),
     ],
 )

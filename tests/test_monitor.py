@@ -21,16 +21,16 @@ def snapshots(path, device="cpu", looks=2):
 
 
 def test_snapshots_are_taken_while_watching_and_returned_once(tmp_path):
-    times = [look["time"] for look in snapshots(tmp_path, looks=5)]
+    times = [look.time for look in snapshots(tmp_path, looks=5)]
     assert times == sorted(set(times))
 
 
 def test_a_busy_core_is_seen(tmp_path):
     for look in snapshots(tmp_path):
-        assert all(0 <= core <= 1 for core in look["cores"])
-        assert 0 <= look["iowait"] <= 1
-        assert (look["gpu"], look["gpu_memory_bytes"]) == (None, None)
-    assert max(max(look["cores"]) for look in snapshots(tmp_path)) > 0.5
+        assert all(0 <= core <= 1 for core in look.cores)
+        assert 0 <= look.iowait <= 1
+        assert (look.gpu, look.gpu_memory_bytes) == (None, None)
+    assert max(max(look.cores) for look in snapshots(tmp_path)) > 0.5
 
 
 def test_the_disk_is_read_from_its_counters(tmp_path, monkeypatch):
@@ -39,13 +39,13 @@ def test_the_disk_is_read_from_its_counters(tmp_path, monkeypatch):
     monkeypatch.setattr(machine_counters, "disk_counters", lambda path: next(accounts))
     monkeypatch.setattr(machine_counters, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     look = snapshots(tmp_path)[0]
-    assert look["disk_bytes_per_s"] == pytest.approx(10**6 / 0.5)
-    assert look["disk_queue"] == pytest.approx(0.1 / 0.5)
+    assert look.disk_bytes_per_s == pytest.approx(10**6 / 0.5)
+    assert look.disk_queue == pytest.approx(0.1 / 0.5)
 
 
 def test_no_disk_is_none(tmp_path, monkeypatch):
     monkeypatch.setattr(machine_counters, "disk_counters", lambda path: None)
-    assert {look["disk_bytes_per_s"] for look in snapshots(tmp_path)} == {None}
+    assert {look.disk_bytes_per_s for look in snapshots(tmp_path)} == {None}
 
 
 class FakeNvml:
@@ -119,8 +119,8 @@ def nvml(monkeypatch):
 
 def test_a_gpu_is_seen_by_its_driver(nvml, tmp_path):
     look = snapshots(tmp_path, "cuda:0")[0]
-    assert (look["gpu"], look["gpu_memory_bytes"]) == (0.5, 12345)
-    assert (look["gpu_power_w"], look["gpu_clock_mhz"], look["gpu_throttled"]) == (300.5, 1410, ["power cap"])
+    assert (look.gpu, look.gpu_memory_bytes) == (0.5, 12345)
+    assert (look.gpu_power_w, look.gpu_clock_mhz, look.gpu_throttled) == (300.5, 1410, ["power cap"])
     assert nvml.open == 0
 
 
@@ -161,9 +161,9 @@ def test_a_driver_that_fails_is_none(nvml, tmp_path, monkeypatch):
         raise FakeNvml.NVMLError
 
     monkeypatch.setattr(nvml, "nvmlDeviceGetUtilizationRates", fail)
-    assert snapshots(tmp_path, "cuda:0")[0]["gpu"] is None
+    assert snapshots(tmp_path, "cuda:0")[0].gpu is None
     monkeypatch.setattr(nvml, "nvmlInit", fail)
-    assert snapshots(tmp_path, "cuda:0")[0]["gpu"] is None
+    assert snapshots(tmp_path, "cuda:0")[0].gpu is None
 
 
 def test_records_of_a_profiled_run_have_the_snapshots_since_the_last(images, tmp_path, monkeypatch):
@@ -172,5 +172,5 @@ def test_records_of_a_profiled_run_have_the_snapshots_since_the_last(images, tmp
         ("hdf5",), ("dataloader",), device=("cpu",), rounds="3", profile=True, limits=False
     )
     result = iobench.run(images, requested, out=tmp_path / "r.jsonl")
-    times = [snapshot["time"] for one in result.records for snapshot in one.snapshots]
+    times = [snapshot.time for one in result.records for snapshot in one.snapshots]
     assert times == sorted(set(times))

@@ -53,6 +53,7 @@ from iobench.advise.recommend import time_step
 from iobench.advise.recommendation import Finalist
 from iobench.advise.requirements import Requirements
 from iobench.base import registry, thresholds
+from iobench.base.background_load import BackgroundLoad
 from iobench.base.errors import (
     ArtifactExists,
     CaseDied,
@@ -81,7 +82,6 @@ from iobench.loading import loaders
 from iobench.report import result_figures
 from iobench.report.result_figures import finalists_and_formats
 from iobench.results import ranking, stats
-from iobench.results.parts import BackgroundPart
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
 
@@ -837,7 +837,7 @@ def test_the_figures_of_the_answer_are_of_fresh_rounds(answered):
 def test_warnings_hint_only_at_options_of_recommend():
     paces = [100, 80, 101, 99, 60, 100, 70, 100, 99, 100]
     records = [
-        replace(changed([one], "processor", cpu_speed_per_s=pace)[0], background=BackgroundPart(steal=0.5))
+        replace(changed([one], "processor", cpu_speed_per_s=pace)[0], background=BackgroundLoad(steal=0.5))
         for one, pace in zip(rounds_of([1000] * 10), paces, strict=True)
     ]
     messages = list(

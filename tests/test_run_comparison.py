@@ -9,11 +9,12 @@ import pytest
 from record_cases import MIB, STEADY, rounds_of
 
 from iobench.base import thresholds
-from iobench.results.parts import BackgroundPart, LimitPart
+from iobench.base.background_load import BackgroundLoad
+from iobench.results.parts import LimitPart
 from iobench.results.run_comparison import MACHINE_CHANGED, compare_runs, ratio_of_runs
 
 MANY = STEADY * 3
-QUIET, BUSY = BackgroundPart(processors=0.02), BackgroundPart(processors=0.5)
+QUIET, BUSY = BackgroundLoad(processors=0.02), BackgroundLoad(processors=0.5)
 
 
 def run(factor=1.0, limits=(10_000, 10_050, 9_950), background=None, speeds=MANY):
@@ -87,7 +88,7 @@ def test_background_load_from_the_middle_on_leaves_the_rounds_before():
     ],
 )
 def test_each_sign_of_background_load_counts(sign):
-    assert outcome(run(), run(0.7, background=[BackgroundPart(**sign)] * 15)) == MACHINE_CHANGED
+    assert outcome(run(), run(0.7, background=[BackgroundLoad(**sign)] * 15)) == MACHINE_CHANGED
 
 
 def at_pace(records, pace):

@@ -13,9 +13,9 @@ from record_cases import rounds_of
 
 import iobench
 from iobench import studies
+from iobench.base.background_load import BackgroundLoad
 from iobench.base.errors import ColdCacheUnavailable, InvalidSettings, RecordError
 from iobench.results import record_file
-from iobench.results.parts import BackgroundPart
 from iobench.studies import (
     Measurements,
     StudyOptions,
@@ -445,7 +445,7 @@ def test_proportional_growth_needs_volumes_that_are_large_enough():
 
 
 def test_background_load_is_a_warning():
-    quiet, busy = BackgroundPart(processors=0.01), BackgroundPart(processors=0.6)
+    quiet, busy = BackgroundLoad(processors=0.01), BackgroundLoad(processors=0.6)
     for load, count in (([quiet] * 5, 0), ([quiet] * 3 + [busy] * 2, 1)):
         measured = Measurements({}, background=load)
         result = studies.StudyResult("x", "s", "a", measured, [], {"cpu": "Z80"}, "2026-01-01")

@@ -8,8 +8,9 @@ import random
 import pytest
 from record_cases import MIB, STEADY, rounds_of
 
+from iobench.base.background_load import BackgroundLoad
 from iobench.results import record_file, trend
-from iobench.results.parts import BackgroundPart, LimitPart
+from iobench.results.parts import LimitPart
 from iobench.results.trend import MIN_RUNS, MIN_STEP_RUNS, case_points
 
 
@@ -22,7 +23,7 @@ def a_run(number, factor=1.0, limit=10_000.0, busy=False, **chosen):
             run=f"run{number}",
             time=f"2026-01-{number + 1:02}T03:{one.round:02}:05.678+00:00",
             limit=sample,
-            background=BackgroundPart(processors=0.6 if busy else 0.0),
+            background=BackgroundLoad(processors=0.6 if busy else 0.0),
         )
         for one in rounds_of([speed * factor for speed in STEADY], **chosen)
     ]

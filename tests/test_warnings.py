@@ -7,8 +7,10 @@ import pytest
 from record_cases import MIB, SAMPLES, STEADY, rounds_of
 
 from iobench.base import thresholds
+from iobench.base.background_load import BackgroundLoad
 from iobench.base.finding import Finding
-from iobench.results.parts import BackgroundPart, ContentCheckPart, LimitPart, MachineDisk, PartialEpoch
+from iobench.base.snapshot import Snapshot
+from iobench.results.parts import ContentCheckPart, LimitPart, MachineDisk, PartialEpoch
 from iobench.results.record_json import plain
 from iobench.results.run_warning import MORE_ROUNDS, RunWarning
 from iobench.results.warnings import warnings_of
@@ -35,6 +37,10 @@ def changed(records, part, **changes):
 
 def cold(records, **state):
     return changed(records, "cache", mode="cold", method="drop_caches", residency=0.0, **state)
+
+
+def snapshot(**figures):
+    return Snapshot(time=0.0, cores=[0.5], iowait=0.0, **figures)
 
 
 def with_snapshots(records, snapshots):
@@ -74,7 +80,7 @@ def in_parts(share, read_share, order="random"):
 def with_background(shares, figure="processors"):
     """Return rounds under this background load."""
     return [
-        dataclasses.replace(record, background=BackgroundPart(**{figure: share}))
+        dataclasses.replace(record, background=BackgroundLoad(**{figure: share}))
         for record, share in zip(rounds_of(STEADY), shares, strict=True)
     ]
 
@@ -128,7 +134,7 @@ UP = [700, 800, 900, 1000, 1100, 1200]
         ("unstable-cpu-speed", with_cpu_speeds([3300, 3200, 1900, 1850, 3350])),
         ("memory-pressure", with_background([0.5] * 5, "memory_stalled")),
         ("profiling-cost", changed(rounds_of(STEADY), "timing", profiling_s=0.05)),
-        ("device-throttling", with_snapshots(rounds_of(STEADY), [{"gpu_throttled": ["power cap"]}])),
+        ("device-throttling", with_snapshots(rounds_of(STEADY), [snapshot(gpu_throttled=["power cap"])])),
     ],
 )
 def test_each_reason_is_a_warning_alone_with_hints_and_values(kind, records):
@@ -163,7 +169,7 @@ def test_each_reason_is_a_warning_alone_with_hints_and_values(kind, records):
         with_cpu_speeds([None, None, 3350, 100, None]),
         with_background([0.0] * 5, "cpu_stalled"),
         with_background([None] * 5),
-        with_snapshots(rounds_of(STEADY), [{"gpu_throttled": None}, {"gpu_throttled": []}, {}]),
+        with_snapshots(rounds_of(STEADY), [snapshot(), snapshot(gpu_throttled=[])]),
     ],
 )
 def test_normal_or_unknown_figures_are_no_warning(records):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,13 @@ from iobench.advise.settings.settings_race import SettingsRace, finalists, hidde
 from iobench.advise.settings.tunable_loader import TunableLoader, is_single_pass, resolve_target
 from iobench.advise.settings.turn import TurnSpec
 from iobench.advise.settings.watchdog import DeadlineReached, Watchdog, end_of
+from iobench.base.background_load import BackgroundLoad
 from iobench.base.errors import TargetError
 from iobench.base.finding import Finding
 from iobench.base.units import counted
 from iobench.host.background_load import BackgroundLoadMonitor
 from iobench.loading.inspection import batch_tensors
 from iobench.loading.user_errors import loader_error, loader_errors
-from iobench.results.parts import BackgroundPart
 
 WATCH, PROFILE, PROBES = 0.2, 0.15, 0.1  # of the time
 RACE = 0.45  # of the time that is left then; the rest is for the final rounds
@@ -83,7 +83,7 @@ def diagnose(
     """
     began = time.monotonic() if began is None else began
     tunable = loader if isinstance(loader, TunableLoader) else _tunable(loader)
-    watchdog, background = Watchdog(timeout_s, end_of(began, max_time_s)), list[BackgroundPart]()
+    watchdog, background = Watchdog(timeout_s, end_of(began, max_time_s)), list[BackgroundLoad]()
     trial = _Trial(tunable, watchdog, device, batches, on_status)
     with watchdog.active():
         on_status("watching the baseline")
@@ -194,12 +194,12 @@ def _tunable(loader: str | Iterable[Any]) -> TunableLoader:
 
 
 @contextmanager
-def _recording(parts: list[BackgroundPart]) -> Iterator[None]:
+def _recording(parts: list[BackgroundLoad]) -> Iterator[None]:
     """Append the load of other processes during the block."""
     monitor = BackgroundLoadMonitor(Path.cwd())
     monitor.start()
     yield
-    parts.append(BackgroundPart(**asdict(monitor.stop())))
+    parts.append(monitor.stop())
 
 
 def _watch(

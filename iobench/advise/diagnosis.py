@@ -16,12 +16,12 @@ from iobench.advise.checks.loop_tables import loop_table, profile_table
 from iobench.advise.checks.sample_checks import memory_growth
 from iobench.advise.settings.candidate import compare_to_baseline
 from iobench.advise.tuning_result import candidates_table, unsuccessful, was_tried
+from iobench.base.background_load import BackgroundLoad
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, counted, rate_text, seconds_text
 from iobench.results import history
 from iobench.results.background_signs import background_warnings
 from iobench.results.columns import Columns
-from iobench.results.parts import BackgroundPart
 from iobench.results.record_json import plain
 from iobench.results.run_warning import RunWarning, Values
 from iobench.results.stats import Comparison, Estimate
@@ -100,7 +100,7 @@ def diagnose(
     candidates: Sequence[Candidate] = (),
     profiles: Sequence[Profile] = (),
     alone: bool = False,
-    background: Sequence[BackgroundPart] = (),
+    background: Sequence[BackgroundLoad] = (),
     slowdown: float | None = None,
     skipped: Sequence[Finding] = (),
 ) -> Diagnosis:
@@ -116,7 +116,7 @@ def diagnose(
         CPU profiles.
     alone : bool
         The loop did nothing with its batches, so that there is no step to compare with.
-    background : sequence of BackgroundPart
+    background : sequence of BackgroundLoad
         Load of other processes during later steps of the diagnosis.
     slowdown : float, optional
         Ratio of the first turns' rates to the last ones', where each turn was slower than the one before.

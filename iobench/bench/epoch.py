@@ -24,7 +24,6 @@ from iobench.loading.stages import UNTIMED, StageProfile
 from iobench.loading.user_batch import samples_of
 from iobench.objects.request_log import LOG
 from iobench.results.parts import (
-    BackgroundPart,
     DiskPart,
     Measured,
     MemoryPart,
@@ -310,7 +309,7 @@ def _measured(
             device_read_bytes=counts.device_disk_bytes,
         ),
         memory=MemoryPart(peak_bytes=counts.memory_bytes),
-        background=BackgroundPart(**asdict(counts.background)),
+        background=counts.background,
     )
 
 

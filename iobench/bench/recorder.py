@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from iobench import formats
 from iobench.bench.case import Case
@@ -31,7 +31,6 @@ from iobench.results.parts import (
     MachineGpu,
     MachinePart,
     Measured,
-    SnapshotPart,
 )
 from iobench.results.prices import Prices
 from iobench.results.record import Record
@@ -110,7 +109,7 @@ class Recorder:
             prices=self._prices,
             headroom_samples_per_s=headroom,
             plan=plan_of_run(self._run.options, self._run.cases) if self._is_planned() else None,
-            snapshots=cast("list[SnapshotPart]", self._monitor.take()) if self._monitor else None,
+            snapshots=self._monitor.take() if self._monitor else None,
             **{part.name: getattr(measured, part.name) for part in fields(Measured)},
         )
 

@@ -7,28 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from iobench.base.background_load import BackgroundLoad
 from iobench.host import process_counters
 from iobench.host.machine_counters import MachineCounters, difference
 from iobench.host.process_counters import descendants
-
-
-@dataclass(frozen=True)
-class BackgroundLoad:
-    """Load of other processes over an interval; a field is None if the kernel does not account for it.
-
-    `processors` and `steal` are shares of the time of the processors that this process may use. The
-    stalled shares are the part of the interval in which at least one task of the machine, of this run or
-    not, waited for that resource (pressure stall information, the kernel's
-    Documentation/accounting/psi.rst).
-    """
-
-    processors: float | None = None  # used by other processes
-    steal: float | None = None  # given to other virtual machines by the hypervisor
-    disk_bytes_per_s: float | None = None  # read by other processes from the disk under the data
-    cpu_stalled: float | None = None
-    io_stalled: float | None = None
-    memory_stalled: float | None = None
-
 
 _excluded: set[int] = set()  # processes that belong to the same run
 

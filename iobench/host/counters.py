@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from iobench.base.background_load import BackgroundLoad
 from iobench.host import process_counters
-from iobench.host.background_load import BackgroundLoad, BackgroundLoadMonitor
+from iobench.host.background_load import BackgroundLoadMonitor
 from iobench.host.machine_counters import MachineCounters, difference
 from iobench.host.process_counters import descendants
 from iobench.host.sampler import Sampler

@@ -5,32 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from iobench.base.snapshot import Snapshot
 from iobench.host.device import device_named
 from iobench.host.device.nvml import Gpu
 from iobench.host.machine_counters import MachineCounters
 from iobench.host.sampler import Sampler
 
 EVERY_S = 1.0
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """State of the machine over the last second."""
-
-    time: float  # seconds since 1970
-    cores: list[float]  # busy share of each core, 0 to 1
-    iowait: float  # share of all processors' time
-    disk_bytes_per_s: float | None  # None, as the next, if the data is not on a disk
-    disk_queue: float | None  # mean number of requests in flight
-    gpu: float | None  # busy share, 0 to 1; None, as the next, without a GPU
-    gpu_memory_bytes: int | None
-    gpu_power_w: float | None = None
-    gpu_clock_mhz: int | None = None
-    gpu_throttled: list[str] | None = None  # reasons for reduced clocks under load
 
 
 class Monitor:
@@ -49,10 +32,10 @@ class Monitor:
         with closing(self), Sampler(self.sample, first_s=self.every_s).active():
             yield
 
-    def take(self) -> list[dict[str, Any]]:
+    def take(self) -> list[Snapshot]:
         """Return the snapshots since the last call."""
         taken, self._snapshots = self._snapshots, []
-        return [asdict(snapshot) for snapshot in taken]
+        return taken
 
     def sample(self) -> float:
         """Take a snapshot; return the seconds until the next one."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from iobench.base.snapshot import Snapshot
 from iobench.base.text import listed
 from iobench.base.units import bytes_text, counted
 from iobench.report.rows import Row
@@ -56,48 +57,32 @@ def _origin_text(value: object) -> str:
     return listed([str(one) for one in value]) if isinstance(value, (list, tuple)) else str(value)
 
 
-_COLUMNS = {"I/O wait": "iowait", "disk queue": "disk_queue", "GPU": "gpu"}
-_BYTES = ("disk_bytes_per_s", "gpu_memory_bytes")
-
-
 def system(context: Context) -> list[Row]:
     """Return the monitor's snapshots in order of time, each with the case that was being measured.
 
-    Snapshots without time or CPU figures are skipped: files are not checked for these.
+    Those without a figure of any processor are skipped.
     """
-    snapshots = [
-        (snapshot, record)
-        for record in context.records
-        for snapshot in record.snapshots or []
-        if _number(snapshot, "time") is not None and _cores(snapshot)
-    ]
+    snapshots = [(one, record) for record in context.records for one in record.snapshots or () if one.cores]
     if not snapshots:
         return []
     labels = {case.key: case.label.short for case in context.cases}
-    began = min(float(snapshot["time"]) for snapshot, _ in snapshots)
+    began = min(one.time for one, _ in snapshots)
     return [
         {
-            "seconds": snapshot["time"] - began,
-            "case": labels[record.key] if _inside(snapshot, record) else BETWEEN,
-            "CPU": statistics.fmean(_cores(snapshot)),
-            "busiest core": max(_cores(snapshot)),
-            **{column: _number(snapshot, name) for column, name in _COLUMNS.items()},
-            **{name: _number(snapshot, name) for name in _BYTES},
+            "seconds": one.time - began,
+            "case": labels[record.key] if _inside(one, record) else BETWEEN,
+            "CPU": statistics.fmean(one.cores),
+            "busiest core": max(one.cores),
+            "I/O wait": one.iowait,
+            "disk queue": one.disk_queue,
+            "GPU": one.gpu,
+            "disk_bytes_per_s": one.disk_bytes_per_s,
+            "gpu_memory_bytes": one.gpu_memory_bytes,
         }
-        for snapshot, record in sorted(snapshots, key=lambda pair: float(pair[0]["time"]))
+        for one, record in sorted(snapshots, key=lambda pair: pair[0].time)
     ]
 
 
-def _cores(snapshot: Mapping[str, Any]) -> list[float]:
-    cores = snapshot.get("cores")
-    return [core for core in cores if isinstance(core, (int, float))] if isinstance(cores, list) else []
-
-
-def _number(snapshot: Mapping[str, Any], name: str) -> float | None:
-    value = snapshot.get(name)
-    return value if isinstance(value, (int, float)) else None
-
-
-def _inside(snapshot: Mapping[str, Any], record: Record) -> bool:
+def _inside(snapshot: Snapshot, record: Record) -> bool:
     ended = datetime.fromisoformat(record.time.replace("Z", "+00:00")).timestamp()
-    return bool(0 <= ended - snapshot["time"] <= record.timing.epochs_s)
+    return 0 <= ended - snapshot.time <= record.timing.epochs_s

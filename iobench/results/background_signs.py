@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from iobench.base import thresholds
+from iobench.base.background_load import BackgroundLoad
 from iobench.base.units import bytes_text
-from iobench.results.parts import BackgroundPart
 from iobench.results.run_warning import RunWarning
 
 
@@ -26,16 +26,16 @@ class BackgroundSign:
     kind: str  # of its warning
     message: str  # with the highest value as {}
     hints: tuple[str, ...]
-    figure: Callable[[BackgroundPart], float | None]
+    figure: Callable[[BackgroundLoad], float | None]
     threshold: float
     text: Callable[[float], str] = "{:.0%}".format
 
-    def is_present(self, part: BackgroundPart) -> bool:
+    def is_present(self, part: BackgroundLoad) -> bool:
         """Return whether the figure was above the threshold in a round."""
         value = self.figure(part)
         return value is not None and value > self.threshold
 
-    def frequency(self, parts: Sequence[BackgroundPart | None]) -> Frequency | None:
+    def frequency(self, parts: Sequence[BackgroundLoad | None]) -> Frequency | None:
         """Return how often the figure was above the threshold; None where too seldom to matter."""
         return frequency_above([self.figure(part) if part else None for part in parts], self.threshold)
 
@@ -94,7 +94,7 @@ def frequency_above(values: Sequence[float | None], threshold: float) -> Frequen
     return Frequency(len(above), max(above))
 
 
-def background_warnings(parts: Sequence[BackgroundPart]) -> list[RunWarning]:
+def background_warnings(parts: Sequence[BackgroundLoad]) -> list[RunWarning]:
     """Return a warning for each sign that was present in enough rounds."""
     frequencies = ((sign, sign.frequency(parts)) for sign in SIGNS)
     return [sign.warning(seen, len(parts)) for sign, seen in frequencies if seen is not None]

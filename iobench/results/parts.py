@@ -7,6 +7,7 @@ from typing import Annotated, Any, TypedDict
 
 import msgspec
 
+from iobench.base.background_load import BackgroundLoad
 from iobench.base.finding import Finding
 from iobench.results.over_ranks import Averaged, Largest, Listed, OfFirst, OfRank, Part, Summed
 
@@ -149,23 +150,6 @@ class RequestsPart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BackgroundPart:
-    """Load of other processes during a round; None where the kernel keeps no such account.
-
-    See `iobench.host.background_load`. `processors` and `steal` are shares of the time of the usable
-    processors. The stalled values are shares of the time in which some task, of iobench or not, waited for
-    that resource.
-    """
-
-    processors: float | None = None
-    steal: float | None = None
-    disk_bytes_per_s: float | None = None  # read by other processes from the disk under the data
-    cpu_stalled: float | None = None
-    io_stalled: float | None = None
-    memory_stalled: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class MemoryPart:
     """Peaks of memory, in bytes."""
 
@@ -258,24 +242,6 @@ class MachinePart:
     commit: str | None = None
 
 
-class _SnapshotAlways(TypedDict):
-    time: float  # seconds since 1970
-    cores: list[float]  # busy, 0 to 1, each
-    iowait: float  # of all processors' time
-
-
-class SnapshotPart(_SnapshotAlways, total=False):
-    """State of the machine over one second, from `iobench.host.monitor`; None where unknown."""
-
-    disk_bytes_per_s: float | None
-    disk_queue: float | None
-    gpu: float | None
-    gpu_memory_bytes: int | None
-    gpu_power_w: float | None
-    gpu_clock_mhz: int | None
-    gpu_throttled: list[str] | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class RankPart:
     """Measurements of one rank in a round, and its place; seconds are sums over all epochs."""
@@ -308,7 +274,7 @@ class Measured:
     processor: Part[ProcessorPart]
     disk: Part[DiskPart]
     memory: Part[MemoryPart]
-    background: OfFirst[BackgroundPart | None] = None
+    background: OfFirst[BackgroundLoad | None] = None  # by other processes
     loss: OfFirst[float | None] = None  # of the last step of the round's first epoch
     ranks: Listed[list[RankPart] | None] = None
     requests: Part[RequestsPart | None] = None  # to an object store; None for data on a disk

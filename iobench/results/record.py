@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from iobench.base.finding import Finding
+from iobench.base.snapshot import Snapshot
 from iobench.results.case_key import all_facets, key_of
 from iobench.results.parts import (
     CachePart,
@@ -15,7 +16,6 @@ from iobench.results.parts import (
     LimitPart,
     MachinePart,
     Measured,
-    SnapshotPart,
 )
 from iobench.results.prices import Prices
 
@@ -38,7 +38,7 @@ class Record(Measured):
     content_check: ContentCheckPart | None = None  # of the case, where there is something to report
     prices: Prices | None = None  # of the object store, as stated by --prices
     headroom_samples_per_s: float | None = None  # rate of the same loop over batches already on the device
-    snapshots: list[SnapshotPart] | None = None  # of the machine since the last record
+    snapshots: list[Snapshot] | None = None  # of the machine since the last record
     plan: dict[str, Any] | None = None  # of the run, in its first record; `--resume` continues from it
     record_version: int = VERSION
 

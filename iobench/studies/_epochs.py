@@ -121,4 +121,4 @@ def _gpu_monitor(job: Job, busy: list[float]) -> Iterator[None]:
     monitor = Monitor(job.opener.path, job.device, GPU_SNAPSHOT_S)
     with monitor.watching():
         yield
-    busy += [snapshot["gpu"] for snapshot in monitor.take() if snapshot["gpu"] is not None]
+    busy += [one.gpu for one in monitor.take() if one.gpu is not None]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from iobench.base import interrupts
+from iobench.base.background_load import BackgroundLoad
 from iobench.base.units import counted, heading_of, seconds_text, text_of
 from iobench.bench.rounds import interleaved
 from iobench.host.background_load import BackgroundLoadMonitor
 from iobench.results import stats
-from iobench.results.parts import BackgroundPart
 
 ROUNDS = 5
 LONG_ROUND_S = 5.0  # longer rounds are announced one by one
@@ -39,7 +39,7 @@ class Measurements:
     metrics: dict[str, dict[str, list[float]]] = field(default_factory=dict)  # by name, contender, round
     figures: dict[str, Any] = field(default_factory=dict)  # results that belong to no contender
     data: str = ""  # amount of data, in words, for the claims' results
-    background: list[BackgroundPart] = field(default_factory=list)  # during each turn
+    background: list[BackgroundLoad] = field(default_factory=list)  # during each turn
 
     def add(self, contender: str, result: RoundResult) -> None:
         """Add a round of a contender."""
@@ -103,7 +103,7 @@ def interleave(
             check_interrupt()
             if number > warmup:
                 measured.add(name, result)
-                measured.background.append(BackgroundPart(**asdict(load)))
+                measured.background.append(load)
     return measured
 
 

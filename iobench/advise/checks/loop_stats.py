@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from iobench.advise.checks.loader_info import LoaderInfo
+from iobench.base.background_load import BackgroundLoad
 from iobench.base.thresholds import CPU_CONTENDED
-from iobench.results.parts import BackgroundPart
 
 QUEUE_THREADS = 2  # of a worker: its own, and the one that feeds its queue
 IDLE = 0.5  # of the time on a core
@@ -50,7 +50,7 @@ class LoopStats:
         Device of the loop.
     pins : bool
         The device copies asynchronously from pinned memory.
-    background : BackgroundPart
+    background : BackgroundLoad
         Load of other processes meanwhile.
     epoch_batches : int or None
         Batches of an epoch; None where the length is unknown.
@@ -91,7 +91,7 @@ class LoopStats:
     memory_growth_bytes: int | None
     device: str = "cpu"
     pins: bool = False
-    background: BackgroundPart = field(default_factory=BackgroundPart)
+    background: BackgroundLoad = field(default_factory=BackgroundLoad)
     epoch_batches: int | None = None
     worker_threads: int = 0
     replay_step_s: float | None = None

@@ -10,19 +10,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import Any
 
 import psutil
 
+from iobench.base.background_load import BackgroundLoad
+from iobench.base.snapshot import Snapshot
 from iobench.host import process_counters
 from iobench.host.background_load import BackgroundLoadMonitor
 from iobench.host.monitor import Monitor
 from iobench.host.process_counters import descendants
 from iobench.host.sampler import Sampler
-from iobench.results.parts import BackgroundPart
 
 FIRST_S, MOST_S = 0.1, 4.0  # between two samples
 SPACING = 0.15  # of the time so far, so that the last sample of workers is shortly before they end
@@ -34,7 +33,7 @@ class ProcessMonitor:
 
     def __init__(self, device: str) -> None:
         self._monitor = Monitor(Path.cwd(), device)
-        self._background_load, self.background = BackgroundLoadMonitor(Path.cwd()), BackgroundPart()
+        self._background_load, self.background = BackgroundLoadMonitor(Path.cwd()), BackgroundLoad()
         self._cpu: dict[int, float] = {}
         self._disk: dict[int, int] = {}
         self._before: dict[int, tuple[float, int]] = {}  # of children that existed already
@@ -42,9 +41,7 @@ class ProcessMonitor:
         self._memory: list[tuple[int, int]] = []  # children, and bytes of all processes
         self._own: dict[int, list[int]] = {}  # of each child once the loop is steady: first and latest sample
         self._steady = False
-        self.machine: list[
-            dict[str, Any]
-        ] = []  # snapshots; none if an interrupt cut the end of the block short
+        self.machine: list[Snapshot] = []  # none if an interrupt cut the end of the block short
         self._sampler = Sampler(self._sample_paced, self._monitor.sample, first_s=FIRST_S)
 
     @contextmanager
@@ -61,7 +58,7 @@ class ProcessMonitor:
         try:
             yield
         finally:
-            self.background = BackgroundPart(**asdict(self._background_load.stop()))
+            self.background = self._background_load.stop()
             self._sampler.stop()
             self._monitor.close()
             self.sample()

@@ -147,7 +147,7 @@ class _Loop:
         waits, steps = self._clock.waits, self._clock.steps
         rest = np.asarray(waits.seconds[1:] or [0.0])
         machine = processes.machine
-        gpu = [snapshot["gpu"] for snapshot in machine if snapshot["gpu"] is not None]
+        gpu = [one.gpu for one in machine if one.gpu is not None]
         return LoopStats(
             loader=inspect_loader(loader),
             device=str(self._device),
@@ -166,7 +166,7 @@ class _Loop:
             cpu_s=processes.cpu_s,
             workers=processes.workers,
             worker_cpu_s=processes.worker_cpu_s,
-            iowait=float(np.mean([snapshot["iowait"] for snapshot in machine])) if machine else None,
+            iowait=float(np.mean([one.iowait for one in machine])) if machine else None,
             disk_bytes=processes.disk_bytes,
             gpu=float(np.mean(gpu)) if gpu else None,
             gpu_low=float(np.mean([busy < LOW for busy in gpu])) if gpu else None,

@@ -16,6 +16,7 @@ from iobench.advise.settings.candidate import Candidate
 from iobench.advise.settings.settings_backend import ResourceLimits, SettingsBackend
 from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import Turn, TurnSpec
+from iobench.base.background_load import BackgroundLoad
 from iobench.base.finding import Finding
 from iobench.bench.case import Case
 from iobench.bench.options import RunOptions
@@ -28,7 +29,6 @@ from iobench.formats import Field, Schema
 from iobench.loading.loaders._user_loader import UserLoader
 from iobench.loading.loaders.dataloader import unwarned
 from iobench.results import stats
-from iobench.results.parts import BackgroundPart
 from iobench.results.record import Record
 
 OWN_ORDER = "own"
@@ -129,7 +129,7 @@ class SettingsRace:
                 self.loader.close()
 
     @property
-    def background(self) -> list[BackgroundPart]:
+    def background(self) -> list[BackgroundLoad]:
         """Load of other processes during each turn."""
         return [turn.background for _, turn in self.turns if turn.background is not None]
 

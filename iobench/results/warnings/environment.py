@@ -148,7 +148,7 @@ def _unstable_cpu_speed(groups: Cases) -> RunWarning | None:
 def _throttled_device(groups: Cases) -> RunWarning | None:
     """Warn if the device ran below its clocks under load."""
     reasons = {
-        key: {str(why) for r in rounds for s in r.snapshots or () for why in s.get("gpu_throttled") or ()}
+        key: {why for r in rounds for s in r.snapshots or () for why in s.gpu_throttled or ()}
         for key, rounds in groups.items()
     }
     throttled = [key for key, whys in reasons.items() if whys]
