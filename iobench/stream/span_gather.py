@@ -10,7 +10,7 @@ import numpy.typing as npt
 from iobench.formats import Index, offsets_of
 from iobench.host.memory import Bytes
 
-LONG_BYTES = 16 << 10  # from this length on, one copy of a sample costs less than two of its blocks
+LONG_BYTES = 8 << 10  # from this mean length on, one copy of a sample costs less than two of its blocks
 LEAST_BLOCK, MOST_BLOCK = 16, 512
 BLOCKS = 4  # per sample of mean length: fewer would copy more bytes for nothing, more cost more look-ups
 STEP_BYTES = (
@@ -24,7 +24,8 @@ def gather_spans(memory: Bytes, begins: Index, lengths: Index, out: Bytes) -> No
 
     They are copied in blocks of one size by few NumPy calls, which release the GIL: twice as fast as a slice
     per sample of 1 KB. The last block of a sample reaches into the next sample, which is copied after it.
-    Samples whose last block would leave `memory` or `out` are copied one by one, and so are long ones.
+    Samples whose last block would leave `memory` or `out` are copied one by one, and so are all if most are
+    long: some in blocks and some one by one would take longer than either.
 
     Parameters
     ----------
@@ -39,12 +40,12 @@ def gather_spans(memory: Bytes, begins: Index, lengths: Index, out: Bytes) -> No
     block = min(MOST_BLOCK, max(LEAST_BLOCK, 1 << (mean // BLOCKS).bit_length()))
     counts = -(-lengths // block)
     fits = (begins + counts * block <= len(memory)) & (targets + counts * block <= len(out))
-    by_block = fits & (lengths > 0) & (lengths < LONG_BYTES)
+    by_block = fits & (lengths > 0) & (mean < LONG_BYTES)
     if by_block.any():
         some = np.flatnonzero(by_block)
         _copy_blocks(memory, begins[some], out, targets[some], counts[some], block)
-    for row in np.flatnonzero(~by_block).tolist():  # after the blocks, of which the last may reach into it
-        begin, target, length = int(begins[row]), int(targets[row]), int(lengths[row])
+    alone = [ends[~by_block].tolist() for ends in (begins, targets, lengths)]
+    for begin, target, length in zip(*alone, strict=True):  # after the blocks, whose last may reach into them
         out[target : target + length] = memory[begin : begin + length]
 
 
