@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import iobench
 from iobench import RunOptions
+from iobench.base.machine import Machine, MachineDisk
 from iobench.bench.case import Case
 from iobench.loading import loaders
 from iobench.loading.stages import STAGES
@@ -14,8 +15,6 @@ from iobench.results.parts import (
     DiskPart,
     FieldSpec,
     LimitPart,
-    MachineDisk,
-    MachinePart,
     MemoryPart,
     ProcessorPart,
     TimingPart,
@@ -23,7 +22,7 @@ from iobench.results.parts import (
 from iobench.results.record import Record
 
 MIB = 2**20
-MACHINE = MachinePart(
+MACHINE = Machine(
     host="here",
     cpu="Z80",
     cores=2,

@@ -9,9 +9,10 @@ from kinds import complaint_kind, kind
 from record_cases import MACHINE, MIB, STEADY, a_record, rounds_of, times
 
 from iobench.base.errors import NotComparable
+from iobench.base.machine import MachineGpu
 from iobench.results import record_file, stats
 from iobench.results.compare import Difference, compare
-from iobench.results.parts import FieldSpec, LimitPart, MachineGpu
+from iobench.results.parts import FieldSpec, LimitPart
 
 
 def unmatched(result):

@@ -131,13 +131,10 @@ def test_a_record_holds_the_gpu_and_its_link(nvml, tmp_path, monkeypatch):
     monkeypatch.setattr(nvml_module, "PCI_DEVICES", tmp_path)
     properties = SimpleNamespace(name="a card", total_memory=5, uuid="abc")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    gpu = machine_info.describe(tmp_path, "cuda:0")["gpu"]
-    assert gpu == {
-        "name": "a card",
-        "memory_bytes": 5,
+    gpu = machine_info.describe(tmp_path, "cuda:0").gpu
+    assert (gpu.name, gpu.memory_bytes, gpu.cuda, gpu.driver) == ("a card", 5, torch.version.cuda, "1.2.3")
+    assert gpu.details == {
         "uuid": "abc",
-        "cuda": torch.version.cuda,
-        "driver": "1.2.3",
         "pcie_generation": 1,
         "pcie_generation_max": 4,
         "pcie_width": None,  # the driver did not say
@@ -148,12 +145,12 @@ def test_a_record_holds_the_gpu_and_its_link(nvml, tmp_path, monkeypatch):
         "numa_node": 1,
     }
     node.write_text("-1\n")  # the kernel's word for a machine of one node
-    assert machine_info.describe(tmp_path, "cuda:0")["gpu"]["numa_node"] is None
+    assert machine_info.describe(tmp_path, "cuda:0").gpu.details["numa_node"] is None
     assert nvml.open == 0
 
 
 def test_the_cpu_has_no_gpu_entry(tmp_path):
-    assert machine_info.describe(tmp_path, "cpu")["gpu"] is None
+    assert machine_info.describe(tmp_path, "cpu").gpu is None
 
 
 def test_a_driver_that_fails_is_none(nvml, tmp_path, monkeypatch):

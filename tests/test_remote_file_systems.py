@@ -12,11 +12,11 @@ import pytest
 from record_cases import MACHINE, a_record
 
 import iobench
+from iobench.base.machine import MachineDisk
 from iobench.bench.limit_survey import survey
 from iobench.formats import Field, Schema, Strided
 from iobench.host import disk, page_cache
 from iobench.host.device import pick_device
-from iobench.results.parts import MachineDisk
 from iobench.stream import files, mapped_files, readahead
 from iobench.stream.cached_reader import CachedReader
 
@@ -44,7 +44,7 @@ def mounted(tmp_path, monkeypatch):
 def test_network_and_user_space_file_systems_are_remote(tmp_path, mounted, file_system):
     mounted(file_system)
     assert disk.is_remote(tmp_path / "data")
-    assert disk.describe(tmp_path)["remote"]
+    assert disk.describe(tmp_path).remote
 
 
 @pytest.mark.parametrize("file_system", ["btrfs", "overlay", "zfs", "tmpfs", "fuseblk"])
@@ -52,13 +52,13 @@ def test_local_file_systems_without_a_device_of_their_own_are_not(tmp_path, moun
     mounted(file_system, "rw,lowerdir=/a:/b")
     assert not disk.is_remote(tmp_path)
     described = disk.describe(tmp_path)
-    assert (described["remote"], described["mount_options"]) == (False, "")
+    assert (described.remote, described.mount_options) == (False, "")
 
 
 def test_mount_options_are_recorded_without_paths_addresses_and_names(tmp_path, mounted):
     options = "rw,rsize=131072,vers=4.2,username=me,password=secret,addr=10.0.0.1,root=/home/me,actimeo=3"
     mounted("nfs4", options)
-    assert disk.describe(tmp_path)["mount_options"] == "rw,rsize=131072,vers=4.2,actimeo=3"
+    assert disk.describe(tmp_path).mount_options == "rw,rsize=131072,vers=4.2,actimeo=3"
 
 
 def on(**changes):
@@ -144,7 +144,7 @@ def delayed(tmp_path, monkeypatch):
 
 def test_a_mounted_file_system_is_read_verified_and_surveyed(delayed):
     paths = delayed.files_of("npy")
-    assert disk.describe(paths[0])["file_system"] == "fuse.delayed"
+    assert disk.describe(paths[0]).file_system == "fuse.delayed"
     page_cache.evict(paths)
     loader = iobench.StreamLoader(delayed.root, format="npy", batch_size=16)
     came = np.concatenate([batch["x"].numpy() for batch in loader])

@@ -24,6 +24,7 @@ from iobench import report
 from iobench.advise.recommendation import Recommendation
 from iobench.base.errors import MissingDependency, RecordError, ReportError
 from iobench.base.finding import Finding
+from iobench.base.machine import MachineDisk, MachineGpu
 from iobench.base.snapshot import Snapshot
 from iobench.loading import loaders
 from iobench.report import across, break_even, figure, machine_facts, page, sentences, style
@@ -426,8 +427,8 @@ def hostile():
     """Return records in which every text from outside is hostile, over two contexts."""
     fields = [FieldSpec(name=HOSTILE, shape=[MIB], dtype="uint8")]
     dataset = {"name": HOSTILE, "source": {HOSTILE: HOSTILE}, "fields": fields}
-    disk = parts.MachineDisk(file_system=HOSTILE, model=HOSTILE)
-    gpu = parts.MachineGpu(name=HOSTILE, driver=HOSTILE)
+    disk = MachineDisk(file_system=HOSTILE, model=HOSTILE)
+    gpu = MachineGpu(name=HOSTILE, driver=HOSTILE)
     here = {"cpu": HOSTILE, "host": HOSTILE, "kernel": HOSTILE, "versions": {HOSTILE: HOSTILE}}
     chosen = {"format": HOSTILE, "dataset": HOSTILE, "options": {HOSTILE: 1, "name": HOSTILE}}
     limit = parts.LimitPart(name=HOSTILE, bytes_per_s=1e10)

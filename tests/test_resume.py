@@ -11,10 +11,10 @@ from kinds import complaint_kind, kind
 
 import iobench
 from iobench.base.errors import InvalidSettings, RecordError
-from iobench.bench import recorder
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.resume import interrupted_run
+from iobench.host import machine_info
 from iobench.results import history, record_file
 
 ROUNDS = 4
@@ -116,9 +116,9 @@ def test_auto_adds_the_rounds_that_it_needs(images, tmp_path, ticking):
 
 
 def test_another_machine_is_refused(images, cut, monkeypatch):
-    real = recorder.machine_part
+    real = machine_info.describe
     monkeypatch.setattr(
-        recorder, "machine_part", lambda *a: dataclasses.replace(real(*a), cpu="Z80", kernel="1")
+        machine_info, "describe", lambda *a: dataclasses.replace(real(*a), cpu="Z80", kernel="1")
     )
     with pytest.raises(InvalidSettings, check=kind("other-machine")) as caught:
         resume(images, cut)

@@ -9,8 +9,9 @@ from record_cases import MIB, SAMPLES, STEADY, rounds_of
 from iobench.base import thresholds
 from iobench.base.background_load import BackgroundLoad
 from iobench.base.finding import Finding
+from iobench.base.machine import MachineDisk
 from iobench.base.snapshot import Snapshot
-from iobench.results.parts import ContentCheckPart, LimitPart, MachineDisk, PartialEpoch
+from iobench.results.parts import ContentCheckPart, LimitPart, PartialEpoch
 from iobench.results.record_json import plain
 from iobench.results.run_warning import MORE_ROUNDS, RunWarning
 from iobench.results.warnings import warnings_of

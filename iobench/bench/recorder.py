@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 from iobench import formats
+from iobench.base.machine import Machine
 from iobench.bench.case import Case
 from iobench.bench.case_limits import lower_cache_note
 from iobench.bench.headroom import Headroom
@@ -27,9 +27,6 @@ from iobench.results.parts import (
     DatasetPart,
     FieldSpec,
     LimitPart,
-    MachineDisk,
-    MachineGpu,
-    MachinePart,
     Measured,
 )
 from iobench.results.prices import Prices
@@ -49,7 +46,7 @@ class Recorder:
         self._monitor = Monitor(self._disks[first.variant], first.device) if run.options.profile else None
         libraries = _libraries(run.cases)
         places = {(self._disks[case.variant], case.device) for case in run.cases}
-        self._machines = {place: machine_part(*place, libraries) for place in places}
+        self._machines = {place: machine_info.describe(*place, libraries) for place in places}
         for case in run.cases:
             record_json.check_parts(machine=self.machine(case), dataset=self._dataset(case))
         self._lower_cache_p50_s: list[float] | None = None
@@ -77,7 +74,7 @@ class Recorder:
             return None
         return self._headroom.rate(case, number)
 
-    def machine(self, case: Case) -> MachinePart:
+    def machine(self, case: Case) -> Machine:
         """Return the machine with the disk and the device of a case."""
         return self._machines[self._disks[case.variant], case.device]
 
@@ -166,22 +163,4 @@ def _libraries(cases: Iterable[Case]) -> set[str]:
     libraries = {case.loader.library for case in cases}
     return libraries.union(
         *(formats.parse(variant).libraries for variant in {case.variant for case in cases if case.variant})
-    )
-
-
-def machine_part(disk: Path, device: str, libraries: Iterable[str] = ()) -> MachinePart:
-    """Describe the machine, the disk under a path, a device, and the versions of these packages."""
-    described = machine_info.describe(disk, device, libraries)
-    gpu: dict[str, Any] | None = described.pop("gpu")
-    named = {spec.name for spec in fields(MachineGpu)}
-    return MachinePart(
-        **{
-            **described,
-            "disk": MachineDisk(**described["disk"]),
-            "gpu": gpu
-            and MachineGpu(
-                **{name: value for name, value in gpu.items() if name in named},
-                details={name: value for name, value in gpu.items() if name not in named},
-            ),
-        }
     )

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 
 from iobench.base.errors import InvalidSettings, RecordError
+from iobench.base.machine import Machine
 from iobench.base.text import listed
 from iobench.bench.case import Case
 from iobench.bench.options import RunOptions
 from iobench.bench.plan_file import SavedPlan
 from iobench.results import record_file, record_json
 from iobench.results.cases import by_case, labels, labels_of
-from iobench.results.parts import MachinePart
 from iobench.results.record import Record
 
 REMEASURE = "start a new run without --resume"
@@ -52,9 +52,7 @@ def interrupted_run(path: Path) -> tuple[SavedPlan, list[Record]]:
     return SavedPlan(options, first.dataset.name, first.dataset.content), rounds
 
 
-def check_same(
-    rounds: Sequence[Record], cases: Sequence[Case], machine: Callable[[Case], MachinePart]
-) -> None:
+def check_same(rounds: Sequence[Record], cases: Sequence[Case], machine: Callable[[Case], Machine]) -> None:
     """Raise InvalidSettings if data, cases or machine have changed since these rounds were made.
 
     `machine` returns the machine that a case is measured on.
@@ -90,13 +88,13 @@ def check_same(
             )
 
 
-def _differences(before: MachinePart, now: MachinePart) -> list[str]:
+def _differences(before: Machine, now: Machine) -> list[str]:
     """Return the properties in which a machine has changed, in words."""
     was, is_ = _plain(before), _plain(now)
     return [f"{name} was {was[name]}, is {is_[name]}" for name in was if was[name] != is_[name]]
 
 
-def _plain(machine: MachinePart) -> dict[str, Any]:
+def _plain(machine: Machine) -> dict[str, Any]:
     parts: dict[str, Any] = {**asdict(machine), "memory_bytes": f"{machine.memory_bytes / 2**30:.0f} GiB"}
     parts["gpu"] = machine.gpu and (machine.gpu.name, machine.gpu.cuda, machine.gpu.driver)
     disk, versions = parts.pop("disk"), parts.pop("versions")

@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 
+from iobench.base.machine import MachineDisk
 from iobench.base.text import printable
 
 # of other machines; those of programs are named fuse or fuse.PROGRAM
@@ -16,21 +17,21 @@ NETWORK = frozenset(
 )
 
 
-def describe(path: Path) -> dict[str, Any]:
+def describe(path: Path) -> MachineDisk:
     """Return file system, device, model and readahead setting of the disk under a path.
 
     For a network or user-space file system (`remote`) also its mount options, without paths and names.
     """
     mount = _mount(path)
     remote = mount is not None and _is_remote(mount)
-    return {
-        "file_system": mount.fstype if mount else None,
-        "device": printable(mount.device) if mount else None,
-        "model": _model(path),
-        "read_ahead_kib": read_ahead_kib(path),
-        "remote": remote,
-        "mount_options": _public(mount.opts) if mount and remote else "",
-    }
+    return MachineDisk(
+        file_system=mount.fstype if mount else None,
+        device=printable(mount.device) if mount else None,
+        model=_model(path),
+        read_ahead_kib=read_ahead_kib(path),
+        remote=remote,
+        mount_options=_public(mount.opts) if mount and remote else "",
+    )
 
 
 def is_remote(path: Path) -> bool:

@@ -8,12 +8,13 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable
+from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import psutil
 
+from iobench.base.machine import Machine, MachineGpu
 from iobench.base.text import printable
 from iobench.host import disk
 from iobench.host.device import device_named
@@ -21,24 +22,24 @@ from iobench.host.device import device_named
 LIBRARIES = ("iobench", "torch", "numpy")  # every result depends on these
 
 
-def describe(data_dir: Path, device: str, libraries: Iterable[str] = ()) -> dict[str, Any]:
-    """Return CPU, memory, kernel, disk under `data_dir`, device, and library versions, as for a record.
+def describe(data_dir: Path, device: str, libraries: Iterable[str] = ()) -> Machine:
+    """Return CPU, memory, kernel, disk under `data_dir`, device, and library versions.
 
     Versions are those of LIBRARIES and of `libraries`.
     """
-    return {
-        "host": printable(platform.node()),
-        "cpu": _cpu_model(),
-        "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)),
-        "memory_bytes": psutil.virtual_memory().total,
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "disk": disk.describe(data_dir),
-        "gpu": _gpu(device),
-        "versions": _versions((*LIBRARIES, *sorted(libraries))),
-        "commit": _commit(),
-    }
+    return Machine(
+        host=printable(platform.node()),
+        cpu=_cpu_model(),
+        cores=os.cpu_count(),
+        usable_cores=len(os.sched_getaffinity(0)),
+        memory_bytes=psutil.virtual_memory().total,
+        kernel=platform.release(),
+        python=platform.python_version(),
+        disk=disk.describe(data_dir),
+        gpu=_gpu(device),
+        versions=_versions((*LIBRARIES, *sorted(libraries))),
+        commit=_commit(),
+    )
 
 
 def _versions(libraries: Iterable[str]) -> dict[str, str]:
@@ -58,9 +59,13 @@ def _cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def _gpu(device: str) -> dict[str, Any] | None:
+def _gpu(device: str) -> MachineGpu | None:
     """Return the identity of a device; None for the CPU, without importing torch."""
-    return None if device == "cpu" else device_named(device).identity()
+    identity = None if device == "cpu" else device_named(device).identity()
+    if identity is None:
+        return None
+    named = {spec.name: identity.pop(spec.name) for spec in fields(MachineGpu) if spec.name in identity}
+    return MachineGpu(**named, details=identity)
 
 
 @functools.lru_cache

@@ -7,13 +7,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from iobench.base.machine import Machine
 from iobench.base.units import shape_text
-from iobench.results.parts import DatasetPart, MachinePart
+from iobench.results.parts import DatasetPart
 
 Facets = Mapping[str, Any]
 
 
-def all_facets(settings: Facets, dataset: DatasetPart, machine: MachinePart) -> dict[str, Any]:
+def all_facets(settings: Facets, dataset: DatasetPart, machine: Machine) -> dict[str, Any]:
     """Return all facets of a case, including the machine, as plain values."""
     disk = machine.disk
     options = [disk.mount_options] if disk.remote else []

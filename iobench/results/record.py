@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from iobench.base.finding import Finding
+from iobench.base.machine import Machine
 from iobench.base.snapshot import Snapshot
 from iobench.results.case_key import all_facets, key_of
 from iobench.results.parts import (
@@ -14,7 +15,6 @@ from iobench.results.parts import (
     ContentCheckPart,
     DatasetPart,
     LimitPart,
-    MachinePart,
     Measured,
 )
 from iobench.results.prices import Prices
@@ -32,7 +32,7 @@ class Record(Measured):
     case: dict[str, Any]  # format, loader, options and the other settings: see results.cases
     dataset: DatasetPart
     cache: CachePart
-    machine: MachinePart
+    machine: Machine
     limit: LimitPart | None = None
     shuffle_quality: float | None = None  # of block order or a loader's: see iobench.loading.shuffle_quality
     content_check: ContentCheckPart | None = None  # of the case, where there is something to report

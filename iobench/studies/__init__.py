@@ -11,6 +11,7 @@ from iobench.base.errors import RecordError
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.staging import os_errors
 from iobench.host import machine_info
+from iobench.results.record_json import plain
 from iobench.results.result_store import ResultStore, now
 from iobench.studies._base import ClaimResult, Study, StudyOptions, StudyResult, names, study_of
 from iobench.studies._rounds import Measurements
@@ -53,7 +54,7 @@ def run(name: str, options: StudyOptions) -> StudyResult:
         setup=study.setup(options),
         measurements=measured,
         claims=[claim.with_sizes(options.quick) for claim in study.evaluate(measured)],
-        machine=machine_info.describe(options.data_dir, options.device, packages),
+        machine=plain(machine_info.describe(options.data_dir, options.device, packages)),
         time=now(),
         quick=options.quick,
     )
