@@ -76,6 +76,18 @@ def test_every_command_has_a_page_with_each_of_its_options(name, pages):
             assert re.search(rf"^:::{{option}} .*{typed}(?![\w-])", page, re.MULTILINE)
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/explanation/formats-and-pitfalls.md"])
+def test_every_format_is_introduced(page):
+    text = (ROOT / page).read_text()
+    assert [name for name in formats.names() if not re.search(rf"\b{name}\b", text)] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/explanation/loaders.md"])
+def test_every_loader_is_introduced(page):
+    text = (ROOT / page).read_text()
+    assert [name for name in loaders.names() if not re.search(rf"\b{name}\b", text)] == []
+
+
 def test_the_program_has_options_of_its_own(pages):
     for flag in ("--version", "--install-completion"):
         assert f":::{{option}} {flag}" in pages["cli/index.md"]

@@ -8,6 +8,8 @@ import pytest
 from record_cases import a_case, a_record
 
 from iobench.base.options import declared
+from iobench.bench.case import CaseSettings
+from iobench.bench.headroom import READING, STEP
 from iobench.loading import loaders
 from iobench.loading.order import ORDERS
 from iobench.results import cases, history, record_file
@@ -120,6 +122,20 @@ def test_every_field_of_a_case_is_a_facet_of_its_key():
     keys = {one.key for pair in PAIRS.values() for one in pair}
     assert all(one.key != other.key for one, other in PAIRS.values())
     assert len(keys) > len(PAIRS)
+
+
+def test_options_that_are_off_are_no_facets_so_that_old_keys_stay():
+    """A new option changes a figure only where it is used: records without it are of the same case."""
+    facets = set(a_case().facets) - {"dataset", "content", "format", "loader", "options"}
+    assert facets == {
+        *("device", "batch_size", "order", "seed", "cache", "model", "strict", "profile", "isolated"),
+        "world_size",
+    }
+
+
+def test_every_setting_of_a_step_has_its_own_headroom():
+    assert {"batch_size", "batch_tokens", "collate", "order", "model", "step_s", "strict"} <= set(STEP)
+    assert {spec.name for spec in dataclasses.fields(CaseSettings)} >= READING
 
 
 def test_isolation_is_named_only_if_a_loader_is_measured_in_both_ways():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -18,6 +17,9 @@ from iobench.results.case_key import key_of
 from iobench.results.cases import OWN_DATA
 
 ROUND_SECONDS = 3.0  # an epoch of 40 MB is shorter with every loader here, so that it is measured as a whole
+
+# facets of cases that use them only, so that the keys of all others are as they were without the option
+IF_USED = ("collate", "batch_tokens", "step_s", "object_cache", "max_batches")
 
 # cache states of a dataset in an object store, of which there is no page cache
 REMOTE = "remote"  # nothing is kept
@@ -59,30 +61,6 @@ class CaseSettings:
     isolated: bool = False
     world_size: int = 1
 
-    def facets_with(self, format: str, loader: str, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all of a case as plain values, for records: see iobench.results.cases."""
-        others = {spec.name: getattr(self, spec.name) for spec in fields(CaseSettings)}
-        if self.order != "block":
-            del others["block_bytes"], others["window_bytes"]
-        for name in ("collate", "batch_tokens"):
-            if others[name] is None:
-                del others[name]
-        for name in ("step_s", "object_cache"):
-            if not others[name]:
-                del others[name]
-        if self.max_batches is None:
-            del others["max_batches"]
-        if self.max_batches is not None or self.round_seconds == ROUND_SECONDS:
-            del others["round_seconds"]
-        return {
-            "dataset": self.dataset,
-            "content": self.content,
-            "format": format,
-            "loader": loader,
-            "options": dict(options),
-            **others,
-        }
-
 
 @dataclass(frozen=True)
 class Case(CaseSettings):
@@ -98,8 +76,19 @@ class Case(CaseSettings):
     @property
     def facets(self) -> dict[str, Any]:
         """All of the case as plain values, for records: see iobench.results.cases."""
-        stored = OWN_DATA if self.loader.own_data else self.variant
-        return self.facets_with(stored, self.loader.display_name, self.loader.options)
+        others = {spec.name: getattr(self, spec.name) for spec in fields(CaseSettings)}
+        if self.order != "block":
+            del others["block_bytes"], others["window_bytes"]
+        if self.max_batches is not None or self.round_seconds == ROUND_SECONDS:
+            del others["round_seconds"]
+        return {
+            "dataset": self.dataset,
+            "content": self.content,
+            "format": OWN_DATA if self.loader.own_data else self.variant,
+            "loader": self.loader.display_name,
+            "options": dict(self.loader.options),
+            **{name: value for name, value in others.items() if value or name not in IF_USED},
+        }
 
     @cached_property
     def key(self) -> str:

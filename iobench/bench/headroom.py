@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
+from dataclasses import fields
 from itertools import cycle
 from typing import Any
 
 from iobench.base import thresholds
-from iobench.bench.case import Case
+from iobench.bench.case import Case, CaseSettings
 from iobench.bench.training import TrainingStep
 from iobench.dataset.manifest import Manifest
 from iobench.loading.host_to_device import DeviceBatch
 from iobench.loading.replay import MAX_HELD, MAX_HELD_BYTES, Replay
 from iobench.loading.tensors import silence_read_only_warning, tensors_of
 
-FACETS = ("device", "batch_size", "order", "model", "step_s", "strict", "seed")
+# settings that change how batches are read, and not what the step does with them
+READING = {"cache", "object_cache", "max_batches", "round_seconds", "profile", "isolated", "world_size"}
+STEP = tuple(spec.name for spec in fields(CaseSettings) if spec.name not in READING)
 
 
 class Headroom:
@@ -26,7 +29,7 @@ class Headroom:
 
     def rate(self, case: Case, number: int) -> float:
         """Return samples per second of the loop in this round; cases with the same step share it."""
-        context = tuple(getattr(case, name) for name in FACETS)
+        context = tuple(getattr(case, name) for name in STEP)
         if self._rates.get(context, (None,))[0] != number:
             self._rates[context] = number, self._measured(case)
         return self._rates[context][1]

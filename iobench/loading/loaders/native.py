@@ -40,7 +40,7 @@ class Native(CopyingLoader):
 class NativeEpochs(Epochs):
     """Epochs of one reader, one batch at a time."""
 
-    def __init__(self, loader: Native, job: Job) -> None:
+    def __init__(self, loader: CopyingLoader, job: Job) -> None:
         super().__init__(loader, job)
         self._pins, self._on_cpu = loader.pins(job.device), job.device.startswith("cpu")
         self._reader = job.opener()
