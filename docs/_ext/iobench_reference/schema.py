@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from iobench.base import machine
 from iobench.results import parts, record
 from iobench_reference import comments
 from iobench_reference.page import code, page, paragraphs, prose, section, sentence, table
@@ -35,7 +36,7 @@ def record_schema() -> dict[str, Any]:
 
 
 def _class(name: str) -> type:
-    found: type = getattr(record, name, None) or getattr(parts, name)
+    found: type = next(vars(module)[name] for module in (record, parts, machine) if name in vars(module))
     return found
 
 
