@@ -24,10 +24,10 @@ from iobench.advise.requirements import Requirements
 from iobench.advise.search import SearchResult
 from iobench.advise.sentences import DECIDED, LONGER, NOT_BOTTLENECK, TIED, UNDECIDED
 from iobench.base.finding import Finding
+from iobench.base.text import utc_now
 from iobench.base.units import counted, percent_text, three_digits
 from iobench.results import stats
 from iobench.results.metrics import mib_text
-from iobench.results.result_store import now
 from iobench.results.run_warning import RunWarning, Values
 from iobench.results.warnings import MACHINE_KINDS, warnings_of
 
@@ -81,7 +81,7 @@ def recommendation_of(result: SearchResult, requirements: Requirements) -> Recom
         records=list(dict.fromkeys(str(run.path) for run in runs if run)),
         dataset=result.data.manifest.name,
         raced=raced_formats(result),
-        time=now(),
+        time=utc_now(),
         confirmed=result.confirmed,
         warnings=relevant_warnings(result),
     )

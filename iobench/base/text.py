@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Collection, Iterable
+from datetime import datetime, timezone
 
 # Controls, invisible and bidirectional formatting, undecodable bytes, line and paragraph separators.
 _INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
 LISTED = 8  # names that `listed` shows
 ENUMERATED = 3  # names that `enumerated` shows
+
+
+def utc_now(to: str = "seconds") -> str:
+    """Return the current time as files hold it: ISO 8601, UTC, to the second or as `isoformat` says."""
+    return datetime.now(timezone.utc).isoformat(timespec=to)
 
 
 def printable(text: str) -> str:

@@ -6,11 +6,11 @@ import uuid
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields
-from datetime import datetime, timezone
 from pathlib import Path
 
 from iobench import formats
 from iobench.base.machine import Machine
+from iobench.base.text import utc_now
 from iobench.bench.case import Case
 from iobench.bench.case_limits import lower_cache_note
 from iobench.bench.headroom import Headroom
@@ -94,7 +94,7 @@ class Recorder:
         cold = {"lower_cache_p50_s": self._lower_cache_p50_s} if case.cache == "cold" else {}
         return Record(
             run=self._id,
-            time=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            time=utc_now("milliseconds"),
             round=number,
             case=case.facets,
             dataset=self._dataset(case),

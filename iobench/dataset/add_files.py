@@ -12,7 +12,6 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 from iobench import formats
 from iobench.base.errors import SourceError
 from iobench.base.finding import Finding
-from iobench.base.text import listed, printable, shortened
+from iobench.base.text import listed, printable, shortened, utc_now
 from iobench.dataset import sandbox, seal
 from iobench.dataset.added_source import untrusted
 from iobench.dataset.artifact_writer import CLOCK_S, Prepared, library_of
@@ -236,10 +235,9 @@ def _manifest(
     source["arrays"] = list(artifact.added.names)
     source |= {"renamed": schema.renamed} if schema.renamed else {}
     described = storable(schema, source, Path(artifact.added.path))
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     part = None if hashed.whole else HashedPart(hashed.piece_rows, hashed.pieces)
     artifacts = {artifact.variant: artifact}
-    return Manifest(root, schema, described, check.content, check.ordered, now, artifacts, part)
+    return Manifest(root, schema, described, check.content, check.ordered, utc_now(), artifacts, part)
 
 
 def _text(fields: Sequence[Field]) -> str:

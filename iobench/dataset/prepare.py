@@ -9,12 +9,12 @@ import dataclasses
 import itertools
 import os
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from iobench import formats
 from iobench.base.errors import ArtifactExists, IobenchError
+from iobench.base.text import utc_now
 from iobench.base.units import bytes_text, counted
 from iobench.dataset import index_cache, seal
 from iobench.dataset.artifact_writer import ArtifactWriter, Prepared
@@ -168,13 +168,12 @@ def _manifest_for(
     Added data of the same content stay listed even with `overwrite`. Raises ArtifactExists if the folder
     holds other data and `overwrite` is not given.
     """
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     same = before is not None and (before.schema, before.source) == (schema, described)
     if before is not None and same and before.added:
         staying = {v: a for v, a in before.artifacts.items() if a.added or not overwrite}
         return dataclasses.replace(before, artifacts=staying)
     if before is None or overwrite:
-        return Manifest(root, schema, described, created=now)
+        return Manifest(root, schema, described, created=utc_now())
     if not same:
         raise ArtifactExists(
             f"the dataset holds other data ({_summary(before.schema, before.source)})",

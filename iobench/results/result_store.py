@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -18,11 +17,6 @@ from iobench.results import history
 from iobench.results.record_json import check_levels, plain
 
 Stored = TypeVar("Stored")
-
-
-def now() -> str:
-    """Return the current time as results store it: ISO 8601, UTC."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ from typing import Any
 
 from iobench import formats
 from iobench.base.errors import RecordError
+from iobench.base.text import utc_now
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.staging import os_errors
 from iobench.host import machine_info
 from iobench.results.record_json import plain
-from iobench.results.result_store import ResultStore, now
+from iobench.results.result_store import ResultStore
 from iobench.studies._base import ClaimResult, Study, StudyOptions, StudyResult, names, study_of
 from iobench.studies._rounds import Measurements
 
@@ -55,7 +56,7 @@ def run(name: str, options: StudyOptions) -> StudyResult:
         measurements=measured,
         claims=[claim.with_sizes(options.quick) for claim in study.evaluate(measured)],
         machine=plain(machine_info.describe(options.data_dir, options.device, packages)),
-        time=now(),
+        time=utc_now(),
         quick=options.quick,
     )
 
