@@ -21,7 +21,7 @@ ROOMS = {
     "dataset": {"objects", "formats", "host"},
     "loading": {"dataset", "formats", "host"},
     "stream": {"loading", "dataset", "objects", "formats", "host"},
-    "contrib": {"loading", "dataset", "formats", "host"},
+    "contrib": {"loading", "dataset", "objects", "formats", "host"},
     "bench": {"loading", "dataset", "objects", "formats", "host", "results"},
     "advise": {"bench", "loading", "dataset", "formats", "host", "results"},
     "ranks": {"bench", "dataset", "formats", "host", "results"},

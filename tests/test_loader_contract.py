@@ -84,7 +84,8 @@ class TestStreamOverOtherFormats(TestStream):
 
 def test_every_loader_has_a_contract_test():
     tested = {cls.loader.name for cls in LoaderContract.__subclasses__() if cls.__module__ == __name__}
-    assert tested | {"gds", "ray", "ray_data"} == set(loaders.names())  # these have modules of their own
+    elsewhere = {"gds", "ray", "ray_data", "fsspec", "s3torchconnector"}  # these have modules of their own
+    assert tested | elsewhere == set(loaders.names())
 
 
 @pytest.mark.parametrize("name", loaders.names())

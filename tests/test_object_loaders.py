@@ -31,6 +31,8 @@ FORMATS = {
     "webdataset": "webdataset:shard_bytes=20000",
     "tensorstore": "zarr:chunk_bytes=256",
     "mosaic": "mds:shard_bytes=2000",
+    "fsspec": "npy",
+    "s3torchconnector": "npy",
 }
 ORDERS = ("sequential", "random")
 
@@ -79,6 +81,8 @@ def assert_all_came(outcome, cases):
         ("webdataset:num_workers=2", None),
         ("tensorstore", None),
         ("tensorstore:prefetch=2", "zarr:chunk_bytes=256,shard_bytes=1024"),
+        ("fsspec", "npy"),
+        ("fsspec:fetch=batch", "webdataset:shard_bytes=20000"),
     ],
 )
 def test_from_a_web_server_every_sample_comes(server, tmp_path, word, variant):
@@ -87,9 +91,12 @@ def test_from_a_web_server_every_sample_comes(server, tmp_path, word, variant):
     assert_all_came(measured(manifest, tmp_path, word), 2)
 
 
-@pytest.mark.parametrize("word", ["webdataset", "tensorstore", "mosaic"])
+@pytest.mark.parametrize(
+    "word",
+    ["webdataset", "tensorstore", "mosaic", "fsspec:fetch=batch", "s3torchconnector:fetch=batch"],
+)
 def test_from_s3_every_sample_comes(s3, tmp_path, word):
-    manifest = at_s3(tmp_path, usable(word), f"plain-{word}")
+    manifest = at_s3(tmp_path, usable(word), f"plain-{word.partition(':')[0]}")
     outcome = measured(manifest, tmp_path, word)
     assert_all_came(outcome, 2)
     written = (tmp_path / "r.jsonl").read_text()
@@ -98,7 +105,13 @@ def test_from_s3_every_sample_comes(s3, tmp_path, word):
     assert all((one is not None) == (word == "webdataset") for one in counted)  # the others have own clients
 
 
-@pytest.mark.parametrize("word", ["webdataset:num_workers=2", "mosaic:num_workers=2"])
+@pytest.mark.parametrize(
+    "word",
+    [
+        *("webdataset:num_workers=2", "mosaic:num_workers=2"),
+        *("fsspec:num_workers=1,fetch=batch", "s3torchconnector:num_workers=1,fetch=batch"),
+    ],
+)
 def test_workers_read_from_s3_too(s3, tmp_path, word):
     manifest = at_s3(tmp_path, usable(word), f"workers-{word.partition(':')[0]}")
     outcome = measured(manifest, tmp_path, word, isolate=True)
@@ -197,6 +210,8 @@ def changed(path):
         ("tensorstore", Path.unlink, "raised"),  # by default it would be rows of zeros
         ("tensorstore", changed, "replaced"),
         ("tensorstore", changed, "wrong-row"),  # of a server without versions
+        ("fsspec", Path.unlink, "store-failed"),
+        ("fsspec", changed, "replaced"),
     ],
 )
 def test_damage_that_the_loader_finds_or_the_verification(server, tmp_path, word, damage, expected):
@@ -272,6 +287,17 @@ def test_a_loader_says_where_it_reads(remote):
     mosaic = loaders.class_of("mosaic")()
     assert [mosaic.reads_at(url) for url in ("", "s3://bucket/x", "http://host/x")] == [True, True, False]
     assert mosaic.unpinned == ("s3",)  # its own client pins nothing
+
+
+@pytest.mark.parametrize(("word", "schemes"), [("fsspec", ("s3", "http")), ("s3torchconnector", ("s3",))])
+def test_a_client_of_stores_reads_no_disk(images, remote, word, schemes):
+    loader = loaders.class_of(word)()
+    assert [one for one in ("", "s3", "http", "gs") if loader.reads_at(one and f"{one}://b/x")] == [*schemes]
+    options = RunOptions(loader=(word, "native"), format=("npy",), order=("sequential",))
+    assert {case.loader.name for case in cases_of(images, options, ["cpu"])} == {"native"}
+    assert [note.values["reason"] for note in skip_notes(images, options)] == ["address"]
+    with pytest.raises(InvalidSettings, check=kind("no-cases")):
+        cases_of(images, replace(options, loader=(word,)), ["cpu"])
 
 
 def test_a_loader_with_a_client_of_its_own_has_no_object_cache(server, tmp_path):

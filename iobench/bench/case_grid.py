@@ -133,11 +133,16 @@ def _elsewhere(grid: Iterable[Loader], url: str) -> Iterator[str]:
     names: dict[tuple[str, ...], list[str]] = {}
     for loader in grid:
         if not loader.reads_at(url):
-            names.setdefault(loader.schemes, []).append(loader.display_name)
+            schemes = ("", *loader.schemes) if loader.on_disk else loader.schemes
+            names.setdefault(schemes, []).append(loader.display_name)
     for schemes, alike in names.items():
-        places = enumerated(["on a disk", *(f"at {scheme}://" for scheme in schemes)])
         verb = "reads" if len(set(alike)) == 1 else "read"
-        yield f"{enumerated(alike)} {verb} datasets {places}, not at {url.partition('://')[0]}://"
+        here = _place(url.partition("://")[0])
+        yield f"{enumerated(alike)} {verb} datasets {enumerated([*map(_place, schemes)])}, not {here}"
+
+
+def _place(scheme: str) -> str:
+    return f"at {scheme}://" if scheme else "on a disk"
 
 
 def _case(
@@ -162,9 +167,9 @@ def _case(
         return None
     if not manifest.schema.ragged:
         combination = {**combination, "collate": None}
+    if not loader.reads_at(manifest.url):
+        return None
     if manifest.url:
-        if not loader.reads_at(manifest.url):
-            return None
         cached = bool(combination["object_cache"])
         if cached and not loader.requests_ranges(manifest.url):
             return None

@@ -50,3 +50,13 @@ def use_endpoint(endpoint: str | None) -> None:
             "--s3-endpoint", kind="invalid-url", expected="an address like http://host:9000"
         )
     os.environ[ENDPOINT] = endpoint
+
+
+def s3_endpoint() -> str | None:
+    """Return the endpoint for clients of other libraries; None for that of AWS."""
+    return os.environ.get(ENDPOINT) or None
+
+
+def s3_is_public() -> bool:
+    """Return whether requests to S3 are to be sent without credentials."""
+    return os.environ.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true", "on", "yes", "y")

@@ -21,6 +21,7 @@ from iobench.formats import Rows
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
 from iobench.loading.loaders.workers import MAX_PREFETCH
 from iobench.loading.tensors import tensors_of
+from iobench.objects.url import s3_endpoint, s3_is_public
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.zarr.reader import ZarrReader
@@ -114,11 +115,10 @@ def _kvstore(address: str) -> dict[str, Any]:
         return {"driver": "http", "base_url": address}
     bucket, _, path = address.removeprefix("s3://").partition("/")
     store: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": path}
-    if endpoint := os.environ.get("AWS_ENDPOINT_URL"):
+    if endpoint := s3_endpoint():
         store |= {"endpoint": endpoint, "aws_region": os.environ.get("AWS_REGION", "us-east-1")}
-    anonymous = os.environ.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true", "on", "yes", "y")
     given = "environment" if os.environ.get("AWS_ACCESS_KEY_ID") else "default"
-    return {**store, "aws_credentials": {"type": "anonymous" if anonymous else given}}
+    return {**store, "aws_credentials": {"type": "anonymous" if s3_is_public() else given}}
 
 
 def _open(specs: Mapping[str, dict[str, Any]], cache_bytes: int) -> dict[str, Any]:

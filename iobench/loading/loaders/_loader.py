@@ -47,8 +47,10 @@ class Loader(Options, ABC):
         Name of its library on PyPI.
     format_names : tuple of str
         Names of the formats that it reads with its library; all, through the opener, if empty.
+    on_disk : bool
+        Whether it reads datasets on a disk.
     schemes : tuple of str
-        Schemes of addresses at which its library reads these formats, too, and not only on a disk.
+        Schemes of addresses at which its library reads; if empty, the opener reads at all of them.
     unpinned : tuple of str
         Those at which its library compares no versions of objects; after each round iobench does.
     recommended_options : str
@@ -76,6 +78,7 @@ class Loader(Options, ABC):
     kind: ClassVar[str] = "loader"
     library: ClassVar[str]
     format_names: ClassVar[tuple[str, ...]] = ()
+    on_disk: ClassVar[bool] = True
     schemes: ClassVar[tuple[str, ...]] = ()
     unpinned: ClassVar[tuple[str, ...]] = ()
     recommended_options: ClassVar[str] = ""
@@ -123,8 +126,10 @@ class Loader(Options, ABC):
         return not self.format_names or format.name in self.format_names
 
     def reads_at(self, url: str) -> bool:
-        """Return whether it can read a dataset at an address; on a disk (an empty one) it always can."""
-        return not url or not self.format_names or url.partition("://")[0] in self.schemes
+        """Return whether it can read a dataset at an address, or on a disk (an empty one)."""
+        if not url:
+            return self.on_disk
+        return url.partition("://")[0] in self.schemes or not (self.schemes or self.format_names)
 
     def requests_ranges(self, url: str) -> bool:
         """Return whether iobench's own client requests what it reads at an address, and no library's."""
