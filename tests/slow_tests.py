@@ -28,6 +28,9 @@ test_objects.py::test_s3_end_to_end
 test_objects.py::test_workers_and_processes_read_it_too
 test_object_cache_run.py::test_hits_of_workers_are_counted
 test_object_loaders.py::test_workers_read_from_s3_too[mosaic*
+test_object_loaders.py::test_workers_read_from_s3_too[fsspec*
+test_object_loaders.py::test_workers_read_from_s3_too[s3torchconnector*
+test_s3_how_to.py
 formats/test_tokens.py::test_tokens_are_added_prepared_and_measured_as_one_types_it
 formats/test_audio.py::test_a_folder_per_class_goes_through_every_step[.wav*
 test_recommend.py::test_existing_files_are_added_and_a_recommendation_is_made_for_them
