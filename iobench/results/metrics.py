@@ -78,6 +78,13 @@ def _ratio(part: float | None, whole: float) -> float | None:
     return None if part is None else part / whole
 
 
+def _read_bytes(record: Record) -> int | None:
+    """Return the bytes that came from disk or store; None where a loader's own client fetched them."""
+    if record.requests:
+        return record.requests.fetched_bytes
+    return None if record.cache.mode == "remote" else record.disk.read_bytes
+
+
 def _hits(requests: RequestsPart) -> float | None:
     return requests.cached_bytes / requests.needed_bytes if requests.needed_bytes else None
 
@@ -296,9 +303,7 @@ METRICS: tuple[Metric, ...] = (
         "read amplification",
         "bytes read from disk, or fetched from an object store, per logical byte",
         lambda value: f"{value:.2f}",
-        lambda r: _ratio(
-            r.requests.fetched_bytes if r.requests else r.disk.read_bytes, r.timing.logical_bytes
-        ),
+        lambda r: _ratio(_read_bytes(r), r.timing.logical_bytes),
     ),
     Metric(
         "requests",
