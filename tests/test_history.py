@@ -228,10 +228,9 @@ def iobench(*arguments, **environment):
 
 
 def test_an_encoding_without_a_character_degrades_it(root):
-    for encoding in ("ascii", "latin-1"):
-        done = iobench("runs", "show", "second", "--data-dir", root, PYTHONIOENCODING=encoding)
-        assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
-        assert b"npy" in done.stdout
+    done = iobench("runs", "show", "second", "--data-dir", root, PYTHONIOENCODING="ascii")
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
+    assert b"npy" in done.stdout
 
 
 def test_closed_output_is_no_error(root):

@@ -129,19 +129,19 @@ class TestHdf5:
     @pytest.mark.parametrize(
         ("make", "cause", "word"),
         [
-            (hostile._external_storage, "external-data", ""),
-            (hostile._virtual, "external-data", "virtual"),
-            (hostile._external_link, "external-data", "link"),
-            (hostile._dangling_link, "dangling-link", "'/nowhere'"),
-            (hostile._ragged, "unsupported-dtype", "variable"),
-            (hostile._references, "unsupported-dtype", "references"),
-            (hostile._compound, "unsupported-dtype", "compound"),
-            (hostile._sparse, "not-stored", "976,562,500 chunks"),
-            (hostile._never_written, "not-stored", "16,000,000,000,000 bytes"),
-            (hostile._partly_written, "not-stored", "977 chunks"),
-            (hostile._huge_chunks, "chunks-too-large", "1,024 MiB"),
-            (hostile._unknown_filter, "unknown-codec", "HDF5_PLUGIN_PATH"),
-            (hostile._many, "too-many-arrays", "600"),
+            (hostile.external_storage, "external-data", ""),
+            (hostile.virtual, "external-data", "virtual"),
+            (hostile.external_link, "external-data", "link"),
+            (hostile.dangling_link, "dangling-link", "'/nowhere'"),
+            (hostile.ragged, "unsupported-dtype", "variable"),
+            (hostile.references, "unsupported-dtype", "references"),
+            (hostile.compound, "unsupported-dtype", "compound"),
+            (hostile.sparse, "not-stored", "976,562,500 chunks"),
+            (hostile.never_written, "not-stored", "16,000,000,000,000 bytes"),
+            (hostile.partly_written, "not-stored", "977 chunks"),
+            (hostile.huge_chunks, "chunks-too-large", "1,024 MiB"),
+            (hostile.unknown_filter, "unknown-codec", "HDF5_PLUGIN_PATH"),
+            (hostile.many, "too-many-arrays", "600"),
         ],
     )
     def test_data_other_than_numbers_in_this_file_are_refused_by_name(self, tmp_path, make, cause, word):
@@ -149,7 +149,7 @@ class TestHdf5:
             make(file, tmp_path)
         error = refused(tmp_path / "a.h5", cause)
         assert word in str(error)
-        assert error.problem.startswith("x: ") or make is hostile._many
+        assert error.problem.startswith("x: ") or make is hostile.many
 
     def test_a_library_that_takes_too_long_is_stopped(self, tmp_path, monkeypatch):
         with h5py.File(tmp_path / "a.h5", "w") as file:

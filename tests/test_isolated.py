@@ -176,7 +176,7 @@ def test_a_process_that_is_killed_is_a_failure_of_its_case_and_of_no_other(
 
     def note(self, case, root, server):
         start(self, case, root, server)
-        processes[case.loader.name] = self._child
+        processes[case.loader.name] = self.child
 
     class Killing(Observer):
         def recorded(self, key, record):
@@ -246,7 +246,7 @@ from iobench.host.fork_server import ForkServer
 manifest = Manifest.load(Path(sys.argv[1]))
 process = CaseProcess(a_case(manifest), manifest.root, ForkServer(*PRELOADED))
 process.ask("prove", (1, 60.0), Tick(), 60.0)
-print(process._child.pid, flush=True)
+print(process.child.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
 

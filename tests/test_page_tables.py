@@ -47,7 +47,7 @@ def test_mapped_pages_have_no_faults(mapped):
 def test_other_pages_are_left_as_they_are(mapped, monkeypatch, why):
     folder, array = mapped
     if why == "not cached":
-        monkeypatch.setattr(page_tables, "_all_cached", lambda begin, size: False)
+        monkeypatch.setattr(page_tables, "all_cached", lambda begin, size: False)
     elif why == "larger than memory":
         monkeypatch.setattr(page_tables, "total_memory", lambda: PAGES)
     map_cached(folder / "other" if why == "elsewhere" else folder)

@@ -121,6 +121,6 @@ def test_memory_of_excluded_processes_does_not_count(tmp_path):
 
 
 def test_without_the_kernels_report_memory_is_unknown(tmp_path, monkeypatch):
-    monkeypatch.setattr(process_counters, "_reports_private", lambda: False)
+    monkeypatch.setattr(process_counters, "reports_private", lambda: False)
     assert memory_of(tmp_path) is None
     assert process_counters.private_memory([2**22 + 1]) == {}, "a process that has ended"

@@ -275,7 +275,7 @@ def test_a_step_is_measured_over_each_size_and_done_as_long_in_the_rounds(
     assert requirements.step_ms == pytest.approx(1000 * requirements.step_s(8)) == pytest.approx(30.0)
     assert requirements.step_s(32) == pytest.approx(0.01)
     made = []
-    monkeypatch.setattr(search, "_final_rounds", lambda manifest, cases, *others: made.extend(cases))
+    monkeypatch.setattr(search, "final_rounds", lambda manifest, cases, *others: made.extend(cases))
     cases = candidate_set(manifest, requirements, "cpu", "warm").cases
     search.run_with_step(manifest, cases, requirements, time.monotonic() + 3, RunOptions(), Observer())
     assert {case.batch_size: case.step_s for case in made} == {
@@ -946,12 +946,13 @@ def test_a_step_of_ones_own_is_measured_on_a_batch_of_the_data(manifest, tmp_pat
     assert messages[0].endswith(f": {wanted.step}")
 
 
-def test_a_model_is_timed_and_then_done_in_the_rounds_with_the_step(manifest):
-    requirements = time_step(manifest, Requirements(model="mlp", batch_size=8), Observer())
+def test_a_model_is_timed_and_then_done_in_the_rounds_with_the_step(tmp_path):
+    few, _ = iobench.prepare(iobench.Synthetic(32 * 256, (32,)), ["npy"], data_dir=tmp_path)
+    requirements = time_step(few, Requirements(model="mlp", batch_size=8), Observer())
     assert requirements.step_ms > 0
-    (case, *_) = cases_of(manifest, RunOptions(loader=("native",), batch_size=(8,)), ["cpu"])
+    (case,) = cases_of(few, RunOptions(loader=("native",), batch_size=(8,)), ["cpu"])
     made = search.run_with_step(
-        manifest, [case], requirements, time.monotonic() + 3, RunOptions(limits=False), Observer()
+        few, [case], requirements, time.monotonic() + 3, RunOptions(limits=False), Observer()
     )
     assert {one.case["model"] for one in made.records} == {"mlp"}
 
@@ -1012,7 +1013,7 @@ def test_a_failure_of_the_last_check_keeps_the_answer(manifest, monkeypatch):
     def full(*arguments):
         raise PrepareError("the disk is full")
 
-    monkeypatch.setattr(search, "_half_size", full)
+    monkeypatch.setattr(search, "half_size", full)
     requirements = Requirements(formats=("npy",), loaders=("stream", "native"), max_time_s=10.0)
     findings = iobench.recommend(manifest, requirements).findings
     (note,) = [one for one in findings if one.kind == "half-size-failed"]

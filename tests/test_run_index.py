@@ -136,7 +136,7 @@ def test_an_intact_index_of_other_types_is_replaced(root, read):
 
 def test_an_index_of_other_code_is_replaced(root, read, monkeypatch):
     history.past(root)
-    monkeypatch.setattr(run_index, "_code", lambda: b"changed")
+    monkeypatch.setattr(run_index, "own_code", lambda: b"changed")
     history.past(root)
     history.past(root)
     assert len(read) == 8

@@ -150,7 +150,7 @@ def test_stream_loader_resumes_with_the_next_batch_wherever_it_stopped(ragged, k
 def test_the_lengths_are_known_from_every_format(ragged, name, monkeypatch):
     expected = LONGEST
     np.testing.assert_array_equal(sample_lengths(ragged.opener(name)), expected)
-    monkeypatch.setattr(sample_lengths_module, "_placed", lambda reader: None)
+    monkeypatch.setattr(sample_lengths_module, "placed_lengths", lambda reader: None)
     read = replace(ragged.opener(name), index=None)
     np.testing.assert_array_equal(sample_lengths(read), expected)
 

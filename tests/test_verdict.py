@@ -205,7 +205,7 @@ def test_of_many_contexts_each_has_one_line_about_formats():
 
 def test_of_many_loaders_and_formats_a_few_lines_are_shown():
     formats = [f"hdf5:chunk_bytes={2**n}" for n in range(9, 24)]
-    loaders = [f"dataloader:num_workers={n}" for n in range(12)]
+    loaders = [f"dataloader:num_workers={n}" for n in range(MAX_LOADERS + 2)]
     speeds = {(f, w): 1.5**n * (1 + m) for n, f in enumerate(formats) for m, w in enumerate(loaders)}
     lines = lines_of(grid(speeds))
     assert len(lines) == 2 + MAX_LOADERS

@@ -136,7 +136,7 @@ def _confirmed(
     share = FINAL_BEFORE_STEP if requirements.step_ms else FINAL
     times = share * (end - time.monotonic()), end + OVERTIME * requirements.max_time_s
     try:
-        final = _final_rounds(data.manifest, chosen, replace(options, limits=True), AUTO, times, observer)
+        final = final_rounds(data.manifest, chosen, replace(options, limits=True), AUTO, times, observer)
         ended = final.ended
     except RecordError as error:  # a full disk
         final, ended = replace(race, records=[]), error
@@ -177,7 +177,7 @@ def _more_rounds(
     if len({one.round for one in result.final.valid_records}) < ENOUGH_ROUNDS:
         return  # there was hardly time for the answer
     try:
-        half = _half_size(result.data, fastest, options, end, observer)
+        half = half_size(result.data, fastest, options, end, observer)
     except OutOfTime:
         return
     except IobenchError as error:  # the answer does not depend on it
@@ -198,7 +198,7 @@ def same_isolation(
     return alike, {new.key: roles[old.key] for old, new in zip(cases, alike, strict=True)}
 
 
-def _final_rounds(
+def final_rounds(
     manifest: Manifest,
     cases: Sequence[Case],
     options: RunOptions,
@@ -265,10 +265,10 @@ def run_with_step(
         for case in cases
     ]
     times = (STEPPED * (end - time.monotonic()), end)
-    return _final_rounds(manifest, stepping, options, AUTO, times, observer)
+    return final_rounds(manifest, stepping, options, AUTO, times, observer)
 
 
-def _half_size(
+def half_size(
     data: MeasuredData, fastest: Case, options: RunOptions, end: float, observer: Observer
 ) -> Run | None:
     """Measure the fastest case over half as many samples, which shows if its rate depends on their number.
@@ -281,4 +281,4 @@ def _half_size(
     if manifest is None:
         return None
     smaller = replace(fastest, dataset=manifest.name, content=content_of(manifest))
-    return _final_rounds(manifest, [smaller], options, HALF_ROUNDS, (end - time.monotonic(), end), observer)
+    return final_rounds(manifest, [smaller], options, HALF_ROUNDS, (end - time.monotonic(), end), observer)

@@ -100,29 +100,29 @@ class CaseProcess:
     """Process that runs one case."""
 
     def __init__(self, case: Case, root: Path, server: ForkServer) -> None:
-        self._child = Child(f"{__name__}:serve", start=server.fork)
+        self.child = Child(f"{__name__}:serve", start=server.fork)
         self.warm = False
         with contextlib.suppress(ChildEnded):  # it has died already, which `ask` reports
-            self._child.send((case, root))
+            self.child.send((case, root))
 
     def ask(self, what: str, argument: object, tick: Tick, timeout_s: float) -> Any:
         """Call a method of the executor in that process, and return its result or raise its error.
 
         Raises CaseDied if the process ends, or if no batch came for `timeout_s`.
         """
-        before = self._child.heartbeats.count
+        before = self.child.heartbeats.count
 
         def idle() -> None:
             tick.check_interrupt()
-            tick.progress.batches = self._child.heartbeats.count - before
+            tick.progress.batches = self.child.heartbeats.count - before
 
         try:
-            self._child.send((what, argument))
-            self._child.wait(timeout_s, idle)
-            answer = self._child.receive()
+            self.child.send((what, argument))
+            self.child.wait(timeout_s, idle)
+            answer = self.child.receive()
         except ChildEnded as error:
             raise CaseDied(
-                f"its process {self._child.exit_reason()} while it read: the disk, the file or a library "
+                f"its process {self.child.exit_reason()} while it read: the disk, the file or a library "
                 "failed",
                 kind="process-ended",
             ) from error
@@ -132,14 +132,14 @@ class CaseProcess:
                 kind="timeout",
                 hint="allow more time with --timeout",
             ) from error
-        tick.progress.batches = self._child.heartbeats.count - before
+        tick.progress.batches = self.child.heartbeats.count - before
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     def end(self) -> None:
         """Kill the process with its workers, and wait for its end."""
-        self._child.end()
+        self.child.end()
 
 
 class _SharedProgress(Progress):

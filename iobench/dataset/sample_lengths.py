@@ -27,7 +27,7 @@ def sample_lengths(opener: Opener) -> Index:
     def build() -> Iterator[dict[str, Index]]:
         with whole.guarded() as check, whole() as reader:
             check()
-            if (placed := _placed(reader)) is not None:
+            if (placed := placed_lengths(reader)) is not None:
                 yield {NAME: placed}
                 return
             if len(whole.schema.extents) == len(whole.schema.ragged):
@@ -52,7 +52,7 @@ def _by_extents(reader: Reader) -> Iterator[dict[str, Index]]:
         yield {NAME: np.maximum.reduce([one.prod(1, dtype=np.int64) for one in extents.values()])}
 
 
-def _placed(reader: Reader) -> Index | None:
+def placed_lengths(reader: Reader) -> Index | None:
     """Return the lengths by the places of the samples; None if not all fields have such."""
     schema, places, lengths = reader.schema, reader.placement(), []
     for field in schema.ragged:

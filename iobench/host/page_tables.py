@@ -28,9 +28,10 @@ def map_cached(path: Path) -> None:
     for begin, end in maps:
         for low in range(begin, end, PIECE_BYTES):
             size = min(PIECE_BYTES, end - low)
-            if _all_cached(low, size):
+            if all_cached(low, size):
                 libc.madvise(ctypes.c_void_p(low), ctypes.c_size_t(size), MADV_POPULATE_READ)
 
 
-def _all_cached(begin: int, size: int) -> bool:
+def all_cached(begin: int, size: int) -> bool:
+    """Return whether all pages of a mapping are in the page cache."""
     return cached_pages_at(begin, size) == -(-size // PAGE)

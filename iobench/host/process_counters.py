@@ -80,7 +80,7 @@ def memory_bytes(workers: Iterable[PrivateMemory]) -> int | None:
     counts once, and what it has inherited by fork counts. What only workers share with each other does not.
     """
     own = _numbers("self", "status")
-    if "RssAnon" not in own or not _reports_private():
+    if "RssAnon" not in own or not reports_private():
         return None
     return (own["RssAnon"] + own["RssShmem"]) * _KIB + sum(worker.uss_bytes for worker in workers)
 
@@ -100,7 +100,7 @@ def _private_memory(pid: int) -> PrivateMemory | None:
 
 
 @cache
-def _reports_private() -> bool:
+def reports_private() -> bool:
     """Return True if the kernel reports the private memory of a process."""
     return "Pss_Anon" in _numbers("self", "smaps_rollup")
 

@@ -32,7 +32,7 @@ from iobench.testing.cases import (
 
 # Each format's class runs the same method, which hypothesis reports as a mistake by default.
 contract = settings(
-    max_examples=25,
+    max_examples=min(25, settings().max_examples),  # of which a profile of hypothesis may ask fewer
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.differing_executors],

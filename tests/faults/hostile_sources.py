@@ -324,37 +324,37 @@ def hdf5_mutated(rng, folder):
     return folder / "a.h5", "either"
 
 
-def _external_storage(file, folder):
+def external_storage(file, folder):
     (folder / "secret").write_bytes(b"secret!!" * 8)
     file.create_dataset("x", (8,), "i8", external=[(str(folder / "secret"), 0, 64)])
 
 
-def _virtual(file, folder):
+def virtual(file, folder):
     layout = h5py.VirtualLayout((4,), "i8")
     layout[:] = h5py.VirtualSource(str(folder / "missing.h5"), "x", (4,))
     file.create_virtual_dataset("x", layout)
 
 
-def _external_link(file, folder):
+def external_link(file, folder):
     with h5py.File(folder / "other.h5", "w") as other:
         other["x"] = np.arange(4)
     file["x"] = h5py.ExternalLink(str(folder / "other.h5"), "x")
 
 
 def _soft_link(file, folder):
-    _external_link(file, folder)
+    external_link(file, folder)
     file["y"] = h5py.SoftLink("/x")
 
 
-def _dangling_link(file, folder):
+def dangling_link(file, folder):
     file["y"], file["x"] = np.arange(4), h5py.SoftLink("/nowhere")
 
 
-def _ragged(file, folder):
+def ragged(file, folder):
     file.create_dataset("x", (3,), h5py.vlen_dtype("i4"))
 
 
-def _references(file, folder):
+def references(file, folder):
     file["y"] = np.arange(3)
     file.create_dataset("x", (3,), h5py.ref_dtype)
 
@@ -363,7 +363,7 @@ def _region_references(file, folder):
     file.create_dataset("x", (3,), h5py.regionref_dtype)
 
 
-def _compound(file, folder):
+def compound(file, folder):
     file["x"] = np.zeros(3, [("a", "f4"), ("b", "i4")])
 
 
@@ -381,19 +381,19 @@ def _opaque(file, folder):
     file.create_dataset("x", data=np.zeros(3, "V8"))
 
 
-def _sparse(file, folder):
+def sparse(file, folder):
     file.create_dataset("x", (10**12, 4), "f4", chunks=(1024, 4))
 
 
-def _never_written(file, folder):
+def never_written(file, folder):
     file.create_dataset("x", (10**12, 4), "f4")
 
 
-def _partly_written(file, folder):
+def partly_written(file, folder):
     file.create_dataset("x", (10**6, 4), "f4", chunks=(1024, 4))[:1024] = 1
 
 
-def _huge_chunks(file, folder):
+def huge_chunks(file, folder):
     file.create_dataset("x", (1 << 30,), "u1", chunks=(1 << 30,), compression="gzip")
 
 
@@ -413,7 +413,7 @@ def _lengths(file, folder):
     file["train/x"], file["test/x"] = np.zeros(3), np.zeros(4)
 
 
-def _unknown_filter(file, folder):
+def unknown_filter(file, folder):
     properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     properties.set_chunk((4,))
     properties.set_filter(300, h5py.h5z.FLAG_OPTIONAL, (4,))
@@ -421,15 +421,15 @@ def _unknown_filter(file, folder):
     h5py.Dataset(h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_INT64, space, properties))[:] = range(4)
 
 
-def _many(file, folder):
+def many(file, folder):
     for number in range(600):
         file[f"samples/{number}"] = np.arange(2)
 
 
 HDF5_REFUSED = [
-    *(_external_storage, _virtual, _external_link, _soft_link, _dangling_link, _ragged, _references),
-    *(_region_references, _compound, _array_type, _text, _opaque, _sparse, _never_written, _partly_written),
-    *(_huge_chunks, _zero_size, _empty, _nothing, _lengths, _many, _unknown_filter),
+    *(external_storage, virtual, external_link, _soft_link, dangling_link, ragged, references),
+    *(_region_references, compound, _array_type, _text, _opaque, sparse, never_written, partly_written),
+    *(huge_chunks, _zero_size, _empty, _nothing, _lengths, many, unknown_filter),
 ]
 
 

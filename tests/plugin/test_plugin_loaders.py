@@ -47,17 +47,6 @@ def test_they_are_among_the_loaders(package):
     assert buffer["help"]
 
 
-def test_their_options_are_listed_with_them(package):
-    done = subprocess.run(
-        [sys.executable, "-m", "iobench", "loaders"],
-        capture_output=True,
-        text=True,
-        env={"PYTHONPATH": f"{package}:{Path(iobench.__file__).parent.parent}", "PATH": "/usr/bin"},
-    )
-    assert "buffer" in done.stdout
-    assert "fetch" in done.stdout
-
-
 @pytest.mark.as_for_users
 def test_they_run_in_their_own_process_with_the_orders_they_have(package, images, tmp_path):
     found = run(images, tmp_path, "tape", "loop", "native")

@@ -3,7 +3,6 @@
 import signal
 import time
 import warnings
-from dataclasses import replace
 from itertools import islice
 from types import SimpleNamespace
 
@@ -82,15 +81,15 @@ def test_a_batch_that_kills_every_worker_is_one_error(cluster, monkeypatch):
 
 
 @pytest.mark.timeout(60)
-def test_a_batch_that_is_late_and_a_loader_that_is_abandoned(cluster):
+def test_a_batch_that_is_late_and_a_loader_that_is_abandoned(cluster, monkeypatch):
     actors = iobench.RayLoader(Troubled(sleeping, 2), 1, num_workers=1, persistent_workers=True, timeout=50)
     batches = iter(actors)
     pids = {int(next(batches)), int(next(batches))}  # waits until the actor has started
-    (member,) = actors._persistent._members
-    member._config = replace(member._config, timeout=0.5)
+    early = SimpleNamespace(monotonic=lambda: time.monotonic() - 49.5)  # of the 50 s, 0.5 s are left
+    monkeypatch.setattr(remote_worker, "time", early)
     with pytest.raises(RuntimeError, match="50 seconds"):
         next(batches)
-    del batches, actors, member
+    del batches, actors
     gone_within(10, pids)
 
 
@@ -126,7 +125,7 @@ def test_batches_are_assigned_in_turn_whatever_the_number_per_shipment(sizes):
 
 def test_without_ray_it_is_torch_s_loader_with_one_warning(monkeypatch):
     monkeypatch.setattr(ray_runtime, "installed", lambda: False)
-    monkeypatch.setattr(loader, "_warned", [])
+    loader.warn_once.cache_clear()
     with pytest.warns(UserWarning, match=r"iobench\[ray\]"):
         fallback = iobench.RayLoader(Augmented(), 4, shuffle=True, num_workers=2, generator=generator())
     expected = DataLoader(Augmented(), 4, shuffle=True, num_workers=2, generator=generator())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from itertools import cycle
 from typing import Any
 
@@ -103,7 +103,7 @@ class RayLoader(DataLoader[Any]):
         self._actor_options = {**PLACED, **(actor_options or {})}
         self._persistent: _Workers | None = None
         if num_workers > 0 and not self._remote:
-            _warn_once()
+            warn_once()
 
     def check_worker_number_rationality(self) -> None:
         """Warn of more workers than cores, as DataLoader does; not of actors, which other hosts may run."""
@@ -204,14 +204,11 @@ def _check(dataset: Any) -> None:
         )
 
 
-def _warn_once() -> None:
-    if not _warned:
-        _warned.append(True)
-        warnings.warn(
-            "RayLoader: Ray is not installed; torch's own workers read on this machine instead. "
-            'For actors: pip install "iobench[ray]"',
-            stacklevel=3,
-        )
-
-
-_warned: list[bool] = []
+@cache
+def warn_once() -> None:
+    """Warn that actors need Ray; further calls do nothing."""
+    warnings.warn(
+        "RayLoader: Ray is not installed; torch's own workers read on this machine instead. "
+        'For actors: pip install "iobench[ray]"',
+        stacklevel=3,
+    )
