@@ -16,14 +16,17 @@ from record_cases import run_once
 
 import iobench
 from iobench import RunOptions
-from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed
+from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed, WrongContent
 from iobench.bench.case_grid import cases_of
+from iobench.contrib.loaders import _grain_packing
+from iobench.contrib.loaders._grain_packing import PACKERS
 from iobench.dataset.sources import GeneratedLengths
 from iobench.formats import Field, Ragged, offsets_of
 from iobench.loading.collate import Collate, Dense, SampleList, best_fit
 from iobench.loading.portable_error import PortableError
 
 WAYS = ("list", "pad", "pad:multiple=16", "pad:to=96", "pack:best-fit=100", "pack:100")
+WHOLE = "pack:best-fit=100"
 LOADERS = ("native", "dataloader", "dataloader:fetch=batch", "stream", "spdl", "torchdata", "grain")
 WITH_WORKERS = (
     "dataloader:num_workers=1",
@@ -48,8 +51,8 @@ def chosen(ways):
     return {"order": ("sequential",), "batch_size": (64,), "collate": ways}
 
 
-def run(manifest, tmp_path, loaders, ways):
-    return run_once(manifest, ("all",), loaders, tmp_path / "records.jsonl", **chosen(ways))
+def run(manifest, tmp_path, loaders, ways, **options):
+    return run_once(manifest, ("all",), loaders, tmp_path / "records.jsonl", **chosen(ways), **options)
 
 
 def delivered(manifest, tmp_path, loaders, ways):
@@ -177,6 +180,49 @@ def test_every_loader_delivers_each_way_verified(ragged, tmp_path):
     (listed,), (pad,), (multiple,), (fixed,), (whole,), (packed,) = (by_way[way] for way in WAYS)
     assert listed == pad
     assert fixed < multiple < pad < whole <= packed < 1
+
+
+@pytest.mark.parametrize("fields", [FIELDS, SOUND])
+@pytest.mark.parametrize("packer", PACKERS)
+def test_rows_that_grain_packs_hold_every_sample_whole(tmp_path, fields, packer):
+    source = GeneratedLengths(fields, f"uniform:0,{MOST}", 10_000)
+    manifest, _ = iobench.prepare(source, ["memmap"], data_dir=tmp_path)
+    words = (f"grain:packing={packer}", f"grain:packing={packer},num_workers=1")
+    records = delivered(manifest, tmp_path, words[: 1 + (fields is FIELDS)], (WHOLE,))
+    for record in records:
+        assert record.timing.logical_bytes == record.timing.epochs * manifest.schema.logical_bytes
+        assert 0.7 < record.content_check.fill < 1
+
+
+@pytest.mark.parametrize("part", ["_segment_ids", "_positions"])
+def test_wrong_segments_of_grain_are_found(monkeypatch, ragged, tmp_path, part):
+    columns = _grain_packing._columns
+
+    def shifted(name, rows):
+        values, *parts = columns(name, rows)
+        at = ("_segment_ids", "_positions").index(part)
+        parts[at] = np.where(parts[0] > 0, np.roll(parts[at], 1, axis=1), 0)
+        return [values, *parts]
+
+    monkeypatch.setattr(_grain_packing, "_columns", shifted)
+    made = run(ragged, tmp_path, ("grain:packing=best-fit",), (WHOLE,), isolate=False)
+    assert [type(error) for error in made.failures.values()] == [WrongContent]
+
+
+def test_grain_packs_no_sample_that_is_longer_than_a_row(ragged, tmp_path):
+    words = ("grain:packing=best-fit", "grain:packing=first-fit,num_workers=1")
+    made = run(ragged, tmp_path, words, ("pack:best-fit=50",), isolate=False)
+    assert [error.kind for error in made.failures.values()] == ["too-long"] * 2
+
+
+@pytest.mark.parametrize("way", ["jagged", "pad", "pack:100"])
+def test_grain_packs_only_samples_that_stay_whole(ragged, way):
+    with pytest.raises(InvalidSettings) as caught:
+        cases_of(ragged, RunOptions(loader=("grain:packing=best-fit",), collate=(way,)), ["cpu"])
+    assert caught.value.kind == "no-cases"
+    loader = ("grain:packing=best-fit", "grain")
+    (case,) = cases_of(ragged, RunOptions(loader=loader, collate=(way,), order=("random",)), ["cpu"])
+    assert case.loader.packing is None
 
 
 @pytest.mark.parametrize("words", [WITH_WORKERS[:1], WITH_WORKERS[1:]])

@@ -48,7 +48,7 @@ def cases_of(
     if world_size > 1:
         cases = multi_rank_cases(cases, world_size, options.isolate, named="all" not in options.loader)
     if not cases:
-        raise InvalidSettings(_no_cases(manifest, variants, grid, options.order), kind="no-cases")
+        raise InvalidSettings(_no_cases(manifest, variants, grid, options), kind="no-cases")
     isolated = _isolated(options, [case.loader for case in cases])
     # the same for all, so that they remain comparable
     cases = [replace(case, isolated=isolated, world_size=world_size) for case in cases]
@@ -108,13 +108,17 @@ def _is_divisible(loader: Loader) -> bool:
 
 
 def _no_cases(
-    manifest: Manifest, variants: Sequence[str], grid: Sequence[Loader], orders: Sequence[str]
+    manifest: Manifest, variants: Sequence[str], grid: Sequence[Loader], options: RunOptions
 ) -> str:
-    """Return why these loaders, formats and orders give no case."""
+    """Return why these loaders, formats, orders and ways to make batches give no case."""
+    orders = options.order
     names, in_order = enumerated([loader.variant for loader in grid]), f"in {' or '.join(orders)} order"
     subject = f"{'loader' if len(grid) == 1 else 'loaders'} {names}"
     if not any(order in loader.orders for loader in grid for order in orders):
         return f"{subject} cannot read {in_order}"
+    ways = [Collate.parse(word) for word in options.collate]
+    if not any(loader.collates(way) for loader in grid for way in ways):
+        return f"{subject} cannot make batches by --collate {' or '.join(options.collate)}"
     if not any(loader.reads_at(manifest.url) for loader in grid):
         return "; ".join(_elsewhere(grid, manifest.url))
     if not any(loader.requests_ranges(manifest.url) for loader in grid):
@@ -152,6 +156,8 @@ def _case(
     if combination["order"] not in loader.orders or not loader.reads(formats.parse(variant)):
         return None
     if manifest.schema.ragged and not loader.ragged:
+        return None
+    if not loader.collates(Collate.parse(combination["collate"])):
         return None
     added = manifest.added.get(variant)
     if added is not None and added.samples is not None and loader.format_names:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from iobench.base.options import option
+from iobench.contrib.loaders._grain_packing import PACKERS, packed
 from iobench.dataset.opener import Opener
 from iobench.formats import Array, Ragged, Reader, array_of
 from iobench.loading.collate import LIST, Collate, Dense, SampleList
@@ -62,6 +63,15 @@ class Grain(CopyingLoader):
     num_workers: int = option(
         0, "worker processes, started by spawn each epoch", minimum=0, maximum=MAX_WORKERS
     )
+    packing: str | None = option(
+        None,
+        "Grain's own packing, for --collate pack:best-fit=N; `prefetch` then counts samples",
+        choices=(None, *PACKERS),
+    )
+
+    def collates(self, collate: Collate) -> bool:
+        """Return True for every way; with `packing` for packed samples that stay whole."""
+        return self.packing is None or collate.best_fit
 
     @property
     def workers(self) -> int:
@@ -148,12 +158,21 @@ class GrainEpochs(Epochs):
             dataset = dataset.shuffle(seed=int(seed))
         chosen = {"num_threads": settings.threads, "prefetch_buffer_size": settings.prefetch}
         options = grain.ReadOptions(**{name: value for name, value in chosen.items() if value is not None})
-        ragged = frozenset(field.name for field in self.job.opener.schema.ragged)
-        join = partial(_join, self.job.collate, ragged) if ragged else None
-        read = dataset.batch(order.batch_size, batch_fn=join).to_iter_dataset(options)
+        read = self._batched(dataset, options)
         if not settings.num_workers:
             return read
         return read.mp_prefetch(grain.MultiprocessingOptions(num_workers=settings.num_workers))
+
+    def _batched(self, dataset: Any, options: Any) -> Any:
+        """Return a dataset of batches, which threads read by these options."""
+        batch_size, collate, schema = self.job.order.batch_size, self.job.collate, self.job.opener.schema
+        if self._settings.packing is not None:
+            assert collate.length is not None
+            samples = dataset.to_iter_dataset(options)
+            return packed(samples, self._settings.packing, schema, collate.length, batch_size)
+        ragged = frozenset(field.name for field in schema.ragged)
+        join = partial(_join, collate, ragged) if ragged else None
+        return dataset.batch(batch_size, batch_fn=join).to_iter_dataset(options)
 
     def close(self) -> None:
         """Close this process's reader when Grain's threads, which end asynchronously, have ended."""

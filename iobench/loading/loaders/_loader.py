@@ -14,6 +14,7 @@ from iobench.dataset.opener import Opener
 from iobench.formats import Format, Rows, Schema
 from iobench.host.device import device_named
 from iobench.host.system_errors import system_error
+from iobench.loading.collate import Collate
 from iobench.loading.loaders._job import Job
 from iobench.loading.order import ORDERS, Order, refuse_ragged
 from iobench.loading.portable_error import PortableError
@@ -139,6 +140,10 @@ class Loader(Options, ABC):
         """Raise InvalidSettings for samples that differ in length, unless it delivers them."""
         if not self.ragged:
             refuse_ragged(schema, f"loader {self.display_name}")
+
+    def collates(self, collate: Collate) -> bool:
+        """Return whether it makes batches of samples that differ in length in a way."""
+        return True
 
     def on(self: Self, device: str) -> Self:
         """Return it with all options that depend on the device resolved.
