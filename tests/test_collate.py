@@ -11,6 +11,7 @@ import record_cases
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from kinds import kind
 from ragged_cases import collating
 from record_cases import run_once
 
@@ -166,6 +167,13 @@ def test_other_words_are_refused(word):
     with pytest.raises(InvalidSettings) as caught:
         RunOptions(collate=(word,))
     assert caught.value.kind == "unknown-choice"
+
+
+@pytest.mark.parametrize("way", ["crop:224x224", "resize:224x224", "random-resized-crop:224"])
+def test_crops_are_options_of_formats(way):
+    with pytest.raises(InvalidSettings, check=kind("unknown-choice")) as caught:
+        Collate.parse(way)
+    assert "images:shape=" in caught.value.hint
 
 
 def test_every_loader_delivers_each_way_verified(ragged, tmp_path):

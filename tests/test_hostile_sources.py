@@ -455,6 +455,6 @@ class TestEscapes:
 
     def test_a_foreign_manifest(self, tmp_path, inside):
         (tmp_path / "data/d").mkdir(parents=True)
-        (tmp_path / "data/d/manifest.json").write_text('{"manifest_version": 1, "samples": "\\u001b[2J\\n"}')
+        (tmp_path / "data/d/manifest.json").write_text('{"manifest_version": 2, "samples": "\\u001b[2J\\n"}')
         done = inside("verify", "--data-dir", tmp_path / "data", "--name", "d")
         self.clean(complaint(done, 1))

@@ -73,12 +73,12 @@ def test_json_of_something_else_is_refused(manifest, body):
     assert "manifest_version" in refusal(manifest, "not-a-manifest").problem
 
 
-@pytest.mark.parametrize("version", [2, 10**30])
+@pytest.mark.parametrize("version", [1, 3, 10**30])
 def test_another_version_is_refused(manifest, edit, version):
     edit(lambda body: body.update(manifest_version=version))
     error = refusal(manifest, "unknown-version")
     assert str(version)[:20] in error.found
-    assert "1" in error.expected
+    assert "2" in error.expected
     assert "--overwrite" in error.hint
 
 

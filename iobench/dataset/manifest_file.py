@@ -19,7 +19,7 @@ from iobench.base.text import listed
 from iobench.dataset.manifest_body import NAME_BYTES, ManifestBody, check
 from iobench.dataset.staging import sync_directory
 
-VERSION = 1
+VERSION = 2
 FILE_NAME = "manifest.json"
 REWRITE = "write it again with 'iobench prepare --overwrite'"
 

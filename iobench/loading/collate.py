@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 JAGGED, LIST = "jagged", "list"
 WAYS = f"{JAGGED}, {LIST}, pad, pad:multiple=N, pad:to=N, pack:N or pack:best-fit=N"
+DECODED = "images are scaled and cropped where they are decoded: --format images:shape=3x224x224,crop=random"
 GRAMMAR = re.compile(
     r"jagged|list|pad(:(multiple|to)=(?P<padded>\d{1,9}))?|pack:(?P<best_fit>best-fit=)?(?P<packed>\d{1,9})"
 )
@@ -187,7 +188,10 @@ class Collate:
         match = GRAMMAR.fullmatch(word)
         number = int((match["padded"] or match["packed"] or "1") if match else "0")
         if match is None or number < 1:
-            raise InvalidSettings("--collate", kind="unknown-choice", expected=WAYS, found=repr(word))
+            hint = DECODED if word.partition(":")[0] in ("crop", "resize", "random-resized-crop") else None
+            raise InvalidSettings(
+                "--collate", kind="unknown-choice", expected=WAYS, found=repr(word), hint=hint
+            )
         kind = word.partition(":")[0]
         if kind == "pack" or match[2] == "to":
             return cls(kind, length=number, best_fit=match["best_fit"] is not None)
