@@ -291,6 +291,7 @@ def test_a_loader_says_where_it_reads(remote):
 
 @pytest.mark.parametrize(("word", "schemes"), [("fsspec", ("s3", "http")), ("s3torchconnector", ("s3",))])
 def test_a_client_of_stores_reads_no_disk(images, remote, word, schemes):
+    usable(word)
     loader = loaders.class_of(word)()
     assert [one for one in ("", "s3", "http", "gs") if loader.reads_at(one and f"{one}://b/x")] == [*schemes]
     options = RunOptions(loader=(word, "native"), format=("npy",), order=("sequential",))

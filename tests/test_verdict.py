@@ -9,6 +9,7 @@ from record_cases import STEADY, rounds_of, times
 from iobench.results import verdict
 from iobench.results.per_loader import per_loader
 from iobench.results.ranking import verdict_on
+from iobench.results.record_json import plain
 from iobench.results.summary import summarise
 from iobench.results.verdict import MAX_LOADERS, brief, findings, sentences
 
@@ -215,6 +216,6 @@ def test_of_many_loaders_and_formats_a_few_lines_are_shown():
 
 def test_findings_are_in_the_json_of_a_summary():
     summary = summarise(grid(MIXED))
-    body = json.loads(json.dumps(verdict.as_json(summary)))
+    body = json.loads(json.dumps(plain(verdict.as_json(summary))))
     (context,) = body["contexts"]
     assert [one["kind"] for one in context["findings"]] == ["fastest", "format-effect", "format-effect"]
