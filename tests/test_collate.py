@@ -228,6 +228,7 @@ def test_grain_packs_only_samples_that_stay_whole(ragged, way):
     with pytest.raises(InvalidSettings) as caught:
         cases_of(ragged, RunOptions(loader=("grain:packing=best-fit",), collate=(way,)), ["cpu"])
     assert caught.value.kind == "no-cases"
+    assert "--collate pack:best-fit=2048" in str(caught.value)
     loader = ("grain:packing=best-fit", "grain")
     (case,) = cases_of(ragged, RunOptions(loader=loader, collate=(way,), order=("random",)), ["cpu"])
     assert case.loader.packing is None

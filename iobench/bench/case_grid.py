@@ -19,7 +19,7 @@ from iobench.dataset.manifest import Manifest, missing_libraries
 from iobench.formats import Schema
 from iobench.loading import loaders
 from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES, Batching
-from iobench.loading.collate import JAGGED, Collate
+from iobench.loading.collate import EXAMPLES, JAGGED, Collate
 from iobench.loading.loaders import Loader
 from iobench.loading.order import refuse_ragged
 
@@ -118,7 +118,9 @@ def _no_cases(
         return f"{subject} cannot read {in_order}"
     ways = [Collate.parse(word) for word in options.collate]
     if not any(loader.collates(way) for loader in grid for way in ways):
-        return f"{subject} cannot make batches by --collate {' or '.join(options.collate)}"
+        others = [word for word in EXAMPLES if any(loader.collates(Collate.parse(word)) for loader in grid)]
+        asked = " or ".join(options.collate)
+        return f"{subject} cannot make batches by --collate {asked}; give --collate {' or '.join(others)}"
     if not any(loader.reads_at(manifest.url) for loader in grid):
         return "; ".join(_elsewhere(grid, manifest.url))
     if not any(loader.requests_ranges(manifest.url) for loader in grid):

@@ -173,9 +173,8 @@ def device_sums(values: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
     pad = torch.nn.functional.pad
     samples, size = len(edges) - 1, len(values)
     memory = pad(values, (0, 16 - size % 8)).view(torch.int64)
-    ends = torch.cat(
-        (edges[1:], edges[-1:])
-    )  # the last sample, of no bytes, has the words that there are not
+    # the last sample, of no bytes, has the words that there are not
+    ends = torch.cat((edges[1:], edges[-1:]))
     places = pad((edges.diff() + 7 >> 3).cumsum(0), (1, 0))
     sums, most = torch.zeros_like(places[1:]), size // 8 + samples
     step, numbers = max(DEVICE_PIECE_WORDS, samples), torch.ones_like(places).cumsum(0) - 1

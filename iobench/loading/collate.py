@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 JAGGED, LIST = "jagged", "list"
 WAYS = f"{JAGGED}, {LIST}, pad, pad:multiple=N, pad:to=N, pack:N or pack:best-fit=N"
+EXAMPLES = (JAGGED, LIST, "pad", "pack:2048", "pack:best-fit=2048")  # a word of each way
 DECODED = "images are scaled and cropped where they are decoded: --format images:shape=3x224x224,crop=random"
 GRAMMAR = re.compile(
     r"jagged|list|pad(:(multiple|to)=(?P<padded>\d{1,9}))?|pack:(?P<best_fit>best-fit=)?(?P<packed>\d{1,9})"

@@ -65,22 +65,15 @@ def ranged_gets(files: Sequence[RemoteFiles], size: int, in_flight: int, seconds
     # up to the first worker's end all are at work
     took = max(min(came[-1][0] for came in results) - began, 1e-6)
     bytes_per_s = sum(_bytes_until(began + took, came) for came in results) / took
-    return Limit(
-        NAME,
-        f"{in_flight} ranged GETs of {bytes_text(size)} in flight"
-        if in_flight > 1
-        else f"one ranged GET of {bytes_text(size)} at a time",
-        bytes_per_s,
-        bytes_per_s / size,
-    )
+    one, many = "one ranged GET of {} at a time", "{} ranged GETs of {} in flight"
+    how = many.format(in_flight, bytes_text(size)) if in_flight > 1 else one.format(bytes_text(size))
+    return Limit(NAME, how, bytes_per_s, bytes_per_s / size)
 
 
 def _bytes_until(last: float, came: Sequence[tuple[float, int]]) -> float:
     """Return the bytes that came over a connection until a moment."""
-    pairs = pairwise(came)
-    return sum(
-        count * max(0.0, min(1.0, (last - start) / (end - start))) for (start, _), (end, count) in pairs
-    )
+    pieces = ((start, end, count) for (start, _), (end, count) in pairwise(came))
+    return sum(count * max(0.0, min(1.0, (last - start) / (end - start))) for start, end, count in pieces)
 
 
 def _in_threads(work: Callable[[int], T], count: int, stop: threading.Event) -> list[T]:

@@ -13,9 +13,7 @@ from iobench.loading.loaders.dataloader import DataLoaderEpochs, TorchDataLoader
 from iobench.objects.client import ObjectStore
 from iobench.objects.reader import RemoteFiles
 
-Read: TypeAlias = (
-    "Callable[[str, int, int], bytes]"  # of the object at an address, from one byte up to another
-)
+Read: TypeAlias = Callable[[str, int, int], bytes]  # of an object at an address, from one byte up to another
 
 
 class LibraryStore(ObjectStore):
