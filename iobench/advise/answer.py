@@ -13,30 +13,14 @@ from iobench.results.run_warning import RunWarning
 
 @dataclass(frozen=True, kw_only=True)
 class Answer(Displayed):
-    """Recommendation or diagnosis, and the measurements behind it.
+    """Recommendation or diagnosis, and the measurements behind it."""
 
-    Attributes
-    ----------
-    outcome : str
-        Kind of the answer.
-    findings : list of Finding
-        The answer, its reasons and its cost, most important first.
-    code : str
-        Python code to paste; empty if nothing is to change.
-    skipped : list of Finding
-        What was not measured or failed, and why.
-    warnings : list of RunWarning
-        Reasons not to believe it.
-    records : list of str
-        Record files.
-    """
-
-    outcome: str
-    findings: list[Finding]
-    code: str = ""
-    skipped: list[Finding] = field(default_factory=list)
-    warnings: list[RunWarning] = field(default_factory=list)
-    records: list[str] = field(default_factory=list)
+    outcome: str  # kind of the answer
+    findings: list[Finding]  # the answer, its reasons and its cost, most important first
+    code: str = ""  # Python code to paste; empty if nothing is to change
+    skipped: list[Finding] = field(default_factory=list)  # what was not measured or failed, and why
+    warnings: list[RunWarning] = field(default_factory=list)  # reasons not to believe it
+    records: list[str] = field(default_factory=list)  # files of records
 
     def tables(self) -> Iterator[Columns]:
         """Yield the tables of its measurements; none by default."""

@@ -92,21 +92,8 @@ def candidate_set(
 ) -> CandidateSet:
     """Return every case that fits the requirements, the default first, then built-in loaders.
 
-    Parameters
-    ----------
-    manifest : Manifest
-        The measured dataset.
-    requirements : Requirements
-        What has to fit.
-    device, cache : str
-        Device, and state of the page cache.
-    added : sequence of str
-        Variants in which the user's own files are stored. They take part, and the first is the default's.
-
-    Raises
-    ------
-    InvalidSettings
-        No case fits (``nothing-fits``).
+    `added` are the variants of the user's own files. They take part, and the first is the default's.
+    InvalidSettings if no case fits (``nothing-fits``).
     """
     words = requirements.formats
     if "all" not in words:

@@ -166,24 +166,13 @@ def _wait_shares(result: SearchResult) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Choice:
-    """The finalist to use.
+    """The finalist to use."""
 
-    Attributes
-    ----------
-    outcome : str
-        As in `Recommendation`.
-    use : Finalist
-        The finalist to use.
-    tied : list of Finalist
-        Others that count as equally fast.
-    instead_of : Finalist or None
-        A finalist with a higher median that is not significantly faster than the default, while `use` is.
-    """
-
-    outcome: str
+    outcome: str  # as in `Recommendation`
     use: Finalist
-    tied: list[Finalist] = field(default_factory=list)
-    instead_of: Finalist | None = None
+    tied: list[Finalist] = field(default_factory=list)  # others that count as equally fast
+    instead_of: Finalist | None = None  # it has a higher median, and is not significantly faster than the
+    # default, as `use` is
 
 
 def choose(result: SearchResult, finalists: Sequence[Finalist]) -> Choice:

@@ -112,14 +112,7 @@ def diagnose(
 class _Trial:
     """Other settings of a loader, and changes of its work, raced against the baseline.
 
-    Attributes
-    ----------
-    time_s : float
-        Seconds for the whole diagnosis.
-    candidates : list of Candidate
-        Everything that took part; the first is the baseline.
-    skipped : list of Finding
-        Why other changes were not tried.
+    `candidates` are all that took part, the baseline first; `skipped` is why other changes were not tried.
     """
 
     def __init__(
@@ -132,7 +125,7 @@ class _Trial:
     ) -> None:
         self._loader, self._watchdog, self._device, self._status = loader, watchdog, device, on_status
         self.race = SettingsRace(loader, TurnSpec(batches=batches, guard=watchdog.guard), end=watchdog.end)
-        self.time_s = watchdog.left_s
+        self.time_s = watchdog.left_s  # of the whole diagnosis
         self.candidates, self.skipped = list[Candidate](), list[Finding]()
 
     def run(self, loop: LoopStats, profiles: Sequence[Profile]) -> None:

@@ -52,26 +52,13 @@ class Diagnosis(Answer):
 
     The outcome is ``bottleneck``, ``costs-time``, ``not-bottleneck``, ``too-short``, ``loader-alone`` or
     ``empty``.
-
-    Attributes
-    ----------
-    loop : LoopStats
-        Measurements of the loop.
-    bottleneck : bool or None
-        Whether loading costs at least 10 % of the time; None without a step to compare with.
-    alone : bool
-        The loop did nothing with its batches.
-    candidates : list of Candidate
-        Settings that were tried; the first is the baseline.
-    profiles : list of Profile
-        CPU profiles of the main process and the workers.
     """
 
     loop: LoopStats
-    bottleneck: bool | None
-    alone: bool = False
-    candidates: list[Candidate] = field(default_factory=list)
-    profiles: list[Profile] = field(default_factory=list)
+    bottleneck: bool | None  # loading costs at least 10 % of the time; None without a step
+    alone: bool = False  # the loop did nothing with its batches
+    candidates: list[Candidate] = field(default_factory=list)  # that were tried; the first is the baseline
+    profiles: list[Profile] = field(default_factory=list)  # of the main process and the workers
 
     @property
     def verdict(self) -> Finding:
@@ -104,24 +91,10 @@ def diagnose(
     slowdown: float | None = None,
     skipped: Sequence[Finding] = (),
 ) -> Diagnosis:
-    """Return the diagnosis of a loop.
+    """Return the diagnosis of a loop, which did nothing with its batches if it was `alone`.
 
-    Parameters
-    ----------
-    loop : LoopStats
-        Measurements of the loop.
-    candidates : sequence of Candidate
-        Settings that were tried; the first is the baseline.
-    profiles : sequence of Profile
-        CPU profiles.
-    alone : bool
-        The loop did nothing with its batches, so that there is no step to compare with.
-    background : sequence of BackgroundLoad
-        Load of other processes during later steps of the diagnosis.
-    slowdown : float, optional
-        Ratio of the first turns' rates to the last ones', where each turn was slower than the one before.
-    skipped : sequence of Finding
-        Why other changes were not tried.
+    `background` is the load of other processes during later steps of the diagnosis, `slowdown` the ratio of
+    the first turns' rates to the last ones', if each turn was slower than the one before.
     """
     short = loop.batches < MIN_BATCHES or loop.elapsed_s < MIN_S
     bottleneck = None if alone or short else loop.wait_share >= BOTTLENECK

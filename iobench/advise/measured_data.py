@@ -31,36 +31,16 @@ STEPPING = 0.01  # of the time, for an epoch with steps: half a dozen cases need
 
 @dataclass
 class MeasuredData:
-    """Data that are measured, and how they represent the full data.
+    """Data that are measured, and how they represent the full data."""
 
-    Attributes
-    ----------
-    manifest : Manifest
-        The measured dataset.
-    full_bytes : int
-        Logical bytes of the full data.
-    cold : bool
-        The full data do not fit in this machine's memory.
-    source : Source or None
-        Source of the sample; None for a dataset that was prepared before.
-    source_words : tuple of str
-        Arguments of `iobench prepare` that name the source.
-    skipped : list of Finding
-        Formats that the sample was not written in, and why.
-    added : tuple of str
-        Variants of the user's own files, which are read where they lie; in an object store all variants.
-    decoding_s : float
-        Seconds that decoding all of the full data takes before they can be written; 0 if they are arrays.
-    """
-
-    manifest: Manifest
-    full_bytes: int
-    cold: bool
-    source: Source | None = None
-    source_words: tuple[str, ...] = ()
-    skipped: list[Finding] = field(default_factory=list)
-    added: tuple[str, ...] = ()
-    decoding_s: float = 0.0
+    manifest: Manifest  # of the measured dataset
+    full_bytes: int  # logical, of the full data
+    cold: bool  # the full data do not fit in this machine's memory
+    source: Source | None = None  # of the sample; None for a dataset that was prepared before
+    source_words: tuple[str, ...] = ()  # arguments of `iobench prepare` that name the source
+    skipped: list[Finding] = field(default_factory=list)  # formats that were not written, and why
+    added: tuple[str, ...] = ()  # variants of the user's own files; in an object store all variants
+    decoding_s: float = 0.0  # for all of the full data, before they can be written; 0 for arrays
 
     @property
     def own_format(self) -> str | None:

@@ -25,65 +25,29 @@ OTHER_LOADER, OWN_FILES = "fastest of its loader", "without a conversion"
 
 @dataclass(frozen=True)
 class Finalist:
-    """A case with the figures of its final rounds.
+    """A case with the figures of its final rounds."""
 
-    Attributes
-    ----------
-    key, label, format : str
-        Key and label of the case, and the format's variant.
-    roles : list of str
-        Why it is a finalist.
-    samples_per_s : Estimate
-        Without the training step.
-    bytes_per_s : float
-        Median logical bytes per second.
-    rounds : int
-        Final rounds without the step.
-    against_default : Comparison or None
-        Compared with the default, with the training step if there is one.
-    tied : bool
-        Not significantly slower than the fastest.
-    limit, limit_bytes_per_s
-        Lowest hardware limit of its data path, and its bandwidth; None if not measured.
-    wait_share : float or None
-        Share of the time that the device waits, with the training step.
-    memory_bytes : int or None
-        Peak memory of all its processes.
-    disk_bytes, write_s : float
-        Disk space of the full data, and seconds to decode and write them.
-    trained_per_s, trained_rounds
-        Samples/s with the training step, and the rounds behind it.
-    decoding_cores : float or None
-        Cores that it keeps busy, where its data are decoded.
-    user_defined : bool
-        It is the user's own function.
-    requests : float or None
-        Requests of an epoch to an object store; None if unknown.
-    epoch_cost : float or None
-        What they and their bytes cost by the stated prices; None without prices, or if unknown.
-    """
-
-    key: str
+    key: str  # of the case
     label: str
-    format: str
-    roles: list[str]
-    samples_per_s: Estimate
-    bytes_per_s: float
-    rounds: int
-    against_default: Comparison | None
-    tied: bool
-    limit: str | None
+    format: str  # variant
+    roles: list[str]  # why it is a finalist
+    samples_per_s: Estimate  # without the training step
+    bytes_per_s: float  # median logical bytes per second
+    rounds: int  # final rounds without the step
+    against_default: Comparison | None  # compared with the default, with the training step if there is one
+    tied: bool  # not significantly slower than the fastest
+    limit: str | None  # the lowest of its data path; None if not measured
     limit_bytes_per_s: float | None
-    wait_share: float | None
-    memory_bytes: int | None
-    disk_bytes: float
-    write_s: float
-    trained_per_s: Estimate | None = None
+    wait_share: float | None  # share of the time that the device waits, with the training step
+    memory_bytes: int | None  # peak memory of all its processes
+    disk_bytes: float  # of the full data
+    write_s: float  # to decode and write them
+    trained_per_s: Estimate | None = None  # samples/s with the training step
     trained_rounds: int = 0
-    decoding_cores: float | None = None
-    user_defined: bool = False
-    requests: float | None = None
-    epoch_cost: float | None = None
+    decoding_cores: float | None = None  # cores that it keeps busy, where its data are decoded
+    user_defined: bool = False  # it is the user's own function
+    requests: float | None = None  # of an epoch, to an object store; None if unknown
+    epoch_cost: float | None = None  # of these and their bytes, by the stated prices; None without
 
     @property
     def decisive_per_s(self) -> Estimate:
@@ -129,35 +93,16 @@ class Recommendation(Answer):
     are as fast, or may be. ``keep``: nothing is significantly faster than the default. ``undecided``: too
     few rounds to tell. ``not-bottleneck``: the default keeps the device busy already. Only with the first two
     is there code.
-
-    Attributes
-    ----------
-    use : Finalist
-        The case to use.
-    finalists : list of Finalist
-        The cases of the final rounds, the fastest first.
-    alternatives : list of Finding
-        Cases to use if something else matters more than speed.
-    prepare : str
-        Command that prepares the data.
-    dataset : str
-        Name of the measured dataset.
-    raced : list of RacedFormat
-        Formats of the race, the fastest first.
-    time : str
-        ISO 8601, UTC.
-    confirmed : bool
-        False if the figures are those of the race, because it ended before the final rounds.
     """
 
     use: Finalist
-    finalists: list[Finalist]
-    alternatives: list[Finding] = field(default_factory=list)
-    prepare: str = ""
-    dataset: str = ""
-    raced: list[RacedFormat] = field(default_factory=list)
-    time: str = ""
-    confirmed: bool = True
+    finalists: list[Finalist]  # the fastest first
+    alternatives: list[Finding] = field(default_factory=list)  # if something else matters more than speed
+    prepare: str = ""  # command that prepares the data
+    dataset: str = ""  # name of the measured dataset
+    raced: list[RacedFormat] = field(default_factory=list)  # formats of the race, the fastest first
+    time: str = ""  # ISO 8601, UTC
+    confirmed: bool = True  # False if it ended before the final rounds: the figures are those of the race
 
     def tables(self) -> Iterator[Columns]:
         """Yield the finalists."""

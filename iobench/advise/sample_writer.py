@@ -50,36 +50,16 @@ class TimedSamples(FirstSamples):
 
 @dataclass
 class SampleWriter:
-    """Writes the first samples of a source, and registers the user's own files with them.
-
-    Attributes
-    ----------
-    first : FirstSamples
-        The samples.
-    data_dir : Path
-        Folder of all datasets.
-    max_time_s : float
-        Seconds for the whole recommendation, of which writing has a share.
-    status : callable
-        Is notified of progress.
-    began : float
-        Start of that time, in seconds of the monotonic clock.
-    manifest : Manifest or None
-        The dataset with all that was written; None before anything was.
-    skipped : list of Finding
-        What was not written, and why.
-    late : bool
-        Whether the time was too short for something.
-    """
+    """Writes the first samples of a source, and registers the user's own files with them."""
 
     first: FirstSamples
-    data_dir: Path
-    max_time_s: float
-    status: Callable[[str], None]
-    began: float
-    manifest: Manifest | None = None
-    skipped: list[Finding] = field(default_factory=list)
-    late: bool = False
+    data_dir: Path  # folder of all datasets
+    max_time_s: float  # seconds for the whole recommendation, of which writing has a share
+    status: Callable[[str], None]  # receives progress
+    began: float  # start of that time, in seconds of the monotonic clock
+    manifest: Manifest | None = None  # the dataset with all that was written; None before anything was
+    skipped: list[Finding] = field(default_factory=list)  # what was not written, and why
+    late: bool = False  # the time was too short for something
 
     def write_all(
         self, variants: Sequence[str], own: tuple[Path, str] | None, decoders: Sequence[str] = ()

@@ -41,37 +41,17 @@ OVERTIME = 0.05  # of the time, for rounds without which there is no answer
 
 @dataclass
 class SearchResult:
-    """Runs of a search.
-
-    Attributes
-    ----------
-    data : MeasuredData
-        The measured data.
-    race, final : Run
-        The race, and the final rounds of its finalists; the race again where there are none.
-    roles : dict of str to list of str
-        Why a case is a finalist, by its key.
-    skipped : list of Finding
-        Candidates that were not measured, and why.
-    with_step : Run or None
-        Final rounds with the training step.
-    half_size : Run or None
-        Rounds of the fastest case over half as many samples.
-    notes : list of Finding
-        What could not be done.
-    confirmed : bool
-        Whether there were final rounds.
-    """
+    """Runs of a search."""
 
     data: MeasuredData
     race: Run
-    final: Run
-    roles: dict[str, list[str]]
-    skipped: list[Finding]
-    with_step: Run | None = None
-    half_size: Run | None = None
-    notes: list[Finding] = field(default_factory=list)
-    confirmed: bool = True
+    final: Run  # final rounds of the finalists; the race again where there are none
+    roles: dict[str, list[str]]  # why a case is a finalist, by its key
+    skipped: list[Finding]  # candidates that were not measured, and why
+    with_step: Run | None = None  # final rounds with the training step
+    half_size: Run | None = None  # rounds of the fastest case over half as many samples
+    notes: list[Finding] = field(default_factory=list)  # what could not be done
+    confirmed: bool = True  # there were final rounds
 
     def final_case(self, case: Case) -> Case:
         """Return a case of the race as it is, or would be, in the final rounds."""
@@ -84,25 +64,10 @@ class SearchResult:
 
 
 def search(data: MeasuredData, requirements: Requirements, observer: Observer, began: float) -> SearchResult:
-    """Race all candidates, then measure the finalists again.
+    """Race all candidates, then measure the finalists again; `began` is the start of the time limit.
 
-    Parameters
-    ----------
-    data : MeasuredData
-        The measured data.
-    requirements : Requirements
-        The training that it is for.
-    observer : Observer
-        Is notified of progress.
-    began : float
-        Start of the time limit, in seconds of the monotonic clock.
-
-    Raises
-    ------
-    InvalidSettings
-        Nothing fits (``nothing-fits``).
-    LoaderFailed
-        No case could be measured (``no-case-measured``).
+    InvalidSettings if nothing fits (``nothing-fits``), LoaderFailed if no case could be measured
+    (``no-case-measured``).
     """
     device = str(pick_device(requirements.device))
     words = _stored(data, requirements.formats)

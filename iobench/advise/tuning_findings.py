@@ -29,27 +29,9 @@ def result_of(
     records: str | None,
     trains: bool,
 ) -> TuningResult:
-    """Return what the final rounds support.
+    """Return what the final rounds of a race support; the first of both kinds of candidates is the baseline.
 
-    Parameters
-    ----------
-    race : SettingsRace
-        The race, after its final rounds.
-    candidates : sequence of Candidate
-        Everything that took part; the first is the baseline.
-    finalists : sequence of Candidate
-        Those of the final rounds; the first is the baseline.
-    skipped : sequence of Finding
-        Why other settings were not tried.
-    records : str or None
-        Path of the record file.
-    trains : bool
-        There was a training step.
-
-    Raises
-    ------
-    InvalidSettings
-        No candidate fits the limits (``nothing-fits``).
+    InvalidSettings if no candidate fits the limits (``nothing-fits``).
     """
     baseline, against = finalists[0], compare_to_baseline(finalists)
     headroom = against.pop(HEADROOM, None)

@@ -32,26 +32,13 @@ class TuningResult(Answer):
     The outcome is ``decided``: `use` is significantly faster than the baseline, by at least 5 %. ``keep``:
     nothing is. ``undecided``: too few rounds to tell. ``not-bottleneck``: no loader could bring 5 %.
     ``limited``: the baseline exceeds a limit, and `use` is the fastest candidate within it.
-
-    Attributes
-    ----------
-    use : Candidate
-        The settings to use.
-    candidates : list of Candidate
-        Everything that was tried; the first is the baseline.
-    against : dict of str to Comparison
-        Each finalist compared with the baseline.
-    whole_epochs : bool
-        The final rounds were whole epochs.
-    headroom : Comparison or None
-        Loop over batches already on the device, compared with the baseline.
     """
 
     use: Candidate
-    candidates: list[Candidate]
-    against: dict[str, Comparison]
-    whole_epochs: bool
-    headroom: Comparison | None = None
+    candidates: list[Candidate]  # everything that was tried; the first is the baseline
+    against: dict[str, Comparison]  # each finalist compared with the baseline
+    whole_epochs: bool  # the final rounds were whole epochs
+    headroom: Comparison | None = None  # of the loop over batches already on the device
 
     def tables(self) -> Iterator[Columns]:
         """Yield the settings."""

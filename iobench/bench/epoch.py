@@ -53,52 +53,22 @@ class Cut(Protocol):
 
 @dataclass
 class RoundSpec:
-    """Specification of a round.
+    """Specification of a round."""
 
-    Attributes
-    ----------
-    number : int
-        Round number, which determines the numbers of its epochs.
-    consume : callable
-        Called with each batch on the device.
-    seconds : float
-        Least duration; 0 for a single epoch.
-    profile : StageProfile or None
-        Collects the time of stages.
-    batches : int or None
-        Batches of the window, where the round is a part of an epoch: see `iobench.bench.part`.
-    limit_s : float
-        Seconds after which a part ends, however short its window is; an epoch, too, if `batches` is given.
-    cut : Cut or None
-        What ends an epoch before its last batch.
-    requested : callable
-        Called with the request of each epoch before it is timed.
-    excluded : collection of int
-        Process ids whose memory does not count.
-    warm : bool
-        The data are in the page cache: their pages are mapped before the clock starts, as in later epochs
-        of a script that keeps its files open.
-    strict : bool
-        Synchronize the device after each batch.
-    ended : callable
-        Called after each epoch; not timed.
-    group : ProcessGroup
-        The ranks that begin each epoch at the same moment.
-    """
-
-    number: int
+    number: int  # it determines the numbers of its epochs
     consume: Consumer
-    seconds: float
-    profile: StageProfile | None = None
-    batches: int | None = None
-    limit_s: float = math.inf
-    cut: Cut | None = None
-    requested: Callable[[EpochRequest], None] = lambda request: None
-    excluded: Collection[int] = ()
-    warm: bool = False
-    strict: bool = False
-    ended: Callable[[], None] = lambda: None
-    group: ProcessGroup = field(default_factory=SingleProcess)
+    seconds: float  # least duration; 0 for a single epoch
+    profile: StageProfile | None = None  # collects the time of stages
+    batches: int | None = None  # of the window, where the round is a part of an epoch: see `Part`
+    limit_s: float = math.inf  # ends a part, however short its window; an epoch, too, if `batches` is given
+    cut: Cut | None = None  # what ends an epoch before its last batch
+    requested: Callable[[EpochRequest], None] = lambda request: None  # before each epoch, untimed
+    excluded: Collection[int] = ()  # processes whose memory does not count
+    warm: bool = False  # the data are in the page cache: their pages are mapped before the clock starts, as
+    # in later epochs of a script that keeps its files open
+    strict: bool = False  # synchronize the device after each batch
+    ended: Callable[[], None] = lambda: None  # called after each epoch; not timed
+    group: ProcessGroup = field(default_factory=SingleProcess)  # they begin each epoch together
 
 
 def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -> Measured:

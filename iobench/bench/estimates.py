@@ -39,14 +39,9 @@ class RoundEstimates:
             self.status(f"{self._rounds_of(cases)}, estimate: at least {least} plus verification")
 
     def after_proofs(self, took_s: Mapping[str, float], done: Collection[str]) -> None:
-        """Report the time that the rounds will take, estimated from the verification of each case.
+        """Report the time that the rounds will take, estimated from the verification of each case, by key.
 
-        Parameters
-        ----------
-        took_s : mapping of str to float
-            Seconds of each case's verification, by key.
-        done : collection of str
-            The key of the case of each round that the run has already.
+        `done` has the key of the case of each round that the run has already.
         """
         if self.strategy.planned is None or not took_s:
             return

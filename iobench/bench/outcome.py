@@ -23,42 +23,20 @@ from iobench.results.verdict import sentences
 
 @dataclass
 class Run(Displayed):
-    """Result of a run.
-
-    Attributes
-    ----------
-    manifest, options, cases, path
-        The dataset, the options, the cases made of them, and the file of records.
-    records : list of Record
-        One per timed round, in the order of measurement.
-    failures : dict of str to IobenchError
-        What is wrong with a case, by its key.
-    notes : list of Finding
-        Remarks about how the run went.
-    traces : list of Path
-        Files for a trace viewer.
-    interrupted : bool
-        Whether Ctrl-C ended the run.
-    eliminated : dict of str to int
-        Cases eliminated by successive halving, with the number of rounds they had.
-    skipped : list of str
-        Keys of cases for which there was no time.
-    stopped : IobenchError or None
-        Why the run ended before all rounds were made.
-    """
+    """Result of a run."""
 
     manifest: Manifest
     options: RunOptions
     cases: list[Case]
-    path: Path
-    records: list[Record] = field(default_factory=list)
-    failures: dict[str, IobenchError] = field(default_factory=dict)
-    notes: list[Finding] = field(default_factory=list)
-    traces: list[Path] = field(default_factory=list)
-    interrupted: bool = False
-    eliminated: dict[str, int] = field(default_factory=dict)
-    skipped: list[str] = field(default_factory=list)
-    stopped: IobenchError | None = None
+    path: Path  # of the records
+    records: list[Record] = field(default_factory=list)  # one per timed round, in the order of measurement
+    failures: dict[str, IobenchError] = field(default_factory=dict)  # what is wrong with a case, by its key
+    notes: list[Finding] = field(default_factory=list)  # remarks about how the run went
+    traces: list[Path] = field(default_factory=list)  # files for a trace viewer
+    interrupted: bool = False  # Ctrl-C ended the run
+    eliminated: dict[str, int] = field(default_factory=dict)  # by a race: the rounds of the case until then
+    skipped: list[str] = field(default_factory=list)  # cases for which there was no time, by key
+    stopped: IobenchError | None = None  # why the run ended before all rounds were made
 
     @property
     def ended(self) -> KeyboardInterrupt | IobenchError | None:

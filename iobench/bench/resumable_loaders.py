@@ -34,21 +34,11 @@ RANKS, WORKERS = ("rank", "world_size"), ("num_workers",)  # parameters of a fun
 
 @dataclass(frozen=True)
 class StoredLoader:
-    """A loader of iobench, over an artifact.
+    """A loader of iobench, over an artifact."""
 
-    Attributes
-    ----------
-    name : str
-        The loader with its options.
-    case : Case
-        Loader, artifact, order and batch size.
-    root : Path
-        Folder of the dataset.
-    """
-
-    name: str
+    name: str  # the loader with its options
     case: Case
-    root: Path
+    root: Path  # of the dataset
 
     def obstacle(self, stretch: Stretch) -> InvalidSettings | None:
         """Return an obstacle if it shares no rows among ranks, or cannot have so many workers."""
@@ -84,15 +74,9 @@ class StoredLoader:
 
 @dataclass(frozen=True)
 class OwnLoader:
-    """The loader that a user's function makes.
+    """The loader that a user's function makes."""
 
-    Attributes
-    ----------
-    name : str
-        The function with its arguments: `train.py:make_loader:batch_size=64`.
-    """
-
-    name: str
+    name: str  # the function with its arguments: `train.py:make_loader:batch_size=64`
 
     def obstacle(self, stretch: Stretch) -> InvalidSettings | None:
         """Return an obstacle if the function has no parameters for what is to be set."""

@@ -27,22 +27,12 @@ MOST = 2  # in multiples of the unbroken epoch's samples, after which a resumed 
 
 @dataclass(frozen=True)
 class ResumePlan:
-    """Resumes to check.
+    """Resumes to check."""
 
-    Attributes
-    ----------
-    stop_after : int or None
-        Batches of each rank before each stop; None to stop where about half of the epoch remains for the end.
-    ranks, workers : tuple of int
-        Numbers of ranks, or of workers, at the start and after each stop.
-    timeout_s : float
-        Seconds without a batch after which a process counts as hung.
-    """
-
-    stop_after: int | None = None
-    ranks: tuple[int, ...] = ()
-    workers: tuple[int, ...] = ()
-    timeout_s: float = 60.0
+    stop_after: int | None = None  # batches of a rank before each stop; None: about half of the epoch in all
+    ranks: tuple[int, ...] = ()  # at the start and after each stop
+    workers: tuple[int, ...] = ()  # likewise
+    timeout_s: float = 60.0  # seconds without a batch after which a process counts as hung
 
 
 def resume_check(

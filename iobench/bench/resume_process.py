@@ -23,28 +23,14 @@ from iobench.loading import checkpoint, user_errors
 
 @dataclass(frozen=True)
 class Stretch:
-    """A part of an epoch that one process reads.
+    """A part of an epoch that one process reads."""
 
-    Attributes
-    ----------
-    ranks, workers : int or None
-        Number of ranks, and of workers of each; None for the loader's own.
-    rank : int
-        Which of the ranks it is.
-    state : bytes or None
-        Where to resume; None for the start of the epoch.
-    stop : int or None
-        Number of batches after which to save the state; None for the rest of the epoch.
-    most_samples : int or None
-        Number of samples after which a loader that does not end is stopped.
-    """
-
-    ranks: int | None = None
-    workers: int | None = None
+    ranks: int | None = None  # None for the loader's own
+    workers: int | None = None  # of each rank; likewise
     rank: int = 0
-    state: bytes | None = None
-    stop: int | None = None
-    most_samples: int | None = None
+    state: bytes | None = None  # where to resume; None for the start of the epoch
+    stop: int | None = None  # batches after which the state is saved; None for the rest of the epoch
+    most_samples: int | None = None  # after which a loader that does not end is stopped
 
 
 @dataclass

@@ -74,15 +74,10 @@ class DecisiveRounds(Strategy):
     """Three rounds of all cases, then only of those that may be the fastest of their context.
 
     They end when each context has a winner, or a tie: intervals within the minimum difference.
-
-    Attributes
-    ----------
-    contexts : mapping of str to str
-        The context of each case, by key: only cases of one context are compared.
     """
 
     rounds: int = UNLIMITED
-    contexts: Mapping[str, str] = field(default_factory=dict)
+    contexts: Mapping[str, str] = field(default_factory=dict)  # of each case: they are compared within it
 
     def behind(self, rates: Rates) -> list[str]:
         """Return the cases that are clearly behind the fastest of their context, once all were screened."""

@@ -30,16 +30,7 @@ class SampleCoverage:
 
     The stored hashes are read once, in pieces: memory depends on what was delivered, about 50 bytes a
     sample. Rows with equal content count as often as they were stored. Rows without a kept hash are
-    unknown, and so are the samples that match no other.
-
-    Parameters
-    ----------
-    stored : SampleHashes
-        Hashes of the stored rows.
-    samples : int
-        Number of stored rows.
-    delivered : sequence of int64 arrays
-        One hash per delivered sample, one array per batch.
+    unknown, and so are the samples that match no other. Each batch of `delivered` has a hash per sample.
     """
 
     def __init__(self, stored: SampleHashes, samples: int, delivered: Sequence[Hashes]) -> None:

@@ -30,30 +30,15 @@ class SuccessiveHalving(AutoRounds):
     """Successive halving (Jamieson and Talwalkar 2016) that eliminates only significantly slower cases.
 
     After each round, cases of the slower half that are clearly behind are eliminated; from ten rounds on,
-    every case that is clearly behind.
-
-    Attributes
-    ----------
-    max_time_s : float
-        Time for rounds. The first round, in which quickly verified cases come first, starts no more cases
-        after it, except for two. No later round begins that would end after it.
-    rounds : int
-        Most rounds.
-    proofs_s : float
-        Time for verification. No case is verified later, unless fewer than two have passed so far.
-    end_s : float
-        Seconds from the beginning of the run after which nothing begins, however few rounds were made.
-    opening : int
-        Cases whose first round follows their verification at once.
-    ordered : bool
-        The first round keeps the given order, and ends if its opening took all the time.
+    every case that is clearly behind. After `max_time_s` the first round, in which quickly verified cases
+    come first, starts no more cases, except for two. No later round begins that would end after it.
     """
 
     rounds: int = 31
-    proofs_s: float = math.inf
-    end_s: float = math.inf
+    proofs_s: float = math.inf  # for verification; later, cases are verified only until two have passed
+    end_s: float = math.inf  # of the run, after which nothing begins, however few rounds were made
     opening: int = COMPARED
-    ordered: bool = False
+    ordered: bool = False  # the first round keeps the given order, and ends if its opening took all the time
 
     def verifies(self, elapsed_s: float, passed_s: Sequence[float]) -> bool:
         """Return whether there is time to verify another case."""

@@ -28,23 +28,12 @@ class Strategy:
     Rounds and verifications are cut to parts of an epoch where whole ones would take longer. Times are in
     seconds: `elapsed_s` since the run began, less what a race does not count, `took_s` of the latest
     verification or round of each case, by key.
-
-    Attributes
-    ----------
-    max_time_s : float
-        Time for rounds, which verification counts for.
-    rounds : int
-        Most rounds.
-    opening : int
-        Cases that are timed once as soon as they are verified, so that Ctrl-C has an answer.
-    limits_from : int
-        First round before which hardware limits are measured.
     """
 
-    max_time_s: float = math.inf
-    rounds: int = DEFAULT_ROUNDS
-    opening: int = 0
-    limits_from: int = 1
+    max_time_s: float = math.inf  # time for rounds, which verification counts for
+    rounds: int = DEFAULT_ROUNDS  # most rounds
+    opening: int = 0  # cases that are timed once as soon as they are verified, so that Ctrl-C has an answer
+    limits_from: int = 1  # first round before which hardware limits are measured
 
     @property
     def planned(self) -> int | None:

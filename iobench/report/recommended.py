@@ -26,22 +26,12 @@ class RecommendationSection:
 
 @dataclass(frozen=True)
 class Recommended:
-    """Recommendations of a page, of which the first for its dataset gives the page's answer.
+    """Recommendations of a page, of which the first for its dataset gives the page's answer."""
 
-    Attributes
-    ----------
-    first : Recommendation or None
-        The one that heads the page.
-    final : bool
-        The page's records, if any, are its final rounds: their warnings are its own.
-    sections, others
-        Sections for the page's dataset, and for other datasets. The first omits what heads the page.
-    """
-
-    first: Recommendation | None = None
-    final: bool = False
-    sections: list[RecommendationSection] = field(default_factory=list)
-    others: list[RecommendationSection] = field(default_factory=list)
+    first: Recommendation | None = None  # the one that heads the page
+    final: bool = False  # the page's records, if any, are its final rounds: their warnings are its own
+    sections: list[RecommendationSection] = field(default_factory=list)  # the first omits what heads the page
+    others: list[RecommendationSection] = field(default_factory=list)  # for other datasets
 
     def warnings(self, records: Sequence[Record]) -> list[RunWarning]:
         """Return its warnings and those of its rounds, each kind once; few rounds its answer tells."""

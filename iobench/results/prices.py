@@ -18,18 +18,10 @@ PRICES_HELP = (  # of the option --prices
 
 @dataclass(frozen=True, kw_only=True)
 class Prices:
-    """Prices of a store, in any currency.
+    """Prices of a store, in any currency."""
 
-    Attributes
-    ----------
-    thousand_requests : float
-        Price of 1,000 requests that read.
-    gib : float
-        Price of a GiB that leaves the store; 0 within a region, for most stores.
-    """
-
-    thousand_requests: float
-    gib: float
+    thousand_requests: float  # price of 1,000 requests that read
+    gib: float  # price of a GiB that leaves the store; 0 within a region, for most stores
 
     @classmethod
     def parse(cls, text: str) -> Prices:

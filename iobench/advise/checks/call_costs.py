@@ -35,21 +35,11 @@ DECODERS = (
 
 @dataclass(frozen=True)
 class Cost:
-    """A kind of work, and which calls are part of it.
+    """A kind of work, and which calls are part of it."""
 
-    Attributes
-    ----------
-    calls : re.Pattern
-        Names of the functions.
-    inclusive : bool
-        The time of what they call counts as well.
-    repeats : int
-        Only callers that call one of them so often each time count, with their own time.
-    """
-
-    calls: re.Pattern[str]
-    inclusive: bool = True
-    repeats: int = 0
+    calls: re.Pattern[str]  # names of the functions
+    inclusive: bool = True  # the time of what they call counts as well
+    repeats: int = 0  # only callers that call one of them so often each time count, with their own time
 
 
 @dataclass(frozen=True)

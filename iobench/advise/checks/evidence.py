@@ -18,18 +18,10 @@ if TYPE_CHECKING:  # it loads torch
 
 @dataclass(frozen=True)
 class Advice(Finding):
-    """One thing to change, and what was measured that supports it.
+    """One thing to change, and what was measured that supports it."""
 
-    Attributes
-    ----------
-    gain : float or None
-        Speed-up where the change was measured: 2.0 is twice as fast.
-    gain_text : str
-        The gain in words, with its interval.
-    """
-
-    gain: float | None = None
-    gain_text: str = ""
+    gain: float | None = None  # speed-up where the change was measured: 2.0 is twice as fast
+    gain_text: str = ""  # the gain in words, with its interval
 
     @property
     def sentence(self) -> str:
@@ -78,27 +70,13 @@ def gc_shares(loop: LoopStats, fetching: Profile | None) -> list[float]:
 
 @dataclass
 class Evidence:
-    """Measurements that the checks look at.
-
-    Attributes
-    ----------
-    loop : LoopStats
-        A loop over the loader.
-    candidates : list of Candidate
-        Settings that were tried; the first is the baseline.
-    profiles : list of Profile
-        CPU profiles of the main process and the workers.
-    against : mapping of str to Comparison
-        Each candidate with final rounds, compared with the baseline.
-    background_load : bool
-        Other processes used the machine meanwhile.
-    """
+    """Measurements that the checks look at."""
 
     loop: LoopStats
-    candidates: list[Candidate]
-    profiles: list[Profile]
-    against: Mapping[str, Comparison]
-    background_load: bool = False
+    candidates: list[Candidate]  # settings that were tried; the first is the baseline
+    profiles: list[Profile]  # of the main process and the workers
+    against: Mapping[str, Comparison]  # each candidate with final rounds, compared with the baseline
+    background_load: bool = False  # other processes used the machine meanwhile
 
     def gain(self, selected: Callable[[Candidate], bool]) -> Gain | None:
         """Return the largest gain of the selected candidates that are significantly faster."""

@@ -47,24 +47,12 @@ class JpegFile:
 
 @dataclass(frozen=True)
 class DecoderSpeed:
-    """Measurements of a decoder in one thread.
-
-    Attributes
-    ----------
-    decoder : WholeDecoder
-        The decoder.
-    times : float
-        Its speed from files to arrays, in those of Pillow's.
-    files : int
-        JPEG files that both decoded.
-    most : int
-        Largest difference of their pixels, of 255.
-    """
+    """Measurements of a decoder in one thread."""
 
     decoder: WholeDecoder
-    times: float
-    files: int
-    most: int
+    times: float  # its speed from files to arrays, in those of Pillow's
+    files: int  # JPEG files that both decoded
+    most: int  # largest difference of their pixels, of 255
 
     @property
     def values(self) -> dict[str, Any]:

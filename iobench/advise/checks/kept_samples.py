@@ -14,20 +14,10 @@ class KeptSamples(Dataset[Any]):
     """Samples in memory, by row: each tensor and array is a row of one that holds those of all samples.
 
     A sample costs what it does where a user stores arrays: a separate tensor for each would cost twice that.
-
-    Parameters
-    ----------
-    count : int
-        Samples of the whole dataset.
-
-    Attributes
-    ----------
-    rows : list of int
-        Rows of the samples that are kept.
     """
 
     def __init__(self, count: int) -> None:
-        self._count, self.rows = count, list[int]()
+        self._count, self.rows = count, list[int]()  # of the whole dataset, and rows that are kept
         self._kind: type | None = None  # of container that a sample is
         self._columns: dict[Any, Any] = {}
 

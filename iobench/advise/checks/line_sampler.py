@@ -38,16 +38,10 @@ class LineShare:
 
 
 class LineSampler:
-    """Samples the stack of the thread that made it, in a block or from `start` to `stop`.
-
-    Attributes
-    ----------
-    counts : Counter
-        Samples by the innermost line of the user's own code; the key is None where there is none.
-    """
+    """Samples the stack of the thread that made it, in a block or from `start` to `stop`."""
 
     def __init__(self) -> None:
-        self.counts = Counter[Line | None]()
+        self.counts = Counter[Line | None]()  # by the innermost line of the user's own code, if there is one
         self._of, self._ended = threading.get_ident(), threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 

@@ -11,41 +11,21 @@ from iobench.loading.inspection import attributes_of, is_dataloader, open_handle
 
 @dataclass(frozen=True)
 class LoaderInfo:
-    """A loader's settings; those of torch's DataLoader are None for any other iterable.
-
-    Attributes
-    ----------
-    class_name : str
-        Name of its class.
-    dataset : str or None
-        Name of its dataset's class.
-    by_sample : bool or None
-        The dataset is asked for one sample at a time.
-    tensor_dataset : bool
-        The dataset is a TensorDataset.
-    iterable : bool
-        The dataset is an IterableDataset.
-    in_order : bool
-        Samples are requested in storage order.
-    handles : list of str
-        Open files and databases in the dataset, which a forked worker must not inherit.
-    chunks : list of str
-        HDF5 datasets whose chunks hold several samples each.
-    """
+    """A loader's settings; those of torch's DataLoader are None for any other iterable."""
 
     class_name: str
-    dataset: str | None = None
+    dataset: str | None = None  # name of its dataset's class
     workers: int | None = None
     batch_size: int | None = None
     prefetch_factor: int | None = None
     pin_memory: bool | None = None
     persistent_workers: bool | None = None
-    by_sample: bool | None = None
+    by_sample: bool | None = None  # the dataset is asked for one sample at a time
     tensor_dataset: bool = False
-    iterable: bool = False
-    in_order: bool = False
-    handles: list[str] = field(default_factory=list)
-    chunks: list[str] = field(default_factory=list)
+    iterable: bool = False  # an IterableDataset
+    in_order: bool = False  # samples are requested in storage order
+    handles: list[str] = field(default_factory=list)  # open files, which a fork must not inherit
+    chunks: list[str] = field(default_factory=list)  # HDF5 datasets whose chunks hold several samples each
 
 
 def inspect_loader(loader: Any) -> LoaderInfo:

@@ -12,15 +12,9 @@ T = TypeVar("T")
 
 
 class LoopReplay(Replay[T]):
-    """Holds the first batches of a loop, and yields `count` of them, repeatedly, after its end.
+    """Holds the first batches of a loop, and yields `count` of them, repeatedly, after its end."""
 
-    Attributes
-    ----------
-    step_s : float or None
-        Seconds of one step over the replayed batches, after the device has finished them all.
-    """
-
-    step_s: float | None = None
+    step_s: float | None = None  # of one step, once the device has finished them all
 
     def holding(self, items: Iterable[T]) -> Iterator[T]:
         """Yield the same items, and hold the first ones."""

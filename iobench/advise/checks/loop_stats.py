@@ -20,84 +20,42 @@ class LoopStats:
 
     The first batch is counted separately: `wait_s`, `step_s` and the percentiles cover the batches after
     it. Waits and steps are measured by the device's clock; on the CPU, by the loop's own.
-
-    Attributes
-    ----------
-    loader : LoaderInfo
-        Settings of the loader.
-    batches, samples, bytes : int
-        Delivered in total; samples and bytes are 0 where batches hold no tensors.
-    tensors : int
-        Tensors in a batch.
-    elapsed_s, first_wait_s, wait_s, step_s, wait_p50_s, wait_p99_s, wait_max_s : float
-        Wall time, wait for the first batch, total wait and total step time after it, and the distribution
-        of single waits, in seconds.
-    cpu_s, worker_cpu_s : float
-        CPU seconds of the main process and of its workers.
-    workers : int
-        Most child processes at one time.
-    iowait : float or None
-        Share of all cores' time spent waiting for disks.
-    disk_bytes : int or None
-        Bytes read from disk.
-    gpu, gpu_low : float or None
-        Mean utilisation of the GPU, and share of the snapshots in which it was below one half.
-    memory_bytes : int or None
-        Peak memory of this process, plus the USS of its workers, without the page cache.
-    memory_growth_bytes : int or None
-        Growth of the workers' private memory since the loop was steady.
-    device : str
-        Device of the loop.
-    pins : bool
-        The device copies asynchronously from pinned memory.
-    background : BackgroundLoad
-        Load of other processes meanwhile.
-    epoch_batches : int or None
-        Batches of an epoch; None where the length is unknown.
-    worker_threads : int
-        Most threads of any worker.
-    replay_step_s : float or None
-        Seconds of a step over batches that were on the device already.
-    padding : float or None
-        Share of the sequences that is padding.
-    repeated : float or None
-        Share of the first samples that more than one worker delivered; None where it is unknown.
-    gc_s : float
-        Seconds of Python's garbage collector in the main process.
     """
 
     derived: ClassVar = ("wait_share", "rate", "bytes_per_s", "headroom")
 
     loader: LoaderInfo
-    batches: int
-    samples: int
+    batches: int  # delivered in total
+    samples: int  # 0 where batches hold no tensors, as bytes are
     bytes: int
-    tensors: int
+    tensors: int  # in a batch
     elapsed_s: float
-    first_wait_s: float
-    wait_s: float
-    step_s: float
-    wait_p50_s: float
+    first_wait_s: float  # for the first batch
+    wait_s: float  # in total, after the first batch
+    step_s: float  # likewise
+    wait_p50_s: float  # of single waits
     wait_p99_s: float
     wait_max_s: float
-    cpu_s: float
-    workers: int
+    cpu_s: float  # of the main process
+    workers: int  # most child processes at one time
     worker_cpu_s: float
-    iowait: float | None
-    disk_bytes: int | None
-    gpu: float | None
-    gpu_low: float | None
-    memory_bytes: int | None
-    memory_growth_bytes: int | None
+    iowait: float | None  # share of all cores' time spent waiting for disks
+    disk_bytes: int | None  # read
+    gpu: float | None  # mean utilisation
+    gpu_low: float | None  # share of the snapshots in which it was below one half
+    memory_bytes: int | None  # peak of this process, plus the USS of its workers, without the page cache
+    memory_growth_bytes: int | None  # growth of the workers' private memory since the loop was steady
     device: str = "cpu"
-    pins: bool = False
-    background: BackgroundLoad = field(default_factory=BackgroundLoad)
-    epoch_batches: int | None = None
-    worker_threads: int = 0
-    replay_step_s: float | None = None
-    padding: float | None = None
-    repeated: float | None = None
-    gc_s: float = 0.0
+    pins: bool = False  # the device copies asynchronously from pinned memory
+    background: BackgroundLoad = field(default_factory=BackgroundLoad)  # by other processes
+    epoch_batches: int | None = None  # None where the length is unknown
+    worker_threads: int = 0  # most of any worker
+    replay_step_s: float | None = None  # of a step over batches that were on the device already
+    padding: float | None = None  # share of the sequences that is padding
+    repeated: float | None = (
+        None  # share of the first samples that came from several workers; None if unknown
+    )
+    gc_s: float = 0.0  # of Python's garbage collector in the main process
 
     @property
     def wait_share(self) -> float:

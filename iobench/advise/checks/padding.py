@@ -18,11 +18,6 @@ def padding_of(batches: Iterable[Sequence[Any]]) -> float | None:
 
     A field is padded if its sequences end in a run of one value, the same for the whole batch, if that value
     hardly occurs before, and if the sequences end at different positions.
-
-    Parameters
-    ----------
-    batches : iterable of sequence of tensor
-        The tensors of each batch, samples along the first axis.
     """
     counts = [one for tensors in batches for tensor in tensors if (one := _padded(tensor)) is not None]
     if not counts:

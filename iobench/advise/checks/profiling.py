@@ -56,48 +56,21 @@ class Profile:
     """Shares of the Python time of one process, or of all workers together.
 
     The profiler makes calls slower: the shares of many short calls are too large.
-
-    Attributes
-    ----------
-    where : str
-        ``main process`` or ``workers``.
-    total_s : float
-        Seconds of CPU time without waiting.
-    functions : list of FunctionShare
-        The functions with most time of their own, in that order.
-    getitem_share, getitem_calls
-        Share of the time inside the dataset's ``__getitem__``, including what it calls, and its calls.
-    collate_share : float
-        Share of collating.
-    costs : mapping of str to float
-        Share of each kind of work, see `call_costs.COSTS`.
-    file_calls : int
-        Files that were opened or read, by calls.
-    opened_calls : int
-        Files of many samples that were opened, such as HDF5 files.
-    libraries : list of LibraryShare
-        Libraries with all that they call, those that take most of the time first.
-    lines : list of LineShare
-        Lines of the user's own code with all that they call, likewise.
-    gc_share : float
-        Share of the garbage collector.
-    chunks : list of str
-        HDF5 datasets, open in this process after the profile, whose chunks hold several samples each.
     """
 
-    where: str
-    total_s: float
-    functions: list[FunctionShare]
-    getitem_share: float
+    where: str  # ``main process`` or ``workers``
+    total_s: float  # seconds of CPU time without waiting
+    functions: list[FunctionShare]  # the functions with most time of their own, in that order
+    getitem_share: float  # of the dataset's ``__getitem__``, including what it calls
     getitem_calls: int
     collate_share: float
-    costs: Mapping[str, float] = field(default_factory=dict)
-    file_calls: int = 0
-    opened_calls: int = 0
-    libraries: list[LibraryShare] = field(default_factory=list)
-    lines: list[LineShare] = field(default_factory=list)
-    gc_share: float = 0.0
-    chunks: list[str] = field(default_factory=list)
+    costs: Mapping[str, float] = field(default_factory=dict)  # by kind of work, see `call_costs.COSTS`
+    file_calls: int = 0  # calls that opened or read a file
+    opened_calls: int = 0  # likewise of files of many samples, such as HDF5 files
+    libraries: list[LibraryShare] = field(default_factory=list)  # with all that they call, the most first
+    lines: list[LineShare] = field(default_factory=list)  # of the user's own code, likewise
+    gc_share: float = 0.0  # of the garbage collector
+    chunks: list[str] = field(default_factory=list)  # open HDF5 datasets whose chunks hold several samples
 
 
 def profiles(
@@ -105,22 +78,11 @@ def profiles(
     seconds: float,
     batches: int | None,
     guard: ItemGuard,
-    lines: Mapping[Line | None, int] | None = None,
+    lines: Mapping[Line | None, int],
 ) -> list[Profile]:
-    """Profile the main process and, for a DataLoader with workers, these together.
+    """Profile the main process and, for a DataLoader with workers, these together, in a loop of some seconds.
 
-    Parameters
-    ----------
-    loader : TunableLoader
-        The loader to run.
-    seconds : float
-        Time after which the loop ends.
-    batches : int or None
-        Batches after which it ends.
-    guard : callable
-        Passes the batches through, and raises if one takes too long.
-    lines : mapping of Line to int, optional
-        Samples of this process's lines, from a loop without a profiler, which makes calls slower.
+    `lines` are samples of this process's lines, from a loop without a profiler, which makes calls slower.
     """
     with tempfile.TemporaryDirectory(prefix="iobench-") as folder:
         own: Any = loader.with_changes({})
@@ -135,7 +97,7 @@ def profiles(
             )
         calls, gc_s = _main(guard(profiled), seconds, batches)
         chunks = chunks_of(getattr(own, "dataset", None))
-        results = [_summary("main process", calls, own, gc_s, chunks, lines or {})]
+        results = [_summary("main process", calls, own, gc_s, chunks, lines)]
         files = [str(path) for path in Path(folder).glob(f"*{STATS}")]
         if files:
             notes = [json.loads(path.read_text()) for path in Path(folder).glob(f"*{NOTES}")]

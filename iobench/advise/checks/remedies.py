@@ -61,13 +61,7 @@ class WithFrozenHeap:
 
 
 class Remedies:
-    """Changes whose cause the measurements of a loader show.
-
-    Attributes
-    ----------
-    skipped : list of Finding
-        Why other changes cannot be tried.
-    """
+    """Changes whose cause the measurements of a loader show, and why others were `skipped`."""
 
     def __init__(
         self, loader: TunableLoader, loop: LoopStats, profiles: Sequence[Profile], watchdog: Watchdog

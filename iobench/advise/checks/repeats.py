@@ -14,13 +14,7 @@ USUAL = 0.1  # of a worker's own samples, that may be the same: above it samples
 def repeated_share(batches: Sequence[Sequence[Any]], workers: int) -> float | None:
     """Return the share of samples that more than one worker delivered; None where that cannot be seen.
 
-    Parameters
-    ----------
-    batches : sequence of sequence of tensor
-        The tensors of the first batches, samples along the first axis; a worker delivers every
-        `workers`-th one.
-    workers : int
-        Number of worker processes.
+    Each of the first batches is a sequence of tensors; a worker delivers every `workers`-th one.
     """
     if workers < 2 or len(batches) < workers:
         return None

@@ -26,40 +26,19 @@ FIGURES = (  # in JSON
 
 @dataclass
 class Candidate:
-    """Candidate settings and their turns; all figures follow from these.
+    """Candidate settings and their turns; all figures follow from these."""
 
-    Attributes
-    ----------
-    name : str
-        The settings in words; `BASELINE` for the loader's own.
-    changes : dict
-        Settings that differ from the baseline, by argument name.
-    kind : str
-        Group of the changed setting, such as ``workers`` or ``prefetch``.
-    failure : Finding or None
-        Why the candidate cannot be chosen.
-    over_limit : Finding or None
-        The limit that the baseline exceeds; it is measured all the same.
-    eliminated : int or None
-        Round of the race after which it was eliminated.
-    make : callable or None
-        Builds the loader where it is not the user's own loader with other settings.
-    race, final : list of Record
-        Records of the race and of the final rounds.
-    turns : list of Turn
-        All turns in order of time, those that are no rounds included.
-    """
-
-    name: str
-    changes: dict[str, Any] = field(default_factory=dict)
-    kind: str = ""
-    failure: Finding | None = None
-    over_limit: Finding | None = None
-    eliminated: int | None = None
-    make: Callable[[], Iterable[Any]] | None = field(default=None, repr=False, compare=False)
+    name: str  # the settings in words; `BASELINE` for the loader's own
+    changes: dict[str, Any] = field(default_factory=dict)  # other settings than the baseline's
+    kind: str = ""  # group of the changed setting, such as ``workers`` or ``prefetch``
+    failure: Finding | None = None  # why the candidate cannot be chosen
+    over_limit: Finding | None = None  # the limit that the baseline exceeds; it is measured all the same
+    eliminated: int | None = None  # round of the race after which it was eliminated
+    make: Callable[[], Iterable[Any]] | None = field(default=None, repr=False, compare=False)  # of a loader
+    # that is not the user's own with other settings
     race: list[Record] = field(default_factory=list, repr=False, compare=False)
     final: list[Record] = field(default_factory=list, repr=False, compare=False)
-    turns: list[Turn] = field(default_factory=list, repr=False, compare=False)
+    turns: list[Turn] = field(default_factory=list, repr=False, compare=False)  # all, in order of time
 
     @property
     def rates(self) -> dict[int, float]:

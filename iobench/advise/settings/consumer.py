@@ -30,11 +30,6 @@ class Consumer:
     seed : int
         Seed of the model's weights.
 
-    Attributes
-    ----------
-    replay : Replay or None
-        Holds the first batches, for the headroom.
-
     Raises
     ------
     InvalidSettings
@@ -51,7 +46,7 @@ class Consumer:
         self.transfer = HostToDevice(self.device, non_blocking=False)
         busy = SimulatedStep(self.device, self.step_s) if self.step_s else None
         self._step = TrainingStep(self.transfer, busy=busy)
-        self.replay: Replay[DeviceBatch] | None = None
+        self.replay: Replay[DeviceBatch] | None = None  # holds the first batches, for the headroom
 
     @property
     def trains(self) -> bool:

@@ -38,33 +38,15 @@ SLOW_START = 0.05  # of an epoch for its first batch, from which on the start of
 
 @dataclass(frozen=True)
 class LoaderTraits:
-    """Facts about the baseline that decide what else is tried.
+    """Facts about the baseline that decide what else is tried."""
 
-    Attributes
-    ----------
-    whole : bool
-        An epoch fits in the time available.
-    starting : bool
-        The start of workers takes a considerable part of an epoch.
-    idle : bool
-        Its processes wait most of the time, so that more workers than cores may help.
-    threads : bool
-        Libraries that it uses start threads of their own.
-    device : str
-        Device that the batches go to.
-    starts : tuple of str
-        Start methods that there is time for.
-    probing : callable
-        Context that limits the time in which samples are asked for.
-    """
-
-    whole: bool = True
-    starting: bool = True
-    idle: bool = False
-    threads: bool = True
-    device: str = "auto"
-    starts: tuple[str, ...] = tuple(STARTS)
-    probing: Callable[[], AbstractContextManager[None]] = nullcontext
+    whole: bool = True  # an epoch fits in the time available
+    starting: bool = True  # the start of workers takes a considerable part of an epoch
+    idle: bool = False  # its processes wait most of the time, so that more workers than cores may help
+    threads: bool = True  # libraries that it uses start threads of their own
+    device: str = "auto"  # device that the batches go to
+    starts: tuple[str, ...] = tuple(STARTS)  # start methods that there is time for
+    probing: Callable[[], AbstractContextManager[None]] = nullcontext  # limits the time of asking for samples
 
 
 def candidates_for(

@@ -47,24 +47,14 @@ def _skipped_if_late() -> Iterator[None]:
 
 
 class SettingsBackend(Executor):
-    """Executor of every setting, since a live loader and its persistent workers cannot be sent elsewhere.
-
-    Attributes
-    ----------
-    limit_s : float or None
-        Seconds after which an epoch is cut off; None for whole epochs.
-    candidates : dict of str to Candidate
-        Candidate of each case, by its key.
-    first : Turn or None
-        The first turn.
-    """
+    """Executor of every setting, since a live loader and its persistent workers cannot be sent elsewhere."""
 
     world_size = 1
 
     def __init__(self, loader: TunableLoader, spec: TurnSpec, limits: ResourceLimits | None = None) -> None:
         self.loader, self._spec, self._limits = loader, spec, limits or ResourceLimits()
-        self.limit_s: float | None = None
-        self.candidates: dict[str, Candidate] = {}
+        self.limit_s: float | None = None  # of an epoch; None for whole ones
+        self.candidates: dict[str, Candidate] = {}  # by the key of their case
         self.first: Turn | None = None
         # persistent workers by candidate: their memory is not that of other candidates
         self._persistent: dict[str, set[int]] = {}

@@ -36,13 +36,7 @@ OWN_ORDER = "own"
 
 @dataclass(frozen=True)
 class SettingsCases:
-    """A loader as its cases describe it: its name, its present settings, and what consumes its batches.
-
-    Attributes
-    ----------
-    path : Path
-        File of records; by default they are not stored.
-    """
+    """A loader as its cases describe it: its name, its present settings, and what consumes its batches."""
 
     name: str = "loader"
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -50,7 +44,7 @@ class SettingsCases:
     model: str = "none"
     step_s: float = 0.0
     seed: int = 0
-    path: Path = Path(os.devnull)
+    path: Path = Path(os.devnull)  # file of records; by default they are not stored
 
     def case(self, candidate: Candidate, turn: Turn | None) -> Case:
         """Return the case of a candidate; `turn` is any earlier one."""

@@ -62,30 +62,15 @@ class Turn:
         Number of its worker processes.
     spec : TurnSpec
         Length of the turn, and the use of each batch.
-
-    Attributes
-    ----------
-    measured : Measured
-        Measurements, after `run`.
-    batches : int
-        Batches delivered.
-    epoch_batches : int or None
-        Batches of an epoch; None where its length is unknown.
-    fields : list of (tuple of int, str)
-        Shape and dtype of each tensor of the first batch.
-    wall_s : float
-        Seconds including opening and closing.
-    error : Exception or None
-        What the loader raised.
     """
 
-    measured: Measured
+    measured: Measured  # after `run`
 
     def __init__(self, make: Callable[[], Iterable[Any]], workers: int, spec: TurnSpec) -> None:
         self.make, self.workers, self._spec, self._cycle = make, workers, spec, max(1, workers)
-        self.batches, self.wall_s = 0, 0.0
-        self.epoch_batches: int | None = None
-        self.fields: list[tuple[tuple[int, ...], str]] = []
+        self.batches, self.wall_s = 0, 0.0  # delivered; opening and closing included
+        self.epoch_batches: int | None = None  # None where the length is unknown
+        self.fields: list[tuple[tuple[int, ...], str]] = []  # shape and dtype of each tensor
         self.ended = False  # the first epoch was cut off, so that no other follows
         self._marks = array("d")  # seconds from the start of the first epoch, of each batch
 

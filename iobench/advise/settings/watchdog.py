@@ -63,18 +63,13 @@ class Watchdog:
     end : float
         Moment of `time.monotonic` at which DeadlineReached is raised and all workers end. Nothing may use the
         loader afterwards.
-
-    Attributes
-    ----------
-    delivered : bool
-        A batch has come.
     """
 
     def __init__(self, limit_s: float, end: float = math.inf) -> None:
         self._limit_s, self.end = limit_s, end
         self._stacks: IO[str] | None = None
         self._until = end  # of what runs now
-        self.delivered = False
+        self.delivered = False  # a batch has come
         self._ending = False  # the end has come
         self._ended = False  # the workers were ended
         self._guarding = False  # the user's loader is at work, and may be interrupted
