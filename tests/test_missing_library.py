@@ -13,7 +13,8 @@ from PIL import Image
 
 import iobench
 from iobench.base.errors import MissingDependency
-from iobench.bench.case_grid import cases_of, skip_notes
+from iobench.bench.case_grid import cases_of
+from iobench.bench.case_obstacles import skip_notes
 from iobench.bench.options import RunOptions
 
 

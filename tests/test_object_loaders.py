@@ -13,7 +13,8 @@ from kinds import kind
 from object_cases import SAMPLES
 
 from iobench.base.errors import CorruptArtifact, InvalidSettings, LoaderFailed
-from iobench.bench.case_grid import cases_of, skip_notes
+from iobench.bench.case_grid import cases_of
+from iobench.bench.case_obstacles import skip_notes
 from iobench.bench.options import RunOptions
 from iobench.bench.run import run
 from iobench.dataset.prepare import prepare

@@ -9,8 +9,9 @@ import torch
 
 import iobench
 from iobench.bench import epoch
-from iobench.bench.epoch import RoundSpec, measure
+from iobench.bench.epoch import measure
 from iobench.bench.options import RunOptions
+from iobench.bench.round_spec import RoundSpec
 from iobench.host import page_tables
 from iobench.host.page_tables import map_cached
 from iobench.loading import loaders

@@ -12,7 +12,8 @@ from kinds import kind
 import iobench
 from iobench.base.errors import MissingDependency
 from iobench.bench.content_check import ContentCheck
-from iobench.bench.epoch import RoundSpec, measure
+from iobench.bench.epoch import measure
+from iobench.bench.round_spec import RoundSpec
 from iobench.loading.host_to_device import HostToDevice
 from iobench.loading.loaders import Job
 from iobench.loading.loaders.dataloader import TorchDataLoader

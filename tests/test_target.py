@@ -12,7 +12,8 @@ from kinds import complaint_kind, kind
 from iobench import formats
 from iobench.base.errors import InvalidSettings, TargetError
 from iobench.base.finding import Finding
-from iobench.bench.case_grid import cases_of, skip_notes
+from iobench.bench.case_grid import cases_of
+from iobench.bench.case_obstacles import skip_notes
 from iobench.bench.executor import InProcess, Tick
 from iobench.bench.options import RunOptions
 from iobench.host.memory import file_behind

@@ -15,7 +15,8 @@ from record_cases import delivered, run_once
 import iobench
 from iobench import RunOptions, StreamLoader, formats
 from iobench.base.errors import InvalidSettings
-from iobench.bench.case_grid import cases_of, skip_notes
+from iobench.bench.case_grid import cases_of
+from iobench.bench.case_obstacles import skip_notes
 from iobench.dataset import sample_lengths as sample_lengths_module
 from iobench.dataset.sample_lengths import sample_lengths
 from iobench.formats import offsets_of

@@ -19,7 +19,6 @@ from iobench.bench.case import Case
 from iobench.bench.outcome import Run
 from iobench.results import stats
 from iobench.results.ranking import compared
-from iobench.results.record import Record
 
 ByRound: TypeAlias = dict[str, dict[int, float]]  # samples/s by a case's key and the round's number
 
@@ -103,7 +102,9 @@ def _finalist(
         write_s=artifact.write_s * scale + result.data.decoding_s,
         trained_per_s=None if rounds is plain else stats.estimate(list(rounds[case.key].values())),
         trained_rounds=0 if rounds is plain else len(rounds[case.key]),
-        decoding_cores=_busy_cores(own) if decodes(result, case) else None,
+        decoding_cores=_median(one.processor.cpu_s / one.timing.epochs_s for one in own)
+        if decodes(result, case)
+        else None,
         user_defined=case.loader.user_defined,
         requests=_median(one.requests.count / one.epochs for one in own if one.requests),
         epoch_cost=_median(one.epoch_cost for one in own if one.epoch_cost is not None),
@@ -113,11 +114,6 @@ def _finalist(
 def _median(figures: Iterable[float]) -> float | None:
     """Return the median; None of nothing."""
     return statistics.median(known) if (known := [*figures]) else None
-
-
-def _busy_cores(records: Sequence[Record]) -> float:
-    """Return the median number of cores at work for a case."""
-    return statistics.median(one.processor.cpu_s / one.timing.epochs_s for one in records)
 
 
 def decodes(result: SearchResult, case: Case) -> bool:

@@ -21,7 +21,7 @@ from iobench.advise.settings.settings_race import (
     finalists,
     hidden_gain,
 )
-from iobench.advise.settings.tunable_loader import TunableLoader, resolve_target
+from iobench.advise.settings.tunable_loader import resolve_target
 from iobench.advise.settings.turn import CYCLES, Turn, TurnSpec
 from iobench.advise.settings.watchdog import DeadlineReached, Watchdog, end_of
 from iobench.advise.tuning_findings import nothing_fits, result_of
@@ -125,7 +125,7 @@ def tune(
     limits = ResourceLimits(max_workers, max_memory_bytes)
     cases = SettingsCases(
         name,
-        _present(loader),
+        {option: getattr(loader.loader, option) for option in PRESENT} if loader.rebuilds else {},
         str(consumer.device),
         consumer.model,
         consumer.step_s,
@@ -267,7 +267,3 @@ def _idle(turn: Turn) -> bool:
     if background is not None and (background.processors or 0.0) > CPU_CONTENDED:
         return False
     return turn.measured.processor.cpu_s < 0.5 * turn.measured.timing.epochs_s
-
-
-def _present(loader: TunableLoader) -> dict[str, Any]:
-    return {name: getattr(loader.loader, name) for name in PRESENT} if loader.rebuilds else {}

@@ -1,27 +1,23 @@
-"""Grid of cases: every valid combination of the options of a run, and why others make no case."""
+"""Grid of cases: every valid combination of the options of a run."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from iobench import formats
-from iobench.base.errors import InvalidOption, InvalidSettings
-from iobench.base.finding import Finding
-from iobench.base.text import enumerated
-from iobench.base.units import counted
+from iobench.base.errors import InvalidSettings
 from iobench.bench.case import COLD_OBJECTS, REMOTE, WARM_OBJECTS, Case, content_of
-from iobench.bench.multi_rank import multi_rank_cases, multi_rank_obstacle
+from iobench.bench.case_obstacles import check_caches, check_ragged, no_cases
+from iobench.bench.multi_rank import multi_rank_cases
 from iobench.bench.options import RunOptions
-from iobench.dataset.manifest import Manifest, missing_libraries
-from iobench.formats import Schema
-from iobench.loading import loaders
+from iobench.bench.requested import requested_loaders, requested_variants
+from iobench.dataset.manifest import Manifest
 from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES, Batching
-from iobench.loading.collate import EXAMPLES, JAGGED, Collate
+from iobench.loading.collate import Collate
 from iobench.loading.loaders import Loader
-from iobench.loading.order import refuse_ragged
 
 OBJECT_CACHES = {"warm": WARM_OBJECTS, "cold": COLD_OBJECTS}
 
@@ -34,10 +30,10 @@ def cases_of(
     `devices` are devices that exist here. Raises InvalidSettings, InvalidOption, UnknownFormat or
     ManifestError if a requested case is impossible, or if no case is left.
     """
-    _check_caches(manifest, options)
-    variants = _variants(manifest, options.format)
-    grid = list(_loaders(options))
-    _check_ragged(manifest.schema, grid, options)
+    check_caches(manifest, options)
+    variants = requested_variants(manifest, options.format)
+    grid = list(requested_loaders(options))
+    check_ragged(manifest.schema, grid, options)
     cases = [
         case
         for combination in _combinations(options, devices)
@@ -48,107 +44,11 @@ def cases_of(
     if world_size > 1:
         cases = multi_rank_cases(cases, world_size, options.isolate, named="all" not in options.loader)
     if not cases:
-        raise InvalidSettings(_no_cases(manifest, variants, grid, options), kind="no-cases")
+        raise InvalidSettings(no_cases(manifest, variants, grid, options), kind="no-cases")
     isolated = _isolated(options, [case.loader for case in cases])
     # the same for all, so that they remain comparable
     cases = [replace(case, isolated=isolated, world_size=world_size) for case in cases]
     return list({case.key: case for case in cases}.values())
-
-
-def _check_caches(manifest: Manifest, options: RunOptions) -> None:
-    """Raise InvalidSettings for a cold cache of objects without a cache, and a cache without objects."""
-    cached = any(options.object_cache)
-    if manifest.url and "cold" in options.cache and not cached:
-        raise InvalidSettings(
-            "--cache cold with a dataset in an object store, which no page cache holds",
-            kind="conflicting-options",
-            hint="omit --cache, or add --object-cache to measure the first epoch with an object cache",
-        )
-    if cached and not manifest.url:
-        raise InvalidSettings(
-            "--object-cache with a dataset on a disk", kind="conflicting-options", hint="omit --object-cache"
-        )
-
-
-def _check_ragged(schema: Schema, grid: Sequence[Loader], options: RunOptions) -> None:
-    """Raise InvalidSettings for samples that differ in length if no loader delivers them, or with a model.
-
-    Raises it also for a way to make batches of them if there are none, or if loaders cannot follow it.
-    """
-    if any(model != "none" for model in options.model):
-        refuse_ragged(schema, "--model", hint="use --step-ms")
-    given = {"--collate": options.collate != (JAGGED,), "--batch-tokens": options.batch_tokens is not None}
-    foreign = [loader for loader in grid if loader.user_defined]
-    if given["--batch-tokens"] and not any(map(_is_divisible, grid)):
-        foreign = list(grid)
-    for option in (name for name, is_given in given.items() if is_given):
-        if not schema.ragged:
-            raise InvalidSettings(
-                f"{option} is for samples that differ in length",
-                kind="conflicting-options",
-                expected="a field like tokens=uint16[*]",
-                found="fields of fixed shape",
-                hint=f"omit {option}",
-            )
-        if foreign:
-            raise InvalidSettings(
-                f"{option} with {foreign[0].display_name}, which makes its batches itself",
-                kind="conflicting-options",
-                hint=f"omit {option}{', or run it by itself' * (len(foreign) < len(grid))}",
-            )
-    for word in options.collate:
-        Collate.parse(word).over(schema)
-    if not any(loader.ragged for loader in grid):
-        grid[0].check_schema(schema)
-
-
-def _is_divisible(loader: Loader) -> bool:
-    """Return whether a loader takes the rows of each batch, so that any division into batches is possible."""
-    return not loader.iterable_style
-
-
-def _no_cases(
-    manifest: Manifest, variants: Sequence[str], grid: Sequence[Loader], options: RunOptions
-) -> str:
-    """Return why these loaders, formats, orders and ways to make batches give no case."""
-    orders = options.order
-    names, in_order = enumerated([loader.variant for loader in grid]), f"in {' or '.join(orders)} order"
-    subject = f"{'loader' if len(grid) == 1 else 'loaders'} {names}"
-    if not any(order in loader.orders for loader in grid for order in orders):
-        return f"{subject} cannot read {in_order}"
-    ways = [Collate.parse(word) for word in options.collate]
-    if not any(loader.collates(way) for loader in grid for way in ways):
-        others = [word for word in EXAMPLES if any(loader.collates(Collate.parse(word)) for loader in grid)]
-        asked = " or ".join(options.collate)
-        return f"{subject} cannot make batches by --collate {asked}; give --collate {' or '.join(others)}"
-    if not any(loader.reads_at(manifest.url) for loader in grid):
-        return "; ".join(_elsewhere(grid, manifest.url))
-    if not any(loader.requests_ranges(manifest.url) for loader in grid):
-        return _uncached(names)
-    what = f"none of {enumerated(variants)}" if variants else "no format"
-    verb = "reads" if len(grid) == 1 else "read"
-    return f"dataset {manifest.name}: {subject} {verb} {what} {in_order}"
-
-
-def _uncached(names: str) -> str:
-    return f"{names} at this address: a client of its own reads, without the cache of --object-cache"
-
-
-def _elsewhere(grid: Iterable[Loader], url: str) -> Iterator[str]:
-    """Yield where the loaders that cannot read at an address can: one sentence for each set of places."""
-    names: dict[tuple[str, ...], list[str]] = {}
-    for loader in grid:
-        if not loader.reads_at(url):
-            schemes = ("", *loader.schemes) if loader.on_disk else loader.schemes
-            names.setdefault(schemes, []).append(loader.display_name)
-    for schemes, alike in names.items():
-        verb = "reads" if len(set(alike)) == 1 else "read"
-        here = _place(url.partition("://")[0])
-        yield f"{enumerated(alike)} {verb} datasets {enumerated([*map(_place, schemes)])}, not {here}"
-
-
-def _place(scheme: str) -> str:
-    return f"at {scheme}://" if scheme else "on a disk"
 
 
 def _case(
@@ -165,8 +65,8 @@ def _case(
     if added is not None and added.samples is not None and loader.format_names:
         return None  # its library would read all of the files
     if combination["batch_tokens"] is not None:
-        if not _is_divisible(loader):
-            return None
+        if loader.iterable_style:
+            return None  # it makes its batches itself
         divided = Batching(batch_tokens=combination["batch_tokens"])
         combination = {**combination, "batch_size": divided.mean_batch_size(manifest.schema)}
     if combination["order"] != "block":
@@ -209,121 +109,3 @@ def _combinations(options: RunOptions, devices: Sequence[str]) -> Iterator[dict[
     steps = [value / 1000 for value in options.step_ms]
     for combination in itertools.product(devices, *values.values(), steps):
         yield dict(zip(("device", *values, "step_s"), combination, strict=True))
-
-
-def _variants(manifest: Manifest, words: Sequence[str]) -> list[str]:
-    every, missing = list(manifest.artifacts), missing_libraries(manifest)
-    if "all" in words and every and len(missing) == len(every):
-        raise next(iter(missing.values()))
-    usable = [variant for variant in every if variant not in missing]
-    named = usable if "all" in words else [formats.parse(word).variant for word in words]
-    for variant in named:
-        if variant not in every:
-            manifest.opener(variant)  # raises the error for an artifact that is missing
-    return list(dict.fromkeys(named))
-
-
-def _loaders(options: RunOptions) -> Iterator[Loader]:
-    """Yield every requested loader with each combination of the plain options that it has."""
-    named = [(word, loaders.parse(word)) for word in _words(options)[0]]
-    if not named:
-        raise InvalidSettings(
-            "no loader was named", kind="no-loaders", expected=f"{', '.join(loaders.names())} or all"
-        )
-    for name in options.loader_options:
-        if not any(name in loader.settable for _, loader in named):
-            raise InvalidSettings(
-                f"{', '.join(dict.fromkeys(loader.display_name for _, loader in named))}: no option {name}",
-                kind="unknown-option",
-                hint="'iobench loaders' lists the options of each loader",
-            )
-    for word, loader in named:
-        given = {pair.partition("=")[0] for pair in word.partition(":")[2].split(",")}
-        valid, problems = _grid(loader, _options_of(loader, options, given))
-        if not valid:
-            raise problems[0]
-        yield from valid
-        tuned = loader.recommended_variant() if options.recommended_options and word == loader.name else None
-        if tuned is not None:
-            yield loaders.parse(tuned)
-
-
-def _options_of(
-    loader: Loader, options: RunOptions, given: Container[str] = ()
-) -> dict[str, tuple[Any, ...]]:
-    """Return the plain options that a loader has, without those given in its word."""
-    values = options.loader_options.items()
-    return {name: value for name, value in values if name in loader.settable and name not in given}
-
-
-def skip_notes(manifest: Manifest, options: RunOptions, world_size: int = 1) -> list[Finding]:
-    """Return a note (kind `skipped`) for everything requested that makes no case.
-
-    `values["reason"]` is `missing-dependency` (a loader of `all` or a prepared format whose library is not
-    installed), `reads-nothing` (a loader that reads none of the formats in any of the orders), `ragged` (a
-    loader that does not deliver samples that differ in length), `own-batches` (one that makes its batches
-    itself, with --batch-tokens), `ranks` (several ranks cannot use it),
-    `address` (a loader that reads datasets on a disk, or at other addresses than this one),
-    `object-cache` (a loader that reads an address by a client of its own),
-    `invalid-options` (options that exclude each other), or `unknown-files` (cold rounds of a loader whose
-    files are unknown).
-    """
-    words, missing = _words(options)
-    without = missing_libraries(manifest) if "all" in options.format else {}
-    notes = [_skipped("missing-dependency", why) for why in (*missing, *map(str, without.values()))]
-    idle = []
-    variants = [formats.parse(word) for word in _variants(manifest, options.format)]
-    requested = [loaders.parse(word) for word in words]
-    notes += [_skipped("address", why) for why in _elsewhere(requested, manifest.url)]
-    for loader in (one for one in requested if one.reads_at(manifest.url)):
-        if not set(options.order) & set(loader.orders) or not any(map(loader.reads, variants)):
-            idle.append(loader.variant)
-        elif manifest.schema.ragged and not loader.ragged:
-            found = manifest.schema.ragged[0].typed
-            notes.append(_skipped("ragged", f"{loader.variant}: samples differ in length ({found})"))
-        elif options.batch_tokens is not None and not _is_divisible(loader):
-            why = f"{loader.variant} makes its batches itself, without --batch-tokens"
-            notes.append(_skipped("own-batches", why))
-        elif world_size > 1 and (obstacle := multi_rank_obstacle(loader, options.isolate)):
-            notes.append(
-                _skipped("ranks", f"{loader.display_name} over {counted(world_size, 'rank')}: {obstacle}")
-            )
-        elif any(options.object_cache) and not loader.requests_ranges(manifest.url):
-            notes.append(_skipped("object-cache", _uncached(loader.display_name)))
-        problems = _grid(loader, _options_of(loader, options))[1]
-        notes += [_skipped("invalid-options", str(problem)) for problem in problems]
-        if loader.own_data and "cold" in options.cache:
-            why = f"{loader.display_name} with a cold cache: iobench does not know which files it reads"
-            notes.append(_skipped("unknown-files", why))
-    if idle:
-        read = f"{', '.join(one.variant for one in variants)} in {' or '.join(options.order)} order"
-        why = f"{', '.join(idle)}: {'reads' if len(idle) == 1 else 'read'} none of {read}"
-        notes.append(_skipped("reads-nothing", why))
-    return notes
-
-
-def _skipped(reason: str, sentence: str) -> Finding:
-    return Finding("skipped", f"skipped: {sentence}", values={"reason": reason})
-
-
-def _words(options: RunOptions) -> tuple[list[str], list[str]]:
-    """Return the requested loaders, each once, and why loaders of `all` cannot be used here."""
-    if "all" not in options.loader:
-        return list(dict.fromkeys(options.loader)), []
-    known = {one["name"]: one["usable"] for one in loaders.describe()}
-    named = [word for word in options.loader if word != "all"]
-    words = [*named, *(name for name, usable in known.items() if usable == "yes" and name not in named)]
-    return words, [usable for usable in known.values() if usable != "yes"]
-
-
-def _grid(
-    loader: Loader, values: Mapping[str, Sequence[Any]]
-) -> tuple[list[Loader], list[InvalidOption | InvalidSettings]]:
-    """Return the loader with each valid combination of values, and the errors of the others."""
-    valid, problems = [], list[InvalidOption | InvalidSettings]()
-    for combination in itertools.product(*values.values()):
-        try:
-            valid.append(replace(loader, **dict(zip(values, combination, strict=True))))
-        except (InvalidOption, InvalidSettings) as error:
-            problems.append(error)
-    return valid, problems

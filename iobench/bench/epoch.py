@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
-from typing import Protocol, TypeVar
+from dataclasses import asdict, replace
 
 from iobench.base.errors import WrongContent
 from iobench.bench.device_clock import DeviceClock
 from iobench.bench.meter import Meter
 from iobench.bench.opening import disk_errors, epoch_request, opened
 from iobench.bench.part import Part, WindowTimer
-from iobench.bench.process_group import ProcessGroup, SingleProcess
+from iobench.bench.round_spec import RoundSpec
 from iobench.host.counters import Counters, Counts
 from iobench.host.cpu_speed import CpuSpeedProbe
 from iobench.host.page_tables import map_cached
 from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice, device_errors
 from iobench.loading.loaders import EpochRequest, Epochs, Job, Loader
 from iobench.loading.order import sample_count
-from iobench.loading.stages import UNTIMED, StageProfile
+from iobench.loading.stages import UNTIMED
 from iobench.loading.user_batch import samples_of
 from iobench.objects.request_log import LOG
 from iobench.results.parts import (
@@ -33,42 +32,7 @@ from iobench.results.parts import (
     TimingPart,
 )
 
-Consumer = Callable[[DeviceBatch], None]
-T = TypeVar("T")
-
 MOST_EPOCHS = 10_000  # in a round; epoch numbers of consecutive rounds are this far apart
-
-
-class Cut(Protocol):
-    """End of an epoch of unknown length, and its extrapolation."""
-
-    ended: bool  # the epoch was cut off, so that no other follows
-
-    def over(self, batches: Iterator[T]) -> Iterator[T]:
-        """Yield the batches of an epoch up to its end."""
-
-    def partial(self, samples: int) -> PartialEpoch | None:
-        """Return the extrapolated epoch; None for a whole one."""
-
-
-@dataclass
-class RoundSpec:
-    """Specification of a round."""
-
-    number: int  # it determines the numbers of its epochs
-    consume: Consumer
-    seconds: float  # least duration; 0 for a single epoch
-    profile: StageProfile | None = None  # collects the time of stages
-    batches: int | None = None  # of the window, where the round is a part of an epoch: see `Part`
-    limit_s: float = math.inf  # ends a part, however short its window; an epoch, too, if `batches` is given
-    cut: Cut | None = None  # what ends an epoch before its last batch
-    requested: Callable[[EpochRequest], None] = lambda request: None  # before each epoch, untimed
-    excluded: Collection[int] = ()  # processes whose memory does not count
-    warm: bool = False  # the data are in the page cache: their pages are mapped before the clock starts, as
-    # in later epochs of a script that keeps its files open
-    strict: bool = False  # synchronize the device after each batch
-    ended: Callable[[], None] = lambda: None  # called after each epoch; not timed
-    group: ProcessGroup = field(default_factory=SingleProcess)  # they begin each epoch together
 
 
 def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -> Measured:

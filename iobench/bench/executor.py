@@ -12,11 +12,12 @@ from typing import Protocol
 from iobench.base import thresholds
 from iobench.bench.case import WARM_OBJECTS, Case
 from iobench.bench.content_check import ContentCheck
-from iobench.bench.epoch import RoundSpec, measure
+from iobench.bench.epoch import measure
 from iobench.bench.observer import Progress
 from iobench.bench.part import TimeLimit
 from iobench.bench.pixel_check import PixelCheck
 from iobench.bench.process_group import ProcessGroup, SingleProcess
+from iobench.bench.round_spec import RoundSpec
 from iobench.bench.trace import write_trace
 from iobench.bench.training import TrainingStep
 from iobench.bench.user_loader_check import UserLoaderCheck

@@ -6,7 +6,6 @@ import os
 import sys
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -35,7 +34,9 @@ def save(path: Path, options: RunOptions, dataset: str, content: str) -> None:
     """Write a plan file; raises InvalidSettings if it cannot be written."""
     import tomli_w
 
-    table = {"dataset": dataset, "content": content, "run": _without_none(asdict(options))}
+    # TOML has no None: every default of None is implied
+    settings = {name: value for name, value in asdict(options).items() if value is not None}
+    table = {"dataset": dataset, "content": content, "run": settings}
     if os.path.exists(path) and not path.is_file():
         raise InvalidSettings("--save-plan", kind="not-a-file", path=path, expected="a regular file")
     with system_errors_as(
@@ -76,8 +77,3 @@ def load(path: Path) -> SavedPlan:
         return SavedPlan(msgspec.convert(body, RunOptions), **texts)
     except msgspec.ValidationError as error:
         raise InvalidSettings(f"--plan: {error}", kind="invalid-value", path=path) from error
-
-
-def _without_none(table: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that are not None, which TOML cannot express; every default of None is implied."""
-    return {name: value for name, value in table.items() if value is not None}

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iobench.bench.case_grid import cases_of, skip_notes
+from iobench.bench.case_grid import cases_of
+from iobench.bench.case_obstacles import skip_notes
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run

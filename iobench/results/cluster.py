@@ -100,14 +100,10 @@ def stated_resources(
         yield Resource(STORAGE, ALL, exact(cluster.storage_bytes_per_s * per_stored), "stated")
     if cluster.shard_bytes is not None:
         stored = (cluster.data_bytes or logical) / per_stored
-        ranks = math.ceil(stored / cluster.shard_bytes) / _readers_per_rank(rounds)
+        workers = int((rounds[0].case.get("options") or {}).get("num_workers") or 0)  # each needs a shard
+        ranks = math.ceil(stored / cluster.shard_bytes) / max(1, workers)
         capacity = Estimate(*(ranks * wanted for wanted in with_ends(demand)))
         yield Resource(SHARDS, ALL, capacity, f"{bytes_text(stored)} in shards of the stated size")
-
-
-def _readers_per_rank(rounds: Sequence[Record]) -> int:
-    """Return the number of workers of a rank that each need a shard of their own; at least 1."""
-    return max(1, int((rounds[0].case.get("options") or {}).get("num_workers") or 0))
 
 
 def ranks_per(resource: Resource, cluster: Cluster) -> int:

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 import torch
 
-from iobench.bench.epoch import RoundSpec, measure
+from iobench.bench.epoch import measure
 from iobench.bench.meter import Meter
+from iobench.bench.round_spec import RoundSpec
 from iobench.bench.training import Trainer
 from iobench.dataset.opener import Opener
 from iobench.host.monitor import Monitor

@@ -31,7 +31,8 @@ from typing import Any
 import torch
 
 from iobench import Manifest, find_dataset
-from iobench.bench.epoch import RoundSpec, measure
+from iobench.bench.epoch import measure
+from iobench.bench.round_spec import RoundSpec
 from iobench.bench.rounds import interleaved
 from iobench.host import page_cache
 from iobench.loading import loaders

@@ -14,7 +14,8 @@ from rank_cases import over_threads, run_over
 from iobench import RunOptions
 from iobench.base.errors import CaseDied, InvalidSettings, LoaderFailed, RanksDiffer
 from iobench.bench import case_limits, executor
-from iobench.bench.case_grid import cases_of, skip_notes
+from iobench.bench.case_grid import cases_of
+from iobench.bench.case_obstacles import skip_notes
 from iobench.dataset.manifest import Manifest
 from iobench.host import background_load, memory_limits
 from iobench.host.hardware_limits import Limit

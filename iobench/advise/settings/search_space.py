@@ -183,11 +183,6 @@ def _about(subject: str, problem: Finding, **values: str) -> Finding:
     return replace(problem, message=f"{subject}: {problem.message}", values={**problem.values, **values})
 
 
-def _may_repeat(loader: TunableLoader) -> bool:
-    """Return True if each worker may yield all samples: an IterableDataset has to shard them itself."""
-    return loader.rebuilds and isinstance(loader.loader.dataset, IterableDataset)
-
-
 def _worker_limit(
     loader: TunableLoader, changes: Mapping[str, Any], limits: ResourceLimits
 ) -> Finding | None:
@@ -211,7 +206,8 @@ def _worker_counts(
     counts = [n for n in worker_counts(traits.idle, limits) if n != now] if settable else []
     if now or not counts:
         return counts, None
-    if _may_repeat(loader) and not traits.whole:
+    shards_itself = loader.rebuilds and isinstance(loader.loader.dataset, IterableDataset)
+    if shards_itself and not traits.whole:
         message = "workers: unknown whether its dataset shards its samples over them"
         return [], Finding("sharding-unknown", message)
     if (problem := _open_handles(loader)) is not None:

@@ -14,8 +14,9 @@ from iobench.advise.settings.consumer import Consumer
 from iobench.advise.settings.watchdog import DeadlineReached
 from iobench.base import thresholds
 from iobench.base.errors import TargetError
-from iobench.bench.epoch import RoundSpec, measure
+from iobench.bench.epoch import measure
 from iobench.bench.executor import Tick
+from iobench.bench.round_spec import RoundSpec
 from iobench.dataset.opener import Opener
 from iobench.formats import Field, Schema
 from iobench.formats.npy import Npy
