@@ -14,9 +14,8 @@ from iobench.bench.case_grid import cases_of
 from iobench.bench.command_option import declared
 from iobench.bench.options import RunOptions
 from iobench.terminal.cli import app
-from iobench.terminal.commands import _loader_options
 from iobench.terminal.commands._declared_options import made_of
-from iobench.terminal.commands._run_options import OPTIONS, parse
+from iobench.terminal.commands._run_options import OPTIONS, parse, parse_loader_options
 from iobench.terminal.commands._source_options import SourceOptions
 
 COMMANDS = typer.main.get_command(app).commands
@@ -97,7 +96,7 @@ def test_what_is_typed_is_parsed_by_its_type(name):
 
 def test_options_of_loaders_are_typed_once_or_several_times():
     typed = {"num_workers": ["0,2", "1"], "threads": None, "in_flight": []}
-    assert _loader_options.parse(typed) == {"num_workers": (0, 2, 1)}
+    assert parse_loader_options(typed) == {"num_workers": (0, 2, 1)}
 
 
 @pytest.mark.parametrize(
