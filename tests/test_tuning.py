@@ -392,7 +392,7 @@ def test_no_more_workers_than_are_allowed():
 
 def test_a_stream_that_every_worker_repeats_is_rejected():
     candidate = Candidate("2 workers", dict(FORK), "workers")
-    over = SettingsRace(TunableLoader(DataLoader(Stream(), batch_size=8)), TurnSpec(min_s=0.0))
+    over = SettingsRace(TunableLoader(DataLoader(Stream(), batch_size=8)), TurnSpec())
     with over.active():
         over.race([Candidate(BASELINE), candidate], 30.0)
     assert candidate.failure.kind == "samples-not-sharded"
@@ -419,7 +419,7 @@ def test_a_long_epoch_is_cut_off_and_extrapolated():
         return torch.zeros(4)
 
     loader = DataLoader(Made(400, slow), batch_size=1)
-    turn = Turn(lambda: loader, 0, TurnSpec(limit_s=0.05, min_s=10.0)).run()
+    turn = Turn(lambda: loader, 0, TurnSpec(limit_s=0.05)).run()
     assert not turn.complete
     assert turn.batches < turn.epoch_batches == 400
     assert turn.samples == 400
@@ -432,7 +432,7 @@ def test_a_turn_that_the_end_of_the_time_cuts_off_counts_with_enough_batches(bat
         yield from [torch.zeros(1, 4)] * batches
         raise DeadlineReached("over")
 
-    turn = Turn(ends, 1, TurnSpec(min_s=0.0))
+    turn = Turn(ends, 1, TurnSpec())
     with nullcontext() if counts else pytest.raises(DeadlineReached):
         turn.run()
         assert (turn.batches, turn.complete) == (batches, False)
@@ -542,7 +542,7 @@ def test_workers_of_a_cut_turn_are_counted_by_whole_cycles(monkeypatch):
     monkeypatch.setattr("iobench.advise.settings.turn.time", pairs)
     for limit_s in (0.05, 0.07, 0.09):
         pairs.now = 0.0
-        turn = Turn(lambda: pairs, 2, TurnSpec(limit_s=limit_s, min_s=0.0)).run()
+        turn = Turn(lambda: pairs, 2, TurnSpec(limit_s=limit_s)).run()
         assert not turn.complete
         assert turn.epoch_s == pytest.approx(100 * 0.02)
 

@@ -26,13 +26,8 @@ class DeviceClock:
     As a context manager it synchronizes the device on entry and exit; after an error nothing is read.
     For a user's own loop, whose device must not be synchronized, call `begin` and `settle` instead.
 
-    Parameters
-    ----------
-    device : Device
-        The device that the loop computes on.
-    strict : bool
-        Synchronize after each step, as a loop does that reads its loss. Copies and steps then do not
-        overlap, and the host's waits are comparable with these.
+    A `strict` one synchronizes after each step, as a loop does that reads its loss. Copies and steps then do
+    not overlap, and the host's waits are comparable with these.
     """
 
     def __init__(self, device: Device, strict: bool = False) -> None:

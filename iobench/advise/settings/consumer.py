@@ -17,23 +17,9 @@ from iobench.loading.tensors import tensor_of
 
 
 class Consumer:
-    """Runs a training step, or a wait of its length, on each batch that a device has received.
+    """Runs a model's training step, or a simulated one of `step_ms`, on each batch that a device received.
 
-    Parameters
-    ----------
-    device : str
-        Device name, such as ``cpu``, ``cuda:0`` or ``auto``.
-    step_ms : float
-        Length of a simulated step in milliseconds; 0 for none.
-    model : str
-        Model to train on each batch, one of `MODELS`.
-    seed : int
-        Seed of the model's weights.
-
-    Raises
-    ------
-    InvalidSettings
-        Both `step_ms` and `model` are given, or the model has no field to train on.
+    InvalidSettings if both are given, or if the model has no field to train on.
     """
 
     def __init__(self, device: str = "cpu", step_ms: float = 0.0, model: str = "none", seed: int = 0) -> None:

@@ -87,18 +87,7 @@ HIDDEN_START = 0.3  # of an epoch, for its first batch
 class SettingsRace:
     """Runs over the settings of one loader: races, then final rounds.
 
-    Parameters
-    ----------
-    loader : TunableLoader
-        The loader whose settings are raced.
-    spec : TurnSpec
-        Use of each batch, and the most batches of a turn.
-    limits : ResourceLimits, optional
-        Limits that a candidate must not exceed.
-    cases : SettingsCases, optional
-        Description of the loader in records, and their file.
-    end : float
-        Moment of `time.monotonic` after which no turn begins.
+    No turn begins after `end`, a moment of `time.monotonic`.
     """
 
     def __init__(

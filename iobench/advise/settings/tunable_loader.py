@@ -38,21 +38,8 @@ class TunableLoader:
     shares all large values: a file that one of them opens on first use must not be inherited by the fork
     of the other.
 
-    Parameters
-    ----------
-    loader : iterable
-        The loader as the user built it.
-    make : callable, optional
-        The function that built it.
-    takes : iterable of str
-        Names of the parameters of `make`.
-    workers : int
-        Workers that `make` was given, or has by default.
-
-    Raises
-    ------
-    TargetError
-        The loader is an iterator and there is no function that builds it again (``single-pass``).
+    `make` is the function that built the loader, `takes` are the names of its parameters, `workers` is the
+    number that it was given or has by default. TargetError (``single-pass``) for an iterator without one.
     """
 
     def __init__(

@@ -40,29 +40,20 @@ class TurnSpec:
     """Length of a turn, and the use of each batch.
 
     An epoch is cut off after `limit_s` seconds or after `batches` batches; without either it is whole.
-    Epochs shorter than `min_s` are repeated until together they have lasted that long.
+    Short epochs are repeated until together they have lasted as long as a round.
     """
 
     consumer: Consumer = field(default_factory=Consumer)
     limit_s: float | None = None
     batches: int | None = None
-    min_s: float | None = None
     guard: ItemGuard = lambda items: items
 
 
 class Turn:
     """One timed turn over a loader, as a round of `iobench.bench.epoch`.
 
-    A cut epoch is extrapolated from the rate after the first batch of every worker.
-
-    Parameters
-    ----------
-    make : callable
-        Builds the loader.
-    workers : int
-        Number of its worker processes.
-    spec : TurnSpec
-        Length of the turn, and the use of each batch.
+    `make` builds the loader, which has so many worker processes. A cut epoch is extrapolated from the rate
+    after the first batch of each.
     """
 
     measured: Measured  # after `run`
@@ -93,19 +84,9 @@ class Turn:
         return timing.partial.epoch_samples if timing.partial else timing.samples / timing.epochs
 
     def run(self, tick: Tick | None = None, excluded: Collection[int] = ()) -> Turn:
-        """Build the loader and time one turn over it.
+        """Build the loader and time one turn over it; the memory of `excluded` processes does not count.
 
-        Parameters
-        ----------
-        tick : Tick, optional
-            Called for each batch.
-        excluded : collection of int
-            Process ids whose memory does not count.
-
-        Raises
-        ------
-        TargetError
-            The loader raises, or yields no batches (``empty``).
+        TargetError if the loader raises, or yields no batches (``empty``).
         """
         began, consumer = time.perf_counter(), self._spec.consumer
         count = tick or Tick()
@@ -114,9 +95,8 @@ class Turn:
             consumer(batch)
             count()
 
-        seconds = thresholds.ROUND_S if self._spec.min_s is None else self._spec.min_s
         job = Job(_NoData(Npy(), Path.cwd(), UNKNOWN), Batching().row_order(UNKNOWN), str(consumer.device))
-        spec = RoundSpec(0, consume, seconds, cut=self, excluded=excluded)
+        spec = RoundSpec(0, consume, thresholds.ROUND_S, cut=self, excluded=excluded)
         self.measured = measure(_LiveLoader(self), job, consumer.transfer, spec)
         self.wall_s = time.perf_counter() - began
         return self

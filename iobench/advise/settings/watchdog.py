@@ -54,15 +54,10 @@ class DeadlineReached(TargetError):
 
 
 class Watchdog:
-    """Raises TargetError, with the stacks of this process and its workers, if a batch takes too long.
+    """Raises TargetError, with the stacks of this process and its workers, if no batch comes for `limit_s`.
 
-    Parameters
-    ----------
-    limit_s : float
-        Seconds without a batch after which the loader counts as hung.
-    end : float
-        Moment of `time.monotonic` at which DeadlineReached is raised and all workers end. Nothing may use the
-        loader afterwards.
+    At `end`, a moment of `time.monotonic`, it raises DeadlineReached, and all workers end. Nothing may use
+    the loader afterwards.
     """
 
     def __init__(self, limit_s: float, end: float = math.inf) -> None:
