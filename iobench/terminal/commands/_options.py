@@ -23,15 +23,12 @@ T = TypeVar("T")
 DataDir = Annotated[Path, typer.Option(help="Folder of datasets and results.")]
 NameOrAddress = Annotated[
     str | None,
-    typer.Option(
-        help="Dataset name, or an address like s3://bucket/prefix. [default: the newest]", show_default=False
-    ),
+    typer.Option(help="Dataset name, or an address like s3://bucket/prefix. [default: the newest]"),
 ]
 S3Endpoint = Annotated[
     str | None,
     typer.Option(
-        help="Address of an S3 server that is not AWS, like http://host:9000. [default: AWS_ENDPOINT_URL]",
-        show_default=False,
+        help="Address of an S3 server that is not AWS, like http://host:9000. [default: AWS_ENDPOINT_URL]"
     ),
 ]
 Hash = Annotated[
@@ -40,12 +37,11 @@ Hash = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Device = Annotated[str, typer.Option(help=DEVICE_HELP)]
 SOURCE_FORMAT_HELP = "Format of your own data, like tokens:dtype=uint16,window=513. [default: detected]"
-SourceFormat = Annotated[str | None, typer.Option(help=SOURCE_FORMAT_HELP, show_default=False)]
+SourceFormat = Annotated[str | None, typer.Option(help=SOURCE_FORMAT_HELP)]
 TimeLimit = Annotated[float, typer.Option(help="Time limit in seconds.")]
 Timeout = Annotated[float, typer.Option(help="Kill the loader after this many seconds without a batch.")]
 Out = Annotated[
-    Path | None,
-    typer.Option(help="Append records here. [default: a new file in DATA_DIR/results]", show_default=False),
+    Path | None, typer.Option(help="Append records here. [default: a new file in DATA_DIR/results]")
 ]
 MinDifference = Annotated[str, typer.Option(help="Smallest difference that counts as one.")]
 

@@ -57,10 +57,10 @@ def _parameter(name: str, specs: dict[str, Option]) -> inspect.Parameter:
     flag, spec = flag_of(name), next(iter(specs.values()))
     help = f"{', '.join(specs)}: {spec.help}."
     if spec.type is bool:
-        option = typer.Option(f"{flag}/--no-{flag[2:]}", help=help, show_default=False)
+        option = typer.Option(f"{flag}/--no-{flag[2:]}", help=help)
         annotation: Any = Annotated[bool | None, option]
     else:
-        annotation = Annotated[list[str] | None, typer.Option(flag, help=help, show_default=False)]
+        annotation = Annotated[list[str] | None, typer.Option(flag, help=help)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 

@@ -25,27 +25,20 @@ def add(
             "HDF5 file, or columns of a table."
         ),
     ],
-    format: Annotated[
-        str | None,
-        typer.Option(help="Format of the data. [default: detected]", show_default=False),
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option(help="Dataset name. [default: made from the path]", show_default=False)
-    ] = None,
+    format: Annotated[str | None, typer.Option(help="Format of the data. [default: detected]")] = None,
+    name: Annotated[str | None, typer.Option(help="Dataset name. [default: made from the path]")] = None,
     field: Annotated[
         list[str] | None,
         typer.Option(
             help="A field of each sample, for data without a schema: x=float32[3,224,224]; repeatable, in "
-            "the order of the fields in a sample.",
-            show_default=False,
+            "the order of the fields in a sample."
         ),
     ] = None,
     hash: Hash = "auto",
     data_dir: DataDir = Path("data"),
     s3_endpoint: S3Endpoint = None,
     overwrite: Annotated[
-        bool,
-        typer.Option("--overwrite", help="Replace the dataset of that name; its data are kept."),
+        bool, typer.Option("--overwrite", help="Replace the dataset of that name; its data are kept.")
     ] = False,
 ) -> None:
     """Register existing data in place; iobench only reads them."""

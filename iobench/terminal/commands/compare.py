@@ -35,8 +35,7 @@ def compare(
             help=(
                 "slower:5% exits with 1 if a case is 5% slower, missing or has too few rounds, "
                 "3 if the machine changed."
-            ),
-            show_default=False,
+            )
         ),
     ] = None,
     force: Annotated[

@@ -17,17 +17,12 @@ def diagnose(
         typer.Argument(help="Function that makes the loader: train.py:make_loader or module:make_loader."),
     ],
     batches: Annotated[
-        int | None,
-        typer.Option(
-            help="At most this many batches per loop over the loader. [default: all]",
-            show_default=False,
-        ),
+        int | None, typer.Option(help="At most this many batches per loop over the loader. [default: all]")
     ] = None,
     max_time: TimeLimit = 20.0,
     timeout: Timeout = 60.0,
     variants: Annotated[
-        bool,
-        typer.Option("--variants/--no-variants", help="Try other settings and measure the best again."),
+        bool, typer.Option("--variants/--no-variants", help="Try other settings and measure the best again.")
     ] = True,
     device: Device = "auto",
     as_json: AsJson = False,

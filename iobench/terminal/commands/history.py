@@ -116,9 +116,7 @@ def delete(
 def export(
     context: typer.Context,
     out: Annotated[Path, typer.Option("--out", "-o", help="New .csv or .parquet file.")],
-    names: Annotated[
-        list[str] | None, typer.Argument(help="Runs. [default: all]", show_default=False)
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(help="Runs. [default: all]")] = None,
     data_dir: Here = None,
 ) -> None:
     """Write past runs as one table, one row per round."""

@@ -45,8 +45,7 @@ def _describe(kind: str, described: list[dict[str, Any]], as_json: bool) -> None
 
 def verify(
     format: Annotated[
-        list[str] | None,
-        typer.Option(help="Variant of the dataset; repeatable. [default: all]", show_default=False),
+        list[str] | None, typer.Option(help="Variant of the dataset; repeatable. [default: all]")
     ] = None,
     hash: Annotated[
         str,
@@ -55,8 +54,7 @@ def verify(
     sample: Annotated[
         str | None,
         typer.Option(
-            help="Read only rows of this size, such as 1GiB, spread over the data, for at most 2 minutes.",
-            show_default=False,
+            help="Read only rows of this size, such as 1GiB, spread over the data, for at most 2 minutes."
         ),
     ] = None,
     data_dir: DataDir = Path("data"),

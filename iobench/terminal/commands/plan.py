@@ -15,24 +15,17 @@ def plan(
     ranks: Annotated[int, typer.Option(min=1, help="Number of devices that train together.")],
     nodes: Annotated[int, typer.Option(min=1, help="Number of machines that hold them.")],
     run: Annotated[
-        str | None,
-        typer.Argument(help="Run: a name or a file of records. [default: the newest]", show_default=False),
+        str | None, typer.Argument(help="Run: a name or a file of records. [default: the newest]")
     ] = None,
     network: Annotated[
-        str | None, typer.Option(help="Network bandwidth of each node, like 100Gbit/s.", show_default=False)
+        str | None, typer.Option(help="Network bandwidth of each node, like 100Gbit/s.")
     ] = None,
     storage: Annotated[
-        str | None, typer.Option(help="Bandwidth of the storage for all nodes together.", show_default=False)
+        str | None, typer.Option(help="Bandwidth of the storage for all nodes together.")
     ] = None,
-    shard_size: Annotated[
-        str | None,
-        typer.Option(help="Size of the data files, like 256MiB.", show_default=False),
-    ] = None,
+    shard_size: Annotated[str | None, typer.Option(help="Size of the data files, like 256MiB.")] = None,
     full_size: Annotated[
-        str | None,
-        typer.Option(
-            help="How large the real data are, like 2TiB. [default: as measured]", show_default=False
-        ),
+        str | None, typer.Option(help="How large the real data are, like 2TiB. [default: as measured]")
     ] = None,
     step_ms: Annotated[float, typer.Option(help="Milliseconds of a training step.")] = 0.0,
     data_dir: DataDir = Path("data"),

@@ -30,19 +30,15 @@ def prepare(
         list[str] | None,
         typer.Option(
             help="Format or variant, like hdf5:compression=gzip, or all; repeatable. "
-            "[default: npy, hdf5, lmdb, memmap]",
-            show_default=False,
+            "[default: npy, hdf5, lmdb, memmap]"
         ),
     ] = None,
     data_dir: DataDir = Path("data"),
-    name: Annotated[
-        str | None, typer.Option(help="Dataset name. [default: made from the data]", show_default=False)
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="Dataset name. [default: made from the data]")] = None,
     to: Annotated[
         str | None,
         typer.Option(
-            help="Upload the dataset to an address like s3://bucket/prefix, instead of keeping it here.",
-            show_default=False,
+            help="Upload the dataset to an address like s3://bucket/prefix, instead of keeping it here."
         ),
     ] = None,
     s3_endpoint: S3Endpoint = None,
@@ -50,8 +46,7 @@ def prepare(
     ray: Annotated[
         str | None,
         typer.Option(
-            help="Copy the dataset to the same path on every host of the Ray cluster at this address.",
-            show_default=False,
+            help="Copy the dataset to the same path on every host of the Ray cluster at this address."
         ),
     ] = None,
 ) -> None:

@@ -35,17 +35,11 @@ def recommend(
     name: NameOrAddress = None,
     source: Annotated[
         Path | None,
-        typer.Option(
-            help="Your own data, as for 'iobench prepare'; a sample is written in every format.",
-            show_default=False,
-        ),
+        typer.Option(help="Your own data, as for 'iobench prepare'; a sample is written in every format."),
     ] = None,
     add: Annotated[
         Path | None,
-        typer.Option(
-            help="Your own files in a known format, registered in place as by 'iobench add'.",
-            show_default=False,
-        ),
+        typer.Option(help="Your own files in a known format, registered in place as by 'iobench add'."),
     ] = None,
     source_format: SourceFormat = None,
     sample_shape: Annotated[

@@ -15,14 +15,10 @@ from iobench.terminal.commands._options import DataDir, records_of
 
 def report(
     runs: Annotated[
-        list[str] | None,
-        typer.Argument(help="Runs: names or files of records. [default: the newest]", show_default=False),
+        list[str] | None, typer.Argument(help="Runs: names or files of records. [default: the newest]")
     ] = None,
     out: Annotated[Path, typer.Option("--out", "-o", help="Page to write.")] = Path("report.html"),
-    png: Annotated[
-        Path | None,
-        typer.Option(help="Folder for each chart as PNG and SVG.", show_default=False),
-    ] = None,
+    png: Annotated[Path | None, typer.Option(help="Folder for each chart as PNG and SVG.")] = None,
     data_dir: DataDir = Path("data"),
 ) -> None:
     """Write an HTML page with the results and their meaning."""

@@ -22,24 +22,16 @@ def resume_check(
     ],
     stop_after: Annotated[
         int | None,
-        typer.Option(
-            help="Batches of each rank before each stop. [default: about half of the epoch in all]",
-            show_default=False,
-        ),
+        typer.Option(help="Batches of each rank before each stop. [default: about half of the epoch in all]"),
     ] = None,
     world_size: Annotated[
-        str | None,
-        typer.Option(help="Numbers of ranks before and after each stop, like 2,3.", show_default=False),
+        str | None, typer.Option(help="Numbers of ranks before and after each stop, like 2,3.")
     ] = None,
     workers: Annotated[
-        str | None,
-        typer.Option(help="Numbers of workers before and after each stop, like 0,2.", show_default=False),
+        str | None, typer.Option(help="Numbers of workers before and after each stop, like 0,2.")
     ] = None,
     format: Annotated[
-        str | None,
-        typer.Option(
-            help="Variant of the dataset. [default: the first that the loader reads]", show_default=False
-        ),
+        str | None, typer.Option(help="Variant of the dataset. [default: the first that the loader reads]")
     ] = None,
     order: Annotated[str, typer.Option(help="Order of samples: sequential, random or block.")] = "random",
     batch_size: Annotated[int, typer.Option(help="Samples per batch.")] = 256,

@@ -45,33 +45,24 @@ def run(
     *,
     typed: Mapping[str, Any],
     ranks: Annotated[
-        str | None,
-        typer.Option(
-            help="Numbers of ranks on this host, started by torchrun, like 1,2,4.", show_default=False
-        ),
+        str | None, typer.Option(help="Numbers of ranks on this host, started by torchrun, like 1,2,4.")
     ] = None,
     ray: Annotated[
-        str | None,
-        typer.Option(help="Address of a Ray cluster: run on all of its hosts.", show_default=False),
+        str | None, typer.Option(help="Address of a Ray cluster: run on all of its hosts.")
     ] = None,
     ranks_per_host: Annotated[
-        str | None,
-        typer.Option(help="With --ray: ranks per host; a list. [default: 1]", show_default=False),
+        str | None, typer.Option(help="With --ray: ranks per host; a list. [default: 1]")
     ] = None,
     min_difference: MinDifference = "5%",
     data_dir: DataDir = Path("data"),
     name: NameOrAddress = None,
     s3_endpoint: S3Endpoint = None,
-    plan: Annotated[
-        Path | None,
-        typer.Option(help="Read the run's settings from this TOML file.", show_default=False),
-    ] = None,
+    plan: Annotated[Path | None, typer.Option(help="Read the run's settings from this TOML file.")] = None,
     save_plan: Annotated[
-        Path | None, typer.Option(help="Write the run's settings to this TOML file.", show_default=False)
+        Path | None, typer.Option(help="Write the run's settings to this TOML file.")
     ] = None,
     resume: Annotated[
-        str | None,
-        typer.Option(help="Resume an interrupted run, given by name or file.", show_default=False),
+        str | None, typer.Option(help="Resume an interrupted run, given by name or file.")
     ] = None,
     wide: Annotated[bool, typer.Option("--wide", help="Show every metric.")] = False,
     as_json: AsJson = False,

@@ -27,12 +27,9 @@ def tune(
         typer.Option("--headroom", help="Also time the loop over batches that are already on the device."),
     ] = False,
     max_memory: Annotated[
-        str | None,
-        typer.Option(help="Memory limit of the process and its workers, like 4GiB.", show_default=False),
+        str | None, typer.Option(help="Memory limit of the process and its workers, like 4GiB.")
     ] = None,
-    max_workers: Annotated[
-        int | None, typer.Option(help="At most this many worker processes.", show_default=False)
-    ] = None,
+    max_workers: Annotated[int | None, typer.Option(help="At most this many worker processes.")] = None,
     max_time: TimeLimit = 60.0,
     timeout: Timeout = 60.0,
     seed: Annotated[int, typer.Option(help="Seed of the order of rounds and of the model.")] = 0,
