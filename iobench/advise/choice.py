@@ -176,7 +176,7 @@ def choose(result: SearchResult, finalists: Sequence[Finalist]) -> Choice:
 
     Without a finalist that is significantly faster than the default, it is the default.
     """
-    default = next((one for one in finalists if DEFAULT in one.roles), None)
+    default = default_of(finalists)
     # with several batch sizes, a larger one may train faster even if this one never waits
     one_size = len({case.batch_size for case in result.finalists}) == 1
     if one_size and default is not None and _keeps_busy(default):
@@ -191,6 +191,11 @@ def choose(result: SearchResult, finalists: Sequence[Finalist]) -> Choice:
         return choice
     known = [one.against_default for one in finalists if one.against_default is not None]
     return Choice(UNDECIDED if not known or is_undecided(known) else KEEP, default)
+
+
+def default_of(finalists: Sequence[Finalist]) -> Finalist | None:
+    """Return the default; None if it is no finalist."""
+    return next((one for one in finalists if DEFAULT in one.roles), None)
 
 
 def _among(result: SearchResult, tied: Sequence[Finalist]) -> Choice:

@@ -15,20 +15,20 @@ from iobench.advise.alternatives import (
     time_limited,
 )
 from iobench.advise.basis import basis
-from iobench.advise.choice import WORTH_IT, Choice, choose, finalists_of
+from iobench.advise.choice import WORTH_IT, Choice, choose, default_of, finalists_of
 from iobench.advise.code import loader_code, prepare_code
 from iobench.advise.costs import costs
 from iobench.advise.measured_data import MeasuredData
-from iobench.advise.recommendation import DEFAULT, Finalist, Recommendation
+from iobench.advise.recommendation import Finalist, Recommendation
 from iobench.advise.requirements import Requirements
 from iobench.advise.search import SearchResult
-from iobench.advise.sentences import DECIDED, LONGER, NOT_BOTTLENECK, TIED, UNDECIDED
+from iobench.advise.sentences import DECIDED, NOT_BOTTLENECK, TIED, UNDECIDED
 from iobench.base.finding import Finding
 from iobench.base.text import utc_now
 from iobench.base.units import counted, percent_text, three_digits
 from iobench.results import stats
 from iobench.results.metrics import mib_text
-from iobench.results.run_warning import RunWarning, Values
+from iobench.results.run_warning import LONGER, RunWarning, Values
 from iobench.results.warnings import MACHINE_KINDS, warnings_of
 
 # kinds of warnings that matter here: few rounds are reported by the answer itself
@@ -107,11 +107,6 @@ def one_time_hint(findings: Sequence[Finding], max_time_s: float) -> list[Findin
         values={"kinds": ", ".join(one.kind for one in late), "needed_s": seconds},
     )
     return [findings[0], joined, *(one for one in findings[1:] if one not in late)]
-
-
-def default_of(finalists: Sequence[Finalist]) -> Finalist | None:
-    """Return the default; None if it is no finalist."""
-    return next((one for one in finalists if DEFAULT in one.roles), None)
 
 
 def headline(choice: Choice, finalists: Sequence[Finalist], data: MeasuredData) -> Finding:

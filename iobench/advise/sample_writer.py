@@ -20,6 +20,7 @@ from iobench.dataset.prepare import is_free, prepare
 from iobench.dataset.read_back import read_back
 from iobench.dataset.sources import FirstSamples, Source
 from iobench.formats import Batch
+from iobench.results.run_warning import LONGER
 
 WRITING = 0.2  # at most, of the time; for other decoders, too: each reads all samples
 INDISPENSABLE = 0.5  # at most, of the time: for the user's own files, or for one format without them
@@ -129,9 +130,7 @@ class SampleWriter:
 
     def _added(self, path: Path, variant: str, share: float) -> Manifest:
         """Add the files; raises ArtifactExists if they are not the samples that were written."""
-        late = OutOfTime(
-            f"no time was left to read {path}", kind="not-read-in-time", hint="give a longer --max-time"
-        )
+        late = OutOfTime(f"no time was left to read {path}", kind="not-read-in-time", hint=LONGER)
         in_time = _ending(self.began + share * self.max_time_s, late)
         root, schema = self.data_dir / self.first.name, self.first.schema
         options = AddOptions(
@@ -151,7 +150,7 @@ class SampleWriter:
 
 
 def _out_of_time(variant: str) -> OutOfTime:
-    return OutOfTime(f"no time was left to write {variant}", hint="give a longer --max-time")
+    return OutOfTime(f"no time was left to write {variant}", hint=LONGER)
 
 
 class _StoredSource(Source):

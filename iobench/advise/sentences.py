@@ -9,13 +9,12 @@ from iobench.base.errors import IobenchError, MissingDependency
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, seconds_text, three_digits
 from iobench.results import stats
-from iobench.results.run_warning import Value, Values
+from iobench.results.run_warning import LONGER, Value, Values
 from iobench.results.stats import Comparison, Estimate
 from iobench.results.verdict import ratio_text
 
 DECIDED, TIED, LIMITED = "decided", "tied", "limited"  # outcomes that recommend something else
 KEEP, UNDECIDED, NOT_BOTTLENECK = "keep", "undecided", "not-bottleneck"  # and that do not
-LONGER = "give a longer --max-time"
 MAX_NAMED = 5  # cases in a sentence
 TOGETHER = {  # of kinds of findings that are shown as one
     MissingDependency.default_kind: "not installed",

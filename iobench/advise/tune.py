@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from iobench.advise import sentences
-from iobench.advise.sentences import LONGER
 from iobench.advise.settings import search_space
 from iobench.advise.settings.candidate import BASELINE, HEADROOM, Candidate, slowdown
 from iobench.advise.settings.consumer import Consumer
@@ -36,6 +35,7 @@ from iobench.loading.replay import Replay
 from iobench.loading.user_errors import loader_error
 from iobench.results.history import file_name, new_file
 from iobench.results.record_file import check_writable
+from iobench.results.run_warning import LONGER
 
 MAX_TIME_S = 60.0
 FIRST_TURN, PROBES, RACE, REFINE = 0.1, 0.1, 0.35, 0.2  # of the time; the rest is for the final rounds

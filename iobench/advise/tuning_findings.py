@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
 from iobench.advise import sentences
-from iobench.advise.sentences import DECIDED, KEEP, LIMITED, LONGER, NOT_BOTTLENECK, UNDECIDED
+from iobench.advise.sentences import DECIDED, KEEP, LIMITED, NOT_BOTTLENECK, UNDECIDED
 from iobench.advise.settings.candidate import HEADROOM, Candidate, compare_to_baseline
 from iobench.advise.settings.search_space import code_of
 from iobench.advise.settings.settings_race import SettingsRace
@@ -17,7 +17,7 @@ from iobench.base.finding import Finding
 from iobench.base.units import counted, rate_text
 from iobench.results import stats
 from iobench.results.background_signs import background_warnings
-from iobench.results.run_warning import Values
+from iobench.results.run_warning import LONGER, Values
 from iobench.results.stats import Comparison
 
 

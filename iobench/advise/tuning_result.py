@@ -9,12 +9,12 @@ from typing import Any
 
 from iobench.advise import sentences
 from iobench.advise.answer import Answer
-from iobench.advise.sentences import LONGER
 from iobench.advise.settings.candidate import HEADROOM, Candidate
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, rate_text, seconds_text
 from iobench.results import stats
 from iobench.results.columns import Columns
+from iobench.results.run_warning import LONGER
 from iobench.results.stats import Comparison
 
 OUTCOMES = {

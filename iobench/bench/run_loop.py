@@ -31,12 +31,13 @@ from iobench.bench.recorder import Recorder
 from iobench.bench.resume import check_same
 from iobench.bench.round_length import PROOF_ROUNDS, RoundLengths
 from iobench.bench.rounds import Rates, interleaved
-from iobench.bench.strategy import LONGER, Strategy
+from iobench.bench.strategy import Strategy
 from iobench.bench.training import TrainingStep
 from iobench.dataset.index_cache import LATE
 from iobench.dataset.verify import verify_in_time
 from iobench.results import record_file
 from iobench.results.over_ranks import joined
+from iobench.results.run_warning import LONGER
 
 UNVERIFIED = "--max-time left no time to verify it"
 FATAL = (ColdCacheUnavailable, RecordError, RankLost)  # nothing can be measured after one of these

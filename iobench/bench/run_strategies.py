@@ -12,11 +12,11 @@ from iobench.base.errors import InvalidSettings
 from iobench.base.finding import Finding
 from iobench.base.units import counted
 from iobench.bench.rounds import Rates, worst
-from iobench.bench.strategy import LONGER, Strategy
+from iobench.bench.strategy import Strategy
 from iobench.results import stats
 from iobench.results.cases import Label
 from iobench.results.ranking import by_speed
-from iobench.results.run_warning import Values
+from iobench.results.run_warning import LONGER, Values
 
 AUTO, DECISIVE = "auto", "decisive"
 MAX_TIME_S = 300.0

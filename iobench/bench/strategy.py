@@ -18,7 +18,6 @@ COMPARED = 2  # cases measured whatever the time: a comparison needs two
 PROOFS = 0.3  # of the whole time, for verification; after twice that nothing more is verified
 ROUNDS_SHARE = 0.8  # of the time for rounds that these themselves take: opening and the cache take the rest
 SLOW = 2  # times its equal share of the time, that the rounds of a case may take
-LONGER = "give a longer --max-time"
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from iobench.advise.recommendation import Recommendation
-from iobench.advise.sentences import LONGER
 from iobench.report.blocks import html_of
 from iobench.report.figure import Figure
 from iobench.report.result_figures import finalists_and_formats
 from iobench.results.record import Record
-from iobench.results.run_warning import RunWarning
+from iobench.results.run_warning import LONGER, RunWarning
 from iobench.results.warnings import warnings_of
 
 

@@ -10,6 +10,7 @@ from iobench.results.record import Record
 
 MAX_NAMED = 3  # cases named in a sentence
 MORE_ROUNDS = "give more --rounds"  # a hint that `warnings_of` replaces for commands without that option
+LONGER = "give a longer --max-time"
 
 Value = float | int | str
 Values = dict[str, Value]

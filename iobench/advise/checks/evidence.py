@@ -10,6 +10,7 @@ from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.settings.candidate import Candidate
 from iobench.base.finding import Finding
 from iobench.results import stats
+from iobench.results.run_warning import LONGER
 from iobench.results.stats import Comparison, Estimate
 
 if TYPE_CHECKING:  # it loads torch
@@ -48,7 +49,7 @@ class Gain:
         measured = (
             "whole epochs"
             if self.candidate.whole_epochs
-            else f"the first {self.candidate.batches:,} batches; for whole epochs give a longer --max-time"
+            else f"the first {self.candidate.batches:,} batches; for whole epochs {LONGER}"
         )
         interval = (
             f" ({self.ratio.low:.1f} to {self.ratio.high:.1f})" if self.ratio.low and self.ratio.high else ""

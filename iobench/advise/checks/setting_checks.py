@@ -12,7 +12,7 @@ from iobench.advise.checks.loop_stats import LoopStats
 from iobench.base.units import bytes_text, counted, seconds_text
 from iobench.host import usable_memory
 from iobench.host.device import device_of, pick_device
-from iobench.results.run_warning import Values
+from iobench.results.run_warning import LONGER, Values
 
 QUICK_SAMPLE_S = 100e-6  # below this, most of a sample's time is Python overhead
 MANY = 2  # workers per core, from which on they compete
@@ -193,7 +193,7 @@ def _threads(evidence: Evidence) -> Advice | None:
     count = tried.candidate.changes.get("num_workers") if tried else None
     hint = f"set num_workers={count}, and {ONE_THREAD}" if count else ONE_THREAD
     if tried is None:
-        hint += "; too little time to measure the gain: give a longer --max-time"
+        hint += f"; too little time to measure the gain: {LONGER}"
     values = {"num_workers": count} if count else {}
     return Advice(
         "threads",

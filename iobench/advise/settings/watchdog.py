@@ -25,6 +25,7 @@ import psutil
 
 from iobench.base.errors import TargetError
 from iobench.host.process_counters import status_of
+from iobench.results.run_warning import LONGER
 
 T = TypeVar("T")
 IOBENCH = str(Path(__file__).parents[2])
@@ -199,7 +200,7 @@ class Watchdog:
         return DeadlineReached(
             "the time ended before the first batch: the loader is slow, or hangs where the stacks above show",
             kind="out-of-time",
-            hint="give a longer --max-time",
+            hint=LONGER,
         )
 
     def _worker_stacks(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from iobench.results.run_warning import MORE_ROUNDS, Cases, Check, RunWarning
+from iobench.results.run_warning import LONGER, MORE_ROUNDS, Cases, Check, RunWarning
 
 MIN_SHUFFLE_QUALITY = 0.5
 MAX_PROFILING_SHARE = 0.01  # of an epoch
@@ -92,7 +92,7 @@ def _short_window(groups: Cases) -> RunWarning | None:
         key for key, rounds in groups.items() if any((p := r.timing.partial) and p.short for r in rounds)
     ]
     message = "--max-time ended a round early: its figure includes more of the loader's start"
-    return RunWarning("short-window", message, short, ("give a longer --max-time",)) if short else None
+    return RunWarning("short-window", message, short, (LONGER,)) if short else None
 
 
 def _gds_inactive(groups: Cases) -> RunWarning | None:
