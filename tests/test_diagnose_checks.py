@@ -36,9 +36,10 @@ from iobench.advise.settings.candidate import BASELINE, Candidate
 from iobench.advise.settings.search_space import MAX_WORKERS
 from iobench.advise.settings.settings_backend import SettingsBackend
 from iobench.advise.settings.settings_race import SettingsRace
-from iobench.advise.settings.tunable_loader import TunableLoader, same_tensors
+from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import TurnSpec
 from iobench.base.finding import Finding
+from iobench.loading.inspection import same_tensors
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 

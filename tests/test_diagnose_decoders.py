@@ -111,7 +111,7 @@ def changes(photo):
     list(watched)
     spent = Profile("main process", 1.0, [], 0.9, 16, 0.1, costs={"decoding": 0.9})
     found = remedies.Remedies(
-        TunableLoader(own, lambda: own),
+        TunableLoader(own),
         watched.stats,
         [spent],
         Watchdog(60.0, end_of(time.monotonic(), 60.0)),

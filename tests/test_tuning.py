@@ -33,13 +33,14 @@ from iobench.advise.settings.pickle_check import spawn_problem
 from iobench.advise.settings.search_space import BATCH_FETCH, LoaderTraits, candidates_for
 from iobench.advise.settings.settings_backend import ResourceLimits
 from iobench.advise.settings.settings_race import SettingsRace
-from iobench.advise.settings.tunable_loader import TunableLoader, resolve_target, shallow_copy
+from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import Turn, TurnSpec
 from iobench.advise.settings.watchdog import LEAST, DeadlineReached, Watchdog, end_of
 from iobench.advise.tuning_findings import next_step, result_of
 from iobench.advise.tuning_result import candidates_table, unsuccessful
 from iobench.base.errors import InvalidSettings, TargetError
 from iobench.base.finding import Finding
+from iobench.loading.inspection import shallow_copy
 from iobench.results import record_file
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
@@ -258,7 +259,7 @@ def test_an_endless_loader_is_measured_by_its_first_batches(endless, tmp_path):
 @pytest.mark.parametrize(("given", "workers"), [("", 3), (":num_workers=8", 8)])
 def test_the_workers_of_a_function_s_loader_are_those_it_is_given(tmp_path, given, workers):
     (tmp_path / "given_loader.py").write_text("def make(num_workers=3):\n    return [1, 2]\n")
-    own, _ = resolve_target(f"{tmp_path}/given_loader.py:make{given}")
+    own = TunableLoader(f"{tmp_path}/given_loader.py:make{given}")
     assert own.knows_workers
     assert (own.workers({}), own.workers({"num_workers": 0})) == (workers, 0)
     assert not TunableLoader([1, 2]).knows_workers
@@ -272,7 +273,7 @@ def test_loading_is_not_the_bottleneck_where_no_loader_could_be_faster(best, out
     assert found.outcome == found.findings[0].kind == outcome
 
 
-def test_all_settings_of_a_dataloader_are_tried_and_otherwise_the_function_s_parameters():
+def test_all_settings_of_a_dataloader_are_tried_and_otherwise_the_function_s_parameters(tmp_path):
     assert names(DataLoader(Made(64))) == [
         BASELINE,
         *(n for n in names(DataLoader(Made(64))) if "worker" in n),
@@ -280,7 +281,8 @@ def test_all_settings_of_a_dataloader_are_tried_and_otherwise_the_function_s_par
     assert BATCH_FETCH in names(DataLoader(TensorDataset(torch.zeros(8))))
     forked = names(DataLoader(Made(64), **FORK))
     assert {"0 workers", "prefetch factor 8", "persistent workers"} <= set(forked)
-    own = TunableLoader([1], lambda num_workers=0: [1], ["num_workers"])
+    (tmp_path / "sized_loader.py").write_text("def make(num_workers=0):\n    return [1]\n")
+    own = TunableLoader(f"{tmp_path}/sized_loader.py:make")
     assert all("worker" in one.name for one in candidates_for(own, LoaderTraits())[0][1:])
     assert [one.name for one in candidates_for(TunableLoader([1]), LoaderTraits())[0]] == [BASELINE]
 

@@ -23,7 +23,7 @@ from iobench.advise.diagnosis import Diagnosis
 from iobench.advise.settings import search_space
 from iobench.advise.settings.candidate import Candidate, slowdown
 from iobench.advise.settings.settings_race import SettingsRace, finalists, hidden_gain
-from iobench.advise.settings.tunable_loader import TunableLoader, is_single_pass, resolve_target
+from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import TurnSpec
 from iobench.advise.settings.watchdog import DeadlineReached, Watchdog, end_of
 from iobench.base.background_load import BackgroundLoad
@@ -82,15 +82,15 @@ def diagnose(
         (``empty``) or no batch in the time (``out-of-time``).
     """
     began = time.monotonic() if began is None else began
-    tunable = loader if isinstance(loader, TunableLoader) else _tunable(loader)
+    tunable = loader if isinstance(loader, TunableLoader) else TunableLoader(loader)
     watchdog, background = Watchdog(timeout_s, end_of(began, max_time_s)), list[BackgroundLoad]()
     trial = _Trial(tunable, watchdog, device, batches, on_status)
     with watchdog.active():
         on_status("watching the baseline")
         with LineSampler() as lines:
-            loop = _watch(tunable.with_changes({}), watchdog, batches, WATCH * trial.time_s, device)
+            loop = _watch(tunable.unchanged, watchdog, batches, WATCH * trial.time_s, device)
         profiles = list[Profile]()
-        if not is_single_pass(loader) and watchdog.left_s:
+        if not tunable.single_pass and watchdog.left_s:
             on_status("profiling the loader")
             with _recording(background), loader_errors():
                 seconds = PROFILE * trial.time_s
@@ -179,11 +179,6 @@ def best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
         if one.rates and not one.failure and faster:
             best.setdefault(one.kind, one)
     return list(best.values())[:FINALISTS]
-
-
-def _tunable(loader: str | Iterable[Any]) -> TunableLoader:
-    """Return the loader; an iterator, which can be iterated over only once, is its own maker."""
-    return TunableLoader(loader, lambda: loader) if is_single_pass(loader) else resolve_target(loader)[0]
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from iobench.advise.settings.settings_race import (
     finalists,
     hidden_gain,
 )
-from iobench.advise.settings.tunable_loader import resolve_target
+from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import CYCLES, Turn, TurnSpec
 from iobench.advise.settings.watchdog import DeadlineReached, Watchdog, end_of
 from iobench.advise.tuning_findings import nothing_fits, result_of
@@ -120,17 +120,23 @@ def tune(
         raise InvalidSettings(
             "headroom needs a training step", kind="missing-option", hint="give --step-ms or --model with it"
         )
-    loader, name = resolve_target(target)
+    loader = TunableLoader(target)
+    if loader.single_pass:
+        raise TargetError(
+            "it is an iterator, which can be iterated over only once",
+            kind="single-pass",
+            hint="give the function that builds it, or an iterable such as a DataLoader",
+        )
     watchdog = Watchdog(timeout_s, end_of(began, max_time_s))
     limits = ResourceLimits(max_workers, max_memory_bytes)
     cases = SettingsCases(
-        name,
+        loader.name,
         {option: getattr(loader.loader, option) for option in PRESENT} if loader.rebuilds else {},
         str(consumer.device),
         consumer.model,
         consumer.step_s,
         seed,
-        Path(out) if out else new_file(Path(data_dir), f"tune-{file_name(name)}"),
+        Path(out) if out else new_file(Path(data_dir), f"tune-{file_name(loader.name)}"),
     )
     check_writable(cases.path)
     consumer.replay = Replay(consumer.transfer.device_api) if headroom else None

@@ -1,13 +1,15 @@
-"""Inspection of user-defined loaders, datasets and batches, without running any of the user's code."""
+"""Inspection and copies of user-defined loaders, datasets and batches, without reading any sample."""
 
 from __future__ import annotations
 
+import copy
 import inspect
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 MAX_TENSORS = 10_000  # in a batch
+MAX_DEPTH = 4  # of datasets within datasets
 
 
 def is_dataloader(loader: Any) -> bool:
@@ -22,6 +24,11 @@ def length_of(loader: Any) -> int | None:
         return len(loader)
     except (TypeError, NotImplementedError):
         return None
+
+
+def is_single_pass(loader: Any) -> bool:
+    """Return True for an iterator, such as a generator, which one loop exhausts."""
+    return hasattr(loader, "__next__")
 
 
 def batch_tensors(batch: Any) -> list[Any]:
@@ -47,6 +54,19 @@ def samples_in(tensors: list[Any]) -> int:
     If that has no axes, the number of tensors.
     """
     return int(tensors[0].shape[0]) if tensors and tensors[0].shape else len(tensors)
+
+
+def same_tensors(one: Any, other: Any) -> bool:
+    """Return True if two samples or batches hold the same tensors."""
+    ones, others = batch_tensors(one), batch_tensors(other)
+    return (
+        len(ones) == len(others) > 0
+        and isinstance(one, dict) == isinstance(other, dict)
+        and all(
+            type(a) is type(b) and a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())
+            for a, b in zip(ones, others, strict=True)
+        )
+    )
 
 
 def open_handles(dataset: Any) -> list[str]:
@@ -75,6 +95,26 @@ def attributes_of(dataset: Any) -> Iterator[tuple[str, Any]]:
         for one in inner:
             if hasattr(one, "__getitem__") and hasattr(one, "__dict__") and type(one).__module__ != "torch":
                 yield from ((f"{name}.{key}", item) for key, item in vars(one).items())
+
+
+def shallow_copy(dataset: Any, depth: int = 0) -> Any:
+    """Return a copy of a dataset that shares its values; datasets inside it are copied as well.
+
+    The dataset itself where it cannot be copied.
+    """
+    from torch.utils.data import Dataset
+
+    try:
+        copied = copy.copy(dataset)
+        held = vars(copied)
+    except Exception:  # noqa: BLE001 - a user's dataset may raise anything when it is copied
+        return dataset
+    for name, value in held.items() if depth < MAX_DEPTH else ():
+        if isinstance(value, Dataset):
+            held[name] = shallow_copy(value, depth + 1)
+        elif isinstance(value, (list, tuple)) and any(isinstance(one, Dataset) for one in value[:1]):
+            held[name] = type(value)(shallow_copy(one, depth + 1) for one in value)
+    return copied
 
 
 def _globals(dataset: Any) -> Iterator[tuple[str, Any]]:

@@ -28,14 +28,14 @@ from iobench.base.units import bytes_text, seconds_text
 from iobench.bench.outcome import Run
 from iobench.dataset.verify import Progress as Report
 from iobench.results import stats, summary
-from iobench.results.display import Displayed
+from iobench.results.display import Block, Displayed
 from iobench.results.record import Record
 from iobench.results.record_json import plain
 from iobench.results.resume_result import ResumeCheck
 from iobench.results.run_warning import RunWarning
 from iobench.results.verdict import sentences
 from iobench.terminal import run_tables
-from iobench.terminal.tables import columns_table
+from iobench.terminal.tables import columns_table, plain_text
 
 EVERY_S = 30.0  # between two lines about a step that takes long
 WIDE = 240  # minimum columns for files and pipes, where no table is cut off
@@ -66,7 +66,7 @@ def result(*parts: RenderableType) -> None:
 def _print(console: Console, *parts: RenderableType) -> None:
     for part in parts:
         if isinstance(part, str):
-            console.print(Text(printable(part)), soft_wrap=True)
+            console.print(plain_text(part), soft_wrap=True)
             continue
         if not console.file.isatty():
             unlimited = console.options.update(width=sys.maxsize)
@@ -94,13 +94,18 @@ def parts(shown: Displayed, to_stderr: bool = False) -> None:
         if block.style == "warning":
             warning(Finding(block.title, block.lines[0]))
             continue
-        if number:
-            _print(console, "")
-        if block.style == "table":
-            _print(console, columns_table(block.columns))
-        if block.title:
-            _print(console, f"{block.title}:", *([""] if block.style == "code" else []))
-        _print(console, *(f"- {line}" if block.style == "list" else line for line in block.lines))
+        rendered = list(_rendered(block))
+        _print(console, *([""] if number else []), *rendered)
+
+
+def _rendered(block: Block) -> Iterator[RenderableType]:
+    """Yield the table of a block, its title and its lines."""
+    if block.style == "table":
+        yield columns_table(block.columns)
+    if block.title:
+        yield f"{block.title}:"
+        yield from [""] if block.style == "code" else []
+    yield from (f"- {line}" if block.style == "list" else line for line in block.lines)
 
 
 def run(outcome: Run, smallest: float, wide: bool = False) -> None:

@@ -169,18 +169,23 @@ def _meaning(option: Mapping[str, Any], kind: str) -> str:
     return f"{option['help']}: {', '.join(map(str, option['choices']))}"
 
 
+def plain_text(text: str) -> Text:
+    """Return a text in which markup and escape codes have no effect."""
+    return Text(printable(text))
+
+
 class _Plain(Table):
-    """A table of plain text: markup and escape codes in its cells have no effect."""
+    """A table of plain text."""
 
     def add_row(self, *cells: Any, **options: Any) -> None:
-        super().add_row(*(Text(printable(c)) if isinstance(c, str) else c for c in cells), **options)
+        super().add_row(*(plain_text(one) if isinstance(one, str) else one for one in cells), **options)
 
 
 def plain_table(*columns: str, left: int) -> Table:
     """Return an empty table without rules, its first `left` columns aligned to the left."""
     table = _Plain(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
     for number, name in enumerate(columns):
-        table.add_column(Text(printable(name)), justify="left" if number < left else "right", no_wrap=True)
+        table.add_column(plain_text(name), justify="left" if number < left else "right", no_wrap=True)
     return table
 
 

@@ -27,7 +27,7 @@ from eval.loaders.datasets import Computed
 from iobench.advise.settings import search_space
 from iobench.advise.settings.candidate import BASELINE, Candidate
 from iobench.advise.settings.settings_race import SettingsRace
-from iobench.advise.settings.tunable_loader import resolve_target
+from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import TurnSpec
 from iobench.advise.tuning_result import TuningResult
 
@@ -106,7 +106,7 @@ def regret(make: Callable[[Path], DataLoader], options: argparse.Namespace) -> I
 
 def grid(loader: DataLoader, result: TuningResult, rounds: int) -> dict[str, Candidate]:
     """Measure all settings; return those near the fastest, the baseline and the chosen one."""
-    own, _ = resolve_target(loader)
+    own = TunableLoader(loader)
     race = SettingsRace(own, TurnSpec())
     known: dict[str, Candidate] = {}
     for idle in (False, True):  # tune may have classified it as either

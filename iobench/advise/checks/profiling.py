@@ -85,7 +85,7 @@ def profiles(
     `lines` are samples of this process's lines, from a loop without a profiler, which makes calls slower.
     """
     with tempfile.TemporaryDirectory(prefix="iobench-") as folder:
-        own: Any = loader.with_changes({})
+        own: Any = loader.unchanged
         profiled = own
         if loader.rebuilds and own.num_workers:
             profiled = rebuilt(

@@ -22,11 +22,12 @@ from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.checks.profiling import Profile
 from iobench.advise.settings.candidate import Candidate
 from iobench.advise.settings.rebuilt_loader import rebuilt
-from iobench.advise.settings.tunable_loader import TunableLoader, same_tensors, shallow_copy
+from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.watchdog import DeadlineReached, Watchdog
 from iobench.base.finding import Finding
 from iobench.base.text import reason
 from iobench.base.units import bytes_text
+from iobench.loading.inspection import same_tensors, shallow_copy
 
 CACHED = "samples kept in memory"
 FROZEN = "gc.freeze()"
@@ -77,7 +78,7 @@ class Remedies:
         if self._loader.rebuilds and not isinstance(own.dataset, IterableDataset) and own.batch_sampler:
             found += self._for_samples()
         if max(gc_shares(self._loop, self._profiles[-1])) >= COLLECTED and not gc.get_freeze_count():
-            make = lambda: WithFrozenHeap(self._loader.with_changes({}))  # noqa: E731 - one line, used once
+            make = lambda: WithFrozenHeap(self._loader.unchanged)  # noqa: E731 - one line, used once
             found.append(Candidate(FROZEN, {"gc": "freeze"}, "gc", make=make))
         return found
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, default_convert
+from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
 
 from iobench.advise.settings.pickle_check import spawn_problem
 from iobench.advise.settings.rebuilt_loader import Changes, rebuilt
-from iobench.base.errors import TargetError
 from iobench.base.finding import Finding
-from iobench.loading.inspection import batch_tensors
+from iobench.loading.inspection import is_single_pass, same_tensors, shallow_copy
 from iobench.loading.target import parse_target
 
-MAX_DEPTH = 4  # of datasets within datasets
 DATALOADER_SETTINGS = (
     "num_workers",
     "prefetch_factor",
@@ -29,7 +26,7 @@ DATALOADER_SETTINGS = (
 
 
 class TunableLoader:
-    """A loader that can be rebuilt with other settings.
+    """A loader, or the one that `train.py:make_loader` makes, that can be rebuilt with other settings.
 
     A DataLoader's settings can all be changed: another one is built over the same dataset. For any other
     loader they are the parameters of the function that builds it.
@@ -38,38 +35,35 @@ class TunableLoader:
     shares all large values: a file that one of them opens on first use must not be inherited by the fork
     of the other.
 
-    `make` is the function that built the loader, `takes` are the names of its parameters, `workers` is the
-    number that it was given or has by default. TargetError (``single-pass``) for an iterator without one.
+    TargetError if the loader cannot be built.
     """
 
-    def __init__(
-        self,
-        loader: Iterable[Any],
-        make: Callable[..., Iterable[Any]] | None = None,
-        takes: Iterable[str] = (),
-        workers: int = 0,
-    ) -> None:
-        self.loader: Any = loader
-        self._workers = workers
-        self._make = make
-        self.rebuilds = isinstance(loader, DataLoader) and type(loader).__iter__ is DataLoader.__iter__
-        self.settable = frozenset(DATALOADER_SETTINGS if self.rebuilds else takes if make else ())
-        self._other_dataset = shallow_copy(loader.dataset) if self.rebuilds else None  # type: ignore[attr-defined]
+    def __init__(self, target: str | Iterable[Any]) -> None:
+        call = parse_target(target) if isinstance(target, str) else None
+        self.name = call.name if call else type(target).__name__
+        self.loader: Any = call.build() if call else target
+        self._make = call.build if call else None
+        self._workers = call.argument_or_default("num_workers") if call else None
+        own = self.loader
+        self.rebuilds = isinstance(own, DataLoader) and type(own).__iter__ is DataLoader.__iter__
+        self.settable = frozenset(DATALOADER_SETTINGS if self.rebuilds else call.parameters if call else ())
+        self._other_dataset = shallow_copy(own.dataset) if self.rebuilds else None
         self._persistent: dict[str, Any] = {}
-        if is_single_pass(loader) and make is None:
-            raise TargetError(
-                "it is an iterator, which can be iterated over only once",
-                kind="single-pass",
-                hint="give the function that builds it, or an iterable such as a DataLoader",
-            )
+
+    @property
+    def single_pass(self) -> bool:
+        """True for an iterator that no function builds again."""
+        return self._make is None and is_single_pass(self.loader)
+
+    @property
+    def unchanged(self) -> Iterable[Any]:
+        """The user's own loader, built again if it is an iterator that a loop has exhausted."""
+        return self._make() if self._make and is_single_pass(self.loader) else self.loader
 
     def with_changes(self, changes: Changes) -> Iterable[Any]:
-        """Return the loader with these settings; the user's own loader without any.
-
-        With persistent workers it is the same object each time.
-        """
+        """Return the loader with these settings; with persistent workers it is the same object each time."""
         if not changes:
-            return self._make() if self._make and is_single_pass(self.loader) else self.loader
+            return self.unchanged
         if not self.rebuilds:
             assert self._make is not None
             return self._make(**changes)
@@ -84,7 +78,8 @@ class TunableLoader:
     def workers(self, changes: Changes) -> int:
         """Return its number of workers with these settings; 0 where that is unknown."""
         now = self.loader.num_workers if self.rebuilds else self._workers
-        return int(changes.get("num_workers", now))
+        count = changes.get("num_workers", now)
+        return int(count) if isinstance(count, int) else 0
 
     @property
     def knows_workers(self) -> bool:
@@ -106,39 +101,6 @@ class TunableLoader:
         return self.loader.dataset if bool(now) == bool(then) else self._other_dataset
 
 
-def resolve_target(target: str | Iterable[Any]) -> tuple[TunableLoader, str]:
-    """Return the user's loader and its name; TargetError if it cannot be built."""
-    if not isinstance(target, str):
-        return TunableLoader(target), type(target).__name__
-    called = parse_target(target)
-    loader, workers = called.build(), called.argument_or_default("num_workers")
-    known = workers if isinstance(workers, int) else 0
-    return TunableLoader(loader, called.build, called.parameters, known), called.name
-
-
-def is_single_pass(loader: Any) -> bool:
-    """Return True for an iterator, such as a generator, which one loop exhausts."""
-    return hasattr(loader, "__next__")
-
-
-def shallow_copy(dataset: Any, depth: int = 0) -> Any:
-    """Return a copy of a dataset that shares its values; datasets inside it are copied as well.
-
-    The dataset itself where it cannot be copied.
-    """
-    try:
-        copied = copy.copy(dataset)
-        held = vars(copied)
-    except Exception:  # noqa: BLE001 - a user's dataset may raise anything when it is copied
-        return dataset
-    for name, value in held.items() if depth < MAX_DEPTH else ():
-        if isinstance(value, Dataset):
-            held[name] = shallow_copy(value, depth + 1)
-        elif isinstance(value, (list, tuple)) and any(isinstance(one, Dataset) for one in value[:1]):
-            held[name] = type(value)(shallow_copy(one, depth + 1) for one in value)
-    return copied
-
-
 def fetches_batches(loader: TunableLoader) -> bool:
     """Return True if the dataset, indexed with a list, gives the same batch as collating its samples.
 
@@ -158,16 +120,3 @@ def fetches_batches(loader: TunableLoader) -> bool:
     except Exception:  # noqa: BLE001 - a user's dataset may raise anything for a list
         return False
     return same_tensors(whole, single)
-
-
-def same_tensors(one: Any, other: Any) -> bool:
-    """Return True if two samples or batches hold the same tensors."""
-    ones, others = batch_tensors(one), batch_tensors(other)
-    return (
-        len(ones) == len(others) > 0
-        and isinstance(one, dict) == isinstance(other, dict)
-        and all(
-            type(a) is type(b) and a.shape == b.shape and a.dtype == b.dtype and bool((a == b).all())
-            for a, b in zip(ones, others, strict=True)
-        )
-    )
