@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from typing import Any
 
 from iobench.base import interrupts
-from iobench.base.errors import (
-    ColdCacheUnavailable,
-    CorruptArtifact,
-    IobenchError,
-    RankLost,
-    RecordError,
-    WrongContent,
-)
 from iobench.base.finding import Finding
 from iobench.base.units import counted, rate_text, seconds_text
 from iobench.bench.case import Case
+from iobench.bench.case_failures import FATAL, CaseFailures
 from iobench.bench.estimates import RoundEstimates
 from iobench.bench.executor import Tick, TookTooLong
 from iobench.bench.executor_factory import ExecutorFactory, LocalBackend
 from iobench.bench.losses import loss_mismatches
 from iobench.bench.observer import Observer
-from iobench.bench.opening import disk_errors
 from iobench.bench.outcome import Run
 from iobench.bench.recorder import Recorder
 from iobench.bench.resume import check_same
@@ -33,14 +24,11 @@ from iobench.bench.round_length import PROOF_ROUNDS, RoundLengths
 from iobench.bench.rounds import Rates, interleaved
 from iobench.bench.strategy import Strategy
 from iobench.bench.training import TrainingStep
-from iobench.dataset.index_cache import LATE
-from iobench.dataset.verify import verify_in_time
 from iobench.results import record_file
 from iobench.results.over_ranks import joined
 from iobench.results.run_warning import LONGER
 
 UNVERIFIED = "--max-time left no time to verify it"
-FATAL = (ColdCacheUnavailable, RecordError, RankLost)  # nothing can be measured after one of these
 
 
 class RunLoop:
@@ -51,10 +39,10 @@ class RunLoop:
         run: Run,
         observer: Observer,
         strategy: Strategy,
-        backend: ExecutorFactory | None = None,
-        began: float | None = None,
+        backend: ExecutorFactory | None,
+        began: float,
     ) -> None:
-        self._began = time.monotonic() if began is None else began  # of all that the run does
+        self._began = began  # moment of `time.monotonic`, of all that the run does
         self._run, self._options, self._observer, self._strategy = run, run.options, observer, strategy
         self._labels = run.labels
         self._estimates = RoundEstimates(strategy, observer.status)
@@ -70,8 +58,7 @@ class RunLoop:
         self._check_interrupt: interrupts.Check = lambda: None
         self._took_s: dict[str, float] = {}  # latest duration of a verification or round, by case
         self._used_s: dict[str, float] = {}  # by the rounds of each case
-        self._wrong = set[str]()  # cases whose stored data or delivered samples were wrong
-        self._checked = set[str]()  # variants whose stored data are known to be right, or were reread
+        self._failures = CaseFailures(run, self._skip)
         self._opened_s: float | None = None  # of rounds before all cases were verified
         self._late_s = 0.0  # by which what precedes the rounds exceeded its time, deducted from theirs
         for case in {case.model: case for case in run.cases if run.manifest.artifacts}.values():
@@ -112,12 +99,11 @@ class RunLoop:
             left_s = self._strategy.verification_s(spent_s, len(self._run.cases) - number)
             left_s = min(left_s, PROOF_ROUNDS * case.round_seconds)
             try:
-                with self._collecting_failures(case):
+                with self._failures.collecting(case):
                     self._prove(case, left_s)
             except TookTooLong:
                 self._skip(case, UNVERIFIED)
-            if case.key in self._wrong and case.variant not in self._checked:
-                self._check_stored(case, left_s)
+            self._failures.check_stored(case, left_s)
             if self._opened_s is None and len(self._took_s) == self._strategy.opening > 0:
                 self._open()
 
@@ -162,29 +148,13 @@ class RunLoop:
         self._recorder.proved(case, proof.check)
         self._lengths.proved(case, proof)
         self._took_s[case.key] = (time.monotonic() - before) / self._options.warmup
-        self._checked.add(case.variant)
-
-    def _check_stored(self, wrong: Case, limit_s: float) -> None:
-        """Reread a variant that others read, too; if its stored data are wrong, fail all of them at once.
-
-        In the time there may be no more than a sample of its rows, or nothing that proves them wrong.
-        """
-        self._checked.add(wrong.variant)
-        same = [case.key for case in self._run.cases if case.variant == wrong.variant]
-        if len(same) == 1:
-            return
-        try:
-            verify_in_time(self._run.manifest, wrong.variant, limit_s)
-        except IobenchError as error:
-            if error.kind == "no-hashes":
-                return
-            self._run.failures |= dict.fromkeys(same, error)
+        self._failures.checked.add(case.variant)
 
     def _trace_all(self) -> None:
         for case in self._remaining() if self._options.trace else ():
             path = self._recorder.trace_path(str(self._labels[case.key]))
             self._observer.status(f"tracing {self._labels[case.key]}")
-            with self._collecting_failures(case):
+            with self._failures.collecting(case):
                 self._backend.executor(case).trace(case, path)
                 self._run.traces.append(path)
 
@@ -222,7 +192,7 @@ class RunLoop:
         next_s = self._next_s(case, number)
         late = self._strategy.skips(number, elapsed_s, total_s, next_s, measured)
         if not late and not (measured and self._is_slow(case, number)):
-            with self._collecting_failures(case):
+            with self._failures.collecting(case):
                 limit_s = self._strategy.cut_s(number, elapsed_s, total_s, measured)
                 self._took_s[case.key] = self.time_round(case, number, limit_s)
                 self._used_s[case.key] = self._used_s.get(case.key, 0.0) + self._took_s[case.key]
@@ -291,21 +261,3 @@ class RunLoop:
             if (key := made.settings_key) in rates:
                 rates[key][made.round] = made.samples_per_s
         return rates
-
-    @contextmanager
-    def _collecting_failures(self, case: Case) -> Iterator[None]:
-        """Note the error of one case and continue with the others; an error of FATAL ends the run."""
-        manifest, own_data = self._run.manifest, case.loader.own_data
-        try:
-            with disk_errors(manifest.root if own_data else manifest.path_of(case.variant)):
-                yield
-        except FATAL:
-            raise
-        except IobenchError as error:
-            if error.kind == LATE:
-                self._skip(case, error.problem)
-                return
-            advised = error if own_data else manifest.location_of(case.variant).with_hint(error)
-            self._run.failures[case.key] = advised
-            if isinstance(error, WrongContent | CorruptArtifact):
-                self._wrong.add(case.key)

@@ -42,9 +42,9 @@ class TunableLoader:
         call = parse_target(target) if isinstance(target, str) else None
         self.name = call.name if call else type(target).__name__
         self.loader: Any = call.build() if call else target
+        own: Any = self.loader
         self._make = call.build if call else None
         self._workers = call.argument_or_default("num_workers") if call else None
-        own = self.loader
         self.rebuilds = isinstance(own, DataLoader) and type(own).__iter__ is DataLoader.__iter__
         self.settable = frozenset(DATALOADER_SETTINGS if self.rebuilds else call.parameters if call else ())
         self._other_dataset = shallow_copy(own.dataset) if self.rebuilds else None
