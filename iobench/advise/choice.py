@@ -167,8 +167,7 @@ class Choice:
     outcome: str  # as in `Recommendation`
     use: Finalist
     tied: list[Finalist] = field(default_factory=list)  # others that count as equally fast
-    instead_of: Finalist | None = None  # it has a higher median, and is not significantly faster than the
-    # default, as `use` is
+    instead_of: Finalist | None = None  # with a higher median, but not significantly faster than the default
 
 
 def choose(result: SearchResult, finalists: Sequence[Finalist]) -> Choice:

@@ -50,7 +50,7 @@ class DecoderSpeed:
     """Measurements of a decoder in one thread."""
 
     decoder: WholeDecoder
-    times: float  # its speed from files to arrays, in those of Pillow's
+    times: float  # of Pillow's speed, from files to arrays
     files: int  # JPEG files that both decoded
     most: int  # largest difference of their pixels, of 255
 

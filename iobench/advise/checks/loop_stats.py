@@ -52,9 +52,7 @@ class LoopStats:
     worker_threads: int = 0  # most of any worker
     replay_step_s: float | None = None  # of a step over batches that were on the device already
     padding: float | None = None  # share of the sequences that is padding
-    repeated: float | None = (
-        None  # share of the first samples that came from several workers; None if unknown
-    )
+    repeated: float | None = None  # share of the first samples that several workers delivered, if known
     gc_s: float = 0.0  # of Python's garbage collector in the main process
 
     @property

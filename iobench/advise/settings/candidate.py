@@ -34,8 +34,8 @@ class Candidate:
     failure: Finding | None = None  # why the candidate cannot be chosen
     over_limit: Finding | None = None  # the limit that the baseline exceeds; it is measured all the same
     eliminated: int | None = None  # round of the race after which it was eliminated
-    make: Callable[[], Iterable[Any]] | None = field(default=None, repr=False, compare=False)  # of a loader
-    # that is not the user's own with other settings
+    make: Callable[[], Iterable[Any]] | None = field(default=None, repr=False, compare=False)  # where it is
+    # not the user's own loader with other settings
     race: list[Record] = field(default_factory=list, repr=False, compare=False)
     final: list[Record] = field(default_factory=list, repr=False, compare=False)
     turns: list[Turn] = field(default_factory=list, repr=False, compare=False)  # all, in order of time
