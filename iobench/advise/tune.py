@@ -15,7 +15,6 @@ from iobench.advise.settings.consumer import Consumer
 from iobench.advise.settings.settings_backend import ResourceLimits
 from iobench.advise.settings.settings_race import (
     CUTS,
-    SettingsCases,
     SettingsRace,
     finalists,
     hidden_gain,
@@ -42,7 +41,6 @@ FIRST_TURN, PROBES, RACE, REFINE = 0.1, 0.1, 0.35, 0.2  # of the time; the rest 
 MIN_FINAL = 0.25  # of the time, that refinements leave for the final rounds
 FINALISTS = 2  # in addition to the baseline
 NEAR = 0.9  # of the fastest in the race: other candidates that get final rounds
-PRESENT = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
 
 Status = Callable[[str], None]
 
@@ -129,22 +127,14 @@ def tune(
         )
     watchdog = Watchdog(timeout_s, end_of(began, max_time_s))
     limits = ResourceLimits(max_workers, max_memory_bytes)
-    cases = SettingsCases(
-        loader.name,
-        {option: getattr(loader.loader, option) for option in PRESENT} if loader.rebuilds else {},
-        str(consumer.device),
-        consumer.model,
-        consumer.step_s,
-        seed,
-        Path(out) if out else new_file(Path(data_dir), f"tune-{file_name(loader.name)}"),
-    )
-    check_writable(cases.path)
+    path = Path(out) if out else new_file(Path(data_dir), f"tune-{file_name(loader.name)}")
+    check_writable(path)
     consumer.replay = Replay(consumer.transfer.device_api) if headroom else None
-    race = SettingsRace(loader, TurnSpec(consumer, guard=watchdog.guard), limits, cases, watchdog.end)
+    race = SettingsRace(loader, TurnSpec(consumer, guard=watchdog.guard), limits, path, watchdog.end)
     with watchdog.active(), race.active():
         tuning = _Tuning(race, limits, consumer, watchdog, on_status)
         try:
-            return tuning.run(cases.path, seed)
+            return tuning.run(path, seed)
         except IobenchError:
             raise
         except Exception as error:  # a user's loader may raise anything

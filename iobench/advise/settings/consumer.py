@@ -28,7 +28,7 @@ class Consumer:
                 "--model", kind="unknown-choice", expected=f"one of {', '.join(MODELS)}", found=repr(model)
             )
         check_steps((step_ms,), (model,))
-        self.device, self.model, self.step_s, self._seed = pick_device(device), model, step_ms / 1000, seed
+        self.device, self.model, self.step_s, self.seed = pick_device(device), model, step_ms / 1000, seed
         self.transfer = HostToDevice(self.device, non_blocking=False)
         busy = SimulatedStep(self.device, self.step_s) if self.step_s else None
         self._step = TrainingStep(self.transfer, busy=busy)
@@ -49,7 +49,7 @@ class Consumer:
         if self.replay is not None and batch:
             self.replay.hold(batch)
         if self.model != "none" and not self._step.trains:
-            trainer = Trainer(self.model, _schema(batch), self.device, self._seed)
+            trainer = Trainer(self.model, _schema(batch), self.device, self.seed)
             self._step = TrainingStep(self.transfer, trainer)
         self._step(batch)
 

@@ -6,13 +6,13 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from iobench.advise.settings.candidate import Candidate
+from iobench.advise.settings.consumer import Consumer
 from iobench.advise.settings.settings_backend import ResourceLimits, SettingsBackend
 from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import Turn, TurnSpec
@@ -32,34 +32,32 @@ from iobench.results import stats
 from iobench.results.record import Record
 
 OWN_ORDER = "own"
+PRESENT = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
 
 
 @dataclass(frozen=True)
 class SettingsCases:
     """A loader as its cases describe it: its name, its present settings, and what consumes its batches."""
 
-    name: str = "loader"
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    device: str = "cpu"
-    model: str = "none"
-    step_s: float = 0.0
-    seed: int = 0
-    path: Path = Path(os.devnull)  # file of records; by default they are not stored
+    loader: TunableLoader
+    consumer: Consumer
 
     def case(self, candidate: Candidate, turn: Turn | None) -> Case:
         """Return the case of a candidate; `turn` is any earlier one."""
         known = turn is not None and turn.fields and turn.fields[0][0]
-        name = self.name if candidate.make is None else candidate.name
-        options = tuple({**self.settings, **candidate.changes}.items())
+        own, consumer = self.loader, self.consumer
+        name = own.name if candidate.make is None else candidate.name
+        present = {option: getattr(own.loader, option) for option in PRESENT} if own.rebuilds else {}
+        options = tuple({**present, **candidate.changes}.items())
         return Case(
-            self.name,
+            own.name,
             content="",
-            device=self.device,
+            device=str(consumer.device),
             batch_size=turn.fields[0][0][0] if turn is not None and known else 1,
             order=OWN_ORDER,
-            seed=self.seed,
-            model=self.model,
-            step_s=self.step_s,
+            seed=consumer.seed,
+            model=consumer.model,
+            step_s=consumer.step_s,
             variant="",
             loader=UserLoader("", name, options, (), None, ""),
         )
@@ -75,7 +73,7 @@ class SettingsCases:
         except ValueError:  # tensors that no dataset can hold
             fields = []
         unknown = [Field("batch", (), "uint8")]
-        return Manifest(Path(self.name), Schema(samples, tuple(fields or unknown)), source={})
+        return Manifest(Path(self.loader.name), Schema(samples, tuple(fields or unknown)), source={})
 
 
 ROUNDS = 15  # of the finalists, if time allows
@@ -87,7 +85,7 @@ HIDDEN_START = 0.3  # of an epoch, for its first batch
 class SettingsRace:
     """Runs over the settings of one loader: races, then final rounds.
 
-    No turn begins after `end`, a moment of `time.monotonic`.
+    No turn begins after `end`, a moment of `time.monotonic`. Records go to `path`, by default nowhere.
     """
 
     def __init__(
@@ -95,10 +93,11 @@ class SettingsRace:
         loader: TunableLoader,
         spec: TurnSpec,
         limits: ResourceLimits | None = None,
-        cases: SettingsCases | None = None,
+        path: Path = Path(os.devnull),
         end: float = math.inf,
     ) -> None:
-        self.loader, self._cases, self.end = loader, cases or SettingsCases(), end
+        self.loader, self._path, self.end = loader, path, end
+        self._cases = SettingsCases(loader, spec.consumer)
         self._backend = SettingsBackend(loader, spec, limits)
         self.turns: list[tuple[Candidate, Record]] = []  # in order of time
 
@@ -160,7 +159,7 @@ class SettingsRace:
         made = run(
             self._cases.manifest(first),
             RunOptions(limits=False, seed=seed),
-            out=self._cases.path,
+            out=self._path,
             cases=cases,
             strategy=strategy,
             backend=backend,
