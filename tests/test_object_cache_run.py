@@ -63,9 +63,12 @@ def test_a_first_epoch_fills_it_and_later_ones_send_no_request(remote, tmp_path,
             assert figure["object_cache_hits"] == 1
             assert made.requests.count == made.requests.fetched_bytes == figure["read_amplification"] == 0
             assert figure["request_p50_s"] is None
+            assert figure["requests_in_flight"] == figure["requests_per_gib"] == 0
         elif not isolate:  # a process of its own has pieces of the usual size
             assert 0 < figure["object_cache_hits"] < 1
             assert made.requests.fetched_bytes == stored_bytes(remote)
+            assert figure["requests_in_flight"] == made.requests.total_s / made.timing.epochs_s > 0
+            assert figure["requests_per_gib"] == made.requests.count * 2**30 / made.timing.logical_bytes
     assert not [*remote.case_caches.glob("*/*")]
 
 

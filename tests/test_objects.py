@@ -224,10 +224,10 @@ def test_requests_of_workers_are_those_of_the_process_that_has_them():
             worker.looked_up(7, 3)
             worker.rejected(2)
             assert worker.take() is None
-        assert own.take(log) == RequestSummary(5, 0.25, 0.5, 2, 1, 210, 100, 14, 6, 4)
+        assert own.take(log) == RequestSummary(5, 0.25, 0.5, 2, 1, 210, 100, 14, 6, 4, total_s=1.0)
         assert own.take(log, epochs=2).refetched_bytes == 0
     assert not log.path.exists()
-    assert own.take() == RequestSummary(1, 0.5, 0.5, fetched_bytes=10)
+    assert own.take() == RequestSummary(1, 0.5, 0.5, fetched_bytes=10, total_s=0.5)
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,10 @@ class RequestSummary:
     """Requests of an interval.
 
     `retries` are those that were sent again, `throttles` those of them that the store refused for their rate;
-    `fetched_bytes` came in answers, `refetched_bytes` of these in each epoch again; the quantiles are seconds
-    from a request to the last byte of its answer, of those that succeeded, None if there were none. With an
-    object cache, `needed_bytes` were read through it, `cached_bytes` of these took no request, and
-    `rejected_pieces` could not be written to its disk.
+    `fetched_bytes` came in answers, `refetched_bytes` of these in each epoch again. The quantiles, None if
+    there were none, and the sum `total_s` are of the seconds from a request to the last byte of its answer,
+    of those that succeeded. With an object cache, `needed_bytes` were read through it, `cached_bytes` of
+    these took no request, and `rejected_pieces` could not be written to its disk.
     """
 
     count: int
@@ -44,6 +44,7 @@ class RequestSummary:
     needed_bytes: int = 0
     cached_bytes: int = 0
     rejected_pieces: int = 0
+    total_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ class RequestLog:
             p50_s=_quantile(seconds, 0.5),
             p99_s=_quantile(seconds, 0.99),
             refetched_bytes=_refetched_bytes(answers, epochs),
+            total_s=float(seconds.sum()),
             **sums,
         )
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from iobench.base.units import (
+    GIB,
     MIB,
     bytes_text,
     percent_text,
@@ -289,7 +290,7 @@ METRICS: tuple[Metric, ...] = (
         "CPU s/GiB",
         "CPU seconds per GiB delivered, including workers",
         lambda value: f"{value:.2f}",
-        lambda r: r.processor.cpu_s / (r.timing.logical_bytes / 2**30),
+        lambda r: r.processor.cpu_s / (r.timing.logical_bytes / GIB),
     ),
     Metric(
         "disk_bytes",
@@ -311,6 +312,20 @@ METRICS: tuple[Metric, ...] = (
         "requests to the object store for an epoch, those included that were sent again",
         rate_text,
         lambda r: r.requests.count / r.epochs if r.requests else None,
+    ),
+    Metric(
+        "requests_per_gib",
+        "requests/GiB",
+        "requests to the object store for each GiB that was delivered, those included that were sent again",
+        rate_text,
+        lambda r: r.requests.count / (r.timing.logical_bytes / GIB) if r.requests else None,
+    ),
+    Metric(
+        "requests_in_flight",
+        "requests in flight",
+        "mean number of requests to the object store at a time, from the times of those that succeeded",
+        three_digits,
+        lambda r: _ratio(r.requests.total_s, r.timing.epochs_s) if r.requests else None,
     ),
     Metric(
         "object_cache_hits",

@@ -144,6 +144,7 @@ class RequestsPart:
     refetched_bytes: Summed[int | None] = None  # of these, in an epoch again; by one rank
     p50_s: Averaged[float | None]  # from a request to the last byte of its answer; None without requests
     p99_s: Largest[float | None]
+    total_s: Summed[float | None] = None  # of all requests that succeeded, each from its start to its end
     needed_bytes: Summed[int] = 0
     cached_bytes: Summed[int] = 0  # of these, without a request
     rejected_pieces: Summed[int] = 0  # that the disk of the cache did not take
