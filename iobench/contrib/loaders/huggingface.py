@@ -20,7 +20,7 @@ from iobench.base.options import option
 from iobench.formats import Rows, TimingWrapper, field_names
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import DataLoaderEpochs
-from iobench.loading.loaders.sample_datasets import BatchDataset, SampleDataset
+from iobench.loading.loaders.sample_datasets import SampleDataset
 from iobench.loading.loaders.workers import WorkerLoader, fetch_option
 from iobench.loading.portable_error import PortableError
 from iobench.loading.tensors import tensor_of
@@ -116,7 +116,7 @@ class HuggingFaceSamples(SampleDataset):
         gc.collect()
 
 
-class HuggingFaceBatches(HuggingFaceSamples, BatchDataset):
+class HuggingFaceBatches(HuggingFaceSamples):
     """A Dataset of whole batches of tensors."""
 
     def __getitems__(self, rows: Rows | Sequence[int]) -> dict[str, torch.Tensor]:  # type: ignore[override]
