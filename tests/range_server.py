@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import socket
 import threading
 import time
 from datetime import datetime, timezone
@@ -11,6 +12,7 @@ from xml.sax.saxutils import escape
 
 FAULTS = ("reset", "unavailable", "short", "slow")
 SLOW_S = 0.2
+DRIPS, DRIP_S = 4, 0.02  # a dripping body comes in so many pieces, so far apart
 PAGE = 2  # objects of a page of a listing
 
 
@@ -18,7 +20,8 @@ class RangeServer:
     """Serves the files of a folder with ranges and ETags, and lists its folders as the buckets of S3.
 
     `fault(number, name)` returns what goes wrong with request `number` of rows (a ranged one): one of FAULTS,
-    "replaced" (another version), "whole" (the range is ignored), "stalled" (until the server ends), or None.
+    "replaced" (another version), "whole" (the range is ignored), "stalled" (until the server ends), "drip",
+    "stall" (for `stall_s` in the middle of the body), or None.
     """
 
     def __init__(self, folder, tls=None):
@@ -27,6 +30,7 @@ class RangeServer:
         self.more_names = []  # of objects that no folder can hold, in listings
         self.failing_pages = set()  # numbers of the requests for a page of a listing that fail
         self.pages = 0
+        self.stall_s = 0.6
         self.released = threading.Event()  # ends all stalls
         self.requests, self.lock = [], threading.Lock()
         self.in_flight = self.most_in_flight = 0
@@ -112,12 +116,36 @@ class _Handler(BaseHTTPRequestHandler):
         low, high = span[0], span[1] + 1
         body = content[low:high]
         headers["Content-Range"] = f"bytes {low}-{high - 1}/{len(content)}"
-        if fault == "reset":
-            self.close_connection = True
-            return self._send(206, body[: len(body) // 2], headers, len(body))
+        if fault in ("reset", "stall"):
+            return self._end_early(body, headers, fault)
+        if fault == "drip":
+            return self._drip(body, headers)
         if fault == "short":
             body = body[:-1]
         return self._send(206, body, headers)
+
+    def _end_early(self, body, headers, fault):
+        self.close_connection = True
+        self._send(206, body[: len(body) // 2], headers, len(body))
+        if fault == "stall":
+            time.sleep(self.owner.stall_s)
+        else:  # no orderly end
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+            self.connection.close()
+
+    def _drip(self, body, headers):
+        self._send(206, b"", headers, len(body))
+        for number in range(DRIPS):
+            time.sleep(DRIP_S)
+            self.wfile.write(body[number * len(body) // DRIPS : (number + 1) * len(body) // DRIPS])
+
+    def handle(self):
+        with contextlib.suppress(OSError, ValueError):  # the client may leave at any moment
+            super().handle()
+
+    def finish(self):
+        with contextlib.suppress(OSError, ValueError):
+            super().finish()
 
     def _list(self, bucket, query):
         if not bucket.is_dir():

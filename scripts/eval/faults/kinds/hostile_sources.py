@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 from eval.faults.children import run_forked
+from eval.faults.of_tests import module_of_tests
 from eval.faults.registry import Outcome, Trials, kind
 
-TESTS = Path(__file__).parents[4] / "tests" / "faults"
 PER_CHILD = 20
 
 
 @kind("hostile-sources")
 def sources(trials: Trials) -> Iterator[Outcome]:
     """Give `prepare --source` the files of the tests, from other seeds."""
-    sys.path.append(str(TESTS))
-    import hostile_sources
-
+    hostile_sources = module_of_tests("hostile_sources")
     every = list(hostile_sources.MAKERS)
     trials.rng.shuffle(every)
     count = len(trials.numbers(full=200, quick=20))

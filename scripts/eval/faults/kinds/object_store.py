@@ -15,7 +15,7 @@ import numpy as np
 
 import iobench
 from eval.faults.children import failure_of, run_forked, run_or_raise
-from eval.faults.object_server import ObjectServer
+from eval.faults.object_server import SeededFaults, object_server
 from eval.faults.registry import Outcome, Trials, kind
 from iobench.dataset.publish import check_target, publish
 from iobench.dataset.remote_dataset import open_dataset
@@ -98,23 +98,23 @@ def _publish(folder: Path) -> None:
 
 
 def _passing(folder: Path, read: Read, variant: str, order: str, seed: int, log: Path) -> None:
-    _whole(ObjectServer(folder / "served", SHARE, seed, STALL_S), read, variant, order, log)
+    _whole(folder, SeededFaults(SHARE, seed), read, variant, order, log)
 
 
 def _replaced(folder: Path, read: Read, variant: str, order: str, seed: int, log: Path) -> None:
-    server = ObjectServer(folder / "served", SHARE, seed, STALL_S, "replaced", after=seed % LEAST_REQUESTS)
-    _whole(server, read, variant, order, log)
+    faults = SeededFaults(SHARE, seed, "replaced", after=seed % LEAST_REQUESTS)
+    _whole(folder, faults, read, variant, order, log)
 
 
-def _whole(server: ObjectServer, read: Read, variant: str, order: str, log: Path) -> None:
+def _whole(folder: Path, faults: SeededFaults, read: Read, variant: str, order: str, log: Path) -> None:
     """Read an epoch, and compare its samples."""
     client.TIMEOUT_S, client.PAUSE_S = TIMEOUT, PAUSE_S
-    source = _arrays()
+    source, server = _arrays(), object_server(folder / "served", faults, STALL_S)
     try:
         with server.running():
             batches = list(read(f"{server.url}/d", variant, order, log.with_suffix("")))
     finally:
-        log.write_text(json.dumps(server.injected))
+        log.write_text(json.dumps(faults.injected))
     rows = np.concatenate([batch["y"] for batch in batches])
     assert np.array_equal(np.sort(rows), source["y"]), f"lost or repeated: {len(rows)} samples of {SAMPLES}"
     x = np.concatenate([batch["x"] for batch in batches])
@@ -124,7 +124,8 @@ def _whole(server: ObjectServer, read: Read, variant: str, order: str, log: Path
 def _left(folder: Path, read: Read, variant: str, order: str, seed: int, log: Path) -> None:
     """Leave an epoch early, while all requests but the first ones stall."""
     client.TIMEOUT_S, client.PAUSE_S = TIMEOUT, PAUSE_S
-    server = ObjectServer(folder / "served", 0, seed, STALL_S, "stall", after=FIRST_REQUESTS)
+    faults = SeededFaults(0, seed, "stall", after=FIRST_REQUESTS)
+    server = object_server(folder / "served", faults, STALL_S)
     with server.running():
         running = read(f"{server.url}/d", variant, order, log.with_suffix(""))
         next(running)
@@ -132,5 +133,5 @@ def _left(folder: Path, read: Read, variant: str, order: str, seed: int, log: Pa
         began = time.monotonic()
         running.close()
         seconds = time.monotonic() - began
-    log.write_text(json.dumps(server.injected or {"left": 1}))
+    log.write_text(json.dumps(faults.injected or {"left": 1}))
     assert seconds < END_S, f"the end took {seconds:.1f} s"

@@ -2,52 +2,25 @@
 
 from __future__ import annotations
 
-import errno
 import functools
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from eval.faults.children import REFUSED, failure_of, run_forked
+from eval.faults.of_tests import module_of_tests
 from eval.faults.reading import READERS
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.targets import VerifiedDatasets, variants
 from iobench import Manifest
 from iobench.dataset.opener import Opener
 
-SAMPLES, IMAGE_SAMPLES, DISK_BYTES = 6_000, 300, 96 << 20
+SAMPLES, IMAGE_SAMPLES = 6_000, 300
 CONTENT_KINDS = ("wrong-content", "wrong-row")  # errors of the content check name the case
 OPENS_TWICE = ("run native", "run dataloader")  # they open the data to verify them, and again for a round
-
-
-class LoopDisk:
-    """A small file system on a loop device, whose reads fail after `fail()`; OSError if it cannot be made."""
-
-    def __init__(self, folder: Path) -> None:
-        self.path, self._backing = folder / "disk", folder / "backing"
-        self.path.mkdir(parents=True)
-        with open(self._backing, "wb") as file:
-            file.truncate(DISK_BYTES)
-        if os.geteuid():
-            raise OSError(errno.EPERM, "a loop device needs root")
-        _call("mkfs.ext4", "-q", "-F", "-O", "^has_journal", str(self._backing))
-        _call("mount", "-o", "loop", str(self._backing), str(self.path))
-
-    def fail(self, files: Sequence[Path]) -> None:
-        """Truncate the backing file, and evict the pages of these files."""
-        for file in files:
-            descriptor = os.open(file, os.O_RDONLY)
-            os.fsync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
-        os.truncate(self._backing, 0)
-
-    def close(self) -> None:
-        """Unmount the device."""
-        _call("umount", "--lazy", str(self.path))
+LoopDisk = module_of_tests("loop_disk").LoopDisk
 
 
 class TruncatedFiles:
@@ -118,10 +91,3 @@ def _read(root: Path, variant: str, way: str, disk: LoopDisk | TruncatedFiles, o
 
     Opener.__call__ = then_fail  # type: ignore[method-assign]
     READERS[way](root, variant)
-
-
-def _call(*command: str) -> None:
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except subprocess.CalledProcessError as error:
-        raise OSError(errno.EIO, f"{command[0]}: {error.stderr.decode().strip()}") from error
