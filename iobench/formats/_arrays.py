@@ -7,15 +7,16 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact
+from iobench.base.errors import CorruptArtifact, IobenchError
 from iobench.base.text import listed, shortened
 from iobench.formats._ragged import Ragged
 from iobench.formats._schema import DTYPES, Array, Batch, Field, Schema, field_names, renamed
 
+_Error = TypeVar("_Error", bound=IobenchError)
 MAX_FIELDS = 512  # several formats keep one file per field open, and 1024 open files are a usual limit
 MAX_AXES = 32  # sample axis included: HDF5's limit
 MAX_SAMPLE_BYTES = 128 << 20  # writing and reading back hold about six batches of at least one sample
@@ -56,24 +57,24 @@ def select_arrays(path: Path, available: Collection[str], chosen: Collection[str
     if not taken:
         raise CorruptArtifact("it holds no arrays", kind="no-arrays", path=path)
     if len(taken) > MAX_FIELDS:
-        stack = "stack arrays of one sample each into one array"
-        hints = (stack, selection_hint(path, available))
-        raise CorruptArtifact(
+        error = CorruptArtifact(
             "too many arrays",
             kind="too-many-arrays",
             path=path,
             expected=f"at most {MAX_FIELDS}",
             found=f"{len(taken):,}",
-            hint="; ".join(hint for hint in hints if hint),
+            hint="stack arrays of one sample each into one array",
         )
+        raise suggesting_selection(error, path, available)
     return taken
 
 
-def selection_hint(path: Path, available: Collection[str]) -> str | None:
-    """Return the hint that explains how to select some of several arrays; None for a single array."""
+def suggesting_selection(error: _Error, path: Path, available: Collection[str]) -> _Error:
+    """Return an error whose hint also says how to select some of several arrays."""
     if len(available) < 2:
-        return None
-    return f"to take some of its arrays, give '{path.name}::NAME,NAME', out of {listed(available)}"
+        return error
+    select = f"to take some of its arrays, give '{path.name}::NAME,NAME', out of {listed(available)}"
+    return error.changed(hint=f"{error.hint}; {select}" if error.hint else select)
 
 
 def unstorable_columns(path: Path, refused: Mapping[str, object], others: Collection[str]) -> CorruptArtifact:
@@ -113,8 +114,7 @@ def arrays_schema(
     try:
         return _arrays_schema(path, arrays, available, fields, totals or {})
     except CorruptArtifact as error:
-        hints = [hint for hint in (error.hint, selection_hint(path, available)) if hint]
-        raise error.changed(hint="; ".join(hints) or None) from None
+        raise suggesting_selection(error, path, available) from None
 
 
 def native_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -16,7 +16,15 @@ from iobench.base.errors import IobenchError, SourceError
 from iobench.base.text import reason, shortened
 from iobench.dataset.sources._regular_files import fill
 from iobench.dataset.sources._source import BATCH_BYTES, FileSource
-from iobench.formats import DTYPE_HINT, Array, Batch, arrays_schema, raw_bytes, select_arrays, selection_hint
+from iobench.formats import (
+    DTYPE_HINT,
+    Array,
+    Batch,
+    arrays_schema,
+    raw_bytes,
+    select_arrays,
+    suggesting_selection,
+)
 from iobench.formats.npy_header import NpyHeader, read_header
 
 # Errors of damaged archives; ValueError is for damaged headers and for locked or overlapping members.
@@ -145,8 +153,7 @@ def _headers(path: Path, archive: zipfile.ZipFile, chosen: tuple[str, ...]) -> d
             headers[name] = _header(path, archive, member)
             _check_array(path, member, headers[name])
         except SourceError as error:
-            hints = [hint for hint in (error.hint, selection_hint(path, available)) if hint]
-            raise error.changed(hint="; ".join(hints) or None) from error.__cause__
+            raise suggesting_selection(error, path, available) from error.__cause__
     return headers
 
 

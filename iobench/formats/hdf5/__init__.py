@@ -22,8 +22,8 @@ from iobench.formats._arrays import (
     arrays_schema,
     native_dtype,
     select_arrays,
-    selection_hint,
     split_selection,
+    suggesting_selection,
 )
 from iobench.formats._format import Detectable
 from iobench.formats._schema import Batch, Field, Schema, field_names
@@ -143,7 +143,8 @@ class Hdf5(ArrayFormat, Detectable):
         keys = select_arrays(file, datasets, chosen)
         for key in keys:
             if refusal := datasets[key].get("refused"):
-                raise refusal.error(file, shortened(key), selection_hint(file, datasets))
+                named = refusal.changed(problem=f"{shortened(key)}: {refusal.problem}", path=file)
+                raise suggesting_selection(named, file, datasets)
         shapes = {key: (tuple(datasets[key]["shape"]), np.dtype(datasets[key]["dtype"])) for key in keys}
         schema = arrays_schema(file, shapes, datasets)
         if path.is_dir() and {field.name for field in schema.fields} != set(keys):  # `write` keeps names

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import h5py
@@ -36,34 +34,11 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Reason why a dataset cannot be read: the fields of the error for it."""
-
-    problem: str
-    kind: str
-    expected: str | None = None
-    found: str | None = None
-    hint: str | None = None
-
-    def error(self, path: Path, name: str, more: str | None = None) -> CorruptArtifact:
-        """Return the error for dataset `name` of a file; `more` is added to the hint."""
-        hints = [hint for hint in (self.hint, more) if hint]
-        return CorruptArtifact(
-            f"{name}: {self.problem}",
-            kind=self.kind,
-            path=path,
-            expected=self.expected,
-            found=self.found,
-            hint="; ".join(hints) or None,
-        )
-
-
 def described(file: h5py.File) -> dict[str, dict[str, Any]]:
     """Return each dataset by path, and each link that may lead to one.
 
-    A value holds `shape`, `dtype`, `chunk_rows`, `chunk_bytes` and `packed`, or a `Refusal` as `refused`. A
-    dataset that cannot be read is reported and not raised, so that others can be selected.
+    A value holds `shape`, `dtype`, `chunk_rows`, `chunk_bytes` and `packed`, or as `refused` the error of a
+    dataset that cannot be read, without its name and path: it is not raised, so that others can be selected.
 
     ValueError if the file has more objects than are inspected, one of DAMAGE if it is damaged.
     """
@@ -98,22 +73,26 @@ def _links(file: h5py.File) -> list[tuple[str, int]]:
     return links
 
 
-def _other_link(file: h5py.File, name: str, kind: int, paths: dict[str, str]) -> Refusal | None:
+def _other_link(file: h5py.File, name: str, kind: int, paths: dict[str, str]) -> CorruptArtifact | None:
     """Return why a link that is not a hard link is refused; None for a soft link within the file."""
     if kind == h5py.h5l.TYPE_EXTERNAL:
         target = file.id.links.get_val(name.encode("utf-8", "surrogateescape"))
         other = shortened(target[0].decode(errors="replace"))
-        return Refusal("a link to another file", "external-data", found=other, hint="copy its data in")
+        return CorruptArtifact(
+            "a link to another file", kind="external-data", found=other, hint="copy its data in"
+        )
     if kind != h5py.h5l.TYPE_SOFT:
-        return Refusal("a user-defined link, which only the program that defined it follows", "unknown-link")
+        return CorruptArtifact(
+            "a user-defined link, which only the program that defined it follows", kind="unknown-link"
+        )
     target = file.id.links.get_val(name.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
     at = "" if target.startswith("/") else paths.get(name.rpartition("/")[0], "")
     for part in target.split("/"):
         path = f"{at}/{part}".strip("/") if part not in ("", ".") else at
         if path not in paths:
-            return Refusal(
+            return CorruptArtifact(
                 "a soft link to a path that is not in the file",
-                "dangling-link",
+                kind="dangling-link",
                 found=repr(shortened(target)),
             )
         at = paths[path]
@@ -126,17 +105,14 @@ def _dataset(file: h5py.File, name: str) -> dict[str, Any]:
     if refusal := _elsewhere(properties):
         return {"refused": refusal}
     if kind in _KINDS:
-        found = f"{_KINDS[kind]} ({shortened(_dtype_text(identifier))})"
-        return {"refused": Refusal("unsupported dtype", "unsupported-dtype", found=found, hint=DTYPE_HINT)}
+        problem, found = "unsupported dtype", f"{_KINDS[kind]} ({shortened(_dtype_text(identifier))})"
+        return {"refused": CorruptArtifact(problem, kind="unsupported-dtype", found=found, hint=DTYPE_HINT)}
     dataset = h5py.Dataset(identifier)
     try:
         dtype = dataset.dtype
     except TypeError as error:
-        return {
-            "refused": Refusal(
-                "a number type that NumPy does not have", "unsupported-dtype", found=reason(error)
-            )
-        }
+        problem = "a number type that NumPy does not have"
+        return {"refused": CorruptArtifact(problem, kind="unsupported-dtype", found=reason(error))}
     if refusal := _not_stored(dataset, properties):
         return {"refused": refusal}
     chunk_bytes = math.prod(dataset.chunks) * dtype.itemsize if dataset.chunks else 0
@@ -153,27 +129,31 @@ def _dtype_text(identifier: Any) -> str:
         return "no NumPy dtype"
 
 
-def _elsewhere(properties: Any) -> Refusal | None:
+def _elsewhere(properties: Any) -> CorruptArtifact | None:
     """Return a refusal if a dataset's data are not in this file."""
     if properties.get_external_count():
         target = shortened(properties.get_external(0)[0].decode(errors="replace"))
-        return Refusal("its data are in another file", "external-data", found=target, hint="copy its data in")
+        return CorruptArtifact(
+            "its data are in another file", kind="external-data", found=target, hint="copy its data in"
+        )
     if properties.get_layout() == h5py.h5d.VIRTUAL:
-        return Refusal(
-            "a virtual dataset, composed of others", "external-data", hint="copy its data into one dataset"
+        return CorruptArtifact(
+            "a virtual dataset, composed of others",
+            kind="external-data",
+            hint="copy its data into one dataset",
         )
     return None
 
 
-def _not_stored(dataset: h5py.Dataset, properties: Any) -> Refusal | None:
+def _not_stored(dataset: h5py.Dataset, properties: Any) -> CorruptArtifact | None:
     """Return a refusal if a dataset's data are incomplete, in chunks too large, or need a missing plug-in."""
     if dataset.shape is None or 0 in dataset.shape:
         return None
     for code, name in _filters(properties):
         if not h5py.h5z.filter_avail(code):
-            return Refusal(
+            return CorruptArtifact(
                 f"compressed with {name or 'a filter'} ({code}), which is not installed",
-                "unknown-codec",
+                kind="unknown-codec",
                 hint="install the filter's plug-in in HDF5_PLUGIN_PATH",
             )
     logical = math.prod(dataset.shape) * dataset.dtype.itemsize
@@ -182,9 +162,9 @@ def _not_stored(dataset: h5py.Dataset, properties: Any) -> Refusal | None:
         return None if stored >= logical else _incomplete(logical, stored, "bytes")
     chunk_bytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
     if chunk_bytes > MAX_CHUNK_BYTES:
-        return Refusal(
+        return CorruptArtifact(
             "its chunks are too large, because each must fit in memory",
-            "chunks-too-large",
+            kind="chunks-too-large",
             expected=f"at most {MAX_CHUNK_BYTES >> 20} MiB",
             found=f"{chunk_bytes >> 20:,} MiB",
             hint="rewrite it with h5repack and smaller chunks",
@@ -194,9 +174,11 @@ def _not_stored(dataset: h5py.Dataset, properties: Any) -> Refusal | None:
     return _incomplete(chunks, stored, "chunks") if stored < chunks else None
 
 
-def _incomplete(declared: int, stored: int, unit: str) -> Refusal:
+def _incomplete(declared: int, stored: int, unit: str) -> CorruptArtifact:
     problem = "part of it was never written"
-    return Refusal(problem, "not-stored", expected=f"{declared:,} {unit}", found=f"{stored:,} stored")
+    return CorruptArtifact(
+        problem, kind="not-stored", expected=f"{declared:,} {unit}", found=f"{stored:,} stored"
+    )
 
 
 def _filters(properties: Any) -> Iterator[tuple[int, str]]:
