@@ -30,6 +30,9 @@ test_object_cache_run.py::test_hits_of_workers_are_counted
 test_object_loaders.py::test_workers_read_from_s3_too[mosaic*
 test_object_loaders.py::test_workers_read_from_s3_too[fsspec*
 test_object_loaders.py::test_workers_read_from_s3_too[s3torchconnector*
+test_object_loaders.py::test_every_loader_reads_lance_by_lance_s_client[dataloader:num_workers=1]
+test_object_loaders.py::test_workers_read_from_s3_too[huggingface_streaming*
+test_loader_contract.py::TestHuggingFaceStreaming::*[parquet*
 test_s3_how_to.py
 formats/test_tokens.py::test_tokens_are_added_prepared_and_measured_as_one_types_it
 formats/test_audio.py::test_a_folder_per_class_goes_through_every_step[.wav*

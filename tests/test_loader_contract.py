@@ -141,6 +141,14 @@ class TestHuggingFaceTables(LoaderContract):
     loader = loaders.class_of("huggingface")(via="arrow", fetch="batch")
 
 
+class TestHuggingFaceStreaming(LoaderContract):
+    loader = loaders.class_of("huggingface_streaming")(shuffle_buffer=10)
+
+
+class TestHuggingFaceStreamingTables(LoaderContract):
+    loader, formats = loaders.class_of("huggingface_streaming")(via="arrow", shuffle_buffer=10), ("arrow",)
+
+
 class TestWebDataset(LoaderContract):
     loader = loaders.class_of("webdataset")(shuffle_buffer=10)
 
@@ -184,6 +192,7 @@ WORKERS = [
     "webdataset:num_workers=2",
     "torchdata:fetch=batch,num_workers=1,method=process",
     "huggingface:fetch=batch,num_workers=1",
+    "huggingface_streaming:num_workers=1",
     "litdata:num_workers=2",
     "mosaic:num_workers=2,shuffle_algo=py1s",
     "dali:num_workers=1",

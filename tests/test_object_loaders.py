@@ -20,6 +20,7 @@ from iobench.bench.run import run
 from iobench.dataset.prepare import prepare
 from iobench.dataset.publish import check_target, publish
 from iobench.dataset.remote_dataset import open_dataset
+from iobench.dataset.verify import verify
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
@@ -34,6 +35,8 @@ FORMATS = {
     "mosaic": "mds:shard_bytes=2000",
     "fsspec": "npy",
     "s3torchconnector": "npy",
+    "lance": "lance",
+    "huggingface_streaming": "arrow:batch_bytes=2000",
 }
 ORDERS = ("sequential", "random")
 
@@ -84,6 +87,7 @@ def assert_all_came(outcome, cases):
         ("tensorstore:prefetch=2", "zarr:chunk_bytes=256,shard_bytes=1024"),
         ("fsspec", "npy"),
         ("fsspec:fetch=batch", "webdataset:shard_bytes=20000"),
+        ("huggingface_streaming", None),
     ],
 )
 def test_from_a_web_server_every_sample_comes(server, tmp_path, word, variant):
@@ -94,12 +98,15 @@ def test_from_a_web_server_every_sample_comes(server, tmp_path, word, variant):
 
 @pytest.mark.parametrize(
     "word",
-    ["webdataset", "tensorstore", "mosaic", "fsspec:fetch=batch", "s3torchconnector:fetch=batch"],
+    [
+        *("webdataset", "tensorstore", "mosaic", "fsspec:fetch=batch", "s3torchconnector:fetch=batch"),
+        *("lance", "huggingface_streaming", "huggingface_streaming:via=arrow"),
+    ],
 )
 def test_from_s3_every_sample_comes(s3, tmp_path, word):
-    manifest = at_s3(tmp_path, usable(word), f"plain-{word.partition(':')[0]}")
+    manifest = at_s3(tmp_path, usable(word), f"plain-{word.replace(':', '-')}")
     outcome = measured(manifest, tmp_path, word)
-    assert_all_came(outcome, 2)
+    assert_all_came(outcome, len({*ORDERS} & {*loaders.parse(word).orders}))
     written = (tmp_path / "r.jsonl").read_text()
     assert not any(os.environ[name] in written for name in os.environ if name.startswith("AWS_"))
     counted = [made.requests for made in outcome.records]
@@ -111,6 +118,7 @@ def test_from_s3_every_sample_comes(s3, tmp_path, word):
     [
         *("webdataset:num_workers=2", "mosaic:num_workers=2"),
         *("fsspec:num_workers=1,fetch=batch", "s3torchconnector:num_workers=1,fetch=batch"),
+        "huggingface_streaming:num_workers=1",
     ],
 )
 def test_workers_read_from_s3_too(s3, tmp_path, word):
@@ -213,6 +221,8 @@ def changed(path):
         ("tensorstore", changed, "wrong-row"),  # of a server without versions
         ("fsspec", Path.unlink, "store-failed"),
         ("fsspec", changed, "replaced"),
+        ("huggingface_streaming", Path.unlink, "raised"),
+        ("huggingface_streaming", changed, "replaced"),
     ],
 )
 def test_damage_that_the_loader_finds_or_the_verification(server, tmp_path, word, damage, expected):
@@ -260,11 +270,12 @@ def store_again(s3, name):
     assert s3.head_object(**place)["ETag"] != before
 
 
-@pytest.mark.parametrize("word", ["tensorstore", "mosaic"])
+@pytest.mark.parametrize("word", ["tensorstore", "mosaic", "lance", "huggingface_streaming"])
 def test_an_object_that_was_replaced_in_s3_is_noticed_after_the_round(s3, tmp_path, word):
     manifest = at_s3(tmp_path, usable(word), f"again-{word}")
     assert not measured(manifest, tmp_path, word, order=("sequential",)).failures
-    store_again(s3, next(one for one in s3_names(s3, f"again-{word}") if "/c/" in one or ".mds" in one))
+    data = ("/c/", ".mds", ".lance", ".arrow")
+    store_again(s3, next(one for one in s3_names(s3, f"again-{word}") if any(part in one for part in data)))
     (error,) = measured(manifest, tmp_path, word, order=("sequential",)).failures.values()
     assert error.kind == "replaced"
 
@@ -274,6 +285,64 @@ def test_webdataset_needs_curl_for_a_web_server(server, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")
     outcome = measured(manifest, tmp_path, "webdataset", order=("sequential",))
     assert [error.kind for error in outcome.failures.values()] == ["no-curl"]
+
+
+# ── a format that its library reads from the store ──
+
+
+@pytest.fixture
+def lance(s3, tmp_path, request):
+    """A Lance dataset in S3."""
+    return at_s3(tmp_path, usable("lance"), request.node.name.translate({ord(c): "-" for c in "[]:,= "}))
+
+
+@pytest.mark.parametrize(
+    "word", ["native", "stream", "dataloader:fetch=batch", "dataloader:num_workers=1", "spdl"]
+)
+def test_every_loader_reads_lance_by_lance_s_client(lance, tmp_path, word):
+    outcome = measured(lance, tmp_path, word, isolate="num_workers" in word)
+    assert_all_came(outcome, 2)
+    assert all(made.requests is None for made in outcome.records)
+
+
+def test_a_lance_dataset_in_s3_is_verified(s3, lance):
+    assert verify(lance) == {"lance": None}
+    (data,) = (name for name in s3_names(s3, lance.url.rpartition("/")[2]) if name.endswith(".lance"))
+    content = bytearray(s3.get_object(Bucket="bucket", Key=data)["Body"].read())
+    content[100] ^= 1
+    s3.put_object(Bucket="bucket", Key=data, Body=bytes(content))
+    (damage,) = verify(lance).values()
+    assert damage.kind in ("other-content", "store-failed")
+    s3.delete_object(Bucket="bucket", Key=data)
+    (damage,) = verify(lance).values()
+    assert (damage.kind, damage.path.partition("/lance-")[0]) == ("store-failed", lance.url)
+
+
+@pytest.mark.parametrize("word", ["lance", "native", "stream"])
+def test_a_replaced_lance_object_is_noticed_by_every_loader(s3, lance, tmp_path, word):
+    store_again(s3, next(n for n in s3_names(s3, lance.url.rpartition("/")[2]) if n.endswith(".lance")))
+    (error,) = measured(lance, tmp_path, word, order=("sequential",)).failures.values()
+    assert error.kind == "replaced"
+
+
+def test_what_lance_reads_is_not_cached(s3, lance, tmp_path):
+    options = RunOptions(loader=("native",), format=("lance",), object_cache=(1 << 20,))
+    assert [note.values["reason"] for note in skip_notes(lance, options)] == ["object-cache"]
+    with pytest.raises(InvalidSettings, check=kind("no-cases")):
+        cases_of(lance, options, ["cpu"])
+
+
+@pytest.mark.parametrize("word", ["fsspec", "s3torchconnector"])
+def test_a_client_of_ranges_does_not_read_lance(lance, word):
+    usable(word)
+    with pytest.raises(InvalidSettings, check=kind("no-cases")):
+        cases_of(lance, RunOptions(loader=(word,), format=("lance",)), ["cpu"])
+
+
+def test_lance_is_not_uploaded_where_its_library_does_not_read(tmp_path):
+    manifest, _ = prepare(numbers(), [usable("lance")], data_dir=tmp_path / "local", name="one")
+    with pytest.raises(InvalidSettings, check=kind("no-placement")):
+        publish(manifest, check_target(f"file://{tmp_path}/served/one", False), overwrite=False)
 
 
 # ── loaders that cannot read it ──

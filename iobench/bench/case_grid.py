@@ -10,7 +10,7 @@ from typing import Any
 from iobench import formats
 from iobench.base.errors import InvalidSettings
 from iobench.bench.case import COLD_OBJECTS, REMOTE, WARM_OBJECTS, Case, content_of
-from iobench.bench.case_obstacles import check_caches, check_ragged, no_cases
+from iobench.bench.case_obstacles import cacheable, check_caches, check_ragged, no_cases
 from iobench.bench.multi_rank import multi_rank_cases
 from iobench.bench.options import RunOptions
 from iobench.bench.requested import requested_loaders, requested_variants
@@ -79,7 +79,7 @@ def _case(
         return None
     if manifest.url:
         cached = bool(combination["object_cache"])
-        if cached and not loader.requests_ranges(manifest.url):
+        if cached and not cacheable(loader, manifest, variant):
             return None
         combination = {**combination, "cache": OBJECT_CACHES[combination["cache"]] if cached else REMOTE}
     return Case(

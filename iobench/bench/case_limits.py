@@ -183,7 +183,10 @@ class CaseLimits:
         yield from self._device_steps(case)
 
     def _remote_steps(self, case: Case) -> Iterator[_Step]:
-        """Yield the object store: single rows in random order without a cache, else large requests."""
+        """Yield the object store: single rows in random order without a cache, else large requests.
+
+        A library fetches what it has encoded, in fewer bytes than the samples have or in more.
+        """
         schema, single = self._manifest.schema, case.order == "random" and not case.object_cache
         size = max(field.sample_bytes for field in schema.fields) if single else REQUEST_BYTES
         files = [remote.files for remote in remote_openers(self._manifest)]
@@ -191,7 +194,10 @@ class CaseLimits:
             (count,): partial(store_limits.ranged_gets, files, size, count)
             for count in store_limits.many_in_flight(size)
         }
-        yield (store_limits.NAME, size), 1.0, methods
+        remote = self._manifest.opener(case.variant).remote
+        placed = remote is None or remote.placed
+        stored = self._manifest.artifacts[case.variant].stored_bytes
+        yield (store_limits.NAME, size), 1.0 if placed else schema.logical_bytes / stored, methods
 
     def _device_steps(self, case: Case) -> Iterator[_Step]:
         """Yield the link to the device, if the case has one."""

@@ -13,7 +13,7 @@ from iobench.bench.multi_rank import multi_rank_obstacle
 from iobench.bench.options import RunOptions
 from iobench.bench.requested import invalid_options, requested_variants, requested_words
 from iobench.dataset.manifest import Manifest, missing_libraries
-from iobench.formats import Schema
+from iobench.formats import Format, Schema
 from iobench.loading import loaders
 from iobench.loading.collate import EXAMPLES, JAGGED, Collate
 from iobench.loading.loaders import Loader
@@ -81,7 +81,7 @@ def no_cases(manifest: Manifest, variants: Sequence[str], grid: Sequence[Loader]
         return f"{subject} cannot make batches by --collate {asked}; give --collate {' or '.join(others)}"
     if not any(loader.reads_at(manifest.url) for loader in grid):
         return "; ".join(_elsewhere(grid, manifest.url))
-    if not any(loader.requests_ranges(manifest.url) for loader in grid):
+    if any(options.object_cache) and not any(cacheable(one, manifest, v) for one in grid for v in variants):
         return _uncached(names)
     what = f"none of {enumerated(variants)}" if variants else "no format"
     verb = "reads" if len(grid) == 1 else "read"
@@ -125,7 +125,7 @@ def skip_notes(manifest: Manifest, options: RunOptions, world_size: int = 1) -> 
 
 
 def _obstacles(loader: Loader, manifest: Manifest, options: RunOptions, world_size: int) -> Iterator[Finding]:
-    """Yield the first reason why a loader that reads some of the formats makes no case."""
+    """Yield why a loader that reads some of the formats makes no case, or none of some of them."""
     if manifest.schema.ragged and not loader.ragged:
         found = manifest.schema.ragged[0].typed
         yield _skipped("ragged", f"{loader.variant}: samples differ in length ({found})")
@@ -134,8 +134,25 @@ def _obstacles(loader: Loader, manifest: Manifest, options: RunOptions, world_si
     elif world_size > 1 and (obstacle := multi_rank_obstacle(loader, options.isolate)):
         why = f"{loader.display_name} over {counted(world_size, 'rank')}: {obstacle}"
         yield _skipped("ranks", why)
-    elif any(options.object_cache) and not loader.requests_ranges(manifest.url):
-        yield _skipped("object-cache", _uncached(loader.display_name))
+    elif any(options.object_cache):
+        variants = [formats.parse(word) for word in requested_variants(manifest, options.format)]
+        for why in _without_cache(loader, manifest, variants):
+            yield _skipped("object-cache", why)
+
+
+def cacheable(loader: Loader, manifest: Manifest, variant: str) -> bool:
+    """Return whether iobench's own client requests what a loader reads of a variant in an object store."""
+    remote = manifest.artifacts[variant].remote
+    return remote is not None and remote.placed and loader.requests_ranges(manifest.url)
+
+
+def _without_cache(loader: Loader, manifest: Manifest, variants: Iterable[Format]) -> Iterator[str]:
+    """Yield a sentence about the formats that a loader reads without an object cache, if there are any."""
+    read = [one.variant for one in variants if loader.reads(one)]
+    uncached = [variant for variant in read if not cacheable(loader, manifest, variant)]
+    if uncached:
+        of = f" of {enumerated(uncached)}" if len(uncached) < len(read) else ""
+        yield _uncached(f"{loader.display_name}{of}")
 
 
 def _skipped(reason: str, sentence: str) -> Finding:

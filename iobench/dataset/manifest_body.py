@@ -107,9 +107,14 @@ class RemoteData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Versions of the objects of an artifact in an object store, and the places of its rows in them."""
 
     etags: dict[str, Text]  # versions of the objects by path below the artifact's folder; empty until known
-    placement: dict[str, StoredPlacement]  # location of each field
+    placement: dict[str, StoredPlacement]  # location of each field; empty if the format's library finds them
     indexes: tuple[Text, ...] = ()  # names of the index files beside the manifest
     added: Text = ""  # address that was added; empty if prepare wrote the objects
+
+    @property
+    def placed(self) -> bool:
+        """True if rows are at known places; else the format's library reads them by a client of its own."""
+        return bool(self.placement)
 
 
 class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

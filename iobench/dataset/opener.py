@@ -11,11 +11,12 @@ from pathlib import Path
 from iobench.base.errors import InvalidSettings
 from iobench.dataset.index_cache import IndexCache, stamp_of
 from iobench.dataset.placement_file import RemoteOpener
-from iobench.formats import Checkable, FirstRows, Format, Reader, Schema
+from iobench.formats import Addressable, Checkable, FirstRows, Format, Reader, Schema
 from iobench.host.bus_errors import guarded
 from iobench.objects.client import ObjectStore
 from iobench.objects.piece_cache import ObjectCache
 from iobench.objects.request_log import WorkerLog
+from iobench.objects.url import store_address
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,16 @@ class Opener:
     def __call__(self) -> Reader:
         """Open a new reader."""
         if self.remote is not None:
-            return self.remote.open(self.schema)
+            return self._open_remote(self.remote)
         reader = self.format.open(self.path, self.stored_schema, self.random)
         reader.load_or_build = self.index_cache
         return reader if self.stored is None else FirstRows(reader, self.schema)
+
+    def _open_remote(self, remote: RemoteOpener) -> Reader:
+        if remote.placed:
+            return remote.open(self.schema)
+        assert isinstance(self.format, Addressable)  # checked by `check_places`
+        return self.format.open_at(store_address(remote.files.url, remote.files.objects), self.schema)
 
     @property
     def stored_schema(self) -> Schema:
@@ -73,8 +80,14 @@ class Opener:
                 check()
 
     def check_versions(self, schemes: Collection[str]) -> None:
-        """Raise CorruptArtifact if objects at an address of these schemes were replaced or removed."""
-        if self.remote is not None and (files := self.remote.files).url.partition("://")[0] in schemes:
+        """Raise CorruptArtifact if objects were replaced or removed that were read without versions.
+
+        That is at an address of these schemes, and where the format's library reads.
+        """
+        if self.remote is None:
+            return
+        files = self.remote.files
+        if not self.remote.placed or files.url.partition("://")[0] in schemes:
             ObjectStore(files.url).check_versions(files.objects)
 
     def guarded(self) -> AbstractContextManager[Callable[[], None]]:

@@ -100,6 +100,12 @@ class RemoteOpener:
         address = url if artifact.external else f"{url}/{artifact.folder}"
         return cls(RemoteFiles(address, objects), artifact, index)
 
+    @property
+    def placed(self) -> bool:
+        """True if rows are at known places; else the format's library reads them by a client of its own."""
+        assert self.artifact.remote is not None
+        return self.artifact.remote.placed
+
     def changed(self, **fields: Any) -> RemoteOpener:
         """Return it with other values of these fields of `files`."""
         return replace(self, files=replace(self.files, **fields))

@@ -10,10 +10,11 @@ import msgspec
 from iobench.base.errors import ArtifactExists, CorruptArtifact, InvalidSettings, IobenchError, ManifestError
 from iobench.dataset import index_cache, manifest_file, sample_hashes
 from iobench.dataset.manifest import Manifest
-from iobench.dataset.manifest_body import Artifact, RemoteData
+from iobench.dataset.manifest_body import Artifact, RemoteData, StoredPlacement
 from iobench.dataset.manifest_file import FILE_NAME
 from iobench.dataset.placement_file import NAME, check_ranges, index_of, stored
 from iobench.dataset.verify import Progress, no_progress
+from iobench.formats import Addressable
 from iobench.objects.client import ObjectStore
 from iobench.objects.url import checked_url
 
@@ -46,7 +47,7 @@ def publish(
     InvalidSettings, with nothing uploaded, if samples of a variant are not stored as they are in memory;
     ArtifactExists if a dataset is there already; LoaderFailed if the store refuses.
     """
-    described = {variant: _described(manifest, variant) for variant in manifest.artifacts}
+    described = {variant: _described(manifest, variant, store.url) for variant in manifest.artifacts}
     old = _old_objects(store) if overwrite else []
     sent: list[str] = []
     try:
@@ -62,18 +63,21 @@ def publish(
         store.delete([name for name in old if name not in sent])
 
 
-def _described(manifest: Manifest, variant: str) -> RemoteData:
-    """Return the places of a variant's rows, and store them in an index file."""
+def _described(manifest: Manifest, variant: str, url: str) -> RemoteData:
+    """Return the places of a variant's rows, which are stored in an index file if there are any."""
     artifact, index = manifest.artifacts[variant], manifest.index_path(variant)
-    opener = manifest.opener(variant)
+    opener, fields = manifest.opener(variant), dict[str, StoredPlacement]()
+    by_library = isinstance(opener.format, Addressable) and opener.format.reads_at(url)
     other = "give --format npy, or another without compression"
     with opener() as reader:
         placements = dict(reader.placement())
         hint = "prepare them on a disk" if manifest.schema.ragged else other
-        check_ranges(manifest.schema, placements, f"--to with format {variant}", hint)
-        fields, arrays = stored(placements, opener.path)
-        if arrays:
-            index_of(index, artifact)(NAME, lambda: [arrays])
+        placed = [field.name for field in manifest.schema.fields] if by_library else [*placements]
+        check_ranges(manifest.schema, placed, f"--to with format {variant}", hint)
+        if not by_library:
+            fields, arrays = stored(placements, opener.path)
+            if arrays:
+                index_of(index, artifact)(NAME, lambda: [arrays])
     names = [name for name in (NAME, sample_hashes.NAME) if index.with_name(f"{index.name}.{name}").is_file()]
     return RemoteData(dict.fromkeys(artifact.files, ""), fields, tuple(names))
 

@@ -26,7 +26,14 @@ from iobench.formats._arrays import (
     with_selection,
 )
 from iobench.formats._first_rows import FirstRows
-from iobench.formats._format import Checkable, Detectable, Format, WholeDecoder
+from iobench.formats._format import (
+    Addressable,
+    Checkable,
+    Detectable,
+    Format,
+    StoreAddress,
+    WholeDecoder,
+)
 from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import (
     AdjacentSpans,
@@ -94,6 +101,7 @@ __all__ = [
     "NUMPY_DTYPES",
     "RESERVED_NAMES",
     "VARIES",
+    "Addressable",
     "AdjacentSpans",
     "Array",
     "ArrayFormat",
@@ -123,6 +131,7 @@ __all__ = [
     "Schema",
     "ShapeAndDtype",
     "Spans",
+    "StoreAddress",
     "StoredArray",
     "Strided",
     "TimingWrapper",

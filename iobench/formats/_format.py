@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -223,4 +223,57 @@ class Checkable(ABC):
 
         Called once before an artifact is read in this process or its workers. It is separate from `open`
         because it may read much of the files and so bring them into the page cache.
+        """
+
+
+@dataclass(frozen=True)
+class StoreAddress:
+    """Address of an artifact in an object store; the credentials are those in the environment.
+
+    Attributes
+    ----------
+    url : str
+        Address above the objects.
+    names : collection of str
+        Names of the objects below it.
+    endpoint : str or None
+        That of S3; None for AWS.
+    region : str
+        Region of S3.
+    public : bool
+        Whether requests to S3 are to be sent without credentials.
+    """
+
+    url: str
+    names: Collection[str]
+    endpoint: str | None = None
+    region: str = "us-east-1"
+    public: bool = False
+
+
+class Addressable(ABC):
+    """Mix-in of formats without places of rows, whose library reads them from an object store by itself.
+
+    Attributes
+    ----------
+    schemes : tuple of str
+        Schemes of addresses that it reads.
+    """
+
+    schemes: ClassVar[tuple[str, ...]]
+
+    def reads_at(self, address: str) -> bool:
+        """Return whether the library reads datasets at an address."""
+        return address.partition("://")[0] in self.schemes
+
+    @abstractmethod
+    def open_at(self, address: StoreAddress, schema: Schema) -> Reader:
+        """Return a reader of the objects at an address; no error repeats credentials.
+
+        Raises
+        ------
+        CorruptArtifact
+            The objects do not match `schema`.
+        LoaderFailed
+            The library could not read the store.
         """

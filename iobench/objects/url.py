@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Collection
+from typing import Any
 from urllib.parse import urlsplit
 
 from iobench.base.errors import InvalidSettings
+from iobench.formats import StoreAddress
 
 SCHEMES = ("s3", "gs", "az", "http", "https", "file")
 ENDPOINT = "AWS_ENDPOINT_URL"  # variable that obstore and other clients of S3 read
@@ -57,6 +60,21 @@ def s3_endpoint() -> str | None:
     return os.environ.get(ENDPOINT) or None
 
 
+def s3_region() -> str:
+    """Return the region for clients of other libraries, which need one with an endpoint, too."""
+    return os.environ.get("AWS_REGION", "us-east-1")
+
+
 def s3_is_public() -> bool:
     """Return whether requests to S3 are to be sent without credentials."""
     return os.environ.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true", "on", "yes", "y")
+
+
+def s3_options() -> dict[str, Any]:
+    """Return the options of s3fs, fsspec's client of S3, which finds the credentials by itself."""
+    return {"endpoint_url": s3_endpoint(), "anon": s3_is_public()}
+
+
+def store_address(url: str, names: Collection[str]) -> StoreAddress:
+    """Return an address for the library of a format, with what the environment says of S3."""
+    return StoreAddress(url, names, s3_endpoint(), s3_region(), s3_is_public())

@@ -33,9 +33,18 @@ class RemoteBackend(Backend):
         self.reader.stop()
 
 
-def remote_backend(opener: Opener, schema: Schema, options: StreamOptions) -> RemoteBackend:
+class LibraryBackend(Backend):
+    """Reads batches by the library of a format, several at once; it never touches the page cache."""
+
+    cold = True
+
+
+def remote_backend(opener: Opener, schema: Schema, options: StreamOptions) -> Backend:
     """Open the backend of an artifact in an object store."""
     assert opener.remote is not None
+    threads = options.threads or THREADS
+    if not opener.remote.placed:
+        return LibraryBackend(opener.path, opener(), threads, ChangeDetector([]), parallel=True)
     reader = RangeReader(
         schema,
         opener.remote.placements(),
@@ -44,4 +53,4 @@ def remote_backend(opener: Opener, schema: Schema, options: StreamOptions) -> Re
         options.request_bytes,
         options.coalesce_bytes,
     )
-    return RemoteBackend(opener.path, reader, options.threads or THREADS, ChangeDetector([]))
+    return RemoteBackend(opener.path, reader, threads, ChangeDetector([]))

@@ -8,6 +8,7 @@ from typing import ClassVar, TypeAlias
 
 from iobench.base.errors import LoaderFailed
 from iobench.base.text import reason
+from iobench.formats import Addressable, Format
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import DataLoaderEpochs, TorchDataLoader
 from iobench.objects.client import ObjectStore
@@ -63,6 +64,10 @@ class LibraryRanges(TorchDataLoader):
     on_disk: ClassVar[bool] = False
     isolated: ClassVar[bool] = True
     ragged: ClassVar[bool] = False
+
+    def reads(self, format: Format) -> bool:
+        """Return whether rows of the format are at known places."""
+        return not isinstance(format, Addressable)
 
     def open(self, job: Job) -> Epochs:
         """Build the dataset; each process that reads connects by itself."""

@@ -6,10 +6,10 @@ fsspec's documentation has `cat_file` for a range of a file without a cache. Its
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from iobench.contrib.loaders._ranges import LibraryRanges, Read
-from iobench.objects.url import s3_endpoint, s3_is_public
+from iobench.objects.url import s3_options
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Fsspec(LibraryRanges):
         """Return a function that reads ranges by the file system of an address."""
         from fsspec.core import url_to_fs
 
-        s3 = {"endpoint_url": s3_endpoint(), "anon": s3_is_public()}
+        s3 = s3_options()
 
         def read(address: str, start: int, end: int) -> bytes:
-            options: dict[str, Any] = s3 if address.startswith("s3://") else {}
+            options = s3 if address.startswith("s3://") else {}
             system, path = url_to_fs(address, **options)  # fsspec keeps one for each set of options
             return bytes(system.cat_file(path, start=start, end=end))
 

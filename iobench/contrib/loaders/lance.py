@@ -1,4 +1,4 @@
-"""Lance's own torch dataset: a scan of all columns, which Rust threads read ahead.
+"""Lance's own torch dataset: a scan of all columns, which Rust threads read ahead from a disk or S3.
 
 This is what Lance's documentation recommends for training on a whole dataset. A scan returns rows in stored
 order; its samplers shuffle only fragments. The loader `native` reads rows by number, in any order.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from iobench.base.options import option
 from iobench.contrib.loaders.huggingface import tensor_of_column
@@ -18,6 +18,7 @@ from iobench.loading.loaders import CopyingLoader, Epochs, Job
 from iobench.loading.loaders.workers import MAX_PREFETCH
 
 if TYPE_CHECKING:
+    from iobench.contrib.formats.lance.reader import LanceReader
     from iobench.loading.host_to_device import HostBatch
 
 
@@ -31,6 +32,8 @@ class LanceLoader(CopyingLoader):
     format_names: ClassVar[tuple[str, ...]] = ("lance",)
     modules: ClassVar[tuple[str, ...]] = ("lance",)
     extra: ClassVar[str] = "lance"
+    schemes: ClassVar[tuple[str, ...]] = ("s3",)
+    unpinned: ClassVar[tuple[str, ...]] = schemes
     orders: ClassVar[tuple[str, ...]] = ("sequential",)
     iterable_style: ClassVar[bool] = True
     isolated: ClassVar[bool] = True
@@ -49,14 +52,13 @@ class LanceEpochs(Epochs):
 
     def __init__(self, loader: LanceLoader, job: Job) -> None:
         super().__init__(loader, job)
-        with job.opener():  # checks the files as every loader does
-            pass
-        from lance import dataset  # after iobench.formats has set its log level
-        from lance.torch.data import LanceDataset
+        with job.opener() as reader:  # checks the files as every loader does
+            dataset = cast("LanceReader", reader).dataset
+        from lance.torch.data import LanceDataset  # after iobench.formats has set its log level
 
-        self._columns = field_names(dataset(str(job.opener.path)).schema.names)
+        self._columns = field_names(dataset.schema.names)
         self._dataset: Any = LanceDataset(
-            str(job.opener.path),
+            dataset,
             batch_size=job.order.batch_size,
             columns=[self._columns[field.name] for field in job.opener.schema.fields],
             batch_readahead=loader.readahead,
@@ -65,8 +67,14 @@ class LanceEpochs(Epochs):
         )
 
     def _epoch(self, request: int) -> Iterator[HostBatch]:
-        for batch in self._dataset:
-            yield self.pinned(batch)
+        try:
+            yield from map(self.pinned, self._dataset)
+        except (OSError, ValueError) as error:
+            if self.opener.remote is None:
+                raise
+            from iobench.contrib.formats.lance.store import store_error
+
+            raise store_error(self.opener.remote.files.url, error) from None
 
     def _tensors(self, batch: Any, **others: Any) -> HostBatch:
         """Convert the columns of a record batch, in new memory."""

@@ -6,13 +6,12 @@ That is used without its buffer, which is for neighboring reads.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
 from iobench.contrib.loaders._ranges import LibraryRanges, Read
-from iobench.objects.url import s3_endpoint, s3_is_public
+from iobench.objects.url import s3_endpoint, s3_is_public, s3_region
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ def _dataset(address: str) -> Any:
 
     return S3MapDataset.from_objects(
         [address],
-        region=os.environ.get("AWS_REGION", "us-east-1"),
+        region=s3_region(),
         endpoint=s3_endpoint(),
         s3client_config=S3ClientConfig(force_path_style=s3_endpoint() is not None, unsigned=s3_is_public()),
         reader_constructor=S3ReaderConstructor.range_based(buffer_size=0),

@@ -21,7 +21,7 @@ from iobench.formats import Rows
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
 from iobench.loading.loaders.workers import MAX_PREFETCH
 from iobench.loading.tensors import tensors_of
-from iobench.objects.url import s3_endpoint, s3_is_public
+from iobench.objects.url import s3_endpoint, s3_is_public, s3_region
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.zarr.reader import ZarrReader
@@ -116,7 +116,7 @@ def _kvstore(address: str) -> dict[str, Any]:
     bucket, _, path = address.removeprefix("s3://").partition("/")
     store: dict[str, Any] = {"driver": "s3", "bucket": bucket, "path": path}
     if endpoint := s3_endpoint():
-        store |= {"endpoint": endpoint, "aws_region": os.environ.get("AWS_REGION", "us-east-1")}
+        store |= {"endpoint": endpoint, "aws_region": s3_region()}
     given = "environment" if os.environ.get("AWS_ACCESS_KEY_ID") else "default"
     return {**store, "aws_credentials": {"type": "anonymous" if s3_is_public() else given}}
 

@@ -7,10 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from iobench.formats import COMPLEX, NUMPY_DTYPES, Batch, Detectable, Field, Format, Schema, split_selection
+from iobench.formats import (
+    COMPLEX,
+    NUMPY_DTYPES,
+    Addressable,
+    Batch,
+    Detectable,
+    Field,
+    Format,
+    Schema,
+    StoreAddress,
+    split_selection,
+)
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.lance.reader import LanceReader
@@ -19,7 +31,7 @@ VERSIONS, TRANSACTIONS = "_versions", "_transactions"
 
 
 @dataclass(frozen=True)
-class Lance(Format, Detectable):
+class Lance(Format, Detectable, Addressable):
     """A Lance dataset of one version, with lists."""
 
     name: ClassVar[str] = "lance"
@@ -30,6 +42,7 @@ class Lance(Format, Detectable):
     dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES).difference(COMPLEX)
     holds_ragged: ClassVar[bool] = True
     selectable: ClassVar[bool] = True
+    schemes: ClassVar[tuple[str, ...]] = ("s3",)
     forkable: ClassVar[bool] = False
     survives_unlink: ClassVar[bool] = False
 
@@ -53,9 +66,17 @@ class Lance(Format, Detectable):
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> LanceReader:
         """Check column types, the number of rows and the files, and return a reader."""
-        from iobench.contrib.formats.lance.reader import LanceReader
+        from iobench.contrib.formats.lance.reader import LanceReader, damage_as_error, opened
 
-        return LanceReader(path, schema)
+        return LanceReader(path, schema, opened(path), damage_as_error)
+
+    def open_at(self, address: StoreAddress, schema: Schema) -> LanceReader:
+        """Check column types, the number of rows and the names of the files, and return a reader."""
+        from iobench.contrib.formats.lance.reader import LanceReader
+        from iobench.contrib.formats.lance.store import opened_at, store_errors
+
+        errors = partial(store_errors, address.url)
+        return LanceReader(Path(address.url), schema, opened_at(address), errors)
 
     def sniff(self, path: Path) -> bool:
         """Return True for a folder with Lance's version folder."""

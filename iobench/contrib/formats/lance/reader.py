@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,8 @@ from iobench.formats import (
     unclosed,
 )
 
+Errors: TypeAlias = Callable[[Path, str], AbstractContextManager[None]]
+
 PIECE_ROWS = 1024  # per record batch while a schema is inferred
 
 
@@ -46,21 +48,26 @@ def opened(path: Path) -> Any:
 
     CorruptArtifact if it is none, or a file of it is missing or outside the folder.
     """
-    with _damage_as_error(path, "a Lance dataset"):
+    with damage_as_error(path, "a Lance dataset"):
         if not (path / "_versions").is_dir():
             raise OSError("no folder _versions")
         for inner in path.rglob("*"):
             if not inner.is_dir():
                 regular(inner)
         dataset = lance.dataset(str(path))
-        assert dataset.schema is not None  # reading it raises on damaged metadata
-        for fragment in dataset.get_fragments():
-            for file in fragment.data_files():
-                if getattr(file, "base_id", None) is not None or Path(file.path).name != file.path:
-                    raise OSError(f"data outside its folder: {file.path}")
-                if not (path / "data" / file.path).is_file():
-                    raise OSError(f"no file data/{file.path}")
+        check_files(dataset, lambda name: (path / name).is_file())
     return dataset
+
+
+def check_files(dataset: Any, exists: Callable[[str], bool]) -> None:
+    """Raise an error if metadata are damaged, or a data file does not exist or is outside the dataset."""
+    assert dataset.schema is not None  # reading it raises on damaged metadata
+    for fragment in dataset.get_fragments():
+        for file in fragment.data_files():
+            if getattr(file, "base_id", None) is not None or Path(file.path).name != file.path:
+                raise OSError(f"data outside its folder: {file.path}")
+            if not exists(f"data/{file.path}"):
+                raise OSError(f"no file data/{file.path}")
 
 
 def infer_schema_of(path: Path, fields: Sequence[Field], chosen: Sequence[str]) -> Schema:
@@ -68,7 +75,7 @@ def infer_schema_of(path: Path, fields: Sequence[Field], chosen: Sequence[str]) 
     dataset = opened(path)
     selected = selected_columns(path, dataset.schema, fields, chosen)
     columns = ColumnShapes()
-    with _damage_as_error(path, "readable columns"):
+    with damage_as_error(path, "readable columns"):
         for batch in dataset.to_batches(columns=selected, batch_size=PIECE_ROWS):
             for name in selected:
                 columns.add(path, name, batch.column(name))
@@ -77,18 +84,26 @@ def infer_schema_of(path: Path, fields: Sequence[Field], chosen: Sequence[str]) 
 
 
 class LanceReader(Reader):
-    """Takes rows by number and copies them into the caller's memory."""
+    """Takes rows by number and copies them into the caller's memory.
 
-    def __init__(self, path: Path, schema: Schema) -> None:
+    `errors` converts those of the library: it gets the path, and what is read there.
+    """
+
+    def __init__(self, path: Path, schema: Schema, dataset: Any, errors: Errors) -> None:
         super().__init__(schema)
-        self._path, self._dataset = path, opened(path)
-        self._names = columns_of(path, schema, self._dataset.schema.names)
-        for field in schema.fields:
-            check_type(path, field, self._dataset.schema.field(self._names[field.name]).type)
-        with _damage_as_error(path, f"{schema.samples} samples"):
-            samples = self._dataset.count_rows()
-        if samples != schema.samples:
-            raise corrupt(path, f"{schema.samples} samples", samples)
+        self._path, self._dataset, self._errors = path, dataset, errors
+        with errors(path, f"{schema.samples} samples"):
+            self._names = columns_of(path, schema, dataset.schema.names)
+            for field in schema.fields:
+                check_type(path, field, dataset.schema.field(self._names[field.name]).type)
+            samples = dataset.count_rows()
+            if samples != schema.samples:
+                raise corrupt(path, f"{schema.samples} samples", samples)
+
+    @property
+    def dataset(self) -> Any:
+        """The open dataset."""
+        return unclosed(self._dataset)
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """Return one sample; IndexError out of range."""
@@ -120,20 +135,20 @@ class LanceReader(Reader):
             out[name][...] = array
 
     def _taken(self, rows: npt.NDArray[np.int64], names: list[str]) -> Batch:
-        dataset = unclosed(self._dataset)
+        dataset = self.dataset
         if not names:
             return {}
         fields, columns = self.schema.chosen(names), dict.fromkeys(self._names[name] for name in names)
-        with _damage_as_error(self._path, "readable rows"):
+        with self._errors(self._path, "readable rows"):
             table: pa.Table = dataset.take(rows, columns=list(columns))
             batch = arrays(self._path, fields, table, self._names)
-        if any(len(array) != len(rows) for array in batch.values()):
-            raise corrupt(self._path, f"{len(rows)} rows", table.num_rows)
+            if any(len(array) != len(rows) for array in batch.values()):
+                raise corrupt(self._path, f"{len(rows)} rows", table.num_rows)
         return batch
 
 
 @contextmanager
-def _damage_as_error(path: Path, expected: str) -> Iterator[None]:
+def damage_as_error(path: Path, expected: str) -> Iterator[None]:
     """Raise CorruptArtifact in place of the errors and panics that Lance raises on damaged files."""
     try:
         with without_panics():
