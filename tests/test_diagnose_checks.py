@@ -696,7 +696,7 @@ def test_a_loader_that_takes_all_the_time_leaves_a_turn_for_the_most_promising_c
     candidates = [
         Candidate(BASELINE),
         Candidate("2 workers", {"num_workers": 2}),
-        Candidate("none", {"num_workers": 0}),
+        Candidate("1 worker", {"num_workers": 1}),
     ]
     race = SettingsRace(own, TurnSpec())
     with race.active():
