@@ -17,9 +17,10 @@ from typing import ClassVar
 
 from iobench.base.errors import UnsupportedSchema, corrupt
 from iobench.base.finding import Finding
-from iobench.contrib.formats.ffcv.arrays import image_files, listed, locations_in, totals_of
+from iobench.contrib.formats.ffcv.arrays import image_files, listed, locations_in
 from iobench.contrib.formats.ffcv.beton import Beton, stored_name
 from iobench.contrib.formats.ffcv.writer import MOST_PAGE_BYTES, most_bytes, write_beton
+from iobench.contrib.formats.shared.external import totals_of
 from iobench.contrib.formats.shared.placed_reader import Maps, PlacedReader
 from iobench.contrib.formats.shared.scaled_images import COMPARED, ScaledImages
 from iobench.formats import Batch, Detectable, Field, Schema
@@ -93,4 +94,4 @@ class Ffcv(ScaledImages, Detectable):
             beton = Beton(maps)
             known = tuple(fields) or beton.known(self.scaled_shape)
             lists = listed(beton, known, self.scaled_shape)
-            return Schema(beton.samples, known, totals=totals_of(known, lists))
+            return Schema(beton.samples, known, totals=totals_of(lists, known))

@@ -85,15 +85,6 @@ def image_files(
     return [BetonImages.of(field, lists).image_in(beton.stored, row) for field in fields for row in rows]
 
 
-def totals_of(fields: Sequence[Field], lists: Mapping[str, Array]) -> dict[str, int]:
-    """Return the sum of the lengths of each ragged field from the arrays of `listed`."""
-    return {
-        field.name: int(lists[f"{field.name}.size"].sum()) // field.sample_bytes
-        for field in fields
-        if field.is_ragged
-    }
-
-
 def _table(beton: Beton) -> Array:
     """Return the table by sample, (samples, arrays), a sample's arrays in the order of its fields."""
     held, count = len(beton.stored) - beton.table, beton.samples * beton.arrays

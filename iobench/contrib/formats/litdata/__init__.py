@@ -24,12 +24,12 @@ from iobench.base.options import option
 from iobench.contrib.formats.litdata.chunk_index import INDEX, LOADER, WORD, ChunkIndex
 from iobench.contrib.formats.litdata.leaves import NUMPY, header_of
 from iobench.contrib.formats.litdata.token_chunks import TokenChunks
+from iobench.contrib.formats.shared.external import totals_of
 from iobench.contrib.formats.shared.offset_shards import (
     MOST_SAMPLE_BYTES,
     listed,
     locations_in,
     read_index,
-    totals_of,
 )
 from iobench.contrib.formats.shared.offset_shards_writer import (
     ragged_records,
@@ -113,7 +113,7 @@ class LitData(Format, Detectable):
             known = tuple(fields) or index.fields(maps)
             items = index.items(known)
             lists = listed(maps, index.rows, items)
-            return Schema(sum(index.rows), known, totals=totals_of(lists, items))
+            return Schema(sum(index.rows), known, totals=totals_of(lists, known))
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Return the tokens that are in no window, of chunks for TokensLoader."""

@@ -18,13 +18,13 @@ from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.options import option
 from iobench.contrib.formats.mds.index import INDEX, NUMBERS, MdsIndex, get
 from iobench.contrib.formats.mds.writer import most_bytes, write_shards
+from iobench.contrib.formats.shared.external import totals_of
 from iobench.contrib.formats.shared.offset_shards import (
     MOST_SAMPLE_BYTES,
     listed,
     locations_in,
     packed_images,
     read_index,
-    totals_of,
 )
 from iobench.contrib.formats.shared.placed_reader import PlacedReader
 from iobench.formats import Batch, Detectable, Field, Format, Schema
@@ -87,7 +87,7 @@ class Mds(Format, Detectable):
             known = tuple(fields) or index.fields(maps)
             items = index.items(known)
             lists = listed(maps, index.rows, items)
-            schema = Schema(sum(index.rows), known, totals=totals_of(lists, items))
+            schema = Schema(sum(index.rows), known, totals=totals_of(lists, known))
             for column in items.columns:
                 if column.field is not None and column.encoded:
                     packed_images(lists, column.field).check(maps, column.field)

@@ -22,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact
-from iobench.contrib.formats.recordio.fields import foreign_fields, foreign_lists, totals_of, written_fields
+from iobench.contrib.formats.recordio.fields import foreign_fields, foreign_lists, written_fields
 from iobench.contrib.formats.recordio.records import (
     IR_HEADER,
     MAGIC,
@@ -33,6 +33,7 @@ from iobench.contrib.formats.recordio.records import (
     index_of,
 )
 from iobench.contrib.formats.recordio.writer import most_record_bytes, write_records
+from iobench.contrib.formats.shared.external import totals_of
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
 from iobench.contrib.formats.shared.schema_file import check_described, describe
 from iobench.formats import DTYPES, Batch, Detectable, Field, Format, LoadOrBuild, Schema

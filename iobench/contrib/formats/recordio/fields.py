@@ -89,12 +89,6 @@ def foreign_lists(records: RecordIORecords, fields: Sequence[Field]) -> dict[str
     return lists
 
 
-def totals_of(lists: Mapping[str, Array], fields: Sequence[Field]) -> dict[str, int]:
-    """Return the sum of the lengths of each ragged field from the arrays of `foreign_lists`."""
-    ragged = (field for field in fields if field.is_ragged)
-    return {one.name: int(lists[f"{one.name}.size"].sum()) // one.sample_bytes for one in ragged}
-
-
 def _check_count(records: RecordIORecords, schema: Schema) -> None:
     if len(records.begin) != schema.samples:
         raise corrupt(records.path, f"{schema.samples} records", len(records.begin))

@@ -136,12 +136,6 @@ def locations_in(
     return FieldLocations(placement, blocks)
 
 
-def totals_of(lists: Mapping[str, Array], items: SampleColumns) -> dict[str, int]:
-    """Return the sum of the lengths of each ragged field from the arrays of `listed`."""
-    ragged = [one.field for one in items.columns if one.field is not None and one.field.is_ragged]
-    return {one.name: int(lists[f"{one.name}.size"].sum()) // one.sample_bytes for one in ragged}
-
-
 def packed_images(lists: Mapping[str, Array], field: Field) -> PackedImages:
     """Return the images of a field from the arrays of `listed`."""
     offset, size = lists[f"{field.name}.offset"], lists[f"{field.name}.size"]
