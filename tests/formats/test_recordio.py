@@ -205,7 +205,7 @@ def test_fields_that_do_not_match_the_records_are_refused_by_name(tmp_path, fiel
     if cause == "fields-needed":
         assert "--field" in caught.value.hint
     if cause == "unequal-shapes":
-        assert "record 0" in caught.value.problem
+        assert "sample 0" in caught.value.problem
         assert fields[0].typed in caught.value.expected
         assert "pad" in caught.value.hint
 
@@ -262,7 +262,7 @@ def test_records_of_others_are_listed_piece_by_piece(tmp_path, monkeypatch, chan
     with pytest.raises(CorruptArtifact, check=kind("unequal-shapes")) as caught:
         RECORDIO.infer_schema(file, fields)
     assert caught.value.found == ("8 bytes" if change == "labels" else "16 bytes")
-    assert "record 5 " in caught.value.problem
+    assert "sample 5 " in caught.value.problem
 
 
 WORDS, LABEL, ODD = Field("words", (-1,), "uint32"), Field("label", (), "int64"), Field("odd", (-1,), "uint8")

@@ -193,7 +193,7 @@ def test_lengths_that_differ_are_refused_with_a_hint(tmp_path):
     run("google.protobuf", code, tmp_path / "a.tfrecord")
     with pytest.raises(CorruptArtifact, check=kind("unequal-shapes", found="10 bytes")) as caught:
         TFRECORD.infer_schema(tmp_path / "a.tfrecord", (Field("raw", (4,), "uint16"),))
-    assert "raw of record 1" in caught.value.problem
+    assert "raw of sample 1" in caught.value.problem
     assert "pad" in caught.value.hint
 
 
@@ -379,5 +379,5 @@ def test_a_record_of_a_later_piece_is_named_by_its_number(tmp_path, pieces_of_tw
     (longer,) = store(TFRECORD, tmp_path / "b", other).path.glob("*.tfrecord")
     folder = store(TFRECORD, tmp_path / "a", five).path
     (folder / "z.tfrecord").write_bytes(longer.read_bytes())
-    with pytest.raises(CorruptArtifact, match="x of record 5 has", check=kind("unequal-shapes")):
+    with pytest.raises(CorruptArtifact, match="x of sample 5 has", check=kind("unequal-shapes")):
         TFRECORD.infer_schema(folder, five.fields)

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.errors import corrupt
 from iobench.contrib.formats.ffcv.beton import BYTES, ENTRY, JSON_TEXT, RGB_IMAGE, Beton, Column
 from iobench.contrib.formats.ffcv.images import BetonImages, image_lists, unequal, unequal_shapes
-from iobench.contrib.formats.shared.external import FIXED
+from iobench.contrib.formats.shared.external import check_lengths
 from iobench.contrib.formats.shared.placed_reader import FieldLocations
 from iobench.contrib.formats.shared.scaled_images import ScaledDecoder
 from iobench.formats import Array, Field, Listed, ListedSpans, LoadOrBuild, Placement, Schema, Strided
@@ -70,7 +70,7 @@ def listed(
         if column.kind == RGB_IMAGE and not field.is_ragged:
             _check_pixels(beton, field, column, scaled_shape)
         else:
-            _check_sizes(beton, field, entries["bytes"])
+            check_lengths(field, entries["bytes"], field.sample_bytes, "bytes", lambda _: beton.path, 0)
     return lists
 
 
@@ -142,18 +142,3 @@ def _check_pixels(beton: Beton, field: Field, column: Column, scaled_shape: tupl
     held = column.as_field(field.name, scaled_shape)
     if held is not None and held != field:
         raise corrupt(beton.path, field.typed, held.typed)
-
-
-def _check_sizes(beton: Beton, field: Field, sizes: Array) -> None:
-    """Raise CorruptArtifact (``unequal-shapes``) if an array has another size than its field."""
-    differ = sizes % field.sample_bytes != 0 if field.is_ragged else sizes != field.sample_bytes
-    if differ.any():
-        row = int(differ.argmax())
-        raise CorruptArtifact(
-            f"{field.name} of sample {row} has another size",
-            kind="unequal-shapes",
-            path=beton.path,
-            expected=f"{'a multiple of ' * field.is_ragged}{field.sample_bytes:,} bytes of {field.typed}",
-            found=f"{sizes[row]:,} bytes",
-            hint=FIXED,
-        )

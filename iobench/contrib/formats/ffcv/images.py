@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.contrib.formats.shared.external import unequal_samples
 from iobench.contrib.formats.shared.packed_images import PackedImages
 from iobench.contrib.formats.shared.scaled_images import ScaledDecoder
 from iobench.formats import Array, Blocks, Field
@@ -91,11 +92,6 @@ def shape_at(metadata: Array, row: int) -> tuple[int, ...]:
 def unequal_shapes(path: Path, name: str, metadata: Array, row: int, instead: str = "") -> CorruptArtifact:
     """Return the error for images that differ in shape; `instead` are options that read their bytes."""
     scale = "scale and crop them: --format ffcv:shape=3x224x224"
-    return CorruptArtifact(
-        f"{name} of sample {row} differs in shape",
-        kind="unequal-shapes",
-        path=path,
-        expected=shape_at(metadata, 0),
-        found=shape_at(metadata, row),
-        hint=f"{scale}; or read their bytes, not decoded: {instead}" if instead else scale,
-    )
+    hint = f"{scale}; or read their bytes, not decoded: {instead}" if instead else scale
+    problem = f"{name} of sample {row} differs in shape"
+    return unequal_samples(path, problem, shape_at(metadata, 0), shape_at(metadata, row), hint)

@@ -23,6 +23,7 @@ from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchem
 from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.options import option
+from iobench.contrib.formats.shared.external import unequal_samples
 from iobench.contrib.formats.shared.sample_files import (
     NumberedFiles,
     class_reader,
@@ -224,13 +225,12 @@ class Images(ScaledImages, Detectable):
             raise
         if len(shapes) > 1:
             (one, first), (other, second), *_ = shapes.items()
-            raise CorruptArtifact(
+            raise unequal_samples(
+                path,
                 "the images differ in shape",
-                kind="unequal-shapes",
-                path=path,
-                expected="images of one shape",
-                found=f"{one} in {first.name} and {other} in {second.name}",
-                hint=f"{SCALED}; or with --format '{self.name}:shape=*x*x3', each in its own size, or "
+                "images of one shape",
+                f"{one} in {first.name} and {other} in {second.name}",
+                f"{SCALED}; or with --format '{self.name}:shape=*x*x3', each in its own size, or "
                 f"{self.name}:encoded=yes, which reads the files as they are",
             )
         return next(iter(shapes))

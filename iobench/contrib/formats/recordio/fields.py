@@ -11,7 +11,7 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.contrib.formats.recordio.records import HEAD, IR_HEADER, WORD, RecordIORecords, joined
-from iobench.contrib.formats.shared.external import FIXED, check_lengths
+from iobench.contrib.formats.shared.external import check_lengths, unequal_samples
 from iobench.contrib.formats.shared.placed_reader import EncodedSpans, FieldLocations
 from iobench.formats import (
     Array,
@@ -98,14 +98,8 @@ def _check_sizes(records: RecordIORecords, size: int) -> None:
     """Raise CorruptArtifact (``unequal-shapes``) if a record does not hold `size` bytes of data."""
     if (wrong := np.flatnonzero(records.length != size)).size:
         row = int(wrong[0])
-        raise CorruptArtifact(
-            f"record {row} has another size",
-            kind="unequal-shapes",
-            path=records.path,
-            expected=f"{size} bytes",
-            found=f"{records.length[row]} bytes",
-            hint=FIXED,
-        )
+        found = f"{records.length[row]} bytes"
+        raise unequal_samples(records.path, f"record {row} has another size", f"{size} bytes", found)
 
 
 def _check_names(path: Path, fields: Sequence[Field]) -> None:

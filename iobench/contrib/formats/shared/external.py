@@ -41,34 +41,34 @@ def as_options(fields: Iterable[Field]) -> str:
     return " ".join(f"--field {shlex.quote(field.typed)}" for field in fields)
 
 
-def not_fixed(path: Path, name: str, found: str) -> CorruptArtifact:
-    """Return the error for samples that differ in shape or dtype."""
+def unequal_samples(
+    path: Path, problem: str, expected: object, found: object, hint: str = FIXED
+) -> CorruptArtifact:
+    """Return the error for samples that differ in shape, size or dtype."""
     return CorruptArtifact(
-        f"{name}: the samples differ",
-        kind="unequal-shapes",
-        path=path,
-        expected="samples of one shape and dtype",
-        found=found,
-        hint=FIXED,
+        problem, kind="unequal-shapes", path=path, expected=expected, found=found, hint=hint
     )
+
+
+def not_fixed(path: Path, name: str, found: str) -> CorruptArtifact:
+    """Return the error for a field whose samples differ in shape or dtype."""
+    return unequal_samples(path, f"{name}: the samples differ", "samples of one shape and dtype", found)
 
 
 def check_lengths(
     field: Field, lengths: Index, each: int, unit: str, path_of: Callable[[int], Path], first: int
 ) -> None:
-    """Raise CorruptArtifact (``unequal-shapes``) unless each record's value of a field has `each` units.
+    """Raise CorruptArtifact (``unequal-shapes``) unless each sample of a field has `each` units.
 
-    The values of a ragged field have any multiple of them. `first` is the number of records before
-    these, and `path_of` returns the file of one of these.
+    Those of a ragged field have any multiple of them. `first` is the number of samples before these, and
+    `path_of` returns the file of one of these.
     """
     differ = lengths % each != 0 if field.is_ragged else lengths != each
     if (wrong := np.flatnonzero(differ)).size:
         row = int(wrong[0])
-        raise CorruptArtifact(
-            f"{field.name} of record {first + row} has another length",
-            kind="unequal-shapes",
-            path=path_of(row),
-            expected=f"{'a multiple of ' * field.is_ragged}{each} {unit} for {field.typed}",
-            found=f"{lengths[row]} {unit}",
-            hint=FIXED,
+        raise unequal_samples(
+            path_of(row),
+            f"{field.name} of sample {first + row} has another length",
+            f"{'a multiple of ' * field.is_ragged}{each} {unit} for {field.typed}",
+            f"{lengths[row]} {unit}",
         )

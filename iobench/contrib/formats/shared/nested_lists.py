@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.contrib.formats.shared.external import FIXED
+from iobench.contrib.formats.shared.external import unequal_samples
 from iobench.formats import Array, Index, offsets_of
 
 
@@ -57,11 +57,7 @@ def list_lengths(path: Path, name: str, column: pa.Array) -> Index:
 
 
 def _not_rectangular(path: Path, name: str, sample: int, found: tuple[int, int]) -> CorruptArtifact:
-    return CorruptArtifact(
-        f"column {name}: sample {sample:,} is not rectangular",
-        kind="unequal-shapes",
-        path=path,
-        expected="inner lists of one length",
-        found=f"lists of {found[0]:,} to {found[1]:,}",
-        hint=FIXED,
+    problem = f"column {name}: sample {sample:,} is not rectangular"
+    return unequal_samples(
+        path, problem, "inner lists of one length", f"lists of {found[0]:,} to {found[1]:,}"
     )

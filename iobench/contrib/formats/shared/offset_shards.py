@@ -17,7 +17,7 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt, expecting
 from iobench.base.files import regular
-from iobench.contrib.formats.shared.external import FIXED
+from iobench.contrib.formats.shared.external import unequal_samples
 from iobench.contrib.formats.shared.packed_images import PackedImages
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, runs
 from iobench.formats import Array, Chunked, Field, Index, Listed, ListedSpans, LoadOrBuild, Placement
@@ -233,27 +233,18 @@ def _check(stored: Array, path: Path, column: ShardColumn, begins: Index, sizes:
         _check_ragged(stored, path, column, field, begins, sizes - len(column.prefix))
         return
     if (wrong := np.flatnonzero(sizes != column.expected)).size:
-        raise CorruptArtifact(
+        raise unequal_samples(
+            path,
             f"{field.name} in sample {wrong[0]} of the shard",
-            kind="unequal-shapes",
-            path=path,
-            expected=f"{column.expected} bytes of {field.dtype} {field.shape}",
-            found=f"{sizes[wrong[0]]} bytes",
-            hint=FIXED,
+            f"{column.expected} bytes of {field.dtype} {field.shape}",
+            f"{sizes[wrong[0]]} bytes",
         )
     if column.prefix:
         expected = np.frombuffer(column.prefix, np.uint8)
         for some, prefixes in runs(stored, begins, len(column.prefix)):
             if (wrong := np.flatnonzero((prefixes != expected).any(1))).size:
-                row = some.start + int(wrong[0])
-                raise CorruptArtifact(
-                    f"{field.name} in sample {row} of the shard",
-                    kind="unequal-shapes",
-                    path=path,
-                    expected=f"{field.dtype} {field.shape}",
-                    found="another shape or dtype",
-                    hint=FIXED,
-                )
+                problem = f"{field.name} in sample {some.start + int(wrong[0])} of the shard"
+                raise unequal_samples(path, problem, f"{field.dtype} {field.shape}", "another shape or dtype")
 
 
 def _check_ragged(

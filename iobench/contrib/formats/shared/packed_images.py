@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact
-from iobench.contrib.formats.shared.external import FIXED
+from iobench.contrib.formats.shared.external import FIXED, unequal_samples
 from iobench.contrib.formats.shared.placed_reader import EncodedSpans, Maps
 from iobench.contrib.formats.shared.scaled_images import ScaledDecoder, extents_of, length_of
 from iobench.formats import Array, Blocks, Field, Index, ListedSpans
@@ -42,13 +42,12 @@ class PackedImages:
         """
         for row in range(len(self.file)):
             if (shape := self.shape(maps, row)) != field.shape:
-                raise CorruptArtifact(
+                raise unequal_samples(
+                    maps.files[int(self.file[row])],
                     f"{self.what} of sample {self.first + row} differs in shape",
-                    kind="unequal-shapes",
-                    path=maps.files[int(self.file[row])],
-                    expected=field.shape,
-                    found=shape,
-                    hint=instead
+                    field.shape,
+                    shape,
+                    instead
                     or f"{FIXED}; 'iobench prepare --source FOLDER --sample-shape' resizes images "
                     "in one folder per class",
                 )

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.contrib.formats.shared.external import FIXED
+from iobench.base.errors import corrupt
+from iobench.contrib.formats.shared.external import check_lengths, unequal_samples
 from iobench.contrib.formats.shared.placed_reader import Maps, runs
 from iobench.contrib.formats.webdataset.tar_columns import TarColumn
 from iobench.formats import Array, Field, Index
@@ -29,16 +29,7 @@ def bytes_before(maps: Maps, field: Field, column: TarColumn, first: int, has_he
     header = np.zeros(len(file), np.int64)
     if has_header:
         header[:] = _headers(maps, field, column, first)
-    if (wrong := np.flatnonzero(~fits(field, size - header))).size:
-        row = int(wrong[0])
-        raise CorruptArtifact(
-            f"{field.name} of sample {first + row} has another size",
-            kind="unequal-shapes",
-            path=maps.files[file[row]],
-            expected=f"{'a multiple of ' * field.is_ragged}{field.sample_bytes} bytes for {field.typed}",
-            found=f"{int(size[row] - header[row])} bytes",
-            hint=FIXED,
-        )
+    check_lengths(field, size - header, field.sample_bytes, "bytes", lambda row: maps.files[file[row]], first)
     return header
 
 
@@ -58,14 +49,8 @@ def _headers(maps: Maps, field: Field, column: TarColumn, first: int) -> Index:
         header = read_plain_header(start_of(maps, column, row), what, path)
         lengths[row] = header.offset
         if not holds(field, header.dtype.name, header.shape):
-            raise CorruptArtifact(
-                f"{what} has another shape or dtype",
-                kind="unequal-shapes",
-                path=path,
-                expected=field.typed,
-                found=f"{header.dtype} {header.shape}",
-                hint=FIXED,
-            )
+            found = f"{header.dtype} {header.shape}"
+            raise unequal_samples(path, f"{what} has another shape or dtype", field.typed, found)
         if header.data_bytes != size[row] - header.offset:
             raise corrupt(path, f"{header.data_bytes:,} bytes of {what}", f"{size[row] - header.offset:,}")
     return lengths
