@@ -64,6 +64,12 @@ def test_files_are_cold_after_eviction_by_file(by_file, files):
     assert page_cache.residency(files) == 0
 
 
+def test_dirty_pages_are_written_first_so_that_they_can_be_evicted(by_file, files, monkeypatch):
+    monkeypatch.setattr(page_cache, "PAUSES_S", (0.0,))
+    page_cache.evict(files)
+    assert page_cache.residency(files) == 0
+
+
 @pytest.mark.skipif(
     not os.access(page_cache.DROP_CACHES, os.W_OK), reason="not root: caches cannot be dropped"
 )
@@ -187,10 +193,11 @@ def test_cold_that_cannot_be_verified_is_refused(by_file, unknown_residency, fil
     assert caught.value.hint
 
 
-def test_pages_that_come_back_before_the_round_are_refused(by_file, files, monkeypatch):
+@pytest.mark.parametrize("count", [-1, 100 << 10])
+def test_pages_that_come_back_before_the_round_are_refused(by_file, files, monkeypatch, count):
     def read_meanwhile(logical_bytes):
-        for file in files:
-            file.read_bytes()
+        with open(files[1], "rb", buffering=0) as file:
+            file.read(count)
 
     monkeypatch.setattr(page_cache, "back_memory", read_meanwhile)
     with pytest.raises(ColdCacheUnavailable, check=kind("cache-refilled", path=files[0].parent)):

@@ -100,6 +100,12 @@ def test_a_field_that_moves_to_another_sample_changes_the_content(pair, name):
     assert content(PAIR, swapped) != content(PAIR, batch)
 
 
+def test_values_in_another_field_are_another_content():
+    schema = Schema(9, (Field("x", (3,), "float32"), Field("y", (3,), "float32")))
+    batch = random_batch(schema)
+    assert content(schema, {"x": batch["y"], "y": batch["x"]}) != content(schema, batch)
+
+
 @quick
 @given(data=st.data(), name=st.sampled_from("xyz"))
 def test_any_flipped_bit_changes_the_content(data, name):

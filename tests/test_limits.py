@@ -109,6 +109,7 @@ def test_random_reads_are_of_whole_pages_at_many_places_within_the_file(file, mo
 
     monkeypatch.setattr(hardware_limits, "measure_reads", noting)
     hardware_limits.random_read(file, size, SECONDS)
+    assert len(np.unique(np.concatenate([offsets for offsets, _ in asked]))) > 10
     for offsets, length in asked:
         assert length == pages * PAGE
         assert (offsets % PAGE == 0).all()
@@ -342,6 +343,7 @@ def test_the_page_cache_is_copied_into_what_the_loader_fills(
     figures, images, loader, batch_size, slot_samples, slots
 ):
     limit_of(images, warm(loader=loader, batch_size=batch_size))
+    assert figures.asked
     for _, file, slot_bytes, number, *_ in figures.asked:
         assert file == max(images.files_of("npy"), key=lambda path: path.stat().st_size)
         assert (slot_bytes, number) == (slot_samples * images.schema.sample_bytes, slots)

@@ -340,12 +340,31 @@ def test_workers_are_not_forked(remote):
     assert not remote.opener("npy").forkable
 
 
-def test_the_places_have_to_be_inside_the_objects(server, tmp_path):
+@pytest.mark.parametrize("too_far", [1, 1 << 20])
+def test_the_places_have_to_be_inside_the_objects(server, tmp_path, too_far):
     path = tmp_path / "served/mine/manifest.json"
     body = json.loads(path.read_text())
-    body["artifacts"]["npy"]["remote"]["placement"]["x"]["offset"] += 1 << 20
+    body["artifacts"]["npy"]["remote"]["placement"]["x"]["offset"] += too_far
     path.write_text(json.dumps(body))
     with pytest.raises(CorruptArtifact, check=kind("misplaced-rows")):
+        open_dataset(f"{server.url}/mine", tmp_path / "data")
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda remote: remote["etags"].pop("x.npy"), "files without a version"),
+        (lambda remote: remote["placement"]["x"].update(files=["z.npy"]), "files that it does not have"),
+        (lambda remote: remote["placement"]["x"].update(files=[]), "files that it does not have"),
+        (lambda remote: remote.update(indexes=["../x"]), "an invalid name"),
+    ],
+)
+def test_a_manifest_that_contradicts_itself_about_objects_is_damaged(server, tmp_path, change, problem):
+    path = tmp_path / "served/mine/manifest.json"
+    body = json.loads(path.read_text())
+    change(body["artifacts"]["npy"]["remote"])
+    path.write_text(json.dumps(body))
+    with pytest.raises(ManifestError, match=problem, check=kind("damaged-manifest")):
         open_dataset(f"{server.url}/mine", tmp_path / "data")
 
 

@@ -12,10 +12,13 @@ from pathlib import Path
 
 import pytest
 from kinds import kind
-from record_cases import SAMPLES, a_case, a_record
+from record_cases import MIB, SAMPLES, a_case, a_record
 
 from iobench.base.errors import RecordError
+from iobench.base.machine import MachineGpu
 from iobench.results import record, record_file, record_json
+from iobench.results.case_key import key_of
+from iobench.results.parts import FieldSpec
 from iobench.results.summary import summarise
 
 EXAMPLE = a_record(100)
@@ -73,11 +76,32 @@ def test_the_key_is_computed_and_never_read_from_the_file(path):
     assert not {"key", "facets", "settings_key"} & json.loads(path.read_text()).keys()
 
 
-def test_the_key_holds_the_machine_and_the_settings_key_does_not():
-    machine = dataclasses.replace(EXAMPLE.machine, host="there")
-    other = dataclasses.replace(EXAMPLE, machine=machine)
+DISK = EXAMPLE.machine.disk
+
+
+@pytest.mark.parametrize(
+    ("part", "changes"),
+    [
+        ("machine", {"host": "there"}),
+        ("machine", {"cpu": "6502"}),
+        ("machine", {"usable_cores": 1}),
+        ("machine", {"memory_bytes": 2**35}),
+        ("machine", {"gpu": MachineGpu(name="Z")}),
+        ("machine", {"disk": dataclasses.replace(DISK, file_system="xfs")}),
+        ("machine", {"disk": dataclasses.replace(DISK, model="slow")}),
+        ("machine", {"disk": dataclasses.replace(DISK, read_ahead_kib=4096)}),
+        ("dataset", {"samples": SAMPLES + 1}),
+        ("dataset", {"fields": [FieldSpec(name="x", shape=[MIB], dtype="int8")]}),
+    ],
+)
+def test_the_key_holds_machine_and_data_and_the_settings_key_does_not(part, changes):
+    other = dataclasses.replace(EXAMPLE, **{part: dataclasses.replace(getattr(EXAMPLE, part), **changes)})
     assert other.key != EXAMPLE.key
     assert other.settings_key == EXAMPLE.settings_key
+
+
+def test_the_order_of_facets_is_no_part_of_a_key():
+    assert key_of(dict(reversed(EXAMPLE.facets.items()))) == EXAMPLE.key
 
 
 def test_a_summary_does_not_compute_the_keys_of_its_records_again():

@@ -4,6 +4,7 @@ import gc
 import sys
 import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -99,23 +100,19 @@ def test_a_slot_whose_last_holder_goes_in_another_thread_is_used_again(memory):
 
 
 def test_many_threads_that_take_and_drop_never_share_a_slot():
-    memory, wrong = Memory(), []
-    ring = Ring(SLOT, 3, memory)
+    ring = Ring(SLOT, 3, Memory())
 
-    def work(number):
+    def keeps_its_own(number):
         for _ in range(300):
             array = ring.take(SLOT)
             array[:] = number
             tensor = torch.from_numpy(array)
             if not bool((tensor == number).all()):
-                wrong.append(number)
+                return False
+        return True
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(6) as pool:
+        assert all(pool.map(keeps_its_own, range(6)))
 
 
 def test_there_is_always_another_slot_and_at_most_so_many_wait(memory):

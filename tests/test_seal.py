@@ -101,8 +101,9 @@ class TestReplacing:
         assert tree(manifest.root) == before
         assert_tidy(manifest)
 
-    def test_a_folder_keeps_its_seal_until_all_listed_files_are_gone(self, tmp_path, monkeypatch):
-        """Without the seal the owner of the remaining files would be unknown."""
+    @pytest.mark.parametrize("at", [(os, "rmdir"), (seal, "sync_directory")])
+    def test_a_folder_keeps_its_seal_until_all_listed_files_are_gone(self, tmp_path, monkeypatch, at):
+        """Without the seal the owner of the remaining files, on the disk too, would be unknown."""
         folder = tmp_path / "npy-11111111"
         (folder / "inner").mkdir(parents=True)
         (folder / "inner" / "a").write_text("ours")
@@ -112,7 +113,7 @@ class TestReplacing:
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
         with monkeypatch.context() as patched:
-            patched.setattr(os, "rmdir", refused)
+            patched.setattr(*at, refused)
             seal.sweep(tmp_path, ())
         assert seal.read(folder) is not None
         seal.sweep(tmp_path, ())

@@ -1,5 +1,6 @@
 """A case is verified over what it delivers: whole epochs, or the part that a round is."""
 
+import os
 import time
 from collections import Counter
 from dataclasses import replace
@@ -192,6 +193,16 @@ def test_without_a_list_only_the_rows_of_the_part_are_read_again(no_list, tmp_pa
 def test_without_a_list_a_wrong_row_of_the_part_is_named(no_list, tmp_path, monkeypatch):
     spoiled(monkeypatch, lambda rows, read: read(rows[::-1].copy()))
     assert kind("wrong-row")(error_of(run(no_list, tmp_path, max_batches=10)))
+
+
+def test_without_a_list_rows_that_changed_places_on_the_disk_fail_the_sums_of_an_epoch(no_list, tmp_path):
+    for file in no_list.files_of("npy"):
+        before = file.stat()
+        np.save(file, np.load(file)[::-1])
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    error = error_of(run(no_list, tmp_path))
+    assert kind("wrong-order")(error)
+    assert error.expected != error.found
 
 
 def test_without_a_list_an_order_that_is_the_loaders_own_is_not_verified(no_list, tmp_path):

@@ -113,6 +113,7 @@ def test_a_transform_s_batches_are_copied_before_they_are_let_go(plug_in, images
     plug_in(schedule)
     transform = lambda batch: {"y": batch["y"] + 1, "x": batch["x"]}  # noqa: E731
     held = list(checks.batches_of_stream(images, 0, "random", transform=transform))
+    assert held
     for batch, rows in held:
         assert (batch["y"].cpu().numpy() == image_arrays()["y"][rows] + 1).all()
         assert (batch["x"].cpu().numpy() == image_arrays()["x"][rows]).all()
