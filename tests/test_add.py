@@ -24,6 +24,7 @@ from iobench.dataset.add import add
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sandbox import SniffResult
+from iobench.dataset.sources._regular_files import LABELLED
 from iobench.formats import Field
 from iobench.testing.placements import assert_placements
 
@@ -451,7 +452,7 @@ class TestHostile:
         (external / "p").mkdir()
         pictures.new("L", (4, 4)).save(external / "p/1.png")
         hint = self.refused(external / "p", "unrecognized", format=None).hint
-        assert f"prepare --source {external}/p" in hint
+        assert LABELLED in hint
 
     def test_a_wrong_format_is_refused_with_the_right_one(self, external):
         write_npy(external / "a")

@@ -10,7 +10,7 @@ from typing import Any
 
 from iobench import formats
 from iobench.advise.candidates import DEFAULT_FORMAT, skipped_by
-from iobench.base.errors import ArtifactExists, IobenchError, UnsupportedSchema
+from iobench.base.errors import ArtifactExists, IobenchError, SourceError, UnsupportedSchema
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, counted
 from iobench.dataset.add_files import AddOptions, add_files
@@ -107,8 +107,8 @@ class SampleWriter:
             try:
                 source = _decoded_once(self.first, self.manifest)
                 self.manifest = written(source, [variant], self.data_dir, time.monotonic() + turn_s)
-            except ArtifactExists:
-                raise
+            except (ArtifactExists, SourceError):
+                raise  # no other format could be written either
             except IobenchError as error:
                 plain = isinstance(error, UnsupportedSchema | OutOfTime)
                 self._skip(error, variant, "" if plain else f"format {variant}: ")

@@ -35,7 +35,12 @@ from iobench.dataset.manifest_file import FILE_NAME, check_readable
 from iobench.dataset.prepare import sweep_and_load
 from iobench.dataset.sample_hashes import HashWriter
 from iobench.dataset.sources import check_selectable, convertible, default_name
-from iobench.dataset.sources._regular_files import CLOSE_WRITERS, no_such_path, refused_by_system
+from iobench.dataset.sources._regular_files import (
+    CLOSE_WRITERS,
+    LABELLED,
+    no_such_path,
+    refused_by_system,
+)
 from iobench.dataset.staging import locked, os_errors
 from iobench.dataset.untrusted_data import UntrustedData
 from iobench.dataset.verify import Progress, no_progress
@@ -176,8 +181,11 @@ def _sniffed(path: Path) -> str:
     if name := result.first_format(path):
         return name
     if convertible(path):
-        problem = f"{path.suffix or 'a folder of images'} is not read in place"
+        problem = f"{path.suffix} is not read in place"
         hint = f"convert it with 'iobench prepare --source {shlex.quote(str(path))}'"
+        if path.is_dir():
+            problem = "images are read in place only from a folder that holds nothing but subfolders"
+            hint = f"{LABELLED}, and other files elsewhere"
         raise SourceError(problem, kind="unrecognized", path=path, hint=hint)
     asked = ", ".join(name for name in formats.names() if name not in result.missing)
     missing = f"; libraries missing for {listed(result.missing)}" if result.missing else ""
@@ -185,7 +193,8 @@ def _sniffed(path: Path) -> str:
         f"no format recognizes it by its name and first bytes ({asked}{missing})",
         kind="unrecognized",
         path=path,
-        hint="if it is one of these formats, give --format; otherwise write it in one of them first",
+        hint="give --format if it is one of them; otherwise convert it first"
+        + (f"; {LABELLED}" if path.is_dir() else ""),
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from iobench import formats
 from iobench.base.errors import SourceError
 from iobench.base.units import shape_text
-from iobench.dataset.sources._regular_files import contains_images, no_such_path, source_errors
+from iobench.dataset.sources._regular_files import LABELLED, contains_images, no_such_path, source_errors
 from iobench.dataset.sources._source import (
     BATCH_BYTES,
     FirstSamples,
@@ -169,7 +169,7 @@ def _sniffed(path: Path) -> str:
             f"no format recognizes the folder ({known}), and it contains no image",
             kind="unrecognized",
             path=path,
-            hint="put images into one subfolder per label",
+            hint=LABELLED,
         )
     raise SourceError(
         f"{path.suffix or 'a file without a suffix'} is not read, and no format recognizes it ({known})",

@@ -25,6 +25,7 @@ _KINDS = {
 
 _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 
+LABELLED = "put images or sound files into one subfolder per label"
 CLOSE_WRITERS = "try again when no program writes to it"  # for data that change while they are read
 
 

@@ -108,7 +108,7 @@ class FileSource(Source):
 
 def selected_alone(path: Path, chosen: Sequence[str]) -> tuple[str, ...]:
     """Return what a dataset of the arrays `chosen` lacks, as `Source.losses`."""
-    return (f"of {path.name} only {', '.join(chosen)} is written",)
+    return (f"of {path.name} only {', '.join(chosen)} {'is' if len(chosen) == 1 else 'are'} written",)
 
 
 class FirstSamples(Source):

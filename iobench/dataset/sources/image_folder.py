@@ -17,7 +17,7 @@ from iobench.base.errors import SourceError
 from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.base.units import counted, shape_text
-from iobench.dataset.sources._regular_files import FileState, check_unchanged, open_regular
+from iobench.dataset.sources._regular_files import LABELLED, FileState, check_unchanged, open_regular
 from iobench.dataset.sources._source import BATCH_BYTES, Source, default_name
 from iobench.formats import Array, Batch, Field, Schema
 from iobench.formats.image_decoding import (
@@ -32,7 +32,7 @@ from iobench.formats.image_decoding import (
 
 MOST_SIZES = 64  # images whose sizes are read before any is decoded: this takes milliseconds
 MAX_THREADS = 16  # each holds an image in memory
-SKIP = "'iobench prepare --on-error skip' leaves out what cannot be decoded"
+SKIP = "move it out of the folder, or let 'iobench prepare --on-error skip' leave out such images"
 AT_ONCE = 1024  # files that are passed to the threads at a time
 
 ImageFile: TypeAlias = tuple[Path, int, FileState]  # with the number of its label
@@ -59,8 +59,7 @@ class ImageFolder(Source):
         self._layout = ImageLayout(sample_shape)
         self.labels, names = _entries(self.path)
         if not self.labels:
-            hint = "put images into one subfolder per label"
-            raise SourceError("the folder has no subfolder", kind="no-label", path=path, hint=hint)
+            raise SourceError("the folder has no subfolder", kind="no-label", path=path, hint=LABELLED)
         if unlabelled := [name for name in names if _is_image(self.path / name)]:
             raise SourceError(
                 "the image is in no label's subfolder",
