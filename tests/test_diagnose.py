@@ -26,6 +26,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import iobench
 from iobench.advise import diagnose as session
 from iobench.advise.checks import setting_checks
+from iobench.advise.checks.decoding_checks import CROPS, ONCE
+from iobench.advise.checks.evidence import VARYING
 from iobench.advise.checks.loader_info import LoaderInfo, inspect_loader
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.checks.loop_tables import loop_table
@@ -271,6 +273,15 @@ def test_each_problem_has_its_advice(kind, evidence):
     assert found.kind == kind
     assert found.hint
     assert "\n" not in found.sentence
+
+
+@pytest.mark.parametrize("candidates", [[], [AS, Candidate("", DECODER, "decoder")]])
+def test_images_that_are_cropped_at_random_are_not_decoded_once_for_all(candidates):
+    varying = [Finding(VARYING, "a sample differs each time it is read")]
+    for skipped, wanted, other in (([], ONCE, CROPS), (varying, CROPS, ONCE)):
+        (found,) = diagnose(loop(), candidates, [spending("decoding")], skipped=skipped).advice
+        assert wanted in found.hint
+        assert other not in found.hint
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from iobench.advise import sentences
 from iobench.advise.answer import Answer
 from iobench.advise.checks import cost_checks, decoding_checks, sample_checks, setting_checks
 from iobench.advise.checks.cost_checks import where_the_time_goes
-from iobench.advise.checks.evidence import Advice, Evidence
+from iobench.advise.checks.evidence import VARYING, Advice, Evidence
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.checks.loop_tables import loop_table, profile_table
 from iobench.advise.checks.sample_checks import memory_growth
@@ -100,7 +100,8 @@ def diagnose(
     bottleneck = None if alone or short else loop.wait_share >= BOTTLENECK
     warnings = background_warnings([loop.background, *background])
     against = compare_to_baseline(candidates) if candidates and slowdown is None else {}
-    evidence = Evidence(loop, list(candidates), list(profiles), against, bool(warnings))
+    varying = any(one.kind == VARYING for one in skipped)
+    evidence = Evidence(loop, list(candidates), list(profiles), against, bool(warnings), varying)
     slow = alone or bottleneck
     results = [check(evidence) for check in CHECKS] if slow else [memory_growth(evidence)]
     advice = sorted((one for one in results if one is not None), key=lambda one: -(one.gain or 0.0))

@@ -10,6 +10,7 @@ from iobench.base.units import bytes_text, counted
 from iobench.results.run_warning import Values
 
 ONCE = "decode once: 'iobench prepare --source FOLDER'"
+CROPS = "let StreamLoader decode, random crops included: format='images:shape=3x224x224,crop=random'"
 
 
 def _decoding(evidence: Evidence) -> Advice | None:
@@ -26,7 +27,7 @@ def _decoding(evidence: Evidence) -> Advice | None:
         hint = f"cache the decoded samples in memory: all of them take {size}"
         return Advice("decoding", message, hint, {**values, "cached": 1}, *measured(cached))
     fitting = f"; decoded they take {size}, which fits in memory" if fits_in_memory(evidence.loop) else ""
-    return Advice("decoding", message, f"{ONCE}{fitting}", values)
+    return Advice("decoding", message, CROPS if evidence.varying else f"{ONCE}{fitting}", values)
 
 
 def _draft(evidence: Evidence) -> Advice | None:
@@ -61,7 +62,7 @@ def _other_decoder(evidence: Evidence) -> Advice | None:
         f"{share:.0%} of the time is spent decoding; {found['decoder']} decodes these JPEG files to arrays "
         f"{found['times']:.1f} × as fast as Pillow (measured on {counted(found['files'], 'file')}; pixels "
         f"differ by at most {found['most']} of 255)",
-        f"{change}; or {ONCE}",
+        f"{change}; or {CROPS if evidence.varying else ONCE}",
         {"share": share, "limit": limit, **found},
         *measured(gain),
     )

@@ -16,6 +16,8 @@ from iobench.results.stats import Comparison, Estimate
 if TYPE_CHECKING:  # it loads torch
     from iobench.advise.checks.profiling import Profile
 
+VARYING = "varying-samples"  # kind of the finding that samples differ each time they are read
+
 
 @dataclass(frozen=True)
 class Advice(Finding):
@@ -78,6 +80,7 @@ class Evidence:
     profiles: list[Profile]  # of the main process and the workers
     against: Mapping[str, Comparison]  # each candidate with final rounds, compared with the baseline
     background_load: bool = False  # other processes used the machine meanwhile
+    varying: bool = False  # a sample differs each time it is read, such as by random crops
 
     def gain(self, selected: Callable[[Candidate], bool]) -> Gain | None:
         """Return the largest gain of the selected candidates that are significantly faster."""

@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, default_collate
 from iobench import formats
 from iobench.advise.checks import jpeg_decoding, jpeg_draft
 from iobench.advise.checks.cost_checks import COLLECTED, SHARE, fits_in_memory
-from iobench.advise.checks.evidence import gc_shares
+from iobench.advise.checks.evidence import VARYING, gc_shares
 from iobench.advise.checks.jpeg_decoding import DecoderSpeed, JpegFile
 from iobench.advise.checks.kept_samples import KeptBatches, KeptSamples
 from iobench.advise.checks.loop_stats import LoopStats
@@ -108,8 +108,8 @@ class Remedies:
         if collated:
             yield Candidate(DEFAULT_COLLATE, {"collate_fn": None}, "default-collate")
 
-    def _skip(self, name: str, why: str) -> None:
-        self.skipped.append(Finding("not-tried", f"{name}: {why}", values={"change": name, "reason": why}))
+    def _skip(self, name: str, why: str, kind: str = "not-tried") -> None:
+        self.skipped.append(Finding(kind, f"{name}: {why}", values={"change": name, "reason": why}))
 
     def _is_costly(self) -> bool:
         """Return True if samples cost something."""
@@ -129,7 +129,7 @@ class Remedies:
         """Return True if a sample is the same as it was before."""
         same = same_tensors(sample, again)
         if not same:
-            self._skip(CACHED, "a sample is another each time that it is read")
+            self._skip(CACHED, "a sample differs each time it is read", VARYING)
         return same
 
     def _kept(self, dataset: Any) -> Iterator[Candidate]:
