@@ -192,6 +192,16 @@ def test_each_candidate_has_an_outcome():
     assert (untried.kind, untried.values["cases"]) == ("no-time", "8 workers")
 
 
+def test_the_race_is_judged_by_its_own_figures_where_the_machine_became_slower():
+    _, candidates = raced({BASELINE: 100, "1 worker": 150, "2 workers": 90})
+    candidates[0].final = candidates[0].race
+    candidates[0].race, candidates[2].final = candidates[1].race, []
+    slower = dict(candidates_table(candidates, compare_to_baseline(candidates)))
+    assert slower["samples/s"] == ["150", "150", "90.0"]
+    candidates[2].race = candidates[1].race
+    assert dict(candidates_table(candidates, {}))["outcome"][2] == slower["outcome"][2]
+
+
 def test_settings_are_kept_where_nothing_could_be_tried():
     assert values_of(tuned({BASELINE: 100}), KEEP) == {"tried": 0}
 

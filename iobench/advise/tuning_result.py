@@ -77,7 +77,7 @@ def candidates_table(
 ) -> Columns:
     """Return the settings with their speed in the race, and final rounds compared with the baseline."""
     shown = [one for one in candidates if was_tried(one)]  # a finding names the others
-    raced = [statistics.median(one.rates.values()) if one.rates else 0.0 for one in shown]
+    raced = [one.race_rate for one in shown]
     base = raced[0] if shown[:1] == list(candidates[:1]) else 0.0
     compared = {
         **({candidates[0].name: "1"} if against else {}),
@@ -86,7 +86,7 @@ def candidates_table(
     outcomes: list[str | None] = [_outcome(one, candidates[0], against.get(one.name)) for one in shown]
     columns: Columns = [
         ("setting", [f"{one.name} ←" if one.name == chosen else one.name for one in shown]),
-        ("samples/s", [rate_text(one.rate) if one.rate else "" for one in shown]),
+        ("samples/s", [rate_text(one.race_rate or one.rate) if one.rate else "" for one in shown]),
         ("× baseline (race)", [f"{rate / base:.2f}" if base and rate else "" for rate in raced]),
         ("× baseline (final rounds)", [compared.get(one.name, "") for one in shown]),
         (
@@ -112,6 +112,6 @@ def _outcome(candidate: Candidate, baseline: Candidate, compared: Comparison | N
         return "too few rounds"
     if compared is not None:
         return OUTCOMES[compared.outcome]
-    if candidate.rate <= (1 + stats.MIN_DIFFERENCE) * baseline.rate:
+    if candidate.race_rate <= (1 + stats.MIN_DIFFERENCE) * baseline.race_rate:
         return "not faster in the race"
     return "another was faster in the race" if baseline.final_rates else "no time for final rounds"

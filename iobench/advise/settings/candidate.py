@@ -57,6 +57,11 @@ class Candidate:
         return statistics.median(rates.values()) if rates else 0.0
 
     @property
+    def race_rate(self) -> float:
+        """Median samples/s of the race, which alone compares with others' of the race; 0 without any."""
+        return statistics.median(self.rates.values()) if self.rates else 0.0
+
+    @property
     def whole_epochs(self) -> bool:
         """True if every final round was a whole epoch."""
         return all(one.timing.partial is None for one in self.final)
