@@ -77,6 +77,7 @@ from iobench.dataset.add import add
 from iobench.dataset.added_source import AddedSource
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import FirstSamples, GeneratedLengths, open_source
+from iobench.dataset.sources.image_folder import SKIP
 from iobench.formats import Field
 from iobench.loading import loaders
 from iobench.report import result_figures
@@ -1108,6 +1109,27 @@ def test_another_decoder_of_the_users_own_images_takes_part(photos, tmp_path, si
     assert shlex.split(command)[:2] == ["iobench", "add"]
     assert first[-1].variant in shlex.split(command)
     assert first[-1].variant in loader_code(data, first[-1], epochs=1)
+
+
+def test_the_figures_of_a_part_of_the_files_have_no_stored_size(photos, tmp_path, monkeypatch):
+    monkeypatch.setattr(measured_data, "WARM_BYTES", 1)
+    wanted = Requirements(batch_size=2, formats=("npy",), device="cpu")
+    data = from_source(open_source(photos, (3, 16, 16)), (), wanted, tmp_path / "data", lambda text: None)
+    options = RunOptions(("all",), ("native",), rounds="1", batch_size=2, limits=False)
+    records = run(data.manifest, options, out=tmp_path / "a.jsonl").records
+    sizes = {one.case["format"]: one.dataset.stored_bytes for one in records}
+    assert [name for name, size in sizes.items() if size is None] == [data.own_format]
+    assert len(sizes) == 2
+
+
+def test_a_damaged_image_is_named_and_no_format_is_blamed(photos, tmp_path):
+    damaged = next(photos.glob("*/*"))
+    damaged.write_bytes(damaged.read_bytes()[:-40])
+    source = open_source(photos, (3, 16, 16))
+    with pytest.raises(SourceError, check=kind("undecodable")) as error:
+        from_source(source, (), Requirements(device="cpu"), tmp_path / "data", lambda text: None)
+    assert error.value.path == str(damaged)
+    assert error.value.hint == SKIP
 
 
 def test_a_folder_without_jpeg_files_has_no_other_decoder(tmp_path):

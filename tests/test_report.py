@@ -340,6 +340,11 @@ def test_the_interval_of_a_conversion_is_as_wide_as_the_epochs_scatter():
     assert row["epochs high"] > 1.4 * row["epochs"] > 1.96 * row["epochs low"]
 
 
+def test_the_only_format_that_was_written_is_drawn_as_target():
+    own = rounds_of(STEADY, variant="images:shape=3x8x8", dataset={"write_s": None})
+    assert '"to": "npy"' in spec_of(page.page(rounds_of(times(2)) + own), "1-break-even")
+
+
 def test_opening_counts_once_per_training_and_not_per_epoch():
     fast = rounds_of(times(2), timing={"open_s": 10.0})
     row = pays(fast + rounds_of(STEADY, variant="lmdb"))["lmdb", "npy"]

@@ -4,6 +4,7 @@ ROUND_S = 0.2  # shortest round: a shorter one measures momentary disturbances
 COLD_LIMIT = 0.01  # residency above this is not cold
 WARM_LIMIT = 0.99  # residency below this is not warm
 LARGER_THAN_MEMORY = "nothing was read: the files are larger than the memory"  # method of a warm round
+PART_WARMED = "by earlier rounds: the files hold more than the dataset"  # likewise
 OPENING_SHARE = 0.2  # of the data, read before the clock starts: beyond it an epoch is not cold
 BACKED_BYTES_PER_S = 3e9  # touching resident memory is several times faster than this
 # Share of all processors' time used by other processes. Measured here: with 6 % identical runs agreed,

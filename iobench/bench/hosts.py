@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from iobench.base.thresholds import PART_WARMED
 from iobench.bench.case import COLD_OBJECTS, REMOTE, WARM_OBJECTS, Case
 from iobench.bench.case_limits import CaseLimits
 from iobench.bench.object_caches import ObjectCaches
@@ -19,7 +20,6 @@ OBJECTS = {
     COLD_OBJECTS: "the cache of objects was emptied",
     WARM_OBJECTS: "the cache of objects was filled by a whole epoch",
 }
-PART_WARMED = "by earlier rounds: the files hold more than the dataset"
 
 
 class Hosts(Protocol):

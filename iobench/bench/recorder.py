@@ -125,6 +125,8 @@ class Recorder:
     def _dataset(self, case: Case) -> DatasetPart:
         manifest = self._run.manifest
         artifact = None if case.loader.own_data else manifest.artifacts[case.variant]
+        added = manifest.added.get(case.variant)
+        part = added is not None and added.samples is not None  # of the files, which hold more samples
         totals = manifest.schema.totals
         return DatasetPart(
             name=manifest.name,
@@ -135,7 +137,7 @@ class Recorder:
             ],
             source=record_json.plain(manifest.source),
             content=case.content,
-            stored_bytes=artifact.stored_bytes if artifact else None,
+            stored_bytes=artifact.stored_bytes if artifact and not part else None,
             write_s=artifact.write_s if artifact and not artifact.external else None,
         )
 

@@ -120,7 +120,8 @@ def _break_even(paid: list[Row], number: int) -> Figure:
         "saved per epoch includes zero."
     )
     written = {row["to"] for row in paid}
-    fastest = [name for name in dict.fromkeys(row["from"] for row in paid) if name in written]
+    names = dict.fromkeys([*(row["from"] for row in paid), *(row["to"] for row in paid)])  # fastest first
+    fastest = [name for name in names if name in written]
     few = len(fastest) <= MAX_TARGETS
     if not few:
         caption += f" The chart shows the {MAX_TARGETS} fastest formats, the table all."

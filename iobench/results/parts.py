@@ -59,7 +59,7 @@ class DatasetPart:
     fields: list[FieldSpec]
     source: dict[str, Any] = field(default_factory=dict)
     content: str | None = None  # checksum, hexadecimal
-    stored_bytes: int | None = None  # allocated on disk for the format that was read
+    stored_bytes: int | None = None  # allocated on disk for the samples in the format; None of more samples
     write_s: float | None = None  # seconds that writing this format took
 
 

@@ -10,6 +10,7 @@ from iobench.base.thresholds import (
     LARGER_THAN_MEMORY,
     LOWER_CACHE_SPEEDUP,
     OPENING_SHARE,
+    PART_WARMED,
     WARM_LIMIT,
 )
 from iobench.base.units import bytes_text, counted, rate_text
@@ -157,7 +158,7 @@ def _unknown_residency(groups: Cases) -> RunWarning | None:
         for key, rounds in warm_cases(groups).items()
         if _least_residency(rounds) is None
         and rounds[0].case["format"] != cases.OWN_DATA
-        and rounds[0].cache.method != LARGER_THAN_MEMORY
+        and rounds[0].cache.method not in (LARGER_THAN_MEMORY, PART_WARMED)
     ]
     if not unknown:
         return None
