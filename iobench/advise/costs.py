@@ -66,7 +66,8 @@ def break_even(result: SearchResult, use: Finalist, default: Finalist, requireme
             "The break-even point is unknown: the interval of the gain includes no gain at all",
         )
     epochs = sorted(use.write_s / one for one in saved_s)
-    within = f"{epochs[0]:.1f} to {epochs[1]:.1f} epochs" if epochs[1] > 1 else "less than one epoch"
+    ends = dict.fromkeys(f"{one:.1f}" for one in epochs)
+    within = f"{' to '.join(ends)} epochs" if epochs[1] > 1 else "less than one epoch"
     message = f"Writing the data pays off after {within}"
     planned = requirements.epochs
     late = f", more than the {counted(planned, 'epoch')} of the training" if epochs[0] > planned else ""

@@ -128,8 +128,8 @@ class Recommendation(Answer):
         yield from super().lists()
 
     def listings(self) -> Iterator[tuple[str, str]]:
-        """Yield the command that writes the data, and the code that loads them."""
-        yield "Write the full data", self.prepare
+        """Yield the command that writes or registers the data, and the code that loads them."""
+        yield "Prepare the data", self.prepare
         yield "Load them", self.code
 
     def rows(self) -> list[dict[str, Any]]:
