@@ -78,10 +78,10 @@ def test_a_window_has_whole_buffers_before_and_after_it(order, ahead, batches, e
         assert part.lead % order.window_batches == part.window % order.window_batches == 0
 
 
-def consumed(timer, batches, cut=False):
+def consumed(timer, batches, own=False):
     """Return the number of batches of one sample that come through a timer."""
     came = []
-    came.extend(timer.over(batches, lambda: len(came), cut))
+    came.extend(timer.over(batches, lambda: len(came), own))
     return len(came)
 
 
@@ -108,7 +108,7 @@ def test_a_loader_that_ends_before_the_window_does_is_refused(delivered):
     timer = WindowTimer(part, lambda: None)
     early = error_kind("ended-early", found=str(delivered))
     with pytest.raises(LoaderFailed, check=early):
-        consumed(timer, iter(range(delivered)), cut=True)
+        consumed(timer, iter(range(delivered)), own=True)
 
 
 @pytest.mark.parametrize("name", ["native", "stream", "dataloader:num_workers=2,fetch=batch"])
@@ -221,6 +221,23 @@ def test_a_loader_that_draws_its_rows_does_so_in_the_time_that_counts(images, mo
         epoch_request(loader, Job(images.opener("npy"), Order("random", 8)), 0)
         assert len(drawn) == times
         drawn.clear()
+
+
+@pytest.mark.parametrize(("limit_s", "cut"), [(0.02, True), (600.0, False)])
+def test_so_is_one_of_a_loader_with_an_order_of_its_own(tmp_path, limit_s, cut):
+    dataset = iobench.prepare(iobench.Synthetic(203 * 4, (4,)), ["webdataset"], data_dir=tmp_path)[0]
+    job = Job(dataset.opener("webdataset"), Order("random", 29))
+    spec = RoundSpec(3, lambda batch: time.sleep(0.02), 0.0, batches=1000, limit_s=limit_s)
+    timing = measure(loaders.parse("webdataset").on("cpu"), job, CPU, spec).timing
+    assert (timing.partial is not None and timing.partial.short) == cut
+    assert (timing.samples < 203) == cut
+
+
+@pytest.mark.parametrize("delivered", [1, 5, 10, 13])
+def test_a_whole_epoch_of_ones_own_loader_has_any_number_of_batches(delivered):
+    timer = WindowTimer(Part.whole(4, 10), lambda: None)
+    assert consumed(timer, iter(range(delivered)), own=True) == delivered
+    assert not timer.short
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ class _Round:
         length = self._order.length(self._schema.samples, epoch)
         ahead = self._epochs.read_ahead
         part = Part.of(self._order, ahead, self._spec.batches, length)
-        if part is None and self._spec.limit_s < math.inf and not self._loader.iterable_style:
+        if part is None and self._spec.limit_s < math.inf:
             part = Part.whole(ahead, length)
         return part
 
@@ -124,7 +124,8 @@ class _Round:
             if self._done and not came:
                 return  # an iterator that is exhausted
             short = self._window is not None and self._window.short
-            if not (self._ended or short or (self._window and self._loader.iterable_style)):
+            headed = self._window and not self._window.part.is_whole and self._loader.iterable_style
+            if not (self._ended or short or headed):
                 self._check_count(came, request)
             self._whole_s += max(gather(self._meter.elapsed_s - before_s))
             self._samples, self._logical_bytes = self._samples + came, self._logical_bytes + came_bytes

@@ -46,6 +46,11 @@ class Part:
         return cls(lead, epoch_batches - lead, 0) if lead else None
 
     @property
+    def is_whole(self) -> bool:
+        """True for all of an epoch: nothing trails the window."""
+        return not self.trail
+
+    @property
     def count(self) -> int:
         """Number of batches."""
         return self.end + self.trail
@@ -100,10 +105,11 @@ class WindowTimer:
         self._starts.append(part.start)
         return rows[part]
 
-    def over(self, batches: Iterator[T], delivered: Callable[[], int], cut: bool) -> Iterator[T]:
-        """Yield the batches of a part and time its window; `cut` ends at the window's end.
+    def over(self, batches: Iterator[T], delivered: Callable[[], int], own: bool) -> Iterator[T]:
+        """Yield the batches of a part and time its window.
 
-        `delivered` returns the number of samples so far. It is called at the window's ends alone, and a batch
+        A loader with batches of its `own` is cut at the window's end; a whole epoch of it may have fewer or
+        more batches than the part. `delivered` returns the number of samples so far. It is called at the window's ends alone, and a batch
         costs little more than in a whole epoch.
         """
         clock, lead, end = self._clock, self.part.lead, self.part.end
@@ -120,9 +126,9 @@ class WindowTimer:
                 continue
             self.ns += self._now() - began
             self.samples += delivered() - before
-            if cut or self.short:
+            if self.short or (own and not self.part.is_whole):
                 break
-        if number < end and not self.short:
+        if number < end and not self.short and not (own and self.part.is_whole):
             raise LoaderFailed(
                 "the loader ended early",
                 kind="ended-early",
