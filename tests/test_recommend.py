@@ -433,6 +433,15 @@ def test_an_answer_with_code_for_ones_own_file(answered, inside, monkeypatch):
     runpy.run_path("train.py", run_name="__main__")
 
 
+@pytest.mark.parametrize(("unknown", "told"), [(True, "break-even"), (False, "same-format")])
+def test_files_that_only_ones_own_loader_reads_are_not_the_format_to_use(manifest, unknown, told):
+    case = cases_of(manifest, RunOptions(format=("npy",), loader=("stream",)), ["cpu"])[0]
+    result = SimpleNamespace(data=measured_data.from_dataset(manifest, Requirements()))
+    use = against(finalist(case, 40.0, False), 4.0, 3.9, 4.1)
+    default = replace(finalist(case, 10.0, False), unknown_files=unknown)
+    assert [one.kind for one in costs.costs(result, use, default, Requirements())] == ["cost", told]
+
+
 def test_a_loader_over_the_default_s_own_format_has_no_break_even_point(manifest):
     requirements = Requirements(formats=("npy",), loaders=("dataloader", "stream"), max_time_s=10.0)
     found = iobench.recommend(manifest, requirements)

@@ -106,6 +106,7 @@ def _finalist(
         if decodes(result, case)
         else None,
         user_defined=case.loader.user_defined,
+        unknown_files=case.loader.own_data and result.data.own_format is None,
         requests=_median(one.requests.count / one.epochs for one in own if one.requests),
         epoch_cost=_median(one.epoch_cost for one in own if one.epoch_cost is not None),
     )

@@ -41,7 +41,7 @@ def costs(
     if result.data.source is not None and result.data.source.losses:
         yield Finding("conversion-loses", f"Conversion loses: {'; '.join(result.data.source.losses)}")
     if use.against_default is not None and default is not None:
-        if use.format == default.format:
+        if use.format == default.format and not default.unknown_files:
             message = "The default reads the same format: only the loader changes"
             yield Finding("same-format", message, values={"format": use.format})
         else:

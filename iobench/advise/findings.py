@@ -32,7 +32,10 @@ from iobench.results.run_warning import LONGER, RunWarning, Values
 from iobench.results.warnings import MACHINE_KINDS, warnings_of
 
 # kinds of warnings that matter here: few rounds are reported by the answer itself
-RELEVANT = (*MACHINE_KINDS, "low-residency", "page-reclaim", "read-on-open", "short-window")
+RELEVANT = (
+    *(*MACHINE_KINDS, "low-residency", "page-reclaim", "read-on-open", "short-window"),
+    "unverified-content",
+)
 BUSY, LITTLE = 0.8, 0.5  # cores, and share of a limit: a case with more and less is bound by decoding
 FEW_BATCHES = 20  # in an epoch, of which the first wait is a large part
 WELL_FILLED = 0.8  # share of real elements in padded batches, from which on packing saves little
@@ -88,7 +91,7 @@ def recommendation_of(result: SearchResult, requirements: Requirements) -> Recom
 
 
 def relevant_warnings(result: SearchResult) -> list[RunWarning]:
-    """Return the warnings about the final rounds that concern the machine and the page cache."""
+    """Return the warnings about the final rounds that concern the machine, the page cache and the content."""
     records = [one for run in (result.final, result.with_step) if run for one in run.valid_records]
     return [one for one in warnings_of(records, more_rounds=LONGER) if one.kind in RELEVANT]
 

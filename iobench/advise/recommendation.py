@@ -46,6 +46,7 @@ class Finalist:
     trained_rounds: int = 0
     decoding_cores: float | None = None  # cores that it keeps busy, where its data are decoded
     user_defined: bool = False  # it is the user's own function
+    unknown_files: bool = False  # it reads files of its own that are not in the dataset
     requests: float | None = None  # of an epoch, to an object store; None if unknown
     epoch_cost: float | None = None  # of these and their bytes, by the stated prices; None without
 
@@ -116,7 +117,7 @@ class Recommendation(Answer):
             "wait": lambda one: None if one.wait_share is None else f"{one.wait_share:.1%}",
             "requests/epoch": lambda one: None if one.requests is None else rate_text(one.requests),
             "cost/epoch": lambda one: None if one.epoch_cost is None else price_text(one.epoch_cost),
-            "stored": lambda one: bytes_text(one.disk_bytes),
+            "stored": lambda one: None if one.unknown_files else bytes_text(one.disk_bytes),
             "role": lambda one: ", ".join(one.roles),
         }
         columns: Columns = [(title, [text(one) for one in self.finalists]) for title, text in texts.items()]

@@ -109,8 +109,8 @@ class WindowTimer:
         """Yield the batches of a part and time its window.
 
         A loader with batches of its `own` is cut at the window's end; a whole epoch of it may have fewer or
-        more batches than the part. `delivered` returns the number of samples so far. It is called at the window's ends alone, and a batch
-        costs little more than in a whole epoch.
+        more batches than the part. `delivered` returns the number of samples so far. It is called at the
+        window's ends alone, and a batch costs little more than in a whole epoch.
         """
         clock, lead, end = self._clock, self.part.lead, self.part.end
         began, before, number = clock(), delivered(), 0
