@@ -32,6 +32,7 @@ test_object_loaders.py::test_workers_read_from_s3_too[fsspec*
 test_object_loaders.py::test_workers_read_from_s3_too[s3torchconnector*
 test_object_loaders.py::test_every_loader_reads_lance_by_lance_s_client[dataloader:num_workers=1]
 test_object_loaders.py::test_workers_read_from_s3_too[huggingface_streaming*
+test_object_loaders.py::test_workers_read_from_s3_too[litdata*
 test_loader_contract.py::TestHuggingFaceStreaming::*[parquet*
 test_s3_how_to.py
 formats/test_tokens.py::test_tokens_are_added_prepared_and_measured_as_one_types_it

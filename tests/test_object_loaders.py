@@ -37,6 +37,7 @@ FORMATS = {
     "s3torchconnector": "npy",
     "lance": "lance",
     "huggingface_streaming": "arrow:batch_bytes=2000",
+    "litdata": "litdata:chunk_bytes=2000",
 }
 ORDERS = ("sequential", "random")
 
@@ -100,7 +101,7 @@ def test_from_a_web_server_every_sample_comes(server, tmp_path, word, variant):
     "word",
     [
         *("webdataset", "tensorstore", "mosaic", "fsspec:fetch=batch", "s3torchconnector:fetch=batch"),
-        *("lance", "huggingface_streaming", "huggingface_streaming:via=arrow"),
+        *("lance", "huggingface_streaming", "huggingface_streaming:via=arrow", "litdata"),
     ],
 )
 def test_from_s3_every_sample_comes(s3, tmp_path, word):
@@ -118,7 +119,7 @@ def test_from_s3_every_sample_comes(s3, tmp_path, word):
     [
         *("webdataset:num_workers=2", "mosaic:num_workers=2"),
         *("fsspec:num_workers=1,fetch=batch", "s3torchconnector:num_workers=1,fetch=batch"),
-        "huggingface_streaming:num_workers=1",
+        *("huggingface_streaming:num_workers=1", "litdata:num_workers=2"),
     ],
 )
 def test_workers_read_from_s3_too(s3, tmp_path, word):
@@ -145,17 +146,18 @@ def test_workers_that_the_client_does_not_survive_are_one_error(s3, tmp_path):
     assert [error.kind for error in outcome.failures.values()] == ["forked"]
 
 
-def test_mosaic_reads_each_epoch_from_s3_and_leaves_no_copy(s3, tmp_path, monkeypatch):
-    manifest = at_s3(tmp_path, usable("mosaic"), "epochs")
+@pytest.mark.parametrize("word", ["mosaic", "litdata"])
+def test_each_epoch_is_read_from_s3_and_leaves_no_copy(s3, tmp_path, monkeypatch, word):
+    manifest = at_s3(tmp_path, usable(word), f"epochs-{word}")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
     (variant,) = manifest.artifacts
     job = Job(manifest.opener(variant), Order("sequential", 16))
-    with closing(loaders.parse("mosaic").on("cpu").open(job)) as epochs:
+    with closing(loaders.parse(word).on("cpu").open(job)) as epochs:
         assert sum(len(batch["y"]) for batch in epochs.epoch(0)) == SAMPLES
         with closing(epochs.epoch(1)) as batches:
             next(batches)
-        for name in s3_names(s3, "epochs"):
+        for name in s3_names(s3, f"epochs-{word}"):
             s3.delete_object(Bucket="bucket", Key=name)
         with pytest.raises(LoaderFailed):
             list(epochs.epoch(2))
@@ -270,11 +272,11 @@ def store_again(s3, name):
     assert s3.head_object(**place)["ETag"] != before
 
 
-@pytest.mark.parametrize("word", ["tensorstore", "mosaic", "lance", "huggingface_streaming"])
+@pytest.mark.parametrize("word", ["tensorstore", "mosaic", "lance", "huggingface_streaming", "litdata"])
 def test_an_object_that_was_replaced_in_s3_is_noticed_after_the_round(s3, tmp_path, word):
     manifest = at_s3(tmp_path, usable(word), f"again-{word}")
     assert not measured(manifest, tmp_path, word, order=("sequential",)).failures
-    data = ("/c/", ".mds", ".lance", ".arrow")
+    data = ("/c/", ".mds", ".lance", ".arrow", "chunk-0")
     store_again(s3, next(one for one in s3_names(s3, f"again-{word}") if any(part in one for part in data)))
     (error,) = measured(manifest, tmp_path, word, order=("sequential",)).failures.values()
     assert error.kind == "replaced"

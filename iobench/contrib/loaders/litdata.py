@@ -1,14 +1,18 @@
-"""LitData's StreamingDataset over local chunks, under its StreamingDataLoader.
+"""LitData's StreamingDataset over chunks, on a disk or in S3, under its StreamingDataLoader.
 
 This follows LitData's documentation. Random order is LitData's own: chunks in random order, and samples
 shuffled within a window of a chunk (`shuffle_window`). Local chunks are memory-mapped in place; if the
 library would copy them into its own cache, the loader raises LoaderFailed.
+
+From S3 it copies whole chunks to a cache, a new one for each epoch: otherwise only the first would read from
+S3. Where obstore is installed, it fetches them with that.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +29,7 @@ from iobench.loading.loaders.dataloader import unwarned
 from iobench.loading.loaders.sample_datasets import collated_as_read
 from iobench.loading.loaders.workers import WorkerLoader
 from iobench.loading.tensors import silence_read_only_warning
+from iobench.objects.url import s3_endpoint, s3_region
 
 if TYPE_CHECKING:
     from iobench.loading.host_to_device import HostBatch
@@ -32,15 +37,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LitDataLoader(WorkerLoader):
-    """An iterable-style loader over a local folder; downloads and copies nothing."""
+    """An iterable-style loader over a local folder, of which it copies nothing, or over S3."""
 
     name: ClassVar[str] = "litdata"
-    summary: ClassVar[str] = "litdata: StreamingDataset over local chunks"
+    summary: ClassVar[str] = "litdata: StreamingDataset over chunks"
     library: ClassVar[str] = "litdata"
     format_names: ClassVar[tuple[str, ...]] = ("litdata",)
     recommended_options: ClassVar[str] = "num_workers={cores}"
     modules: ClassVar[tuple[str, ...]] = ("litdata",)
     extra: ClassVar[str] = "litdata"
+    schemes: ClassVar[tuple[str, ...]] = ("s3",)
+    unpinned: ClassVar[tuple[str, ...]] = schemes
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
     iterable_style: ClassVar[bool] = True
     isolated: ClassVar[bool] = True
@@ -60,34 +67,47 @@ class LitDataLoader(WorkerLoader):
 
 
 class LitDataEpochs(Epochs):
-    """One dataset and one loader for all epochs, given the number of each."""
+    """One dataset and one loader for all epochs, given the number of each; in S3 new ones for each."""
 
     def __init__(self, loader: LitDataLoader, job: Job) -> None:
         super().__init__(loader, job)
-        with job.opener():  # checks the files as every loader does
-            pass
+        self._of_tokens = False  # at an address litdata refuses chunks of tokens
+        if job.opener.remote is None:
+            with job.opener():  # checks the files as every loader does
+                pass
+            self._of_tokens = TokenChunks.read(job.opener.path) is not None
         silence_read_only_warning()
         os.environ["LITDATA_DISABLE_VERSION_CHECK"] = "1"  # the check asks PyPI
+        self._settings = loader
+        self._open()
+
+    def _open(self) -> None:
         from litdata import StreamingDataset
         from litdata.streaming.item_loader import PyTreeLoader, TokensLoader
 
-        self._settings, self._loader = loader, None
-        self._of_tokens = TokenChunks.read(job.opener.path) is not None
-        window = job.opener.schema.fields[0].shape
-        self._items: Any = TokensLoader(*window) if self._of_tokens else PyTreeLoader()
-        self._dataset: Any = StreamingDataset(
-            input_dir=str(job.opener.path),
-            item_loader=self._items,
-            shuffle=job.order.kind == "random",
-            drop_last=False,
-            seed=job.order.seed % (1 << 31),
-            item_shuffle_window=loader.shuffle_window,
+        order, remote = self.job.order, self.opener.remote
+        self._loader: Any = None
+        self._items: Any = (
+            TokensLoader(*self.opener.schema.fields[0].shape) if self._of_tokens else PyTreeLoader()
         )
-        if not getattr(self._dataset.posix_fast, "in_place", False):
+        self._cache = tempfile.TemporaryDirectory(prefix="iobench-") if remote else None
+        self._dataset: Any = StreamingDataset(
+            input_dir=remote.files.url if remote else str(self.opener.path),
+            cache_dir=self._cache and self._cache.name,
+            item_loader=self._items,
+            shuffle=order.kind == "random",
+            drop_last=False,
+            seed=order.seed % (1 << 31),
+            storage_options={"endpoint_url": s3_endpoint(), "region_name": s3_region()} if remote else None,
+            item_shuffle_window=self._settings.shuffle_window,
+        )
+        if remote:
+            allow_http()
+        elif not getattr(self._dataset.posix_fast, "in_place", False):
             raise LoaderFailed(
                 "loader litdata: litdata would copy the chunks into its own cache",
                 kind="not-local",
-                path=job.opener.path,
+                path=self.opener.path,
                 expected="a file system that litdata takes for local",
                 hint="put the dataset on a local disk",
             )
@@ -98,6 +118,9 @@ class LitDataEpochs(Epochs):
         return self._settings.num_workers > 0
 
     def _epoch(self, request: int) -> Iterator[HostBatch]:
+        if self._cache and self._loader:  # it has copies of an epoch before
+            self.close()
+            self._open()
         with interrupts.blocked(), unwarned():
             self._loader = loader = self._loader or self._build()
             loader.current_epoch = request  # it increments this when an epoch begins
@@ -115,6 +138,8 @@ class LitDataEpochs(Epochs):
         chosen: dict[str, Any] = {}
         if settings.prefetch_factor is not None:
             chosen["prefetch_factor"] = settings.prefetch_factor
+        if self._cache and settings.num_workers:  # obstore cannot be used in a fork of a process that used it
+            chosen |= {"multiprocessing_context": "spawn", "worker_init_fn": allow_http}
         if ragged := self.opener.schema.ragged:
             chosen["collate_fn"] = partial(collate, self.job.collate, ragged)
         return StreamingDataLoader(
@@ -126,10 +151,20 @@ class LitDataEpochs(Epochs):
         )
 
     def close(self) -> None:
-        """Unmap the chunks, which the library's caches refer to."""
+        """Unmap the chunks, which the library's caches refer to, and remove copies."""
         self._loader = self._dataset = None
         self._items.close(0)
         gc.collect()
+        if self._cache:
+            self._cache.cleanup()
+
+
+def allow_http(worker: int = 0) -> None:
+    """Let obstore fetch chunks from an endpoint at http://, for which litdata has no option."""
+    from litdata.streaming import downloader
+
+    if (s3_endpoint() or "").startswith("http://"):
+        downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True
 
 
 def collate(way: Collate, ragged: Sequence[Field], samples: Sequence[Any]) -> dict[str, Any]:
