@@ -100,7 +100,8 @@ def test_from_a_web_server_every_sample_comes(server, tmp_path, word, variant):
 @pytest.mark.parametrize(
     "word",
     [
-        *("webdataset", "tensorstore", "mosaic", "fsspec:fetch=batch", "s3torchconnector:fetch=batch"),
+        *("webdataset", "tensorstore", "fsspec:fetch=batch", "s3torchconnector:fetch=batch"),
+        *("mosaic", "mosaic:cache_limit=8200"),
         *("lance", "huggingface_streaming", "huggingface_streaming:via=arrow", "litdata"),
     ],
 )
@@ -162,6 +163,23 @@ def test_each_epoch_is_read_from_s3_and_leaves_no_copy(s3, tmp_path, monkeypatch
         with pytest.raises(LoaderFailed):
             list(epochs.epoch(2))
     assert not list((tmp_path / "temporary").glob("iobench-*"))
+
+
+def test_mosaic_keeps_copies_within_its_limit(s3, tmp_path):
+    manifest = at_s3(tmp_path, usable("mosaic"), "kept")
+    (variant,) = manifest.artifacts
+    job = Job(manifest.opener(variant), Order("random", 16))
+    with closing(loaders.parse("mosaic:cache_limit=1000000").on("cpu").open(job)) as epochs:
+        for name in s3_names(s3, "kept"):
+            s3.delete_object(Bucket="bucket", Key=name)
+        for number in (1, 2):
+            assert sum(len(batch["y"]) for batch in epochs.epoch(number)) == SAMPLES
+
+
+def test_a_limit_of_mosaic_s_copies_is_for_s3(images):
+    usable("mosaic")
+    with pytest.raises(InvalidSettings, check=kind("conflicting-options")):
+        loaders.parse("mosaic:cache_limit=1000").open(Job(images.opener("npy"), Order("random", 16)))
 
 
 class Refusing(BaseHTTPRequestHandler):

@@ -6,7 +6,7 @@ lock files of the temporary folder, under a number that it chooses, and leaves b
 ends. They are removed when the loader is closed.
 
 From S3 it copies whole shards to a temporary folder, a new one for each epoch: otherwise only the first would
-read from S3.
+read from S3. With `cache_limit` the folder stays, and an epoch fills it before the first one that counts.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from iobench.base import interrupts
+from iobench.base.errors import InvalidSettings
 from iobench.base.options import option
 from iobench.formats import Field, field_names
 from iobench.loading.collate import Collate
@@ -64,8 +65,22 @@ class Mosaic(WorkerLoader):
         choices=("py1e", "py1br", *OF_64_NODES, "naive"),
     )
 
+    cache_limit: int | None = option(
+        None,
+        "S3: most bytes of copies that later epochs read, which are measured; by default all is read from S3",
+        minimum=1,
+        maximum=1 << 50,
+        unit="bytes",
+    )
+
     def open(self, job: Job) -> Epochs:
-        """Open the dataset with its index."""
+        """Open the dataset with its index; InvalidSettings for a limit on a disk, where it has no copies."""
+        if self.cache_limit is not None and job.opener.remote is None:
+            raise InvalidSettings(
+                "mosaic: cache_limit with a dataset on a disk",
+                kind="conflicting-options",
+                hint="leave it out",
+            )
         return MosaicEpochs(self, job)
 
 
@@ -96,6 +111,9 @@ class MosaicEpochs(Epochs):
                 pass
         self._dataset: Any = None
         self._open()
+        if loader.cache_limit is not None:
+            for _ in self._epoch(0):
+                pass
 
     def _open(self) -> None:
         from streaming import StreamingDataset
@@ -111,6 +129,7 @@ class MosaicEpochs(Epochs):
                 shuffle_algo=algorithm,
                 num_canonical_nodes=1 if algorithm in OF_64_NODES else None,
                 shuffle_seed=order.seed % (1 << 32),
+                cache_limit=self._settings.cache_limit,
             )
         except BaseException:
             self.close()
@@ -120,7 +139,8 @@ class MosaicEpochs(Epochs):
         from streaming import StreamingDataLoader
 
         settings = self._settings
-        if self.opener.remote is not None and self._dataset.next_epoch:  # it has copies of an epoch before
+        copied = self.opener.remote is not None and self._dataset.next_epoch  # by an epoch before
+        if copied and settings.cache_limit is None:
             self.close()
             self._open()
         self._dataset.next_epoch = request
