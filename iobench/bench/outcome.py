@@ -25,16 +25,16 @@ from iobench.results.verdict import sentences
 class Run(Displayed):
     """Result of a run."""
 
-    manifest: Manifest
-    options: RunOptions
-    cases: list[Case]
-    path: Path  # of the records
+    manifest: Manifest  # the dataset
+    options: RunOptions  # what was asked for
+    cases: list[Case]  # what the options make
+    path: Path  # file of the records
     records: list[Record] = field(default_factory=list)  # one per timed round, in the order of measurement
     failures: dict[str, IobenchError] = field(default_factory=dict)  # what is wrong with a case, by its key
     notes: list[Finding] = field(default_factory=list)  # remarks about how the run went
     traces: list[Path] = field(default_factory=list)  # files for a trace viewer
     interrupted: bool = False  # Ctrl-C ended the run
-    eliminated: dict[str, int] = field(default_factory=dict)  # by a race: the rounds of the case until then
+    eliminated: dict[str, int] = field(default_factory=dict)  # cases, by key, and their rounds before that
     skipped: list[str] = field(default_factory=list)  # cases for which there was no time, by key
     stopped: IobenchError | None = None  # why the run ended before all rounds were made
 
