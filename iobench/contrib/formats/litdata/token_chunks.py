@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.errors import corrupt
 from iobench.base.finding import Finding
 from iobench.base.units import counted
 from iobench.contrib.formats.litdata.chunk_index import INDEX, WORD, read_chunks, sizes_of
 from iobench.contrib.formats.litdata.leaves import NUMPY_NAMES, TORCH_NAMES
 from iobench.contrib.formats.shared.offset_shards import inside, maps_of
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
-from iobench.contrib.formats.shared.token_windows import FIELD
-from iobench.formats import Chunked, Field, Schema, check_sample
+from iobench.contrib.formats.shared.token_windows import window_field
+from iobench.formats import Chunked, Schema
 
 LOADER = "TokensLoader"
 DTYPES = {"no_header_numpy": NUMPY_NAMES, "no_header_tensor": TORCH_NAMES}  # names by litdata's numbers
@@ -57,18 +57,8 @@ class TokenChunks:
 
     def schema(self, window: int) -> Schema:
         """Return the schema of the windows; CorruptArtifact of kind ``too-few-tokens`` for a single one."""
-        field = Field(FIELD, (window,), self.dtype)
-        check_sample("", field.shape, field.sample_bytes, self.path)
-        if not (samples := sum(self._windows(window))):
-            raise CorruptArtifact(
-                "too few tokens for a window",
-                kind="too-few-tokens",
-                path=self.path,
-                expected=f"at least {window:,} in a chunk",
-                found=f"{max(self.tokens):,}",
-                hint=f"name the format with a smaller window: litdata:window={max(2, *self.tokens)}",
-            )
-        return Schema(samples, (field,))
+        field = window_field(self.path, "litdata", window, self.dtype, max(self.tokens), " in a chunk")
+        return Schema(sum(self._windows(window)), (field,))
 
     def open(self, schema: Schema) -> PlacedReader:
         """Compare chunks, index and schema, and return a reader."""

@@ -156,19 +156,8 @@ class TokenWindows(Format, Detectable):
         if path.is_dir():
             raise CorruptArtifact("a folder", kind="not-a-file", path=path, expected="a file of tokens")
         stream = self.stream(path, None)
-        field = Field(FIELD, (self.window,), stream.dtype)
-        check_sample("", field.shape, field.sample_bytes, path)
-        samples = stream.windows(self.window, self.stride or self.window - 1)
-        if not samples:
-            raise CorruptArtifact(
-                "too few tokens for a window",
-                kind="too-few-tokens",
-                path=path,
-                expected=f"at least {self.window:,}",
-                found=f"{stream.tokens:,}",
-                hint=f"name the format with a smaller window: {self.name}:window={max(2, stream.tokens)}",
-            )
-        return Schema(samples, (field,))
+        field = window_field(path, self.name, self.window, stream.dtype, stream.tokens)
+        return Schema(stream.windows(self.window, self.stride or self.window - 1), (field,))
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Return the tokens at the end that are in no window."""
@@ -222,6 +211,24 @@ class WindowReader(MappedReader):
         for target in out.values():  # np.take would copy all windows first
             flat = target.reshape(len(rows), -1).view(np.uint8)
             copy_rows(stored, self._place.locate(rows)[1], flat, np.arange(len(rows)))
+
+
+def window_field(
+    path: Path, format_name: str, window: int, dtype: str, tokens: int, where: str = ""
+) -> Field:
+    """Return the field of windows of a stream of tokens; CorruptArtifact of kind ``too-few-tokens``."""
+    field = Field(FIELD, (window,), dtype)
+    check_sample("", field.shape, field.sample_bytes, path)
+    if tokens < window:
+        raise CorruptArtifact(
+            "too few tokens for a window",
+            kind="too-few-tokens",
+            path=path,
+            expected=f"at least {window:,}{where}",
+            found=f"{tokens:,}",
+            hint=f"name the format with a smaller window: {format_name}:window={max(2, tokens)}",
+        )
+    return field
 
 
 def _is_window(schema: Schema) -> bool:
