@@ -60,9 +60,7 @@ def diagnosed(
     advices = [advice_row(own, advice, diagnosis.candidates, gains, kinds) for advice in diagnosis.advice]
     yield {
         "kinds": list(kinds),
-        "named": [
-            one.sentence for one in diagnosis.findings if one.kind in ("dominating-library", "own-lines")
-        ],
+        "named": [one.sentence for one in diagnosis.findings if one.kind in NAMED],
         "twin": twin_gain(name, files) if name in reported.TWINS else None,
         "advices": advices,
         "busy": options.busy,

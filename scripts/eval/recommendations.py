@@ -76,14 +76,21 @@ def regret(
     cases = [replace(case, step_s=step_ms / 1000) for case in cases]
     names = {case.key: f"{case.variant} · {loader_word(case)}, {case.order}" for case in cases}
     rates, grid_s, _ = grid(manifest, cases, options, used)
-    medians = {key: statistics.median(by_round.values()) for key, by_round in rates.items()}
-    best = max(medians, key=medians.__getitem__)
     yield {
         "outcome": result.outcome,
         "recommended": result.use.label,
+        "of the grid's time": took_s / grid_s,
+        **judged(rates, used, names),
+    }
+
+
+def judged(rates: Mapping[str, Mapping[int, float]], used: str, names: Mapping[str, str]) -> Row:
+    """Return both regrets of the recommended case, the fastest case, and whether it is faster."""
+    medians = {key: statistics.median(by_round.values()) for key, by_round in rates.items()}
+    best = max(medians, key=medians.__getitem__)
+    return {
         "regret": medians[best] / medians[used] - 1,
         "held out": held_out(rates, used),
-        "of the grid's time": took_s / grid_s,
         "fastest": names[best],
         "significant": best != used and stats.compare_paired(rates[best], rates[used]).outcome == "faster",
     }

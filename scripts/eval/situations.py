@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -41,7 +40,6 @@ from iobench.dataset.add import add
 from iobench.dataset.added_source import AddedSource
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.formats import Field
-from iobench.results import stats
 
 OPTIONS = {
     "rounds": (9, "rounds of the grid"),
@@ -191,19 +189,14 @@ def regret(options: argparse.Namespace, name: str, make: Make) -> Iterator[Row]:
     cases, used = cases_of(manifest, words, answer["use"], options.packages)
     half_s = options.grid_time / 2
     rates, _, tried = recommendations.grid(manifest, cases, options, used.key, few_rounds=1, run_s=half_s)
-    medians = {key: statistics.median(by_round.values()) for key, by_round in rates.items()}
-    best = max(medians, key=medians.__getitem__)
+    names = {case.key: f"{case.variant} · {loader_word(case)}" for case in cases}
     roles = [role for one in answer["finalists"] for role in one["roles"]]
     yield {
         "answer": answer["findings"][0]["message"],
         "compared": "default" in roles and len(answer["finalists"]) > 1,
         "of the time": took_s / options.max_time,
-        "regret": medians[best] / medians[used.key] - 1,
-        "held out": recommendations.held_out(rates, used.key),
         "missing": len(cases) - tried,
-        "fastest": next(f"{case.variant} · {loader_word(case)}" for case in cases if case.key == best),
-        "significant": best != used.key
-        and stats.compare_paired(rates[best], rates[used.key]).outcome == "faster",
+        **recommendations.judged(rates, used.key, names),
     }
 
 

@@ -68,10 +68,7 @@ def trials(options: argparse.Namespace) -> Trials:
 
 def compare(options: argparse.Namespace, size: str, order: str) -> Iterator[Row]:
     """Compare StreamLoader with every loop for rows of one size in one order."""
-    sample_bytes, total, batch_size = SAMPLES[size]
-    source = iobench.Synthetic(int(total * options.scale), (sample_bytes,), dtype="uint8")
-    name = f"floor-{size}-{options.scale}"
-    manifest = iobench.prepare(source, ["npy", "memmap"], data_dir=options.data_dir, name=name)[0]
+    manifest, batch_size = dataset(options, size)
     for variant in ("npy", "memmap"):
         page_cache.warm(manifest.files_of(variant))
     batching = Batching(order, batch_size)
@@ -86,6 +83,14 @@ def compare(options: argparse.Namespace, size: str, order: str) -> Iterator[Row]
     loader.close()
     for other in (name for name in contenders if name != "stream"):
         yield {**harness.against(rates, "stream", other, EXPECTED[order]), **later.medians}
+
+
+def dataset(options: argparse.Namespace, size: str) -> tuple[Manifest, int]:
+    """Prepare the rows of one size, unless they are there; return them and the batch size."""
+    sample_bytes, total, batch_size = SAMPLES[size]
+    source = iobench.Synthetic(int(total * options.scale), (sample_bytes,), dtype="uint8")
+    name = f"floor-{size}-{options.scale}"
+    return iobench.prepare(source, ["npy", "memmap"], data_dir=options.data_dir, name=name)[0], batch_size
 
 
 def loops(manifest: Manifest, batching: Batching) -> dict[str, Rate]:

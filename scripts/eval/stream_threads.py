@@ -16,10 +16,9 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
-import iobench
 from eval import harness
 from eval.harness import Rate, Row, Trials
-from eval.stream_floor import SAMPLES, loops
+from eval.stream_floor import SAMPLES, dataset, loops
 from iobench import Manifest, StreamLoader
 from iobench.host import page_cache
 from iobench.host.device import device_of, pick_device
@@ -43,10 +42,7 @@ def trials(options: argparse.Namespace) -> Trials:
 
 def compare(options: argparse.Namespace, size: str, order: str) -> Iterator[Row]:
     """Compare numbers of threads for rows of one size in one order."""
-    sample_bytes, total, batch_size = SAMPLES[size]
-    source = iobench.Synthetic(int(total * options.scale), (sample_bytes,), dtype="uint8")
-    name = f"floor-{size}-{options.scale}"
-    manifest = iobench.prepare(source, ["npy", "memmap"], data_dir=options.data_dir, name=name)[0]
+    manifest, batch_size = dataset(options, size)
     counts = [int(one) for one in options.threads] or [2**n for n in range(1, CORES.bit_length())]
     ways = {"": None} if options.cache == "warm" else {"": False, ", direct": True}
     contenders: dict[str, Rate] = {}
