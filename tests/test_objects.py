@@ -452,7 +452,19 @@ def test_addresses_that_are_refused(word, expected):
     assert "secret" not in str(error.value)
 
 
-@pytest.mark.parametrize("word", ["http://key:secret@host", "ftp://host", "host:9000"])
+ENDPOINTS = ("http://key:secret@host", "ftp://host", "host:9000", "127.0.0.1:9000", "http://")
+
+
+@pytest.mark.parametrize("word", ENDPOINTS)
+def test_an_endpoint_of_the_environment_that_is_refused(word, monkeypatch):
+    monkeypatch.setenv(ENDPOINT, word)
+    with pytest.raises(InvalidSettings, check=kind("invalid-url")) as error:
+        ObjectStore("s3://bucket/x")
+    assert "secret" not in str(error.value)
+    ObjectStore("http://host/x")  # which it has no part in
+
+
+@pytest.mark.parametrize("word", ENDPOINTS)
 def test_endpoints_that_are_refused(word, monkeypatch):
     monkeypatch.delenv(ENDPOINT, raising=False)
     with pytest.raises(InvalidSettings, check=kind("invalid-url")) as error:
@@ -476,7 +488,14 @@ def test_an_error_of_the_store_repeats_no_address_with_a_signature():
     ("text", "wrong", "suspect"),
     [
         ("status code: 400 Bad Request: <Error><Code>ExpiredToken</Code></Error>", "access-denied", ""),
-        ("status code: 400 Bad Request: ", "store-failed", "region"),  # of HEAD, whose answer has no body
+        ("status code: 400 Bad Request: ", "store-failed", "AWS_REGION"),  # of HEAD, whose answer has no body
+        ("Received redirect without LOCATION, this normally indicates…", "wrong-region", "AWS_REGION"),
+        (
+            "status code: 400 Bad Request: <Error><Code>AuthorizationHeaderMalformed</Code><Message>…; the "
+            "region 'us-east-1' is wrong; expecting 'eu-west-1'</Message></Error>",
+            "wrong-region",
+            "AWS_REGION=eu-west-1",
+        ),
         ("status code: 500", "store-failed", ""),
         ("error sending request", "store-failed", "HTTPS_PROXY"),
     ],
@@ -487,7 +506,8 @@ def test_an_error_names_what_to_check(monkeypatch, text, wrong, suspect):
     error = error_of(OSError(f"Error performing GET http://host/x - {text}"), fails, "s3://bucket/x")
     assert kind(wrong)(error)
     assert suspect in error.hint
-    assert [word for word in ("region", "HTTPS_PROXY") if word in error.hint] == [suspect] * bool(suspect)
+    named = [word for word in ("AWS_REGION", "HTTPS_PROXY") if word in error.hint]
+    assert named == [suspect.partition("=")[0]] * bool(suspect)
     assert "secret" not in str(error)
 
 

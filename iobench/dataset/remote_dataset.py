@@ -70,7 +70,7 @@ def _body(store: ObjectStore) -> ManifestBody:
     except CorruptArtifact as error:
         if error.kind == "missing-bucket":
             raise error.converted(ManifestError) from None
-        hint = f"make one with 'iobench prepare --to {store.url}'"
+        hint = f"make one with 'iobench prepare --to {store.url}', or 'iobench add' data that are there"
         raise ManifestError("there is no dataset", kind="no-dataset", path=store.url, hint=hint) from None
     if not body.artifacts or any(one.remote is None or one.external for one in body.artifacts.values()):
         raise ManifestError(

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from iobench.base.errors import CorruptArtifact, IobenchError, LoaderFailed, needing
 from iobench.objects.request_log import LOG
 from iobench.objects.store_errors import error_of, is_throttle, may_pass
-from iobench.objects.url import ENDPOINT
+from iobench.objects.url import s3_endpoint
 
 RETRIES = 6
 FIRST_RETRIES = 1  # of a request that shows whether the store is there at all
@@ -63,7 +63,8 @@ class ObjectStore:
         self.stopping = False  # True if nothing waits for the requests in flight any more
         _check_process(url)
         client: dict[str, Any] = {"timeout": TIMEOUT_S}
-        if url.startswith("http://") or os.environ.get(ENDPOINT, "").startswith("http://"):
+        server = s3_endpoint() if url.startswith("s3://") else url
+        if server and server.startswith("http://"):
             client["allow_http"] = True
         options: dict[str, Any] = {"client_options": client, "retry_config": {"max_retries": 0}}
         if url.startswith("file://"):

@@ -10,10 +10,14 @@ import re
 from typing import Any
 
 from iobench.base.errors import ArtifactExists, CorruptArtifact, IobenchError, LoaderFailed
+from iobench.objects.url import ENDPOINT
 
 _NO_CREDENTIALS = "169.254.169.254"  # the last place where credentials are looked for
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")  # of S3, of Azure
 _DENIED = ("ExpiredToken", "InvalidToken")  # of S3, which says so by status 400
+_ELSEWHERE = ("AuthorizationHeaderMalformed", "PermanentRedirect")  # of S3, for another region
+_REDIRECTED = "redirect without LOCATION"  # obstore's words for the second one where it has no body
+_EXPECTED = re.compile(r"expecting '([a-z0-9-]+)'")  # of S3: the region
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")  # and why it is not trusted
 _CAUSE = re.compile(r'(?:message|error): "([^"\n]{1,200})"')  # of a connection that failed, from the system
@@ -79,8 +83,8 @@ def _access_error(error: Exception, fails: Any, where: str, code: str | None) ->
             "no credentials for the object store",
             kind="no-credentials",
             path=where,
-            hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_SKIP_SIGNATURE=true for a "
-            "public bucket",
+            hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (those of a profile: 'aws configure "
+            "export-credentials --format env'), or AWS_SKIP_SIGNATURE=true for a public bucket",
         )
     if _is_denied(error, fails):
         return LoaderFailed(
@@ -89,6 +93,15 @@ def _access_error(error: Exception, fails: Any, where: str, code: str | None) ->
             path=where,
             found=code or "status 401 or 403",
             hint="check the credentials in the environment, and whether they may do this",
+        )
+    if code in _ELSEWHERE or _REDIRECTED in str(error):
+        region = _EXPECTED.search(str(error))
+        return LoaderFailed(
+            "the bucket is in another region",
+            kind="wrong-region",
+            path=where,
+            found=code,
+            hint=f"set AWS_REGION={region[1]}" if region else "set AWS_REGION to that of the bucket",
         )
     if certificate := _CERTIFICATE.search(str(error)):
         return LoaderFailed(
@@ -121,7 +134,7 @@ def _suspects(where: str, text: str) -> str:
     """Return what may be wrong where a request failed: its proxy, too, if no server answered it."""
     address = f"the address{endpoint_of(where)}"
     if "status code: 400" in text:  # of S3 for credentials that expired, and in another region
-        return f"the credentials, the region and {address}"
+        return f"the credentials, which may have expired, AWS_REGION, {address}"
     proxies = [name for name in _PROXIES if os.environ.get(name) and "status code" not in text]
     return ", ".join((address, *proxies))
 
@@ -137,7 +150,7 @@ def _missing(where: str, bucket: bool) -> CorruptArtifact:
 
 def endpoint_of(where: str, more: str = "") -> str:
     """Return what else of a bucket's place to check, which only S3 has."""
-    return f"{more} and --s3-endpoint" if where.startswith("s3://") else ""
+    return f"{more} and the endpoint ({ENDPOINT} or --s3-endpoint)" if where.startswith("s3://") else ""
 
 
 def _quoted(text: str) -> str | None:

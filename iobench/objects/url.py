@@ -40,6 +40,7 @@ def checked_url(word: str) -> str:
             f"address {word.partition('?')[0]!r}",
             kind="invalid-url",
             expected=f"{parts.scheme}://PLACE/PREFIX, without spaces, queries and '..'",
+            hint="write a space in a name as %20, '#' as %23, '?' as %3F",
         )
     return word.rstrip("/")
 
@@ -48,16 +49,20 @@ def use_endpoint(endpoint: str | None) -> None:
     """Make an S3 endpoint that of this process and of those that it starts."""
     if endpoint is None:
         return
-    if urlsplit(endpoint).scheme not in ("http", "https") or "@" in endpoint:
-        raise InvalidSettings(
-            "--s3-endpoint", kind="invalid-url", expected="an address like http://host:9000"
-        )
-    os.environ[ENDPOINT] = endpoint
+    os.environ[ENDPOINT] = _checked_endpoint(endpoint, "--s3-endpoint")
 
 
 def s3_endpoint() -> str | None:
-    """Return the endpoint for clients of other libraries; None for that of AWS."""
-    return os.environ.get(ENDPOINT) or None
+    """Return the endpoint of the environment, None for that of AWS; InvalidSettings if it is no address."""
+    endpoint = os.environ.get(ENDPOINT)
+    return _checked_endpoint(endpoint, ENDPOINT) if endpoint else None
+
+
+def _checked_endpoint(endpoint: str, name: str) -> str:
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.netloc or "@" in endpoint:
+        raise InvalidSettings(name, kind="invalid-url", expected="an address like http://host:9000")
+    return endpoint
 
 
 def s3_region() -> str:
