@@ -237,16 +237,23 @@ def test_chunks_cut_along_other_axes_and_missing_ones_have_no_location_but_are_r
         assert_rows(reader.batch(slice(None)), {"cut": data + 1, "empty": data, "big": data + 2}, slice(None))
 
 
-@pytest.mark.parametrize("version", [2, 3])
-def test_a_codec_that_runs_code_from_the_file_is_refused(tmp_path, version):
+PICKLE = {"name": "numcodecs.pickle", "configuration": {}}
+
+
+@pytest.mark.parametrize(
+    ("version", "change"),
+    [
+        (2, {"filters": [{"id": "pickle", "protocol": 5}]}),
+        (2, {"compressor": {"id": "pickle", "protocol": 5}}),
+        (3, {"codecs": [PICKLE]}),
+        (3, {"codecs": [{"name": "sharding_indexed", "configuration": {"codecs": [PICKLE]}}]}),
+        (3, {"codecs": [{"name": "sharding_indexed", "configuration": {"index_codecs": [PICKLE]}}]}),
+    ],
+)
+def test_a_codec_that_runs_code_from_the_file_is_refused(tmp_path, version, change):
     written_by_zarr(tmp_path / "t", zarr_format=version)
     file = tmp_path / "t/train/label" / ("zarr.json" if version == 3 else ".zarray")
-    described = json.loads(file.read_text())
-    if version == 3:
-        described["codecs"].append({"name": "numcodecs.pickle", "configuration": {}})
-    else:
-        described["filters"] = [{"id": "pickle", "protocol": 5}]
-    file.write_text(json.dumps(described))
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(CorruptArtifact, check=kind("unknown-codec", path=file, found="pickle")):
         ZARR.infer_schema(tmp_path / "t")
 

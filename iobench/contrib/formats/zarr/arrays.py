@@ -80,5 +80,6 @@ def _refuse(file: Path, codec: Mapping[str, Any]) -> None:
             expected=f"one of {', '.join(sorted(CODECS))}",
             found=name,
         )
-    for inner in codec.get("configuration", {}).get("codecs", ()):
+    options = codec.get("configuration", {})
+    for inner in (*options.get("codecs", ()), *options.get("index_codecs", ())):  # of shards
         _refuse(file, inner)
