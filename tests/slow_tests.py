@@ -4,6 +4,10 @@ import re
 from collections import Counter, defaultdict
 from itertools import combinations
 
+from iobench import formats
+
+FORMAT = re.compile(rf"(?:{'|'.join(formats.names())})(?![a-z_])")  # of a row, with or without options
+
 # a file of tests, a class or a test, or its cases; `*` stands for any text
 LISTED = """
 # hostile files and injected faults: each guard has tests of its own, such as stream/test_bus_errors.py
@@ -144,14 +148,13 @@ device/test_claims.py::test_the_claim_is_not_reproduced_if_the_data_do_not_stay_
 device/test_gpu_check.py::test_a_step_runs_in_a_child_process
 """
 
-# tests of which two cases stay, in turn: other tests have each of their formats
+# tests of which a few cases stay, in turn: two, or all rows but those of formats, which other tests have
 SHARED = """
 formats/test_contract.py::TestEveryVariant::*[*:*
 formats/test_contract.py::*::test_flipped_bits_are_corrupt_or_give_samples_of_the_right_form
 formats/test_contract.py::TestSmallPieces
 formats/test_first_rows.py
 formats/test_lmdb.py::test_no_flipped_bit_in_the_tree_ends_the_process
-formats/test_ragged.py::test_what_was_written_is_read
 stream/test_kept_between_epochs.py
 stream/test_stream_faults.py
 stream/test_stream_memory.py
@@ -185,9 +188,7 @@ def left_out(items, slow=LISTED, shared=SHARED):
             groups[item.nodeid.partition("[")[0], bool(is_shared(item.nodeid))].append(item)
     out, used = {item for item in items if is_slow(item.nodeid)}, defaultdict(Counter)
     for (function, is_one_of_many), cases in groups.items():
-        stay = _covering(cases)
-        if is_one_of_many:
-            stay = _least_used(stay, used[function.partition("::")[0]])
+        stay = _few(cases, used[function.partition("::")[0]]) if is_one_of_many else _covering(cases)
         out.update(set(cases).difference(stay))
     return out
 
@@ -207,11 +208,20 @@ def _covering(cases):
     return kept
 
 
-def _least_used(cases, used, count=2):
-    """Return a few of the cases: those whose rows the tests before had least."""
-    chosen = sorted(cases, key=lambda case: sum(used[row] for row in case.callspec._idlist))[:count]
-    used.update(row for case in chosen for row in case.callspec._idlist)
-    return chosen
+def _few(cases, used, count=2):
+    """Return cases that have each row once but those of formats, of rows that the tests before had least."""
+    kept, rest = [], [*cases]
+    missing = {row for row in set().union(*map(_rows, cases)) if not FORMAT.match(row[1])}
+
+    def gain(case):
+        return len(_rows(case) & missing), -sum(used[row] for row in case.callspec._idlist)
+
+    while rest and (missing or len(kept) < count):
+        kept.append(max(rest, key=gain))
+        rest.remove(kept[-1])
+        used.update(kept[-1].callspec._idlist)
+        missing -= _rows(kept[-1])
+    return kept
 
 
 def _rows(case):

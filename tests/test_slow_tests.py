@@ -62,6 +62,13 @@ def test_tests_that_share_their_rows_have_two_of_them_in_turn():
     assert names[4:] == [[name, "c"] for name in formats] + [[name, "d"] for name in formats]
 
 
+def test_tests_that_share_their_formats_keep_their_other_rows():
+    rows = product(("npy", "hdf5:chunk_bytes=0-None", "lmdb"), ("cut", "removed", "grown"))
+    result = kept([Item("tests/test_x.py::test_a", *row) for row in rows], shared="test_x.py")
+    assert {one.callspec._idlist[1] for one in result} == {"cut", "removed", "grown"}
+    assert len(result) == len({one.callspec._idlist[0] for one in result}) == 3
+
+
 def test_each_line_names_a_test_that_there_is():
     assert [line for line in lines(LISTED + SHARED) if not is_there(line)] == []
 
