@@ -85,6 +85,7 @@ def same(one, other):
     ),
 )
 @example("uint16", [5, 4, 3, 20], (2,), "pack:best-fit=7")
+@example("uint16", [16, 5], (), "pad:multiple=16")
 def test_dense_batches_hold_the_samples_and_zeros(dtype, lengths, inner, word):
     field, way = fields(dtype, lengths, inner), Collate.parse(word)
     for dense in (way({"x": field})["x"], way.column("x", {"x": samples_of(field)})):

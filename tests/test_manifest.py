@@ -200,7 +200,7 @@ def test_circular_links_are_refused(manifest):
         Manifest.load(manifest.root).opener("npy")
 
 
-@pytest.mark.parametrize("size", [None, 0, 10])
+@pytest.mark.parametrize("size", [None, 0, 10, 10_000])
 def test_a_file_of_another_size_does_not_open(manifest, size):
     file = manifest.path_of("npy") / "x.npy"
     if size is None:

@@ -28,6 +28,7 @@ DEEP = [[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]
         (["fields", 0, "name"], "x" * 256, "200"),
         (["fields", 1, "name"], "x", "two"),
         (["logical_bytes"], 1, "5684"),
+        (["logical_bytes"], 10_000, "5684"),
         (["created"], "\ud800", "created"),
         (["artifacts", "npy", "write_s"], -0.1, "write_s"),
         (["artifacts", "npy", "verify_s"], -1, "verify_s"),

@@ -34,7 +34,7 @@ from iobench.objects import client, limits, request_pool
 from iobench.objects.client import ObjectStore
 from iobench.objects.reader import RangeReader, request_begins
 from iobench.objects.request_log import LOG, RequestLog, RequestSummary
-from iobench.objects.store_errors import error_of
+from iobench.objects.store_errors import error_of, may_pass
 from iobench.objects.url import ENDPOINT, checked_url, use_endpoint
 from iobench.results import record_file
 from iobench.results.metrics import METRICS
@@ -340,6 +340,14 @@ def test_workers_are_not_forked(remote):
     assert not remote.opener("npy").forkable
 
 
+def test_an_object_of_another_size_is_refused_when_it_is_opened(server, tmp_path):
+    path = next((tmp_path / "served/mine").glob("npy-*/x.npy"))
+    path.write_bytes(path.read_bytes() + b"!")
+    found = f"{path.stat().st_size} bytes"
+    with pytest.raises(CorruptArtifact, check=kind("wrong-size", found=found)):
+        open_dataset(f"{server.url}/mine", tmp_path / "data")
+
+
 @pytest.mark.parametrize("too_far", [1, 1 << 20])
 def test_the_places_have_to_be_inside_the_objects(server, tmp_path, too_far):
     path = tmp_path / "served/mine/manifest.json"
@@ -482,6 +490,16 @@ def test_an_error_of_the_store_repeats_no_address_with_a_signature():
     assert kind("store-failed")(error)
     assert error.found == "Server returned status code: 500"
     assert "secret" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("status", "again"),
+    [(408, True), (429, True), (500, True), (503, True), (400, False), (404, False), (412, False)],
+)
+def test_a_request_is_sent_again_where_another_answer_may_come(status, again):
+    fails = pytest.importorskip("obstore").exceptions
+    error = OSError(f"Error performing GET http://host/x - Server returned status code: {status}")
+    assert may_pass(error, fails) is again
 
 
 @pytest.mark.parametrize(

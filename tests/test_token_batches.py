@@ -20,6 +20,7 @@ from iobench.bench.case_obstacles import skip_notes
 from iobench.dataset import sample_lengths as sample_lengths_module
 from iobench.dataset.sample_lengths import sample_lengths
 from iobench.formats import offsets_of
+from iobench.loading import division
 from iobench.loading.batching import Batching
 from iobench.loading.division import TokenBudget
 from iobench.loading.order import ORDERS, Order
@@ -74,6 +75,19 @@ def test_batches_are_as_large_as_the_budget_allows_and_in_the_same_order_as_othe
     assert all(own <= tokens or len(batch) == 1 for own, batch in zip(sums, batches, strict=True))
     firsts = [lengths[batch[0]] for batch in batches[1:]]
     assert all(own + first > tokens for own, first in zip(sums, firsts, strict=False))
+
+
+def test_a_batch_may_use_all_of_the_budget():
+    assert rows_in(within(Order(), [2, 3, 1, 4, 0], 5).batches(5, 0), 5) == [[0, 1], [2, 3, 4]]
+
+
+def test_an_order_that_is_drawn_in_pieces_has_the_same_batches(monkeypatch):
+    def batches():
+        return rows_in(within(Order("random", seed=3), LENGTHS, TOKENS).batches(SAMPLES, 0), SAMPLES)
+
+    expected = batches()
+    monkeypatch.setattr(division, "PIECE_ROWS", 7)
+    assert batches() == expected
 
 
 @settings(deadline=None)

@@ -10,7 +10,16 @@ from format_cases import IMAGES, SMALL, TOKENS, variants
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import Field, Schema, Strided
-from iobench.testing.cases import INDICES, SAMPLES, SCHEMA, assert_same, files_of, read_all, store
+from iobench.testing.cases import (
+    INDICES,
+    SAMPLES,
+    SCHEMA,
+    assert_rows,
+    assert_same,
+    files_of,
+    read_all,
+    store,
+)
 from iobench.testing.corruption import Bomb
 from iobench.testing.formats import FormatContract, NarrowFormatContract
 
@@ -146,6 +155,21 @@ def test_npy_in_fortran_order_is_corrupt(tmp_path):
     np.save(artifact.path / "signal.npy", np.asfortranarray(artifact.source["signal"]))
     with pytest.raises(CorruptArtifact):
         artifact.open()
+
+
+def test_npy_with_more_bytes_than_its_array_is_corrupt(tmp_path):
+    artifact = store(formats.get("npy"), tmp_path / "a", SCHEMA)
+    with open(artifact.path / "label.npy", "ab") as file:
+        file.write(b"!")
+    with pytest.raises(CorruptArtifact):
+        artifact.open()
+
+
+def test_slices_of_maps_are_copied_piece_by_piece(tmp_path, monkeypatch):
+    monkeypatch.setattr("iobench.formats._mapped_reader.PIECE_BYTES", 50)
+    artifact = store(formats.get("npy"), tmp_path / "a", SCHEMA)
+    with artifact.open() as reader:
+        assert_rows(reader.batch(slice(1, 22)), artifact.source, slice(1, 22))
 
 
 def test_a_damaged_lz4_frame_is_corrupt(tmp_path):

@@ -123,10 +123,16 @@ class InBlocks(formats.Reader):
         out["x"][...] = X[rows]
 
 
+@pytest.mark.parametrize(("samples", "blocks"), [(1, 1), (199, 4), (200, 4), (201, 5), (500, 10)])
+def test_no_block_without_one_of_the_first_rows_is_there(samples, blocks):
+    schema = formats.Schema(500, (formats.Field("x", (8,), "float64"),))
+    (table,) = formats.FirstRows(InBlocks(schema), replace(schema, samples=samples)).blocks()
+    assert table.first.tolist() == list(range(0, 50 * blocks, 50))
+
+
 def test_of_the_last_block_only_the_first_rows_are_taken():
     schema = formats.Schema(500, (formats.Field("x", (8,), "float64"),))
     (table,) = formats.FirstRows(InBlocks(schema), replace(schema, samples=FIRST)).blocks()
-    assert table.first.tolist() == [0, 50, 100, 150, 200]
     for number, (first, last) in ((3, (150, 200)), (4, (200, FIRST))):
         out = {"x": np.zeros((last - first, 8))}
         table.decode(number, memoryview(b""), out)

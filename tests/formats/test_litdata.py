@@ -224,7 +224,7 @@ def test_an_invalid_index_is_a_one_line_error(artifact, change, cause, part):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("edge", [0, 1, 2, 3])
+@pytest.mark.parametrize("edge", [-1, 0, 1, 2, 3])  # from the number of samples on
 @pytest.mark.parametrize("value", [0, 7, 1 << 31, (1 << 32) - 1])
 def test_wrong_offsets_are_corrupt(artifact, edge, value):
     chunk = files_of(artifact.path)[0]

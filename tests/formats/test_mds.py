@@ -241,12 +241,21 @@ def test_an_invalid_index_is_a_one_line_error(artifact, change, cause, part):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("edge", [0, 1, 2, 3])
+@pytest.mark.parametrize("edge", [-1, 0, 1, 2, 3])  # from the number of samples on
 @pytest.mark.parametrize("value", [0, 7, 1 << 31, (1 << 32) - 1])
 def test_wrong_offsets_are_corrupt(artifact, edge, value):
     shard = files_of(artifact.path)[1]
     stored = bytearray(shard.read_bytes())
     stored[4 + 4 * edge : 8 + 4 * edge] = struct.pack("<I", value)
+    shard.write_bytes(stored)
+    assert read_all(MDS, artifact.path, SCHEMA) is None
+
+
+def test_offsets_that_begin_within_their_table_are_corrupt(artifact):
+    shard = files_of(artifact.path)[1]
+    stored = bytearray(shard.read_bytes())
+    samples, first = struct.unpack_from("<2I", stored)
+    np.frombuffer(stored, "<u4", samples + 1, 4)[:] -= first - 4 * samples  # the table has two words more
     shard.write_bytes(stored)
     assert read_all(MDS, artifact.path, SCHEMA) is None
 

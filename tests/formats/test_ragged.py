@@ -112,6 +112,7 @@ def test_other_formats_refuse_them(name):
 @given(
     st.lists(st.integers(0, 40), max_size=12), st.sampled_from([1, 8]), st.sampled_from(["tokens", "audio"])
 )
+@example([16, 5], 8, "tokens")
 def test_padded_and_nested_tensors_hold_each_sample(lengths, multiple, name):
     field = tensors_of(batch_of(lengths)[1])[name]
     padded = field.padded(7, multiple)
@@ -176,7 +177,13 @@ def test_values_in_another_field_are_another_sample():
 
 
 @pytest.mark.parametrize(
-    ("offsets", "sample"), [([0, 5, 3, 9], "sample 1"), ([0, 12, 12, 9], "sample 1"), ([0, 3, 5, 8], "cover")]
+    ("offsets", "sample"),
+    [
+        ([0, 5, 3, 9], "sample 1"),
+        ([0, 12, 12, 9], "sample 1"),
+        ([0, 3, 5, 8], "cover"),
+        ([1, 3, 5, 9], "cover"),
+    ],
 )
 def test_wrong_offsets_are_refused_by_sample(tmp_path, offsets, sample):
     schema = Schema(3, (TOKENS,), totals={"tokens": 9})

@@ -144,6 +144,17 @@ def test_every_kind_of_header_is_read(tmp_path, layout):
     assert read_all(WEBDATASET, tmp_path / "a.tar", schema)["x"][:, 0].tolist() == [0, 1, 2, 3]
 
 
+def test_the_size_in_a_pax_header_counts(tmp_path):
+    stored = b""
+    for name, content in FILES.items():
+        info = tarfile.TarInfo(name)
+        info.pax_headers = {"size": str(len(content))}  # in the file's own header it is 0
+        stored += info.tobuf(tarfile.PAX_FORMAT) + content + bytes(-len(content) % tarfile.BLOCKSIZE)
+    (tmp_path / "a.tar").write_bytes(stored + bytes(2 * tarfile.BLOCKSIZE))
+    schema = WEBDATASET.infer_schema(tmp_path / "a.tar")
+    assert read_all(WEBDATASET, tmp_path / "a.tar", schema)["x"][:, 0].tolist() == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("layout", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_the_long_name_of_a_folder_is_not_applied_to_a_file(tmp_path, layout):
     with tarfile.open(tmp_path / "a.tar", "w", format=layout) as archive:
