@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from conftest import complaint, numbers, tree
 from kinds import complaint_kind, kind
 from object_cases import FORMATS, SAMPLES, published
@@ -22,12 +23,15 @@ from range_server import FAULTS, RangeServer
 
 import iobench
 from iobench.base.errors import ArtifactExists, CorruptArtifact, InvalidSettings, LoaderFailed, ManifestError
+from iobench.bench.epoch import measure
+from iobench.bench.round_spec import RoundSpec
 from iobench.bench.options import RunOptions
 from iobench.bench.run import run
 from iobench.dataset.prepare import prepare
 from iobench.dataset.publish import check_target, publish
 from iobench.dataset.remote_dataset import open_dataset
 from iobench.loading import loaders
+from iobench.loading.host_to_device import HostToDevice
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
 from iobench.objects import client, limits, request_pool
@@ -213,7 +217,8 @@ def test_retries_are_counted_one_by_one(server, remote):
 
 def test_requests_of_workers_are_those_of_the_process_that_has_them():
     own, workers = RequestLog(), [RequestLog(), RequestLog()]
-    with own.of_workers() as log:
+    own.succeeded(0.5, "one", 0, 10)  # before anything counts
+    with own.counting() as log:
         assert own.take(log) is None
         own.join(log)
         own.succeeded(0.5, "one", 0, 10)
@@ -226,8 +231,34 @@ def test_requests_of_workers_are_those_of_the_process_that_has_them():
             assert worker.take() is None
         assert own.take(log) == RequestSummary(5, 0.25, 0.5, 2, 1, 210, 100, 14, 6, 4, total_s=1.0)
         assert own.take(log, epochs=2).refetched_bytes == 0
+        assert own.take() == RequestSummary(1, 0.5, 0.5, fetched_bytes=10, total_s=0.5)
     assert not log.path.exists()
-    assert own.take() == RequestSummary(1, 0.5, 0.5, fetched_bytes=10, total_s=0.5)
+    own.succeeded(0.5, "one", 0, 10)
+    assert own.take() is None
+
+
+def test_requests_for_rows_that_never_came_are_left_out():
+    log = RequestLog()
+    log.clear()
+    for number in range(8):
+        log.succeeded(0.1, "one", 100 * number, 100)
+        log.read(50)
+    log.retried(throttled=True)
+    log.retried(throttled=False)
+    assert log.take() == log.take(delivered=400)
+    assert log.take(delivered=100) == replace(log.take(), count=2, retries=0, throttles=0, fetched_bytes=200)
+
+
+@pytest.mark.parametrize("word", ["dataloader:num_workers=2", "dataloader", "stream:coalesce_bytes=0"])
+def test_a_round_that_is_cut_off_counts_the_requests_of_what_came(server, remote, monkeypatch, word):
+    monkeypatch.setattr("range_server.SLOW_S", 0.01)
+    server.fault = lambda number, name: "slow"
+    job = Job(remote.opener("npy"), Order("random", 8))
+    spec = RoundSpec(1, lambda batch: time.sleep(0.2), 0.0, batches=1000, limit_s=0.5)
+    made = measure(loaders.parse(word).on("cpu"), job, HostToDevice(torch.device("cpu"), False), spec)
+    assert made.timing.partial.short
+    assert made.timing.samples < SAMPLES
+    assert 0 < made.requests.fetched_bytes < 1.01 * made.timing.logical_bytes
 
 
 @pytest.mark.parametrize(
@@ -242,6 +273,7 @@ def test_requests_of_workers_are_those_of_the_process_that_has_them():
 )
 def test_bytes_that_come_more_often_than_once_in_an_epoch(ranges, epochs, again):
     log = RequestLog()
+    log.clear()
     for one in ranges:
         log.succeeded(0.1, *one)
     assert log.take(epochs=epochs).refetched_bytes == again

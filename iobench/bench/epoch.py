@@ -42,11 +42,11 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
     synchronized; over several ranks the slowest counts. Closing is not timed. Raises WrongContent if the
     number of samples differs from this rank's share, CorruptArtifact if objects were replaced meanwhile.
     """
-    LOG.clear()
-    with LOG.of_workers() if job.opener.remote else nullcontext() as log:
+    with LOG.counting() if job.opener.remote else nullcontext() as log:
         counting = replace(job, stages=spec.profile or UNTIMED, opener=job.opener.logging(log))
         measured = _round(loader, counting, transfer, spec)
-        taken = LOG.take(log, measured.timing.epochs)
+        timing = measured.timing
+        taken = LOG.take(log, timing.epochs, timing.logical_bytes if timing.partial else None)
     job.opener.check_versions(loader.unpinned)
     return replace(measured, requests=RequestsPart(**asdict(taken)) if taken else None)
 

@@ -129,6 +129,7 @@ class RangeReader(Reader):
         for name, target in out.items():
             memory = raw_bytes(target)
             memory[:] = self.fetch(int(self.positions(name, np.array([row]))[0]), len(memory))
+            LOG.read(len(memory))
         return {name: convert(array[0, ...]) for name, array in out.items()}
 
     def start(self) -> None:
@@ -153,10 +154,12 @@ class RangeReader(Reader):
 
     def _request(self, plan: ScatterPlan, low: int, high: int) -> Request:
         start = int(plan.starts[low])
-        return Request(
-            partial(self.fetch, start, int(plan.ends[low:high].max()) - start),
-            lambda got: plan.take(low, high, np.frombuffer(got, np.uint8), start),
-        )
+
+        def take(got: memoryview) -> None:
+            LOG.read(int((plan.ends[low:high] - plan.starts[low:high]).sum()))
+            plan.take(low, high, np.frombuffer(got, np.uint8), start)
+
+        return Request(partial(self.fetch, start, int(plan.ends[low:high].max()) - start), take)
 
 
 def request_begins(starts: Index, ends: Index, request_bytes: int, coalesce_bytes: int) -> list[int]:

@@ -19,7 +19,7 @@ Seconds = npt.NDArray[np.float64]
 
 _NONE = -1.0  # seconds of a note that is not of an answer
 _SUMMED = ("retries", "throttles", "fetched_bytes", "needed_bytes", "cached_bytes", "rejected_pieces")
-_COLUMNS = ("seconds", "object", "start", *_SUMMED)
+_COLUMNS = ("seconds", "object", "start", "row_bytes", *_SUMMED)
 _NOTE = np.dtype([(name, "f8") for name in _COLUMNS])
 
 
@@ -56,7 +56,10 @@ class WorkerLog:
 
 
 class RequestLog:
-    """Requests since `clear`, one note for each event; safe from several threads."""
+    """Requests since `clear`, one note for each event; safe from several threads.
+
+    Before it, and after a block of `counting`, nothing is noted: a training of weeks sends many requests.
+    """
 
     def __init__(self) -> None:
         self.reset()
@@ -65,18 +68,23 @@ class RequestLog:
         """Begin with no requests and a new lock."""
         self._lock = threading.Lock()
         self._file: int | None = None  # of a worker
-        self.clear()
+        self._notes: array[float] | None = None
 
     def clear(self) -> None:
-        """Forget all requests."""
+        """Forget all requests, and note those from now on."""
         with self._lock:
             self._notes = array("d")
 
     @contextmanager
-    def of_workers(self) -> Iterator[WorkerLog]:
-        """Yield a log for workers, which `take` reads; removed at the end of the block."""
-        with tempfile.NamedTemporaryFile(prefix="iobench-requests-") as file:
-            yield WorkerLog(Path(file.name), os.getpid())
+    def counting(self) -> Iterator[WorkerLog]:
+        """Note requests within the block; yield a log for workers, which `take` reads, removed at its end."""
+        self.clear()
+        try:
+            with tempfile.NamedTemporaryFile(prefix="iobench-requests-") as file:
+                yield WorkerLog(Path(file.name), os.getpid())
+        finally:
+            with self._lock:
+                self._notes = None
 
     def join(self, log: WorkerLog) -> None:
         """From now on note requests there, if this process is a worker of the one that made it."""
@@ -94,6 +102,10 @@ class RequestLog:
         """Note a request that failed and is sent again; `throttled` if the store refused it for its rate."""
         self._note(retries=1, throttles=throttled)
 
+    def read(self, row_bytes: int) -> None:
+        """Note so many bytes of rows that an answer brought."""
+        self._note(row_bytes=row_bytes)
+
     def looked_up(self, needed: int, cached: int) -> None:
         """Note a read through an object cache, of which so many bytes took no request."""
         self._note(needed_bytes=needed, cached_bytes=cached)
@@ -102,10 +114,16 @@ class RequestLog:
         """Note pieces that the disk of an object cache did not take."""
         self._note(rejected_pieces=pieces)
 
-    def take(self, workers: WorkerLog | None = None, epochs: int = 1) -> RequestSummary | None:
-        """Return the requests of so many epochs since `clear`, and those of workers; None without a note."""
+    def take(
+        self, workers: WorkerLog | None = None, epochs: int = 1, delivered: int | None = None
+    ) -> RequestSummary | None:
+        """Return the requests of so many epochs since `clear`, and those of workers; None without a note.
+
+        `delivered` are the bytes that came of an epoch that was cut off. Of its requests, those for rows that
+        were read ahead and never came are left out, in proportion.
+        """
         with self._lock:
-            numbers = np.array(self._notes)
+            numbers = np.array(self._notes or ())
         if workers is not None:
             numbers = np.concatenate((numbers, np.fromfile(workers.path)))
         if not len(numbers):
@@ -114,22 +132,24 @@ class RequestLog:
         answers = notes[notes["seconds"] != _NONE]
         seconds = np.sort(answers["seconds"])
         sums = {name: int(notes[name].sum()) for name in _SUMMED}
+        sums["count"] = len(answers) + sums["retries"]
+        sums["refetched_bytes"] = _refetched_bytes(answers, epochs)
+        read = notes["row_bytes"].sum()
+        share = 1.0 if delivered is None or read <= delivered else float(delivered / read)
         return RequestSummary(
-            count=len(answers) + sums["retries"],
             p50_s=_quantile(seconds, 0.5),
             p99_s=_quantile(seconds, 0.99),
-            refetched_bytes=_refetched_bytes(answers, epochs),
             total_s=float(seconds.sum()),
-            **sums,
+            **{name: round(share * number) for name, number in sums.items()},
         )
 
     def _note(self, seconds: float = _NONE, **counts: float) -> None:
         note = (seconds, *(counts.get(name, 0) for name in _COLUMNS[1:]))
         with self._lock:
-            if self._file is None:
-                self._notes.extend(note)
-            else:
+            if self._file is not None:
                 os.write(self._file, array("d", note))  # at once: notes of several processes do not mix
+            elif self._notes is not None:
+                self._notes.extend(note)
 
 
 def _number(address: str) -> int:
