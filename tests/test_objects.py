@@ -24,8 +24,8 @@ from range_server import FAULTS, RangeServer
 import iobench
 from iobench.base.errors import ArtifactExists, CorruptArtifact, InvalidSettings, LoaderFailed, ManifestError
 from iobench.bench.epoch import measure
-from iobench.bench.round_spec import RoundSpec
 from iobench.bench.options import RunOptions
+from iobench.bench.round_spec import RoundSpec
 from iobench.bench.run import run
 from iobench.dataset.prepare import prepare
 from iobench.dataset.publish import check_target, publish
