@@ -17,6 +17,7 @@ from iobench.bench.case_grid import cases_of
 from iobench.bench.case_obstacles import skip_notes
 from iobench.bench.options import RunOptions
 from iobench.bench.run import run
+from iobench.dataset.add import add
 from iobench.dataset.prepare import prepare
 from iobench.dataset.publish import check_target, publish
 from iobench.dataset.remote_dataset import open_dataset
@@ -350,6 +351,21 @@ def test_what_lance_reads_is_not_cached(s3, lance, tmp_path):
     assert [note.values["reason"] for note in skip_notes(lance, options)] == ["object-cache"]
     with pytest.raises(InvalidSettings, check=kind("no-cases")):
         cases_of(lance, options, ["cpu"])
+
+
+def test_a_lance_dataset_of_others_is_added_where_it_lies(s3, tmp_path):
+    usable("lance")
+    library, arrow = pytest.importorskip("lance"), pytest.importorskip("pyarrow")
+    at_store = {"aws_endpoint": os.environ["AWS_ENDPOINT_URL"], "allow_http": "true"}
+    table = arrow.table({"x": arrow.array(range(100), arrow.int32()), "y": [1.5] * 100})
+    library.write_dataset(table, "s3://bucket/theirs", storage_options=at_store)
+    manifest, _ = add("s3://bucket/theirs/", data_dir=tmp_path / "data")
+    assert verify(manifest) == {"lance": None}
+    assert_all_came(measured(manifest, tmp_path, "native"), 2)
+    assert_all_came(measured(manifest, tmp_path, "lance"), 1)
+    library.write_dataset(table, "s3://bucket/theirs", mode="append", storage_options=at_store)
+    (damage,) = verify(manifest).values()
+    assert damage.kind == "corrupt-artifact"
 
 
 @pytest.mark.parametrize("word", ["fsspec", "s3torchconnector"])

@@ -10,12 +10,14 @@ import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from iobench import formats
 from iobench.base.errors import ArtifactExists, CorruptArtifact, IobenchError, PrepareError, SourceError
 from iobench.base.files import system_errors_as
 from iobench.base.units import bytes_text
@@ -26,7 +28,7 @@ from iobench.dataset.dataset_folders import check_name
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.manifest_body import Artifact, FileStamp, RemoteData
 from iobench.dataset.manifest_file import FILE_NAME
-from iobench.dataset.placement_file import NAME, check_ranges, index_of, stored
+from iobench.dataset.placement_file import NAME, check_ranges, index_of, read_by_library, stored
 from iobench.dataset.prepare import sweep_and_load
 from iobench.dataset.remote_dataset import check_places
 from iobench.dataset.sources import default_name
@@ -54,7 +56,9 @@ def add_remote(address: str, options: AddOptions) -> tuple[Manifest, Prepared]:
         if files.url != place.rstrip("/"):  # one object, in the folder of this address
             copy = base / next(iter(files.objects))
         data_dir = Path(temporary) / "data"
-        here = dataclasses.replace(options, name=root.name, data_dir=data_dir, accept=_check_ranges)
+        here = dataclasses.replace(
+            options, name=root.name, data_dir=data_dir, accept=partial(_check_ranges, place)
+        )
         with _naming(copy, place):
             _download_checked(files, base, here)
             local, row = add_files(with_selection(copy, names), here)
@@ -137,9 +141,13 @@ def _naming(copy: Path, address: str) -> Iterator[None]:
         raise
 
 
-def _check_ranges(data: UntrustedData, schema: Schema) -> None:
-    """Raise InvalidSettings, before anything is hashed, if rows cannot be read by ranges."""
-    placed = () if schema.ragged else sandbox.placed(data, schema)
+def _check_ranges(place: str, data: UntrustedData, schema: Schema) -> None:
+    """Raise InvalidSettings, before anything is hashed, if neither ranges nor a library give rows there."""
+    placed: Collection[str] = ()
+    if read_by_library(formats.parse(data.kind), place):
+        placed = [field.name for field in schema.fields]
+    elif not schema.ragged:
+        placed = sandbox.placed(data, schema)
     check_ranges(schema, placed, f"add of objects in format {data.kind}", CONVERT)
 
 

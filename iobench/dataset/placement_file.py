@@ -10,7 +10,7 @@ from typing import Any, cast
 from iobench.base.errors import CorruptArtifact, InvalidSettings
 from iobench.dataset.index_cache import IndexCache
 from iobench.dataset.manifest_body import Artifact, StoredPlacement
-from iobench.formats import Array, Chunked, Listed, Placement, Schema, Strided
+from iobench.formats import Addressable, Array, Chunked, Format, Listed, Placement, Schema, Strided
 from iobench.objects.client import StoredObject
 from iobench.objects.object_file import ObjectFile
 from iobench.objects.reader import RangeReader, RemoteFiles
@@ -18,6 +18,11 @@ from iobench.objects.reader import RangeReader, RemoteFiles
 NAME = "placement"  # of the index
 
 _ARRAYS = {"strided": (), "chunked": ("first", "file", "offset"), "listed": ("file", "offset")}
+
+
+def read_by_library(format: Format, url: str) -> bool:
+    """Return whether the library of a format reads at an address, so that its rows need no places."""
+    return isinstance(format, Addressable) and format.reads_at(url)
 
 
 def check_ranges(schema: Schema, placed: Collection[str], asked: str, hint: str) -> None:

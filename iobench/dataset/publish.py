@@ -12,9 +12,8 @@ from iobench.dataset import index_cache, manifest_file, sample_hashes
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.manifest_body import Artifact, RemoteData, StoredPlacement
 from iobench.dataset.manifest_file import FILE_NAME
-from iobench.dataset.placement_file import NAME, check_ranges, index_of, stored
+from iobench.dataset.placement_file import NAME, check_ranges, index_of, read_by_library, stored
 from iobench.dataset.verify import Progress, no_progress
-from iobench.formats import Addressable
 from iobench.objects.client import ObjectStore
 from iobench.objects.url import checked_url
 
@@ -67,7 +66,7 @@ def _described(manifest: Manifest, variant: str, url: str) -> RemoteData:
     """Return the places of a variant's rows, which are stored in an index file if there are any."""
     artifact, index = manifest.artifacts[variant], manifest.index_path(variant)
     opener, fields = manifest.opener(variant), dict[str, StoredPlacement]()
-    by_library = isinstance(opener.format, Addressable) and opener.format.reads_at(url)
+    by_library = read_by_library(opener.format, url)
     other = "give --format npy, or another without compression"
     with opener() as reader:
         placements = dict(reader.placement())

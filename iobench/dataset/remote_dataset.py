@@ -17,7 +17,7 @@ from iobench.dataset.dataset_folders import find_dataset
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.manifest_body import Artifact, ManifestBody
 from iobench.dataset.manifest_file import FILE_NAME
-from iobench.formats import Addressable
+from iobench.dataset.placement_file import read_by_library
 from iobench.objects.client import CONNECTIONS, ObjectStore
 from iobench.objects.url import checked_url, is_url
 
@@ -110,7 +110,7 @@ def check_places(manifest: Manifest, variant: str) -> None:
     opener, artifact = manifest.opener(variant), manifest.artifacts[variant]
     remote = opener.remote
     assert remote is not None
-    if not remote.placed and isinstance(opener.format, Addressable) and opener.format.reads_at(manifest.url):
+    if not remote.placed and read_by_library(opener.format, manifest.url):
         return
     placements, samples = remote.placements(), manifest.schema.samples
     for field in manifest.schema.fields:
