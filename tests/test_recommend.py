@@ -433,6 +433,14 @@ def test_an_answer_with_code_for_ones_own_file(answered, inside, monkeypatch):
     runpy.run_path("train.py", run_name="__main__")
 
 
+def test_formats_and_loaders_that_take_no_samples_of_different_lengths_are_listed_apart():
+    findings = [
+        Finding("ragged", "", values=one) for one in ({"format": "tokens"}, {"loader": "lance:via=x"})
+    ]
+    together = list(sentences.skipped_together(findings))
+    assert [one.values["names"] for one in together] == ["tokens", "lance"]
+
+
 @pytest.mark.parametrize(("unknown", "told"), [(True, "break-even"), (False, "same-format")])
 def test_files_that_only_ones_own_loader_reads_are_not_the_format_to_use(manifest, unknown, told):
     case = cases_of(manifest, RunOptions(format=("npy",), loader=("stream",)), ["cpu"])[0]

@@ -16,11 +16,11 @@ from iobench.results.verdict import ratio_text
 DECIDED, TIED, LIMITED = "decided", "tied", "limited"  # outcomes that recommend something else
 KEEP, UNDECIDED, NOT_BOTTLENECK = "keep", "undecided", "not-bottleneck"  # and that do not
 MAX_NAMED = 5  # cases in a sentence
+RAGGED_LOADERS = "loaders that deliver only samples of one shape"
 TOGETHER = {  # of kinds of findings that are shown as one
     MissingDependency.default_kind: "not installed",
-    "ragged": "samples of different lengths are not supported by",
     **dict.fromkeys(
-        ("not-audio", "not-an-image", "not-windows", "unsupported-dtype"),
+        ("ragged", "not-audio", "not-an-image", "not-windows", "unsupported-dtype"),
         "formats that cannot hold such samples",
     ),
     "no-cases": "loaders that cannot read these formats in this order",
@@ -117,7 +117,8 @@ def skipped_together(skipped: Iterable[Finding]) -> Iterator[Finding]:
     alike: dict[str, list[Finding]] = {}
     for one in skipped:
         if one.kind in TOGETHER:
-            alike.setdefault(TOGETHER[one.kind], []).append(one)
+            label = RAGGED_LOADERS if one.kind == "ragged" and "loader" in one.values else TOGETHER[one.kind]
+            alike.setdefault(label, []).append(one)
         else:
             yield one
     for label, findings in alike.items():
