@@ -153,6 +153,16 @@ def test_some_columns_can_be_selected(tmp_path):
     assert_same(read_all(ARROW, tmp_path / "x.arrow", schema)["x"], np.arange(5))
 
 
+def test_the_selection_that_is_suggested_is_of_the_whole_folder(tmp_path):
+    names = [f"data-{number}-of-2.arrow" for number in range(2)]
+    for name in names:
+        save(tmp_path / name, {"x": np.arange(5), "text": list("abcde")})
+    (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    with pytest.raises(CorruptArtifact, check=kind("unsupported-dtype", path=tmp_path)) as caught:
+        ARROW.infer_schema(tmp_path)
+    assert caught.value.hint.endswith(f" {tmp_path}::x")
+
+
 def test_an_invalid_state_file_is_corrupt(tmp_path):
     for state in ("", "[]", json.dumps({"_data_files": []}), json.dumps({"_data_files": [1]}), "[" * 99_999):
         (tmp_path / "state.json").write_text(state)

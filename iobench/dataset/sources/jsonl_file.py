@@ -41,7 +41,9 @@ class JsonlAdapter(formats.Detectable):
         keys, known, samples = dict[str, Key](), list[str](), 0
         for piece in _pieces(path):
             known = known or piece.schema.names
-            for name in formats.select_arrays(path, known, chosen):
+            names = formats.select_arrays(path, known, chosen)
+            _check_numbers(path, piece.schema, names)
+            for name in names:
                 keys.setdefault(name, Key(path, name)).add(piece.column(name), samples)
             samples += piece.num_rows
         if not samples:
@@ -94,11 +96,7 @@ class Key:
         if column.null_count or flat.null_count:
             raise self._missing(column.to_pylist(), before)
         self.kind = flat.type
-        integers = pyarrow.types.is_integer(flat.type)
-        if not (integers or pyarrow.types.is_floating(flat.type) or pyarrow.types.is_boolean(flat.type)):
-            error = formats.unsupported_dtype(self.path, f"key {shortened(self.name)}", column.type)
-            raise error.changed(hint="give numbers or lists of numbers, or select other keys with '::'")
-        if integers and len(flat):
+        if pyarrow.types.is_integer(flat.type) and len(flat):
             values = flat.to_numpy()
             self.low, self.high = min(self.low, int(values.min())), max(self.high, int(values.max()))
 
@@ -111,6 +109,24 @@ class Key:
             path=self.path,
             hint="give every line the same keys with numbers, or select other keys with '::'",
         )
+
+
+def _check_numbers(path: Path, schema: Any, names: Sequence[str]) -> None:
+    """Raise CorruptArtifact, with the selection of the others, if keys hold no numbers or lists of them."""
+    refused = {name: kind for name in names if not _is_number(kind := schema.field(name).type)}
+    if refused:
+        others = [
+            name for name in schema.names if name not in refused and _is_number(schema.field(name).type)
+        ]
+        raise formats.unstorable_columns(path, refused, others)
+
+
+def _is_number(kind: Any) -> bool:
+    """Return True for a number, a list of numbers, or a value that is missing, which has its own error."""
+    types = pyarrow.types
+    value = kind.value_type if types.is_list(kind) else kind
+    known = types.is_integer(value) or types.is_floating(value) or types.is_boolean(value)
+    return bool(known or types.is_null(kind))
 
 
 def _pieces(path: Path) -> Iterator[Any]:

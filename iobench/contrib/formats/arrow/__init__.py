@@ -84,7 +84,7 @@ class Arrow(Format, Detectable, Checkable):
         from iobench.contrib.formats.arrow.reader import infer_schema_of
 
         path, chosen = split_selection(path)
-        return infer_schema_of(files_of(path), fields, chosen)
+        return infer_schema_of(path, files_of(path), fields, chosen)
 
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes plus metadata and alignment of the columns of each record batch."""

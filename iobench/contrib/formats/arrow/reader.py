@@ -89,12 +89,14 @@ class MappedBatches:
         return int(address - self.base)
 
 
-def infer_schema_of(files: Sequence[Path], fields: Sequence[Field], chosen: Sequence[str]) -> Schema:
-    """Return the schema of files that another program wrote."""
+def infer_schema_of(
+    path: Path, files: Sequence[Path], fields: Sequence[Field], chosen: Sequence[str]
+) -> Schema:
+    """Return the schema of the files of a path, which another program wrote."""
     shapes, samples, every = ColumnShapes(), 0, list[str]()
     for opened in map(MappedBatches, files):
         every = every or opened.schema.names
-        names = selected_columns(opened.file, opened.schema, fields, chosen)
+        names = selected_columns(path, opened.schema, fields, chosen)
         samples += sum(batch.num_rows for batch in opened.batches)
         for batch in opened.batches:
             for name in names:

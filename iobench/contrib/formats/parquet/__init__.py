@@ -77,7 +77,7 @@ class Parquet(Format, Detectable):
         from iobench.contrib.formats.parquet.reader import infer_schema_of
 
         path, chosen = split_selection(path)
-        return infer_schema_of(files_of(path), fields, chosen)
+        return infer_schema_of(path, files_of(path), fields, chosen)
 
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes plus levels of the values in lists and metadata of the row groups."""

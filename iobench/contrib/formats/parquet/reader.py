@@ -34,15 +34,17 @@ def opened(file: Path) -> pq.ParquetFile:
         return pq.ParquetFile(regular(file), memory_map=True)
 
 
-def infer_schema_of(files: Sequence[Path], fields: Sequence[Field], chosen: Sequence[str]) -> Schema:
-    """Return the schema of files that another program wrote. Only lists are decoded."""
+def infer_schema_of(
+    path: Path, files: Sequence[Path], fields: Sequence[Field], chosen: Sequence[str]
+) -> Schema:
+    """Return the schema of the files of a path, which another program wrote. Only lists are decoded."""
     shapes, samples, every = ColumnShapes(), 0, list[str]()
     for file in files:
         parquet = opened(file)
         samples += parquet.metadata.num_rows
         columns = _schema_of(file, parquet)
         every = every or columns.names
-        for name, chunk in _chunks(file, parquet, selected_columns(file, columns, fields, chosen)):
+        for name, chunk in _chunks(file, parquet, selected_columns(path, columns, fields, chosen)):
             shapes.add(file, name, chunk)
     return shapes.schema(files[0], samples, fields, every)
 
