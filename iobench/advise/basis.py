@@ -56,7 +56,7 @@ def image_size(data: MeasuredData) -> Finding:
         hint = f"--sample-shape {shape} compares that, and random crops of the files themselves"
         return Finding("image-sizes", message, hint, {"bytes": data.full_bytes, "cropped_bytes": cropped})
     shape = shape_text(schema.fields[0].shape)
-    message = f"Each image was scaled and cropped to {shape}; no other crop can be taken from what is written"
+    message = f"Each image was scaled and cropped to {shape}"
     hint = f"StreamLoader takes random crops of the files themselves: images:shape={shape},crop=random"
     return Finding("image-shape", message, hint, {"shape": shape})
 

@@ -180,7 +180,7 @@ def limit_share(use: Finalist) -> Iterator[Finding]:
     """Yield the share of the lowest hardware limit that the case reaches."""
     if use.limit_share is None or use.limit is None:
         return
-    speed = f"It delivers {mib_text(use.bytes_per_s)} MiB/s"
+    speed = f"{use.label} delivers {mib_text(use.bytes_per_s)} MiB/s"
     share = f"{percent_text(use.limit_share)} of the limit of this machine ({use.limit})"
     values: Values = {"bytes_per_s": use.bytes_per_s, "limit_share": use.limit_share, "limit": use.limit}
     cores = use.decoding_cores

@@ -57,8 +57,9 @@ class RoundEstimates:
         if self.strategy.planned is None or self.strategy.planned == 1:
             return
         left_s = took_s * (self.strategy.planned - 1)
-        left_s = max(0.0, min(left_s, self.strategy.max_time_s - took_s))
-        self.status(f"after 1 of {self.strategy.planned} rounds: about {seconds_text(left_s)} left")
+        left_s = min(left_s, self.strategy.max_time_s - took_s)
+        if left_s > 0:
+            self.status(f"after 1 of {self.strategy.planned} rounds: about {seconds_text(left_s)} left")
 
     def _rounds_of(self, cases: int) -> str:
         return f"{counted(cases, 'case')} × {counted(self.strategy.planned or 0, 'round')}"

@@ -113,12 +113,9 @@ class Key:
 
 def _check_numbers(path: Path, schema: Any, names: Sequence[str]) -> None:
     """Raise CorruptArtifact, with the selection of the others, if keys hold no numbers or lists of them."""
-    refused = {name: kind for name in names if not _is_number(kind := schema.field(name).type)}
-    if refused:
-        others = [
-            name for name in schema.names if name not in refused and _is_number(schema.field(name).type)
-        ]
-        raise formats.unstorable_columns(path, refused, others)
+    numbers = [one.name for one in schema if _is_number(one.type)]
+    if refused := {name: schema.field(name).type for name in names if name not in numbers}:
+        raise formats.unstorable_columns(path, refused, numbers)
 
 
 def _is_number(kind: Any) -> bool:
