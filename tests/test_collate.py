@@ -311,15 +311,15 @@ def test_a_changed_batch_fails_its_case(ragged, tmp_path, monkeypatch, change, w
     monkeypatch.setattr(Collate, "__call__", collating(change))
     result = run(ragged, tmp_path, ("native",), (way,))
     assert not result.records
-    assert result.failures
+    assert {type(error) for error in result.failures.values()} == {WrongContent}
 
 
-@pytest.mark.parametrize("change", [lambda one: one[:-1], lambda one: (one[1], one[0], *one[2:])])
+@pytest.mark.parametrize("change", [lambda one: one[:-1], lambda one: one[::-1]])
 def test_a_changed_list_fails_its_case(ragged, tmp_path, monkeypatch, change):
     monkeypatch.setattr(Collate, "__call__", collating(lambda one: SampleList(change(one.tensors))))
     result = run(ragged, tmp_path, ("native",), ("list",))
     assert not result.records
-    assert result.failures
+    assert {type(error) for error in result.failures.values()} == {WrongContent}
 
 
 def test_a_list_holds_a_tensor_of_each_sample():
