@@ -35,6 +35,16 @@ class Exact:
     def loaded(self):
         pass
 
+class OfRank(Exact):
+    def __init__(self, rank=0, world_size=1):
+        super().__init__(rank, world_size)
+        self.own = [rank, world_size]
+    def state_dict(self):
+        return {"at": self.at, "own": self.own}
+    def load_state_dict(self, state):
+        Exact.__init__(self, *state["own"])
+        self.at = state["at"]
+
 class Losing(Exact):
     def loaded(self):
         self.at += 1
@@ -192,6 +202,12 @@ def test_a_loader_that_hangs_is_killed(module):
 def test_what_cannot_be_checked_is_an_error(module, name, plan, error):
     with pytest.raises(error[0], check=kind(error[1])):
         resume_check([OwnLoader(f"{module}:{name}")], ResumePlan(**plan))
+
+
+def test_each_rank_resumes_with_its_own_state(module):
+    plan = ResumePlan(stop_after=3, ranks=(3,))
+    (one,) = resume_check([OwnLoader(f"{module}:OfRank")], plan).resumes
+    assert (one.outcome, counts(one), one.same_order) == ("complete", (0, 0, 0), True)
 
 
 def test_own_functions_are_given_ranks_and_workers_if_they_take_them(module):

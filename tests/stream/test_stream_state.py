@@ -143,6 +143,11 @@ def test_a_state_is_the_same_on_every_rank(pictures):
     ),
 )
 @example(
+    5,
+    [(2, 2, 1), (1, 5, 1)],  # the rank of 2 samples keeps one for its second batch
+    {"kind": "random", "seed": 0, "block_rows": 1, "window_batches": 1, "drop_last": False},
+)
+@example(
     20,
     [(1, 5, 1), (4, 1, 5)],
     {"kind": "random", "seed": 0, "block_rows": 1, "window_batches": 1, "drop_last": True},
