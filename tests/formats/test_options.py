@@ -93,10 +93,11 @@ def test_a_malformed_variant_is_refused(word, name, fields):
 def test_an_unknown_option_lists_the_known_ones():
     with pytest.raises(InvalidOption, match="'worker'", check=kind("unknown-option")) as error:
         read_word(Feeder, "feeder:worker=1")
-    known = f"it has {', '.join(spec.name for spec in declared(Feeder))}"
-    assert error.value.hint == f"did you mean workers? {known}"
-    with pytest.raises(InvalidOption, check=kind("unknown-option", hint=known)):
+    assert ", ".join(spec.name for spec in declared(Feeder)) in error.value.hint
+    assert "workers?" in error.value.hint
+    with pytest.raises(InvalidOption, check=kind("unknown-option")) as error:
         read_word(Feeder, "feeder:zzz=1")
+    assert "?" not in error.value.hint
 
 
 @pytest.mark.parametrize(
