@@ -257,6 +257,45 @@ def test_one_shard_comes_before_the_others_and_none_comes_twice(bucket, tmp_path
     assert len(set(came)) == len(came) == (1 if refused else 3)
 
 
+def test_of_images_in_a_file_each_nothing_is_downloaded(bucket, tmp_path):
+    for number in range(3):
+        (folder := bucket.folder / "bucket/train/cat").mkdir(parents=True, exist_ok=True)
+        (folder / f"{number}.JPG").write_bytes(b"x")
+    (folder.parent / "labels.csv").write_text("0,cat")
+    found = kind("no-placement", found="3 objects like cat/0.JPG")
+    for variant in (None, "images:shape=3x64x64", "images:encoded=yes"):
+        with pytest.raises(InvalidSettings, check=found) as error:
+            add(TRAIN, data_dir=tmp_path / "data", format=variant)
+        assert error.value.hint == module.CONVERT
+    assert not bucket.requests
+
+
+def test_of_parquet_one_file_shows_that_none_can_be_added(bucket, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    (folder := bucket.folder / "bucket/train").mkdir(parents=True)
+    table = pytest.importorskip("pyarrow").table({"x": np.arange(9.0)})
+    for number in range(3):
+        parquet.write_table(table, folder / f"{number}.parquet")
+    with pytest.raises(InvalidSettings, check=kind("no-placement")):
+        add(TRAIN, data_dir=tmp_path / "data")
+    assert [name for name, _ in bucket.requests] == ["/bucket/train/0.parquet"]
+
+
+def test_images_in_shards_get_no_advice_that_only_files_on_a_disk_can_take(bucket, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    (folder := bucket.folder / "bucket/train").mkdir(parents=True)
+    for number, side in enumerate((4, 5)):
+        image.new("RGB", (side, 4)).save(stream := io.BytesIO(), "PNG")
+        with tarfile.open(folder / "0.tar", "a") as shard:
+            member = tarfile.TarInfo(f"{number}.png")
+            member.size = stream.tell()
+            stream.seek(0)
+            shard.addfile(member, stream)
+    with pytest.raises(SourceError, check=kind("unequal-shapes")) as error:
+        add(TRAIN, data_dir=tmp_path / "data")
+    assert error.value.hint == module.CONVERT
+
+
 @pytest.mark.parametrize(
     ("address", "error", "cause"),
     [

@@ -85,7 +85,7 @@ def formats_at_address(data: MeasuredData) -> Finding:
     return Finding(
         "formats-at-address",
         f"Only the formats at the address were compared ({names})",
-        "'iobench prepare … --format OTHER --to …' uploads others",
+        "to compare others, upload all to a new address: 'iobench prepare … --format A --format B --to …'",
         {"formats": names},
     )
 

@@ -18,9 +18,16 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from iobench import formats
-from iobench.base.errors import ArtifactExists, CorruptArtifact, IobenchError, PrepareError, SourceError
+from iobench.base.errors import (
+    ArtifactExists,
+    CorruptArtifact,
+    InvalidSettings,
+    IobenchError,
+    PrepareError,
+    SourceError,
+)
 from iobench.base.files import system_errors_as
-from iobench.base.units import bytes_text
+from iobench.base.units import bytes_text, counted
 from iobench.dataset import index_cache, manifest_file, sample_hashes, sandbox, seal
 from iobench.dataset.add_files import AddOptions, add_files, check_shard
 from iobench.dataset.artifact_writer import Prepared
@@ -40,7 +47,12 @@ from iobench.formats import Schema, with_selection
 from iobench.objects.download import download, find
 from iobench.objects.reader import RemoteFiles
 
-CONVERT = "download the data and run 'iobench prepare --source COPY --format npy', with --to to upload them"
+CONVERT = (
+    "download the data and run 'iobench prepare --source COPY --format npy', with --to to upload them; or "
+    "mount the bucket, and add the folder"
+)
+SHARDS = (".tar", ".parquet")  # of which the first one shows whether all can be added
+DECODED = (".jpg", ".jpeg", ".png", ".wav", ".flac", ".ogg", ".mp3")  # no range of a file is a sample
 CHANGED = ("replaced", "truncated", "missing-object")  # kinds of errors of requests
 
 
@@ -51,6 +63,7 @@ def add_remote(address: str, options: AddOptions) -> tuple[Manifest, Prepared]:
     root = Path(options.data_dir) / check_name(options.name or default_name("-".join((stem, *names))))
     _check_free(root, options.overwrite)
     files = find(place, options.progress)
+    _check_decoded(files)
     with tempfile.TemporaryDirectory(prefix="iobench-add-") as temporary:
         base = copy = Path(temporary) / "objects" / PurePosixPath(files.url).name
         if files.url != place.rstrip("/"):  # one object, in the folder of this address
@@ -85,11 +98,25 @@ def _check_free(root: Path, overwrite: bool) -> None:
         )
 
 
+def _check_decoded(files: RemoteFiles) -> None:
+    """Raise InvalidSettings, before anything is downloaded, if most objects are files of images or sounds."""
+    decoded = [name for name in files.objects if name.lower().endswith(DECODED)]
+    if 2 * len(decoded) > len(files.objects):
+        raise InvalidSettings(
+            "add of images or sounds in a file each: they cannot be read by ranges",
+            kind="no-placement",
+            path=files.url,
+            expected="samples that are stored as they are in memory",
+            found=f"{counted(len(decoded), 'object')} like {decoded[0]}",
+            hint=CONVERT,
+        )
+
+
 def _download_checked(files: RemoteFiles, folder: Path, options: AddOptions) -> None:
-    """Download objects; of several tar shards, the others come only if the first one can be added."""
+    """Download objects; of several shards, the others come only if the first one can be added."""
     _check_space(files)
     rest = dict(files.objects)
-    if len(rest) > 1 and all(name.endswith(".tar") for name in rest):
+    if len(rest) > 1 and any(all(name.endswith(suffix) for name in rest) for suffix in SHARDS):
         first = next(iter(rest))
         _download(RemoteFiles(files.url, {first: rest.pop(first)}), folder, options.progress)
         check_shard(folder / first, options)
@@ -136,7 +163,7 @@ def _naming(copy: Path, address: str) -> Iterator[None]:
     except IobenchError as error:
         if error.path is not None and Path(error.path).is_relative_to(copy):
             error.path = address.rstrip("/") + error.path.removeprefix(str(copy))
-        if str(copy) in (error.hint or ""):
+        if error.kind == "unequal-shapes" or str(copy) in (error.hint or ""):  # options for files on a disk
             error.hint = CONVERT
         raise
 

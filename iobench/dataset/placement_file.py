@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from iobench.base.errors import CorruptArtifact, InvalidSettings
+from iobench.base.text import listed
 from iobench.dataset.index_cache import IndexCache
 from iobench.dataset.manifest_body import Artifact, StoredPlacement
 from iobench.formats import Addressable, Array, Chunked, Format, Listed, Placement, Schema, Strided
@@ -40,7 +41,7 @@ def check_ranges(schema: Schema, placed: Collection[str], asked: str, hint: str)
             f"{asked}: it cannot be read by ranges yet",
             kind="no-placement",
             expected="samples that are stored as they are in memory",
-            found=f"{', '.join(encoded)} stored encoded",
+            found=f"{listed(encoded)} stored encoded",
             hint=hint,
         )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from iobench.base.errors import CorruptArtifact, InvalidSettings, SourceError
+from iobench.base.units import bytes_text, counted
 from iobench.objects.client import ObjectStore, StoredObject
 from iobench.objects.reader import RemoteFiles
 from iobench.objects.store_errors import endpoint_of
@@ -96,7 +97,7 @@ def download(files: RemoteFiles, folder: Path, report: Report) -> None:
     for name in files.objects:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch(exist_ok=False)
-    activity = f"downloading {files.url}"
+    activity = f"downloading {counted(len(files.objects), 'object')}, {bytes_text(total)}, from {files.url}"
     report(activity, 0, total)
     with ThreadPoolExecutor(CONNECTIONS, "iobench-download") as pool:
         futures = [
