@@ -27,6 +27,7 @@ from iobench.bench.epoch import measure
 from iobench.bench.options import RunOptions
 from iobench.bench.round_spec import RoundSpec
 from iobench.bench.run import run
+from iobench.dataset.add import add
 from iobench.dataset.prepare import prepare
 from iobench.dataset.publish import check_target, publish
 from iobench.dataset.remote_dataset import open_dataset
@@ -430,6 +431,14 @@ def test_nothing_is_replaced_without_overwrite(tmp_path):
     with pytest.raises(ArtifactExists):  # also if it came after the first check
         publish(manifest, ObjectStore(f"file://{served}"), overwrite=False)
     assert tree(served) == before
+
+
+def test_a_mounted_upload_is_no_dataset_to_read_in_a_folder(tmp_path):
+    published(tmp_path, ("npy",))
+    mounted = iobench.Manifest.load(tmp_path / "served/mine")
+    with pytest.raises(CorruptArtifact, check=kind("uploaded", path=mounted.path_of("npy"))):
+        mounted.opener("npy")
+    assert add(mounted.path_of("npy"), data_dir=tmp_path / "data", name="here")[0].content == mounted.content
 
 
 def test_overwrite_removes_what_the_old_manifest_lists_and_nothing_else(tmp_path):

@@ -13,10 +13,12 @@ from record_cases import MACHINE, a_record
 
 import iobench
 from iobench.base.machine import MachineDisk
+from iobench.bench import limit_survey
 from iobench.bench.limit_survey import survey
 from iobench.formats import Field, Schema, Strided
 from iobench.host import disk, page_cache
 from iobench.host.device import pick_device
+from iobench.host.hardware_limits import Limit
 from iobench.stream import files, mapped_files, readahead
 from iobench.stream.cached_reader import CachedReader
 
@@ -152,3 +154,18 @@ def test_a_mounted_file_system_is_read_verified_and_surveyed(delayed):
         assert np.array_equal(came, reader.batch(slice(0, 80))["x"])
     found = survey(delayed, pick_device("cpu"), 16, 0.05)
     assert {"opening", "waiting"} <= {note.kind for note in found.notes}
+
+
+@pytest.mark.parametrize(
+    ("rates", "kinds"),
+    [
+        ((989, 503, 91, 25), ["opening", "waiting"]),
+        ((1.43, 0.01, 16.2, 2.29), ["opening", "one-reader"]),  # rclone mount without a cache of files
+        ((91, 25), ["opening", "waiting"]),  # no reads past the page cache
+        ((100, 90, 90, 90), ["opening"]),
+    ],
+)
+def test_reads_in_flight_are_compared_with_one_after_the_other(tmp_path, rates, kinds):
+    (file := tmp_path / "x").write_bytes(b"x")
+    limits = [Limit("disk", "", rate) for rate in rates]
+    assert [note.kind for note in limit_survey._remote_notes(limits, file)] == kinds

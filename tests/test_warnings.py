@@ -97,6 +97,11 @@ LIMIT = LimitPart(name="page cache", bytes_per_s=500.0 * MIB)
 UP = [700, 800, 900, 1000, 1100, 1200]
 
 
+def test_data_in_an_object_store_have_no_disk_that_others_read():
+    read = changed(rounds_of(STEADY), "disk", device_read_bytes=DATA // 2)
+    assert not kinds(changed(read, "cache", mode="remote"))
+
+
 @pytest.mark.parametrize(
     ("kind", "records"),
     [

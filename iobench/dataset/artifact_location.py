@@ -131,6 +131,13 @@ class ManagedArtifact(ArtifactLocation):
             sealed = seal.read(folder)
         except PermissionError as error:
             raise no_permission(CorruptArtifact, error.filename) from error
+        if sealed is None and self._artifact.remote is not None:
+            raise CorruptArtifact(
+                "it was uploaded to an object store, and has no seal to read it in a folder by",
+                kind="uploaded",
+                path=folder,
+                hint=f"give its address, or register its files: 'iobench add {shlex.quote(str(folder))}'",
+            )
         if sealed is None:
             raise corrupt(folder / seal.FILE_NAME, "the seal of the artifact", "none", kind="no-seal")
         if not sealed.same_data(expected):

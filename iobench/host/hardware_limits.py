@@ -66,7 +66,7 @@ def random_read(file: Path, size: int, seconds: float = SECONDS) -> Limit:
             rates.append(measure_reads(descriptor, offsets, length, in_flight, seconds)[0])
     return Limit(
         "disk, random",
-        f"random reads of {bytes_text(size)} past the page cache",
+        f"reads of {bytes_text(size)} past the page cache",
         max(rates) * size,
         max(rates),
     )

@@ -196,7 +196,9 @@ def _quartile_spread(values: Sequence[float]) -> float:
 
 
 def _foreign_reads(record: Record) -> float:
-    """Return the bytes that other processes read from the same disk, per logical byte."""
+    """Return the bytes that other processes read from the same disk, per logical byte; 0 without a disk."""
+    if record.cache.mode == "remote":
+        return 0.0
     if record.disk.device_read_bytes is None or record.disk.read_bytes is None:
         return 0.0
     return max(0, record.disk.device_read_bytes - record.disk.read_bytes) / record.timing.logical_bytes
