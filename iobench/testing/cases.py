@@ -96,8 +96,8 @@ def assert_same(actual: Any, expected: Array) -> None:
 
 
 def assert_rows(batch: Batch, source: Batch, rows: Any) -> None:
-    """Assert that the batch has at least one field, and these rows in each of its fields."""
-    assert batch
+    """Assert that the batch has the fields of the source, and these rows in each of them."""
+    assert batch.keys() == source.keys()
     for name, array in batch.items():
         assert_same(array, source[name][rows])
 

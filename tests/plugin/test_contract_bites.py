@@ -30,6 +30,16 @@ class Forgetful(RawBinReader):
         super()._read_slice(start, stop, {name: out[name] for name in list(out)[1:]})
 
 
+class Partial(RawBinReader):
+    def batch(self, rows):
+        batch = super().batch(rows)
+        batch.popitem()
+        return batch
+
+    def native(self, rows):
+        return super().batch(rows)
+
+
 class Converted(RawBinReader):
     def sample(self, row, convert=None):
         return {name: array.astype("float64") for name, array in super().sample(row).items()}
@@ -97,6 +107,8 @@ class TestSorted(FormatContract):
     format = made(Sorted)
 class TestForgetful(FormatContract):
     format = made(Forgetful)
+class TestPartial(FormatContract):
+    format = made(Partial)
 class TestConverted(FormatContract):
     format = made(Converted)
 class TestMisplaced(FormatContract):
@@ -116,6 +128,7 @@ class TestCareless(FormatContract):
 FOUND_BY = {
     "Sorted": "test_indices_in_any_order_with_duplicates",
     "Forgetful": "test_out_is_overwritten_and_not_retained",
+    "Partial": "test_indices_in_any_order_with_duplicates",
     "Converted": "test_sample_is_one_row_of_every_field",
     "Misplaced": "test_placement_locates_every_sample",
     "Undead": "test_a_closed_reader_raises",
