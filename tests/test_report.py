@@ -253,7 +253,7 @@ def test_every_figure_is_shown():
 
 
 def test_unmeasured_quantities_have_no_figure():
-    assert names(page.page(rounds_of([1000]))) == ["1-speed", "1-waits", "1-cpu", "1-memory", "1-rounds"]
+    assert names(page.page(rounds_of([1000]))) == ["1-speed", "1-waits", "1-cpu", "1-memory"]
 
 
 def test_figures_are_named_and_explained_as_metrics_are():
@@ -343,6 +343,12 @@ def test_the_interval_of_a_conversion_is_as_wide_as_the_epochs_scatter():
 def test_the_only_format_that_was_written_is_drawn_as_target():
     own = rounds_of(STEADY, variant="images:shape=3x8x8", dataset={"write_s": None})
     assert '"to": "npy"' in spec_of(page.page(rounds_of(times(2)) + own), "1-break-even")
+
+
+@pytest.mark.parametrize("speeds", [STEADY, STEADY[:1]])
+def test_rounds_in_order_are_drawn_if_there_are_several(speeds):
+    names = [one.name for one in page.page(rounds_of(speeds)).figures]
+    assert ("1-rounds" in names) == (len(speeds) > 1)
 
 
 def test_opening_counts_once_per_training_and_not_per_epoch():

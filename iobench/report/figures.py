@@ -85,8 +85,9 @@ def _all(context: Context, number: int) -> Iterator[Figure]:
     if few:
         yield from size_figures
     rounds = rows.rounds(context)
-    caption = "Each round over its case's median. It shows drift and slow first rounds."
-    yield Figure(f"{number}-rounds", "Rounds in order", caption, rounds, plots.rounds(rounds), small=True)
+    if len({row["round"] for row in rounds}) > 1:
+        caption = "Each round over its case's median. It shows drift and slow first rounds."
+        yield Figure(f"{number}-rounds", "Rounds in order", caption, rounds, plots.rounds(rounds), small=True)
     yield from _system(context, number)
 
 
