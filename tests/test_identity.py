@@ -43,7 +43,8 @@ def loader_pairs():
         for spec in declared(loaders.class_of(name)):
             plain = loaders.class_of(name)()
             value = other_value(spec)
-            plain = dataclasses.replace(plain, **NEEDS.get(spec.name, {}))
+            needed = {one: value for one, value in NEEDS.get(spec.name, {}).items() if hasattr(plain, one)}
+            plain = dataclasses.replace(plain, **needed)
             yield f"{name}:{spec.name}", plain, dataclasses.replace(plain, **{spec.name: value})
 
 
