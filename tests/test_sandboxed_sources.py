@@ -169,7 +169,8 @@ def test_text_in_a_table_is_refused_with_the_selection_of_the_other_columns(tmp_
     source = open_source(f"{path}::label,age")
     assert everything(source).keys() == {"age", "label"}
     assert source.description["arrays"] == ["label", "age"]
-    with pytest.raises(SourceError, check=kind("unknown-array", path=path)):
+    hint = "did you mean age? it holds name, age, label"
+    with pytest.raises(SourceError, check=kind("unknown-array", path=path, hint=hint)):
         open_source(f"{path}::agee")
 
 

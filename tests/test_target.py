@@ -215,6 +215,12 @@ def test_a_training_step_needs_the_fields(images, theirs):
         ("no.such.module:make", TargetError, "missing-module", {"found": "no.such.module"}),
         ("theirs.py:needs", InvalidSettings, "missing-argument", {}),
         ("theirs.py:make:speed=9", InvalidSettings, "unknown-parameter", {}),
+        (
+            "theirs.py:make:batchsize=9",
+            InvalidSettings,
+            "unknown-parameter",
+            {"hint": "did you mean batch_size?"},
+        ),
         ("theirs.py:make:fast", InvalidSettings, "invalid-argument", {"found": "'fast'"}),
     ],
 )

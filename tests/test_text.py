@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.base.text import listed, printable, reason, shortened
+from iobench.base.text import listed, printable, reason, shortened, suggestion
 
 
 @pytest.mark.parametrize(
@@ -43,6 +43,13 @@ def test_long_texts_and_lists_are_shortened():
     assert shortened("x" * 81) == "x" * 79 + "…"
     assert listed(["a", "b"]) == "a, b"
     assert listed([str(n) for n in range(10)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
+
+
+@pytest.mark.parametrize(
+    ("known", "text"), [(["shape", "ship", "crop"], "did you mean shape? "), (["crop"], ""), ([], "")]
+)
+def test_the_known_name_that_is_spelled_most_alike_is_suggested(known, text):
+    assert suggestion("shap", known) == text
 
 
 @pytest.mark.parametrize(

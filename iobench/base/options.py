@@ -8,7 +8,6 @@ differ from their defaults.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import math
 import re
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from iobench.base.errors import InvalidOption
+from iobench.base.text import suggestion
 
 T = TypeVar("T", bound="Options")
 
@@ -201,12 +201,10 @@ def build(cls: type[T], options: Mapping[str, Any]) -> T:
     known = [spec.name for spec in declared(cls)]
     for key in options:
         if key not in known:
-            close = difflib.get_close_matches(key, known, n=1)
-            guess = f"did you mean {close[0]}? " if close else ""
             raise InvalidOption(
                 f"{cls.kind} {cls.name} has no option {key!r}",
                 kind="unknown-option",
-                hint=f"{guess}it has {', '.join(known)}" if known else "it has no options",
+                hint=f"{suggestion(key, known)}it has {', '.join(known)}" if known else "it has no options",
             )
     return cls(**options)
 

@@ -9,7 +9,6 @@ the command line, its value is the class.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib.util
 import re
@@ -22,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from iobench.base.errors import BrokenPlugin, IobenchError, MissingDependency
 from iobench.base.options import Option, Options, build, declared, read_word, word
-from iobench.base.text import reason
+from iobench.base.text import reason, suggestion
 
 T = TypeVar("T", bound=Options)
 
@@ -148,14 +147,14 @@ class Registry(Generic[T]):
             hint = "repeat the option to give several: " + " ".join(
                 f"--{kind} {one}" for one in name.split(",")
             )
-        elif meant := self._meant(name.partition(":")[0].lower(), known):
-            hint = f"did you mean {meant[0]}? {hint}"
+        else:
+            hint = self._suggestion(name.partition(":")[0].lower(), known) + hint
         return self._unknown(f"unknown {kind} {name!r}", kind=f"unknown-{kind}", hint=hint)
 
-    def _meant(self, name: str, known: list[str]) -> list[str]:
-        """Return the known name that a word usually stands for, or else one that is spelled alike, if any."""
+    def _suggestion(self, name: str, known: list[str]) -> str:
+        """Suggest the known name that a word usually stands for, or else one spelled alike, if any."""
         usual = [ours for ours in known if name in self._usual.get(ours, "").split()]
-        return usual or difflib.get_close_matches(name, known, n=1)
+        return suggestion(usual[0] if usual else name, known)
 
     def _ambiguous(self, name: str, offers: tuple[EntryPoint, ...]) -> BrokenPlugin:
         return BrokenPlugin(

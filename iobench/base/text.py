@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import unicodedata
 from collections.abc import Collection, Iterable
 from datetime import datetime, timezone
@@ -43,6 +44,12 @@ def listed(names: Collection[str]) -> str:
     """Join names with commas, each shortened; after the first 8, only the number of the others."""
     shown = ", ".join(shortened(name, 40) for name, _ in zip(names, range(LISTED), strict=False))
     return shown + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+
+
+def suggestion(name: str, known: Collection[str]) -> str:
+    """Return `did you mean …? ` with the known name that is spelled most like another; empty if none is."""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"did you mean {shortened(close[0], 40)}? " if close else ""
 
 
 def enumerated(names: Collection[str], most: int = ENUMERATED) -> str:

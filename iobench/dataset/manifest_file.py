@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import math
 import os
@@ -15,7 +14,7 @@ import msgspec
 
 from iobench.base.errors import ManifestError, no_permission
 from iobench.base.files import replace_file
-from iobench.base.text import listed
+from iobench.base.text import listed, suggestion
 from iobench.dataset.manifest_body import NAME_BYTES, ManifestBody, check
 from iobench.dataset.staging import sync_directory
 
@@ -66,10 +65,9 @@ def _instead(path: Path) -> str:
     """Return what to do where a manifest is missing: give another name, or make a dataset."""
     with contextlib.suppress(OSError):
         others = sorted(one.parent.name for one in path.parent.parent.glob(f"*/{path.name}"))
-        close = difflib.get_close_matches(path.parent.name, others, n=1)
         if others:
-            guess = f"did you mean {close[0]}? " if close else ""
-            return f"{guess}there are: {listed(others)}; or make one with 'iobench prepare'"
+            known = f"{suggestion(path.parent.name, others)}there are: {listed(others)}"
+            return f"{known}; or make one with 'iobench prepare'"
     return "make one with 'iobench prepare'"
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, IobenchError
-from iobench.base.text import listed, shortened
+from iobench.base.text import listed, shortened, suggestion
 from iobench.formats._ragged import Ragged
 from iobench.formats._schema import DTYPES, Array, Batch, Field, Schema, field_names, renamed
 
@@ -51,7 +51,7 @@ def select_arrays(path: Path, available: Collection[str], chosen: Collection[str
                 f"no array {name!r}",
                 kind="unknown-array",
                 path=path,
-                hint=f"it holds {listed(available) or 'no arrays'}",
+                hint=f"{suggestion(name, available)}it holds {listed(available) or 'no arrays'}",
             )
     taken = [name for name in available if not chosen or any(_within(name, one) for one in chosen)]
     if not taken:
@@ -182,7 +182,7 @@ def _arrays_schema(
     names = {field: own for field, own in every.items() if own in arrays}
     requested = {field.name for field in chosen} or set(names)
     if missing := sorted(requested - set(names)):
-        held = f"it holds {', '.join(names)}"
+        held = f"{suggestion(missing[0], names)}it holds {', '.join(names)}"
         raise CorruptArtifact(f"no field {', '.join(missing)}", kind="unknown-array", path=path, hint=held)
     if not names:
         raise CorruptArtifact("it holds no arrays", kind="no-arrays", path=path)

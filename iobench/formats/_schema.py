@@ -15,7 +15,7 @@ import ml_dtypes  # noqa: F401  # registers bfloat16 with NumPy
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.text import LISTED, listed, printable, shortened
+from iobench.base.text import LISTED, listed, printable, shortened, suggestion
 from iobench.formats._ragged import VARIES, Ragged, map_values
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -211,7 +211,8 @@ class Schema:
         for one in self.fields:
             if one.name == name:
                 return one
-        raise KeyError(f"no field {name!r}; there are {listed([f.name for f in self.fields])}")
+        known = [one.name for one in self.fields]
+        raise KeyError(f"no field {name!r}; {suggestion(name, known)}there are {listed(known)}")
 
     def chosen(self, names: Collection[str]) -> Schema:
         """Return the schema of these fields alone."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from iobench.base.errors import InvalidSettings, TargetError
+from iobench.base.text import suggestion
 from iobench.loading.user_errors import no_function, summarize, target_error
 
 TARGET_PATTERN = re.compile(
@@ -90,6 +91,7 @@ def check_known(name: str, arguments: Iterable[str], parameters: Sequence[str]) 
             f"{name} has no parameter {', '.join(unknown)}",
             kind="unknown-parameter",
             expected=f"one of {', '.join(parameters)}" if parameters else "no parameters",
+            hint=suggestion(unknown[0], parameters).rstrip() or None,
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import traceback
 from collections.abc import Iterator, Sequence
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from iobench.base.errors import TargetError
-from iobench.base.text import listed
+from iobench.base.text import listed, suggestion
 from iobench.host.system_errors import system_error
 
 # in the message of an error that a worker of torch raised
@@ -27,13 +26,12 @@ def target_error(problem: str, error: BaseException, kind: str = "raised") -> Ta
 
 def no_function(module: str, name: str, defined: Sequence[str]) -> TargetError:
     """Return the error for a function that a file or module does not define, with those that it does."""
-    close = difflib.get_close_matches(name, defined, n=1)
     return TargetError(
         f"defines no function {name!r}",
         kind="no-callable",
         path=module,
         found=listed(defined) or "none",
-        hint=f"did you mean {close[0]}?" if close else f"name one that is defined as 'def {name}(…)'",
+        hint=suggestion(name, defined).rstrip() or f"name one that is defined as 'def {name}(…)'",
     )
 
 

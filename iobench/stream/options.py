@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from iobench.base.errors import InvalidSettings
 from iobench.base.options import Options, option
+from iobench.base.text import suggestion
 from iobench.formats import Schema
 from iobench.loading.number_limits import LIMITS
 from iobench.objects.client import RETRIES
@@ -52,7 +53,11 @@ def chosen_fields(schema: Schema, names: Sequence[str] | None) -> Schema:
     known = [field.name for field in schema.fields]
     if wrong := [name for name in names if name not in known]:
         raise InvalidSettings(
-            "unknown field", kind="unknown-field", expected=" or ".join(known), found=", ".join(wrong)
+            "unknown field",
+            kind="unknown-field",
+            expected=" or ".join(known),
+            found=", ".join(wrong),
+            hint=suggestion(wrong[0], known).rstrip() or None,
         )
     if not names:
         raise InvalidSettings("fields", kind="no-fields", expected=f"at least one of {', '.join(known)}")

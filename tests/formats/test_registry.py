@@ -71,6 +71,13 @@ def test_a_usual_name_comes_before_a_similar_one(typed, meant):
     assert f"did you mean {meant}?" in error.value.hint
 
 
+@pytest.mark.parametrize("misspelled", ["hdf5:chunk_byte=4096", "hdf5:Chunk_Bytes=4096"])
+def test_a_similar_option_is_suggested(misspelled):
+    hint = "did you mean chunk_bytes? it has chunk_bytes, compression"
+    with pytest.raises(InvalidOption, check=kind("unknown-option", hint=hint)):
+        formats.parse(misspelled)
+
+
 @pytest.mark.parametrize("fmt", variants(), ids=lambda fmt: fmt.variant)
 def test_a_variant_can_be_parsed_back(fmt):
     assert formats.parse(fmt.variant) == fmt

@@ -268,6 +268,7 @@ def test_another_process_sees_the_same_order_and_may_end_in_the_middle_of_an_epo
         ({"window_bytes": 2**41}, "out-of-range", "window_bytes"),
         ({"order": "shuffled"}, "unknown-choice", "sequential.* random.* block.* 'shuffled'"),
         ({"fields": ["y", "label"]}, "unknown-field", "x or y.* label"),
+        ({"fields": ["yy"]}, "unknown-field", "yy; did you mean y.$"),
         ({"fields": []}, "no-fields", "x, y"),
         ({"device": "tpu"}, "unknown-device", "'tpu'"),
     ],
