@@ -163,6 +163,11 @@ def test_of_a_part_nothing_is_missed(images, theirs, word, kinds):
     assert found.verified_samples == (0 if word == "changing" else 32)
 
 
+def test_time_that_is_over_after_the_last_batch_leaves_no_part(images, theirs):
+    case = dataclasses.replace(case_of(images, "make"), batch_size=256)
+    assert InProcess(images).prove(case, 1, Tick(), limit_s=1e-9).check is None
+
+
 def test_another_order_than_requested_is_not_verified(images, theirs):
     assert unverified(images, "make:shuffle=yes", order=("sequential",)).keys() == {"other-order"}
     assert unverified(images, "make", order=("sequential",)) == {}

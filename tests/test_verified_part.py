@@ -99,6 +99,11 @@ def test_short_epochs_are_whole_and_verified_as_a_whole(images, tmp_path):
     assert limited.case["round_seconds"] == NEVER_WHOLE
 
 
+def test_time_that_is_over_after_the_last_batch_leaves_no_part(images, tmp_path):
+    one = run(images, tmp_path, batch_size=(256,), round_seconds=NEVER_WHOLE).records[0]
+    assert one.verified is None
+
+
 def test_a_wrong_row_in_the_part_is_named(images, tmp_path, monkeypatch):
     def flipped(rows, read):
         batch = read(rows)

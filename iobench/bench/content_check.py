@@ -111,10 +111,10 @@ class ContentCheck:
         if self._loader.iterable_style:
             return self._cover(part)
         self._compare_rows()
-        if any(self._group.all_gather(part)):
-            return self._partly(self._sum(self._known), 0)
-        self._compare_batches()
         compared, known, padding = map(self._sum, (self._compared, self._known, self._padding))
+        if any(self._group.all_gather(part)) and compared < self._manifest.schema.samples + padding:
+            return self._partly(known, 0)
+        self._compare_batches()
         if known < compared:
             return self._partly(known, padding)
         self._compare_sums()
@@ -201,7 +201,7 @@ class ContentCheck:
         if self._list is None:
             return ContentCheckPart(unverified=[no_list(self._manifest)])
         cover = SampleCoverage(self._list, samples, self._hashes)
-        whole = not part and cover.complete
+        whole = cover.is_whole(part)
         dropped = cover.dropped if whole else 0
         lost = dropped if not loader.drops or dropped == samples else 0
         twice = 0 if loader.repeats else cover.repeated

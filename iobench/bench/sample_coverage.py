@@ -47,6 +47,10 @@ class SampleCoverage:
         self.repeated = int((came - self._due)[matched].clip(min=0).sum())
         self.dropped = known - int(np.minimum(came, self._due).sum())
 
+    def is_whole(self, part: bool) -> bool:
+        """Return whether all samples were compared: of an epoch that was cut, if none of them is missing."""
+        return self.complete and not (part and self.dropped)
+
     def _find(self) -> int:
         """Count how often each delivered hash was stored; return the number of rows with a kept hash."""
         mask = (1 << min(MOST_BITS, (SPARE * len(self._values)).bit_length())) - 1

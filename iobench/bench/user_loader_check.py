@@ -74,7 +74,7 @@ class UserLoaderCheck:
         if stored is None:
             return ContentCheckPart(unverified=[no_list(self._manifest), *self._batches()])
         cover = SampleCoverage(stored, self._schema.samples, self._hashes)
-        whole = not part and cover.complete
+        whole = cover.is_whole(part)
         reasons = [*self._content(cover, whole), *self._batches()]
         if whole and not reasons:
             return None
