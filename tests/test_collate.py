@@ -205,7 +205,7 @@ def test_rows_that_grain_packs_hold_every_sample_whole(tmp_path, fields, packer)
 
 @pytest.mark.parametrize("part", ["_segment_ids", "_positions"])
 def test_wrong_segments_of_grain_are_found(monkeypatch, ragged, tmp_path, part):
-    columns = _grain_packing._columns
+    columns = _grain_packing.packed_columns
 
     def shifted(name, rows):
         values, *parts = columns(name, rows)
@@ -213,7 +213,7 @@ def test_wrong_segments_of_grain_are_found(monkeypatch, ragged, tmp_path, part):
         parts[at] = np.where(parts[0] > 0, np.roll(parts[at], 1, axis=1), 0)
         return [values, *parts]
 
-    monkeypatch.setattr(_grain_packing, "_columns", shifted)
+    monkeypatch.setattr(_grain_packing, "packed_columns", shifted)
     made = run(ragged, tmp_path, ("grain:packing=best-fit",), (WHOLE,), isolate=False)
     assert [type(error) for error in made.failures.values()] == [WrongContent]
 

@@ -168,4 +168,4 @@ def test_a_mounted_file_system_is_read_verified_and_surveyed(delayed):
 def test_reads_in_flight_are_compared_with_one_after_the_other(tmp_path, rates, kinds):
     (file := tmp_path / "x").write_bytes(b"x")
     limits = [Limit("disk", "", rate) for rate in rates]
-    assert [note.kind for note in limit_survey._remote_notes(limits, file)] == kinds
+    assert [note.kind for note in limit_survey.remote_notes(limits, file)] == kinds

@@ -89,10 +89,10 @@ def _survey_disk(result: Survey, file: Path, sample_bytes: int, seconds: float) 
         return
     result.limits += ways
     if disk.is_remote(file):
-        result.notes += _remote_notes(result.limits, file)
+        result.notes += remote_notes(result.limits, file)
 
 
-def _remote_notes(limits: Sequence[Limit], file: Path) -> Iterator[Finding]:
+def remote_notes(limits: Sequence[Limit], file: Path) -> Iterator[Finding]:
     """Yield what opening a file takes, and how reads in flight compare with one after the other."""
     opening_s = cached_reads.opening_s(file)
     yield Finding(

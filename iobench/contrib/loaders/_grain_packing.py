@@ -59,14 +59,15 @@ def _joined(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]
     """Return a batch of rows: per ragged field the parts of a `Dense`, others stacked sample by sample."""
     counts = np.array([len(row[MARK]) for row in rows])
     return {
-        field.name: _dense(counts, *_columns(field.name, rows))
+        field.name: _dense(counts, *packed_columns(field.name, rows))
         if field.is_ragged
         else np.stack([one for row in rows for one in row[field.name]])
         for field in schema.fields
     }
 
 
-def _columns(name: str, rows: Sequence[Mapping[str, Any]]) -> list[Array]:
+def packed_columns(name: str, rows: Sequence[Mapping[str, Any]]) -> list[Array]:
+    """Return a field's values of packed rows, their segment ids and their positions."""
     keys = (name, f"{name}_segment_ids", f"{name}_positions")
     return [np.stack([row[key] for row in rows]) for key in keys]
 
