@@ -163,6 +163,7 @@ def test_each_reason_is_a_warning_alone_with_hints_and_values(kind, records):
         changed(rounds_of(STEADY), "disk", opening_bytes=DATA // 2),  # a warm case
         cold(rounds_of(STEADY), prefault_bytes_per_s=9e9),
         changed(rounds_of(STEADY), "cache", residency=None, method=thresholds.PART_WARMED),
+        changed(changed(rounds_of(STEADY), "cache", mode="remote"), "disk", device_read_bytes=DATA // 2),
         with_background([0.0, 0.0, 0.0, 0.05, 0.05], "steal"),  # too seldom to move a median
         changed(with_background([None] * 5, "steal"), "disk", read_bytes=None),
         cold(changed(rounds_of(STEADY), "disk", read_bytes=DATA, device_read_bytes=int(1.01 * DATA))),
