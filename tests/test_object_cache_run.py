@@ -144,7 +144,8 @@ def test_a_disk_that_takes_no_piece_is_a_counted_warning(remote, tmp_path, monke
         raise OSError(28, "No space left on device", str(path))
 
     monkeypatch.setattr("iobench.objects.piece_cache.replace_file", full)
-    with warnings.catch_warnings(record=True):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the run has a warning of its own
         outcome = run(remote, options(loader=("native",)), out=tmp_path / "r.jsonl")
     assert not outcome.failures
     (warning,) = [one for one in warnings_of(outcome.records) if one.kind == "object-cache-disk"]

@@ -104,7 +104,7 @@ class Case(CaseSettings):
         """Return the case's own cache of objects, which the ranks of a host share."""
         device = self.device.partition(":")[0] if self.world_size > 1 else self.device
         key = key_of({**self.facets, "device": device})
-        return ObjectCache(manifest.case_caches / key, self.object_cache)
+        return ObjectCache(manifest.case_caches / key, self.object_cache, warns=False)
 
     def batch_bytes(self, schema: Schema) -> int:
         """Return the logical bytes of one batch."""

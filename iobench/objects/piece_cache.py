@@ -41,6 +41,7 @@ class ObjectCache:
 
     folder: Path
     limit_bytes: int
+    warns: bool = True  # once, if the disk takes no more; a run reports the rejected pieces itself
 
 
 class PieceCache:
@@ -51,7 +52,7 @@ class PieceCache:
     """
 
     def __init__(self, cache: ObjectCache, known: Collection[str]) -> None:
-        self._folder, self._limit_bytes = cache.folder, cache.limit_bytes
+        self._folder, self._limit_bytes, self._warns = cache.folder, cache.limit_bytes, cache.warns
         self._mutex = threading.Lock()  # a lock of a file is one for all threads of a process
         self._intact = set[str]()  # pieces whose checksum this process has compared or made
         self._full = self._failed = False  # the limit is reached; the disk did not take a piece
@@ -104,7 +105,7 @@ class PieceCache:
         self._add(-piece_bytes - CHECKSUM_BYTES)
 
     def store(self, name: str, piece: memoryview) -> None:
-        """Write a piece for which room was reserved; if the disk does not take it, warn and take no more."""
+        """Write a piece for which room was reserved; if the disk does not take it, take no more."""
         path, stored = self._folder / name, False
         try:
             if not path.exists():  # or another process was faster
@@ -136,7 +137,7 @@ class PieceCache:
     def _fail(self, cause: str) -> None:
         with self._mutex:
             first, self._failed = not self._failed, True
-        if first:
+        if first and self._warns:
             warnings.warn(
                 f"{self._folder}: the object cache takes no more pieces: {cause}",
                 RuntimeWarning,
