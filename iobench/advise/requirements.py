@@ -113,7 +113,7 @@ class Requirements:
 
     @property
     def orders(self) -> tuple[str, ...]:
-        """Orders that take part: block order joins random order where a partial shuffle is enough."""
+        """Orders that take part. Block order joins random order where a partial shuffle is enough."""
         if self.order == "random" and self.required_shuffle < 1:
             return ("random", "block")
         return (self.order,)

@@ -81,7 +81,7 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        """Name of the dataset: that of its folder, or its address where prepare has uploaded it."""
+        """Name of the dataset, which is that of its folder, or its address where prepare has uploaded it."""
         return self.url if self.uploaded else self.root.name
 
     @property
