@@ -21,6 +21,7 @@ from iobench.base.errors import (
     PrepareError,
     SourceError,
 )
+from iobench.base.units import bytes_text
 from iobench.dataset import add_remote as module
 from iobench.dataset import seal
 from iobench.dataset.add import add
@@ -29,6 +30,7 @@ from iobench.dataset.remote_dataset import open_dataset
 from iobench.dataset.verify import verify
 from iobench.objects import client, download
 from iobench.objects.client import ObjectStore
+from iobench.terminal import display
 
 pytest_plugins = ("object_fixtures",)
 pytestmark = pytest.mark.usefixtures("quick_retries")
@@ -328,6 +330,28 @@ def test_names_that_lead_elsewhere(bucket, tmp_path, name):
     with pytest.raises(CorruptArtifact, check=kind("invalid-name")):
         add(TRAIN, data_dir=tmp_path / "data")
     assert not tree(tmp_path / "data")
+
+
+def test_progress_tells_how_many_objects_there_are_and_how_large(bucket, tmp_path):
+    stored(bucket)
+    total = sum(file.stat().st_size for file in (bucket.folder / "bucket/train").iterdir())
+    reports = []
+    add(TRAIN, data_dir=tmp_path / "data", progress=lambda *report: reports.append(report))
+    steps = {what.split()[0]: (what, done, of) for what, done, of in reports}
+    assert steps["listing"][1:] == (total, 0)
+    expected = f"downloading 2 objects, {bytes_text(total)}, of s3://bucket/train"
+    assert steps["downloading"] == (expected, total, total)
+
+
+def test_a_step_of_unknown_size_tells_the_bytes_so_far(monkeypatch, capsys):
+    monkeypatch.setattr(display, "EVERY_S", 0)
+    with display.progress() as report:
+        report("listing", 0, 0)
+        report("listing", 2048, 0)
+        report("downloading", 1024, 4096)
+    first, second = map(str.split, capsys.readouterr().err.splitlines())
+    assert first[:2] == ["listing:", "2.00"]
+    assert second[:2] == ["downloading:", "25%"]
 
 
 def test_too_many_objects(bucket, tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ MOST_OBJECTS = 100_000  # a manifest lists them all
 PIECE_BYTES = 8 << 20
 CONNECTIONS = 16  # each holds a piece in memory
 
-Report = Callable[[str, int, int], None]  # (activity, done, in total)
+Report = Callable[[str, int, int], None]  # (activity, bytes done, in total); of an unknown total it is 0
 
 
 def find(address: str, report: Report) -> RemoteFiles:
@@ -61,6 +61,7 @@ def _object(store: ObjectStore, name: str) -> StoredObject | None:
 
 def _below(url: str, report: Report) -> dict[str, StoredObject]:
     objects: dict[str, StoredObject] = {}
+    listed = 0
     for number, (name, one) in enumerate(ObjectStore(url).below()):
         if one.size:
             objects[name] = one
@@ -72,7 +73,8 @@ def _below(url: str, report: Report) -> dict[str, StoredObject]:
                 expected=f"at most {MOST_OBJECTS:,}",
                 hint="name a smaller prefix, or pack the samples into shards with 'iobench prepare --to'",
             )
-        report(f"listing {url}: {number // 1000 * 1000:,} objects", 0, 0)
+        listed += one.size
+        report(f"listing {url}", listed, 0)
     if not objects:
         raise SourceError(
             "there is no object below the prefix, or only empty ones",

@@ -157,7 +157,7 @@ def records(chosen: Sequence[Record], smallest: float = stats.MIN_DIFFERENCE, wi
 
 
 def _line_by_line() -> Report:
-    """Return a callback that prints when a step begins, and every EVERY_S what is left of it."""
+    """Return a callback that prints when a step begins, and every EVERY_S how far it is."""
     began: dict[str, tuple[float, float]] = {}  # of each step: the start, and the time of its last line
 
     def report(what: str, done: int, total: int) -> None:
@@ -165,19 +165,26 @@ def _line_by_line() -> Report:
         start, last = began.setdefault(what, (now, now))
         if total and done == 0:
             note(what)
-        elif total and now - last >= EVERY_S:
+        elif done and now - last >= EVERY_S:
             began[what] = start, now
-            left = seconds_text((now - start) * (total - done) / done)
-            note(f"{what}: {done / total:.0%} of {bytes_text(total)}, about {left} left")
+            note(f"{what}: {_how_far(done, total, now - start)}")
 
     return report
+
+
+def _how_far(done: int, total: int, passed_s: float) -> str:
+    """Return the share of a step that is done and the time left; of a step of unknown size, the bytes."""
+    if not total:
+        return f"{bytes_text(done)} so far"
+    left = seconds_text(passed_s * (total - done) / done)
+    return f"{done / total:.0%} of {bytes_text(total)}, about {left} left"
 
 
 @contextmanager
 def progress() -> Iterator[Report]:
     """Yield a progress callback: bars with bytes/s and time left on a terminal.
 
-    Elsewhere it prints a line per step whose size is known, and regularly what is left of it.
+    Elsewhere it prints a line per step whose size is known, and regularly how far a step is.
     """
     if not sys.stderr.isatty():
         yield _line_by_line()
@@ -194,7 +201,7 @@ def progress() -> Iterator[Report]:
 
         def report(what: str, done: int, total: int) -> None:
             if what not in tasks:
-                tasks[what] = bars.add_task(printable(what), total=total)
+                tasks[what] = bars.add_task(printable(what), total=total or None)
             bars.update(tasks[what], completed=done)
 
         yield report
