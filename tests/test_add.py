@@ -508,7 +508,13 @@ class TestHostile:
         np.save(external / "f.npy", np.asfortranarray(X))
         self.refused(external / "f.npy", "fortran-order")
         np.save(external / "o.npy", np.array([{}]), allow_pickle=True)
-        self.refused(external / "o.npy", "unreadable")
+        self.refused(external / "o.npy", "unsupported-dtype", found="object")
+
+    @pytest.mark.parametrize(("kept", "cause"), [(-1, "truncated"), (128, "truncated"), (60, "unreadable")])
+    def test_a_npy_file_that_was_cut_off(self, external, kept, cause):
+        np.save(external / "x.npy", X)
+        (external / "x.npy").write_bytes((external / "x.npy").read_bytes()[:kept])
+        assert self.refused(external / "x.npy", cause, path=external / "x.npy").hint
 
     def test_a_tensordict_with_more_than_tensors(self, external):
         TensorDict({"x": torch.from_numpy(X), "name": "text"}, [SAMPLES]).memmap(external / "t")

@@ -9,6 +9,7 @@ as one field per file.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from iobench.formats._format import Detectable
 from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import Strided
 from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
-from iobench.formats.npy_header import DAMAGE, FORTRAN_HINT, header_of
+from iobench.formats.npy_header import DAMAGE, FORTRAN_HINT, NpyHeader, header_of, read_header, wrong_size
 
 SINGLE = "x"  # field name of a single file
 
@@ -71,19 +72,18 @@ class Npy(ArrayFormat, Detectable):
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of a .npy file or of a folder of them; the first axis is the sample axis."""
-        mapped = {name: _mapped(file) for name, file in _files(path).items()}
-        if not mapped:
+        headers = {name: _header(file) for name, file in _files(path).items()}
+        if not headers:
             raise CorruptArtifact("it holds no .npy file", kind="no-arrays", path=path)
-        for name, array in mapped.items():
-            if array.ndim and (not array.flags.c_contiguous or not array.dtype.isnative):
-                fortran = not array.flags.c_contiguous
+        for name, header in headers.items():
+            if header.shape and (header.by_columns or not header.dtype.isnative):
                 raise CorruptArtifact(
-                    f"{name} is in {'Fortran order' if fortran else 'another byte order'}",
-                    kind="fortran-order" if fortran else "byte-order",
+                    f"{name} is in {'Fortran order' if header.by_columns else 'another byte order'}",
+                    kind="fortran-order" if header.by_columns else "byte-order",
                     path=path,
                     hint=FORTRAN_HINT,
                 )
-        return arrays_schema(path, {name: (array.shape, array.dtype) for name, array in mapped.items()})
+        return arrays_schema(path, {name: (one.shape, one.dtype) for name, one in headers.items()})
 
 
 def _files(path: Path) -> dict[str, Path]:
@@ -102,15 +102,26 @@ def _begins_as_npy(file: Path) -> bool:
         return False
 
 
-def _mapped(file: Path) -> Array:
-    """Map a file that another program wrote; CorruptArtifact (``unreadable``) if it is not .npy."""
+def _header(file: Path) -> NpyHeader:
+    """Return the header of a file that another program wrote.
+
+    CorruptArtifact if it is not .npy (``unreadable``), or shorter than its header says (``truncated``).
+    """
     try:
-        mapped = np.lib.format.open_memmap(regular(file), mode="r")  # unlike np.load: no archives, no pickles
-    except DAMAGE as error:
+        with open(regular(file), "rb") as opened:
+            header = read_header(opened)
+            size = os.fstat(opened.fileno()).st_size - header.offset
+    except (OSError, ValueError) as error:
         raise CorruptArtifact(
-            "not readable as .npy", kind="unreadable", path=file, found=reason(error)
+            "not readable as .npy",
+            kind="unreadable",
+            path=file,
+            found=reason(error),
+            hint="copy it again, or save it again with np.save",
         ) from error
-    return np.asarray(mapped)
+    if size < header.data_bytes and not header.dtype.hasobject:  # objects are a pickle of any size
+        raise wrong_size(file, header, size)
+    return header
 
 
 def _map(file: Path, field: Field, samples: int) -> tuple[Array, int]:

@@ -47,6 +47,11 @@ class NpyHeader:
         """Size of the array."""
         return math.prod(self.shape) * self.dtype.itemsize
 
+    @property
+    def by_columns(self) -> bool:
+        """True if the array is in Fortran order, and that is another than C order."""
+        return self.fortran and sum(count > 1 for count in self.shape) > 1
+
 
 def header_of(field: Field, samples: int | None = None) -> bytes:
     """Return the .npy header of one sample of a field, or of an array of so many."""
@@ -100,6 +105,19 @@ def read_plain_header(start: bytes, what: str, path: Path) -> NpyHeader:
             hint="save it as a little-endian number type",
         )
     return header
+
+
+def wrong_size(path: Path, header: NpyHeader, size: int, what: str = "") -> CorruptArtifact:
+    """Return the error for data of another size than their header says."""
+    short = size < header.data_bytes
+    return CorruptArtifact(
+        f"{what}{'cut off: fewer' if short else 'more'} bytes of data than its header says",
+        kind="truncated" if short else "trailing-bytes",
+        path=path,
+        expected=f"{header.data_bytes:,}",
+        found=f"{max(0, size):,}",
+        hint="copy or save it again" if short else None,
+    )
 
 
 def _exactly(stream: ByteStream, count: int) -> bytes:

@@ -25,7 +25,7 @@ from iobench.formats import (
     select_arrays,
     suggesting_selection,
 )
-from iobench.formats.npy_header import NpyHeader, read_header
+from iobench.formats.npy_header import NpyHeader, read_header, wrong_size
 
 # Errors of damaged archives; ValueError is for damaged headers and for locked or overlapping members.
 DAMAGE = (
@@ -57,7 +57,7 @@ class NpyFile(FileSource):
             self.schema = arrays_schema(path, {"x": (self._header.shape, self._header.dtype)})
         size = self._state.bytes - self._header.offset
         if size != self._header.data_bytes:
-            raise _wrong_size(path, self._header, size)
+            raise wrong_size(path, self._header, size).converted(SourceError)
 
     def in_place(self) -> tuple[Path, str] | None:
         """Return the file, if format npy maps it."""
@@ -187,7 +187,7 @@ def _check_array(path: Path, member: zipfile.ZipInfo, header: NpyHeader) -> None
         raise _member_error(path, member, "unsupported-dtype", f"has the dtype {dtype}", DTYPE_HINT)
     size = member.file_size - header.offset
     if size != header.data_bytes:
-        raise _wrong_size(path, header, size, f"{shortened(member.filename)!r}: ")
+        raise wrong_size(path, header, size, f"{shortened(member.filename)!r}: ").converted(SourceError)
     if header.fortran:
         hint = "save np.ascontiguousarray of it"
         raise _member_error(path, member, "fortran-order", "is in Fortran order", hint)
@@ -197,17 +197,6 @@ def _member_error(
     path: Path, member: zipfile.ZipInfo, kind: str, problem: str, hint: str | None = None
 ) -> SourceError:
     return SourceError(f"{shortened(member.filename)!r} {problem}", kind=kind, path=path, hint=hint)
-
-
-def _wrong_size(path: Path, header: NpyHeader, size: int, what: str = "") -> SourceError:
-    short = size < header.data_bytes
-    return SourceError(
-        f"{what}{'fewer' if short else 'more'} bytes of data than its header says",
-        kind="truncated" if short else "trailing-bytes",
-        path=path,
-        expected=f"{header.data_bytes:,}",
-        found=f"{max(0, size):,}",
-    )
 
 
 def _unpack(stream: IO[bytes], name: str, array: Array) -> None:
