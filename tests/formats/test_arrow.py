@@ -117,7 +117,7 @@ def test_a_folder_that_datasets_saved_is_read_in_place(tmp_path):
     [
         ([[[1], [2, 3]], [[4], [5]]], "unequal-shapes", "1 to 2"),
         (["a", "b"], "unsupported-dtype", "string"),
-        ([b"a", b"b"], "unsupported-dtype", "binary"),
+        ([[b"a"], [b"b"]], "unsupported-dtype", "binary"),
         ([1, None], "nulls", "1 nulls"),
         ([[1, 2], None], "nulls", "1 nulls"),
         ([[1, None], [2, 3]], "nulls", "1 nulls"),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from iobench.base.errors import CorruptArtifact, expecting
 from iobench.base.files import regular
+from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.contrib.formats.shared.rebatch import slabs
 from iobench.formats import (
@@ -80,11 +81,19 @@ class Arrow(Format, Detectable, Checkable):
         return (path.suffix == ".arrow" and path.is_file()) or (path / STATE_FILE).is_file()
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """Return the schema of the columns; a column whose lists differ in length is a ragged field."""
+        """Return the schema; a column of bytes, or of lists that differ in length, is a ragged field."""
         from iobench.contrib.formats.arrow.reader import infer_schema_of
 
         path, chosen = split_selection(path)
         return infer_schema_of(path, files_of(path), fields, chosen)
+
+    def notes(self, path: Path, schema: Schema) -> list[Finding]:
+        """Return a note if columns of bytes, such as encoded images, are read."""
+        from iobench.contrib.formats.arrow.reader import MappedBatches
+        from iobench.contrib.formats.shared.column_shapes import column_notes
+
+        file = files_of(split_selection(path)[0])[0]
+        return column_notes(file, schema, MappedBatches(file).schema)
 
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes plus metadata and alignment of the columns of each record batch."""

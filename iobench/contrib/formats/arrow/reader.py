@@ -108,13 +108,15 @@ def check_lists(files: Sequence[Path], schema: Schema) -> None:
     """Raise CorruptArtifact if a variable list has another length than its field."""
     for opened in map(MappedBatches, files):
         names = fields_by_name(opened.file, opened.schema.names)
+        first = 0
         for batch in opened.batches:
             for field in schema.fields:
                 if field.name in names:
                     name = names[field.name]
-                    shape, _ = _shape(opened.file, name, batch, field.is_ragged)
+                    shape, _ = _shape(opened.file, name, batch, field.is_ragged, first)
                     if not _fits(field, shape):
                         raise corrupt(opened.file, f"{name} of shape {field.shape}", shape)
+            first += batch.num_rows
 
 
 def _fits(field: Field, shape: tuple[int, ...]) -> bool:
@@ -125,9 +127,11 @@ def _fits(field: Field, shape: tuple[int, ...]) -> bool:
     return axes in (1, field.varying) and shape[axes:] == field.inner
 
 
-def _shape(file: Path, name: str, batch: pa.RecordBatch, may_vary: bool) -> tuple[tuple[int, ...], str]:
+def _shape(
+    file: Path, name: str, batch: pa.RecordBatch, may_vary: bool, first: int
+) -> tuple[tuple[int, ...], str]:
     with expecting(file, f"lists in column {name}", DAMAGE):
-        return sample_shape(file, name, batch.column(name), may_vary)
+        return sample_shape(file, name, batch.column(name), may_vary, first)
 
 
 class ArrowReader(ChunkedReader):

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from iobench.base.finding import Finding
 from iobench.formats import (
     COMPLEX,
     NUMPY_DTYPES,
@@ -83,11 +84,19 @@ class Lance(Format, Detectable, Addressable):
         return (path / VERSIONS).is_dir()
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """Return the schema of the columns; a column whose lists differ in length is a ragged field."""
+        """Return the schema; a column of bytes, or of lists that differ in length, is a ragged field."""
         from iobench.contrib.formats.lance.reader import infer_schema_of
 
         path, chosen = split_selection(path)
         return infer_schema_of(path, fields, chosen)
+
+    def notes(self, path: Path, schema: Schema) -> list[Finding]:
+        """Return a note if columns of bytes, such as encoded images, are read."""
+        from iobench.contrib.formats.lance.reader import opened
+        from iobench.contrib.formats.shared.column_shapes import column_notes
+
+        path = split_selection(path)[0]
+        return column_notes(path, schema, opened(path).schema)
 
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes plus metadata of the pages of each column."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from iobench.base.errors import corrupt
 from iobench.base.files import regular
+from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.contrib.formats.shared.rebatch import slabs
 from iobench.formats import COMPLEX, NUMPY_DTYPES, Batch, Detectable, Field, Format, Schema, split_selection
@@ -70,14 +71,22 @@ class Parquet(Format, Detectable):
         return path.suffix == ".parquet" and path.is_file()
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """Return the schema of the columns; a column whose lists differ in length is a ragged field.
+        """Return the schema; a column of bytes, or of lists that differ in length, is a ragged field.
 
-        Decodes every requested column of lists.
+        Decodes every requested column of lists or bytes.
         """
         from iobench.contrib.formats.parquet.reader import infer_schema_of
 
         path, chosen = split_selection(path)
         return infer_schema_of(path, files_of(path), fields, chosen)
+
+    def notes(self, path: Path, schema: Schema) -> list[Finding]:
+        """Return a note if columns of bytes, such as encoded images, are read."""
+        from iobench.contrib.formats.parquet.reader import columns_in
+        from iobench.contrib.formats.shared.column_shapes import column_notes
+
+        file = files_of(split_selection(path)[0])[0]
+        return column_notes(file, schema, columns_in(file))
 
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes plus levels of the values in lists and metadata of the row groups."""

@@ -19,6 +19,7 @@ from iobench.contrib.formats.shared.arrow_columns import (
     check_type,
     columns_of,
     is_leaf,
+    plain_type,
     selected_columns,
 )
 from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
@@ -37,7 +38,7 @@ def opened(file: Path) -> pq.ParquetFile:
 def infer_schema_of(
     path: Path, files: Sequence[Path], fields: Sequence[Field], chosen: Sequence[str]
 ) -> Schema:
-    """Return the schema of the files of a path, which another program wrote. Only lists are decoded."""
+    """Return the schema of the files of a path, which another program wrote; decodes lists and bytes."""
     shapes, samples, every = ColumnShapes(), 0, list[str]()
     for file in files:
         parquet = opened(file)
@@ -50,11 +51,11 @@ def infer_schema_of(
 
 
 def _chunks(file: Path, parquet: pq.ParquetFile, names: Sequence[str]) -> Iterator[tuple[str, pa.Array]]:
-    """Yield columns of a file: scalars without rows, lists in chunks."""
+    """Yield columns of a file: scalars without rows, lists and bytes in chunks."""
     lists = []
     for name in names:
         kind = parquet.schema_arrow.field(name).type
-        if isinstance(kind, pa.BaseExtensionType) or not is_leaf(kind):
+        if isinstance(kind, pa.BaseExtensionType) or not is_leaf(plain_type(kind)):
             lists.append(name)
         else:
             yield name, pa.array([], kind)
@@ -62,6 +63,11 @@ def _chunks(file: Path, parquet: pq.ParquetFile, names: Sequence[str]) -> Iterat
         with expecting(file, f"a readable row group {number}", DAMAGE):
             table = parquet.read_row_group(number, lists)
         yield from ((name, chunk) for name in lists for chunk in table.column(name).chunks)
+
+
+def columns_in(file: Path) -> pa.Schema:
+    """Return the columns of a file."""
+    return _schema_of(file, opened(file))
 
 
 def _schema_of(file: Path, parquet: pq.ParquetFile) -> pa.Schema:

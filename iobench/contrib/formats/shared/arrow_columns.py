@@ -3,7 +3,7 @@
 A field of shape (a, b) is a fixed-size list of `a` fixed-size lists of `b`, and one of shape (*, b) a large
 list of them. Files of other programs may also hold `arrow.fixed_shape_tensor`, and lists of 32-bit offsets;
 a column of lists that all have one length is a field of fixed shape, and one of lists of lists that differ in
-length a field in which several axes vary, with that of its extents.
+length a field in which several axes vary, with that of its extents. A column of bytes is a ragged field.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import listed
+from iobench.contrib.formats.shared.byte_columns import as_lists, check_present, holds_bytes, list_type
 from iobench.contrib.formats.shared.external import not_fixed
 from iobench.contrib.formats.shared.nested_lists import NestedLists
 from iobench.formats import (
@@ -99,11 +100,15 @@ def sample_shape(
     Reads the lengths of all variable lists; if `may_vary`, the axes up to the last one in which lists differ
     are VARIES. `first` is the number of the first sample, in errors.
 
-    CorruptArtifact if the values are not numbers, or (``unequal-shapes``) the lists differ in length, within
-    a sample where they may vary.
+    CorruptArtifact if the values are not numbers, bytes are missing (``nulls``), or (``unequal-shapes``) the
+    lists differ in length, within a sample where they may vary.
     """
     if isinstance(column.type, pa.FixedShapeTensorType):
         return tuple(column.type.shape), _dtype(path, name, column.type.value_type)
+    if holds_bytes(column.type):
+        check_present(path, name, column, first)
+        if may_vary:
+            return (VARIES,), "uint8"
     whole = column = plain(column)
     shape: tuple[int, ...] = ()
     while not is_leaf(column.type):
@@ -140,7 +145,7 @@ def check_type(path: Path, field: Field, kind: pa.DataType) -> None:
     if isinstance(kind, pa.FixedShapeTensorType):
         sizes, value = [*kind.shape], kind.value_type
     else:
-        sizes, value = [], kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+        sizes, value = [], plain_type(kind)
         while not is_leaf(value):
             sizes.append(value.list_size if pa.types.is_fixed_size_list(value) else None)
             value = value.value_type
@@ -180,8 +185,17 @@ def columns_of(path: Path, schema: Schema, available: Iterable[str]) -> dict[str
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """Return the storage of a column of an extension type; any other column itself."""
-    return column.storage if isinstance(column.type, pa.BaseExtensionType) else column
+    """Return the storage of a column of an extension type, bytes as lists; any other column itself."""
+    if isinstance(column.type, pa.BaseExtensionType):
+        return column.storage
+    return as_lists(column) if holds_bytes(column.type) else column
+
+
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type of what `plain` returns."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind.storage_type
+    return list_type(kind) if holds_bytes(kind) else kind
 
 
 def is_leaf(kind: pa.DataType) -> bool:
@@ -207,8 +221,8 @@ def selected_columns(
 ) -> list[str]:
     """Return the columns to read: those of `fields`, those of `chosen` names, or all.
 
-    CorruptArtifact (``unsupported-dtype``) if all are read and some hold single values that are no numbers,
-    with the selection of the others.
+    CorruptArtifact (``unsupported-dtype``) if all are read and some hold neither numbers nor bytes, with the
+    selection of the others.
     """
     names, requested = fields_by_name(path, columns.names), {field.name for field in fields}
     if requested:
@@ -218,7 +232,9 @@ def selected_columns(
     refused = {
         one.name: one.type
         for one in columns
-        if not isinstance(one.type, pa.BaseExtensionType) and is_leaf(one.type) and one.type not in NAMES
+        if not isinstance(one.type, pa.BaseExtensionType)
+        and is_leaf(plain_type(one.type))
+        and one.type not in NAMES
     }
     if refused:
         raise unstorable_columns(path, refused, [name for name in columns.names if name not in refused])

@@ -11,7 +11,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from iobench.base.errors import CorruptArtifact
-from iobench.contrib.formats.shared.arrow_columns import is_leaf, plain, sample_shape, varying_axes
+from iobench.base.finding import Finding
+from iobench.contrib.formats.shared.arrow_columns import (
+    columns_of,
+    is_leaf,
+    plain,
+    sample_shape,
+    varying_axes,
+)
+from iobench.contrib.formats.shared.byte_columns import encoded_notes, holds_bytes
 from iobench.contrib.formats.shared.external import not_fixed
 from iobench.formats import VARIES, Field, Schema, arrays_schema, own_extents, with_extents
 
@@ -55,3 +63,9 @@ class ColumnShapes:
 def _elements(column: pa.Array) -> int:
     """Return the number of elements in all lists of a column."""
     return len(column) if is_leaf(column.type) else _elements(column.flatten())
+
+
+def column_notes(path: Path, schema: Schema, columns: pa.Schema) -> list[Finding]:
+    """Return a note if fields of a table at `path` are columns of bytes."""
+    names = columns_of(path, schema, columns.names)
+    return encoded_notes([name for name, own in names.items() if holds_bytes(columns.field(own).type)])
