@@ -339,7 +339,7 @@ def test_progress_tells_how_many_objects_there_are_and_how_large(bucket, tmp_pat
     add(TRAIN, data_dir=tmp_path / "data", progress=lambda *report: reports.append(report))
     steps = {what.split()[0]: (what, done, of) for what, done, of in reports}
     assert steps["listing"][1:] == (total, 0)
-    expected = f"downloading 2 objects, {bytes_text(total)}, of s3://bucket/train"
+    expected = f"downloading 2 objects, {bytes_text(total)}, from s3://bucket/train"
     assert steps["downloading"] == (expected, total, total)
 
 
