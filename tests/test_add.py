@@ -454,6 +454,12 @@ class TestHostile:
         hint = self.refused(external / "p", "unrecognized", format=None).hint
         assert LABELLED in hint
 
+    def test_the_hint_for_too_few_tokens_to_be_recognized(self, external):
+        np.arange(500, dtype=np.uint16).tofile(external / "short.bin")
+        hint = self.refused(external / "short.bin", "unrecognized", format=None).hint
+        assert hint.partition(";")[0].split()[-2:] == ["--format", "tokens"]
+        assert self.refused(external / "short.bin", "too-few-tokens", format="tokens:dtype=uint16").hint
+
     def test_a_wrong_format_is_refused_with_the_right_one(self, external):
         write_npy(external / "a")
         assert "--format npy" in self.refused(external / "a", "unreadable", format="hdf5").hint

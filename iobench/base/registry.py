@@ -52,6 +52,10 @@ class Registry(Generic[T]):
         """Return all names, sorted; imports nothing."""
         return sorted(self._offered())
 
+    def meant(self, word: str) -> str | None:
+        """Return the name that a word, such as a file's suffix, usually stands for; None without one."""
+        return next((name for name in self.names() if word in self._usual.get(name, "").split()), None)
+
     def type_of(self, name: str) -> type[T]:
         """Import and return the class of that name.
 
@@ -153,8 +157,7 @@ class Registry(Generic[T]):
 
     def _suggestion(self, name: str, known: list[str]) -> str:
         """Suggest the known name that a word usually stands for, or else one spelled alike, if any."""
-        usual = [ours for ours in known if name in self._usual.get(ours, "").split()]
-        return suggestion(usual[0] if usual else name, known)
+        return suggestion(self.meant(name) or name, known)
 
     def _ambiguous(self, name: str, offers: tuple[EntryPoint, ...]) -> BrokenPlugin:
         return BrokenPlugin(

@@ -40,6 +40,7 @@ from iobench.dataset.sources._regular_files import (
     LABELLED,
     no_such_path,
     refused_by_system,
+    usual_format,
 )
 from iobench.dataset.staging import locked, os_errors
 from iobench.dataset.untrusted_data import UntrustedData
@@ -193,7 +194,8 @@ def _sniffed(path: Path) -> str:
         f"no format recognizes it by its name and first bytes ({asked}{missing})",
         kind="unrecognized",
         path=path,
-        hint="give --format if it is one of them; otherwise convert it first"
+        hint=(usual_format(path, "--format") or "give --format if it is one of them; ")
+        + "otherwise convert it first"
         + (f"; {LABELLED}" if path.is_dir() else ""),
     )
 

@@ -197,6 +197,7 @@ USUAL_WORDS = {
 FORMATS: Registry[Format] = Registry(Format, "iobench.formats", UnknownFormat, USUAL_WORDS)  # type: ignore[type-abstract]
 
 names = FORMATS.names
+meant = FORMATS.meant
 class_of = FORMATS.class_of
 type_of = FORMATS.type_of
 get = FORMATS.get

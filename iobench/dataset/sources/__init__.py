@@ -8,7 +8,13 @@ from pathlib import Path
 from iobench import formats
 from iobench.base.errors import SourceError
 from iobench.base.units import shape_text
-from iobench.dataset.sources._regular_files import LABELLED, contains_images, no_such_path, source_errors
+from iobench.dataset.sources._regular_files import (
+    LABELLED,
+    contains_images,
+    no_such_path,
+    source_errors,
+    usual_format,
+)
 from iobench.dataset.sources._source import (
     BATCH_BYTES,
     FirstSamples,
@@ -175,5 +181,6 @@ def _sniffed(path: Path) -> str:
         f"{path.suffix or 'a file without a suffix'} is not read, and no format recognizes it ({known})",
         kind="unrecognized",
         path=path,
-        hint="give .npy, .npz, .pt, .csv, .jsonl, .h5, .hdf5, a folder of images, or --source-format",
+        hint=usual_format(path, "--source-format")
+        + "give .npy, .npz, .pt, .csv, .jsonl, .h5, .hdf5, a folder of images, or --source-format",
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from iobench import formats
 from iobench.base.errors import CorruptArtifact, SourceError
 from iobench.base.text import reason
 from iobench.formats import Array, raw_bytes
@@ -27,6 +28,12 @@ _IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".t
 
 LABELLED = "put images or sound files into one subfolder per label"
 CLOSE_WRITERS = "try again when no program writes to it"  # for data that change while they are read
+
+
+def usual_format(path: Path, flag: str) -> str:
+    """Return a hint at the format that files of this suffix usually have, whose own error says more."""
+    name = formats.meant(path.suffix[1:].lower())
+    return f"if it is {name}, give {flag} {name}; " if name else ""
 
 
 @dataclass(frozen=True)
