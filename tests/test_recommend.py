@@ -881,6 +881,8 @@ def test_a_limit_that_nothing_fits_is_one_line(tmp_path, inside, monkeypatch):
         (("--source", "x.npy", "--name", "y"), "conflicting-options"),
         (("--source", "x.npy", "--add", "y"), "conflicting-options"),
         (("--add", "x.npy", "--sample-shape", "3"), "missing-option"),
+        (("--add", "x.npy", "--on-error", "skip"), "missing-option"),
+        (("--source", "x.npy", "--on-error", "sometimes"), "unknown-choice"),
         (("--source", "x.npy", "--sample-shape", "abc"), "invalid-shape"),
         (("--full-size", "1KB"), "invalid-size"),
         (("--loader", "nope"), "unknown-loader"),
@@ -1414,3 +1416,19 @@ def test_the_printed_command_takes_no_name_of_other_data(photos, tmp_path, insid
     adding = shlex.split(prepare_code(data, replace(written, variant=own)))
     assert adding[adding.index("--name") + 1] == f"{source.name}-2"
     assert inside(*adding[1:]).returncode == 0
+
+
+def test_damaged_images_are_left_out_if_asked(photos, tmp_path, inside, monkeypatch):
+    asked = {}
+
+    def search(of, requirements, source_words, **options):
+        asked.update(samples=of.schema.samples, words=source_words)
+        raise SourceError("stopped", kind="stopped")
+
+    monkeypatch.setattr("iobench.advise.recommend.recommend", search)
+    damaged = photos / "cat" / "000.jpg"
+    damaged.write_bytes(damaged.read_bytes()[:400])
+    words = ("--source", str(photos), "--on-error", "skip")
+    done = inside("recommend", *words, "--data-dir", tmp_path / "data")
+    assert asked == {"samples": 59, "words": [*words]}
+    assert "warning[damaged-skipped]" in done.stderr

@@ -32,7 +32,8 @@ from iobench.formats.image_decoding import (
 
 MOST_SIZES = 64  # images whose sizes are read before any is decoded: this takes milliseconds
 MAX_THREADS = 16  # each holds an image in memory
-SKIP = "move it out of the folder, or let 'iobench prepare --on-error skip' leave out such images"
+SKIP = "move it out of the folder, or give --on-error skip, which leaves out such images"
+MOVED = "move them out of the folder to read the others where they lie"
 AT_ONCE = 1024  # files that are passed to the threads at a time
 
 ImageFile: TypeAlias = tuple[Path, int, FileState]  # with the number of its label
@@ -124,7 +125,7 @@ class ImageFolder(Source):
         count = f"{counted(len(self._damaged), 'image')} of {len(self._files) + len(self._damaged):,}"
         named = enumerated([str(error.changed(hint=None)) for error in self._damaged], most=1)
         message, values = f"skipped {count}: {named}", {"skipped": len(self._damaged)}
-        self.notes = (*self.notes, Finding("damaged-skipped", message, values={**values}))
+        self.notes = (*self.notes, Finding("damaged-skipped", message, MOVED, {**values}))
 
     def _look(self, path: Path) -> tuple[float, float, bool]:
         """Return how many times larger an image is than the samples, and whether it has colors.

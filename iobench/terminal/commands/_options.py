@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -37,6 +37,8 @@ Hash = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Device = Annotated[str, typer.Option(help=DEVICE_HELP)]
 SOURCE_FORMAT_HELP = "Format of your own data, like tokens:dtype=uint16,window=513. [default: detected]"
+ON_ERROR_HELP = "skip leaves out images of --source that cannot be decoded, and counts them. [default: stop]"
+ON_ERROR = ("stop", "skip")
 SourceFormat = Annotated[str | None, typer.Option(help=SOURCE_FORMAT_HELP)]
 TimeLimit = Annotated[float, typer.Option(help="Time limit in seconds.")]
 Timeout = Annotated[float, typer.Option(help="Kill the loader after this many seconds without a batch.")]
@@ -68,8 +70,13 @@ def listed_numbers(option: str, text: str, kind: Callable[[str], T]) -> tuple[T,
 
 def checked_hash(word: str) -> str:
     """Return the value of `--hash`; InvalidSettings if it is not one."""
-    if word not in ("auto", "full"):
-        raise InvalidSettings("--hash", kind="unknown-choice", expected="auto or full", found=repr(word))
+    return checked_choice("--hash", word, ("auto", "full"))
+
+
+def checked_choice(option: str, word: str, choices: Sequence[str]) -> str:
+    """Return the word; InvalidSettings names the option if it is none of the choices."""
+    if word not in choices:
+        raise InvalidSettings(option, kind="unknown-choice", expected=" or ".join(choices), found=repr(word))
     return word
 
 

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 from iobench.base.errors import InvalidSettings, SourceError
 from iobench.base.units import parse_elements, parse_shape
 from iobench.bench.command_option import check_declared, command_option, declared
-from iobench.terminal.commands._options import SOURCE_FORMAT_HELP, fields_of, parsed
+from iobench.terminal.commands._options import (
+    ON_ERROR,
+    ON_ERROR_HELP,
+    SOURCE_FORMAT_HELP,
+    fields_of,
+    parsed,
+)
 
 if TYPE_CHECKING:
     from iobench.dataset.sources import Source
@@ -62,11 +68,7 @@ class SourceOptions:
         "field for each. [default: packed]",
         choices=("packed", "separate"),
     )
-    on_error: str | None = command_option(
-        None,
-        "skip leaves out images of --source that cannot be decoded, and counts them. [default: stop]",
-        choices=("stop", "skip"),
-    )
+    on_error: str | None = command_option(None, ON_ERROR_HELP, choices=ON_ERROR)
 
     def __post_init__(self) -> None:
         check_declared(self)

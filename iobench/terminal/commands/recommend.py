@@ -14,11 +14,14 @@ from iobench.base.errors import InvalidSettings
 from iobench.base.units import parse_shape
 from iobench.terminal.commands._declared_options import made_of, with_options
 from iobench.terminal.commands._options import (
+    ON_ERROR,
+    ON_ERROR_HELP,
     AsJson,
     DataDir,
     NameOrAddress,
     S3Endpoint,
     SourceFormat,
+    checked_choice,
     parsed,
 )
 
@@ -48,6 +51,7 @@ def recommend(
             help="Shape that images are cropped to, as for 'iobench prepare'; '*x*x3' keeps the size of each."
         ),
     ] = None,
+    on_error: Annotated[str | None, typer.Option(help=ON_ERROR_HELP)] = None,
     typed: Mapping[str, Any],
     data_dir: DataDir = Path("data"),
     s3_endpoint: S3Endpoint = None,
@@ -64,7 +68,7 @@ def recommend(
     use_endpoint(s3_endpoint)
     requirements = made_of(Requirements, typed)
     hash_s = HASHING * requirements.max_time_s
-    of, words = _data(name, source, add, source_format, sample_shape, data_dir, hash_s)
+    of, words = _data(name, source, add, source_format, sample_shape, on_error, data_dir, hash_s)
     with live.view(AutoRounds(requirements.max_time_s), each_round=False) as observer:
         recommendation = search(
             of, requirements, data_dir=data_dir, source_words=words, observer=observer, began=began
@@ -85,14 +89,15 @@ def _data(
     added: Path | None,
     source_format: str | None,
     sample_shape: str | None,
+    on_error: str | None,
     data_dir: Path,
     hash_s: float,
 ) -> tuple[Manifest | Source, list[str]]:
     """Return the dataset or the source, and the `iobench prepare` arguments that name the source."""
-    if source is None and sample_shape is not None:
-        raise InvalidSettings(
-            "--sample-shape without --source", kind="missing-option", hint="use it with --source"
-        )
+    for option, word in (("--sample-shape", sample_shape), ("--on-error", on_error)):
+        if source is None and word is not None:
+            problem = f"{option} without --source"
+            raise InvalidSettings(problem, kind="missing-option", hint="use it with --source")
     if source is not None and (name is not None or added is not None):
         other = "--name" if name is not None else "--add"
         raise InvalidSettings(f"{other} with --source", kind="conflicting-options", hint="give one of them")
@@ -110,16 +115,25 @@ def _data(
 
         manifest = dataset_named(data_dir, name)
         return (AddedSource(manifest) if set(manifest.artifacts) == set(manifest.added) else manifest), []
+    return _opened(source, source_format, sample_shape, on_error)
+
+
+def _opened(
+    path: Path, format: str | None, sample_shape: str | None, on_error: str | None
+) -> tuple[Source, list[str]]:
+    """Return the user's data as a source, and the `iobench prepare` arguments that name it."""
     from iobench.dataset.sources import open_source
     from iobench.terminal import display
 
+    if on_error is not None:
+        checked_choice("--on-error", on_error, ON_ERROR)
     shape = None if sample_shape is None else parsed("--sample-shape", parse_shape, sample_shape, True)
-    shaped = ["--sample-shape", sample_shape] if sample_shape is not None else []
-    named = ["--source-format", source_format] if source_format is not None else []
-    opened = open_source(source, shape, format=source_format)
-    for note in opened.notes:
+    given = {"--source-format": format, "--sample-shape": sample_shape, "--on-error": on_error}
+    words = [word for option, value in given.items() if value is not None for word in (option, value)]
+    source = open_source(path, shape, format=format, on_error=on_error or "stop")
+    for note in source.notes:
         display.warning(note)
-    return opened, ["--source", str(source), *named, *shaped]
+    return source, ["--source", str(path), *words]
 
 
 def _added(path: Path, format: str | None, name: str | None, data_dir: Path, hash_s: float) -> Source:
