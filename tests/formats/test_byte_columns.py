@@ -102,6 +102,22 @@ def schema_of(samples):
     return Schema(samples, (Field("image", (VARIES,), "uint8"),), totals={"image": 3 * samples})
 
 
+def test_damage_in_paths_and_other_columns_does_not_end_the_process(tmp_path):
+    paths = [f"cat/{row:04}.jpg" for row in range(11)]
+    files = [{"bytes": one, "path": path} for one, path in zip(STORED, paths, strict=True)]
+    table = pa.table({"image": pa.array(files, FILE), "text": pa.array(paths)})
+    with pa.ipc.new_file(str(tmp_path / "x.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    offsets = np.arange(12, dtype="int32") * len(paths[0])
+    damaged = (tmp_path / "x.arrow").read_bytes().split(offsets.tobytes())
+    assert len(damaged) == 3
+    offsets[1:-1] = 1 << 30
+    (tmp_path / "x.arrow").write_bytes(offsets.tobytes().join(damaged))
+    arrow, path = formats.get("arrow"), tmp_path / "x.arrow"
+    with arrow.open(path, arrow.infer_schema(formats.with_selection(path, ["image"]))) as reader:
+        assert as_bytes(reader.native(np.array([9, 2]))["image"]) == [STORED[9], STORED[2]]
+
+
 @pytest.mark.parametrize("writer", ["arrow", "parquet"])
 def test_a_struct_of_other_fields_is_refused(tmp_path, writer):
     form, path = written(tmp_path, writer, pa.table({"x": [{"bytes": b"a", "size": 1}]}))

@@ -24,6 +24,7 @@ from iobench.contrib.formats.shared.arrow_columns import (
     selected_columns,
     values,
 )
+from iobench.contrib.formats.shared.byte_columns import selected
 from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
 from iobench.contrib.formats.shared.column_shapes import ColumnShapes
 from iobench.contrib.formats.shared.nested_lists import NestedLists
@@ -156,7 +157,8 @@ class ArrowReader(ChunkedReader):
         self._offsets: dict[str, list[int]] = {field.name: [] for field in placed}
         for number, batch in batches:
             self._add(opened[number], batch)
-        self._table = pa.Table.from_batches([batch for _, batch in batches])
+        # of the checked columns alone: Arrow's `take` does not survive damage in others
+        self._table = pa.Table.from_batches([selected(one, self._names.values()) for _, one in batches])
 
     def _add(self, opened: MappedBatches, batch: pa.RecordBatch) -> None:
         """Add a record batch: bools as packed bits, numbers as views of the map; ragged ones as `Ragged`."""

@@ -5,7 +5,7 @@ It stores a file as a struct of its bytes and its path. Both kinds are read as l
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -53,6 +53,14 @@ def _part(column: pa.Array, name: str) -> pa.Array:
     if not pa.types.is_struct(column.type):
         return column
     return column.flatten()[column.type.get_field_index(name)]
+
+
+def selected(batch: pa.RecordBatch, names: Iterable[str]) -> pa.RecordBatch:
+    """Return these columns of a record batch, those of bytes as lists, without paths."""
+    columns = {name: batch.column(name) for name in names}
+    return pa.RecordBatch.from_pydict(
+        {name: as_lists(one) if holds_bytes(one.type) else one for name, one in columns.items()}
+    )
 
 
 def check_present(path: Path, name: str, column: pa.Array, first: int) -> None:
