@@ -111,7 +111,7 @@ def test_damage_in_paths_and_other_columns_does_not_end_the_process(tmp_path):
     offsets = np.arange(12, dtype="int32") * len(paths[0])
     damaged = (tmp_path / "x.arrow").read_bytes().split(offsets.tobytes())
     assert len(damaged) == 3
-    offsets[1:-1] = 1 << 30
+    offsets[1:-1:2] = 1 << 30
     (tmp_path / "x.arrow").write_bytes(offsets.tobytes().join(damaged))
     arrow, path = formats.get("arrow"), tmp_path / "x.arrow"
     with arrow.open(path, arrow.infer_schema(formats.with_selection(path, ["image"]))) as reader:
