@@ -11,6 +11,7 @@ from iobench.advise.finalist_roles import cost_of, rate_of
 from iobench.advise.recommendation import Finalist, RacedFormat
 from iobench.advise.search import SearchResult
 from iobench.base.finding import Finding
+from iobench.base.units import three_digits
 from iobench.bench.case import Case
 from iobench.bench.outcome import Run
 from iobench.results import stats
@@ -96,9 +97,10 @@ def _without_conversion(result: SearchResult, used: Case) -> Iterator[Finding]:
     if gain >= WORTH_NAMING:
         label = case_labels(result.race.cases)[fastest.key]
         other = "" if formats.parse(fastest.variant).lossless else " (its pixels differ)"
+        times = f"{three_digits(gain)} × the default, {speed:.0%} of the speed"
         yield Finding(
             "no-conversion",
-            f"Without a conversion: {label}{other}, {gain:.2g} × the default, {speed:.0%} of the speed",
+            f"Without a conversion: {label}{other}, {times}",
             values={"case": label, "gain": gain, "speed": speed},
         )
 
