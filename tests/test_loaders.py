@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -157,6 +158,19 @@ def test_a_worker_that_is_killed_or_exits_is_one_error_without_a_hang(
     assert number is None or re.search(r"\bpid\b", caught.value.problem)
     assert "\n" not in str(caught.value)
     assert not workers_alive()
+
+
+def test_an_epoch_that_is_cut_off_does_not_wait_for_the_batches_of_workers(
+    images, monkeypatch, workers_alive
+):
+    monkeypatch.setattr("torch.utils.data._utils.MP_STATUS_CHECK_INTERVAL", 600.0)  # torch waits for each
+    first_read(monkeypatch, images, lambda: time.sleep(600))
+    epochs = open_epochs(images, "npy", kind="sequential", **FORKED)
+    batches = epochs.epoch(ROWS["sequential"])
+    next(batches)
+    batches.close()
+    assert not workers_alive()
+    epochs.close()
 
 
 @pytest.mark.parametrize("error", [EOFError(), ConnectionResetError(104, "Connection reset by peer")])

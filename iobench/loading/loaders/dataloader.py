@@ -153,7 +153,12 @@ class DataLoaderEpochs(Epochs):
             if self._settings.persistent_workers:
                 self._persistent = loader
             batches = iter(loader)
-        yield from batches
+        try:
+            yield from batches
+        except GeneratorExit:
+            if self._persistent is None:
+                _kill_workers(batches)
+            raise
 
     def _class(self) -> type[DataLoader[Any]]:
         from torch.utils.data import DataLoader
@@ -186,6 +191,16 @@ def _settings_of(loader: WorkerLoader) -> TorchDataLoader:
     """Return the options of a loader that a DataLoader has, too."""
     shared = (spec.name for spec in declared(TorchDataLoader) if hasattr(loader, spec.name))
     return TorchDataLoader(**{name: getattr(loader, name) for name in shared})
+
+
+def _kill_workers(batches: Any) -> None:
+    """End the workers of an epoch that was cut off.
+
+    torch would wait 5 s for each to read its batch, and a worker that exits while its threads pass a batch on
+    may abort.
+    """
+    for worker in getattr(batches, "_workers", ()):  # a DataLoader without workers has none
+        worker.terminate()
 
 
 def _unchanged(batch: Any) -> Any:
