@@ -89,6 +89,35 @@ def test_a_slow_default_leaves_time_for_quick_cases(manifest, monkeypatch, clock
     assert found.skipped == []
 
 
+def test_the_verification_of_a_slow_default_leaves_half_of_the_time_for_it_to_others(
+    manifest, monkeypatch, clock
+):
+    def prove(self, case, *arguments):
+        clock.now += 20.0 if case.loader.name == "dataloader" else 1.0
+        return proved(self, case, *arguments)
+
+    proved = InProcess.prove
+    monkeypatch.setattr(InProcess, "prove", prove)
+    (slow,) = cases_of(manifest, replace(SIX, format=("npy",), loader=("dataloader",)), ["cpu"])
+    quick = cases_of(manifest, replace(SIX, loader=("native", "stream")), ["cpu"])
+    race = SuccessiveHalving(5.0, rounds=1, proofs_s=20.0, end_s=100.0)
+    assert run(manifest, SIX, cases=[slow, *quick], strategy=race).skipped == []
+    assert (race.excess_s([20.0, 1.0]), race.excess_s([90.0]), race.excess_s([5.0])) == (10.0, 20.0, 0.0)
+    assert FinalRounds(20.0).excess_s([90.0]) == SuccessiveHalving(5.0).excess_s([90.0]) == 0.0
+
+
+def test_final_rounds_verify_no_case_again_that_took_long(manifest, monkeypatch, clock):
+    began = proving(monkeypatch, clock, 6.0)
+    race = run(manifest, SIX, strategy=SuccessiveHalving(10.0, rounds=1, proofs_s=12.0, end_s=100.0))
+    two = [case for case in race.cases if case.key in race.proofs]
+    began.clear()
+    final = run(manifest, SIX, cases=two, strategy=FinalRounds(12.0, rounds=1, proofs=race.proofs))
+    assert began == []
+    assert [one.settings_key for one in final.records] == [case.key for case in two]
+    run(manifest, SIX, cases=two, strategy=FinalRounds(120.0, rounds=1, proofs=race.proofs))
+    assert began == [case.key for case in two], "there is time for it"
+
+
 def test_a_slow_case_is_cut_off_where_the_time_of_its_round_ends():
     race, final = SuccessiveHalving(10.0), FinalRounds(20.0, end_s=30.0)
     assert race.cut_s(1, 0.0, 50.0, measured=0) == 5.0, "the other half is for its rivals"

@@ -18,9 +18,9 @@ from iobench.base.errors import LoaderFailed, WrongContent
 from iobench.bench import content_check, run_loop, sample_coverage
 from iobench.bench.case import ROUND_SECONDS
 from iobench.bench.case_grid import cases_of
-from iobench.bench.executor import Proof
 from iobench.bench.options import RunOptions
 from iobench.bench.part import TimeLimit
+from iobench.bench.proof import Proof
 from iobench.bench.round_length import RoundLengths
 from iobench.bench.run_strategies import FixedRounds
 from iobench.bench.sample_coverage import SampleCoverage
@@ -283,6 +283,7 @@ def test_rounds_are_as_long_as_the_speed_of_a_case_allows(images):
     assert lengths.round_s(usual) == pytest.approx(2.03)
     lengths.limit_s = 1.0
     assert lengths.batches(usual) == 50
+    assert lengths.batch_s(usual) == 0.02
     assert lengths.round_s(usual) == pytest.approx(1.0 + 2 * 2 * 0.02)
     half = SimpleNamespace(epoch_s=2.03 / 2)
     lengths.measured(usual, half)  # hashing took half of the time

@@ -37,7 +37,8 @@ class CandidateSet:
 def loader_words(requirements: Requirements, remote: bool = False) -> list[str]:
     """Return the loaders with their common settings: defaults, recommended options, one worker per core.
 
-    The user's own functions restrict nothing. For a `remote` dataset they are the built-in ones.
+    The user's own functions restrict nothing. For a `remote` dataset they are the built-in ones, a request
+    per sample last and only by workers: one batch of it may take all the time for verification.
 
     Loaders whose content is verified quickly come first: with little time only these can be raced.
     """
@@ -46,10 +47,11 @@ def loader_words(requirements: Requirements, remote: bool = False) -> list[str]:
     if named and "all" not in requirements.loaders:
         return sorted([*own, *named], key=lambda word: word.partition(":")[0] not in BUILT_IN[:2])
     cores = len(os.sched_getaffinity(0))
-    common = ["fetch=batch", f"num_workers={cores}", f"num_workers={cores},fetch=batch"]
-    built_in = [*own, *BUILT_IN, *(f"{DEFAULT_LOADER}:{options}" for options in common)]
+    usual = f"{DEFAULT_LOADER}:num_workers={cores}"
+    by_batch = [f"{DEFAULT_LOADER}:fetch=batch", f"{usual},fetch=batch"]
     if remote:
-        return [*own, FOR_STORES, *built_in[len(own) :]]
+        return [*own, FOR_STORES, *BUILT_IN[:2], *by_batch, usual]
+    built_in = [*own, *BUILT_IN, by_batch[0], usual, by_batch[1]]
     if requirements.only == CORE:
         return built_in
     others = [name for name in loaders.names() if name not in BUILT_IN]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from iobench import formats
 from iobench.advise import measured_data
@@ -23,6 +24,7 @@ from iobench.bench.case import Case, content_of
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
+from iobench.bench.proof import Proof
 from iobench.bench.run import run
 from iobench.bench.run_strategies import AUTO, UNLIMITED
 from iobench.bench.search_strategies import FinalRounds, SuccessiveHalving
@@ -101,7 +103,8 @@ def _confirmed(
     share = FINAL_BEFORE_STEP if requirements.step_ms else FINAL
     times = share * (end - time.monotonic()), end + OVERTIME * requirements.max_time_s
     try:
-        final = final_rounds(data.manifest, chosen, replace(options, limits=True), AUTO, times, observer)
+        limited = replace(options, limits=True)
+        final = final_rounds(data.manifest, chosen, limited, AUTO, times, observer, race.proofs)
         ended = final.ended
     except RecordError as error:  # a full disk
         final, ended = replace(race, records=[]), error
@@ -170,15 +173,16 @@ def final_rounds(
     rounds: int | str,
     times: tuple[float, float],
     observer: Observer,
+    proofs: Mapping[str, Proof] = MappingProxyType({}),
 ) -> Run:
     """Measure again: a winner picked from noisy rounds must not keep its lucky figure.
 
-    `times` are the seconds for the rounds, and the end of the time limit.
+    `times` are the seconds for the rounds, and the end of the time limit; `proofs` those of the race, by key.
     """
     max_time_s, end = times
     options = replace(options, rounds=str(rounds), max_time=max(1.0, round(max_time_s)))
     count = UNLIMITED if rounds == AUTO else int(rounds)
-    strategy = FinalRounds(max_time_s, count, end_s=end - time.monotonic())
+    strategy = FinalRounds(max_time_s, count, end_s=end - time.monotonic(), proofs=proofs)
     return run(manifest, options, observer=observer, cases=cases, strategy=strategy)
 
 

@@ -17,6 +17,7 @@ from iobench.bench.observer import Progress
 from iobench.bench.part import TimeLimit
 from iobench.bench.pixel_check import PixelCheck
 from iobench.bench.process_group import ProcessGroup, SingleProcess
+from iobench.bench.proof import Proof
 from iobench.bench.round_spec import RoundSpec
 from iobench.bench.trace import write_trace
 from iobench.bench.training import TrainingStep
@@ -25,23 +26,11 @@ from iobench.dataset.manifest import Manifest
 from iobench.dataset.verify import verify_in_time
 from iobench.loading.host_to_device import DeviceBatch
 from iobench.loading.stages import StageProfile
-from iobench.results.parts import ContentCheckPart, Measured
+from iobench.results.parts import Measured
 
 
 class TookTooLong(Exception):
     """A running verification was cancelled to leave time for other cases."""
-
-
-@dataclass(frozen=True)
-class Proof:
-    """Result of a case's verification.
-
-    `check` is None if the whole dataset came as requested. The seconds are those of loading and hashing.
-    """
-
-    check: ContentCheckPart | None = None
-    batch_s: float = 0.0
-    sample_s: float = 0.0
 
 
 @dataclass

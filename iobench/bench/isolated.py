@@ -16,8 +16,9 @@ from typing import Any
 
 from iobench.base.errors import CaseDied, IobenchError
 from iobench.bench.case import Case
-from iobench.bench.executor import InProcess, Proof, Tick
+from iobench.bench.executor import InProcess, Tick
 from iobench.bench.observer import Progress
+from iobench.bench.proof import Proof
 from iobench.dataset.manifest import Manifest
 from iobench.host import usable_memory
 from iobench.host.child import Child, ChildEnded, ChildHung, SharedCount

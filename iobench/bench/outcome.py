@@ -12,6 +12,7 @@ from iobench.base.errors import IobenchError
 from iobench.base.finding import Finding
 from iobench.bench.case import Case
 from iobench.bench.options import RunOptions
+from iobench.bench.proof import Proof
 from iobench.dataset.manifest import Manifest
 from iobench.results import columns, history
 from iobench.results.cases import Label, labels
@@ -36,6 +37,7 @@ class Run(Displayed):
     interrupted: bool = False  # Ctrl-C ended the run
     eliminated: dict[str, int] = field(default_factory=dict)  # cases, by key, and their rounds before that
     skipped: list[str] = field(default_factory=list)  # cases for which there was no time, by key
+    proofs: dict[str, Proof] = field(default_factory=dict)  # of the cases that were verified, by key
     stopped: IobenchError | None = None  # why the run ended before all rounds were made
 
     @property

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from iobench.base import thresholds
 from iobench.bench.case import Case
-from iobench.bench.executor import Proof
 from iobench.bench.part import LEAST_WINDOW
+from iobench.bench.proof import Proof
 from iobench.formats import Schema
 from iobench.results.record import Record
 
@@ -44,6 +44,11 @@ class RoundLengths:
         if speed is not None and speed.epoch_s:
             batch_s = speed.batch_s * record.epoch_s / speed.epoch_s
             self._speeds[case.key] = _CaseSpeed(record.epoch_s, batch_s)
+
+    def batch_s(self, case: Case) -> float:
+        """Return about how long a batch takes, as far as it is known."""
+        speed = self._speeds.get(case.key)
+        return 0.0 if speed is None else speed.batch_s
 
     def batches(self, case: Case) -> int | None:
         """Return the batches of the window of the case's next round; None for whole epochs."""

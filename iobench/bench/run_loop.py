@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 from iobench.base import interrupts
@@ -91,7 +92,7 @@ class RunLoop:
         for number, case in enumerate(self._run.cases):
             if case.key in self._run.failures:
                 continue
-            spent_s = time.monotonic() - self._began - (self._opened_s or 0.0)
+            spent_s = time.monotonic() - self._proofs_began
             if number and not self._strategy.verifies(spent_s, [*self._took_s.values()]):
                 self._skip(case, UNVERIFIED)
                 continue
@@ -122,6 +123,12 @@ class RunLoop:
         ]
         self._observer.status(f"first figures: {'; '.join(figures)} samples/s")
 
+    @property
+    def _proofs_began(self) -> float:
+        """Moment from which verification counts, later by what does not: its rounds, and a slow default."""
+        excess_s = self._strategy.excess_s([proof.took_s for proof in self._run.proofs.values()])
+        return self._began + (self._opened_s or 0.0) + excess_s
+
     def _skip(self, case: Case, reason: str) -> None:
         """Leave a case out for want of time."""
         self._run.skipped.append(case.key)
@@ -133,21 +140,21 @@ class RunLoop:
     def _prove(self, case: Case, limit_s: float) -> None:
         """Verify a case and note the time; raises TookTooLong if the strategy has no more time for it."""
         before, progress = time.monotonic(), self._observer.begins(case.key, 0)
-        until = (
-            self._began
-            + (self._opened_s or 0.0)
-            + self._strategy.verification_end_s([*self._took_s.values()])
-        )
+        until = self._proofs_began + self._strategy.verification_end_s([*self._took_s.values()])
 
         def check() -> None:
             self._check_interrupt()
             if time.monotonic() > until:
                 raise TookTooLong
 
-        proof = self._backend.executor(case).prove(case, self._options.warmup, Tick(check, progress), limit_s)
+        proof = self._strategy.earlier_proof(case.key, limit_s)
+        if proof is None:
+            tick, warmup = Tick(check, progress), self._options.warmup
+            proof = self._backend.executor(case).prove(case, warmup, tick, limit_s)
+            proof = replace(proof, took_s=(time.monotonic() - before) / warmup)
         self._recorder.proved(case, proof.check)
         self._lengths.proved(case, proof)
-        self._took_s[case.key] = (time.monotonic() - before) / self._options.warmup
+        self._run.proofs[case.key], self._took_s[case.key] = proof, proof.took_s
         self._failures.checked.add(case.variant)
 
     def _trace_all(self) -> None:
@@ -164,7 +171,7 @@ class RunLoop:
         took_s = {case.key: self._took_s.get(case.key, 0.0) for case in self._remaining()}
         self._estimates.after_proofs(took_s, [key for key, _ in self._done])
         began, opened_s = time.monotonic(), self._opened_s or 0.0
-        self._late_s = self._strategy.late_s(began - self._began - opened_s, opened_s)
+        self._late_s = self._strategy.late_s(began - self._proofs_began, opened_s)
         self._lengths.limit_s = self._strategy.round_s(began - self._began, len(self._remaining()))
 
         def go_on(done: int) -> bool:
@@ -194,6 +201,7 @@ class RunLoop:
         if not late and not (measured and self._is_slow(case, number)):
             with self._failures.collecting(case):
                 limit_s = self._strategy.cut_s(number, elapsed_s, total_s, measured)
+                limit_s = max(0.0, limit_s - self._lengths.batch_s(case))  # the last batch comes after it
                 self._took_s[case.key] = self.time_round(case, number, limit_s)
                 self._used_s[case.key] = self._used_s.get(case.key, 0.0) + self._took_s[case.key]
         elif number == 1:
@@ -232,9 +240,11 @@ class RunLoop:
         hosts = self._backend.hosts
         if not case.loader.own_data:
             self._run.manifest.opener(case.variant)  # raises if files are gone or have changed in size
+        asked = time.monotonic()
         if number >= self._strategy.limits_from:
             hosts.sample_limits()
         before = time.monotonic()
+        limit_s = max(0.0, limit_s - (before - asked))
         headroom = self._recorder.measure_headroom(case, number)
         batches = self._lengths.batches(case)
         self._backend.executor(case).ready(case, Tick(self._check_interrupt), batches)

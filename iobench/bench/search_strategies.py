@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from iobench.base import thresholds
 from iobench.base.finding import Finding
+from iobench.bench.proof import Proof
 from iobench.bench.rounds import Rates
 from iobench.bench.run_strategies import UNLIMITED, AutoRounds
 from iobench.bench.strategy import COMPARED, Strategy
@@ -52,6 +53,11 @@ class SuccessiveHalving(AutoRounds):
     def verification_s(self, elapsed_s: float, left: int) -> float:
         """Return an equal share of what is left of `proofs_s`."""
         return max(MIN_PROOF_S, (self.proofs_s - elapsed_s) / left)
+
+    def excess_s(self, passed_s: Sequence[float]) -> float:
+        """Return the seconds of a slow default beyond half of `proofs_s`, at most so many again."""
+        over_s = passed_s[0] - self.proofs_s / COMPARED if passed_s else 0.0
+        return min(self.proofs_s, max(0.0, over_s))
 
     def round_s(self, elapsed_s: float, cases: int) -> float:
         """Return an equal share of the time for rounds, for each of the first rounds of each case."""
@@ -104,7 +110,8 @@ class FinalRounds(SuccessiveHalving):
     """Fresh rounds of the remaining cases, without elimination; verification counts as time for rounds.
 
     Cases come in order of importance. The first is always measured once, the second if it can begin in
-    time, further ones only if enough time is left for the rounds of those before them.
+    time, further ones only if enough time is left for the rounds of those before them. A case is not verified
+    again if that took longer than the time for it: one batch of a slow case may be most of the time.
     """
 
     rounds: int = UNLIMITED
@@ -112,6 +119,7 @@ class FinalRounds(SuccessiveHalving):
     opening: int = 0
     ordered: bool = True
     at_least: int = 2  # rounds that may take all of the time: of one nothing can be concluded
+    proofs: Mapping[str, Proof] = field(default_factory=dict)  # of the race, by key
     limits_from: int = 2  # a comparison comes first: on a busy machine limits take seconds
 
     def verifies(self, elapsed_s: float, passed_s: Sequence[float]) -> bool:
@@ -122,6 +130,11 @@ class FinalRounds(SuccessiveHalving):
     def verification_s(self, elapsed_s: float, left: int) -> float:
         """Return an equal share of what is left of the time for verification."""
         return max(MIN_PROOF_S, Strategy.verification_s(self, elapsed_s, left))
+
+    def earlier_proof(self, key: str, limit_s: float) -> Proof | None:
+        """Return the proof of the race if it took longer than `limit_s`."""
+        proof = self.proofs.get(key)
+        return proof if proof and proof.took_s > limit_s else None
 
     def round_s(self, elapsed_s: float, cases: int) -> float:
         """Return an equal share of the time that is left, for each of ten rounds of each case."""

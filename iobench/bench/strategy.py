@@ -9,6 +9,7 @@ from typing import Any
 
 from iobench.base import thresholds
 from iobench.base.finding import Finding
+from iobench.bench.proof import Proof
 from iobench.bench.rounds import Rates
 from iobench.results import stats
 from iobench.results.cases import Label
@@ -59,6 +60,14 @@ class Strategy:
         They are an equal share of what is left of the time for verification.
         """
         return max(0.0, PROOFS * self.max_time_s - elapsed_s) / left
+
+    def excess_s(self, passed_s: Sequence[float]) -> float:
+        """Return the seconds of the verifications that passed which do not count: none."""
+        return 0.0
+
+    def earlier_proof(self, key: str, limit_s: float) -> Proof | None:
+        """Return the proof of a case that was verified before, in place of one of `limit_s`: none."""
+        return None
 
     def round_s(self, elapsed_s: float, cases: int) -> float:
         """Return the seconds of a round, beyond which it becomes a part of an epoch, for so many cases.

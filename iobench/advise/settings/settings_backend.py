@@ -17,9 +17,10 @@ from iobench.base.finding import Finding
 from iobench.base.text import reason
 from iobench.base.units import bytes_text, counted
 from iobench.bench.case import Case
-from iobench.bench.executor import Executor, Proof, Tick
+from iobench.bench.executor import Executor, Tick
 from iobench.bench.hosts import Hosts, LocalHost
 from iobench.bench.options import RunOptions
+from iobench.bench.proof import Proof
 from iobench.dataset.index_cache import LATE
 from iobench.dataset.manifest import Manifest
 from iobench.host.process_counters import descendants
