@@ -225,7 +225,7 @@ def test_an_invalid_index_is_a_one_line_error(artifact, change, cause, part):
 
 
 @pytest.mark.parametrize("edge", [-1, 0, 1, 2, 3])  # from the number of samples on
-@pytest.mark.parametrize("value", [0, 7, 1 << 31, (1 << 32) - 1])
+@pytest.mark.parametrize("value", [0, 5, 1 << 31, (1 << 32) - 1])
 def test_wrong_offsets_are_corrupt(artifact, edge, value):
     chunk = files_of(artifact.path)[0]
     stored = bytearray(chunk.read_bytes())
