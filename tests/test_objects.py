@@ -238,6 +238,15 @@ def test_requests_of_workers_are_those_of_the_process_that_has_them():
     assert own.take() is None
 
 
+def test_rows_of_another_library_s_client_are_no_requests():
+    log = RequestLog()
+    log.clear()
+    log.read(50)
+    assert log.take() is None
+    log.looked_up(50, 50)  # of a cache
+    assert log.take().count == 0
+
+
 def test_requests_for_rows_that_never_came_are_left_out():
     log = RequestLog()
     log.clear()

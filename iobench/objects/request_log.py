@@ -117,7 +117,9 @@ class RequestLog:
     def take(
         self, workers: WorkerLog | None = None, epochs: int = 1, delivered: int | None = None
     ) -> RequestSummary | None:
-        """Return the requests of so many epochs since `clear`, and those of workers; None without a note.
+        """Return the requests of so many epochs since `clear`, and those of workers; None if nothing counted.
+
+        Rows that came without a request or a cache are those of another library's client.
 
         `delivered` are the bytes that came of an epoch that was cut off. Of its requests, those for rows that
         were read ahead and never came are left out, in proportion.
@@ -126,13 +128,13 @@ class RequestLog:
             numbers = np.array(self._notes or ())
         if workers is not None:
             numbers = np.concatenate((numbers, np.fromfile(workers.path)))
-        if not len(numbers):
-            return None
         notes = numbers.view(_NOTE)
         answers = notes[notes["seconds"] != _NONE]
         seconds = np.sort(answers["seconds"])
         sums = {name: int(notes[name].sum()) for name in _SUMMED}
         sums["count"] = len(answers) + sums["retries"]
+        if not any(sums.values()):
+            return None
         sums["refetched_bytes"] = _refetched_bytes(answers, epochs)
         read = notes["row_bytes"].sum()
         share = 1.0 if delivered is None or read <= delivered else float(delivered / read)
