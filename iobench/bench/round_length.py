@@ -46,7 +46,7 @@ class RoundLengths:
             self._speeds[case.key] = _CaseSpeed(record.epoch_s, batch_s)
 
     def batch_s(self, case: Case) -> float:
-        """Return about how long a batch takes, as far as it is known."""
+        """Return the estimated seconds of a batch; 0 if nothing was measured."""
         speed = self._speeds.get(case.key)
         return 0.0 if speed is None else speed.batch_s
 

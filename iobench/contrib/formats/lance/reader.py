@@ -11,12 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from iobench.base.errors import CorruptArtifact, corrupt, is_panic
+from iobench.base.errors import corrupt
 from iobench.base.files import regular
 from iobench.base.text import reason
-from iobench.contrib.formats.lance.library import lance, without_panics
+from iobench.contrib.formats.lance.library import errors_as, lance
 from iobench.contrib.formats.shared.arrow_columns import (
-    DAMAGE,
     arrays,
     check_type,
     columns_of,
@@ -150,13 +149,5 @@ class LanceReader(Reader):
 @contextmanager
 def damage_as_error(path: Path, expected: str) -> Iterator[None]:
     """Raise CorruptArtifact in place of the errors and panics that Lance raises on damaged files."""
-    try:
-        with without_panics():
-            yield
-    except CorruptArtifact:
-        raise
-    except BaseException as error:
-        panic = is_panic(error)
-        if not (panic or isinstance(error, DAMAGE)):
-            raise
-        raise corrupt(path, expected, reason(error)) from error
+    with errors_as(lambda error: corrupt(path, expected, reason(error))):
+        yield

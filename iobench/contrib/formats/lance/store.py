@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from iobench.base.errors import CorruptArtifact, LoaderFailed, is_panic
+from iobench.base.errors import CorruptArtifact, LoaderFailed
 from iobench.base.text import reason
-from iobench.contrib.formats.lance.library import lance, without_panics
+from iobench.contrib.formats.lance.library import errors_as, lance
 from iobench.contrib.formats.lance.reader import check_files, damage_as_error
-from iobench.contrib.formats.shared.arrow_columns import DAMAGE
 from iobench.formats import StoreAddress
 
 
@@ -37,14 +37,10 @@ def _storage_options(address: StoreAddress) -> dict[str, str]:
 def store_errors(url: str, *read: object) -> Iterator[None]:
     """Raise `store_error` for errors and panics of Lance's client, whatever is `read`."""
     try:
-        with without_panics():
+        with errors_as(partial(store_error, url)):
             yield
     except CorruptArtifact as error:
         raise error.changed(path=url) from None
-    except BaseException as error:
-        if not (is_panic(error) or isinstance(error, DAMAGE)):
-            raise
-        raise store_error(url, error) from None
 
 
 def store_error(url: str, error: BaseException) -> LoaderFailed:
