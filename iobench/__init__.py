@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from iobench.bench.outcome import Run
     from iobench.bench.run import run
     from iobench.contrib.ray.loader import RayLoader
-    from iobench.dataset.add import add
-    from iobench.dataset.added_source import AddedSource
-    from iobench.dataset.dataset_folders import find_dataset
-    from iobench.dataset.manifest import Manifest
+    from iobench.dataset.add import AddedSource, add
+    from iobench.dataset.manifest import Manifest, find_dataset
     from iobench.dataset.prepare import prepare
     from iobench.dataset.sources import Source, Synthetic, open_source
     from iobench.dataset.verify import verify
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from iobench.terminal.watch import watch
 
 _HOMES = {
-    "AddedSource": "iobench.dataset.added_source",
+    "AddedSource": "iobench.dataset.add",
     "Manifest": "iobench.dataset.manifest",
     "Ragged": "iobench.formats",
     "Requirements": "iobench.advise.requirements",
@@ -44,7 +42,7 @@ _HOMES = {
     "Synthetic": "iobench.dataset.sources",
     "add": "iobench.dataset.add",
     "batches": "iobench.loading.batches",
-    "find_dataset": "iobench.dataset.dataset_folders",
+    "find_dataset": "iobench.dataset.manifest",
     "open_source": "iobench.dataset.sources",
     "prepare": "iobench.dataset.prepare",
     "recommend": "iobench.advise.recommend",

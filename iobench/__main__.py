@@ -1,6 +1,7 @@
 """Entry point of `iobench` and `python -m iobench`: Ctrl-C exits with one line and 130 from the start."""
 
 import codecs
+import contextlib
 import io
 import os
 import signal
@@ -33,6 +34,9 @@ def main() -> None:
         os.write(2, MESSAGE)
         sys.exit(INTERRUPTED)
     finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+            os.dup2(2, 1)  # what a user's code prints at the exit is no result
         if handled:  # nothing is left but Python's own exit
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -7,7 +7,6 @@ os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
 import contextlib
 import gc
-import itertools
 import shutil
 import signal
 import struct
@@ -28,7 +27,8 @@ from slow_tests import left_out
 import iobench
 from iobench import formats
 from iobench.base import thresholds
-from iobench.bench import case_limits, isolated, resume_check
+from iobench.base.registry import is_installed
+from iobench.bench import isolated, limits, resume_check
 from iobench.dataset import sandbox
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.formats import NUMPY_DTYPES
@@ -39,17 +39,22 @@ from iobench.terminal.cli import main
 
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-machine")  # no test depends on wall time
-settings.register_profile("quick", settings.get_profile("any-machine"), max_examples=15)
+settings.register_profile("quick", settings.get_profile("any-machine"), max_examples=15, derandomize=True)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell, and in some CIs
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SAMPLES = 203  # no multiple of a batch
 
-case_limits.SECONDS = 0.002  # per limit of a run: tests do not depend on its accuracy
-case_limits.memory_limits.IN_TURN_BYTES = 1 << 20  # nor at what memory it takes
+limits.SECONDS = 0.002  # per limit of a run: tests do not depend on its accuracy
+limits.hardware_limits.IN_TURN_BYTES = 1 << 20  # nor at what memory it takes
 cpu_speed.SECONDS = 0.0003  # nor at how fast the processors are
 thresholds.ROUND_S = 0.01  # nor at how sure a figure is
+
+
+def installed_formats():
+    """Return the formats whose libraries are installed."""
+    return [name for name in formats.names() if all(map(is_installed, formats.class_of(name).modules))]
 
 
 def pytest_addoption(parser):
@@ -126,14 +131,6 @@ def quick_children(request, monkeypatch, forked_children):
         monkeypatch.setattr(module, "ForkServer", lambda *modules: server)
     if not request.config.getoption("slow"):
         monkeypatch.setattr(sandbox, "spawn_python", forked_children.start)
-
-
-@pytest.fixture
-def ticking(monkeypatch):
-    """Let 40 ms pass whenever a run looks at its clock: it has as many rounds on any machine."""
-    clock = SimpleNamespace(monotonic=itertools.count(0.0, 0.04).__next__)
-    for module in ("run", "run_loop"):
-        monkeypatch.setattr(f"iobench.bench.{module}.time", clock)
 
 
 @pytest.fixture

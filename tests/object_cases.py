@@ -3,7 +3,7 @@
 from conftest import numbers
 
 from iobench.dataset.prepare import prepare
-from iobench.dataset.publish import check_target, publish
+from iobench.dataset.remote_dataset import check_target, publish
 
 SAMPLES = 203
 FORMATS = ("npy", "hdf5:chunk_bytes=256", "lmdb", "memmap")

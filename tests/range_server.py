@@ -5,7 +5,7 @@ import re
 import socket
 import threading
 import time
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
@@ -24,10 +24,15 @@ class RangeServer:
     "stall" (for `stall_s` in the middle of the body), or None.
     """
 
-    def __init__(self, folder, tls=None):
+    def __init__(self, folder, tls=None, host="127.0.0.1"):
         self.folder, self.fault, self.etags = folder, lambda number, name: None, True
         self.quotes = True  # around ETags in listings; Azure gives none
         self.more_names = []  # of objects that no folder can hold, in listings
+        self.more_bytes = 0  # size of each of these
+        self.any = None  # the file at addresses where there is none
+        self.redirect = None  # another server, to which all requests are sent
+        self.echo = None  # (status, form) of answers that repeat the headers of the request
+        self.headers = []  # of all requests
         self.failing_pages = set()  # numbers of the requests for a page of a listing that fail
         self.pages = 0
         self.stall_s = 0.6
@@ -35,10 +40,10 @@ class RangeServer:
         self.requests, self.lock = [], threading.Lock()
         self.in_flight = self.most_in_flight = 0
         handler = type("Handler", (_Handler,), {"owner": self})
-        self._server = _Server(("127.0.0.1", 0), handler)
+        self._server = _Server((host, 0), handler)
         if tls:  # an SSLContext with a certificate
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
-        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self._server.server_port}"
+        self.url = f"http{'s' if tls else ''}://{host}:{self._server.server_port}"
 
     @contextlib.contextmanager
     def running(self):
@@ -93,10 +98,17 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(head=False)
 
     def _answer(self, head):
+        self.owner.headers.append(dict(self.headers))
+        if self.owner.redirect:
+            return self._send(307, b"", {"Location": self.owner.redirect + self.path})
+        if self.owner.echo:
+            return self._echo(*self.owner.echo)
         place = urlsplit(self.path)
         path = self.owner.folder / unquote(place.path).lstrip("/")
         if "list-type=2" in place.query:
             return self._list(path, parse_qs(place.query))
+        if self.owner.any and (b"\0" in bytes(path) or not path.is_file()):
+            path = self.owner.any
         if not path.is_file():
             return self._send(404, b"")
         content, etag = path.read_bytes(), _etag(path)
@@ -147,6 +159,13 @@ class _Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(OSError, ValueError):
             super().finish()
 
+    def _echo(self, status, form):
+        """Answer with all headers of the request, each in this form, and as the version of an object."""
+        values = [part for value in self.headers.values() for part in re.split("[ ,=/]", value) if part]
+        body = "\n".join(form.format(value) for value in (*self.headers.values(), *values))
+        version = self.headers.get("x-amz-security-token", "none")
+        self._send(status, body.encode(), {"ETag": f'"{version}"', "Last-Modified": self.date_time_string()})
+
     def _list(self, bucket, query):
         if not bucket.is_dir():
             return self._send(404, b"<Error><Code>NoSuchBucket</Code></Error>")
@@ -159,15 +178,18 @@ class _Handler(BaseHTTPRequestHandler):
         names = sorted(str(path.relative_to(bucket)) for path in bucket.rglob("*") if path.is_file())
         names = [*self.owner.more_names, *names]
         rest = [name for name in names if name.startswith(prefix) and name > after][int(start or 0) :]
-        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
         entries = "".join(
             f"<Contents><Key>{escape(name)}</Key><LastModified>{now}</LastModified>"
-            f"<Size>{(bucket / name).stat().st_size if (bucket / name).is_file() else 0}</Size>"
-            f"<ETag>{escape(self._listed_etag(bucket / name))}</ETag></Contents>"
+            f"<Size>{self._listed_size(name, bucket)}</Size>"
+            f"<ETag>{escape(self._listed_etag(bucket / name[:255]))}</ETag></Contents>"
             for name in rest[:PAGE]
         )
         more = f"<NextContinuationToken>{int(start or 0) + PAGE}</NextContinuationToken>" * (len(rest) > PAGE)
         self._send(200, f"<ListBucketResult>{entries}{more}</ListBucketResult>".encode())
+
+    def _listed_size(self, name, bucket):
+        return self.owner.more_bytes if name in self.owner.more_names else (bucket / name).stat().st_size
 
     def _listed_etag(self, path):
         return _etag(path) if self.owner.quotes else _etag(path).strip('"')

@@ -20,8 +20,9 @@ formats/test_contract.py::TestSmallPieces::test_threads_read_one_reader_at_once
 
 # several steps in new interpreters, as one types them; each step has tests in one process
 ranks/test_torchrun.py
-stream/test_stream_ranks.py::test_two_processes_train_one_model_on_their_own_samples
+ranks/test_trainers.py
 plugin/test_plugin_loaders.py::test_the_package_s_own_tests_pass
+test_other_tools.py::test_commands_work_beside_other_tools
 test_notebook.py::test_the_example_shows_a_run_a_recommendation_and_a_watched_loop
 test_add_remote.py::test_add_run_and_verify_as_typed
 test_cli_run.py::test_json_is_all_there_is_on_stdout
@@ -29,16 +30,19 @@ test_cli_run.py::test_workers_under_spawn_start_from_the_command_line
 test_cli_run.py::test_an_interrupt_prints_what_was_measured_and_leaves_no_process
 test_live.py::test_on_a_terminal_the_view_goes_and_the_table_stays
 test_objects.py::test_s3_end_to_end
+test_objects.py::test_the_time_of_a_run_bounds_its_requests[True]
+test_credentials.py::test_a_run_over_s3_leaves_no_credential_anywhere[--isolate]
 test_objects.py::test_workers_and_processes_read_it_too
 test_object_cache_run.py::test_hits_of_workers_are_counted
 test_object_loaders.py::test_workers_read_from_s3_too[mosaic*
 test_object_loaders.py::test_workers_read_from_s3_too[fsspec*
 test_object_loaders.py::test_workers_read_from_s3_too[s3torchconnector*
 test_object_loaders.py::test_every_loader_reads_lance_by_lance_s_client[dataloader:num_workers=1]
-test_object_loaders.py::test_workers_read_from_s3_too[huggingface_streaming*
+test_object_loaders.py::test_workers_read_from_s3_too[huggingface*
 test_object_loaders.py::test_workers_read_from_s3_too[litdata*
 test_loader_contract.py::TestHuggingFaceStreaming::*[parquet*
 test_s3_how_to.py
+test_compare_in_ci.py::test_the_workflow_fails_for_a_slower_head_and_writes_its_summary
 formats/test_tokens.py::test_tokens_are_added_prepared_and_measured_as_one_types_it
 formats/test_audio.py::test_a_folder_per_class_goes_through_every_step[.wav*
 test_recommend.py::test_existing_files_are_added_and_a_recommendation_is_made_for_them
@@ -122,7 +126,6 @@ device/test_ragged_on_device.py::test_a_run_verifies_them_on_the_device
 test_prepare.py::test_memory_does_not_grow_with_the_data
 stream/test_stream_memory.py::test_the_memory_of_an_epoch_does_not_grow_with_it
 stream/test_placements.py::test_the_end_of_a_row_of_two_gibibytes_is_copied
-test_capacity.py::test_the_plan_predicts_a_simulation_of_synthetic_hosts
 test_recommend.py::test_rounds_with_the_step_that_miss_the_default_do_not_decide
 test_recommend.py::test_a_case_that_fails_with_the_step_is_skipped_and_not_chosen
 test_recommend.py::test_a_faster_way_to_read_the_users_own_files_is_an_alternative[2.0]
@@ -131,6 +134,7 @@ test_permutation.py::test_positions_and_pairs_of_neighbors_are_uniform[5]
 test_permutation.py::test_positions_and_pairs_of_neighbors_are_uniform[7]
 test_diagnose.py::test_a_tensor_dataset_is_named_and_its_gain_is_measured
 test_tuning.py::test_an_endless_loader_is_measured_by_its_first_batches[loader]
+test_diagnose_checks.py::test_the_gain_of_the_remedy_is_measured_and_not_that_of_another
 test_diagnose_checks.py::test_samples_that_take_long_without_workers
 test_diagnose_checks.py::test_workers_that_cost_more_than_they_bring
 test_diagnose_checks.py::test_samples_that_would_fit_in_memory_are_decoded_once

@@ -22,7 +22,7 @@ from iobench.base.errors import (
     SourceError,
 )
 from iobench.base.units import bytes_text
-from iobench.dataset import add_remote as module
+from iobench.dataset import add as module
 from iobench.dataset import seal
 from iobench.dataset.add import add
 from iobench.dataset.prepare import prepare
@@ -144,7 +144,7 @@ def test_a_bucket_without_a_prefix_and_names_of_any_script(bucket, tmp_path):
     for name in ("ü ß.npy", "100%.npy", "a=b#c.npy"):
         np.save(bucket.folder / "bucket" / name, np.arange(10))
     (bucket.folder / "bucket/empty").touch()  # as the marker of a folder
-    made, row = add("s3://bucket", data_dir=tmp_path / "data")
+    made, row = add("s3://bucket", data_dir=tmp_path / "data", format="npy")
     assert len(row.artifact.files or made.artifacts["npy"].files) == 3
     assert verify(made) == {"npy": None}
 
@@ -225,7 +225,7 @@ def test_rows_that_no_range_holds_are_refused_before_hashing(
     bucket, tmp_path, monkeypatch, source, variant, address, cause
 ):
     stored(bucket, variant, source)
-    monkeypatch.setattr("iobench.dataset.add_files.hash_rows", lambda *arguments: pytest.fail("hashed"))
+    monkeypatch.setattr("iobench.dataset.add.hash_rows", lambda *arguments: pytest.fail("hashed"))
     with pytest.raises(InvalidSettings, check=kind(cause)):
         add(address, data_dir=tmp_path / "data")
     assert not tree(tmp_path / "data")
@@ -323,11 +323,35 @@ def test_addresses_with_nothing_to_add(bucket, tmp_path, address, error, cause):
     assert not (tmp_path / "data").exists()
 
 
-@pytest.mark.parametrize("name", ["train/../../x.npy", "train//x.npy", "train/./x.npy"])
+@pytest.mark.parametrize("name", ["train/../../x.npy", "train//x.npy", "train/./x.npy", "train/" + "x" * 256])
 def test_names_that_lead_elsewhere(bucket, tmp_path, name):
     stored(bucket)
     bucket.more_names = [name]
+    bucket.more_bytes = 9
     with pytest.raises(CorruptArtifact, check=kind("invalid-name")):
+        add(TRAIN, data_dir=tmp_path / "data")
+    assert not tree(tmp_path / "data")
+
+
+@pytest.mark.parametrize("place", ["SERVER", "SERVER/bucket", "s3://bucket"])
+@pytest.mark.parametrize("name", ["{}/stolen.npy", "../{}/stolen.npy", "a%5C..%5Cb.npy", "%2E%2E", "a%00b"])
+def test_an_object_is_never_written_where_its_name_says(bucket, tmp_path, place, name):
+    """The server answers with an array at any address."""
+    np.save(bucket.folder / "any.npy", np.arange(9))
+    bucket.any = bucket.folder / "any.npy"
+    (outside := tmp_path / "outside").mkdir()
+    typed = name.format(outside).replace("/", "%2F")
+    with pytest.raises((CorruptArtifact, InvalidSettings), check=kind("invalid-name")):
+        add(f"{place.replace('SERVER', bucket.url)}/{typed}", name="one", data_dir=tmp_path / "data")
+    assert not tree(outside)
+    assert not (tmp_path / "data").exists()
+
+
+def test_objects_that_would_be_one_file_here_are_refused(bucket, tmp_path):
+    stored(bucket)
+    bucket.more_names = ["train/x.npy/0"]
+    bucket.more_bytes = 9
+    with pytest.raises(SourceError, check=kind("name-clash", path=f"{TRAIN}x.npy/0")):
         add(TRAIN, data_dir=tmp_path / "data")
     assert not tree(tmp_path / "data")
 

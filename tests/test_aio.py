@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from iobench.host import io_engines
-from iobench.host.aio import DirectUnavailable, ReadFailed, ReadQueue, open_direct
+from iobench.host.io_engines import DirectUnavailable, ReadFailed, ReadQueue, open_direct
 from iobench.host.memory import PAGE, touched_array
 
 PAGES = 40
@@ -180,12 +180,12 @@ REFUSED = """
 import os, sys
 from pathlib import Path
 import numpy as np
-from iobench.host import aio, io_engines
+from iobench.host import io_engines
 
 file, engine, what = sys.argv[1:]
 if engine == "threads":
     io_engines.AIO_CALLS = None
-queue, descriptor = aio.ReadQueue(4096), aio.open_direct(Path(file))
+queue, descriptor = io_engines.ReadQueue(4096), io_engines.open_direct(Path(file))
 offsets, lengths = np.arange(4) * 4096, np.full(4, 4096)
 other, wrong = os.dup(descriptor), offsets
 if what == "a closed file":

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from iobench.base.background_load import BackgroundLoad
-from iobench.host import background_load, machine_counters
-from iobench.host.background_load import BackgroundLoadMonitor
+from iobench.host import machine_load
+from iobench.host.machine_load import BackgroundLoadMonitor
 from iobench.results.background_signs import background_warnings
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -22,12 +22,12 @@ class Kernel:
         self.stat, self.pressure = folder / "stat", folder / "pressure"
         self.pressure.mkdir()
         self.own_s, self.own_bytes, self.disk, self.clock = 0.0, 0, 0, 0.0
-        monkeypatch.setattr(machine_counters, "STAT", self.stat)
-        monkeypatch.setattr(machine_counters, "PRESSURE", self.pressure)
-        monkeypatch.setattr(background_load, "own_cpu_s", lambda: self.own_s)
-        monkeypatch.setattr(background_load, "own_disk_bytes", lambda: self.own_bytes)
+        monkeypatch.setattr(machine_load, "STAT", self.stat)
+        monkeypatch.setattr(machine_load, "PRESSURE", self.pressure)
+        monkeypatch.setattr(machine_load, "own_cpu_s", lambda: self.own_s)
+        monkeypatch.setattr(machine_load, "own_disk_bytes", lambda: self.own_bytes)
         monkeypatch.setattr(
-            machine_counters, "disk_counters", lambda path: machine_counters.DiskCounters(self.disk, 0)
+            machine_load, "disk_counters", lambda path: machine_load.DiskCounters(self.disk, 0)
         )
         monkeypatch.setattr(time, "perf_counter", lambda: self.clock)
         monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2})
@@ -83,17 +83,17 @@ def test_without_the_kernels_counters_background_load_is_unknown(kernel, tmp_pat
         (kernel.pressure / name).unlink()
     monkeypatch.setattr(kernel, "set", lambda **counters: None)
     kernel.stat.unlink()
-    monkeypatch.setattr(machine_counters, "disk_counters", lambda path: None)
+    monkeypatch.setattr(machine_load, "disk_counters", lambda path: None)
     assert measured(kernel, tmp_path) == BackgroundLoad()
 
 
 def test_living_children_count_as_own_work(tmp_path):
-    before = background_load.own_cpu_s()
+    before = machine_load.own_cpu_s()
     used = time.process_time()
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         deadline = time.monotonic() + 60
-        while background_load.own_cpu_s() - before - (time.process_time() - used) < 0.2:
+        while machine_load.own_cpu_s() - before - (time.process_time() - used) < 0.2:
             assert time.monotonic() < deadline, "a child's work is not counted"
             time.sleep(0.02)
     finally:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from conftest import installed_formats
 from kinds import complaint_kind, kind
 
 import iobench
@@ -12,7 +13,7 @@ from iobench.formats import Field, Schema, array_of
 from iobench.loading import loaders
 from iobench.testing.cases import random_batch
 
-HOLD = [name for name in formats.names() if "bfloat16" in formats.FORMATS.class_of(name).dtypes]
+HOLD = [name for name in installed_formats() if "bfloat16" in formats.FORMATS.class_of(name).dtypes]
 LOADERS = ("dataloader", "dataloader:fetch=batch", "native", "stream", "torchdata", "spdl")
 
 

@@ -10,7 +10,7 @@ from conftest import require_disk
 from kinds import kind
 
 from iobench.base.errors import ColdCacheUnavailable
-from iobench.host import disk, page_cache, usable_memory
+from iobench.host import disk, memory, page_cache
 
 MIB = 1 << 20
 NO_SUCH_CALL = -1
@@ -258,13 +258,13 @@ def asked_for(monkeypatch):
         def close(self):
             pass
 
-    monkeypatch.setattr(usable_memory, "touched_map", Memory)
+    monkeypatch.setattr(memory, "touched_map", Memory)
     return counts
 
 
 def test_prefault_takes_whole_pages(asked_for):
-    usable_memory.prefault(10 * mmap.PAGESIZE + 1)
-    usable_memory.prefault(mmap.PAGESIZE - 1)
+    memory.prefault(10 * mmap.PAGESIZE + 1)
+    memory.prefault(mmap.PAGESIZE - 1)
     assert asked_for == [10 * mmap.PAGESIZE]
 
 
@@ -281,7 +281,7 @@ def test_memory_touched_before_a_warm_round_does_not_grow_with_the_files(asked_f
 
 
 def test_prefault_takes_at_most_half_of_the_free_memory(asked_for):
-    usable_memory.prefault(1 << 60)
+    memory.prefault(1 << 60)
     assert 0 < asked_for[0] <= page_cache.psutil.virtual_memory().total // 2
 
 
@@ -292,9 +292,9 @@ def test_prefault_takes_at_most_half_of_its_containers_memory(asked_for, monkeyp
     (tmp_path / limit).parent.mkdir(parents=True)
     (tmp_path / limit).write_text(f"{2 * MIB}\n")
     (tmp_path / "own").write_text(f"9:cpu:/a\n{own}\n")
-    monkeypatch.setattr(usable_memory, "CONTROL_GROUPS", tmp_path)
-    monkeypatch.setattr(usable_memory, "OWN_GROUPS", tmp_path / "own")
-    usable_memory.prefault(1 << 60)
+    monkeypatch.setattr(memory, "CONTROL_GROUPS", tmp_path)
+    monkeypatch.setattr(memory, "OWN_GROUPS", tmp_path / "own")
+    memory.prefault(1 << 60)
     assert asked_for == [MIB]
 
 
@@ -321,13 +321,13 @@ def test_memory_is_backed_until_touching_it_is_fast(monkeypatch, rates, times):
         requested.append(count)
         return next(given)
 
-    monkeypatch.setattr(usable_memory, "prefault", prefault)
-    assert usable_memory.back_memory(1 << 30) == rates[0]
+    monkeypatch.setattr(memory, "prefault", prefault)
+    assert memory.back_memory(1 << 30) == rates[0]
     assert requested == [int(factor * (1 << 30)) for factor in times]
 
 
 def test_the_rate_of_little_data_is_ignored(monkeypatch):
     requested = []
-    monkeypatch.setattr(usable_memory, "prefault", lambda count: requested.append(count) or 0.1e9)
-    usable_memory.back_memory(1 << 20)
+    monkeypatch.setattr(memory, "prefault", lambda count: requested.append(count) or 0.1e9)
+    memory.back_memory(1 << 20)
     assert len(requested) == 1

@@ -14,14 +14,14 @@ from conftest import SAMPLES, image_arrays, open_files, prepared
 from kinds import kind
 
 from iobench.base.errors import CorruptArtifact, InvalidSettings
+from iobench.dataset.artifact_location import ChangeDetector
 from iobench.formats import Chunked, Field, Schema, Strided
-from iobench.host import counters, page_cache, usable_memory
-from iobench.host.aio import DirectUnavailable
+from iobench.host import counters, memory, page_cache
+from iobench.host.io_engines import DirectUnavailable
 from iobench.stream import backend_selection, cached_reader, direct_reader, readahead, readahead_window
 from iobench.stream.backend_selection import MAX_THREADS, MAX_THREADS_LARGE, select_backend
 from iobench.stream.block_reader import BlockReader
 from iobench.stream.cached_reader import CachedReader
-from iobench.stream.change_detector import ChangeDetector
 from iobench.stream.direct_reader import DirectReader
 from iobench.stream.options import StreamOptions
 
@@ -335,7 +335,7 @@ def traits(source):
 
 
 def little_memory(monkeypatch):
-    monkeypatch.setattr(usable_memory, "free_memory", lambda: 100_000)  # of which the data is more than half
+    monkeypatch.setattr(memory, "free_memory", lambda: 100_000)  # of which the data is more than half
 
 
 @pytest.mark.parametrize("variant", FIXED)
@@ -468,7 +468,7 @@ def test_memory_lies_as_the_file_does_where_slices_are_read_past_the_cache(choos
 
 
 def test_very_many_files_are_checked_in_turn(tmp_path, monkeypatch):
-    monkeypatch.setattr("iobench.stream.change_detector.AT_ONCE", 3)
+    monkeypatch.setattr("iobench.dataset.artifact_location.AT_ONCE", 3)
     files = [tmp_path / f"{number}" for number in range(10)]
     for file in files:
         file.write_bytes(b"1")

@@ -61,11 +61,8 @@ def test_every_case_gets_a_line_and_the_fastest_a_sentence(images, inside, tmp_p
     for name in DEFAULT_FORMATS:
         for loader in ("native", "dataloader", "stream"):
             assert any(line.startswith(name) and loader in line for line in done.stdout.splitlines())
-    answer = done.stdout.rpartition("\n\n")[2].splitlines()
-    assert answer[0].split()[0].rstrip(":") in ("Fastest", "Equally", "Inconclusive")
-    assert {line.split(":")[0] for line in answer[1:]} >= {f"  under {one}" for one in ("native", "stream")}
-    for word in ("warm cache", "random order", "samples/s", "95 %", "relative time", "% of limit"):
-        assert word in done.stdout
+    assert done.stdout.split("\n\n")[1].startswith("Use ")
+    assert all(word in done.stdout for word in ("samples/s", "relative", "limit", "warm", "random"))
     wide = inside("runs", "--data-dir", images.root.parent, "show", out, "--wide").stdout
     assert all(metric.title in wide for metric in METRICS if metric.name not in NOT_SHOWN)
     assert len(record_file.read(out)[0]) == 3 * 3 * len(DEFAULT_FORMATS)

@@ -19,8 +19,8 @@ import iobench
 from iobench import RunOptions
 from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed, WrongContent
 from iobench.bench.case_grid import cases_of
-from iobench.contrib.loaders import _grain_packing
-from iobench.contrib.loaders._grain_packing import PACKERS
+from iobench.contrib.loaders import grain as grain_loader
+from iobench.contrib.loaders.grain import PACKERS
 from iobench.dataset.sources import GeneratedLengths
 from iobench.formats import Field, Ragged, offsets_of
 from iobench.loading.collate import Collate, Dense, SampleList, best_fit
@@ -205,7 +205,7 @@ def test_rows_that_grain_packs_hold_every_sample_whole(tmp_path, fields, packer)
 
 @pytest.mark.parametrize("part", ["_segment_ids", "_positions"])
 def test_wrong_segments_of_grain_are_found(monkeypatch, ragged, tmp_path, part):
-    columns = _grain_packing.packed_columns
+    columns = grain_loader.packed_columns
 
     def shifted(name, rows):
         values, *parts = columns(name, rows)
@@ -213,7 +213,7 @@ def test_wrong_segments_of_grain_are_found(monkeypatch, ragged, tmp_path, part):
         parts[at] = np.where(parts[0] > 0, np.roll(parts[at], 1, axis=1), 0)
         return [values, *parts]
 
-    monkeypatch.setattr(_grain_packing, "packed_columns", shifted)
+    monkeypatch.setattr(grain_loader, "packed_columns", shifted)
     made = run(ragged, tmp_path, ("grain:packing=best-fit",), (WHOLE,), isolate=False)
     assert [type(error) for error in made.failures.values()] == [WrongContent]
 

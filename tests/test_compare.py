@@ -5,6 +5,7 @@ import json
 import re
 
 import pytest
+from conftest import call
 from kinds import complaint_kind, kind
 from record_cases import MACHINE, MIB, STEADY, a_record, rounds_of, times
 
@@ -206,7 +207,7 @@ def test_a_gate_passes_only_where_no_case_is_slower_for_certain(files, inside, n
 
 def gate_kinds(done):
     """Return the kinds of the complaints of `--fail-on`."""
-    return re.findall(r"^iobench: error\[([a-z-]+)\]: --fail-on slower:5%: ", done.stderr, re.M)
+    return re.findall(r"^iobench: error\[([a-z-]+)\]: --fail-on slower:\d+%: ", done.stderr, re.M)
 
 
 def test_complaints_have_the_case_and_the_figures():
@@ -332,3 +333,75 @@ def test_several_runs_of_a_side_are_compared_as_runs(files, inside):
 
 def test_a_name_that_is_too_long_for_a_file_is_no_run(tmp_path, inside):
     assert complaint_kind(inside("compare", "x" * 5000, "y", "--data-dir", tmp_path), 1) == "unknown-run"
+
+
+VERSION = """
+import time
+from torch.utils.data import DataLoader, Dataset
+from work import WORK_S
+
+
+class Slow(Dataset):
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, number):
+        time.sleep(WORK_S)
+        return float(number)
+
+
+def make(batch_size=8):
+    return DataLoader(Slow(), batch_size=batch_size)
+
+
+def broken():
+    raise RuntimeError("no such data")
+"""
+
+
+@pytest.fixture(scope="module")
+def versions(tmp_path_factory):
+    """Return a folder with versions of one program, in which each imports its own module `work`."""
+    root = tmp_path_factory.mktemp("versions")
+    for name, work_s in {"base": 0.001, "same": 0.001, "slower": 0.003}.items():
+        (root / name).mkdir()
+        (root / name / "train.py").write_text(VERSION)
+        (root / name / "work.py").write_text(f"WORK_S = {work_s}")
+    return root
+
+
+def test_a_slower_version_fails_a_gate_that_the_same_version_passes(versions, tmp_path):
+    out = tmp_path / "records.jsonl"
+    targets = [f"{name}/train.py:make" for name in ("base", "same", "slower")]
+    gate = ("--fail-on", "slower:30%", "--max-time", "40", "--out", out, "--json")
+    done = call("compare", "--run", *targets, *gate, cwd=versions)
+    assert done.returncode == 1
+    assert gate_kinds(done) == ["slower"]
+    same, slower = json.loads(done.stdout)["cases"]
+    assert (same["new"], slower["new"]) == ("same/train.py:make", "slower/train.py:make")
+    assert slower["comparison"]["outcome"] == "slower"
+    assert 0.2 < slower["comparison"]["ratio"]["median"] < 0.6
+    assert same["comparison"]["outcome"] != "slower"
+    assert min(slower["rounds"]) >= 5
+    assert len(out.read_text().splitlines()) == sum((*slower["rounds"], same["rounds"][1]))
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "kinds"),
+    [
+        (("base/train.py:make", "same/train.py:broken"), 1, "raised"),
+        (("base/train.py:make", "same/train.py:absent"), 1, "no-callable"),
+        (("base/train.py:make", "base/train.py:make"), 2, "same-loader"),
+        (("base/train.py:make", "same/train.py:make", "--force"), 2, "conflicting-options"),
+    ],
+)
+def test_loaders_that_cannot_be_compared_are_refused_by_name(versions, words, code, kinds):
+    done = call("compare", "--run", *words, "--max-time", "60", cwd=versions)
+    assert done.returncode == code
+    assert f"iobench: error[{kinds}]: " in done.stderr
+    assert words[1].partition(":")[0] in done.stderr or code == 2
+
+
+def test_options_of_loaders_need_them(files, inside):
+    done = inside("compare", "a", "b", "--max-time", "5")
+    assert (done.returncode, "error[conflicting-options]" in done.stderr) == (2, True)

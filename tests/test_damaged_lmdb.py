@@ -7,8 +7,9 @@ import pytest
 from kinds import kind
 
 import iobench
+from iobench import formats
 from iobench.base.errors import CorruptArtifact
-from iobench.formats.lmdb import meta as _lmdb_meta
+from iobench.formats.lmdb import pages as _lmdb_meta
 
 
 def page_kind(page):
@@ -65,3 +66,14 @@ def test_stream_loader_reports_it(damaged):
     path = damaged.path_of("lmdb") / "data.mdb"
     with pytest.raises(CorruptArtifact, check=kind("damaged-page", path=path)):
         iobench.StreamLoader(damaged.root, format="lmdb")
+
+
+def test_more_keys_than_the_file_has_room_for_are_refused(own_images):
+    (file,) = own_images.files_of("lmdb")
+    page_bytes = _lmdb_meta.read_meta(file).page_bytes
+    with open(file, "r+b") as opened:
+        for page in range(2):  # of meta data; the number of keys is the main tree's fifth
+            opened.seek(page * page_bytes + 120)
+            opened.write((1 << 63).to_bytes(8, "little"))
+    with pytest.raises(CorruptArtifact):
+        formats.parse("lmdb").infer_schema(file)

@@ -5,12 +5,14 @@ import io
 import json
 import multiprocessing
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
 from functools import partial
+from threading import Lock
 from types import SimpleNamespace
 
 import h5py
@@ -26,19 +28,16 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import iobench
 from iobench.advise import diagnose as session
 from iobench.advise.checks import setting_checks
-from iobench.advise.checks.decoding_checks import CROPS, ONCE
 from iobench.advise.checks.evidence import VARYING
-from iobench.advise.checks.loader_info import LoaderInfo, inspect_loader
-from iobench.advise.checks.loop_stats import LoopStats
-from iobench.advise.checks.loop_tables import loop_table
+from iobench.advise.checks.loop_stats import LoaderInfo, LoopStats, inspect_loader
 from iobench.advise.checks.profiling import Profile
+from iobench.advise.checks.sample_calls import SampleCalls
 from iobench.advise.checks.watched_loader import WatchedLoader
-from iobench.advise.diagnosis import BOTTLENECK, diagnose
+from iobench.advise.diagnosis import BOTTLENECK, diagnose, loop_table
 from iobench.advise.settings import watchdog
 from iobench.advise.settings.candidate import BASELINE, Candidate
-from iobench.advise.settings.rebuilt_loader import rebuilt
 from iobench.advise.settings.search_space import BATCH_FETCH, LoaderTraits, candidates_for
-from iobench.advise.settings.tunable_loader import TunableLoader
+from iobench.advise.settings.tunable_loader import TunableLoader, rebuilt
 from iobench.advise.settings.watchdog import Watchdog
 from iobench.base.background_load import BackgroundLoad
 from iobench.base.errors import TargetError
@@ -106,15 +105,15 @@ def profile(**shares):
     return Profile("main process", 1.0, [], **values)
 
 
-def spending(kind, **more):
-    return profile(costs={kind: 0.6}, **more)
+def spending(*kinds, **more):
+    return profile(costs=dict.fromkeys(kinds, 0.6), **more)
 
 
 @pytest.mark.parametrize(("workers", "opened", "calls"), [(2, 2, 2), (0, 1, 1), (2, 3, 8)])
 def test_a_file_that_each_process_opens_once_is_not_named(workers, opened, calls):
-    profiled = spending("openings", opened_calls=opened, getitem_calls=calls)
+    profiled = spending("openings", outer={"openings": (opened, "h5py File")}, getitem_calls=calls)
     assert "file-reopened" not in kinds(loop(loader={"workers": workers}), [], [profiled])
-    often = spending("openings", opened_calls=calls + 2, getitem_calls=calls + 2)
+    often = spending("openings", outer={"openings": (calls + 2, "")}, getitem_calls=calls + 2)
     assert "file-reopened" in kinds(loop(loader={"workers": workers}), [], [often])
 
 
@@ -196,6 +195,11 @@ def test_pinned_memory_is_named_where_no_device_copies_from_it(monkeypatch, devi
     assert "pinned-without-device" not in kinds(loop())
 
 
+def test_the_first_wait_counts_once_in_an_epoch():
+    started = loop(batches=11, epoch_batches=101, elapsed_s=10.0, first_wait_s=8.0, sampler_s=9.0)
+    assert (started.epoch_s, started.sampler_epoch_s) == (28.0, 18.0)
+
+
 def test_one_batch_alone_is_too_short_for_a_verdict():
     verdict = diagnose(loop(batches=1), alone=True).verdict
     assert (verdict.kind, verdict.values["batches"]) == ("too-short", 1)
@@ -217,7 +221,7 @@ QUICK = {"samples": 10**7}  # a sample in less than a microsecond
     ("kind", "evidence"),
     [
         ("per-sample", (loop(loader={"by_sample": True}, **QUICK),)),
-        ("tensor-dataset", (loop(loader={"by_sample": True, "tensor_dataset": True}, **QUICK),)),
+        ("per-sample", (loop(loader={"by_sample": True, "tensor_dataset": True}, **QUICK),)),
         (
             "per-sample",
             (loop(loader={"by_sample": True}), [AS, fetching(300)]),
@@ -228,6 +232,9 @@ QUICK = {"samples": 10**7}  # a sample in less than a microsecond
         ("too-few-workers", (loop(loader={"workers": 0}, workers=0, samples=1000),)),
         ("prefetch", (loop(), [AS, candidate("prefetch factor 8", 150, prefetch_factor=8)])),
         ("prefetch", (loop(wait_p50_s=0.001, wait_max_s=0.5),)),
+        ("sampler", (loop(loader={"sampler": "RandomSampler"}, first_wait_s=6.0, sampler_s=5.0),)),
+        ("sampler", (loop(loader={"sampler": "Mine"}, sampler_s=5.0),)),
+        ("pickling", (loop(loader={"persistent_workers": False}, first_wait_s=6.0, pickling_s=3.0),)),
         ("python-lists", (loop(), [], [spending("lists")])),
         ("padding", (loop(padding=0.6),)),
         ("pageable-memory", (loop(loader={"pin_memory": False}, device="cuda:0", pins=True),)),
@@ -237,7 +244,7 @@ QUICK = {"samples": 10**7}  # a sample in less than a microsecond
         ("dataframe-rows", (loop(), [], [spending("rows")])),
         ("manager-proxy", (loop(), [], [spending("proxies")])),
         ("lock", (loop(), [], [spending("locks")])),
-        ("file-per-sample", (loop(), [], [spending("files", file_calls=100)])),
+        ("file-per-sample", (loop(), [], [spending("files", outer={"files": (100, "")})])),
         ("repeated-work", (loop(), [AS, tried("cache", 300)], [profile(getitem_share=0.9)])),
         ("jpeg-draft", (loop(), [AS, tried("draft", 300, width=8, height=8)], [spending("decoding")])),
         ("jpeg-decoder", (loop(), [AS, tried("decoder", 300, **DECODER)], [spending("decoding")])),
@@ -265,7 +272,7 @@ QUICK = {"samples": 10**7}  # a sample in less than a microsecond
         ("first-batch", (loop(loader={"persistent_workers": False}, first_wait_s=6.0),)),
         ("memory-growth", (loop(memory_growth_bytes=1 << 29),)),
         ("open-handles", (loop(loader={"handles": ["file (h5py)"]}),)),
-        ("hdf5-chunks", (loop(loader={"by_sample": True, "chunks": ["x: chunks of 100 samples"]}),)),
+        ("chunks", (loop(loader={"by_sample": True, "chunks": ["x: chunks of 100 samples"]}),)),
     ],
 )
 def test_each_problem_has_its_advice(kind, evidence):
@@ -275,13 +282,52 @@ def test_each_problem_has_its_advice(kind, evidence):
     assert "\n" not in found.sentence
 
 
+CACHED = [AS, tried("cache", 300)]
+
+
+@pytest.mark.parametrize(
+    ("evidence", "command"),
+    [
+        (
+            (loop(), CACHED, [spending("files", outer={"files": (100, "")})]),
+            "'iobench prepare --source FOLDER'",
+        ),
+        ((loop(), CACHED, [spending("rows")]), "'iobench diagnose train.py:make --no-variants'"),
+        ((loop(), [], []), "'iobench tune train.py:make --step-ms MS'"),
+        ((loop(), [AS, UNTRIED], []), "'iobench diagnose train.py:make --max-time 40'"),
+    ],
+)
+def test_an_answer_begins_with_verdict_cause_remedy_and_command(evidence, command):
+    found = diagnose(*evidence, alone=True, target="train.py:make", max_time_s=20.0)
+    first, *others = found.blocks()
+    assert first.lines[0] == found.verdict.sentence
+    assert command in first.lines[-1]
+    if found.advice:
+        assert [line.partition(": ")[0] for line in first.lines[1:]] == ["Cause", "Remedy", "Next"]
+        assert found.advice[0].message in first.lines[1]
+        assert found.advice[0].gain_text in first.lines[2]
+        assert not any(found.advice[0].message in line for one in others for line in one.lines)
+
+
 @pytest.mark.parametrize("candidates", [[], [AS, Candidate("", DECODER, "decoder")]])
 def test_images_that_are_cropped_at_random_are_not_decoded_once_for_all(candidates):
-    varying = [Finding(VARYING, "a sample differs each time it is read")]
-    for skipped, wanted, other in (([], ONCE, CROPS), (varying, CROPS, ONCE)):
-        (found,) = diagnose(loop(), candidates, [spending("decoding")], skipped=skipped).advice
+    varying, profiled = (
+        [Finding(VARYING, "a sample differs each time it is read")],
+        spending("decoding", "images"),
+    )
+    images = SampleCalls(shapes=[(3, 64, 96)], images=["/photos/a/1.jpg", "/photos/b/2.jpg"])
+    for skipped, wanted, other in (([], "prepare", "crop=random"), (varying, "crop=random", "prepare")):
+        (found,) = diagnose(loop(), candidates, [profiled], skipped=skipped, sample=images).advice
         assert wanted in found.hint
         assert other not in found.hint
+        assert "--source /photos" in found.hint
+    assert "images:shape=3x64x96" in found.hint
+
+
+def test_sound_that_varies_is_not_given_the_advice_of_images():
+    varying = [Finding(VARYING, "a sample differs each time it is read")]
+    (found,) = diagnose(loop(), [], [spending("decoding")], skipped=varying).advice
+    assert "images" not in found.hint
 
 
 @pytest.mark.parametrize(
@@ -315,14 +361,21 @@ def test_images_that_are_cropped_at_random_are_not_decoded_once_for_all(candidat
         (loop(wait_p50_s=0.001, worker_cpu_s=19.0, loader={"workers": 2}), [AS]),
         (loop(), [], [profile(collate_share=0.6)]),
         (loop(), [AS, tried("cache", 101)], [spending("rows")]),
-        (loop(), [], [spending("files", file_calls=10)]),
-        (loop(loader={"batch_size": None}), [], [spending("files", file_calls=100)]),
+        (loop(), [], [spending("files", outer={"files": (10, "")})]),
+        (loop(loader={"batch_size": None}), [], [spending("files", outer={"files": (100, "")})]),
         (loop(loader={"workers": 0, "by_sample": False}, workers=0, **QUICK), [], [spending("locks")]),
         (loop(gc_s=5.0),),
         (loop(loader={"workers": 0}, gc_s=5.0, **QUICK), [], [profile(gc_share=0.05)]),
         (loop(), [AS, tried("gc", 101)], [profile(gc_share=0.2)]),
         (loop(loader={"workers": 4096}), [AS, candidate("0 workers", 90, num_workers=0)]),
         (loop(loader={"workers": 4096}, worker_cpu_s=1.0), [AS, tried("threads", 90)]),
+        (loop(worker_cpu_s=19.0), [AS, Candidate("one thread", {"worker_threads": 1}, "threads")]),
+        (
+            loop(),
+            [AS, Candidate("", {"gc": "freeze"}, "gc", race=rounds_at({1: 101}))],
+            [profile(gc_share=0.2)],
+        ),
+        (loop(loader={"sampler": "Mine"}, first_wait_s=6.0, sampler_s=0.5),),
         (loop(repeated=0.9),),
         (loop(loader={"iterable": True}, repeated=0.01),),
         (loop(loader={"prefetch_factor": 2}, bytes=100 << 40),),
@@ -333,6 +386,28 @@ def test_images_that_are_cropped_at_random_are_not_decoded_once_for_all(candidat
 )
 def test_good_measurements_get_no_advice(evidence):
     assert kinds(*evidence) == []
+
+
+def test_advice_whose_gain_is_open_says_so_with_its_interval():
+    open_ = Candidate("cached", {"a": 1}, "cache", final=rounds_at({1: 90, 2: 300, 3: 400}))
+    (found,) = diagnose(loop(), [AS, open_], [spending("rows")]).advice
+    assert found.gain is None
+    assert re.search(r"undecided: 3\.\d* × as fast .*interval", found.sentence)
+
+
+def race_only(kind, rate, **changes):
+    return Candidate(kind, changes or {"a": 1}, kind, race=rounds_at({1: rate}))
+
+
+def test_a_cause_is_named_where_time_was_too_short_for_final_rounds():
+    base = Candidate(BASELINE, race=rounds_at({1: 100}))
+    for rate, expected in ((900, ["default-collate"]), (150, [])):
+        found = diagnose(loop(), [base, race_only("default-collate", rate)], [profile()]).advice
+        assert [one.kind for one in found] == expected
+        assert all("undecided: 9.00 ×" in one.sentence for one in found)
+    no_workers = loop(loader={"workers": 0}, workers=0, samples=1000)
+    assert "too-few-workers" in kinds(no_workers, [base, race_only("cache", 90)])
+    assert "too-few-workers" not in kinds(no_workers, [base, race_only("workers", 90, num_workers=2)])
 
 
 def test_the_largest_gain_comes_first():
@@ -553,12 +628,19 @@ def one_thread():
     torch.set_num_threads(before)
 
 
+def test_garbage_of_work_that_is_named_needs_a_race_to_be_advice():
+    listing = profile(costs={"listings": 0.9}, outer={"listings": (100, "")}, gc_share=0.2)
+    assert [one.kind for one in diagnose(loop(), [], [listing], alone=True).advice] == ["folder-listed"]
+    faster = diagnose(loop(), [AS, tried("gc", 300)], [listing], alone=True).advice
+    assert {one.kind for one in faster} == {"garbage-collection", "folder-listed"}
+
+
 def test_a_tensor_dataset_is_named_and_its_gain_is_measured(one_thread):
     dataset = TensorDataset(torch.randn(40_000, 16, dtype=torch.float64))
     for seconds in (12.0, 40.0):  # until the gain is measured: other tests use the cores as well
         found = run_session(DataLoader(dataset, batch_size=2048, shuffle=True), max_time_s=seconds)
         first = found.advice[0]
-        assert first.kind == "tensor-dataset"
+        assert first.kind == "per-sample"
         if first.gain:
             break
     assert first.gain > 1.1
@@ -605,7 +687,6 @@ def test_a_worker_s_error_keeps_its_message_and_place():
 
     with pytest.raises(KeyError) as caught:
         list(DataLoader(Rows(work=broken), batch_size=8, **FORK))
-    assert user_errors.summarize(caught.value) == "KeyError: 'mine'"
     assert user_errors.location(caught.value).startswith("test_diagnose.py:")
     assert user_errors.loader_error(caught.value).problem.endswith("KeyError: 'mine'")
 
@@ -619,6 +700,38 @@ def test_the_traceback_begins_with_the_user_s_own_code():
     traceback = caught.value.traceback
     assert "in broken" in traceback
     assert "_utils/fetch.py" not in traceback
+
+
+@pytest.mark.parametrize("workers", [{}, FORK], ids=["main process", "worker"])
+def test_an_error_of_several_lines_is_named_by_its_first(workers):
+    def broken():
+        try:
+            raise KeyError("cause")
+        except KeyError as error:
+            raise RuntimeError("first\n  second\n500") from error
+
+    with pytest.raises(TargetError, check=kind("raised")) as caught:
+        run_session(DataLoader(Rows(work=broken), batch_size=8, **workers), max_time_s=30.0)
+    assert caught.value.problem.endswith(" 0 batches: first")
+    assert "in broken" in caught.value.traceback
+    assert "/torch/" not in caught.value.traceback
+
+
+def test_a_loader_that_ends_the_process_is_named():
+    loader = DataLoader(Rows(work=partial(sys.exit, 7)), batch_size=8)
+    with pytest.raises(TargetError, check=kind("ended-process")) as caught:
+        run_session(loader, max_time_s=30.0)
+    assert caught.value.problem.endswith(": sys.exit(7)")
+
+
+@pytest.mark.parametrize("run", [session.diagnose, iobench.tune])
+def test_workers_are_not_tried_where_they_could_not_send_the_batches(run, capfd):
+    loader = DataLoader(Rows(), batch_size=8, collate_fn=lambda rows: {"x": rows[0], "lock": Lock()})
+    answer = run(loader, max_time_s=2.0, device="cpu")
+    assert "cannot-pickle-batches" in {one.kind for one in answer.skipped}
+    assert not [one for one in answer.candidates if one.changes.get("num_workers")]
+    assert "too-few-workers" not in {one.kind for one in answer.findings}
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def end_workers():
@@ -659,8 +772,9 @@ def test_a_worker_that_is_killed_is_an_error():
     def die():
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(TargetError, check=kind("raised"), match="RuntimeError after 0"):
+    with pytest.raises(TargetError, check=kind("raised"), match="RuntimeError after 0") as caught:
         run_session(DataLoader(Rows(work=die), batch_size=8, **FORK), max_time_s=30.0)
+    assert caught.value.traceback == ""  # the frames would be those of torch and iobench
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -718,11 +832,17 @@ def test_an_alarm_during_a_fork_leaves_logging_usable():
 
 
 MODULE = """
+import ctypes
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 def make():
     return DataLoader(TensorDataset(torch.randn(5000, 16)), batch_size=100)
+
+def talking():
+    print("by Python")
+    ctypes.CDLL(None).puts(b"by C")
+    return make()
 
 def with_argument(path, size=3):
     return []
@@ -753,6 +873,13 @@ def test_the_command_prints_its_measurements_and_the_verdict(module, inside, tar
     done = inside("diagnose", target, "--max-time", 1, "--no-variants", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     assert {"DataLoader", "TensorDataset,"} <= set(done.stdout.split())
+
+
+@pytest.mark.parametrize("command", ["diagnose", "tune"])
+def test_what_a_loader_prints_is_no_part_of_the_json(module, inside, command):
+    done = inside(command, "mine.py:talking", "--max-time", 2, "--json", "--device", "cpu")
+    assert json.loads(done.stdout)["outcome"]
+    assert {"by Python", "by C"} <= set(done.stderr.splitlines())
 
 
 def test_json_has_the_figures_and_the_advice(module, inside):
@@ -814,6 +941,7 @@ def test_a_user_s_own_loop_is_reported_on_stderr(then, batches):
     assert out == ""
     assert f"batches {batches:>{0}} of" in " ".join(report.split())
     assert "bottleneck:" in report or batches == 1
+    assert "Next:" in report
     assert callable(iobench.watch)
 
 

@@ -12,11 +12,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from iobench import formats
 from iobench.advise import diagnose as session
-from iobench.advise.checks import jpeg_decoding, jpeg_draft, remedies
+from iobench.advise.checks import decoding, remedies
 from iobench.advise.checks.profiling import Profile
+from iobench.advise.checks.remedies import PatchedDataset
 from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.advise.settings.tunable_loader import TunableLoader
-from iobench.advise.settings.watchdog import Watchdog, end_of
+from iobench.advise.settings.watchdog import Watchdog
+from iobench.bench.budget import Budget
 from iobench.formats import WholeDecoder
 
 
@@ -70,7 +72,7 @@ def test_only_jpeg_images_that_pillow_decodes_whole_are_decoded_by_another_libra
         image.save(png)
         image.convert("CMYK").save(cmyk)
     own = [np.asarray(Image.open(file)) for file in (png, cmyk)]
-    with jpeg_decoding.loaded_by(ONES):
+    with decoding.loaded_by(ONES):
         assert np.asarray(Image.open(photo).convert("RGB")).all()
         others = [np.asarray(Image.open(file)) for file in (png, cmyk)]
         drafted = Image.open(photo)
@@ -78,6 +80,7 @@ def test_only_jpeg_images_that_pillow_decodes_whole_are_decoded_by_another_libra
         assert not np.asarray(drafted).any()
     assert all(map(np.array_equal, own, others))
     assert JpegImageFile.load is before
+    assert "load" not in vars(JpegImageFile)  # but its parent's
 
 
 def test_batches_of_a_patched_dataset_are_asked_for_as_before(photo):
@@ -86,7 +89,7 @@ def test_batches_of_a_patched_dataset_are_asked_for_as_before(photo):
             return [(row, self[row].min() > 0) for row in rows]
 
     for dataset in (Whole(photo), Photos(photo)):
-        patched = jpeg_draft.PatchedDataset(dataset, lambda: jpeg_decoding.loaded_by(ONES))
+        patched = PatchedDataset(dataset, lambda: decoding.loaded_by(ONES))
         found = patched.__getitems__([3, 1])
         if isinstance(dataset, Whole):
             assert found == [(3, True), (1, True)]
@@ -96,12 +99,12 @@ def test_batches_of_a_patched_dataset_are_asked_for_as_before(photo):
 
 
 def test_a_decoder_is_compared_with_pillow_over_the_same_files(photo):
-    with jpeg_decoding.recorded() as files:
+    with decoding.recorded() as files:
         Photos(photo)[0]
     assert [(one.stored, one.mode, one.size) for one in files] == [(photo.read_bytes(), "RGB", (1200, 900))]
-    found = jpeg_decoding.speed(ONES, files, 0)
+    found = decoding.speed(ONES, files, Budget(0.0))
     assert (found.files, found.most) == (1, 1)
-    assert jpeg_decoding.speed(LATE, files, 0).times < 1 < found.times
+    assert decoding.speed(LATE, files, Budget(0.0)).times < 1 < found.times
 
 
 def changes(photo):
@@ -114,7 +117,7 @@ def changes(photo):
         TunableLoader(own),
         watched.stats,
         [spent],
-        Watchdog(60.0, end_of(time.monotonic(), 60.0)),
+        Watchdog(60.0, Budget(60.0)),
     )
     tried = [one for one in found.candidates() if one.kind == "decoder"]
     return tried, [one.values["change"] for one in found.skipped]

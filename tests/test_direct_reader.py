@@ -15,8 +15,8 @@ from kinds import kind
 
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import DTYPES, Field, Schema, Strided
-from iobench.formats.scatter_plan import sorted_by
-from iobench.host import aio, io_engines
+from iobench.formats.placement import sorted_by
+from iobench.host import io_engines
 from iobench.host.memory import PAGE, touched_array
 from iobench.stream import direct_reader
 from iobench.stream.direct_reader import PIECE_BYTES, DirectReader, pieces_of
@@ -223,7 +223,7 @@ def queues(monkeypatch):
     """Return the open queues."""
     result = set()
 
-    class Counted(aio.ReadQueue):
+    class Counted(io_engines.ReadQueue):
         def __init__(self, *arguments):
             super().__init__(*arguments)
             result.add(self)

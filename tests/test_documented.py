@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import inspect
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from iobench.results.cases import FACETS
 from iobench.results.metrics import METRICS
 from iobench.results.record import Record
 from iobench.terminal.cli import app
+from iobench.terminal.commands._options import GROUPS
 
 ROOT = Path(__file__).parent.parent
 EXTENSIONS = ROOT / "docs" / "_ext"
@@ -259,6 +261,30 @@ def test_help_is_not_cut_off(columns, monkeypatch, inside):
         assert "Commands:" in shown
         assert "..." not in shown.partition("Commands:")[2]
         assert "…" not in shown
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_the_help_of_a_command_has_an_example_that_can_be_typed(words):
+    command = COMMANDS[words]
+    (example,) = re.findall(r"^Example: iobench (.*)$", command.help, re.M)
+    typed = shlex.split(example)
+    assert typed[: len(words.split())] == words.split()
+    command.make_context(words, typed[len(words.split()) :])  # raises for what is no option
+
+
+def test_the_help_of_run_shows_each_option_once_and_in_a_group(inside):
+    shown = inside("run", "--help").stdout
+    flags = re.findall(r"^  (--[a-z0-9-]+)", shown, re.M)
+    taken = {one.name: one.opts[0] for one in COMMANDS["run"].params}
+    assert sorted(flags) == sorted([*taken.values(), "--help"])
+    grouped = {name for names in GROUPS["run"].values() for name in names}
+    assert grouped - {"help"} < set(taken)
+    of_loaders = shown.partition("Options of single loaders:")[2]
+    single = {flag for name, flag in taken.items() if name not in grouped}
+    assert set(re.findall(r"^  (--[a-z0-9-]+)", of_loaders, re.M)) == single
 
 
 def test_completion_can_be_installed(inside):

@@ -11,9 +11,8 @@ from iobench.bench.options import RunOptions
 from iobench.bench.part import Part, WindowTimer
 from iobench.loading.order import ORDERS, Order
 from iobench.results import columns, record_file
-from iobench.results.epoch_coverage import covered_share
 from iobench.results.metrics import epoch_share_text
-from iobench.results.summary import summarise
+from iobench.results.summary import covered_share, summarise
 
 SAMPLES, BATCH, PARTS, ROUNDS = 40_000, 4, 2, 5
 

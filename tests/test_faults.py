@@ -66,7 +66,7 @@ from pathlib import Path
 from eval.faults.registry import Trials
 from eval.faults import power, scenarios
 from eval.faults.kinds import crash_consistency
-from iobench.dataset import artifact_writer, manifest, manifest_file, seal
+from iobench.dataset import manifest, manifest_file, prepare, seal
 replacing = scenarios.scenarios(("npy",))[2]
 crash_consistency.scenarios = lambda formats: [replacing]
 crash_consistency.installed_formats = lambda: []
@@ -90,7 +90,7 @@ with tempfile.TemporaryDirectory(dir={folder!r}) as folder:
 KILLED, LOST, NAMES_KEPT = ["killed"], ["power loss"], ["power loss, names kept"]
 RANDOM_NAMES = [f"power loss, random names {number}" for number in range(1, 5)]
 BROKEN = {
-    "files are not synced": (NAMES_KEPT, "artifact_writer.sync = lambda folder: None"),
+    "files are not synced": (NAMES_KEPT, "prepare.sync = lambda folder: None"),
     "the manifest is not synced": (
         NAMES_KEPT,
         "write = manifest_file.replace_file\n"
@@ -99,7 +99,7 @@ BROKEN = {
     "seals are not synced": (NAMES_KEPT, "forget(seal.FILE_NAME)"),
     "the artifact's new name is not synced": (
         RANDOM_NAMES,
-        "artifact_writer.sync_directory = lambda folder: None",
+        "prepare.sync_directory = lambda folder: None",
     ),
     "the manifest's new name is not synced": (LOST, "manifest_file.sync_directory = lambda folder: None"),
     "the old artifact is deleted before the new one is listed": (
@@ -112,12 +112,12 @@ BROKEN = {
     ),
     "the new artifact is listed before it has its name": (
         KILLED,
-        "name = artifact_writer.ArtifactWriter._name\n"
+        "name = prepare.ArtifactWriter._name\n"
         "def late(self, folder, artifact):\n"
         "    self.manifest.artifacts[artifact.variant] = artifact\n"
         "    self.manifest.save()\n"
         "    name(self, folder, artifact)\n"
-        "artifact_writer.ArtifactWriter._name = late",
+        "prepare.ArtifactWriter._name = late",
     ),
     "old artifacts are not deleted": (KILLED, "seal.sweep = lambda root, listed: None"),
 }
@@ -186,3 +186,31 @@ def test_a_careless_client_of_object_stores_is_detected(tmp_path):
     codes = {what: FAILING_STORE.format(how=how, folder=str(tmp_path)) for what, how in CARELESS.items()}
     for what, shown in each(codes).items():
         assert re.search(r"[1-3] failures\n0 \n$", shown), f"{what}: {shown}"
+
+
+FUZZ = """
+import tempfile
+from pathlib import Path
+from eval.faults import fuzz, fuzz_targets
+from iobench.base.units import shape_text
+
+tempfile.tempdir = {folder!r}
+target = fuzz.Target("t", [{{"f": b"whole"}}], {read}, sandboxed=True)
+for turn in range(3):
+    fuzz._slice(target, Path(tempfile.mkdtemp()), str(turn))
+print(len(target.findings), "findings", flush=True)
+"""
+FUZZED = {  # what reads the file: how many findings
+    "lambda folder: (folder / 'f').read_text() == 'whole' or shape_text(None)": 1,
+    "lambda folder: (folder / 'f').read_text() == 'whole' or fuzz_targets.np.dtype('no')": 0,  # of a library
+    "lambda folder: fuzz_targets.formats.parse((folder / 'f').read_text(errors='replace'))": 0,  # one line
+}
+
+
+def test_fuzzing_finds_errors_of_iobench_alone(tmp_path):
+    codes = {read: FUZZ.format(read=read, folder=str(tmp_path)) for read in FUZZED}
+    for read, shown in each(codes).items():
+        assert f"{FUZZED[read]} findings\n0 " in shown, f"{read}: {shown}"
+    kept = [file.read_bytes() for file in tmp_path.glob("fuzz-t-*/data/f")]
+    assert len(kept) == 1
+    assert kept != [b"whole"]

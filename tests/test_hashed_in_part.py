@@ -12,13 +12,10 @@ from kinds import kind
 import iobench
 from iobench import Manifest
 from iobench.base.errors import ArtifactExists, ManifestError, WrongContent
-from iobench.dataset import hashed_rows, hashing
+from iobench.dataset import checksum, verify
 from iobench.dataset.add import add
-from iobench.dataset.checksum import Checksum
-from iobench.dataset.hashed_rows import HashedRows
-from iobench.dataset.hashing import hash_rest
-from iobench.dataset.sample_hashes import kept_hashes, sample_hashes
-from iobench.dataset.verify import verify_artifact
+from iobench.dataset.checksum import Checksum, HashedRows
+from iobench.dataset.verify import hash_rest, kept_hashes, sample_hashes, verify_artifact
 
 SAMPLES, WIDTH = 1003, 16
 
@@ -26,9 +23,9 @@ SAMPLES, WIDTH = 1003, 16
 @pytest.fixture
 def small_parts(monkeypatch):
     """Pieces of seven rows, and data that are hashed in part from 8 KiB on."""
-    monkeypatch.setattr(hashed_rows, "PIECE_BYTES", 7 * WIDTH)
-    monkeypatch.setattr(hashing, "WHOLE_BYTES", 8 << 10)
-    monkeypatch.setattr(hashing, "PART_BYTES", 4 << 10)
+    monkeypatch.setattr(checksum, "HASHED_BYTES", 7 * WIDTH)
+    monkeypatch.setattr(verify, "WHOLE_BYTES", 8 << 10)
+    monkeypatch.setattr(verify, "PART_BYTES", 4 << 10)
 
 
 @pytest.fixture
@@ -105,8 +102,8 @@ def test_full_hashes_everything(data, tmp_path, small_parts):
 
 
 def test_data_that_would_take_longer_are_hashed_in_part(data, tmp_path, small_parts, monkeypatch):
-    monkeypatch.setattr(hashing, "WHOLE_BYTES", 1 << 30)
-    monkeypatch.setattr(hashing, "READ_BYTES_PER_S", 1 << 10)
+    monkeypatch.setattr(verify, "WHOLE_BYTES", 1 << 30)
+    monkeypatch.setattr(verify, "READ_BYTES_PER_S", 1 << 10)
     assert added(data, tmp_path, hash_s=60.0).part is None, "16 KiB take 16 s"
     assert added(data, tmp_path, hash_s=10.0, overwrite=True).part is not None
 
@@ -119,7 +116,7 @@ def test_time_ends_the_hashing_of_a_part(data, tmp_path, small_parts):
 
 
 def test_the_list_is_kept_by_the_only_reading(dataset, monkeypatch):
-    monkeypatch.setattr("iobench.dataset.sample_hashes.stored_hashes", None)
+    monkeypatch.setattr("iobench.dataset.verify.stored_hashes", None)
     assert sample_hashes(dataset, "npy").known(slice(0, SAMPLES)).sum() == dataset.hashed.count
 
 

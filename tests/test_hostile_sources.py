@@ -22,7 +22,7 @@ from PIL import Image
 import iobench
 from iobench import open_source
 from iobench.base.errors import SourceError
-from iobench.dataset import sandbox, untrusted_data
+from iobench.dataset import sandbox
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.sources import checked
 from iobench.formats.hdf5 import datasets as _hdf5_datasets
@@ -105,14 +105,14 @@ class TestJudge:
         assert "read" in hostile.attack(1, 1, [self.sound])[1][0]
 
     def test_an_error_of_another_class(self, monkeypatch):
-        monkeypatch.setattr("iobench.dataset.sources.numpy_files.read_header", lambda file: 1 / 0)
+        monkeypatch.setattr(sandbox, "describe", lambda *arguments: 1 / 0)
         assert "ZeroDivisionError" in hostile.attack(1, 1, [self.sound])[1][0]
 
     def test_a_line_without_information(self, monkeypatch):
         def refuse(*arguments):
             raise SourceError("no")
 
-        monkeypatch.setattr("iobench.dataset.sources.numpy_files.arrays_schema", refuse)
+        monkeypatch.setattr(sandbox, "describe", refuse)
         assert "'no'" in hostile.attack(1, 1, [self.sound])[1][0]
 
 
@@ -130,12 +130,11 @@ class TestHdf5:
         ("make", "cause", "word"),
         [
             (hostile.external_storage, "external-data", ""),
-            (hostile.virtual, "external-data", "virtual"),
-            (hostile.external_link, "external-data", "link"),
+            (hostile.virtual, "missing-file", "missing.h5"),
+            (hostile.external_link, "external-data", "outside its folder"),
             (hostile.dangling_link, "dangling-link", "'/nowhere'"),
             (hostile.ragged, "unsupported-dtype", "variable"),
             (hostile.references, "unsupported-dtype", "references"),
-            (hostile.compound, "unsupported-dtype", "compound"),
             (hostile.sparse, "not-stored", "976,562,500 chunks"),
             (hostile.never_written, "not-stored", "16,000,000,000,000 bytes"),
             (hostile.partly_written, "not-stored", "977 chunks"),
@@ -154,7 +153,7 @@ class TestHdf5:
     def test_a_library_that_takes_too_long_is_stopped(self, tmp_path, monkeypatch):
         with h5py.File(tmp_path / "a.h5", "w") as file:
             file["x"] = np.arange(9)
-        monkeypatch.setattr(untrusted_data, "LIMIT_S", 0.2)
+        monkeypatch.setattr(sandbox, "LIMIT_S", 0.2)
         monkeypatch.setattr(sandbox, "WORKER", f"{__name__}:hanging")
         refused(tmp_path / "a.h5", "timeout")
 
@@ -227,10 +226,10 @@ class TestSelection:
         assert self.selected(f"{file}::test/x") == ["test_x"]
         assert self.selected(f"{file}::/train/x,train/y") == ["train_x", "train_y"]
 
-    def test_a_refusal_lists_the_arrays_and_how_to_select_them(self, file):
-        hint = refused(file, "unsupported-dtype").hint
-        assert "'a.h5::NAME,NAME'" in hint
-        assert all(name in hint for name in ("names", "test/x", "train/x", "train/y"))
+    def test_a_refusal_selects_the_arrays_that_can_be_read(self, file):
+        hint = refused(file, "unequal-lengths").hint
+        selection = hint.partition("append ::")[2].split()[0]
+        assert len(self.selected(f"{file}::{selection}")) == 1 + selection.count(",")
         error = refused(f"{file}::valid", "unknown-array")
         assert "'valid'" in error.problem
         assert "names, test/x" in error.hint
@@ -316,8 +315,7 @@ class TestChangesWhileReading:
 
     @pytest.mark.parametrize("suffix", ["npy", "npz", "h5"])
     def test_a_file_written_to_while_it_is_read(self, tmp_path, suffix, monkeypatch):
-        for module in ("sources.numpy_files", "sandbox"):
-            monkeypatch.setattr(f"iobench.dataset.{module}.BATCH_BYTES", 800)
+        monkeypatch.setattr(sandbox, "BATCH_BYTES", 800)
         path = tmp_path / f"a.{suffix}"
         array = np.arange(1000)
         if suffix == "h5":
@@ -332,16 +330,16 @@ class TestChangesWhileReading:
             list(batches)
 
     def test_a_file_truncated_while_it_is_read(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("iobench.dataset.sources.numpy_files.BATCH_BYTES", 800)
+        monkeypatch.setattr(sandbox, "BATCH_BYTES", 800)
         np.save(tmp_path / "a.npy", np.arange(1000))
         batches = checked(open_source(tmp_path / "a.npy"))
         next(batches)
         os.truncate(tmp_path / "a.npy", 500)
-        with pytest.raises(SourceError, check=kind("truncated", path=tmp_path / "a.npy")):
+        with pytest.raises(SourceError, check=kind("changed", path=tmp_path / "a.npy")):
             list(batches)
 
     def test_a_source_that_fails_half_way_leaves_nothing(self, tmp_path, monkeypatch):
-        monkeypatch.setattr("iobench.dataset.sources.numpy_files.BATCH_BYTES", 800)
+        monkeypatch.setattr(sandbox, "BATCH_BYTES", 800)
         np.savez_compressed(tmp_path / "a.npz", x=np.random.default_rng(0).random(1000))
         source = open_source(tmp_path / "a.npz")
         data = bytearray((tmp_path / "a.npz").read_bytes())
@@ -370,20 +368,11 @@ class TestFolders:
             if root:
                 os.seteuid(65534)
             denied = os.strerror(errno.EACCES)
-            error = refused(tmp_path / "a.npy", "source")
-            assert (error.path, error.problem) == (str(tmp_path / "a.npy"), denied)
+            assert refused(tmp_path / "a.npy", "no-permission").path == str(tmp_path / "a.npy")
             assert denied in refused(tmp_path / "pets", "undecodable", (4, 4)).problem
         finally:
             if root:
                 os.seteuid(0)
-
-    def test_misplaced_images_are_refused(self, tmp_path):
-        (tmp_path / "pets/cat/deeper").mkdir(parents=True)
-        Image.new("L", (4, 4)).save(tmp_path / "pets/cat/1.png")
-        refused(tmp_path / "pets", "nested-folders", (4, 4))
-        (tmp_path / "pets/cat/deeper").rmdir()
-        Image.new("L", (4, 4)).save(tmp_path / "pets/1.png")
-        assert refused(tmp_path / "pets", "no-label", (4, 4)).path == str(tmp_path / "pets/1.png")
 
     def test_one_label_is_enough(self, tmp_path):
         (tmp_path / "pets/cat").mkdir(parents=True)

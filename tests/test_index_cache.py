@@ -1,22 +1,27 @@
 """Indexes of sample offsets are built once, cached next to the manifest, and rebuilt when stale."""
 
+import contextlib
 import math
+import mmap
 import os
 import shutil
 import time
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from conftest import image_arrays, prepared
 
 import iobench
 from iobench import Manifest
-from iobench.base.errors import LoaderFailed
+from iobench.bench.budget import Budget
 from iobench.bench.options import RunOptions
-from iobench.contrib.formats.tfrecord import records
+from iobench.contrib.formats import tfrecord
 from iobench.dataset import index_cache
-from iobench.formats.lmdb import tree as _lmdb_tree
+from iobench.dataset.index_cache import MAGIC, IndexFile
+from iobench.formats.lmdb import pages as _lmdb_pages
+from iobench.formats.lmdb import reader as _lmdb_reader
 
 
 @pytest.fixture
@@ -27,13 +32,13 @@ def dataset(tmp_path):
 @pytest.fixture
 def walks(monkeypatch):
     """Calls of the walk over the pages of LMDB that finds values."""
-    calls, values = [], _lmdb_tree.values
+    calls, values = [], _lmdb_reader.value_places
 
     def counted(*arguments):
         calls.append(arguments)
         return values(*arguments)
 
-    monkeypatch.setattr(_lmdb_tree, "values", counted)
+    monkeypatch.setattr(_lmdb_reader, "value_places", counted)
     monkeypatch.setattr(index_cache, "kept_indexes", type(index_cache.kept_indexes)())
     return calls
 
@@ -51,6 +56,18 @@ def test_an_index_is_built_once(dataset, walks):
     assert (offsets(dataset) == offsets(dataset)).all()
     assert len(walks) == 1
     assert len(indexes(dataset)) == 1
+
+
+@pytest.mark.parametrize("dtype", ["S4", "U2", "V8", "f8", ">i8"])
+def test_an_index_of_another_dtype_is_built_again(dataset, walks, dtype):
+    expected, (path,) = offsets(dataset), indexes(dataset)
+    header = msgspec.json.decode(path.read_bytes()[len(MAGIC) : mmap.PAGESIZE].strip())
+    hostile = {name: np.zeros(len(expected), dtype) for name in ("offset", "size")}
+    with contextlib.closing(IndexFile(path.parent, "hostile")) as written:
+        assert written.append(hostile)
+        assert written.finish(path, header["built_from"])
+    np.testing.assert_array_equal(offsets(dataset), expected)
+    assert len(walks) == 2
 
 
 def test_a_deleted_index_is_built_again(dataset, walks):
@@ -137,22 +154,22 @@ def test_an_index_is_not_part_of_the_artifact_and_is_removed_with_it(dataset, wa
 @pytest.mark.parametrize("loader", ["native", "stream", "dataloader:num_workers=1"])
 def test_an_index_that_is_not_built_in_time_skips_its_case(tmp_path, monkeypatch, loader):
     dataset = prepared(tmp_path, image_arrays(), ["tfrecord"])
-    for name in ("records", "features"):
-        for path in (dataset.root / index_cache.FOLDER).glob(f"*.{name}"):
-            path.unlink()
+    for path in (dataset.root / index_cache.FOLDER).glob("*.chunks"):
+        path.unlink()
     monkeypatch.setattr(index_cache, "kept_indexes", type(index_cache.kept_indexes)())
-    monkeypatch.setattr(records, "PIECE", 2)
+    monkeypatch.setattr(tfrecord, "PIECE", 2)
     options = RunOptions(
         ("tfrecord",), (loader,), rounds="2", limits=False, device=("cpu",), max_time=60.0, isolate=False
     )
-    late = iobench.run(dataset, options, out=tmp_path / "late.jsonl", began=time.monotonic() - 100.0)
+    over = Budget(60.0, began=time.monotonic() - 100.0)
+    late = iobench.run(dataset, options, out=tmp_path / "late.jsonl", budget=over)
     assert not late.failures
     assert not late.records
     (note,) = (one for one in late.notes if one.kind == "skipped")
     assert "the index of its samples was not built in time" in note.sentence
     assert dataset.index_end == math.inf
     assert len(iobench.run(dataset, options, out=tmp_path / "r.jsonl").records) == 2
-    assert len(list((dataset.root / index_cache.FOLDER).glob("*.records"))) == 1
+    assert len(list((dataset.root / index_cache.FOLDER).glob("*.chunks"))) == 1
 
 
 def test_the_index_of_lmdb_is_built_in_pieces_until_the_time_is_over(tmp_path, monkeypatch):
@@ -162,10 +179,10 @@ def test_the_index_of_lmdb_is_built_in_pieces_until_the_time_is_over(tmp_path, m
     for path in indexes(dataset):
         path.unlink()
     monkeypatch.setattr(index_cache, "kept_indexes", type(index_cache.kept_indexes)())
-    monkeypatch.setattr(_lmdb_tree, "PIECE_BYTES", 1)  # a page
+    monkeypatch.setattr(_lmdb_pages, "PIECE_BYTES", 1)  # a page
     dataset.index_end = time.monotonic()
     with (
-        pytest.raises(LoaderFailed, check=lambda error: error.kind == index_cache.LATE),
+        pytest.raises(index_cache.IndexLate),
         dataset.opener("lmdb")() as reader,
     ):
         reader.placement()

@@ -191,8 +191,8 @@ def test_where_ctrl_c_is_ignored_it_stays_ignored(images, tmp_path):
 
 IN_CALLBACK = """
 import os, signal, time, weakref
-from iobench.dataset import dataset_folders
-find = dataset_folders.find_dataset
+from iobench.dataset import manifest
+find = manifest.find_dataset
 
 class Some:
     pass
@@ -204,7 +204,7 @@ def interrupted(*arguments):
     time.sleep(0.5)
     return find(*arguments)
 
-dataset_folders.find_dataset = interrupted
+manifest.find_dataset = interrupted
 from iobench.__main__ import main
 main()
 """
@@ -219,7 +219,7 @@ def test_an_interrupt_in_a_callback_is_not_lost(images, tmp_path, warm_python):
 
 WHILE_WRITING = """
 import os, signal
-from iobench.dataset.sources.synthetic import Synthetic
+from iobench.dataset.sources.generated import Synthetic
 batches = Synthetic.batches
 
 def terminated(self):

@@ -91,7 +91,7 @@ def test_when_memory_runs_short_the_least_recently_used_process_ends(images, exe
     for case in (first, second):
         executor.prove(case, 1, Tick())
     assert len(children()) == 2, "each case has its own"
-    monkeypatch.setattr(isolated.usable_memory, "free_memory", lambda: 0.0)
+    monkeypatch.setattr(isolated.memory, "free_memory", lambda: 0.0)
     executor.prove(a_case(images, "stream"), 1, Tick())
     assert len(children()) == 1
     (again,) = executor.measure(first, 1, Tick())  # in a new process
@@ -107,7 +107,7 @@ def test_a_process_that_was_ended_is_warmed_up_before_its_next_round(images, mon
         return ask(process, what, *more)
 
     monkeypatch.setattr(isolated.CaseProcess, "ask", noted)
-    monkeypatch.setattr(isolated.usable_memory, "free_memory", lambda: 0.0)
+    monkeypatch.setattr(isolated.memory, "free_memory", lambda: 0.0)
     made = iobench.run(images, options("native", "dataloader", trace=True))
     assert not made.failures
     rounds = [process for process, what in asked if what == "measure"]
@@ -120,12 +120,12 @@ def test_a_process_that_was_ended_is_warmed_up_before_its_next_round(images, mon
 def test_processes_end_to_keep_data_of_warm_cases_in_memory(images, executor, monkeypatch):
     first, second = a_case(images), a_case(images, "dataloader")
     stored = images.artifacts["npy"].stored_bytes
-    kept = isolated.KEPT_FREE * isolated.usable_memory.total_memory()
+    kept = isolated.KEPT_FREE * isolated.memory.total_memory()
     executor.prove(first, 1, Tick())
-    monkeypatch.setattr(isolated.usable_memory, "free_memory", lambda: kept + stored)
+    monkeypatch.setattr(isolated.memory, "free_memory", lambda: kept + stored)
     executor.prove(second, 1, Tick())
     assert len(children()) == 2, "memory suffices for all"
-    monkeypatch.setattr(isolated.usable_memory, "free_memory", lambda: kept + stored / 2)
+    monkeypatch.setattr(isolated.memory, "free_memory", lambda: kept + stored / 2)
     executor.prove(a_case(images, "stream"), 1, Tick())
     assert len(children()) == 1, "else its data would be evicted"
 
@@ -234,6 +234,30 @@ def test_a_fork_server_that_was_killed_is_replaced(images, executor):
     assert len(servers()) == len(children()) == 1
 
 
+SENDING_TO_THE_DEAD = """
+import gc, os
+from iobench.host.child import Child, ChildEnded
+def send():
+    child = Child("iobench.studies._subprocess:serve")
+    os.kill(child.pid, 9)
+    child.exit_code()
+    try:
+        while True:
+            child.send(b"x" * 100_000)
+    except ChildEnded as error:
+        error.itself = error  # a cycle, with all that its traceback holds
+for _ in range(5):
+    send()
+gc.collect()
+"""
+
+
+def test_the_error_of_a_child_that_has_ended_can_be_collected():
+    """Python 3.12 crashed, or printed a SystemError, over the message that was being sent."""
+    done = subprocess.run([sys.executable, "-c", SENDING_TO_THE_DEAD], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 ORPHANING = """
 import os, sys
 from pathlib import Path
@@ -244,7 +268,7 @@ from iobench.bench.isolated import PRELOADED, CaseProcess
 from iobench.dataset.manifest import Manifest
 from iobench.host.fork_server import ForkServer
 manifest = Manifest.load(Path(sys.argv[1]))
-process = CaseProcess(a_case(manifest), manifest.root, ForkServer(*PRELOADED))
+process = CaseProcess(a_case(manifest), manifest, ForkServer(*PRELOADED))
 process.ask("prove", (1, 60.0), Tick(), 60.0)
 print(process.child.pid, flush=True)
 os.kill(os.getpid(), 9)

@@ -17,12 +17,11 @@ from record_cases import a_case, a_record
 import iobench
 from iobench import RunOptions
 from iobench.base.thresholds import LOWER_CACHE_SPEEDUP
-from iobench.bench import case_limits, decode_limit, limit_survey
-from iobench.bench.case_limits import CaseLimits
-from iobench.bench.decode_limit import DecodeLimit
-from iobench.host import hardware_limits, memory_limits, usable_memory
-from iobench.host.aio import DirectUnavailable
+from iobench.bench import limits as case_limits
+from iobench.bench.limits import CaseLimits, DecodeLimit
+from iobench.host import hardware_limits, memory
 from iobench.host.hardware_limits import Limit, LowerCacheProbe
+from iobench.host.io_engines import DirectUnavailable
 from iobench.host.memory import PAGE
 from iobench.loading import loaders as known_loaders
 from iobench.results import record_file, summary
@@ -49,9 +48,9 @@ def file(tmp_path_factory):
 MEASURES = {
     "disk": lambda file: hardware_limits.sequential_read(file, SECONDS),
     "disk, random": lambda file: hardware_limits.random_read(file, 700, SECONDS),
-    "page cache": lambda file: memory_limits.page_cache_read(file, 100_000, 3, 2, SECONDS),
-    "gather": lambda file: memory_limits.gather_rows(file, 700, None, 100_000, 2, SECONDS),
-    "memory copy": lambda file: memory_limits.memory_copy(100_000, 3, 2, SECONDS),
+    "page cache": lambda file: hardware_limits.page_cache_read(file, 100_000, 3, 2, SECONDS),
+    "gather": lambda file: hardware_limits.gather_rows(file, 700, None, 100_000, 2, SECONDS),
+    "memory copy": lambda file: hardware_limits.memory_copy(100_000, 3, 2, SECONDS),
 }
 
 
@@ -71,25 +70,25 @@ def test_a_file_of_a_few_bytes_has_limits_too(file, tmp_path, name, size):
 
 
 def test_slots_larger_than_the_file_are_filled_as_far_as_it_goes(file):
-    assert memory_limits.page_cache_read(file, 8 * MIB, 2, 1, SECONDS).bytes_per_s > 0
+    assert hardware_limits.page_cache_read(file, 8 * MIB, 2, 1, SECONDS).bytes_per_s > 0
 
 
 def test_the_slots_of_the_page_cache_are_many_enough_to_leave_a_processors_cache(file, monkeypatch):
     """Every slot is filled before the first one is filled again."""
-    monkeypatch.setattr(memory_limits, "IN_TURN_BYTES", 2 * MIB)
-    rings, ring = [], memory_limits.slots_in_turn
+    monkeypatch.setattr(hardware_limits, "IN_TURN_BYTES", 2 * MIB)
+    rings, ring = [], hardware_limits.slots_in_turn
 
     def noting(*sizes):
         rings.append(ring(*sizes))
         return rings[-1]
 
-    monkeypatch.setattr(memory_limits, "slots_in_turn", noting)
-    result = memory_limits.page_cache_read(file, 100_000, 3, 1, SECONDS)
+    monkeypatch.setattr(hardware_limits, "slots_in_turn", noting)
+    result = hardware_limits.page_cache_read(file, 100_000, 3, 1, SECONDS)
     assert 100_000 * len(rings[0]) > 1.9 * MIB
     assert len({slot.ctypes.data % PAGE for slot in rings[0]}) == 1
     assert len({slot.ctypes.data // PAGE for slot in rings[0]}) == len(rings[0])
     assert "1.91 MiB" in result.how
-    memory_limits.page_cache_read(file, 8 * MIB, 3, 1, SECONDS)
+    hardware_limits.page_cache_read(file, 8 * MIB, 3, 1, SECONDS)
     assert len(rings[1]) == 3
 
 
@@ -175,8 +174,7 @@ class Figures:
             "gather": "gather_rows",
             "host to device": "host_to_device",
         }.items():
-            module = memory_limits if hasattr(memory_limits, called) else hardware_limits
-            monkeypatch.setattr(module, called, partial(self.measure, name))
+            monkeypatch.setattr(hardware_limits, called, partial(self.measure, name))
         monkeypatch.setattr(case_limits, "pick_device", torch.device)
 
     def measure(self, name, *arguments):
@@ -271,7 +269,7 @@ def test_where_samples_are_decoded_one_by_one_that_is_the_limit(figures, jpegs, 
         threads.append(count)
         return 30.0
 
-    monkeypatch.setattr(decode_limit, "calls_per_s", calls_per_s)
+    monkeypatch.setattr(case_limits, "calls_per_s", calls_per_s)
     limits = sampled(jpegs, warm(), warm("images"))
     assert lowest(limits.lowest_for(warm())) == ("page cache", 8000)
     assert lowest(limits.lowest_for(warm("images"))) == ("decoding", 30 * 64 * 64 * 3 / 1e6)
@@ -297,7 +295,7 @@ def fifty_calls(call, threads, seconds):
 
 def test_the_samples_that_are_decoded_are_spread_over_the_data(jpegs, monkeypatch):
     taken = []
-    monkeypatch.setattr(decode_limit, "calls_per_s", fifty_calls)
+    monkeypatch.setattr(case_limits, "calls_per_s", fifty_calls)
     opener = jpegs.opener("images")
     with opener() as reader:
         monkeypatch.setattr(type(reader), "batch", lambda reader, rows: taken.append(rows.start))
@@ -308,9 +306,9 @@ def test_the_samples_that_are_decoded_are_spread_over_the_data(jpegs, monkeypatc
 
 def test_a_gather_takes_every_row_once_in_the_order_of_its_windows(file, monkeypatch):
     taken = []
-    monkeypatch.setattr(memory_limits, "calls_per_s", fifty_calls)
+    monkeypatch.setattr(hardware_limits, "calls_per_s", fifty_calls)
     monkeypatch.setattr(np, "take", lambda source, rows, *rest, **more: taken.append(rows))
-    memory_limits.gather_rows(file, 700, 100, 70_000, 1, SECONDS)
+    hardware_limits.gather_rows(file, 700, 100, 70_000, 1, SECONDS)
     rows, count = np.concatenate(taken), file.stat().st_size // 700 // 100 * 100
     np.testing.assert_array_equal(np.sort(rows[:count].reshape(-1, 100)), np.arange(count).reshape(-1, 100))
     assert (np.diff(rows[:100]) != 1).any()
@@ -322,7 +320,7 @@ def test_the_page_cache_is_measured_with_one_thread_and_with_all_cores_and_the_b
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(6))
     rates = {1: 9e9, 6: 7e9}
     monkeypatch.setattr(
-        memory_limits,
+        hardware_limits,
         "page_cache_read",
         lambda file, size, slots, threads, s: Limit("c", "", rates[threads]),
     )
@@ -381,7 +379,7 @@ def test_the_limit_is_the_best_of_all_buffers_and_later_samples_use_the_best_met
         asked.append(size)
         return Limit("page cache", f"{size}", 1e12 / size)
 
-    monkeypatch.setattr(memory_limits, "page_cache_read", page_cache)
+    monkeypatch.setattr(hardware_limits, "page_cache_read", page_cache)
     known = sampled(images, small, large)
     sizes = [case.batch_size * images.schema.sample_bytes for case in (small, large)]
     assert {asked.count(size) for size in sizes} == {2 * case_limits.FIRST_SAMPLES} or os.cpu_count() == 1
@@ -414,7 +412,7 @@ def test_a_machine_that_gets_slower_keeps_its_limit_and_has_a_lower_latest_sampl
 def test_random_reads_limit_only_what_does_not_fit_into_memory(
     figures, images, monkeypatch, order, free, expected
 ):
-    monkeypatch.setattr(usable_memory, "free_memory", lambda: free)
+    monkeypatch.setattr(memory, "free_memory", lambda: free)
     result = limit_of(images, cold(order=order))
     assert (result.name, set(figures.names())) == (expected, {expected})
     if expected == "disk, random":
@@ -673,7 +671,7 @@ def test_limits_of_a_device_are_both_ways_pinned_and_pageable(images, monkeypatc
             return Limit(name, "", 1.0)
 
         monkeypatch.setattr(hardware_limits, name, measure)
-    limit_survey.survey(images, CUDA, 32, 0.002)
+    case_limits.survey(images, CUDA, 32, 0.002)
     assert sorted(asked) == [(n, p) for n in ("device_to_host", "host_to_device") for p in (False, True)]
 
 
@@ -693,7 +691,7 @@ def test_limits_of_a_device_are_both_ways_pinned_and_pageable(images, monkeypatc
     ],
 )
 def test_invalid_options_of_limits_are_a_usage_error(images, inside, monkeypatch, arguments, name):
-    monkeypatch.setattr(limit_survey, "survey", lambda *arguments, **options: limit_survey.Survey())
+    monkeypatch.setattr(case_limits, "survey", lambda *arguments, **options: case_limits.Survey())
     done = inside("limits", "--data-dir", images.root.parent, *arguments)
     assert complaint_kind(done, 2) == name
     option, value = arguments

@@ -1,5 +1,6 @@
 """Progress of a run, on a terminal and elsewhere."""
 
+import math
 import os
 import pty
 import re
@@ -11,7 +12,6 @@ from conftest import command
 from record_cases import a_case, a_record, rounds_of
 from rich.console import Console
 
-from iobench.bench import run_strategies
 from iobench.results.cases import labels
 from iobench.terminal import live
 
@@ -33,7 +33,7 @@ NPY, LMDB = a_case("npy").key, a_case("lmdb").key
 
 @pytest.fixture
 def view():
-    return planned(live.View(run_strategies.parse(3)))
+    return planned(live.View(3, math.inf))
 
 
 def test_before_the_first_round_it_shows_the_status(view):
@@ -61,7 +61,7 @@ def test_a_running_epoch_has_its_speed_its_round_and_the_time_left(view, monkeyp
 def test_with_auto_the_time_left_is_what_max_time_leaves(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    view = planned(live.View(run_strategies.parse("auto", 60)))
+    view = planned(live.View(None, 60.0))
     view.begins(NPY, 1)
     view.recorded(NPY, a_record(1000))
     now[0] += 20
@@ -80,7 +80,7 @@ def test_cases_are_listed_with_their_last_round_and_median_fastest_first(view):
 
 
 def test_elsewhere_a_phase_is_a_line_and_a_long_one_is_a_line_every_few_seconds(capfd, monkeypatch):
-    with live.view(run_strategies.parse(2)) as observer:
+    with live.view(2, math.inf) as observer:
         planned(observer)
         for number in range(5):
             observer.status(f"verifying case {number}")
@@ -94,7 +94,7 @@ def test_elsewhere_a_phase_is_a_line_and_a_long_one_is_a_line_every_few_seconds(
 
 
 def test_elsewhere_a_round_names_its_case_and_figures(capfd):
-    with live.view(run_strategies.parse(2)) as observer:
+    with live.view(2, math.inf) as observer:
         planned(observer)
         observer.status("checking")
         observer.begins(NPY, 1)

@@ -142,11 +142,11 @@ class TestHuggingFaceTables(LoaderContract):
 
 
 class TestHuggingFaceStreaming(LoaderContract):
-    loader = loaders.class_of("huggingface_streaming")(shuffle_buffer=10)
+    loader = loaders.class_of("huggingface")(streaming=True, shuffle_buffer=10)
 
 
 class TestHuggingFaceStreamingTables(LoaderContract):
-    loader, formats = loaders.class_of("huggingface_streaming")(via="arrow", shuffle_buffer=10), ("arrow",)
+    loader, formats = loaders.class_of("huggingface")(streaming=True, via="arrow"), ("arrow",)
 
 
 class TestWebDataset(LoaderContract):
@@ -192,7 +192,7 @@ WORKERS = [
     "webdataset:num_workers=2",
     "torchdata:fetch=batch,num_workers=1,method=process",
     "huggingface:fetch=batch,num_workers=1",
-    "huggingface_streaming:num_workers=1",
+    "huggingface:streaming=yes,num_workers=1",
     "litdata:num_workers=2",
     "mosaic:num_workers=2,shuffle_algo=py1s",
     "dali:num_workers=1",

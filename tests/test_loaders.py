@@ -16,7 +16,7 @@ from kinds import kind as kind_check
 from tensordict import MemoryMappedTensor
 
 from iobench.base.errors import CorruptArtifact, LoaderFailed
-from iobench.bench.opening import opened
+from iobench.bench.epoch import opened
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.host import page_cache

@@ -14,8 +14,7 @@ from manifest_cases import refusal
 
 import iobench
 from iobench.base.errors import CorruptArtifact, InvalidSettings, ManifestError
-from iobench.dataset.dataset_folders import check_name, find_dataset
-from iobench.dataset.manifest import Manifest
+from iobench.dataset.manifest import Manifest, check_name, find_dataset
 
 pytest_plugins = ("manifest_fixtures",)
 

@@ -13,8 +13,7 @@ from PIL import Image
 
 import iobench
 from iobench.base.errors import MissingDependency
-from iobench.bench.case_grid import cases_of
-from iobench.bench.case_obstacles import skip_notes
+from iobench.bench.case_grid import cases_of, skip_notes
 from iobench.bench.options import RunOptions
 
 
@@ -62,7 +61,7 @@ def test_with_the_core_alone_data_are_recognized_and_the_command_to_install_is_n
     (tmp_path / "pictures" / "label").mkdir(parents=True)
     Image.new("RGB", (300, 300)).save(tmp_path / "pictures" / "label" / "1.png")
     np.savez(tmp_path / "a.npz", x=np.arange(40).reshape(20, 2))
-    names = ["npy", "zarr", "arrow", "parquet", "lance", "tfrecord", "safetensors", "blosc2"]
+    names = ["npy", "zarr", "arrow", "parquet", "lance", "tfrecord", "safetensors"]
     manifest, _ = iobench.prepare(iobench.open_source(tmp_path / "a.npz"), names, data_dir=tmp_path / "whole")
     places = [manifest.path_of(name) for name in names[1:]]
     places = [next((one for one in place.glob("*.[asb]*[wsd]") if one.is_file()), place) for place in places]

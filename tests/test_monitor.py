@@ -1,15 +1,16 @@
 """Snapshots of the machine once a second."""
 
 import itertools
+import time
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 import iobench
-from iobench.host import machine_counters, machine_info, monitor
-from iobench.host.device import nvml as nvml_module
-from iobench.host.monitor import Monitor
+from iobench.host import machine_info, machine_load
+from iobench.host import nvml as nvml_module
+from iobench.host.machine_load import Monitor
 
 
 def snapshots(path, device="cpu", looks=2):
@@ -34,17 +35,19 @@ def test_a_busy_core_is_seen(tmp_path):
 
 
 def test_the_disk_is_read_from_its_counters(tmp_path, monkeypatch):
-    accounts = (machine_counters.DiskCounters(n * 10**6, n * 100) for n in range(10**6))
+    accounts = (machine_load.DiskCounters(n * 10**6, n * 100) for n in range(10**6))
     clock = itertools.count(step=0.5)  # between two looks
-    monkeypatch.setattr(machine_counters, "disk_counters", lambda path: next(accounts))
-    monkeypatch.setattr(machine_counters, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(machine_load, "disk_counters", lambda path: next(accounts))
+    monkeypatch.setattr(
+        machine_load, "time", SimpleNamespace(perf_counter=lambda: next(clock), time=time.time)
+    )
     look = snapshots(tmp_path)[0]
     assert look.disk_bytes_per_s == pytest.approx(10**6 / 0.5)
     assert look.disk_queue == pytest.approx(0.1 / 0.5)
 
 
 def test_no_disk_is_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine_counters, "disk_counters", lambda path: None)
+    monkeypatch.setattr(machine_load, "disk_counters", lambda path: None)
     assert {look.disk_bytes_per_s for look in snapshots(tmp_path)} == {None}
 
 
@@ -164,7 +167,7 @@ def test_a_driver_that_fails_is_none(nvml, tmp_path, monkeypatch):
 
 
 def test_records_of_a_profiled_run_have_the_snapshots_since_the_last(images, tmp_path, monkeypatch):
-    monkeypatch.setattr(monitor, "EVERY_S", 0.05)
+    monkeypatch.setattr(machine_load, "EVERY_S", 0.05)
     requested = iobench.RunOptions(
         ("hdf5",), ("dataloader",), device=("cpu",), rounds="3", profile=True, limits=False
     )

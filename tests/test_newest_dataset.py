@@ -8,7 +8,7 @@ from kinds import kind
 
 from iobench.base.errors import SourceError
 from iobench.dataset.add import add
-from iobench.dataset.dataset_folders import find_dataset
+from iobench.dataset.manifest import find_dataset
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import FirstSamples, Synthetic, open_source
 

@@ -12,21 +12,22 @@ from nbclient import NotebookClient
 from record_cases import rounds_of
 
 from iobench.advise.checks.watched_loader import WatchedLoader
-from iobench.advise.recommendation import Finalist, RacedFormat, Recommendation
+from iobench.advise.recommendation import PARETO, Finalist, Recommendation
 from iobench.base.errors import MissingDependency, RecordError
 from iobench.base.finding import Finding
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
+from iobench.results.cases import Label
 from iobench.results.stats import Comparison, Estimate
 from iobench.results.summary import summarise
-from iobench.results.verdict import sentences
+from iobench.results.verdict import answer
 
 EXAMPLE = Path(__file__).parent.parent / "data" / "reference" / "results.ipynb"
 QUICK = """
 from iobench.base import thresholds
-from iobench.bench import case_limits
+from iobench.bench import limits
 from iobench.host import cpu_speed
-thresholds.ROUND_S, case_limits.SECONDS, cpu_speed.SECONDS = 0.01, 0.002, 0.0003
+thresholds.ROUND_S, limits.SECONDS, cpu_speed.SECONDS = 0.01, 0.002, 0.0003
 """
 
 
@@ -71,7 +72,7 @@ def run():
 def test_a_run_is_a_table_sentences_a_frame_and_a_chart(run):
     shown = run._repr_html_()
     assert shown.count("<tr>") == 3
-    assert html.escape(sentences(summarise(run.records).contexts)[0]) in shown.replace("</strong>", "")
+    assert html.escape(answer(summarise(run.records))[0].sentence) in shown
     frame = run.to_pandas()
     assert len(frame) == 10
     assert set(frame["case_format"]) == {"npy", "hdf5"}
@@ -112,24 +113,26 @@ def test_a_missing_library_is_named_with_the_command(run, missing, call, monkeyp
         assert missing in caught.value.problem
 
 
-def a_finalist(label, mib_per_s, roles, **more):
-    bytes_per_s = mib_per_s * 2**20
-    ratio = Comparison(Estimate(2.0, 1.9, 2.1), "faster") if roles != ["default"] else None
+TWICE = Comparison(Estimate(2.0, 1.9, 2.1), "faster")
+
+
+def a_finalist(text, mib_per_s, roles, **more):
+    bytes_per_s = Estimate(mib_per_s * 2**20, None, None)
+    rates = {"samples_per_s": Estimate(mib_per_s, 0.9 * mib_per_s, 1.1 * mib_per_s)}
+    limit = {"limit_bytes_per_s": bytes_per_s.times(3.0)}
+    format, _, loader = text.partition(" · ")
     return Finalist(
         **{
-            "key": label,
-            "label": label,
-            "format": label.split(" ")[0],
+            "key": text,
+            "label": Label(format, loader),
+            "facets": {"loader": loader},
+            "format": format,
             "roles": roles,
-            "samples_per_s": Estimate(mib_per_s, 0.9 * mib_per_s, 1.1 * mib_per_s),
-            "bytes_per_s": bytes_per_s,
+            "metrics": {**rates, "bytes_per_s": bytes_per_s, **limit},
             "rounds": 15,
-            "against_default": ratio,
-            "tied": False,
+            "relative": Estimate(1.0, None, None),
+            "against_default": None if roles == ["default"] else TWICE,
             "limit": "page cache",
-            "limit_bytes_per_s": 3 * bytes_per_s,
-            "wait_share": None,
-            "memory_bytes": None,
             "disk_bytes": 2**30,
             "write_s": 1.0,
             **more,
@@ -140,8 +143,8 @@ def a_finalist(label, mib_per_s, roles, **more):
 def test_a_recommendation_shows_the_choice_the_finalists_and_the_code():
     best, default = a_finalist("npy · <b>", 200, ["fastest"]), a_finalist("npy · x", 100, ["default"])
     raced = [
-        RacedFormat("npy", "npy · x", 2e8, 2**30, True),
-        RacedFormat("hdf5", "hdf5 · x", 1e8, 2**31, False),
+        a_finalist("npy · x", 200, [PARETO]),
+        a_finalist("hdf5 · x", 100, [], disk_bytes=2**31),
     ]
     shown = Recommendation(
         outcome="decided",

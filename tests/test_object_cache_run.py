@@ -9,11 +9,11 @@ from object_cases import SAMPLES
 import iobench
 from iobench.base.errors import InvalidSettings, LoaderFailed
 from iobench.bench.case_grid import cases_of
-from iobench.bench.object_caches import ObjectCaches
+from iobench.bench.executor_factory import ObjectCaches
 from iobench.bench.options import RunOptions
 from iobench.bench.run import run
 from iobench.dataset.prepare import prepare
-from iobench.dataset.publish import check_target, publish
+from iobench.dataset.remote_dataset import check_target, publish
 from iobench.objects import cached_store
 from iobench.results import record_file
 from iobench.results.metrics import METRICS

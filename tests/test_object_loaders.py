@@ -1,6 +1,7 @@
 """Loaders of other projects over a dataset at an address: verified there, or refused in one line."""
 
 import os
+import re
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -13,14 +14,12 @@ from kinds import kind
 from object_cases import SAMPLES
 
 from iobench.base.errors import CorruptArtifact, InvalidSettings, LoaderFailed
-from iobench.bench.case_grid import cases_of
-from iobench.bench.case_obstacles import skip_notes
+from iobench.bench.case_grid import cases_of, skip_notes
 from iobench.bench.options import RunOptions
 from iobench.bench.run import run
 from iobench.dataset.add import add
 from iobench.dataset.prepare import prepare
-from iobench.dataset.publish import check_target, publish
-from iobench.dataset.remote_dataset import open_dataset
+from iobench.dataset.remote_dataset import check_target, open_dataset, publish
 from iobench.dataset.verify import verify
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
@@ -37,7 +36,7 @@ FORMATS = {
     "fsspec": "npy",
     "s3torchconnector": "npy",
     "lance": "lance",
-    "huggingface_streaming": "arrow:batch_bytes=2000",
+    "huggingface:streaming=yes": "arrow:batch_bytes=2000",
     "litdata": "litdata:chunk_bytes=2000",
 }
 ORDERS = ("sequential", "random")
@@ -48,7 +47,7 @@ def usable(word):
     name = word.partition(":")[0]
     if (reason := {one["name"]: one["usable"] for one in loaders.describe()}[name]) != "yes":
         pytest.skip(reason)
-    return FORMATS[name]
+    return FORMATS.get(name) or FORMATS[f"{name}:streaming=yes"]
 
 
 def at_web(server, tmp_path, variant):
@@ -89,7 +88,7 @@ def assert_all_came(outcome, cases):
         ("tensorstore:prefetch=2", "zarr:chunk_bytes=256,shard_bytes=1024"),
         ("fsspec", "npy"),
         ("fsspec:fetch=batch", "webdataset:shard_bytes=20000"),
-        ("huggingface_streaming", None),
+        ("huggingface:streaming=yes", None),
     ],
 )
 def test_from_a_web_server_every_sample_comes(server, tmp_path, word, variant):
@@ -103,11 +102,11 @@ def test_from_a_web_server_every_sample_comes(server, tmp_path, word, variant):
     [
         *("webdataset", "tensorstore", "fsspec:fetch=batch", "s3torchconnector:fetch=batch"),
         *("mosaic", "mosaic:cache_limit=8200"),
-        *("lance", "huggingface_streaming", "huggingface_streaming:via=arrow", "litdata"),
+        *("lance", "huggingface:streaming=yes", "huggingface:streaming=yes,via=arrow", "litdata"),
     ],
 )
 def test_from_s3_every_sample_comes(s3, tmp_path, word):
-    manifest = at_s3(tmp_path, usable(word), f"plain-{word.replace(':', '-')}")
+    manifest = at_s3(tmp_path, usable(word), re.sub("[:=,]", "-", f"plain-{word}"))
     outcome = measured(manifest, tmp_path, word)
     assert_all_came(outcome, len({*ORDERS} & {*loaders.parse(word).orders}))
     written = (tmp_path / "r.jsonl").read_text()
@@ -121,7 +120,7 @@ def test_from_s3_every_sample_comes(s3, tmp_path, word):
     [
         *("webdataset:num_workers=2", "mosaic:num_workers=2"),
         *("fsspec:num_workers=1,fetch=batch", "s3torchconnector:num_workers=1,fetch=batch"),
-        *("huggingface_streaming:num_workers=1", "litdata:num_workers=2"),
+        *("huggingface:streaming=yes,num_workers=1", "litdata:num_workers=2"),
     ],
 )
 def test_workers_read_from_s3_too(s3, tmp_path, word):
@@ -202,7 +201,7 @@ class Refusing(BaseHTTPRequestHandler):
 
 @pytest.mark.parametrize("word", FORMATS)
 def test_an_error_of_the_store_does_not_repeat_the_key(s3, tmp_path, word, monkeypatch):
-    manifest = at_s3(tmp_path, usable(word), f"refused-{word}")
+    manifest = at_s3(tmp_path, usable(word), f"refused-{word.partition(':')[0]}")
     refusing = ThreadingHTTPServer(("127.0.0.1", 0), Refusing)
     threading.Thread(target=refusing.serve_forever, args=(0.01,), daemon=True).start()
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{refusing.server_port}")
@@ -242,8 +241,8 @@ def changed(path):
         ("tensorstore", changed, "wrong-row"),  # of a server without versions
         ("fsspec", Path.unlink, "store-failed"),
         ("fsspec", changed, "replaced"),
-        ("huggingface_streaming", Path.unlink, "raised"),
-        ("huggingface_streaming", changed, "replaced"),
+        ("huggingface:streaming=yes", Path.unlink, "raised"),
+        ("huggingface:streaming=yes", changed, "replaced"),
     ],
 )
 def test_damage_that_the_loader_finds_or_the_verification(server, tmp_path, word, damage, expected):
@@ -291,12 +290,13 @@ def store_again(s3, name):
     assert s3.head_object(**place)["ETag"] != before
 
 
-@pytest.mark.parametrize("word", ["tensorstore", "mosaic", "lance", "huggingface_streaming", "litdata"])
+@pytest.mark.parametrize("word", ["tensorstore", "mosaic", "lance", "huggingface:streaming=yes", "litdata"])
 def test_an_object_that_was_replaced_in_s3_is_noticed_after_the_round(s3, tmp_path, word):
-    manifest = at_s3(tmp_path, usable(word), f"again-{word}")
+    name = re.sub("[:=]", "-", f"again-{word}")
+    manifest = at_s3(tmp_path, usable(word), name)
     assert not measured(manifest, tmp_path, word, order=("sequential",)).failures
     data = ("/c/", ".mds", ".lance", ".arrow", "chunk-0")
-    store_again(s3, next(one for one in s3_names(s3, f"again-{word}") if any(part in one for part in data)))
+    store_again(s3, next(one for one in s3_names(s3, name) if any(part in one for part in data)))
     (error,) = measured(manifest, tmp_path, word, order=("sequential",)).failures.values()
     assert error.kind == "replaced"
 

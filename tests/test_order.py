@@ -12,10 +12,9 @@ from iobench.bench.options import RunOptions
 from iobench.formats import Field, Schema
 from iobench.loading import order as order_module
 from iobench.loading.batching import Batching, blocks_of
+from iobench.loading.draws import KeyedPermutation
 from iobench.loading.number_limits import LIMITS, check_setting
-from iobench.loading.order import ORDERS, Order
-from iobench.loading.permutation import KeyedPermutation
-from iobench.loading.shuffle_quality import shuffle_quality
+from iobench.loading.order import ORDERS, Order, shuffle_quality
 
 ORDER = st.builds(
     Order,
@@ -328,11 +327,12 @@ def test_an_epoch_can_be_drawn_before_it_is_read(monkeypatch):
     read=st.booleans(),
 )
 def test_batches_joined_are_the_rows_of_each(samples, order, epoch, ends, world, read):
-    assume(samples >= world)
-    for one in ranks(replace(order, drop_last=True), world):
+    for one in ranks(replace(order, drop_last=True), min(world, samples)):
         batches = one.batches(samples, epoch)
-        first, last = ends[0], min(sum(ends), len(batches))
-        assume(first < last)
+        if not len(batches):
+            continue
+        first = ends[0] % len(batches)
+        last = min(first + ends[1], len(batches))
         with mock.patch.object(order_module, "FIRST_ROWS", 16):
             if read:
                 assert batches[first] is not None  # a piece is drawn from there on

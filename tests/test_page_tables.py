@@ -9,11 +9,10 @@ import torch
 
 import iobench
 from iobench.bench import epoch
-from iobench.bench.epoch import measure
+from iobench.bench.epoch import RoundSpec, measure
 from iobench.bench.options import RunOptions
-from iobench.bench.round_spec import RoundSpec
-from iobench.host import page_tables
-from iobench.host.page_tables import map_cached
+from iobench.host import page_cache
+from iobench.host.page_cache import map_cached
 from iobench.loading import loaders
 from iobench.loading.host_to_device import HostToDevice
 from iobench.loading.loaders import Job
@@ -41,16 +40,16 @@ def faults_of(array):
 def test_mapped_pages_have_no_faults(mapped):
     folder, array = mapped
     map_cached(folder)
-    assert faults_of(array) < 8
+    assert faults_of(array) < PAGES // 64  # without the map one for each 16 pages
 
 
 @pytest.mark.parametrize("why", ["elsewhere", "not cached", "larger than memory"])
 def test_other_pages_are_left_as_they_are(mapped, monkeypatch, why):
     folder, array = mapped
     if why == "not cached":
-        monkeypatch.setattr(page_tables, "all_cached", lambda begin, size: False)
+        monkeypatch.setattr(page_cache, "all_cached", lambda begin, size: False)
     elif why == "larger than memory":
-        monkeypatch.setattr(page_tables, "total_memory", lambda: PAGES)
+        monkeypatch.setattr(page_cache, "total_memory", lambda: PAGES)
     map_cached(folder / "other" if why == "elsewhere" else folder)
     assert faults_of(array) >= 8
 

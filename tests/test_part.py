@@ -11,11 +11,9 @@ from kinds import kind as error_kind
 import iobench
 from iobench.base.errors import InvalidSettings, LoaderFailed
 from iobench.bench.case_grid import cases_of
-from iobench.bench.epoch import measure
-from iobench.bench.opening import epoch_request
+from iobench.bench.epoch import RoundSpec, epoch_request, measure
 from iobench.bench.options import RunOptions
 from iobench.bench.part import LEAST_WINDOW, Part, WindowTimer
-from iobench.bench.round_spec import RoundSpec
 from iobench.bench.run import run
 from iobench.loading import loaders
 from iobench.loading.host_to_device import HostToDevice

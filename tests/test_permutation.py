@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from iobench.loading.draws import CHUNK, KeyedPermutation
 from iobench.loading.order import Order
-from iobench.loading.permutation import CHUNK, KeyedPermutation
 
 IMPROBABLE = 1e-5  # of a correct permutation, for each test of uniformity
 KEYS = 4000

@@ -12,7 +12,7 @@ from iobench import formats
 from iobench.base.errors import InvalidOption, WrongContent
 from iobench.bench.content_check import ContentCheck
 from iobench.bench.executor import InProcess
-from iobench.bench.pixel_check import PixelCheck
+from iobench.bench.loader_checks import PixelCheck
 from iobench.dataset.add import add
 from iobench.dataset.opener import Opener
 from iobench.loading import loaders

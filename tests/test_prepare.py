@@ -25,10 +25,10 @@ from iobench.base.errors import (
     SourceError,
     WrongContent,
 )
-from iobench.dataset import artifact_writer
+from iobench.dataset import prepare as writing
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import DEFAULT_FORMATS
-from iobench.dataset.read_back import read_back
+from iobench.dataset.verify import read_back
 from iobench.terminal.cli import main
 
 VARIANTS = [*DEFAULT_FORMATS, "hdf5:chunk_bytes=0", "hdf5:compression=gzip", "lmdb:codec=lz4"]
@@ -306,7 +306,7 @@ class TestFailure:
         assert_holds(iobench.find_dataset(tmp_path))
 
     @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), KeyboardInterrupt()])
-    @pytest.mark.parametrize("point", [(artifact_writer, "sync"), (artifact_writer, "sync_directory")])
+    @pytest.mark.parametrize("point", [(writing, "sync"), (writing, "sync_directory")])
     def test_of_a_sync_keeps_existing_data(self, tmp_path, monkeypatch, error, point):
         prepare(tmp_path, ["npy"])
         before = tree(tmp_path)
@@ -441,7 +441,7 @@ def test_memory_does_not_grow_with_the_data(tmp_path):
         "import importlib, sys, iobench\n"
         "from pathlib import Path\n"
         "from conftest import peak_mib\n"
-        "importlib.import_module('iobench.dataset.read_back').READER_BYTES = 32 << 20\n"
+        "importlib.import_module('iobench.dataset.verify').READER_BYTES = 32 << 20\n"
         "def prepare(size):\n"
         "    iobench.prepare(iobench.Synthetic(size), data_dir=Path(sys.argv[1]), name=str(size))\n"
         "prepare(1_000_000)\n"  # loads the libraries

@@ -79,7 +79,7 @@ def test_a_shared_segment_that_only_a_worker_has_mapped_counts(tmp_path):
 
     before = memory_of(tmp_path)
     with forked(1, hold):
-        assert memory_of(tmp_path) - before == pytest.approx(SIZE, abs=NEAR)
+        assert memory_of(tmp_path) - before == pytest.approx(SIZE, abs=2 * NEAR)  # as above: a fork copies
 
 
 @pytest.mark.parametrize("workers", [0, 1])

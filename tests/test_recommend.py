@@ -18,25 +18,14 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from conftest import installed_formats
 from kinds import complaint_kind, kind
 from record_cases import by_round, rounds_of
 from test_warnings import changed
 
 import iobench
 from iobench import formats
-from iobench.advise import (
-    alternatives,
-    basis,
-    choice,
-    costs,
-    finalist_roles,
-    findings,
-    measured_data,
-    recommendation,
-    sample_writer,
-    search,
-    sentences,
-)
+from iobench.advise import alternatives, answer, choice, findings, measured_data, recommendation, search
 from iobench.advise.candidates import (
     candidate_set,
     default_case,
@@ -47,11 +36,11 @@ from iobench.advise.candidates import (
 )
 from iobench.advise.choice import Choice, choose
 from iobench.advise.code import loader_code, prepare_code
-from iobench.advise.finalist_roles import runners_up
 from iobench.advise.measured_data import MeasuredData, from_source, sample_count
 from iobench.advise.recommend import time_step
 from iobench.advise.recommendation import Finalist
 from iobench.advise.requirements import Requirements
+from iobench.advise.search import runners_up
 from iobench.base import registry, thresholds
 from iobench.base.background_load import BackgroundLoad
 from iobench.base.errors import (
@@ -65,68 +54,26 @@ from iobench.base.errors import (
     TargetError,
 )
 from iobench.base.finding import Finding
+from iobench.bench.budget import Budget
 from iobench.bench.case import Case
 from iobench.bench.case_grid import cases_of
 from iobench.bench.executor import InProcess
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
+from iobench.bench.policies import SuccessiveHalving
 from iobench.bench.run import run
-from iobench.bench.search_strategies import SuccessiveHalving
 from iobench.contrib.formats.shared.jpeg_decoders import JPEG_LIBRARIES
-from iobench.dataset.add import add
-from iobench.dataset.added_source import AddedSource
+from iobench.dataset.add import AddedSource, add
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import FirstSamples, GeneratedLengths, open_source
 from iobench.dataset.sources.image_folder import SKIP
 from iobench.formats import Field
 from iobench.loading import loaders
-from iobench.report import result_figures
-from iobench.report.result_figures import finalists_and_formats
+from iobench.report.figures import of_recommendation
 from iobench.results import ranking, stats
+from iobench.results.cases import Label
 
 pytestmark = pytest.mark.usefixtures("few_rounds")
-
-
-def test_one_round_eliminates_only_cases_three_times_slower():
-    rates = {"a": by_round(90.0), "b": by_round(60.0), "c": by_round(31.0), "d": by_round(29.0)}
-    assert SuccessiveHalving(60.0).behind(rates) == ["d"]
-
-
-def test_only_the_slower_half_drops_while_there_are_few_rounds():
-    rates = {name: by_round(*[100.0 / (place * 4)] * 5) for place, name in enumerate("abcde", 1)}
-    assert sorted(SuccessiveHalving(60.0).behind(rates)) == ["d", "e"]
-    many = {name: by_round(*[100.0 / (place * 4)] * 12) for place, name in enumerate("abcde", 1)}
-    assert sorted(SuccessiveHalving(60.0).behind(many)) == ["b", "c", "d", "e"]
-
-
-def test_a_case_that_was_faster_once_is_not_eliminated():
-    rates = {"a": by_round(100.0, 100.0, 100.0), "b": by_round(50.0, 50.0, 101.0)}
-    assert SuccessiveHalving(60.0).behind(rates) == []
-
-
-def test_noise_alone_never_drops_the_best_for_long():
-    """Two cases that are alike and one that is 10 % faster: it is still there after 15 noisy rounds."""
-    rng, kept = np.random.default_rng(0), 0
-    for _ in range(15):
-        live = {name: {} for name in "abc"}
-        for number in range(1, 16):
-            for name in live:
-                live[name][number] = (110.0 if name == "a" else 100.0) * rng.lognormal(0.0, 0.15)
-            for name in SuccessiveHalving(60.0).behind(live) if len(live) > 1 else []:
-                del live[name]
-        kept += "a" in live
-    assert kept == 15
-
-
-def test_a_race_ends_in_time_and_when_it_is_sure():
-    race = SuccessiveHalving(10.0, rounds=20)
-    noisy = dict.fromkeys("ab", by_round(1.0, 2.0, 3.0))
-    sure = {"a": by_round(*[1.0] * 12), "b": by_round(*[2.0] * 12)}
-    assert race.continues(0, 0.0, 99.0, {}), "a race without a round says nothing"
-    assert race.continues(3, 5.0, 4.0, noisy)
-    assert not race.continues(3, 7.0, 4.0, noisy)
-    assert not race.continues(20, 1.0, 0.1, noisy)
-    assert not race.continues(12, 1.0, 0.1, sure)
 
 
 @pytest.fixture(scope="module")
@@ -139,28 +86,12 @@ def test_a_race_drops_a_loader_that_is_slower_and_measures_it_no_more(manifest, 
     monkeypatch.setattr(thresholds, "ROUND_S", 0.2)  # of one epoch most is starting threads
     words = ("stream", "dataloader")
     options = RunOptions(format=("npy",), loader=words, limits=False)
-    found = run(manifest, options, strategy=SuccessiveHalving(600.0, rounds=4))
+    found = run(manifest, options, policy=SuccessiveHalving(600.0, rounds=4))
     (slow,) = [case for case in found.cases if case.loader.name == "dataloader"]
     assert list(found.eliminated) == [slow.key]
     rounds = [made.case["loader"] for made in found.records]
     assert rounds.count("dataloader") == found.eliminated[slow.key] < 4
     assert rounds.count("stream") == rounds.count("dataloader"), "a race of one is over"
-
-
-def test_cases_without_time_for_a_proof_are_named(manifest):
-    found = run(manifest, RunOptions(limits=False), strategy=SuccessiveHalving(600.0, rounds=1, proofs_s=0.0))
-    assert len(found.skipped) == len(found.cases) - 2, "two are always compared"
-
-
-def test_the_first_round_of_a_race_ends_in_time_and_has_two_to_compare(manifest):
-    options = RunOptions(format=("npy", "hdf5"), loader=("native", "stream"), limits=False)
-    found = run(manifest, options, strategy=SuccessiveHalving(0.0))
-    opening = [case.key for case in found.cases[:2]]  # compared before the others are verified
-    assert [made.settings_key for made in found.records] == opening
-    assert set(found.skipped) == {case.key for case in found.cases[2:]}
-    enough = run(manifest, options, strategy=SuccessiveHalving(600.0, rounds=1))
-    assert enough.skipped == []
-    assert len(enough.records) == len(enough.cases)
 
 
 def test_a_race_interrupted_while_cases_are_verified_has_two_to_compare(manifest, monkeypatch):
@@ -173,15 +104,9 @@ def test_a_race_interrupted_while_cases_are_verified_has_two_to_compare(manifest
     begun, proved = [], InProcess.prove
     monkeypatch.setattr(InProcess, "prove", prove)
     options = RunOptions(format=("npy", "hdf5"), loader=("native", "stream"), limits=False)
-    found = run(manifest, options, strategy=SuccessiveHalving(600.0))
+    found = run(manifest, options, policy=SuccessiveHalving(600.0))
     assert found.interrupted
     assert [made.settings_key for made in found.records] == begun
-
-
-def test_a_case_of_the_opening_has_one_first_round(manifest):
-    options = RunOptions(format=("npy", "hdf5"), loader=("native", "stream"), limits=False)
-    found = run(manifest, options, strategy=SuccessiveHalving(600.0, rounds=1))
-    assert sorted(made.settings_key for made in found.records) == sorted(case.key for case in found.cases)
 
 
 def test_the_first_rival_needs_no_conversion_and_is_likely_to_be_fast(manifest):
@@ -278,7 +203,7 @@ def test_a_step_is_measured_over_each_size_and_done_as_long_in_the_rounds(
     made = []
     monkeypatch.setattr(search, "final_rounds", lambda manifest, cases, *others: made.extend(cases))
     cases = candidate_set(manifest, requirements, "cpu", "warm").cases
-    search.run_with_step(manifest, cases, requirements, time.monotonic() + 3, RunOptions(), Observer())
+    search.run_with_step(manifest, cases, requirements, Budget(3.0), RunOptions(), Observer())
     assert {case.batch_size: case.step_s for case in made} == {
         8: requirements.step_s(8),
         32: requirements.step_s(32),
@@ -344,7 +269,7 @@ def test_a_sample_has_some_batches_and_no_more_steps_than_there_is_time_for():
 
 def snippet(manifest, loader, order):
     """The code for a loader over some format that it reads, with an assertion about its batches."""
-    variant = next(name for name in ("npy", *formats.names()) if loader.reads(formats.get(name)))
+    variant = next(name for name in ("npy", *installed_formats()) if loader.reads(formats.get(name)))
     if variant not in manifest.artifacts:
         source = iobench.Synthetic(100_000, (32,))
         manifest = iobench.prepare(source, [variant], data_dir=manifest.root.parent, name=variant)[0]
@@ -437,7 +362,7 @@ def test_formats_and_loaders_that_take_no_samples_of_different_lengths_are_liste
     findings = [
         Finding("ragged", "", values=one) for one in ({"format": "tokens"}, {"loader": "lance:via=x"})
     ]
-    together = list(sentences.skipped_together(findings))
+    together = list(answer.skipped_together(findings))
     assert [one.values["names"] for one in together] == ["tokens", "lance"]
 
 
@@ -447,7 +372,7 @@ def test_files_that_only_ones_own_loader_reads_are_not_the_format_to_use(manifes
     result = SimpleNamespace(data=measured_data.from_dataset(manifest, Requirements()))
     use = against(finalist(case, 40.0, False), 4.0, 3.9, 4.1)
     default = replace(finalist(case, 10.0, False), unknown_files=unknown)
-    assert [one.kind for one in costs.costs(result, use, default, Requirements())] == ["cost", told]
+    assert [one.kind for one in findings.costs(result, use, default, Requirements())] == ["cost", told]
 
 
 def test_a_loader_over_the_default_s_own_format_has_no_break_even_point(manifest):
@@ -475,7 +400,7 @@ def test_of_those_that_are_tied_the_cheapest_is_used_only_if_it_came_near_the_fa
     cases = {name: cases_of(manifest, options(word), ["cpu"])[0] for name, word in words.items()}
     found = SimpleNamespace(finalists=list(cases.values()), data=SimpleNamespace(manifest=manifest))
     rates = {"dear": 100.0, "cheap": rate}
-    candidates = [finalist(cases[name], rates[name], tied=name == "cheap") for name in words]
+    candidates = [finalist(cases[name], rates[name], leader=name == "cheap") for name in words]
     chosen = choose(found, candidates)
     assert (chosen.outcome, chosen.use.key, len(chosen.tied)) == ("tied", cases[used].key, 1)
     assert chosen.instead_of is None
@@ -493,7 +418,10 @@ def test_a_significant_gain_is_preferred_to_a_higher_uncertain_median(manifest):
     cases = [cases_of(manifest, options(word), ["cpu"])[0] for word in words]
     found = SimpleNamespace(finalists=cases, data=SimpleNamespace(manifest=manifest))
     rates = zip(cases, words, (142.0, 134.0, 132.0, 100.0), strict=True)
-    made = [replace(finalist(case, rate, tied=rate < 142), label=word) for case, word, rate in rates]
+    made = [
+        replace(finalist(case, rate, leader=rate < 142), label=Label("npy", word))
+        for case, word, rate in rates
+    ]
     fastest, *sure, default = made
     default = replace(default, roles=[recommendation.DEFAULT])
     fastest = against(fastest, 1.42, 0.89, 1.74)
@@ -503,10 +431,10 @@ def test_a_significant_gain_is_preferred_to_a_higher_uncertain_median(manifest):
     assert chosen.tied == [fastest, sure[1], default]
     head = findings.headline(chosen, [fastest, *sure, default], MeasuredData(manifest, 1, False))
     assert head.kind == "tied"
-    expected = {"use": "native", "default": "dataloader", "gain": 1.37}
+    expected = {"use": "npy · native", "default": "npy · dataloader", "gain": 1.37}
     assert head.values.items() >= expected.items()
     (reason,) = findings.certainty(chosen)
-    assert (reason.kind, reason.values["instead_of"]) == ("significant-gain", "stream")
+    assert (reason.kind, reason.values["instead_of"]) == ("significant-gain", "npy · stream")
     surely = against(fastest, 1.42, 1.2, 1.7)
     assert choose(found, [surely, *sure, default]).instead_of is None
     unsure = [against(one, 1.1, 0.9, 1.3) for one in (fastest, *sure)]
@@ -533,6 +461,22 @@ def test_a_default_without_a_rival_is_undecided(manifest):
     chosen = choose(found, [default])
     assert chosen == Choice("undecided", default)
     assert findings.headline(chosen, [default], found.data).kind == "undecided"
+
+
+def test_a_gain_over_files_that_were_not_measured_is_not_stated(tmp_path, manifest):
+    image = pytest.importorskip("PIL.Image")
+    for name in ("cat", "dog"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        image.new("RGB", (9, 9)).save(tmp_path / "pets" / name / "0.jpg")
+    (tmp_path / "pets/cat/1.jpg").write_bytes(b"damaged")
+    data = MeasuredData(manifest, 1, False, source=open_source(tmp_path / "pets", on_error="skip"))
+    fast, slow = (cases_of(manifest, options(loader), ["cpu"])[0] for loader in ("stream", "dataloader"))
+    default = replace(finalist(slow, 10.0, False), roles=[recommendation.DEFAULT])
+    use = against(finalist(fast, 40.0, False), 4.0, 3.9, 4.1)
+    for chosen in (Choice("decided", use), Choice("keep", default)):
+        assert findings.headline(chosen, [use, default], data).kind == "no-baseline"
+    own = replace(data, added=(default.format,))
+    assert findings.headline(Choice("decided", use), [use, default], own).kind == "decided"
 
 
 @pytest.mark.parametrize("suffix", ["npz", "pt", "csv"])
@@ -565,7 +509,7 @@ def test_what_conversion_loses_is_told(tmp_path, manifest):
     assert windows.startswith("windows of 9 tokens")
     data = MeasuredData(manifest, 1, False, source=table)
     case = cases_of(manifest, options("dataloader"), ["cpu"])[0]
-    told = list(costs.costs(SimpleNamespace(data=data), finalist(case, 10.0, False), None, Requirements()))
+    told = list(findings.costs(SimpleNamespace(data=data), finalist(case, 10.0, False), None, Requirements()))
     assert told[-1].message == "Conversion loses: 2 columns become features"
 
 
@@ -626,7 +570,7 @@ def test_a_search_that_is_ended_answers_with_what_it_has(manifest, run, exceptio
     assert noted in [one.kind for one in answer.findings]
     assert len(answer.finalists) == 2
     assert answer.confirmed == (run == 2)
-    assert ("race" in finalists_and_formats(answer)[0].caption) == (run == 1)
+    assert ("race" in of_recommendation(answer)[0].caption) == (run == 1)
     if run == 1:  # nothing was confirmed
         assert (answer.outcome, answer.code) == ("undecided", "")
 
@@ -685,11 +629,13 @@ def test_where_decoding_takes_the_cores_no_limit_is_blamed(tmp_path):
         "parquet": True,
         "hdf5:compression=gzip": True,
     }
-    slow = replace(
-        finalist(cases[0], 10.0, False), limit="page cache", limit_bytes_per_s=5000.0, decoding_cores=3.9
-    )
+    slow = finalist(cases[0], 10.0, False)
+    metrics = {**slow.metrics, "limit_bytes_per_s": stats.Estimate(5000.0, None, None)}
+    slow = replace(slow, limit="page cache", metrics=metrics, decoding_cores=3.9)
     (finding,) = findings.limit_share(slow)
-    assert (finding.kind, finding.values["cores"]) == ("decoding-bound", 3.9)
+    assert (finding.kind, finding.values["cores"], finding.hint) == ("decoding-bound", 3.9, None)
+    (photos,) = findings.limit_share(replace(slow, format="images:shape=3x64x64"))
+    assert "dct_scaling=yes" in photos.hint or "pip install" in photos.hint
     for other in (replace(slow, decoding_cores=None), replace(slow, decoding_cores=0.3)):
         (finding,) = findings.limit_share(other)
         assert (finding.kind, finding.values["limit"]) == ("limit-share", "page cache")
@@ -717,18 +663,6 @@ def test_padding_that_would_be_mostly_zeros_is_told(tmp_path, lengths, dtype, to
         assert one.values["fill"] == done.records[0].content_check.fill < 0.5
 
 
-def test_the_caption_explains_significance_where_finalists_are_tied(manifest):
-    case = cases_of(manifest, options("native"), ["cpu"])[0]
-    alone, tied = finalist(case, 10.0, False), finalist(case, 9.0, True)
-    captions = [
-        result_figures.finalists_and_formats(SimpleNamespace(finalists=made, raced=[], confirmed=True))[
-            0
-        ].caption
-        for made in ([alone], [alone, tied])
-    ]
-    assert ["ratio" in one for one in captions] == [False, True]
-
-
 def test_with_a_step_loaders_that_may_read_during_it_are_measured_with_it(manifest):
     """Without the step they are slower than one that reads between steps."""
     words = {"native": 900.0, "dataloader": 90.0, "stream": 800.0, "dataloader:num_workers=2": 500.0}
@@ -738,11 +672,11 @@ def test_with_a_step_loaders_that_may_read_during_it_are_measured_with_it(manife
         Requirements(step_ms=1.0, batch_size=1),
         {cases["native"].key},
     )  # 1,000 samples/s are enough
-    named = finalist_roles.for_step(list(cases.values()), rates, known, manifest, requirements)
+    named = search.for_step(list(cases.values()), rates, known, manifest, requirements)
     hopeful = ("stream", "dataloader:num_workers=2")  # the cheapest first; 474 is native's lower bound
     assert named == [(recommendation.OTHER_LOADER, cases[word].key) for word in hopeful]
     requirements = Requirements(step_ms=4.0, batch_size=1)  # of which 250 are enough
-    named = finalist_roles.for_step(list(cases.values()), rates, set(), manifest, requirements)
+    named = search.for_step(list(cases.values()), rates, set(), manifest, requirements)
     assert named[0] == (recommendation.CHEAPEST, cases["native"].key)
     assert [key for _, key in named[1:]] == [cases[word].key for word in hopeful]
 
@@ -796,7 +730,7 @@ def test_rounds_with_the_step_that_miss_the_default_do_not_decide(manifest):
     result = findings.recommendation_of(found, Requirements(step_ms=1.0))
     assert (result.outcome, result.use.key) == ("decided", cases[0].key)
     assert result.use.against_default.outcome == "faster"
-    assert result.use.trained_per_s is None
+    assert not result.use.step_decides
     assert result.use.wait_share is not None
 
 
@@ -824,10 +758,12 @@ def options(word):
     return RunOptions(format=("npy",), loader=(word,))
 
 
-def finalist(case, rate, tied):
-    rates = stats.estimate([rate] * 15)
-    figures = (rate, 15, None, tied, None, None, None, None, 1.0, 1.0)
-    return Finalist(case.key, case.variant, case.variant, [], rates, *figures)
+def finalist(case, rate, leader):
+    """A case with fifteen rounds at this rate."""
+    figures = {name: stats.estimate([rate] * 15) for name in ("samples_per_s", "bytes_per_s")}
+    relative, label = stats.Estimate(1.0, None, None), Label(case.variant, case.loader.variant)
+    named = (case.key, label, case.facets, 15, figures, relative)
+    return Finalist(*named, format=case.variant, roles=[], disk_bytes=1.0, write_s=1.0, leader=leader)
 
 
 def test_cases_near_the_fastest_are_measured_again(manifest):
@@ -847,7 +783,7 @@ def test_the_figures_of_the_answer_are_of_fresh_rounds(answered):
         return
     race, final = runs[:2]
     assert {one["run"] for one in race}.isdisjoint({one["run"] for one in final})
-    use = found["use"]["samples_per_s"]["median"]
+    use = found["use"]["metrics"]["samples_per_s"]["median"]
     rates = [one["timing"]["samples"] / one["timing"]["epochs_s"] for one in final]
     assert min(rates) <= use <= max(rates)
 
@@ -928,7 +864,7 @@ def test_loaders_that_get_slower_or_raise_lose_the_race_and_are_listed(manifest,
     slower, broken = (f"{tmp_path / 'own.py'}:{name}" for name in ("slower", "broken"))
     requirements = Requirements(formats=("npy",), loaders=("stream", slower, broken), max_time_s=30.0)
     found = iobench.recommend(manifest, requirements)
-    assert found.use.label.startswith("npy · stream")
+    assert found.use.text.startswith("npy · stream")
     assert any("unusable" in one.message for one in found.skipped)
     if found.findings[0].kind in ("decided", "tied"):
         assert "your own loader" in found.findings[0].message
@@ -971,9 +907,7 @@ def test_a_model_is_timed_and_then_done_in_the_rounds_with_the_step(tmp_path):
     requirements = time_step(few, Requirements(model="mlp", batch_size=8), Observer())
     assert requirements.step_ms > 0
     (case,) = cases_of(few, RunOptions(loader=("native",), batch_size=(8,)), ["cpu"])
-    made = search.run_with_step(
-        few, [case], requirements, time.monotonic() + 3, RunOptions(limits=False), Observer()
-    )
+    made = search.run_with_step(few, [case], requirements, Budget(3.0), RunOptions(limits=False), Observer())
     assert {one.case["model"] for one in made.records} == {"mlp"}
 
 
@@ -981,9 +915,10 @@ def test_of_batch_sizes_the_one_that_trains_fastest_is_used_however_well_another
     options = [RunOptions(format=("npy",), loader=("stream",), batch_size=(size,)) for size in (32, 128)]
     cases = [cases_of(manifest, one, ["cpu"])[0] for one in options]
     found = SimpleNamespace(finalists=cases, data=SimpleNamespace(manifest=manifest))
+    waits = stats.Estimate(0.01, None, None)
     fed = [
-        replace(finalist(case, rate, False), wait_share=0.01)
-        for case, rate in zip(cases, (10, 40), strict=True)
+        replace(one, stepped=replace(one, metrics={**one.metrics, "wait_share": waits}), step_decides=True)
+        for one in (finalist(case, rate, False) for case, rate in zip(cases, (10, 40), strict=True))
     ]
     fed = [replace(fed[0], roles=[recommendation.DEFAULT]), against(fed[1], 4.0, 3.9, 4.1)]
     assert choose(found, fed[::-1]) == Choice("decided", fed[1])
@@ -1162,10 +1097,10 @@ def test_decoders_leave_time_to_measure(photos, tmp_path, monkeypatch):
     pytest.importorskip("simplejpeg")
     install_only(monkeypatch, "simplejpeg")
     limit_s = 100.0
-    began = time.monotonic() - sample_writer.WRITING * limit_s
+    budget = Budget(limit_s, began=time.monotonic() - measured_data.WRITING * limit_s)
     wanted = Requirements(batch_size=8, formats=("npy",), device="cpu", max_time_s=limit_s)
     source = open_source(photos, (3, 16, 16))
-    data = from_source(source, (), wanted, tmp_path / "data", lambda text: None, began)
+    data = from_source(source, (), wanted, tmp_path / "data", lambda text: None, budget)
     assert data.added == ("images:shape=3x16x16",)
     late = [one.values["format"] for one in data.skipped if one.kind == "not-read-in-time"]
     assert late == [one for one in source.other_decoders() if "simplejpeg" in one]
@@ -1177,7 +1112,7 @@ def test_decoders_that_are_not_installed_are_skipped_with_one_command(photos, tm
     data = from_source(source, (), wanted, tmp_path / "data", lambda text: None)
     assert data.added == ("images:shape=3x16x16",)
     assert len([one for one in data.skipped if one.kind == "missing-dependency"]) == 8
-    (together,) = sentences.skipped_together(data.skipped)
+    (together,) = answer.skipped_together(data.skipped)
     assert together.values["names"] == "nvimgcodec, opencv, simplejpeg, torchvision, turbojpeg"
     assert together.hint == f"pip install 'iobench[{','.join(JPEG_LIBRARIES)}]'"
 
@@ -1212,9 +1147,9 @@ def test_another_decoder_is_a_finalist_if_there_is_time(manifest):
     faster = replace(other, variant="images:shape=3x16x16,decoder=simplejpeg")
     data = MeasuredData(manifest, 1, False, added=("hdf5", faster.variant))
     rates = {npy.key: 1e6, today.key: manifest.schema.samples / 2.0}
-    over_own = partial(finalist_roles.over_own_files, [today, npy, other, faster], data)
+    over_own = partial(search.over_own_files, [today, npy, other, faster], data)
     known = [(recommendation.FASTEST, npy.key), (recommendation.DEFAULT, today.key)]
-    needed_s = finalist_roles.OWN_EPOCHS * 4.0 / finalist_roles.FINAL  # 2 s as the slowest, twice
+    needed_s = search.OWN_EPOCHS * 4.0 / search.FINAL  # 2 s as the slowest, twice
     assert over_own(rates, known, 1.05 * needed_s) == [(recommendation.OWN_FILES, faster.key)]
     assert over_own(rates, known, 0.95 * needed_s) == []
     assert over_own({**rates, faster.key: 1e6}, known, 0.6 * needed_s) == [
@@ -1231,7 +1166,7 @@ def test_the_users_own_files_are_finalists_if_they_are_not_far_behind(manifest):
     )
     data = MeasuredData(manifest, 1, False, added=("hdf5",))
     rates, known = {npy.key: 1e6, today.key: 1e3}, [("fastest", npy.key), ("default", today.key)]
-    over_own = partial(finalist_roles.over_own_files, [today, npy, stream], data)
+    over_own = partial(search.over_own_files, [today, npy, stream], data)
     assert over_own(rates, known, 1e9) == []
     assert over_own({**rates, stream.key: 4e5}, known, 1e9) == []
     assert over_own({**rates, stream.key: 6e5}, known, 1e9) == [(recommendation.OWN_FILES, stream.key)]
@@ -1246,7 +1181,7 @@ def test_a_case_without_a_conversion_costs_least(manifest):
         "npy": SimpleNamespace(added=None, stored_bytes=1),
         "hdf5": SimpleNamespace(added=SimpleNamespace(), stored_bytes=9),
     }
-    costs = [finalist_roles.cost_of(case, SimpleNamespace(artifacts=artifacts)) for case in (npy, own)]
+    costs = [search.cost_of(case, SimpleNamespace(artifacts=artifacts)) for case in (npy, own)]
     assert costs[1] < costs[0]
 
 
@@ -1279,7 +1214,7 @@ def test_what_images_take_at_their_own_sizes_and_at_one_is_told(photos, tmp_path
     wanted, told = Requirements(batch_size=8, formats=("npy",), device="cpu"), []
     for shape in ((-1, -1, 3), (3, 16, 16)):
         data = from_source(open_source(photos, shape), (), wanted, tmp_path / "data", lambda text: None)
-        told.append(basis.image_size(data))
+        told.append(findings.image_size(data))
     kept, cropped = told
     assert (kept.kind, cropped.kind) == ("image-sizes", "image-shape")
     held = 60 * (8 + 2 * 4) + 3 * 40 * sum(range(30, 90))  # labels and extents, then pixels
@@ -1291,7 +1226,7 @@ def test_files_that_changed_since_are_not_the_default(photos, tmp_path, monkeypa
     def changed(*given, **options):
         raise SourceError("changed while it was hashed", kind="changed")
 
-    monkeypatch.setattr(sample_writer, "add_files", changed)
+    monkeypatch.setattr(measured_data, "add_files", changed)
     wanted = Requirements(batch_size=8, formats=("npy",))
     data = from_source(open_source(photos, (3, 16, 16)), (), wanted, tmp_path / "data", lambda text: None)
     assert data.own_format is None
@@ -1301,7 +1236,7 @@ def test_files_that_changed_since_are_not_the_default(photos, tmp_path, monkeypa
 def test_a_default_over_other_files_is_not_called_the_users(manifest):
     cases = [cases_of(manifest, options(word), ["cpu"])[0] for word in ("stream", "dataloader")]
     fastest, default = (
-        finalist(case, rate, tied=False) for case, rate in zip(cases, (142.0, 100.0), strict=True)
+        finalist(case, rate, leader=False) for case, rate in zip(cases, (142.0, 100.0), strict=True)
     )
     default = replace(default, roles=[recommendation.DEFAULT])
     data = MeasuredData(manifest, 1, False, added=("hdf5",))
@@ -1345,7 +1280,7 @@ def test_the_size_of_the_users_own_files_is_scaled_to_the_full_size(photos, tmp_
 
 
 def test_cases_that_there_was_no_time_for_are_counted(manifest):
-    raced = run(manifest, RunOptions(limits=False), strategy=SuccessiveHalving(600.0, rounds=1, proofs_s=0.0))
+    raced = run(manifest, RunOptions(limits=False), policy=SuccessiveHalving(600.0, rounds=1, proofs_s=0.0))
     cases, skipped = len(raced.cases), len(raced.skipped)
     (finding,) = alternatives.skipped_cases(raced)
     assert (finding.kind, finding.values["skipped"]) == ("no-time", skipped)
@@ -1355,15 +1290,15 @@ def test_cases_that_there_was_no_time_for_are_counted(manifest):
 
 def test_a_format_that_there_was_no_time_to_write_is_skipped_with_the_reason(inside, tmp_path, monkeypatch):
     monkeypatch.setattr("iobench.advise.requirements.MIN_TIME_S", 1.0)
-    monkeypatch.setattr("iobench.advise.sample_writer.WRITING", 0.0)
-    monkeypatch.setattr("iobench.advise.sample_writer.INDISPENSABLE", 1.0)  # for the file itself
+    monkeypatch.setattr("iobench.advise.measured_data.WRITING", 0.0)
+    monkeypatch.setattr("iobench.advise.measured_data.INDISPENSABLE", 1.0)  # for the file itself
     np.save(tmp_path / "own.npy", np.random.default_rng(0).random((4000, 64), np.float32))
     few = ("--format", "memmap", "--loader", "dataloader", "--max-time", "12", "--json")
     data = ("--data-dir", tmp_path / "data")
     done = inside("recommend", "--add", tmp_path / "own.npy", "--name", "mine", *few, *data)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert {one["label"] for one in found["finalists"]} <= {"npy · dataloader"}
+    assert {one["case"] for one in found["finalists"]} <= {"npy · dataloader"}
     assert "out-of-time" in {one["kind"] for one in found["skipped"]}
 
 
@@ -1375,7 +1310,7 @@ def test_existing_files_are_added_and_a_recommendation_is_made_for_them(inside, 
     done = inside("recommend", "--add", tmp_path / "own.npy", "--name", "mine", *few, *data, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    (default,) = [one["label"] for one in found["finalists"] if "default" in one["roles"]]
+    (default,) = [one["case"] for one in found["finalists"] if "default" in one["roles"]]
     assert default == "npy · dataloader"
     assert "your files as they are" in found["findings"][0]["message"]
     if found["code"] and found["use"]["format"] != "npy":

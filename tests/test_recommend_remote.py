@@ -56,10 +56,10 @@ def test_an_answer_names_a_loader_and_the_default_and_writes_nothing(waiting, tm
     assert tree(tmp_path / "served") == before
     found = json.loads(done.stdout)
     (default,) = [one for one in found["finalists"] if "default" in one["roles"]]
-    assert default["label"] == "npy · dataloader"
-    assert default["requests"] == SAMPLES * FIELDS
-    assert found["use"]["label"].rpartition(" ")[2] in LOADERS
-    assert found["use"]["requests"] > 0
+    assert default["case"] == "npy · dataloader"
+    assert default["metrics"]["requests"]["median"] == SAMPLES * FIELDS
+    assert found["use"]["case"].rpartition(" ")[2] in LOADERS
+    assert found["use"]["metrics"]["requests"]["median"] > 0
     assert {one["format"] for one in found["finalists"]} <= {"npy", "lmdb"}
     (notice,) = [one for one in found["findings"] if one["kind"] == "formats-at-address"]
     assert notice["values"] == {"formats": "npy, lmdb"}

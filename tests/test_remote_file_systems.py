@@ -9,21 +9,20 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from delayed_mount import delayed_mount
 from record_cases import MACHINE, a_record
 
 import iobench
 from iobench.base.machine import MachineDisk
-from iobench.bench import limit_survey
-from iobench.bench.limit_survey import survey
+from iobench.bench.limits import remote_notes, survey
 from iobench.formats import Field, Schema, Strided
 from iobench.host import disk, page_cache
 from iobench.host.device import pick_device
 from iobench.host.hardware_limits import Limit
-from iobench.stream import files, mapped_files, readahead
+from iobench.stream import mapped_files, readahead
 from iobench.stream.cached_reader import CachedReader
 
 SIZE = 4 << 20
-SCRIPTS = Path(__file__).parent.parent / "scripts"
 
 
 @pytest.fixture
@@ -92,7 +91,7 @@ def requested(tmp_path, monkeypatch):
             counts.append(count)
 
     monkeypatch.setattr(os, "posix_fadvise", noted)
-    monkeypatch.setattr(files, "read_ahead_kib", lambda path: 128)
+    monkeypatch.setattr(mapped_files, "read_ahead_kib", lambda path: 128)
     return counts
 
 
@@ -124,17 +123,11 @@ def test_rows_apart_in_a_remote_file_are_requested_at_once(tmp_path, monkeypatch
 
 
 @pytest.fixture
-def delayed(tmp_path, monkeypatch):
+def delayed(tmp_path):
     """A mounted file system that waits before each request, with a dataset in it."""
     pytest.importorskip("mfusepy", reason="mfusepy is not installed")
-    monkeypatch.syspath_prepend(SCRIPTS)
-    monkeypatch.setenv(
-        "PYTHONPATH", os.pathsep.join(filter(None, (str(SCRIPTS), os.environ.get("PYTHONPATH"))))
-    )
     if shutil.which("fusermount3") is None or not os.access("/dev/fuse", os.R_OK | os.W_OK):
         pytest.skip("this machine has no fuse3")
-    from eval.delayed_mount import delayed_mount
-
     source = iobench.Synthetic(8_000_000, (100_000,), dtype="uint8")
     iobench.prepare(source, ["npy"], data_dir=tmp_path / "data", name="far")
     try:
@@ -168,4 +161,4 @@ def test_a_mounted_file_system_is_read_verified_and_surveyed(delayed):
 def test_reads_in_flight_are_compared_with_one_after_the_other(tmp_path, rates, kinds):
     (file := tmp_path / "x").write_bytes(b"x")
     limits = [Limit("disk", "", rate) for rate in rates]
-    assert [note.kind for note in limit_survey.remote_notes(limits, file)] == kinds
+    assert [note.kind for note in remote_notes(limits, file)] == kinds

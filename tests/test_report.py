@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from kinds import complaint_kind, kind
-from record_cases import MIB, STEADY, a_record, profiled, rounds_of, times
+from record_cases import MIB, STEADY, profiled, rounds_of, times
 from test_notebook import a_finalist
 
 from iobench import report
@@ -26,12 +26,11 @@ from iobench.base.errors import MissingDependency, RecordError, ReportError
 from iobench.base.finding import Finding
 from iobench.base.machine import MachineDisk, MachineGpu
 from iobench.base.snapshot import Snapshot
-from iobench.loading import loaders
-from iobench.report import across, break_even, figure, machine_facts, page, sentences, style
+from iobench.report import figure, figures, page, style
+from iobench.report.figures import MAX_CONTEXTS
 from iobench.results import parts, record_file, verdict
 from iobench.results.metrics import METRICS
 from iobench.results.parts import FieldSpec
-from iobench.results.per_loader import describe, per_loader
 from iobench.results.run_warning import RunWarning
 from iobench.results.scaling_curve import curves
 from iobench.results.summary import summarise
@@ -78,143 +77,36 @@ def names(content):
     return [one.name for one in content.figures]
 
 
-def reasons(section):
-    return dict(section.reasons)
-
-
-def sentences_of(records):
-    """Return the first line that the terminal ends with."""
-    return verdict.sentences(summarise(records).contexts)[0]
-
-
-def answer_of(records):
-    """Return the answer of the page's title as a finding."""
-    return sentences.overall(page.in_order(summarise(records).contexts))
-
-
-def test_the_page_starts_with_what_to_use_and_the_reasons():
-    content = page.page(run_of_all())
-    (section,) = content.sections
-    answer = answer_of(run_of_all())
-    assert (content.outcome, content.answer) == ("fastest", f"{answer.sentence}.")
-    assert section.answer == content.answer
-    assert sentences_of(run_of_all()) == section.answer, "the terminal says the same"
-    assert (answer.values["fastest"], answer.values["ratio"]) == ("npy · stream", 2.5)
-    stated = reasons(section)
-    assert {"Limit", "Range"} <= set(stated)
-    assert re.findall(r"[\d,.]+(?:%| ×| MiB/s)", stated["Limit"]) == ["10,000 MiB/s", "50%", "2.0 ×", "20%"]
-    assert all(text in stated["Range"] for text in ("hdf5 · dataloader", "50.0 ×"))
-
-
-@pytest.mark.parametrize(
-    ("other", "outcome", "rivals"),
-    [
-        ([400, 1600, 800, 1200, 900], "inconclusive", 1),
-        (times(0.999), "equivalent", 1),
-        (times(0.5), "fastest", 0),
-        (None, "single-case", 0),
-    ],
-)
-def test_the_answer_is_no_stronger_than_the_verdict(other, outcome, rivals):
-    records = rounds_of(STEADY) + (rounds_of(other, variant="lmdb") if other else [])
-    answer = answer_of(records)
-    assert (answer.kind, answer.values.get("rivals", 0)) == (outcome, rivals)
-    assert page.page(records).outcome == outcome
-    assert ("lmdb · native" in answer.sentence) is (other is not None)
-
-
-def test_contexts_are_in_the_order_of_their_differing_facets():
-    records = [one for size in (256, 64, 1024) for one in rounds_of(STEADY, chosen={"batch_size": size})]
-    assert page.page(records).matrix.columns == ["batch 64", "batch 256", "batch 1024"]
-
-
-def test_a_case_that_is_fastest_in_every_context_is_the_answer_otherwise_it_depends():
-    alike = run_of_all() + run_of_all(**COLD)
-    answer = answer_of(alike)
-    assert answer.kind == "same-everywhere"
-    assert answer.values == {"use": "npy with stream", "others": 0, "significant": 1}
-    unsure = rounds_of([4000, 6000, 5200, 4500, 5900], variant="lmdb", loader="stream", **COLD)
-    answer = answer_of(alike + unsure)
-    assert (answer.kind, answer.values["significant"]) == ("same-everywhere", 0)
-    assert answer.values["use"] in ("npy with stream", "lmdb with stream")  # the higher median
-    other = rounds_of(times(50), variant="lmdb", loader="stream", **COLD)
-    answer = answer_of(alike + other)
-    assert answer.kind == "depends"
-    parts = ("lmdb with stream", "cold cache", "npy with stream", "warm cache")
-    assert [answer.sentence.index(part) for part in parts] == sorted(map(answer.sentence.index, parts))
-
-
-def test_of_one_round_in_each_context_only_the_highest_median_is_named():
-    several = [record for record in run_of_all() + run_of_all(**COLD) if record.round == 1]
-    alone = [record for record in run_of_all() if record.round == 1]
-    for records in (several, alone):
-        answer = answer_of(records)
-        assert answer.kind == "few-rounds"
-        assert "--rounds 5" in answer.hint
-        assert "lmdb" not in answer.message
-
-
-def test_each_loader_is_described_with_the_effect_of_the_format():
-    (section,) = page.page(run_of_all()).sections
-    described = {one.loader: one for one in section.loaders}
-    assert described["dataloader"].summary == loaders.class_of("dataloader").summary
-    (context,) = summarise(run_of_all()).contexts
-    for one in per_loader(context):
-        assert describe(one) in described[one.loader].effect
-    assert "2,000 MiB/s" in described["native"].effect
-    assert "5,000 MiB/s" in described["stream"].effect
-
-
-def test_a_loader_that_is_not_installed_is_shown_without_a_summary():
-    records = [dataclasses.replace(r, case={**r.case, "loader": "gone"}) for r in rounds_of(STEADY)]
-    (section,) = page.page(records).sections
-    assert [(one.loader, one.summary) for one in section.loaders] == [("gone", "")]
-
-
-def test_the_page_shows_the_share_of_a_training_spent_waiting():
-    for wait_s, share in ((0.01, "1%"), (0.5, "49%")):
-        records = rounds_of(STEADY, chosen={"model": "mlp"}, timing={"wait_s": wait_s})
-        assert share in reasons(page.page(records).sections[0])["Training"]
-
-
-def test_where_the_training_step_takes_the_time_the_answer_is_no_format():
-    def busy(**common):
-        given = {"chosen": {"model": "mlp"}, "timing": {"wait_s": 0.01}, **common}
-        return [
-            one for v, f in (("npy", 1), ("lmdb", 1.002)) for one in rounds_of(times(f), variant=v, **given)
+def test_the_page_begins_with_the_answer_and_one_chart_of_all_cases():
+    for records, name in ((run_of_all(), "1-speed"), (run_of_all() + run_of_all(**COLD), "overview")):
+        content = page.page(records)
+        answer = verdict.answer(summarise(records))
+        assert (content.outcome, content.answer) == (answer[0].kind, [one.sentence for one in answer])
+        assert content.figures[0].name == name
+        rows = content.figures[0].rows
+        assert [row["case"] for row in rows] == [
+            "npy · stream",
+            "npy · native",
+            "lmdb · native",
+            "hdf5 · dataloader",
         ]
-
-    answer = answer_of(busy())
-    assert (answer.kind, round(answer.values["step_share"], 2)) == ("step-bound", 0.99)
-    cold = {**COLD, "chosen": {"cache": "cold", "model": "mlp"}}
-    assert page.page(busy() + busy(**cold)).outcome == "step-bound"
+        assert [row["standing"] for row in rows] == [style.LEADER, style.OTHER, style.OTHER, style.DATALOADER]
+        assert [row["relative time"] for row in rows] == pytest.approx([1, 2.5, 5, 50])
 
 
-def test_contexts_have_sections_and_columns_of_their_own():
+def test_several_contexts_have_sections_with_their_verdicts():
     content = page.page(run_of_all() + run_of_all(**COLD))
-    assert [section.title for section in content.sections] == ["cold cache", "warm cache"]
-    assert content.matrix.columns == ["cold cache", "warm cache"]
-    assert [name for name, _ in content.matrix.rows] == [
-        "npy · stream",
-        "npy · native",
-        "lmdb · native",
-        "hdf5 · dataloader",
-    ]
-    assert [cell.relative for cell in content.matrix.rows[1][1]] == ["2.50 ×"] * 2
+    titles = [section.title for section in content.sections]
+    assert titles[:2] == ["warm cache", "cold cache"]
+    assert all("npy · stream" in section.html for section in content.sections[:2])
+    assert ">warm<" in content.table
 
 
-def test_a_choice_that_a_context_lacks_leaves_its_place_empty():
-    records = run_of_all() + rounds_of(STEADY, **COLD)
-    rows = dict(page.page(records).matrix.rows)
-    assert [cell is None for cell in rows["npy · native"]] == [False, False]
-    assert [cell is None for cell in rows["lmdb · native"]] == [False, True]  # cold cache has fewer cases
-
-
-def test_more_contexts_than_have_figures_all_stand_in_the_table():
+def test_contexts_beyond_those_with_figures_stand_in_the_table():
     records = [one for size in range(1, 10) for one in rounds_of(STEADY, chosen={"batch_size": size})]
     content = page.page(records)
-    assert len(content.sections) == page.MAX_CONTEXTS
-    assert len(content.matrix.columns) == page.MAX_CONTEXTS + content.folded == 9
+    assert len([one for one in content.sections if one.title.startswith("batch")]) == MAX_CONTEXTS
+    assert all(f"batch {size}" in content.table for size in range(1, 10))
 
 
 SETTINGS = [
@@ -237,30 +129,17 @@ def test_cases_that_differ_in_any_setting_are_never_one(two):
     rows = [row for one in content.figures if one.name.endswith("-speed") for row in one.rows]
     assert len({row["key"] for row in rows}) == len(rows) == 2
     assert all(row["rounds"] == len(STEADY) for row in rows)
-    if len(content.sections) == 1:
-        assert len({row["case"] for row in rows}) == 2
-    else:
-        assert len({section.title for section in content.sections}) == 2
+    assert len({row["case"] for row in rows}) == 2 or content.figures[0].name == "overview"
 
 
-def test_every_figure_is_shown():
+def test_every_kind_of_figure_is_shown_where_it_was_measured():
     shown = names(page.page(with_everything()))
-    first = {name.partition("-")[2] for name in shown if name.startswith("1-")}
-    assert first >= {"speed", "stages", "waits", "cpu", "memory", "size", "break-even", "rounds"}
-    assert first >= {"processors", "disk-speed", "queue"}
-    assert "by-batch_size" in shown
-    assert {name.partition("-")[2] for name in shown if name.startswith("2-")} == {"speed"}
+    assert shown[0] == "overview"
+    assert {"1-speed", "1-stages", "1-size", "1-rounds", "2-speed", "by-batch_size"} <= set(shown)
+    assert names(page.page(rounds_of([1000]))) == ["1-speed"]
 
 
-def test_unmeasured_quantities_have_no_figure():
-    assert names(page.page(rounds_of([1000]))) == ["1-speed", "1-waits", "1-cpu", "1-memory"]
-
-
-def test_figures_are_named_and_explained_as_metrics_are():
-    shown = {one.name: one for one in page.page(run_of_all()).figures}
-    declared = {metric.name: metric for metric in METRICS}
-    assert declared["cpu_s_per_gib"].meaning in shown["1-cpu"].caption
-    assert declared["bytes_per_s"].meaning in shown["1-speed"].caption
+def test_columns_are_named_and_written_as_metrics_are():
     for metric in METRICS:
         assert figure.heading(metric.name) == metric.title
         assert figure.cell(metric.name, 0.123456) == metric.text(0.123456)
@@ -271,7 +150,7 @@ def test_speed_is_drawn_against_what_runs_vary():
         return rounds_of(times(size / 64), chosen={"batch_size": size})
 
     cases = summarise([*sized(64), *sized(128), *rounds_of(STEADY, variant="lmdb")]).cases
-    drawn = {axis.name: across.series(cases, axis) for axis in across.axes(cases)}
+    drawn = {axis.name: figures.series(cases, axis) for axis in figures.axes(cases)}
     rows = drawn.pop("batch_size")
     assert [(row["series"], row["batch_size"], row["bytes_per_s"]) for row in rows] == [
         ("npy · native", 64, 1000.0 * MIB),
@@ -298,86 +177,6 @@ def test_the_page_shows_where_more_ranks_stop_helping():
     (drawn,) = (one for one in page.page(records).figures if one.name == "by-world_size")
     (curve,) = curves(records)
     assert curve.sentence in drawn.caption
-
-
-def spec_of(content, name):
-    return json.dumps(next(one.spec for one in content.figures if one.name == name))
-
-
-@pytest.mark.parametrize(("factor", "logarithmic"), [(0.5, False), (0.001, True)])
-def test_an_axis_over_a_large_factor_is_logarithmic(factor, logarithmic):
-    near = {"limit": None}
-    records = rounds_of(STEADY, **near) + rounds_of(times(factor), variant="lmdb", **near)
-    content = page.page(records)
-    assert ('"type": "log"' in spec_of(content, "1-speed")) is logarithmic
-    assert ("(logarithmic)" in spec_of(content, "1-speed")) is logarithmic
-
-
-def test_a_legend_names_each_mark_that_is_drawn_and_no_other():
-    content = page.page(rounds_of(STEADY) + rounds_of(times(0.5), variant="lmdb"))
-    spec = next(one.spec for one in content.figures if one.name == "1-speed")
-    (marks,) = (layer for layer in spec["layer"] if "shape" in layer["encoding"])
-    domains = [marks["encoding"][channel]["scale"]["domain"] for channel in ("shape", "color", "size")]
-    assert domains == [["fastest", "slower", style.INTERVAL, style.ROUND, style.LIMIT]] * 3
-
-
-def pays(records):
-    return {(row["from"], row["to"]): row for row in break_even.rows_of(context_of(records))}
-
-
-def test_a_conversion_pays_for_itself_by_what_epochs_save():
-    rows = pays(rounds_of(times(2)) + rounds_of(STEADY, variant="lmdb"))
-    saved = 1024 / 1000 - 1024 / 2000
-    row = rows["lmdb", "npy"]
-    assert row["epochs"] == pytest.approx(2.0 / saved)
-    assert row["epochs low"] < row["epochs"] < row["epochs high"]
-    assert (rows["npy", "lmdb"]["epochs"], rows["npy", "lmdb"]["pays"]) == (None, "never")
-
-
-def test_the_interval_of_a_conversion_is_as_wide_as_the_epochs_scatter():
-    fast, slow = rounds_of(times(100)), rounds_of([600, 1500, 1000, 800, 1300], variant="lmdb")
-    row = pays(fast + slow)["lmdb", "npy"]
-    assert row["epochs high"] > 1.4 * row["epochs"] > 1.96 * row["epochs low"]
-
-
-def test_the_only_format_that_was_written_is_drawn_as_target():
-    own = rounds_of(STEADY, variant="images:shape=3x8x8", dataset={"write_s": None})
-    assert '"to": "npy"' in spec_of(page.page(rounds_of(times(2)) + own), "1-break-even")
-
-
-@pytest.mark.parametrize("speeds", [STEADY, STEADY[:1]])
-def test_rounds_in_order_are_drawn_if_there_are_several(speeds):
-    names = [one.name for one in page.page(rounds_of(speeds)).figures]
-    assert ("1-rounds" in names) == (len(speeds) > 1)
-
-
-def test_opening_counts_once_per_training_and_not_per_epoch():
-    fast = rounds_of(times(2), timing={"open_s": 10.0})
-    row = pays(fast + rounds_of(STEADY, variant="lmdb"))["lmdb", "npy"]
-    assert row["epochs"] == pytest.approx((2.0 + 10.0 - 0.01) / (1024 / 1000 - 1024 / 2000))
-
-
-@pytest.mark.parametrize("other", [[1020, 700, 1300, 990, 1060], [1500], [1500, 1510]])
-def test_a_conversion_is_unclear_where_the_interval_includes_no_saving(other):
-    rows = pays(rounds_of(other) + rounds_of(STEADY[: len(other)], variant="lmdb"))
-    assert {(row["epochs"], row["pays"]) for row in rows.values()} == {(None, "unclear")}
-
-
-def test_a_snapshot_belongs_to_the_round_it_fell_into():
-    ended = a_record(1000, time="2026-01-02T03:04:10.000+00:00", timing={"epochs_s": 3.0})
-    end = 1767323050.0
-    snapshots = [Snapshot(time=end - back, **LOOK) for back in (5, 2, 1)]
-    rows = machine_facts.system(context_of([dataclasses.replace(ended, snapshots=snapshots)]))
-    assert [row["case"] for row in rows] == ["between rounds", "npy · native", "npy · native"]
-    assert [row["seconds"] for row in rows] == [0, 3, 4]
-
-
-def test_snapshots_without_processors_are_skipped():
-    bare = Snapshot(time=1e9, **{**LOOK, "cores": []})
-    rows = machine_facts.system(
-        context_of([a_record(1000, snapshots=[bare, Snapshot(time=1e9 + 1, **LOOK)])])
-    )
-    assert [row["disk queue"] for row in rows] == [3.0]
 
 
 @pytest.fixture
@@ -529,7 +328,7 @@ def test_a_link_stays_one_and_a_device_is_not_replaced(tmp_path):
     (tmp_path / "link.html").symlink_to(tmp_path / "r.html")
     report.write(rounds_of(STEADY), tmp_path / "link.html")
     assert (tmp_path / "link.html").is_symlink()
-    assert "1,000 MiB/s" in (tmp_path / "r.html").read_text()
+    assert "samples/s" in (tmp_path / "r.html").read_text()
     report.write(rounds_of(STEADY), Path("/dev/null"))
     assert not Path("/dev/null").is_file()
 
@@ -564,7 +363,7 @@ def test_the_command_reports_the_newest_run_by_default(tmp_path, inside):
             record_file.append(tmp_path / "results" / f"run{number}.jsonl", one)
     done = inside("report", "--data-dir", tmp_path, "-o", tmp_path / "r.html")
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'r.html'}\n")
-    assert "3,000 MiB/s" in (tmp_path / "r.html").read_text()
+    assert "3.00 k samples/s" in (tmp_path / "r.html").read_text()
 
 
 def test_lines_that_are_no_records_are_reported_and_the_rest_is_shown(tmp_path, inside):
@@ -575,7 +374,7 @@ def test_lines_that_are_no_records_are_reported_and_the_rest_is_shown(tmp_path, 
     done = inside("report", "--data-dir", tmp_path, "-o", tmp_path / "r.html")
     assert done.returncode == 0
     assert re.findall(r"run\.jsonl: line (\d+): ", done.stderr) == ["6", "7", "8"]
-    assert "1,000 MiB/s" in (tmp_path / "r.html").read_text()
+    assert "1.00 k samples/s" in (tmp_path / "r.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -643,7 +442,7 @@ def test_a_browser_draws_every_chart_without_errors_and_without_scrolling(writte
     assert dom.count('data-drawn="yes"') == len(names(page.page(records)))
     assert re.search(r'data-overflow="(-?\d+)"', dom)[1] == "0"
     drawn = html.unescape(re.search(r'data-texts="([^"]*)"', dom)[1])
-    assert all(label in drawn for label in ("npy · stream", "hdf5 · dataloader", "10,000"))
+    assert all(label in drawn for label in ("npy · stream", "hdf5 · dataloader", "DataLoader"))
 
 
 def test_hostile_text_does_nothing_in_a_browser(written, browse):
@@ -699,7 +498,6 @@ def test_an_answer_and_its_warnings_are_said_once(tmp_path):
         report.write(measured, path, recommended=[an_answer(records)])
         body = path.read_text().partition("<body>")[2]
         assert (body.count("Use what it says"), body.count("the CPU speed varied")) == (1, 1)
-    assert page.page(records, advice=[an_answer(records)]).sections[0].answer == ""
 
 
 @pytest.mark.parametrize(
@@ -710,19 +508,18 @@ def test_an_answer_and_its_warnings_are_said_once(tmp_path):
 def test_rounds_of_another_run_keep_their_answer_and_warnings(changes):
     records = rounds_of([1000, 1010]) + rounds_of([500, 510], variant="hdf5")
     content = page.page(records, advice=[an_answer(records, **changes)])
-    assert content.answer == "Use what it says."
-    assert content.sections[0].answer == f"{answer_of(records).sentence}."
-    assert "the CPU speed varied" in content.recommended.sections[0].html
+    assert content.answer == ["Use what it says"]
+    assert "the CPU speed varied" in content.sections[0].html
 
 
 def test_recommendations_for_other_datasets_follow_the_measurements():
     records = rounds_of([1000, 1010]) + rounds_of([500, 510], variant="hdf5")
     content = page.page(records, advice=[an_answer(records, dataset="another"), an_answer(records)])
-    assert [one.dataset for one in content.recommended.sections] == [records[0].dataset.name]
-    assert [one.dataset for one in content.recommended.others] == ["another"]
-    assert "Use what it says" in content.recommended.others[0].html
-    other = content.recommended.others[0].figures
-    assert content.figures[-len(other) :] == other
+    advised = [one for one in content.sections if one.title.startswith("Recommendation")]
+    names_of = [one.title.removeprefix("Recommendation for ") for one in advised]
+    assert names_of == [records[0].dataset.name, "another"]
+    assert (content.sections[0], content.sections[-1]) == tuple(advised)
+    assert "Use what it says" in advised[1].html
 
 
 def test_a_recommendation_fits_a_phone_and_heads_the_page(browse, tmp_path):

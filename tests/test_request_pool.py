@@ -2,9 +2,12 @@
 
 import threading
 import time
+from concurrent.futures import CancelledError
 
 import pytest
+from kinds import kind
 
+from iobench.base.errors import LoaderFailed
 from iobench.objects import request_pool
 from iobench.objects.request_pool import Request, RequestPool
 
@@ -111,6 +114,31 @@ def test_a_slow_store_is_not_asked_twice(pool, monkeypatch):
     pool.run([Request(lambda: fetch(0.2), len)] * 4)
     pool.run([Request(lambda: fetch(0.5), len)] * 4)
     assert len(sent) == 8
+
+
+@pytest.mark.usefixtures("impatient")
+def test_requests_that_stall_after_the_time_of_a_run_are_abandoned(monkeypatch):
+    monkeypatch.setattr(request_pool, "GRACE_S", 0.02)
+    server, pool = Server(stalled=[0], copies=9), RequestPool(4, until=time.monotonic())
+    with pytest.raises(LoaderFailed, check=kind("store-stalled")):
+        pool.run(server.requests(3))
+    assert not server.released.is_set()
+    server.released.set()
+    pool.close()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_pool_that_is_stopped_or_closed_does_not_wait_for_requests_that_stall(monkeypatch):
+    monkeypatch.setattr(request_pool, "CLOSE_S", 0.01)
+    server, pool, closed = Server(stalled=[0], copies=9), RequestPool(4), threading.Event()
+    threading.Timer(0.05, lambda: setattr(pool, "stopped", True)).start()
+    with pytest.raises(CancelledError):
+        pool.run(server.requests(1))
+    pool.close(closed.set)
+    assert request_pool.abandoned()
+    assert not closed.is_set()  # what they use stays open
+    server.released.set()
+    assert closed.wait(30)
 
 
 def test_a_closed_pool_refuses(pool):

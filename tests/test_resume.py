@@ -1,6 +1,7 @@
 """Resuming of interrupted runs, and its refusal where it would be another run."""
 
 import dataclasses
+import itertools
 import json
 import shlex
 from collections import Counter
@@ -11,9 +12,10 @@ from kinds import complaint_kind, kind
 
 import iobench
 from iobench.base.errors import InvalidSettings, RecordError
+from iobench.bench.budget import Budget
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
-from iobench.bench.resume import interrupted_run
+from iobench.bench.plans import interrupted_run
 from iobench.host import machine_info
 from iobench.results import history, record_file
 
@@ -51,9 +53,11 @@ def cut(images, tmp_path):
     return path
 
 
-def resume(images, path, observer=None):
+def resume(images, path, observer=None, budget=None):
     planned, rounds = interrupted_run(path)
-    return iobench.run(images, planned.run, out=path, observer=observer, earlier_records=rounds)
+    return iobench.run(
+        images, planned.run, out=path, observer=observer, earlier_records=rounds, budget=budget
+    )
 
 
 def turns(path):
@@ -105,12 +109,13 @@ def test_a_complete_run_is_not_resumed(images, cut):
         resume(images, cut)
 
 
-def test_auto_adds_the_rounds_that_it_needs(images, tmp_path, ticking):
+def test_auto_adds_the_rounds_that_it_needs(images, tmp_path):
     path = tmp_path / "auto.jsonl"
     asked = options("native", rounds="auto", max_time=3.0)
-    iobench.run(images, asked, out=path, observer=Stopping(3))
+    budget = Budget(3.0, clock=itertools.count(0.0, 0.04).__next__)  # of as many rounds on any machine
+    iobench.run(images, asked, out=path, observer=Stopping(3), budget=budget)
     before = len(turns(path))
-    resume(images, path)
+    resume(images, path, budget=budget)
     assert len(turns(path)) > before
     assert set(Counter(turns(path)).values()) == {1}
 

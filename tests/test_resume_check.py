@@ -7,8 +7,7 @@ from conftest import SAMPLES
 from kinds import complaint_kind, kind
 
 from iobench.base.errors import InvalidSettings, LoaderFailed, TargetError, WrongContent
-from iobench.bench.resumable_loaders import OwnLoader, resumable_loaders
-from iobench.bench.resume_check import ResumePlan, resume_check
+from iobench.bench.resume_check import OwnLoader, ResumePlan, resumable_loaders, resume_check
 from iobench.loading import checkpoint
 from iobench.loading.order import ORDERS
 
@@ -114,6 +113,9 @@ class Shuffled(Exact):
     def load_state_dict(self, state):
         self.at, self.order = state["at"], state["order"]
         self.fill()
+
+def stream(path):
+    return StreamLoader(path, format="npy", batch_size=4, order="random")
 
 class Ahead(StreamLoader):
     def __init__(self, path):
@@ -228,6 +230,12 @@ def test_stream_loses_nothing_over_ranks_1_2_3(images, order):
     assert (same.outcome, same.same_order, same.samples) == ("complete", True, SAMPLES)
     assert (ranks.outcome, ranks.change) == ("complete", "ranks 1→2→3")
     assert ranks.same_order is (order == "random")  # each rank's share of the others is consecutive
+
+
+def test_a_function_without_a_rank_is_checked_as_under_torchrun(module, images):
+    own = OwnLoader(f"{module}:stream:path={images.root}")
+    for one in resume_check([own], ResumePlan(ranks=(1, 2))).resumes:
+        assert (one.outcome, counts(one), one.samples) == ("complete", (0, 0, 0), SAMPLES)
 
 
 def test_a_state_of_stream_that_counts_what_was_read_ahead_is_caught(module, images):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iobench.host.memory import PAGE, address_of, touched_array
-from iobench.stream.ring import Ring
+from iobench.stream.group_memory import Ring
 
 SLOT = 3 * PAGE
 

@@ -28,13 +28,14 @@ from iobench.base.errors import (
 )
 from iobench.base.machine import MachineGpu
 from iobench.base.thresholds import COLD_LIMIT, WARM_LIMIT
-from iobench.bench import executor, hosts, run_loop, run_strategies
+from iobench.bench import executor, executor_factory
+from iobench.bench.budget import Budget
 from iobench.bench.case_grid import cases_of
 from iobench.bench.observer import Observer
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.host import counters, machine_info, page_cache
+from iobench.host.rank_info import VARIABLES, RankInfo
 from iobench.loading import loaders
-from iobench.ranks.rank_info import VARIABLES, RankInfo
 from iobench.results import record_file
 from iobench.results.record_json import plain
 
@@ -60,11 +61,11 @@ def measure(tmp_path):
 
     def call(manifest, variants=("npy",), loaders=("native",), rounds=1, **options):
         observer = Forwarding(options.pop("on_status", ignore), options.pop("on_record", ignore))
-        out = options.pop("out", tmp_path / "records.jsonl")
+        out, budget = options.pop("out", tmp_path / "records.jsonl"), options.pop("budget", None)
         chosen = {"device": "cpu", "order": "sequential", "limits": False, **options}
         chosen = {name: (value,) if name in TUPLES else value for name, value in chosen.items()}
         asked = RunOptions(tuple(variants), tuple(loaders), rounds=str(rounds), **chosen)
-        return iobench.run(manifest, asked, out=out, observer=observer)
+        return iobench.run(manifest, asked, out=out, observer=observer, budget=budget)
 
     return call
 
@@ -223,6 +224,19 @@ def test_a_file_that_vanishes_between_rounds_fails_its_case(by_file, own_images,
     result = measure(own_images, ["npy", "lmdb"], rounds=3, cache=mode, on_record=remove)
     assert labels(result).count("lmdb · native") == 3
     assert [str(result.labels[key]) for key in result.failures] == ["npy · native"]
+
+
+def test_a_file_that_is_rewritten_makes_its_case_invalid(own_images, measure):
+    """Its size, and the content that was verified, are as before."""
+    file = own_images.files_of("npy")[0]
+    result = measure(
+        own_images, ["npy", "lmdb"], rounds=3, on_record=lambda made: file.write_bytes(file.read_bytes())
+    )
+    assert labels(result).count("lmdb · native") == 3
+    ((key, error),) = result.failures.items()
+    assert str(result.labels[key]) == "npy · native"
+    assert kind("changed", path=file)(error)
+    assert {one.case["format"] for one in result.valid_records} == {"lmdb"}
 
 
 def test_an_interrupt_keeps_what_was_measured(images, measure):
@@ -424,26 +438,14 @@ def test_a_machine_that_no_record_could_hold_is_refused_before_the_first_round(
     assert (rounds, list(tmp_path.iterdir())) == ([], [])
 
 
-def test_the_time_of_a_case_is_without_that_of_the_limits_and_shared_by_the_cases_that_are_left(
-    images, measure, monkeypatch
-):
-    clock, asked = SimpleNamespace(now=0.0), []
-    monkeypatch.setattr(run_loop, "time", SimpleNamespace(monotonic=lambda: clock.now))
+def test_the_time_of_a_case_is_without_that_of_the_limits(images, measure, monkeypatch):
+    """Limits that take most of the time make no case slow."""
+    clock = SimpleNamespace(now=0.0)
 
     def sample_limits(self):
         clock.now += 100.0
 
-    def is_slow(self, used_s, next_s, cases):
-        asked.append((used_s, cases))
-        return False
-
-    def behind(self, rates):
-        return list(rates)[:1] if len(rates) == 3 else []
-
-    monkeypatch.setattr(hosts.LocalHost, "sample_limits", sample_limits)
-    monkeypatch.setattr(run_strategies.FixedRounds, "is_slow", is_slow)
-    monkeypatch.setattr(run_strategies.FixedRounds, "behind", behind)
-    result = measure(images, ["npy", "lmdb", "hdf5"], rounds=3, max_time=1e6)
-    assert len(result.records) == 3 + 1 + 3
-    assert {used_s for used_s, _ in asked} == {0.0}
-    assert {cases for _, cases in asked} == {3, 2}
+    monkeypatch.setattr(executor_factory.LocalHost, "sample_limits", sample_limits)
+    budget = Budget(1400.0, clock=lambda: clock.now)
+    result = measure(images, ["npy", "lmdb", "hdf5"], rounds=3, max_time=1400.0, budget=budget)
+    assert len(result.records) == 3 * 3

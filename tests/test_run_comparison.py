@@ -70,6 +70,30 @@ def test_background_load_in_most_rounds_leaves_no_verdict():
     assert result.machine.quiet_rounds == (15, 3)
 
 
+@pytest.mark.parametrize(("factor", "expected"), [(1, "equivalent"), (0.85, "slower"), (1.2, "faster")])
+def test_background_load_alike_on_both_sides_is_no_change(factor, expected):
+    neighbor = [BUSY] * 15
+    assert outcome(run(background=neighbor), run(factor, background=neighbor)) == expected
+
+
+def test_speeds_and_ratio_are_of_the_same_rounds_and_the_plain_ratio_is_of_all():
+    speeds = [*MANY[:8], *(speed * 0.5 for speed in MANY[8:])]
+    result = compare_runs(run(), run(speeds=speeds, background=[QUIET] * 8 + [BUSY] * 7), 0.05)
+    assert result.comparison.ratio.median == pytest.approx(result.new.median / result.base.median)
+    assert result.comparison.ratio.median == pytest.approx(1, abs=0.02)
+    assert result.plain_ratio == pytest.approx(statistics.median(speeds) / statistics.median(MANY))
+    runs = compare_runs(runs_of([1000, 900, 1100]), runs_of([880, 800, 970]), 0.05)
+    assert runs.comparison.ratio.median == pytest.approx(runs.new.median / runs.base.median)
+    assert runs.plain_ratio is None
+
+
+def test_cases_whose_rounds_were_taken_in_turns_are_compared_in_pairs():
+    machine = [1000 * (1 + 0.5 * math.sin(number)) for number in range(15)]  # each round at another speed
+    base, new = run(speeds=machine), run(0.87, speeds=machine)
+    assert compare_runs(base, new, 0.05, in_turns=True).comparison.outcome == "slower"
+    assert outcome(base, new) == "inconclusive"
+
+
 def test_background_load_from_the_middle_on_leaves_the_rounds_before():
     speeds = [*MANY[:8], *(speed * 0.5 for speed in MANY[8:])]
     disturbed = run(speeds=speeds, background=[QUIET] * 8 + [BUSY] * 7)

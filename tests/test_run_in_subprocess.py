@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from iobench.host import process_counters, usable_memory
+from iobench.host import memory, process_counters
 from iobench.studies._subprocess import run_in_subprocess
-from iobench.studies._volumes import join, memory_group
+from iobench.studies.volume import join, memory_group
 
 SOON_S = 60.0
 
@@ -175,14 +175,14 @@ def test_a_group_is_gone_afterwards():
 
 
 def test_the_reason_why_no_group_can_be_made(monkeypatch, tmp_path):
-    monkeypatch.setattr(usable_memory, "memory_groups", lambda: [tmp_path / "none" / "own"])
+    monkeypatch.setattr(memory, "memory_groups", lambda: [tmp_path / "none" / "own"])
     with pytest.raises(PermissionError, match=os.strerror(errno.ENOENT)), memory_group(1 << 20):
         pass
 
 
 def test_groups_that_do_not_limit_memory_are_removed(monkeypatch, tmp_path):
     (tmp_path / "own").mkdir()
-    monkeypatch.setattr(usable_memory, "memory_groups", lambda: [tmp_path / "own"])
+    monkeypatch.setattr(memory, "memory_groups", lambda: [tmp_path / "own"])
     with pytest.raises(PermissionError, match="group"), memory_group(1 << 20):
         pass
     assert list(tmp_path.rglob("iobench-*")) == []

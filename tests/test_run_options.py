@@ -8,11 +8,9 @@ from kinds import complaint_kind, kind
 
 from iobench.advise.requirements import Requirements
 from iobench.base.errors import InvalidSettings
-from iobench.bench import run_strategies
 from iobench.bench.case import Case
 from iobench.bench.case_grid import cases_of
-from iobench.bench.command_option import declared
-from iobench.bench.options import RunOptions
+from iobench.bench.options import RunOptions, declared
 from iobench.terminal.cli import app
 from iobench.terminal.commands._declared_options import made_of
 from iobench.terminal.commands._run_options import OPTIONS, parse, parse_loader_options
@@ -51,7 +49,7 @@ def test_every_field_is_an_option_of_the_command(command, cls, others):
 
 def test_without_options_the_command_has_the_defaults():
     own = ("ranks", "ray", "ranks_per_host", "min_difference", "data_dir", "name", "plan", "save_plan")
-    others = {*own, "resume", "wide", "as_json", "out"}
+    others = {*own, "resume", "long", "wide", "as_json", "out"}
     typed = {name: one.default for name, one in PARAMETERS.items() if name not in others}
     assert parse(typed) == RunOptions()
 
@@ -142,30 +140,3 @@ def test_a_plan_and_a_resumed_run_exclude_every_option(inside, name, option):
     done = inside("run", option, "some", flag, *([] if PARAMETERS[name].is_flag else ["1"]))
     assert complaint_kind(done, 2) == "conflicting-options"
     assert flag in done.stderr
-
-
-class TestDecisiveRounds:
-    """Three rounds of all cases, then only of those that may be the fastest of their context."""
-
-    @staticmethod
-    def rates(rounds, **medians):
-        return {key: {n: rate * (1 + n % 3 / 1000) for n in range(rounds)} for key, rate in medians.items()}
-
-    def rounds(self, **options):
-        contexts = {"a": "warm", "b": "warm", "c": "warm", "d": "cold", "e": "cold"}
-        return dataclasses.replace(run_strategies.parse("decisive", 100.0, contexts), **options)
-
-    def test_a_case_is_only_compared_within_its_context(self):
-        rates = self.rates(3, a=100, b=20, c=90, d=5, e=4.9)
-        assert self.rounds().behind(rates) == ["b"]
-
-    def test_every_case_has_three_rounds(self):
-        assert self.rounds().behind(self.rates(2, a=100, b=1)) == []
-
-    def test_it_ends_when_every_context_has_a_winner_or_a_tie(self):
-        decided = self.rates(12, a=100, d=5, e=4.95)
-        open_still = self.rates(12, a=100, c=93, d=5)
-        assert not self.rounds().continues(12, 1.0, 1.0, decided)
-        assert self.rounds().continues(12, 1.0, 1.0, open_still)
-        assert not self.rounds().continues(12, 99.5, 1.0, open_still)
-        assert [self.rounds().notes(12, 1.0, one, {}) == [] for one in (decided, open_still)] == [True, False]

@@ -8,9 +8,9 @@ from conftest import image_arrays, prepared
 
 from iobench import Manifest
 from iobench.base.errors import WrongContent
-from iobench.dataset import index_cache, sample_hashes
+from iobench.dataset import index_cache, verify
 from iobench.dataset.checksum import Checksum
-from iobench.dataset.read_back import read_back, stored_hashes
+from iobench.dataset.verify import read_back, stored_hashes
 
 
 @pytest.fixture
@@ -27,17 +27,17 @@ def reads(monkeypatch):
         calls.append(arguments)
         return stored_hashes(*arguments)
 
-    monkeypatch.setattr(sample_hashes, "stored_hashes", counted)
+    monkeypatch.setattr(verify, "stored_hashes", counted)
     return calls
 
 
 def hashes(dataset):
     manifest = Manifest.load(dataset.root)
-    return sample_hashes.sample_hashes(manifest, "npy").of(slice(0, manifest.schema.samples))
+    return verify.sample_hashes(manifest, "npy").of(slice(0, manifest.schema.samples))
 
 
 def stored_list(dataset):
-    (file,) = (dataset.root / index_cache.FOLDER).glob(f"*.{sample_hashes.NAME}")
+    (file,) = (dataset.root / index_cache.FOLDER).glob(f"*.{verify.NAME}")
     return file
 
 
@@ -57,7 +57,7 @@ def test_the_list_holds_the_hash_of_each_sample_in_stored_order(dataset):
 
 def test_hashes_are_given_for_any_rows(dataset):
     rows, everything = np.array([5, 0, 5]), hashes(dataset)
-    some = sample_hashes.sample_hashes(dataset, "npy")
+    some = verify.sample_hashes(dataset, "npy")
     np.testing.assert_array_equal(some.of(rows), np.asarray(everything)[rows])
     assert some.known(rows).tolist() == [True] * 3
     assert some.known(slice(1, 3)).tolist() == [True] * 2
@@ -77,11 +77,11 @@ def test_a_list_that_is_gone_takes_one_reading(dataset, reads):
 def test_a_list_that_takes_too_long_is_not_made(dataset, reads):
     stored_list(dataset).unlink()
     with pytest.raises(TimeoutError):
-        sample_hashes.sample_hashes(dataset, "npy", end=0.0)
+        verify.sample_hashes(dataset, "npy", end=0.0)
     assert not list((dataset.root / index_cache.FOLDER).glob("*"))
-    assert sample_hashes.hashes_in_time(dataset, "npy", 0.0) is None
+    assert verify.hashes_in_time(dataset, "npy", 0.0) is None
     assert len(reads) == 1, "what is expected to take too long is not begun"
-    assert sample_hashes.hashes_in_time(dataset, "npy", 60.0) is not None
+    assert verify.hashes_in_time(dataset, "npy", 60.0) is not None
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut off", "flipped bit"])
@@ -109,10 +109,10 @@ def test_a_list_of_other_data_is_refused(dataset, change):
         forged[[0, 1]] = forged[[1, 0]]
     elif change == "other":
         forged[0] += 1
-    with sample_hashes.HashWriter.temporary(dataset.root) as writer:
+    with verify.HashWriter.temporary(dataset.root) as writer:
         writer.append(forged)
         writer.keep(dataset, "npy")
-    for read in (hashes, lambda one: sample_hashes.kept_hashes(one, "npy")):
+    for read in (hashes, lambda one: verify.kept_hashes(one, "npy")):
         with pytest.raises(WrongContent) as caught:
             read(dataset)
         assert caught.value.kind == ("other-order" if change == "swapped" else "other-content")

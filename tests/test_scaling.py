@@ -7,9 +7,9 @@ from kinds import kind
 from record_cases import MIB, STEADY, a_record, rounds_of, times
 
 from iobench.base.errors import InvalidSettings
+from iobench.base.exit_codes import INTERRUPTED
 from iobench.ranks import launch
-from iobench.report import page
-from iobench.results import rank_stats
+from iobench.results import rank_stats, record_file
 from iobench.results.parts import RankPart
 from iobench.results.record_json import plain
 from iobench.results.scaling_curve import curves
@@ -86,15 +86,6 @@ def test_the_slowest_rank_is_named_where_intervals_allow_it(second, sure):
     assert rank_stats.slowest_rank(rounds_of(STEADY)) is None
 
 
-def test_the_report_draws_the_wait_for_the_slowest_rank():
-    shown = page.page([ranked([1.0, 2.0, 1.0], number) for number in range(1, 6)])
-    (figure,) = [one for one in shown.figures if one.name == "1-ranks"]
-    (row,) = figure.rows
-    assert row["straggler_wait_share"] == pytest.approx(0.5)
-    assert row["slowest"] == "rank 1 on a"
-    assert not [one for one in page.page(rounds_of(STEADY)).figures if one.name == "1-ranks"]
-
-
 def test_two_rounds_name_no_straggler():
     assert not rank_stats.slowest_rank([ranked([1.0, 2.0]), ranked([1.0, 2.0], 2)]).significant
 
@@ -133,7 +124,7 @@ def test_all_numbers_of_ranks_share_the_time(tmp_path, monkeypatch):
         return 0
 
     times = scaling.TimeShares(60.0, 97.0)
-    scaling.over_ranks([1, 2, 4], [], tmp_path / "r.jsonl", 0.05, False, False, launch, times)
+    scaling.over_ranks([1, 2, 4], [], tmp_path / "r.jsonl", 0.05, False, False, False, launch, times)
     assert given == [19.0, 13.0, 13.0], "a third of 57 s; half of 34 less 4; 17 less 4"
     assert now[0] == 97.0 + 60.0
 
@@ -141,5 +132,22 @@ def test_all_numbers_of_ranks_share_the_time(tmp_path, monkeypatch):
 def test_without_a_time_none_is_given(tmp_path):
     launched = []
     launch = lambda number, arguments, say: launched.append(arguments) or 0  # noqa: E731
-    scaling.over_ranks([1, 2], ["run"], tmp_path / "r.jsonl", 0.05, False, False, launch)
+    scaling.over_ranks([1, 2], ["run"], tmp_path / "r.jsonl", 0.05, False, False, False, launch)
     assert launched == [["run", "--out", str(tmp_path / "r.jsonl")]] * 2
+
+
+def test_an_interrupt_shows_what_was_measured_and_starts_no_more_ranks(tmp_path, capfd):
+    started = []
+
+    def launch(number, arguments, say):
+        started.append(number)
+        for record in over((number, 1)):
+            record_file.append(tmp_path / "r.jsonl", record)
+        say("iobench: interrupted; the rounds measured so far are saved; resume with: …")  # of rank 0
+        raise KeyboardInterrupt
+
+    end = scaling.over_ranks([1, 2], ["run"], tmp_path / "r.jsonl", 0.05, False, False, False, launch)
+    assert (end, started) == (INTERRUPTED, [1])
+    printed = capfd.readouterr()
+    assert "MiB/s" in printed.out
+    assert "resume" not in printed.err  # the command says how, once

@@ -16,7 +16,8 @@ from record_cases import run_once
 
 import iobench
 from iobench.base.errors import CorruptArtifact, InvalidSettings, LoaderFailed
-from iobench.formats import Field, Ragged, RaggedReader, Schema, array_of, element_mask, with_extents
+from iobench.formats import Field, Ragged, RaggedReader, Schema, array_of, with_extents
+from iobench.formats.ragged import element_mask
 from iobench.loading.collate import Collate, SampleList
 from iobench.loading.portable_error import PortableError
 from iobench.loading.tensors import tensors_of

@@ -1,23 +1,33 @@
 """Sources: generated data, the user's arrays and images, and one-line errors for everything else."""
 
 import errno
+import gzip
+import io
 import os
 import pickle
+import tarfile
 import zipfile
+from typing import ClassVar
 
 import h5py
 import lz4.frame
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import scipy
 from conftest import enlarge
 from faults import hostile_sources as hostile
 from kinds import kind
 from PIL import Image
+from safetensors.numpy import save_file
+from scipy.io import netcdf_file, savemat
 
+import iobench
 from iobench import Synthetic, open_source
 from iobench.base.errors import SourceError
 from iobench.dataset.sources import BATCH_BYTES, checked, prefetched
-from iobench.formats import DTYPES, NUMPY_DTYPES
+from iobench.formats import DTYPES, NUMPY_DTYPES, Field
 
 
 def everything(source):
@@ -43,6 +53,59 @@ FIELDS = {
     "labels": np.arange(1000),
     "weights": np.linspace(0, 1, 1000, dtype=">f4"),
 }
+
+
+def as_safetensors(path):
+    save_file({"x": np.arange(6.0)}, path)
+
+
+def as_parquet(path):
+    pq.write_table(pa.table({"x": np.arange(6.0)}), path)
+
+
+def as_arrow(path):
+    table = pa.table({"x": np.arange(6.0)})
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+
+
+def as_csv(path):
+    path.write_text("x\n" + "".join(f"{row}.0\n" for row in range(6)))
+
+
+def as_tar(path):
+    with tarfile.open(path, "w") as archive:
+        for row in range(6):
+            entry = tarfile.TarInfo(f"{row}.x")
+            entry.size = 8
+            archive.addfile(entry, io.BytesIO(np.float64(row).tobytes()))
+
+
+LINKED = {
+    "train.parquet": as_parquet,
+    "train.arrow": as_arrow,
+    "train.safetensors": as_safetensors,
+    "train.csv": as_csv,
+    "train.tar": as_tar,
+}
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_a_link_of_a_cache_is_read_by_its_own_name(tmp_path, name):
+    """As huggingface_hub stores files: blobs named by their content, and links to them."""
+    (tmp_path / "blobs").mkdir()
+    LINKED[name](tmp_path / "blobs" / name)
+    (tmp_path / "blobs" / name).rename(tmp_path / "blobs/4f1a")
+    (tmp_path / name).symlink_to("blobs/4f1a")
+    if name == "train.tar":
+        fields = (Field("x", (), "float64"),)
+    else:
+        source, fields = open_source(tmp_path / name), ()
+        assert source.name == "train"
+        np.testing.assert_array_equal(everything(source)["x"], np.arange(6.0))
+    if name != "train.csv":
+        manifest, _ = iobench.add(tmp_path / name, fields=fields, data_dir=tmp_path / "data")
+        assert (manifest.root.name, manifest.schema.samples) == ("train", 6)
 
 
 class TestSynthetic:
@@ -134,9 +197,8 @@ class TestNpy:
             (np.zeros(3, "complex256"), "unsupported-dtype"),
             (np.array(["one", "two"]), "unsupported-dtype"),
             (np.zeros(3, "datetime64[s]"), "unsupported-dtype"),
-            (np.zeros(3, [("a", "f4"), ("b", "i4")]), "unsupported-dtype"),
         ],
-        ids=["no samples", "no elements", "0-d", "complex", "text", "time", "structured"],
+        ids=["no samples", "no elements", "0-d", "complex", "text", "time"],
     )
     def test_arrays_that_no_format_stores_are_refused(self, tmp_path, array, cause):
         np.save(tmp_path / "a.npy", array)
@@ -166,7 +228,7 @@ class TestNpy:
     def test_an_archive_under_the_wrong_name_is_refused(self, tmp_path):
         np.savez(tmp_path / "a.npz", x=np.arange(3))
         (tmp_path / "a.npz").rename(tmp_path / "a.npy")
-        refused(tmp_path / "a.npy", "damaged")
+        refused(tmp_path / "a.npy", "unreadable")
 
     def test_data_that_changed_shape_in_the_meantime_are_refused(self, tmp_path):
         np.save(tmp_path / "a.npy", np.arange(12).reshape(4, 3))
@@ -193,8 +255,8 @@ class TestNothingIsUnpickled:
         (tmp_path / "a.npz").write_bytes(pickle.dumps(hostile.Trap(tmp_path / "sprung")))
         with zipfile.ZipFile(tmp_path / "b.npz", "w") as archive:
             archive.writestr("x.npy", pickle.dumps(hostile.Trap(tmp_path / "sprung")))
-        for name in ("a.npy", "a.npz", "b.npz"):
-            refused(tmp_path / name, "damaged")
+        for name, cause in {"a.npy": "unreadable", "a.npz": "damaged", "b.npz": "damaged"}.items():
+            refused(tmp_path / name, cause)
         assert not (tmp_path / "sprung").exists()
 
     def test_the_trap_would_have_sprung(self, tmp_path):
@@ -219,7 +281,7 @@ class TestNpz:
 
     @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
     def test_several_fields_come_back_together(self, tmp_path, save, monkeypatch):
-        monkeypatch.setattr("iobench.dataset.sources.numpy_files.BATCH_BYTES", 10_000)
+        monkeypatch.setattr("iobench.dataset.sandbox.BATCH_BYTES", 10_000)
         save(tmp_path / "a.npz", **FIELDS)
         source = open_source(tmp_path / "a.npz")
         assert [f.name for f in source.schema.fields] == list(FIELDS)
@@ -235,7 +297,6 @@ class TestNpz:
             ({"x": np.zeros(3), "y": np.zeros(4)}, "unequal-lengths", "4"),
             ({"x": np.zeros(3), "y": np.float32(1)}, "no-sample-axis", "y"),
             ({"x": np.zeros((0, 3))}, "empty-array", "x"),
-            ({"x": np.asfortranarray(np.zeros((3, 4)))}, "fortran-order", "x.npy"),
         ],
     )
     def test_fields_that_do_not_match_are_refused(self, tmp_path, fields, cause, word):
@@ -253,6 +314,18 @@ class TestNpz:
         }
         np.savez(tmp_path / "a.npz", **{name: np.arange(3) for name in names})
         assert [f.name for f in open_source(tmp_path / "a.npz").schema.fields] == list(names.values())
+
+    @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+    def test_fortran_order_comes_back(self, tmp_path, save, monkeypatch):
+        monkeypatch.setattr("iobench.dataset.sandbox.BATCH_BYTES", 10_000)
+        fields = {"x": np.asfortranarray(FIELDS["images"]), "y": FIELDS["labels"]}
+        save(tmp_path / "a.npz", **fields)
+        for name, array in everything(open_source(tmp_path / "a.npz")).items():
+            np.testing.assert_array_equal(array, fields[name])
+
+    def test_a_sparse_matrix_is_named_with_its_conversion(self, tmp_path):
+        scipy.sparse.save_npz(tmp_path / "a.npz", scipy.sparse.eye(3, format="csr"))
+        assert "scipy.sparse.load_npz" in refused(tmp_path / "a.npz", "sparse").hint
 
     @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
     def test_damage_is_refused(self, tmp_path, save):
@@ -309,7 +382,6 @@ class TestHdf5File:
             ({"x": np.zeros((0, 2))}, "empty-array"),
             ({"x": ["one", "two"]}, "unsupported-dtype"),
             ({"x": np.zeros(3, "complex256")}, "unsupported-dtype"),
-            ({"x": np.zeros(3, [("a", "f4")])}, "unsupported-dtype"),
         ],
     )
     def test_datasets_that_cannot_be_stored_are_refused(self, tmp_path, datasets, cause):
@@ -358,6 +430,7 @@ class TestImages:
 
     @pytest.mark.parametrize("shape", [(8, 8), (1, 8, 8)])
     def test_lost_colors_are_noted(self, folder, shape):
+        (folder / "cat/notes.txt").unlink()
         source = open_source(folder, shape)
         (note,) = source.notes
         assert (note.kind, note.hint) == ("gray", "give --sample-shape 3x8x8 to keep them")
@@ -426,7 +499,8 @@ class TestImages:
         whole = (folder / "cat/1.jpg").read_bytes()
         (folder / "cat/1.jpg").write_bytes(whole[: len(whole) // 2])
         source = open_source(folder, (3, 8, 8), on_error="skip")
-        (note,) = source.notes
+        left_out, note = source.notes
+        assert (left_out.kind, left_out.values[".txt"]) == ("not-read", 1)
         assert (note.kind, note.values["skipped"]) == ("damaged-skipped", 1)
         assert "1.jpg" in note.message
         assert everything(source)["y"].tolist() == [0, 1]
@@ -438,10 +512,6 @@ class TestImages:
         np.save(folder / "a.npy", np.arange(3))
         with pytest.raises(SourceError, check=kind("conflicting-options")):
             open_source(folder / "a.npy", on_error="skip")
-
-    def test_a_folder_without_labels_is_refused(self, tmp_path):
-        Image.new("L", (4, 4)).save(tmp_path / "1.png")
-        refused(tmp_path, "no-label")
 
     def test_a_folder_without_images_is_refused(self, tmp_path):
         (tmp_path / "cat").mkdir()
@@ -470,7 +540,7 @@ class TestPaths:
         (tmp_path / name).write_bytes(b"")
         refused(tmp_path / name, None)
 
-    @pytest.mark.parametrize("name", ["a.pkl", "a"])
+    @pytest.mark.parametrize("name", ["a.xyz", "a"])
     def test_an_unknown_suffix_names_the_known_ones(self, tmp_path, name):
         (tmp_path / name).write_text("1,2\n")
         hint = refused(tmp_path / name, "unrecognized").hint
@@ -499,11 +569,10 @@ class TestPaths:
 
     def test_a_touched_file_is_other_data(self, tmp_path):
         np.save(tmp_path / "a.npy", np.arange(3))
-        source = open_source(tmp_path / "a.npy")
-        before = source.description
-        assert source.description == before
+        before = open_source(tmp_path / "a.npy").description
+        assert open_source(tmp_path / "a.npy").description == before
         os.utime(tmp_path / "a.npy", (1, 1))
-        assert source.description != before
+        assert open_source(tmp_path / "a.npy").description != before
 
 
 class TestPrefetched:
@@ -526,3 +595,95 @@ class TestPrefetched:
         next(batches)
         batches.close()
         assert len(made) < 10
+
+
+class TestMatlab:
+    ARRAYS: ClassVar = {
+        "x": np.arange(60, dtype="f4").reshape(20, 3),
+        "row": np.arange(20.0)[None],
+        "column": np.arange(20, dtype="i2")[:, None],
+        "mask": np.arange(20) % 2 == 0,
+    }
+
+    @pytest.mark.parametrize("options", [{}, {"do_compression": True}, {"format": "4"}])
+    def test_arrays_come_back_and_vectors_have_one_axis(self, tmp_path, options):
+        wanted = {name: self.ARRAYS[name] for name in (["x"] if "format" in options else self.ARRAYS)}
+        savemat(tmp_path / "a.mat", wanted, **options)
+        arrays = everything(open_source(tmp_path / "a.mat"))
+        assert arrays.keys() == wanted.keys()
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(array, wanted[name].reshape(array.shape))
+            assert (array.ndim, array.dtype) == (2 if name == "x" else 1, wanted[name].dtype)
+
+    def test_what_is_no_array_is_refused_with_the_selection_of_the_others(self, tmp_path):
+        savemat(tmp_path / "a.mat", {"x": np.zeros((3, 2)), "name": "text", "more": {"a": 1}})
+        assert "::x" in refused(tmp_path / "a.mat", "unsupported-dtype").hint
+        assert everything(open_source(f"{tmp_path}/a.mat::x"))["x"].shape == (3, 2)
+        savemat(tmp_path / "a.mat", {"x": scipy.sparse.eye(3, format="csc")})
+        assert 'x=m["x"].toarray()' in refused(tmp_path / "a.mat", "unsupported-dtype").hint
+
+    def test_samples_along_the_last_axis_are_named_with_the_conversion(self, tmp_path, monkeypatch):
+        """As SVHN: images of shape (32, 32, 3, N), labels of shape (N, 1)."""
+        monkeypatch.chdir(tmp_path)
+        savemat("a.mat", {"X": np.arange(40).reshape(2, 2, 10), "y": np.arange(10)[:, None]})
+        code = refused(tmp_path / "a.mat", "unequal-lengths").hint.partition("convert it: ")[2]
+        exec(code, {"scipy": scipy, "numpy": np})
+        arrays = everything(open_source(tmp_path / "a.npz"))
+        assert {name: array.shape for name, array in arrays.items()} == {"X": (10, 2, 2), "y": (10, 1)}
+
+    def test_damage_is_refused(self, tmp_path):
+        savemat(tmp_path / "a.mat", self.ARRAYS, do_compression=True)
+        whole = (tmp_path / "a.mat").read_bytes()
+        for piece in (b"", whole[:100], whole[:-40], whole[:200] + b"?" * 99 + whole[299:]):
+            (tmp_path / "a.mat").write_bytes(piece)
+            refused(tmp_path / "a.mat", None)
+
+
+@pytest.mark.parametrize("samples", [None, 20])
+def test_classic_netcdf_is_read_as_it_is_stored(tmp_path, samples):
+    with netcdf_file(tmp_path / "a.nc", "w") as file:
+        file.createDimension("time", samples)
+        file.createDimension("at", 3)
+        x = file.createVariable("x", "i2", ("time", "at"))
+        x[:] = np.arange(60).reshape(20, 3)
+        x.scale_factor = 0.5
+        file.createVariable("y", "f8", ("time",))[:] = np.arange(20)
+    source = open_source(tmp_path / "a.nc")
+    assert [note.values for note in source.notes] == [{"field": "x", "scale_factor": "0.5"}]
+    arrays = everything(source)
+    np.testing.assert_array_equal(arrays["x"], np.arange(60).reshape(20, 3))
+    np.testing.assert_array_equal(arrays["y"], np.arange(20.0))
+
+
+def zarr_in_zip(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x/zarr.json", "{}")
+
+
+GZIP = gzip.compress(bytes(99), mtime=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "cause", "word"),
+    [
+        ("train.tfrecord", GZIP, "compressed", "gunzip -k train.tfrecord"),
+        ("train.tar", GZIP, "compressed", "gunzip -k train.tar"),
+        ("train.npy.gz", GZIP, "compressed", "gunzip -k train.npy.gz"),
+        ("a.zip", zarr_in_zip, "compressed", "unzip a.zip -d a.zarr"),
+        ("a.arff", b"@relation a", "unrecognized", "scipy.io.arff.loadarff"),
+        ("a.json", b"[{}]", "unrecognized", "pandas.read_json"),
+        ("a.pkl", b"", "unrecognized", "pandas.read_pickle"),
+        ("a.xlsx", zarr_in_zip, "unrecognized", "pandas.read_excel"),
+        ("a.png", b"", "unrecognized", "folder"),
+        ("a.wav", b"", "unrecognized", "folder"),
+    ],
+)
+def test_files_that_are_not_read_are_named_for_what_they_are(tmp_path, name, content, cause, word):
+    if callable(content):
+        content(tmp_path / name)
+    else:
+        (tmp_path / name).write_bytes(content)
+    assert word in refused(tmp_path / name, cause).hint
+    with pytest.raises(SourceError, check=kind(cause)) as error:
+        iobench.add(tmp_path / name, data_dir=tmp_path / "data")
+    assert word in error.value.hint

@@ -4,16 +4,11 @@ import numpy as np
 import pytest
 
 from iobench.results import stats
-from iobench.results.ranking import verdict_on
 from iobench.results.stats import Estimate
 
 
 def noisy(rng, centre, rounds=7, spread=0.05):
     return (centre * np.exp(rng.normal(0, spread, rounds))).tolist()
-
-
-def verdict(rates):
-    return verdict_on({label: dict(enumerate(values)) for label, values in rates.items()})
 
 
 def test_the_median_is_the_middle_value():
@@ -60,43 +55,6 @@ def test_the_interval_of_seventeen_values_ends_at_the_fifth_from_either_end():
 def test_an_interval_is_reproducible():
     values = noisy(np.random.default_rng(3), 100)
     assert stats.estimate(values) == stats.estimate(values)
-
-
-@pytest.mark.parametrize(
-    ("rates", "outcome"),
-    [
-        ({"a": [100, 101, 102], "b": [50, 51, 52]}, "faster"),
-        ({"a": [100, 101, 102], "b": [100, 101, 102]}, "equivalent"),
-        ({"a": [100, 150, 300], "b": [90, 140, 310]}, "inconclusive"),
-        ({"a": [104, 104, 104], "b": [97, 99, 101]}, "inconclusive"),  # its interval reaches below 1.05
-        ({"a": [108] * 5, "b": [98, 99, 101, 102, 103]}, "faster"),
-        (
-            {"a": [103] * 5, "b": [98, 99, 100, 101, 102]},
-            "inconclusive",
-        ),  # below the minimum difference
-        ({"a": [100, 101], "b": [50, 51]}, "faster"),
-        ({"a": [100, 140], "b": [50, 90]}, "inconclusive"),
-        ({"a": [100], "b": [50]}, "inconclusive"),
-        ({"a": [100, 101, 102]}, "single"),
-    ],
-)
-def test_the_verdict_is_no_stronger_than_the_intervals(rates, outcome):
-    assert verdict(rates).outcome == outcome
-
-
-def test_the_verdict_compares_the_two_fastest():
-    result = verdict({"slow": [1, 1, 1], "fast": [4, 4, 4], "middle": [2, 2, 2]})
-    assert (result.fastest, result.runner_up, result.ratio) == ("fast", "middle", Estimate(2, 2, 2))
-
-
-def test_a_case_against_itself_is_called_faster_at_most_one_time_in_twenty(monkeypatch):
-    monkeypatch.setattr(stats, "RESAMPLES", 499)  # enough here, and ten times as quick
-    rng = np.random.default_rng(4)
-    outcomes = [
-        verdict({"a": noisy(rng, 100, rounds=5), "a again": noisy(rng, 100, rounds=5)}).outcome
-        for _ in range(200)
-    ]
-    assert outcomes.count("faster") <= 10
 
 
 def disturbed(rng, rounds, speeds):
@@ -150,55 +108,6 @@ def test_the_interval_of_paired_ratios_is_the_exact_one():
     ratios = [1.0 + number / 100 for number in range(12)]
     result = stats.compare_paired(dict(enumerate(ratios)), dict.fromkeys(range(12), 1.0)).ratio
     assert (result.low, result.high) == (ratios[2], ratios[9])  # 3rd and 10th of 12: 96.1 %
-
-
-def test_the_whole_interval_of_few_rounds_has_to_exceed_the_minimum_difference():
-    assert verdict({"a": [106, 109, 110], "b": [100, 101, 102]}).outcome == "inconclusive"
-    assert verdict({"a": [120, 121, 122], "b": [100, 101, 102]}).outcome == "faster"
-
-
-def test_many_cases_are_many_comparisons():
-    rng = np.random.default_rng(8)
-    rates = {f"case {number}": noisy(rng, 100 - number, 6) for number in range(8)}
-    result = verdict(rates)
-    assert result.correction == stats.correction(7)
-    assert "7" in result.correction
-    assert set(result.against) == set(rates) - {result.fastest}
-    alone = stats.compare_rates(rates[result.fastest], rates[result.runner_up]).ratio
-    assert result.ratio.low <= alone.low <= alone.high <= result.ratio.high
-
-
-def test_rivals_have_no_significant_difference_from_the_fastest():
-    result = verdict({"a": [100.0] * 5, "b": [99.0] * 5, "c": [98.0] * 5, "slow": [50.0] * 5})
-    assert (result.outcome, result.fastest, result.rivals) == ("equivalent", "a", ["b", "c"])
-    assert result.against["slow"].outcome == "faster"
-
-
-def test_the_nearest_to_the_fastest_comes_first():
-    fastest = [100.0] * 5 + [1000.0] * 5
-    disturbed = [60.0] * 5 + [950.0] * 5  # of higher median than 90 % in each round
-    result = verdict({"disturbed": disturbed, "steady": [0.9 * rate for rate in fastest], "fastest": fastest})
-    assert list(result.against) == ["steady", "disturbed"]
-    assert result.against["steady"].ratio.median < result.against["disturbed"].ratio.median
-
-
-def test_the_fastest_is_ahead_in_the_rounds_that_it_shares_with_others():
-    # the slower case was eliminated, and the machine became slower afterwards
-    fast, slow = [110.0] * 10 + [80.0] * 12, [100.0] * 10
-    result = verdict({"slow": slow, "fast": fast, "slowest": [50.0] * 3})
-    assert (result.fastest, list(result.against)) == ("fast", ["slow", "slowest"])
-    assert result.against["slow"].ratio.median == pytest.approx(1.1)
-    assert result.outcome == "faster"
-
-
-def test_an_eliminated_case_is_not_ahead_because_others_had_slow_rounds_of_their_own():
-    rates = {
-        "steady": [21.0, 21.2, 21.4, 21.3, 21.1, 21.2, 21.5],
-        "often slow": [21.9, 22.0, 16.4, 14.0, 14.4, 21.7, 21.8],
-        "eliminated": [15.0, 14.0, 16.7, 17.2, 17.4],
-    }
-    result = verdict(rates)
-    assert (result.fastest, result.runner_up) == ("often slow", "steady")
 
 
 def test_a_trend_is_the_rise_and_its_p_value():

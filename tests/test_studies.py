@@ -19,7 +19,6 @@ from iobench.results import record_file
 from iobench.studies import (
     Measurements,
     StudyOptions,
-    _patches,
     iteration,
     preallocation,
     settings,
@@ -27,9 +26,9 @@ from iobench.studies import (
     tensordataset,
     volume,
 )
-from iobench.studies._base import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED, ClaimResult, Reference, scratch
-from iobench.studies._claims import all_of, claimed_equal, claimed_faster
+from iobench.studies._claims import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED, ClaimResult, Claims, all_of
 from iobench.studies._rounds import RoundResult, interleave, timed
+from iobench.studies._study import Reference, scratch
 
 # claims, without what is in parentheses
 DEADLOCK = "The background generator deadlocks together with workers"
@@ -55,14 +54,14 @@ def measurements(figures=None, **seconds):
 )
 def test_a_claim_is_reproduced_or_not(one, other, faster, equal):
     figures = measurements(one=one, other=other)
-    assert claimed_faster("c", figures, "one", "other").verdict == faster
-    assert claimed_equal("c", figures, "one", "other").verdict == equal
+    assert Claims(figures).faster("c", "one", "other").verdict == faster
+    assert Claims(figures).equal("c", "one", "other").verdict == equal
 
 
 def test_scattered_rounds_are_inconclusive():
     wide = Measurements({"one": [1, 2, 3, 4, 5], "other": [1.5, 2.2, 2.9, 4.1, 6]})
-    for claimed in (claimed_faster, claimed_equal):
-        result = claimed("c", wide, "one", "other")
+    for claimed in (Claims(wide).faster, Claims(wide).equal):
+        result = claimed("c", "one", "other")
         assert result.verdict == INCONCLUSIVE
         (values,) = result.values
         assert values["low"] < values["ratio"] < values["high"]
@@ -116,10 +115,11 @@ def test_the_remaining_time_is_estimated_after_the_first_round(warmup, left):
     assert log.index(estimate) == 2  # after one round of both
 
 
-@pytest.mark.parametrize("claimed", [claimed_faster, claimed_equal])
+@pytest.mark.parametrize("claimed", [Claims.faster, Claims.equal])
 @pytest.mark.parametrize("pair", [("one", "other"), ("other", "one")])
 def test_the_faster_one_is_named_first_whatever_the_claim(claimed, pair):
-    result = claimed("c", Measurements({"one": rounds(12, 0.05), "other": rounds(1, 0.05)}), *pair)
+    claims = Claims(Measurements({"one": rounds(12, 0.05), "other": rounds(1, 0.05)}))
+    result = claimed(claims, "c", *pair)
     (values,) = result.values
     assert (values["faster"], values["slower"], round(values["ratio"], 9)) == ("other", "one", 12)
     assert 9 < values["low"] < 12 < values["high"] < 15
@@ -129,7 +129,7 @@ def test_the_faster_one_is_named_first_whatever_the_claim(claimed, pair):
 
 def test_a_result_names_the_data_and_quick_sizes():
     timed_data = Measurements({"a": rounds(1), "b": rounds(2)}, data="10 samples")
-    result = all_of("claim", [claimed_faster("", timed_data, "a", "b")] * 2)
+    result = all_of("claim", [Claims(timed_data).faster("", "a", "b")] * 2)
     assert result.with_sizes(quick=False) == result
     assert (result.data, result.claim, result.verdict) == ("10 samples", "claim", REPRODUCED)
     quick = result.with_sizes(quick=True)
@@ -340,7 +340,7 @@ def test_only_failures_of_hdf5_itself_are_evidence_against_it(failure, hung, ver
 
 
 def test_small_batches_have_either_verdict_with_a_gpu():
-    name = _patches.pinned_name
+    name = small_batches.pinned_name
     helps = {name(64, 8, True): 2.0, name(64, 128, False): 2.0}
     holds = by_claim(small_batches, small_measured(helps, cuda=True, busy=(0.3, 0.5, 0.8)))
     assert [verdict for claim, verdict in holds.items() if "inned" in claim or "GPU" in claim] == [
@@ -464,8 +464,8 @@ def small(monkeypatch):
     monkeypatch.setattr(preallocation, "ROWS", 10)
     for name, value in {"QUICK": 100, "QUICK_ROUNDS": 1, "QUICK_TOGETHER_EPOCHS": 1}.items():
         monkeypatch.setattr(settings, name, value)
-    monkeypatch.setattr(_patches, "QUICK", 16)
-    monkeypatch.setattr(_patches, "QUICK_BATCHES", (8, 16))
+    monkeypatch.setattr(small_batches, "QUICK", 16)
+    monkeypatch.setattr(small_batches, "QUICK_BATCHES", (8, 16))
     monkeypatch.setattr(small_batches, "FORK_EPOCHS", 1)
     monkeypatch.setattr(small_batches, "interleave", partial(interleave, rounds=1))
     for name, value in {"QUICK": (2000, 4000), "QUICK_OF_LIMIT": (0.01, 0.02)}.items():

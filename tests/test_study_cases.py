@@ -12,16 +12,15 @@ from kinds import kind
 import iobench
 from iobench.base.errors import MissingDependency
 from iobench.bench.content_check import ContentCheck
-from iobench.bench.epoch import measure
-from iobench.bench.round_spec import RoundSpec
+from iobench.bench.epoch import RoundSpec, measure
 from iobench.loading.host_to_device import HostToDevice
 from iobench.loading.loaders import Job
 from iobench.loading.loaders.dataloader import TorchDataLoader
 from iobench.loading.order import Order
-from iobench.studies import StudyOptions, _patches, settings, small_batches
-from iobench.studies._combinations import BOTH, TABLE, Background, Resident, train_unwatched
+from iobench.studies import StudyOptions, settings, small_batches
 from iobench.studies._epochs import Discard, TrainingInParts, epochs
-from iobench.studies._patches import hdf5_resizes, lmdb_when_full, misread_by_forks
+from iobench.studies.settings import BOTH, TABLE, Background, Resident, train_unwatched
+from iobench.studies.small_batches import hdf5_resizes, lmdb_when_full, misread_by_forks
 
 CPU = HostToDevice(torch.device("cpu"), non_blocking=False)
 
@@ -96,7 +95,7 @@ def test_samples_that_forks_read_wrong_are_counted(images, own_images):
 def test_a_study_without_its_extra_has_the_pip_command_as_hint(monkeypatch, tmp_path, study, library, extra):
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.setattr(settings, "QUICK", 100)
-    monkeypatch.setattr(_patches, "QUICK", 16)
+    monkeypatch.setattr(small_batches, "QUICK", 16)
     with pytest.raises(
         MissingDependency, check=kind("missing-dependency", hint=f"pip install 'iobench[{extra}]'")
     ):

@@ -1,10 +1,15 @@
 """One line for what the system lacks or refuses, which is no fault of the data or of a loader."""
 
+import errno
 import subprocess
 import sys
 
 import numpy as np
 import pytest
+from kinds import kind
+
+from iobench.base.errors import LoaderFailed
+from iobench.base.files import system_errors_as
 
 REFUSING = """
 import builtins, errno, os, subprocess, sys, tempfile
@@ -53,7 +58,6 @@ def folder(tmp_path):
         ("processes", "run --name {images} --loader native --isolate", "cannot-start"),
         ("processes", "run --name {images} --loader dataloader:num_workers=1", "cannot-start"),
         ("processes", "prepare --source x.csv --name y", "cannot-start"),
-        ("folders", "prepare --source x.csv --name y", "no-temporary-folder"),
         ("folders", "diagnose train.py:make_loader", "no-temporary-folder"),
         ("folders", "run --name {images} --loader dataloader:num_workers=1", "no-temporary-folder"),
         ("folders", "run --name {images} --loader train.py:make_loader", "no-temporary-folder"),
@@ -124,3 +128,12 @@ def test_a_report_without_proc_is_one_line(folder):
     done = subprocess.run([*mounted, *command], capture_output=True, text=True, cwd=folder)
     assert done.returncode == 1
     assert "error[no-proc]" in done.stderr.splitlines()[-1]
+
+
+def test_a_file_that_this_user_may_not_read_is_no_failing_disk(tmp_path):
+    denied = PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "x"))
+    with (
+        pytest.raises(LoaderFailed, check=kind("no-permission", path=tmp_path / "x")),
+        system_errors_as(LoaderFailed, "cannot be read", tmp_path, kind="read-error"),
+    ):
+        raise denied

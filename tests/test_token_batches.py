@@ -6,6 +6,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
+from conftest import installed_formats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kinds import kind
@@ -15,10 +16,9 @@ from record_cases import delivered, run_once
 import iobench
 from iobench import RunOptions, StreamLoader, formats
 from iobench.base.errors import InvalidSettings
-from iobench.bench.case_grid import cases_of
-from iobench.bench.case_obstacles import skip_notes
-from iobench.dataset import sample_lengths as sample_lengths_module
-from iobench.dataset.sample_lengths import sample_lengths
+from iobench.bench.case_grid import cases_of, skip_notes
+from iobench.dataset import verify as sample_lengths_module
+from iobench.dataset.verify import sample_lengths
 from iobench.formats import offsets_of
 from iobench.loading import division
 from iobench.loading.batching import Batching
@@ -29,7 +29,7 @@ from iobench.stream.epoch_position import EpochPosition, RemainingBatches
 SAMPLES, TOKENS = 203, 900
 LENGTHS = np.random.default_rng(3).choice([0, 1, 2, 40, 700, 1500], SAMPLES)
 LONGEST = np.maximum(LENGTHS, LENGTHS[::-1])  # of a sample's two ragged fields
-HOLDERS = [name for name in formats.names() if formats.class_of(name).holds_ragged and name != "audio"]
+HOLDERS = [name for name in installed_formats() if formats.class_of(name).holds_ragged and name != "audio"]
 LOADERS = ("native", "dataloader", "dataloader:num_workers=1", "stream", "spdl", "torchdata")
 every_order = pytest.mark.parametrize("kind_of_order", ORDERS)
 

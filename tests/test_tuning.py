@@ -17,11 +17,12 @@ from record_cases import rounds_at
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import iobench
-from iobench.advise.checks.padding import padding_of
+from iobench.advise.answer import DECIDED, KEEP, LIMITED, NOT_BOTTLENECK, UNDECIDED
+from iobench.advise.checks.evidence import Advice
+from iobench.advise.checks.loop_stats import padding_of
 from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.advise.diagnosis import diagnose
-from iobench.advise.sentences import DECIDED, KEEP, LIMITED, NOT_BOTTLENECK, UNDECIDED
-from iobench.advise.settings import search_space, settings_backend, settings_race, watchdog
+from iobench.advise.settings import search_space, settings_race, watchdog
 from iobench.advise.settings.candidate import (
     BASELINE,
     HEADROOM,
@@ -29,17 +30,15 @@ from iobench.advise.settings.candidate import (
     compare_to_baseline,
     slowdown,
 )
-from iobench.advise.settings.pickle_check import spawn_problem
 from iobench.advise.settings.search_space import BATCH_FETCH, LoaderTraits, candidates_for
-from iobench.advise.settings.settings_backend import ResourceLimits
-from iobench.advise.settings.settings_race import SettingsRace
-from iobench.advise.settings.tunable_loader import TunableLoader
+from iobench.advise.settings.settings_race import ResourceLimits, SettingsRace
+from iobench.advise.settings.tunable_loader import TunableLoader, spawn_problem
 from iobench.advise.settings.turn import Turn, TurnSpec
-from iobench.advise.settings.watchdog import LEAST, DeadlineReached, Watchdog, end_of
-from iobench.advise.tuning_findings import next_step, result_of
-from iobench.advise.tuning_result import candidates_table, unsuccessful
+from iobench.advise.settings.watchdog import LEAST, DeadlineReached, Watchdog, loader_budget
+from iobench.advise.tuning import candidates_table, next_step, result_of, unsuccessful
 from iobench.base.errors import InvalidSettings, TargetError
 from iobench.base.finding import Finding
+from iobench.bench.budget import Budget
 from iobench.loading.inspection import shallow_copy
 from iobench.results import record_file
 
@@ -114,6 +113,28 @@ def test_a_significant_gain_is_reported_with_its_code():
     assert found.findings[0].kind == DECIDED
     assert found.findings[0].values == {"use": "1 worker", "gain": pytest.approx(1.5)}
     assert "num_workers=1" in found.code
+
+
+@pytest.mark.parametrize("rate", [150, 80])
+def test_work_that_no_setting_changes_is_named_with_its_remedy(rate):
+    over, candidates = raced({BASELINE: 100, "1 worker": rate})
+    cause = Advice("jpeg-draft", "JPEG images are decoded whole", "call image.draft()", {"share": 0.8}, 1.6)
+    found = result_of(over, candidates, candidates, [], None, False, (cause, None))
+    assert values_of(found, "beyond-settings") == {"cause": "jpeg-draft", "share": 0.8}
+    (named,) = [one for one in found.findings if one.kind == "beyond-settings"]
+    assert cause.message in named.message
+    assert named.hint == cause.hint
+
+
+@pytest.mark.parametrize(("rate", "advised"), [(160, True), (100, False)])
+def test_a_remedy_that_its_own_rounds_refute_is_not_advised(rate, advised):
+    over, candidates = raced({BASELINE: 100, "1 worker": 80, "JPEG at a smaller scale": rate})
+    candidates[2].make = lambda: []
+    cause = Advice("jpeg-draft", "JPEG images are decoded whole", "call image.draft()", {"share": 0.8})
+    found = result_of(over, candidates[:2], candidates, [], None, False, (cause, candidates[2]))
+    assert (found.outcome, found.use.name) == (KEEP, BASELINE), "it is no setting"
+    gains = [one.values["gain"] for one in found.findings if one.kind == "beyond-settings"]
+    assert gains == [pytest.approx(1.6)] * advised
 
 
 @pytest.mark.parametrize("rate", [104, 80])
@@ -373,7 +394,7 @@ class Handle:
 
 def test_start_methods_are_skipped_for_a_dataset_that_cannot_be_pickled(monkeypatch):
     sent = DataLoader(TensorDataset(torch.zeros(1 << 20)), **FORK)
-    monkeypatch.setattr("iobench.advise.settings.pickle_check.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("iobench.advise.settings.tunable_loader.MOST_BYTES", 1 << 20)
     assert spawn_problem(sent) is None, "tensors are shared"
     cannot = {
         "cannot-pickle": DataLoader([Handle()], **FORK),
@@ -457,12 +478,12 @@ def test_a_case_that_the_end_of_the_time_cuts_off_is_skipped_and_no_other_begins
         return torch.zeros(4)
 
     candidates = [Candidate(BASELINE), Candidate("no batches", {"num_workers": 0}, "workers")]
-    race = SettingsRace(TunableLoader(DataLoader(Made(8, late))), TurnSpec(), end=time.monotonic() + 60)
+    race = SettingsRace(TunableLoader(DataLoader(Made(8, late))), TurnSpec(), budget=Budget(60.0))
     with race.active():
         race.race(candidates, 1.0)
         assert [(one.rates, one.failure) for one in candidates] == [({}, None)] * 2
-        race.end = 0.0
-        race.final_rounds(candidates, race.left_s)
+        race.budget = Budget(0.0)
+        race.final_rounds(candidates, 0.0)
     assert not any(one.final for one in candidates)
 
 
@@ -471,7 +492,7 @@ def test_the_end_of_the_time_interrupts_a_loader_and_ends_its_workers():
         time.sleep(60)
 
     loader = DataLoader(Made(8, sleeps), **FORK)
-    limited = Watchdog(60.0, time.monotonic() + 0.5)
+    limited = Watchdog(60.0, Budget(0.5))
     with limited.active(), pytest.raises(DeadlineReached, check=kind("out-of-time")) as caught:
         list(limited.guard(loader))
     assert "in sleeps" in caught.value.traceback
@@ -492,7 +513,7 @@ def test_what_a_loader_raises_without_its_workers_is_the_end_of_the_time(monkeyp
         raise RuntimeError("a worker exited")
         yield
 
-    ending = Watchdog(60.0, time.monotonic() + 0.1)
+    ending = Watchdog(60.0, Budget(0.1))
     with ending.active(), pytest.raises(DeadlineReached):
         list(ending.guard(swallowing()))
 
@@ -508,7 +529,7 @@ def test_a_handler_for_the_end_of_workers_outlives_the_watchdog():
 
     before = signal.getsignal(signal.SIGCHLD)
     try:
-        limited = Watchdog(60.0, time.monotonic() + 0.2)
+        limited = Watchdog(60.0, Budget(0.2))
         with limited.active(), pytest.raises(DeadlineReached):
             list(limited.guard(silent()))
         assert signal.getsignal(signal.SIGCHLD) is of_torch
@@ -517,7 +538,7 @@ def test_a_handler_for_the_end_of_workers_outlives_the_watchdog():
 
 
 def test_a_block_within_a_time_is_interrupted_and_the_loader_goes_on():
-    limited = Watchdog(60.0, time.monotonic() + 60)
+    limited = Watchdog(60.0, Budget(60.0))
     with limited.active():
         with pytest.raises(DeadlineReached), limited.within(0.05):
             time.sleep(60)
@@ -525,9 +546,9 @@ def test_a_block_within_a_time_is_interrupted_and_the_loader_goes_on():
 
 
 def test_the_import_of_a_file_counts_and_leaves_the_loader_some_time():
-    now = time.monotonic()
-    assert now + 5 < end_of(now, 10.0) < now + 10
-    assert end_of(now - 60, 10.0) == pytest.approx(now + LEAST * 10, abs=1)
+    now = 100.0
+    assert loader_budget(Budget(10.0, now, lambda: now)).end == pytest.approx(now + 9.5)
+    assert loader_budget(Budget(10.0, now - 60, lambda: now)).end == pytest.approx(now + LEAST * 10)
 
 
 class Pairs:
@@ -604,6 +625,10 @@ def hangs():
     yield 1
 def slower(): return DataLoader(Slower(), batch_size=4)
 def empty(): return []
+def texts(): return [["a", "b"]] * 40
+def endless():
+    while True:
+        yield torch.zeros(8, 4)
 def generator():
     for number in range(40):
         yield torch.zeros(8, 4)
@@ -621,7 +646,7 @@ def test_the_command_prints_an_answer_and_stores_every_turn_as_a_record(mine, in
     monkeypatch.setattr("iobench.advise.tune.slowdown", lambda turns: None)  # other tests run meanwhile
     options = (
         "--max-time",
-        3,
+        6,
         "--max-workers",
         0,
         "--step-ms",
@@ -645,7 +670,7 @@ def test_the_command_prints_an_answer_and_stores_every_turn_as_a_record(mine, in
     records, problems = record_file.read(mine / path)
     assert (problems, records[0].case["loader"], records[0].dataset.samples) == ([], "mine.py:make", 3000)
     assert len({one.run for one in records}) == 2, "the race, and the final rounds"
-    assert all(one.unverified == [settings_backend.UNVERIFIED] for one in records)
+    assert all(one.unverified == [settings_race.UNVERIFIED] for one in records)
     shown = inside("runs", "show", path)
     assert (shown.returncode, "not verified" in shown.stderr) == (0, True)
 
@@ -674,6 +699,24 @@ def test_a_function_that_yields_is_called_for_each_turn(mine):
     found = iobench.tune("mine.py:generator", max_time_s=1.0, device="cpu")
     assert found.outcome == KEEP
     assert len(found.use.final_rates) > 1
+
+
+@pytest.mark.parametrize(
+    ("target", "samples", "fields", "batch_size"),
+    [("texts", 40, [], None), ("endless", None, [("f0", [4], "float32")], 8)],
+)
+def test_what_is_unknown_of_a_live_loader_is_absent_in_its_records(
+    mine, inside, target, samples, fields, batch_size
+):
+    done = inside("tune", f"mine.py:{target}", "--max-time", 4, "--device", "cpu", "--out", "own.jsonl")
+    assert done.returncode == 0, done.stderr
+    records, problems = record_file.read(mine / "own.jsonl")
+    assert (problems, records[0].dataset.samples) == ([], samples)
+    assert [(one.name, one.shape, one.dtype) for one in records[0].dataset.fields] == fields
+    assert records[0].case.get("batch_size") == batch_size
+    assert not {"content", "order", "cache"} & records[0].case.keys()
+    for command in (("runs", "show"), ("report", "--out", "own.html")):
+        assert inside(*command, "own.jsonl").returncode == 0
 
 
 def test_an_iterator_alone_cannot_be_tuned():

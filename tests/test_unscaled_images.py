@@ -26,8 +26,8 @@ from iobench.base.errors import (
 from iobench.base.units import shape_text
 from iobench.contrib.formats.shared.scaled_images import ScaledDecoder
 from iobench.dataset.add import add
-from iobench.dataset.sample_lengths import sample_lengths
 from iobench.dataset.sources import open_source
+from iobench.dataset.verify import sample_lengths
 from iobench.formats import Field, with_extents
 from iobench.terminal.commands._source_options import SourceOptions
 
@@ -92,7 +92,7 @@ def test_a_damaged_image_is_named_or_skipped(folder):
 
 
 def test_an_image_that_is_too_large_is_named(folder, monkeypatch):
-    monkeypatch.setattr("iobench.formats._arrays.MAX_SAMPLE_BYTES", 64 * 48 * 3 - 1)
+    monkeypatch.setattr("iobench.formats.array_schema.MAX_SAMPLE_BYTES", 64 * 48 * 3 - 1)
     with pytest.raises(SourceError, match=r"5\.jpg", check=kind("sample-too-large")):
         open_source(folder, COLORED)
 
@@ -196,7 +196,7 @@ def test_their_own_size_excludes_other_options(folder, more):
 
 def test_a_format_that_scales_alone_has_no_own_sizes():
     with pytest.raises(InvalidSettings, check=kind("invalid-shape")):
-        formats.parse("ffcv:shape=*x*x3")
+        formats.class_of("ffcv")(shape="*x*x3")
 
 
 def test_a_field_of_the_user_s_names_them(folder, tmp_path):

@@ -1,33 +1,29 @@
-"""Verdicts: the fastest pair, the effect of the format under each loader, headroom and opening."""
+"""Verdicts: the leaders and how much slower the others are, and the answer over all contexts."""
 
 import json
 import re
 
 import pytest
-from record_cases import STEADY, rounds_of, times
+from record_cases import MIB, SAMPLES, STEADY, rounds_of, times
 
 from iobench.results import verdict
-from iobench.results.per_loader import per_loader
+from iobench.results.columns import blocks_of, matrix_columns, metric_columns
+from iobench.results.parts import FieldSpec, LimitPart
 from iobench.results.ranking import verdict_on
 from iobench.results.record_json import plain
+from iobench.results.stats import Estimate
 from iobench.results.summary import summarise
-from iobench.results.verdict import MAX_LOADERS, brief, findings, sentences
+from iobench.results.verdict import as_json, brief, claim_text, group_text
 
-
-def lines_of(records):
-    return sentences(summarise(records).contexts)
-
-
-def findings_of(records):
-    """Return the findings about the only context of these records."""
-    (context,) = summarise(records).contexts
-    return findings(context)
-
-
-def effects_of(records):
-    """Return the effect of the format under each loader with several formats."""
-    result = [one for one in findings_of(records) if one.kind == "format-effect"]
-    return {one.values["loader"]: one for one in result}
+WILD = [500, 1600, 900, 1200, 1000]
+COLD = {"cache": {"mode": "cold", "residency": 0.0}, "chosen": {"cache": "cold"}}
+MIXED = {
+    ("npy", "stream"): 9,
+    ("hdf5", "stream"): 9.01,
+    ("npy", "native"): 3,
+    ("npy", "dataloader"): 0.3,
+    ("hdf5", "dataloader"): 0.1,
+}
 
 
 def grid(speeds, **common):
@@ -39,183 +35,205 @@ def grid(speeds, **common):
     ]
 
 
-MIXED = {
-    ("npy", "native"): 9,
-    ("hdf5", "native"): 3,
-    ("npy", "dataloader"): 1,
-    ("memmap", "dataloader"): 1.001,
-    ("hdf5", "dataloader"): 1 / 2.7,
-}
+def answers(records):
+    """Return the answer over these records, by kind."""
+    return {one.kind: one for one in verdict.answer(summarise(records))}
 
 
-def test_the_fastest_pair_comes_first_and_then_the_effect_of_the_format_under_each_loader():
-    fastest, native, dataloader = findings_of(grid(MIXED))
-    assert (fastest.kind, fastest.values["fastest"]) == ("fastest", "npy · native")
-    assert fastest.values["ratio"] == pytest.approx(3.0, rel=0.01)
-    assert fastest.values["low"] < 3 < fastest.values["high"]
-    assert native.values == {
-        "loader": "native",
-        "outcome": "fastest",
-        "fastest_formats": "npy",
-        "slower_formats": "hdf5",
-        "largest_relative_time": pytest.approx(3.0, rel=0.01),
-    }
-    assert dataloader.values == {
-        "loader": "dataloader",
-        "outcome": "equivalent",
-        "fastest_formats": "memmap, npy",
-        "slower_formats": "hdf5",
-        "largest_relative_time": pytest.approx(2.7, rel=0.01),
-    }
-    lines = lines_of(grid(MIXED))
-    assert lines == [f"{fastest.sentence}.", f"  {native.message}", f"  {dataloader.message}"]
+def only(records):
+    (context,) = summarise(records).contexts
+    return verdict.verdict(context)
 
 
-def test_a_round_has_no_rivals_far_behind():
-    records = [
-        one
-        for factor, variant in ((10, "npy"), (9, "lmdb"), (1, "hdf5"))
-        for one in rounds_of(times(factor)[:1], variant=variant)
-    ]
-    contexts = summarise(records).contexts
-    finding = verdict.verdict(contexts[0])
-    assert finding.kind == "few-rounds"
-    assert (finding.values["fastest"], finding.values["runner_up"]) == ("npy · native", "lmdb · native")
-    assert finding.values["ratio"] == pytest.approx(10 / 9, rel=0.01)
-    assert "low" not in finding.values
+def of(**rates):
+    return verdict_on({name: dict(enumerate(values)) for name, values in rates.items()})
+
+
+@pytest.mark.parametrize(
+    ("rates", "outcome", "leaders"),
+    [
+        ({"a": [100, 101, 102], "b": [50, 51, 52]}, "fastest", "a"),
+        ({"a": [100, 101, 102], "b": [100, 101, 102]}, "equivalent", "ab"),
+        ({"a": [100, 150, 300], "b": [90, 140, 310]}, "level", "ab"),
+        ({"a": [103] * 5, "b": [98, 99, 100, 101, 102]}, "equivalent", "ab"),  # below the minimum difference
+        ({"a": [900, 880], "b": [140, 130]}, "fastest", "a"),  # two rounds, which scatter far less
+        ({"a": [900, 880], "b": [140, 700]}, "level", "ab"),
+        ({"a": [100], "b": [50]}, "few-rounds", "ab"),
+        ({"a": [1000], "b": [50]}, "fastest", "a"),  # far apart
+        ({"a": [100, 101, 102]}, "single", "a"),
+        ({"a": [9.0] * 5, "b": [8.9] * 5, "c": [3.0] * 5}, "equivalent", "ab"),
+    ],
+)
+def test_leaders_are_the_cases_that_may_be_the_fastest(rates, outcome, leaders):
+    result = of(**rates)
+    assert (result.outcome, "".join(result.leaders)) == (outcome, leaders)
+    assert result.at_least.keys() == rates.keys() - {*leaders}
+    assert all(1 <= least <= result.relative[case].median for case, least in result.at_least.items())
+
+
+def test_noise_that_rounds_share_hides_no_difference():
+    rounds = [1.0, 0.5, 1.2, 0.4, 0.9, 0.6, 1.1]
+    result = of(a=[100 * one for one in rounds], b=[80 * one for one in rounds])
+    assert result.leaders == ["a"]
+    assert result.at_least["b"] > 1.1
+
+
+def test_a_noisy_case_remains_noisy_among_quiet_ones():
+    quiet = {f"q{n}": [70.0, 70.1, 69.9, 70.0, 70.2] for n in range(8)}
+    assert "wild" in of(wild=[100, 30, 90, 60, 65], **quiet).leaders
+
+
+def test_an_eliminated_case_is_compared_in_the_rounds_that_it_shares():
+    # the slower case was eliminated, and the machine became slower afterwards
+    fast, slow = [110.0] * 10 + [80.0] * 12, [100.0] * 10
+    result = of(slow=slow, fast=fast, slowest=[50.0] * 3)
+    assert (result.leaders, list(result.relative)) == (["fast"], ["slow", "slowest"])
+    assert result.relative["slow"].median == pytest.approx(1.1)
+
+
+def test_the_verdict_names_the_leaders_and_how_much_slower_the_rest_is():
+    finding = only(grid(MIXED))
+    assert finding.kind == "equivalent"
+    assert finding.values["leaders"].split("; ") == ["hdf5 · stream", "npy · stream"]
+    assert finding.values["at_least"] == pytest.approx(3, rel=0.05)
+
+
+def test_one_round_decides_nothing_but_cases_far_apart():
+    speeds = {"npy": 10, "lmdb": 9, "hdf5": 0.1}
+    records = [one for name, factor in speeds.items() for one in rounds_of(times(factor)[:1], variant=name)]
+    finding = only(records)
+    assert (finding.kind, finding.values["leaders"].count(";")) == ("few-rounds", 1)
     assert "--rounds" in finding.hint
-    assert "hdf5" not in finding.sentence
-    assert "lmdb" not in brief(contexts)
+    assert "hdf5" not in brief(summarise(records).contexts)
 
 
-@pytest.mark.parametrize(
-    ("others", "outcome"),
-    [((140.0, 130.0), "faster"), ((140.0, 700.0), "inconclusive"), ((800.0,), "inconclusive")],
-)
-def test_two_rounds_decide_where_they_scatter_far_less_than_they_differ(others, outcome):
-    found = verdict_on({"npy": {1: 900.0, 2: 880.0}, "lmdb": dict(enumerate(others, 1))})
-    assert (found.fastest, found.outcome) == ("npy", outcome)
-    assert (found.ratio.low is None) == (outcome == "inconclusive")
+def test_leaders_with_one_loader_are_named_by_it_once():
+    records = grid({("npy", "stream"): 1, ("npy", "native"): 0.1}) + rounds_of(
+        WILD, variant="lmdb", loader="stream"
+    )
+    (context,) = summarise(records).contexts
+    assert [group_text(context.leaders).count(word) for word in ("stream", "npy", "lmdb")] == [1, 1, 1]
+    assert only(records).kind == "level"
 
 
-def test_two_cases_of_one_loader_need_no_second_line():
-    assert len(lines_of(grid({("npy", "native"): 2, ("hdf5", "native"): 1}))) == 1
-    assert len(lines_of(grid({("npy", "native"): 2, ("npy", "stream"): 1}))) == 1
+def test_the_answer_says_what_to_use_what_it_brings_what_decides_and_the_limit():
+    limit = LimitPart(name="gather", bytes_per_s=18_000 * MIB)
+    answer = answers(grid(MIXED, limit=limit) + grid(MIXED, limit=limit, **COLD))
+    assert list(answer) == ["same-everywhere", "gain", "effect", "limit"]
+    assert answer["same-everywhere"].values["use"] == "hdf5 · stream"
+    assert answer["gain"].values["dataloader_low"] == pytest.approx(90, rel=0.05)
+    assert answer["gain"].values["native_high"] == pytest.approx(3, rel=0.05)
+    assert answer["effect"].values["loader_ratio"] == pytest.approx(90, rel=0.05)
+    assert answer["effect"].values["format_ratio"] < 1.1
+    assert answer["limit"].values == {"gather": pytest.approx(0.5, rel=0.05)}
 
 
-def test_options_of_a_loader_make_loaders_of_their_own():
-    speeds = {(f, f"dataloader:fetch={how}"): 1 + (how == "batch") for f in ("npy", "lmdb") for how in HOW}
-    loaders = per_loader(summarise(grid(speeds)).contexts[0])
-    expected = [f"dataloader, fetch {how}" for how in ("batch", "sample")]
-    assert [one.loader for one in loaders] == expected
+def test_where_contexts_differ_the_answer_says_so():
+    warm, cold = {("npy", "stream"): 2, ("lmdb", "stream"): 1}, {("npy", "stream"): 1, ("lmdb", "stream"): 2}
+    assert answers(grid(warm) + grid(cold, **COLD))["same-loader"].values == {"use": "stream"}
+    other = {("npy", "stream"): 1, ("lmdb", "native"): 2}
+    assert "depends" in answers(grid(warm) + grid(other, **COLD))
 
 
-HOW = ("sample", "batch")
+def test_what_is_uncertain_is_said():
+    records = grid({("npy", "stream"): 1}) + rounds_of(WILD, variant="lmdb", loader="stream")
+    assert answers(records)["uncertain"].values["undecided"] == 1
+    assert "uncertain" not in answers(grid(MIXED))
 
 
-def test_formats_without_a_significant_difference_are_not_called_equal():
-    wild = [500, 1600, 900, 1200, 1000]
-    records = grid({("npy", "stream"): 1}) + rounds_of(wild, variant="lmdb", loader="stream")
-    (loader,) = per_loader(summarise(records).contexts[0])
-    assert loader.outcome == "no-significant-difference"
-    assert verdict.verdict(summarise(records).contexts[0]).kind == "inconclusive"
-
-
-@pytest.mark.parametrize(
-    ("loader", "behind", "leading"),
-    [("stream", 0.1, "stream"), ("native", 0.1, None), ("stream", 1, None), ("stream", None, None)],
-)
-def test_a_loader_ahead_of_all_others_is_named_where_its_formats_are_not_told_apart(loader, behind, leading):
-    wild = [500, 1600, 900, 1200, 1000]
-    records = grid({("npy", "stream"): 1}) + rounds_of(wild, variant="lmdb", loader=loader)
-    records += grid({("npy", "dataloader"): behind}) if behind else []
-    (found, *_) = findings_of(records)
-    assert (found.kind, found.values.get("loader")) == ("inconclusive", leading)
-
-
-def test_a_case_far_behind_is_slower_however_few_rounds_it_has():
-    near = grid({("npy", "stream"): 9, ("memmap", "stream"): 9.01})
-    slow = rounds_of(times(1 / 50)[:1], variant="zarr", loader="stream")
-    some = rounds_of(times(2)[:1], variant="lmdb", loader="stream")
-    (loader,) = per_loader(summarise(near + slow + some).contexts[0])
-    assert [name for name, _ in loader.slower] == ["zarr"]
-    assert set(loader.fastest_formats) == {"npy", "memmap", "lmdb"}  # too few rounds to be called slower
-    assert "zarr" in loader.finding.values["slower_formats"]
+def test_a_single_case_is_compared_with_the_limit():
+    alone = answers(rounds_of(STEADY))
+    assert list(alone) == ["single-case"]
+    assert "10%" in alone["single-case"].message
+    several = [one for size in (64, 256) for one in rounds_of(STEADY, chosen={"batch_size": size})]
+    assert list(answers(several)) == ["single-case"]
 
 
 def training(wait, **factors):
-    timing = {"wait_s": wait}
-    return [
-        one
-        for variant, factor in factors.items()
-        for loader in ("native", "dataloader")
-        for one in rounds_of(
-            times(factor), variant=variant, loader=loader, timing=timing, chosen={"model": "mlp"}
-        )
-    ]
+    given = {"timing": {"wait_s": wait}, "chosen": {"model": "mlp"}}
+    return grid({(name, w): f for name, f in factors.items() for w in ("native", "dataloader")}, **given)
 
 
-def test_a_training_step_that_takes_the_time_hides_the_format():
-    (finding, *_) = findings_of(training(0.07, npy=1, hdf5=1.01))
-    assert finding.kind == "step-bound"
-    assert finding.values["step_share"] == pytest.approx(0.93, abs=0.005)
-    assert len(lines_of(training(0.07, npy=1, hdf5=1.01))) == 1
+def test_a_training_step_that_takes_the_time_hides_format_and_loader():
+    answer = answers(training(0.07, npy=1, hdf5=1.01))
+    assert list(answer) == ["step-bound"]
+    assert answer["step-bound"].values["step_share"] == pytest.approx(0.93, abs=0.005)
 
 
 @pytest.mark.parametrize(("wait", "factor"), [(0.4, 1.01), (0.07, 0.5)])
 def test_the_format_matters_where_the_loop_waits_or_the_difference_is_significant(wait, factor):
-    assert findings_of(training(wait, npy=1, hdf5=factor))[0].kind != "step-bound"
-
-
-def test_under_one_loader_alone_the_format_may_not_matter():
-    slow = rounds_of(
-        times(0.3), variant="npy", loader="stream", chosen={"model": "mlp"}, timing={"wait_s": 2}
-    )
-    effect = effects_of(training(0.07, npy=1, hdf5=1.01) + slow)["native"]
-    assert effect.values["outcome"] == "step-bound"
-    assert effect.values["step_share"] == pytest.approx(0.93, abs=0.005)
-
-
-def test_without_a_training_step_there_is_no_share_of_it():
-    assert not any("step_share" in one.values for one in findings_of(grid(MIXED, timing={"wait_s": 0.01})))
+    assert only(training(wait, npy=1, hdf5=factor)).kind != "step-bound"
 
 
 def test_opening_is_reported_separately_from_reading():
-    fast = rounds_of(times(2), timing={"open_s": 5.3})
-    records = fast + rounds_of(STEADY, variant="lmdb")
-    finding = findings_of(records)[-1]
-    assert finding.kind == "opening-cost"
-    assert finding.values == {
+    finding = answers(rounds_of(times(2), timing={"open_s": 5.3}) + rounds_of(STEADY, variant="lmdb"))
+    assert finding["opening-cost"].values == {
         "case": "npy · native",
         "open_s": 5.3,
         "other_case": "lmdb · native",
         "other_open_s": 0.01,
         "epochs": pytest.approx((5.3 - 0.01) / (1024 / 1000 - 1024 / 2000), rel=0.01),
     }
-    assert finding.message in lines_of(records)[-1]
-    assert len(lines_of(rounds_of(times(2)) + rounds_of(STEADY, variant="lmdb"))) == 1
+    assert "opening-cost" not in answers(rounds_of(times(2)) + rounds_of(STEADY, variant="lmdb"))
 
 
-def test_of_many_contexts_each_has_one_line_about_formats():
-    records = [one for size in (1, 2, 3) for one in grid(MIXED, chosen={"batch_size": size})]
-    lines = lines_of(records)
-    assert len(lines) == 6
-    ratios = re.findall(r"(\w+): hdf5 [a-z ]+ ([\d.]+) ×", lines[1])
-    assert ratios == [("native", "3.00"), ("dataloader", "2.70")]
+def test_a_cold_case_whose_opening_read_the_data_is_marked_and_no_candidate():
+    read = rounds_of(times(3), variant="lmdb", disk={"opening_bytes": 5 * SAMPLES * MIB}, **COLD)
+    records = [*read, *grid({("npy", "native"): 1, ("hdf5", "native"): 1}, **COLD)]
+    (context,) = summarise(records).contexts
+    assert [case.candidate for case in context.cases] == [True, True, False]
+    assert not context.cases[-1].leader
+    assert context.cases[-1].relative.median == pytest.approx(1 / 3, rel=0.02)
+    assert dict(metric_columns(context.cases))["relative time (95 %)"][-1] == "not cold"
+    columns = dict(matrix_columns(summarise(records + grid({("npy", "native"): 1})).contexts))
+    assert columns["cold"][columns["format"].index("lmdb")].endswith("°")
 
 
-def test_of_many_loaders_and_formats_a_few_lines_are_shown():
-    formats = [f"hdf5:chunk_bytes={2**n}" for n in range(9, 24)]
-    loaders = [f"dataloader:num_workers={n}" for n in range(MAX_LOADERS + 2)]
-    speeds = {(f, w): 1.5**n * (1 + m) for n, f in enumerate(formats) for m, w in enumerate(loaders)}
-    lines = lines_of(grid(speeds))
-    assert len(lines) == 2 + MAX_LOADERS
-    assert str(len(loaders) - MAX_LOADERS) in lines[-1]
-    assert all(len(line) < 250 for line in lines[1:-1])
+def test_a_matrix_has_a_row_for_each_choice_and_a_column_for_each_context():
+    summary = summarise(grid(MIXED) + grid(MIXED, **COLD))
+    columns = dict(matrix_columns(summary.contexts))
+    assert list(columns) == ["format", "loader", "warm", "cold", "reason"]
+    assert len(columns["format"]) == len(MIXED)
+    assert [cell.endswith("*") for cell in columns["warm"]] == [True, True, False, False, False]
+    assert columns["reason"][-1].endswith("Python")
+    styles = [(block.style, len(block.columns)) for block in blocks_of(summary)]
+    assert styles == [("answer", 0), ("table", 5), ("text", 0)]
+    (_, long, _) = blocks_of(summary, long=True)
+    assert len(long.columns[0][1]) == 2 * len(MIXED)
 
 
-def test_findings_are_in_the_json_of_a_summary():
-    summary = summarise(grid(MIXED))
-    body = json.loads(json.dumps(plain(verdict.as_json(summary))))
-    (context,) = body["contexts"]
-    assert [one["kind"] for one in context["findings"]] == ["fastest", "format-effect", "format-effect"]
+@pytest.mark.parametrize(
+    ("ratio", "certain"),
+    [
+        (Estimate(4.0, 3.0, 5.0), [4.0]),
+        (Estimate(84.9, 3.44, 2095.0), [3.44]),
+        (Estimate(11_829.0, None, None), [10.0]),
+        (Estimate(1.4, None, None), []),
+    ],
+)
+def test_a_gain_is_claimed_as_far_as_it_is_certain(ratio, certain):
+    claim = claim_text(ratio, "as fast as npy")
+    assert [float(one) for one in re.findall(r"\d[\d.]*", claim)][:1] == certain
+
+
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [
+        ([FieldSpec(name="input_ids", shape=[-1], dtype="int32", total=50 * SAMPLES)], 50),
+        ([FieldSpec(name="words", shape=[-1], dtype="uint16", total=30 * SAMPLES)], 30),
+        ([FieldSpec(name="tokens", shape=[1025], dtype="int64")], 1025),
+        ([FieldSpec(name="image", shape=[-1], dtype="uint8", total=30 * SAMPLES)], None),
+        ([FieldSpec(name="x", shape=[128], dtype="int64")], None),
+    ],
+)
+def test_tokens_are_what_a_ragged_or_named_integer_field_holds(fields, tokens):
+    (context,) = summarise(rounds_of(STEADY, dataset={"fields": fields})).contexts
+    (case,) = context.cases
+    assert case.value("tokens_per_s") == (tokens and pytest.approx(tokens * case.samples_per_s.median))
+
+
+def test_the_answer_and_the_findings_are_in_the_json_of_a_summary():
+    body = json.loads(json.dumps(plain(as_json(summarise(grid(MIXED))))))
+    assert [one["kind"] for one in body["answer"]] == ["equivalent", "gain", "effect", "limit"]
+    assert [one["kind"] for one in body["contexts"][0]["findings"]] == ["equivalent"]
+    assert [case["leader"] for case in body["contexts"][0]["cases"]] == [True, True, False, False, False]

@@ -15,20 +15,18 @@ from kinds import kind
 
 import iobench
 from iobench.base.errors import LoaderFailed, WrongContent
-from iobench.bench import content_check, run_loop, sample_coverage
+from iobench.bench import content_check
+from iobench.bench.budget import Budget
 from iobench.bench.case import ROUND_SECONDS
 from iobench.bench.case_grid import cases_of
+from iobench.bench.content_check import SampleCoverage
 from iobench.bench.options import RunOptions
-from iobench.bench.part import TimeLimit
-from iobench.bench.proof import Proof
-from iobench.bench.round_length import RoundLengths
-from iobench.bench.run_strategies import FixedRounds
-from iobench.bench.sample_coverage import SampleCoverage
-from iobench.dataset import hashed_rows, index_cache, sample_hashes, sandbox
+from iobench.bench.part import Proof, RoundLengths, TimeLimit
+from iobench.dataset import checksum, index_cache, sandbox, verify
 from iobench.dataset import manifest as manifest_module
 from iobench.dataset import verify as verify_module
 from iobench.dataset.manifest import Manifest
-from iobench.dataset.sample_hashes import RereadHashes
+from iobench.dataset.verify import RereadHashes
 from iobench.loading.loaders.native import NativeEpochs
 from iobench.results import columns, record_file
 from iobench.results.summary import summarise
@@ -52,11 +50,11 @@ class Partly:
         return self._kept[rows]
 
 
-def run(manifest, folder, *loaders, began=None, **more):
+def run(manifest, folder, *loaders, budget=None, **more):
     """Run two rounds of parts over native batches of two."""
     chosen = {"batch_size": (BATCH,), "rounds": "2", "limits": False, "device": ("cpu",), **more}
     options = RunOptions(("npy",), loaders or ("native",), **chosen)
-    return iobench.run(manifest, options, out=folder / "r.jsonl", began=began)
+    return iobench.run(manifest, options, out=folder / "r.jsonl", budget=budget)
 
 
 def spoiled(monkeypatch, change):
@@ -170,10 +168,10 @@ def test_rows_without_a_kept_hash_are_not_called_verified(images, tmp_path, monk
 def no_list(tmp_path, monkeypatch):
     """A dataset whose list of hashes is gone, and which takes too long to read."""
     manifest = prepared(tmp_path, image_arrays(), ["npy", "webdataset"])
-    for file in (manifest.root / index_cache.FOLDER).glob(f"*.{sample_hashes.NAME}"):
+    for file in (manifest.root / index_cache.FOLDER).glob(f"*.{verify.NAME}"):
         file.unlink()
     monkeypatch.setattr(manifest_module, "READ_BYTES_PER_S", 0)
-    monkeypatch.setattr(sample_hashes, "stored_hashes", None)  # would read all
+    monkeypatch.setattr(verify, "stored_hashes", None)  # would read all
     return manifest
 
 
@@ -226,7 +224,7 @@ def test_data_that_were_touched_are_read_in_part_where_all_would_take_too_long(i
         return read(data, schema, hashed, report)
 
     monkeypatch.setattr(sandbox, "hashes", noted)
-    monkeypatch.setattr(hashed_rows, "PIECE_BYTES", 1)
+    monkeypatch.setattr(checksum, "HASHED_BYTES", 1)
     monkeypatch.setattr(manifest_module, "READ_BYTES_PER_S", 4)
     monkeypatch.setattr(verify_module, "READ_BYTES_PER_S", 4)
     monkeypatch.setattr(Manifest, "unchanged", lambda self, variant: False)
@@ -241,7 +239,7 @@ hashes = st.lists(st.integers(-3, 3), max_size=30)
 def test_samples_are_counted_whatever_the_pieces(stored, delivered, kept):
     kept = kept[: len(stored)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sample_coverage, "PIECE", 4)
+        patch.setattr(content_check, "PIECE", 4)
         batches = [np.array(one, np.int64) for one in delivered]
         cover = SampleCoverage(Partly(stored, kept), len(stored), batches)
     due = Counter(one for one, known in zip(stored, kept, strict=True) if known)
@@ -294,35 +292,10 @@ def test_rounds_are_as_long_as_the_speed_of_a_case_allows(images):
     assert usual.round_seconds == ROUND_SECONDS
 
 
-def test_all_of_a_run_is_within_its_time():
-    rounds = FixedRounds(60.0, rounds=10)
-    assert rounds.verification_s(0.0, 12) == pytest.approx(0.3 * 60 / 12)
-    assert rounds.verification_s(30.0, 5) == 0.0, "the next case is verified over its first batch"
-    assert rounds.round_s(20.0, 4) == pytest.approx(0.8 * 40 / (10 * 4))
-    assert rounds.late_s(18.0, 2.0) == 20.0
-    assert rounds.verification_end_s([]) == np.inf, "the first case is cut, but not cancelled"
-    assert rounds.verification_end_s([1.0]) == pytest.approx(0.6 * 60)
-    assert rounds.verifies(59.0, [1.0]), "a comparison needs two"
-    assert not rounds.verifies(37.0, [1.0, 1.0])
-    assert not rounds.skips(1, 59.0, 59.0, 31.0, measured=0), "an answer"
-    assert rounds.cut_s(1, 59.0, 59.0, 0) == 1.0
-    assert rounds.cut_s(1, 61.0, 61.0, 0) == 0.0
-    assert rounds.cut_s(1, 1.0, 1.0, 1) == np.inf
-    assert rounds.skips(1, 59.0, 59.0, 5.0, measured=1)
-    assert not rounds.skips(1, 54.0, 54.0, 5.0, measured=1)
-    assert not rounds.is_slow(10.0, 9.0, 6)
-    assert rounds.is_slow(12.0, 9.0, 6), "it would take more than twice its share"
-    assert not rounds.is_slow(50.0, 9.0, 2), "a comparison needs two"
-    unlimited = FixedRounds()
-    assert unlimited.verifies(1e9, [1.0, 1.0])
-    assert unlimited.verification_s(1e9, 3) == unlimited.round_s(1e9, 3) == np.inf
-    assert not unlimited.is_slow(1e9, 1e9, 3)
-
-
 def test_what_there_is_no_time_for_is_skipped_with_its_reason(images, tmp_path):
     """Time counts from the beginning of the command."""
-    begun = time.monotonic() - 100.0
-    result = run(images, tmp_path, "native", "stream", "dataloader", max_time=60.0, began=begun)
+    budget = Budget(60.0, began=time.monotonic() - 100.0)
+    result = run(images, tmp_path, "native", "stream", "dataloader", max_time=60.0, budget=budget)
     assert not result.failures
     assert len(result.records) == 1, "the first case, whatever the time"
     reasons = [one.values["reason"] for one in result.notes if one.kind == "skipped"]
@@ -342,43 +315,3 @@ def test_the_first_case_is_cut_where_it_is_too_slow_for_the_time(images, tmp_pat
     assert 2 < one.timing.partial.batches < 80
     assert BATCH / 0.5 < one.samples_per_s <= BATCH / 0.05
     assert [warning.kind for warning in warnings_of([one])].count("short-window") == 1
-
-
-def test_time_between_verification_and_rounds_counts(images, tmp_path, monkeypatch):
-    clock = SimpleNamespace(now=0.0)
-
-    def slow_traces(self):
-        clock.now += 70.0
-
-    monkeypatch.setattr(run_loop, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setattr(run_loop.RunLoop, "_trace_all", slow_traces)
-    result = run(images, tmp_path, "native", "stream", "dataloader", max_time=60.0, began=0.0)
-    assert len(result.records) == 1
-    assert len(result.skipped) == 2
-
-
-def test_a_slow_case_takes_no_more_than_twice_its_share(images, tmp_path, monkeypatch):
-    clock, time_case = SimpleNamespace(now=0.0), run_loop.RunLoop.time_round
-
-    def slowly(self, case, number, limit_s):
-        seconds = 10.0 if case.loader.name == "native" else 1.0
-        clock.now += seconds
-        return seconds + time_case(self, case, number, limit_s)
-
-    monkeypatch.setattr(run_loop, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setattr(run_loop.RunLoop, "time_round", slowly)
-    words = ("native", "stream", "dataloader", "dataloader:fetch=batch")
-    result = run(images, tmp_path, *words, rounds="1000", max_time=60.0, began=0.0)
-    rounds = Counter(one.case["loader"] for one in result.records)
-    assert rounds["native"] == 3, "four would take more than twice 15 s"
-    assert rounds["stream"] == 10, "the others have what is left"
-    assert clock.now <= 60.0
-
-
-def test_a_first_case_that_fails_opens_no_rounds(images, tmp_path, monkeypatch):
-    def fail(rows, read):
-        raise LoaderFailed("broken")
-
-    spoiled(monkeypatch, fail)
-    monkeypatch.setattr(run_loop.RunLoop, "_open", lambda self: pytest.fail("no case was verified"))
-    assert isinstance(error_of(run(images, tmp_path)), LoaderFailed)

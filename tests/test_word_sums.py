@@ -8,14 +8,14 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from iobench.dataset import word_sums
+from iobench.dataset import checksum
 from iobench.dataset.checksum import Checksum
 from iobench.formats import DTYPES, Field, Ragged, Schema, offsets_of
 from iobench.loading.collate import Collate
 from iobench.loading.tensors import tensors_of
 
 MASK = (1 << 64) - 1
-PIECE_BYTES = (16, 64, word_sums.PIECE_BYTES)
+PIECE_BYTES = (16, 64, checksum.PIECE_BYTES)
 lengths = st.lists(st.integers(0, 20) | st.integers(60, 700), max_size=12)
 some_lengths = lengths.filter(any)
 
@@ -24,7 +24,7 @@ def defined(sample):
     """Return the sum of a sample's bytes as the module defines it."""
     padded = sample + bytes(-len(sample) % 8)
     words = np.frombuffer(padded, np.uint64).tolist()
-    own = word_sums.weights(len(words)).tolist()
+    own = checksum.weights(len(words)).tolist()
     return sum((word ^ word >> 31) * weight for word, weight in zip(words, own, strict=True)) & MASK
 
 
@@ -40,19 +40,19 @@ def test_arrays_and_devices_sum_as_defined_in_any_pieces(sizes, piece_bytes, pie
     memory = np.random.default_rng(0).integers(0, 256, before + edges[-1], dtype=np.uint8)[before:]
     expected = [defined(memory[a:b].tobytes()) for a, b in pairwise(edges)]
     with (
-        patch.object(word_sums, "PIECE_BYTES", piece_bytes),
-        patch.object(word_sums, "DEVICE_PIECE_WORDS", piece_words),
+        patch.object(checksum, "PIECE_BYTES", piece_bytes),
+        patch.object(checksum, "DEVICE_PIECE_WORDS", piece_words),
     ):
-        assert unsigned(word_sums.ragged_sums(memory, edges)) == expected
-        on_device = word_sums.device_sums(torch.from_numpy(memory), torch.from_numpy(edges))
+        assert unsigned(checksum.ragged_sums(memory, edges)) == expected
+        on_device = checksum.device_sums(torch.from_numpy(memory), torch.from_numpy(edges))
     assert unsigned(on_device) == expected
 
 
 def test_weights_are_odd_and_differ():
-    own = word_sums.weights(5000)
+    own = checksum.weights(5000)
     assert (own & 1).all()
     assert len(set(own.tolist())) == 5000
-    assert word_sums.weights(7).tolist() == own[:7].tolist()
+    assert checksum.weights(7).tolist() == own[:7].tolist()
 
 
 def ragged(sizes, dtype, inner=()):

@@ -2,46 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 
 from iobench import formats
-from iobench.advise import sentences
+from iobench.advise import answer
 from iobench.advise.candidates import default_case
-from iobench.advise.finalist_roles import cost_of, rate_of
-from iobench.advise.recommendation import Finalist, RacedFormat
-from iobench.advise.search import SearchResult
+from iobench.advise.choice import measured_case, rounds_of
+from iobench.advise.recommendation import PARETO, Finalist
+from iobench.advise.search import SearchResult, cost_of, labels_of, rate_of, texts_of
 from iobench.base.finding import Finding
 from iobench.base.units import three_digits
 from iobench.bench.case import Case
 from iobench.bench.outcome import Run
 from iobench.results import stats
-from iobench.results.cases import labels
 from iobench.results.run_warning import Values
 
 CLOSE = 0.9  # of the fastest, from which on an alternative is worth naming
 WORTH_NAMING = 1.1  # times the default, from which on another way to read the user's own files is
 SMALLER = 0.95  # of the bytes, below which one is
+SLOW = 0.1  # of the speed, below which the time says more
 MAX_CLOSE = 3
 
 
-def raced_formats(result: SearchResult) -> list[RacedFormat]:
+def raced_formats(result: SearchResult) -> list[Finalist]:
     """Return each format by its fastest case in the race, fastest first, and if it is Pareto-optimal."""
-    manifest, measured = result.data.manifest, _measured(result.race)
-    names = case_labels([case for case, _ in measured])
-    best: dict[str, tuple[Case, float]] = {}
-    for case, rate in sorted(measured, key=lambda one: -one[1]):
-        best.setdefault(case.variant, (case, rate))
-    stored = {variant: result.data.full_stored_bytes(variant) for variant in best}
-    merits = {variant: (rate, -stored[variant]) for variant, (_, rate) in best.items()}
+    measured = _measured(result.race)
+    names = labels_of([case for case, _ in measured])
+    best: dict[str, Finalist] = {}
+    for case, _ in sorted(measured, key=lambda one: -one[1]):
+        if case.variant not in best:
+            rounds = rounds_of(result.race, case.key)
+            one = measured_case(result, case, names[case.key], rounds, ())
+            best[case.variant] = replace(one, format=case.variant)
+    merits = {variant: (one.rate, -one.disk_bytes) for variant, one in best.items()}
     return [
-        RacedFormat(
-            format=variant,
-            label=names[case.key],
-            bytes_per_s=rate * manifest.schema.sample_bytes,
-            disk_bytes=stored[variant],
-            pareto=not any(stats.dominates(other, merits[variant]) for other in merits.values()),
-        )
-        for variant, (case, rate) in best.items()
+        one
+        if any(stats.dominates(other, merits[variant]) for other in merits.values())
+        else replace(one, roles=[PARETO])
+        for variant, one in best.items()
     ]
 
 
@@ -49,7 +48,7 @@ def alternatives(result: SearchResult, use: Finalist) -> Iterator[Finding]:
     """Yield cases to use if something else matters more than speed, from the race."""
     measured = _measured(result.race)
     best = max(rate for _, rate in measured)
-    manifest, names = result.data.manifest, case_labels([case for case, _ in measured])
+    manifest, names = result.data.manifest, texts_of([case for case, _ in measured])
     close = [(case, rate) for case, rate in measured if rate >= CLOSE * best]
     used = next(case for case in result.race.cases if result.final_case(case).key == use.key)
     yield from _smallest(result, used)
@@ -58,6 +57,9 @@ def alternatives(result: SearchResult, use: Finalist) -> Iterator[Finding]:
         case, rate = max(plain, key=lambda one: one[1])
         yield _alternative("no-packages", "nothing to install", names[case.key], rate / best)
     yield from _without_conversion(result, used)
+    for word in {case.loader.variant: case for case in result.finalists if case.loader.user_defined}:
+        message = f"Your own loader: 'iobench diagnose {word}' tries what would make it faster as it is"
+        yield Finding("own-loader", message, values={"loader": word})
     shuffled = [(case, rate) for case, rate in measured if case.order == "random"]
     if used.order == "block" and shuffled:
         case, rate = max(shuffled, key=lambda one: one[1])
@@ -81,7 +83,7 @@ def _smallest(result: SearchResult, used: Case) -> Iterator[Finding]:
     smallest = min(cases, key=lambda case: (stored[case.key], -rates[case.key]))
     size, speed = stored[smallest.key] / stored[used.key], rates[smallest.key] / max(rates.values())
     if size < SMALLER:
-        label = case_labels(cases)[smallest.key]
+        label = texts_of(cases)[smallest.key]
         yield _alternative("smallest", "least disk space", label, speed, size)
 
 
@@ -95,9 +97,9 @@ def _without_conversion(result: SearchResult, used: Case) -> Iterator[Finding]:
     fastest = max(own, key=lambda case: rates[case.key])
     gain, speed = (rates[fastest.key] / rates[one.key] for one in (default, used))
     if gain >= WORTH_NAMING:
-        label = case_labels(result.race.cases)[fastest.key]
+        label = texts_of(result.race.cases)[fastest.key]
         other = "" if formats.parse(fastest.variant).lossless else " (its pixels differ)"
-        times = f"{three_digits(gain)} × the default, {speed:.0%} of the speed"
+        times = f"{three_digits(gain)} × the default, {_speed_text(speed)}"
         yield Finding(
             "no-conversion",
             f"Without a conversion: {label}{other}, {times}",
@@ -116,9 +118,14 @@ def _alternative(kind: str, aim: str, case: str, speed: float, size: float | Non
     values: Values = {"case": case, "speed": speed}
     return Finding(
         kind,
-        f"For {aim}: {case}, {part}{speed:.0%} of the speed",
+        f"For {aim}: {case}, {part}{_speed_text(speed)}",
         values=values if size is None else {**values, "size": size},
     )
+
+
+def _speed_text(speed: float) -> str:
+    """Return a share of the fastest speed; of small shares the time, which a percentage rounds to nothing."""
+    return f"{speed:.0%} of the speed" if speed >= SLOW else f"takes {three_digits(1 / speed)} × as long"
 
 
 def time_limited(race: Run) -> Iterator[Finding]:
@@ -131,9 +138,9 @@ def time_limited(race: Run) -> Iterator[Finding]:
 
 def skipped_cases(race: Run) -> Iterator[Finding]:
     """Yield the cases that failed in the race, or that there was no time for."""
-    labels = case_labels(race.cases)
+    labels = texts_of(race.cases)
     yield from _failed(race, "")
-    yield from sentences.no_time([labels[key] for key in race.skipped])
+    yield from answer.no_time([labels[key] for key in race.skipped])
 
 
 def failed_in_final(result: SearchResult) -> Iterator[Finding]:
@@ -159,14 +166,8 @@ def missing_default(result: SearchResult) -> Iterator[Finding]:
 
 
 def _failed(run: Run, when: str) -> Iterator[Finding]:
-    labels = case_labels(run.cases)
-    return sentences.failures([(labels[key], error) for key, error in run.failures.items()], when)
-
-
-def case_labels(cases: Sequence[Case]) -> dict[str, str]:
-    """Return the labels of cases by key, without the process isolation, which does not matter here."""
-    facets = {case.key: {**case.facets, "isolated": False} for case in cases}
-    return {key: str(label) for key, label in labels(facets).items()}
+    labels = texts_of(run.cases)
+    return answer.failures([(labels[key], error) for key, error in run.failures.items()], when)
 
 
 def _measured(race: Run) -> list[tuple[Case, float]]:

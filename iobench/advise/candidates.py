@@ -72,6 +72,8 @@ def storable_variants(schema: Schema, requirements: Requirements) -> tuple[list[
     for word in formats.names() if "all" in requirements.formats else requirements.formats:
         try:
             format = formats.parse(word)
+            if "all" in requirements.formats and not format.offered:
+                continue
             format.check_schema(schema)
             scale = (requirements.full_bytes or 0) / schema.logical_bytes or 1
             bound = format.size_bound(schema) * scale
@@ -191,19 +193,18 @@ def _cases_by_loader(
 
 
 def shuffle_of(manifest: Manifest, requirements: Requirements, order: str) -> float:
-    """Return the lowest shuffle quality of an order's batches: see `iobench.loading.shuffle_quality`."""
+    """Return the lowest shuffle quality of an order's batches: see `iobench.loading.order`."""
     if order == "random":
         return 1.0
-    return min(_shuffle_of(manifest, order, batch_size) for batch_size in requirements.batch_sizes)
-
-
-def _shuffle_of(manifest: Manifest, order: str, batch_size: int) -> float:
-    case = Case("", "", "", loaders.get(DEFAULT_LOADER), order=order, batch_size=batch_size)
-    return case.row_order(manifest.schema).shuffle_quality(manifest.schema.samples)
+    schema, loader = manifest.schema, loaders.get(DEFAULT_LOADER)
+    cases = [Case("", "", "", loader, order=order, batch_size=size) for size in requirements.batch_sizes]
+    return min(case.row_order(schema).shuffle_quality(schema.samples) for case in cases)
 
 
 def packages_of(case: Case) -> set[str]:
-    """Return the packages that a case needs in addition to those installed with iobench."""
+    """Return the packages that a case needs beyond those of iobench and of the user's own loader."""
+    if case.loader.user_defined:
+        return set()
     needed = {formats.type_of(formats.parse(case.variant).name).library, type(case.loader).library}
     return needed - CORE_PACKAGES
 

@@ -6,21 +6,23 @@ Figures of the race are estimates. Nothing else decides which case to use.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import TypeAlias
 
-from iobench.advise.alternatives import case_labels
-from iobench.advise.finalist_roles import cost_of
+from iobench.advise.answer import DECIDED, KEEP, NOT_BOTTLENECK, TIED, UNDECIDED, is_undecided
 from iobench.advise.recommendation import CHEAPEST, DEFAULT, FASTEST, OTHER_LOADER, RUNNER_UP, Finalist
-from iobench.advise.search import SearchResult
-from iobench.advise.sentences import DECIDED, KEEP, NOT_BOTTLENECK, TIED, UNDECIDED, is_undecided
+from iobench.advise.search import SearchResult, cost_of, labels_of
 from iobench.bench.case import Case
 from iobench.bench.outcome import Run
 from iobench.results import stats
+from iobench.results.cases import Label
 from iobench.results.ranking import compared
+from iobench.results.record import Record
+from iobench.results.stats import Estimate
+from iobench.results.summary import CaseSummary, case_summary
 
-ByRound: TypeAlias = dict[str, dict[int, float]]  # samples/s by a case's key and the round's number
+ByRound: TypeAlias = dict[int, float]  # samples/s by the round's number
 
 WORTH_IT = 0.05  # of a training's time: a loader that saves less is not worth changing to
 
@@ -32,28 +34,40 @@ def finalists_of(result: SearchResult) -> list[Finalist]:
     """
     plain = {case.key: rounds_of(result.final, case.key) for case in result.finalists}
     default = next((key for key, roles in result.roles.items() if DEFAULT in roles and plain.get(key)), None)
-    stepped = _rates_with_step(result)
-    stepping = any(stepped.values()) and (default is None or stepped.get(default))
-    rounds = stepped if stepping else plain
-    labels = case_labels(result.finalists)
-    wait_shares = _wait_shares(result)
-    measured = [
-        _finalist(result, case, labels[case.key], (plain, rounds), default, wait_shares.get(case.key))
-        for case in result.finalists
-        if plain[case.key] and rounds.get(case.key)
-    ]
-    fastest, *others = sorted(measured, key=lambda one: one.decisive_per_s.median, reverse=True)
+    stepped = _rounds_with_step(result)
+    stepping = any(stepped.values()) and (default is None or bool(stepped.get(default)))
+    rounds = rates_of(stepped if stepping else plain)
+    labels = labels_of(result.finalists)
+    measured = []
+    for case in result.finalists:
+        if plain[case.key] and rounds.get(case.key):
+            one = measured_case(result, case, labels[case.key], plain[case.key], result.roles[case.key])
+            if stepped.get(case.key):
+                with_step = _summary(case, stepped[case.key], one.label)
+                one = replace(one, stepped=with_step, step_decides=stepping)
+            against = None
+            if default is not None and default != case.key:
+                others = sum(map(bool, rounds.values())) - 1  # as many as the fastest is compared with
+                against = compared(rounds[case.key], rounds[default], others)
+            waits = one.wait_share is not None and not _keeps_busy(one)  # which the race only estimated
+            roles = [role for role in one.roles if role != CHEAPEST or not waits]
+            cores = _decoding_cores(result, case, plain[case.key])
+            measured.append(replace(one, roles=roles, against_default=against, decoding_cores=cores))
+    ordered = sorted(measured, key=lambda one: one.rate, reverse=True)
+    return [_placed(one, ordered, rounds) for one in ordered]
 
-    def slower(other: Finalist) -> bool:
-        return compared(rounds[fastest.key], rounds[other.key], len(others)).outcome == "faster"
 
-    return [
-        replace(fastest, roles=final_roles(fastest.roles, FASTEST)),
-        *(
-            replace(other, roles=final_roles(other.roles, RUNNER_UP), tied=not slower(other))
-            for other in others
-        ),
-    ]
+def _placed(one: Finalist, ordered: Sequence[Finalist], rounds: Mapping[str, ByRound]) -> Finalist:
+    """Return a finalist with its place among all, the first of which is the fastest."""
+    fastest = ordered[0]
+    place = FASTEST if one is fastest else RUNNER_UP
+    against = compared(rounds[fastest.key], rounds[one.key], max(1, len(ordered) - 1))
+    return replace(
+        one,
+        roles=final_roles(one.roles, place),
+        leader=one is fastest or against.outcome != "faster",
+        relative=one.decisive.samples_per_s.inverse.times(fastest.rate),
+    )
 
 
 def final_roles(roles: Sequence[str], place: str) -> list[str]:
@@ -65,56 +79,33 @@ def final_roles(roles: Sequence[str], place: str) -> list[str]:
     return [*([place] if placed else []), *(role for role in roles if role not in dropped)]
 
 
-def _finalist(
-    result: SearchResult,
-    case: Case,
-    label: str,
-    rates: tuple[ByRound, ByRound],
-    default: str | None,
-    wait_share: float | None,
+def measured_case(
+    result: SearchResult, case: Case, label: Label, rounds: Sequence[Record], roles: Sequence[str]
 ) -> Finalist:
-    """Return one finalist; `rates` are those of all rounds without the step, and of those that decide."""
-    plain, rounds = rates
+    """Return a case with the figures of some rounds, and its costs for the full data."""
     variant = (case.loader.own_data and result.data.own_format) or case.variant
-    own = [one for one in result.final.valid_records if one.settings_key == case.key]
     artifact, scale = result.data.manifest.artifacts[variant], result.data.scale
-    limit = max((one.limit for one in own if one.limit), key=lambda one: one.bytes_per_s, default=None)
-    speed = statistics.median(one.bytes_per_s for one in own)
-    against = None
-    if default is not None and default != case.key:
-        others = sum(map(bool, rounds.values())) - 1  # as many as the fastest is compared with
-        against = compared(rounds[case.key], rounds[default], others)
+    summary = _summary(case, rounds, label)
     return Finalist(
-        key=case.key,
-        label=label,
+        **{spec.name: getattr(summary, spec.name) for spec in fields(summary)},
         format=variant,
-        roles=[role for role in result.roles[case.key] if role != CHEAPEST or _feeds(wait_share)],
-        samples_per_s=stats.estimate(list(plain[case.key].values())),
-        bytes_per_s=speed,
-        rounds=len(plain[case.key]),
-        against_default=against,
-        tied=False,
-        limit=limit.name if limit else None,
-        limit_bytes_per_s=limit.bytes_per_s if limit else None,
-        wait_share=wait_share,
-        memory_bytes=max((one.memory.peak_bytes for one in own if one.memory.peak_bytes), default=None),
+        roles=list(roles),
         disk_bytes=result.data.full_stored_bytes(variant),
         write_s=artifact.write_s * scale + result.data.decoding_s,
-        trained_per_s=None if rounds is plain else stats.estimate(list(rounds[case.key].values())),
-        trained_rounds=0 if rounds is plain else len(rounds[case.key]),
-        decoding_cores=_median(one.processor.cpu_s / one.timing.epochs_s for one in own)
-        if decodes(result, case)
-        else None,
         user_defined=case.loader.user_defined,
         unknown_files=case.loader.own_data and result.data.own_format is None,
-        requests=_median(one.requests.count / one.epochs for one in own if one.requests),
-        epoch_cost=_median(one.epoch_cost for one in own if one.epoch_cost is not None),
     )
 
 
-def _median(figures: Iterable[float]) -> float | None:
-    """Return the median; None of nothing."""
-    return statistics.median(known) if (known := [*figures]) else None
+def _summary(case: Case, rounds: Sequence[Record], label: Label) -> CaseSummary:
+    return case_summary(case.key, rounds, label, Estimate(1.0, None, None))
+
+
+def _decoding_cores(result: SearchResult, case: Case, rounds: Sequence[Record]) -> float | None:
+    """Return the cores that a case keeps busy, where its data are decoded."""
+    if not decodes(result, case):
+        return None
+    return statistics.median(one.processor.cpu_s / one.timing.epochs_s for one in rounds)
 
 
 def decodes(result: SearchResult, case: Case) -> bool:
@@ -127,38 +118,22 @@ def decodes(result: SearchResult, case: Case) -> bool:
         return encoded > reader.schema.sample_bytes / 2
 
 
-def _feeds(wait_share: float | None) -> bool:
-    """Return False if a case was measured not to keep the device busy, which the race only estimated."""
-    return wait_share is None or wait_share < WORTH_IT
+def rounds_of(run: Run, key: str) -> list[Record]:
+    """Return the rounds of a case."""
+    return [one for one in run.valid_records if one.settings_key == key]
 
 
-def rounds_of(run: Run, key: str) -> dict[int, float]:
-    """Return the samples/s of a case by round."""
-    return {one.round: one.samples_per_s for one in run.valid_records if one.settings_key == key}
+def rates_of(rounds: Mapping[str, Sequence[Record]]) -> dict[str, ByRound]:
+    """Return the samples/s of each case by round."""
+    return {key: {one.round: one.samples_per_s for one in records} for key, records in rounds.items()}
 
 
-def _rates_with_step(result: SearchResult) -> ByRound:
-    """Return the samples/s with the training step, by the key of the case without it."""
-    if result.with_step is None:
-        return {}
-    return {_plain_key(case): rounds_of(result.with_step, case.key) for case in result.with_step.cases}
-
-
-def _plain_key(stepping: Case) -> str:
-    """Return the key of a case without its training step."""
-    return replace(stepping, step_s=0.0, model="none").key
-
-
-def _wait_shares(result: SearchResult) -> dict[str, float]:
-    """Return the share of time that the device waits with the step, by the key of the case without it."""
-    if result.with_step is None:
-        return {}
-    keys = {case.key: _plain_key(case) for case in result.with_step.cases}
-    shares: dict[str, list[float]] = {}
-    for one in result.with_step.valid_records:
-        key = keys[one.settings_key]
-        shares.setdefault(key, []).append(one.timing.wait_s / one.timing.epochs_s)
-    return {key: statistics.median(values) for key, values in shares.items()}
+def _rounds_with_step(result: SearchResult) -> dict[str, list[Record]]:
+    """Return the rounds with the training step, by the key of the case without it."""
+    run = result.with_step
+    cases = run.cases if run is not None else ()
+    plain = {case.key: replace(case, step_s=0.0, model="none").key for case in cases}
+    return {plain[case.key]: rounds_of(run, case.key) for case in cases} if run is not None else {}
 
 
 @dataclass(frozen=True)
@@ -185,7 +160,7 @@ def choose(result: SearchResult, finalists: Sequence[Finalist]) -> Choice:
     if one_size and busy:
         return Choice(DECIDED, _cheapest(result, busy))
     fastest, *others = finalists
-    tied = [other for other in others if other.tied]
+    tied = [other for other in others if other.leader]
     choice = _among(result, [fastest, *tied]) if tied else Choice(DECIDED, fastest)
     if default is None or choice.use.significantly_better:
         return choice
@@ -212,18 +187,15 @@ def _among(result: SearchResult, tied: Sequence[Finalist]) -> Choice:
 
 def _best(result: SearchResult, tied: Sequence[Finalist]) -> Finalist:
     """Return the cheapest of those near the first; the first while there are too few rounds to tell."""
-    few = min(one.decisive_rounds for one in tied) < stats.ENOUGH_ROUNDS
-    return tied[0] if few else _cheapest(result, [one for one in tied if _near(tied[0], one)])
+    if min(one.decisive.rounds for one in tied) < stats.ENOUGH_ROUNDS:
+        return tied[0]
+    # by the medians: intervals of noisy rounds exclude hardly anything
+    return _cheapest(result, [one for one in tied if one.rate * (1 + WORTH_IT) >= tied[0].rate])
 
 
 def _keeps_busy(one: Finalist) -> bool:
     """Return True if the device was measured to wait for less than 5 % of the time."""
     return one.wait_share is not None and one.wait_share < WORTH_IT
-
-
-def _near(fastest: Finalist, other: Finalist) -> bool:
-    """Return True if the median is within 5 %: intervals of noisy rounds exclude hardly anything."""
-    return other.decisive_per_s.median * (1 + WORTH_IT) >= fastest.decisive_per_s.median
 
 
 def _cheapest(result: SearchResult, among: Sequence[Finalist]) -> Finalist:

@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from iobench.advise import diagnosis
+from torch.utils.data import IterableDataset
+
+from iobench.advise import answer, diagnosis
 from iobench.advise.checks import profiling
-from iobench.advise.checks.line_sampler import LineSampler
-from iobench.advise.checks.loop_stats import LoopStats
-from iobench.advise.checks.padding import MOST_BYTES, padding_of
-from iobench.advise.checks.profiling import Profile
+from iobench.advise.checks.call_costs import visible_opens
+from iobench.advise.checks.loop_stats import MOST_BYTES, LoopStats, padding_of, repeated_share
+from iobench.advise.checks.profiling import LineSampler, Profile
 from iobench.advise.checks.remedies import Remedies
-from iobench.advise.checks.repeats import repeated_share
+from iobench.advise.checks.sample_calls import SampleCalls, calls_for
 from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.advise.diagnosis import Diagnosis
 from iobench.advise.settings import search_space
-from iobench.advise.settings.candidate import Candidate, slowdown
-from iobench.advise.settings.settings_race import SettingsRace, finalists, hidden_gain
+from iobench.advise.settings.candidate import BASELINE, BETTER, Candidate, slowdown
+from iobench.advise.settings.settings_race import CUTS, SettingsRace, finalists, hidden_gain
 from iobench.advise.settings.tunable_loader import TunableLoader
-from iobench.advise.settings.turn import TurnSpec
-from iobench.advise.settings.watchdog import DeadlineReached, Watchdog, end_of
+from iobench.advise.settings.turn import CYCLES, TurnSpec
+from iobench.advise.settings.watchdog import DeadlineReached, Watchdog, loader_budget
 from iobench.base.background_load import BackgroundLoad
 from iobench.base.errors import TargetError
 from iobench.base.finding import Finding
 from iobench.base.units import counted
-from iobench.host.background_load import BackgroundLoadMonitor
-from iobench.loading.inspection import batch_tensors
-from iobench.loading.user_errors import loader_error, loader_errors
+from iobench.bench.budget import Budget
+from iobench.bench.policies import COMPARED
+from iobench.host.machine_load import BackgroundLoadMonitor
+from iobench.loading.inspection import batch_tensors, shallow_copy
+from iobench.loading.user_errors import USER_ERRORS, loader_error, loader_errors
+from iobench.results.run_warning import LONGER
 
 WATCH, PROFILE, PROBES = 0.2, 0.15, 0.1  # of the time
+MOST_S = 10.0  # for watching, and for profiling: more time is for the comparison
 RACE = 0.45  # of the time that is left then; the rest is for the final rounds
 FINALISTS = 3  # in addition to the baseline, each of another kind
-BETTER = 1.03  # speed-up in the race from which on a candidate gets final rounds
 EXAMINED = 8  # batches at least, for padding and repeated samples
 
 Status = Callable[[str], None]
@@ -50,9 +53,10 @@ def diagnose(
     max_time_s: float = 20.0,
     timeout_s: float = 60.0,
     variants: bool = True,
+    race: bool = True,
     device: str = "cpu",
     on_status: Status = lambda text: None,
-    began: float | None = None,
+    budget: Budget | None = None,
 ) -> Diagnosis:
     """Run a loader alone and return what would make it faster.
 
@@ -68,12 +72,14 @@ def diagnose(
         Seconds without a batch after which the loader counts as hung.
     variants : bool
         Race other settings and measure the best again.
+    race : bool
+        Without it changes of the work for samples are found, and not raced.
     device : str
         Device that the batches are for.
     on_status : callable
         Is given a line of text at each step.
-    began : float, optional
-        Moment of `time.monotonic` from which the time counts, by default that of the call.
+    budget : Budget, optional
+        Time for everything, by default `max_time_s` from this call on.
 
     Raises
     ------
@@ -81,23 +87,24 @@ def diagnose(
         The loader raises (``raised``, with its traceback), hangs (``timeout``), yields nothing
         (``empty``) or no batch in the time (``out-of-time``).
     """
-    began = time.monotonic() if began is None else began
+    budget = budget or Budget(max_time_s)
     tunable = loader if isinstance(loader, TunableLoader) else TunableLoader(loader)
-    watchdog, background = Watchdog(timeout_s, end_of(began, max_time_s)), list[BackgroundLoad]()
+    watchdog, background = Watchdog(timeout_s, loader_budget(budget)), list[BackgroundLoad]()
     trial = _Trial(tunable, watchdog, device, batches, on_status)
     with watchdog.active():
         on_status("watching the baseline")
         with LineSampler() as lines:
-            loop = _watch(tunable.unchanged, watchdog, batches, WATCH * trial.time_s, device)
-        profiles = list[Profile]()
-        if not tunable.single_pass and watchdog.left_s:
+            loop = _watch(tunable, watchdog, batches, device)
+        profiles, sample = list[Profile](), SampleCalls()
+        if not tunable.single_pass and watchdog.budget.left():
             on_status("profiling the loader")
-            with _recording(background), loader_errors():
-                seconds = PROFILE * trial.time_s
-                profiles = profiling.profiles(tunable, seconds, batches, watchdog.guard, lines.counts)
+            with _recording(background), loader_errors(), visible_opens():
+                part = watchdog.part(PROFILE, MOST_S)
+                profiles = profiling.profiles(tunable, part, batches, watchdog.guard, lines.counts)
+            sample = _sample_calls(tunable, watchdog)
         if variants:
             with loader_errors():
-                trial.run(loop, profiles)
+                trial.run(loop, profiles, sample, race)
     return diagnosis.diagnose(
         loop,
         trial.candidates,
@@ -106,6 +113,9 @@ def diagnose(
         background=[*background, *trial.race.background],
         slowdown=slowdown(trial.race.turns),
         skipped=trial.skipped,
+        sample=sample,
+        target=loader if isinstance(loader, str) else "",
+        max_time_s=budget.seconds,
     )
 
 
@@ -124,25 +134,30 @@ class _Trial:
         on_status: Status,
     ) -> None:
         self._loader, self._watchdog, self._device, self._status = loader, watchdog, device, on_status
-        self.race = SettingsRace(loader, TurnSpec(batches=batches, guard=watchdog.guard), end=watchdog.end)
-        self.time_s = watchdog.left_s  # of the whole diagnosis
+        self.race = SettingsRace(
+            loader, TurnSpec(batches=batches, guard=watchdog.guard), budget=watchdog.budget
+        )
         self.candidates, self.skipped = list[Candidate](), list[Finding]()
 
-    def run(self, loop: LoopStats, profiles: Sequence[Profile]) -> None:
-        """Race the candidates, and run final rounds of the best of each kind."""
-        candidates = self._chosen(loop, profiles)
+    def run(self, loop: LoopStats, profiles: Sequence[Profile], sample: SampleCalls, raced: bool) -> None:
+        """Race the candidates, and run final rounds of the best of each kind; or find changes alone."""
+        if not raced:
+            remedies = Remedies(self._loader, loop, profiles, self._watchdog, sample)
+            self.candidates, self.skipped = [Candidate(BASELINE), *remedies.candidates()], remedies.skipped
+            return
+        candidates = self._chosen(loop, profiles, sample)
         if len(candidates) < 2:
             return
         self.candidates = candidates
         with self.race.active():
             self._status(f"race: {'; '.join(one.name for one in candidates[1:])}")
-            self.race.race(candidates, RACE * self._watchdog.left_s)
-            chosen = finalists(candidates, best_of_each_kind(candidates), self._watchdog.left_s)
-            if len(chosen) > 1 and self._watchdog.left_s:
+            self.race.race(candidates, RACE * self._watchdog.budget.left())
+            chosen = finalists(candidates, best_of_each_kind(candidates), self._watchdog.budget.left())
+            if len(chosen) > 1 and self._watchdog.budget.left():
                 self._status(f"final rounds: {'; '.join(one.name for one in chosen)}")
-                self.race.final_rounds(chosen, self._watchdog.left_s)
+                self.race.final_rounds(chosen, self._watchdog.budget.left())
 
-    def _chosen(self, loop: LoopStats, profiles: Sequence[Profile]) -> list[Candidate]:
+    def _chosen(self, loop: LoopStats, profiles: Sequence[Profile], sample: SampleCalls) -> list[Candidate]:
         """Return the baseline and what is worth trying, the most promising first."""
         starting = loop.first_wait_s > search_space.SLOW_START * loop.epoch_s
         traits = search_space.LoaderTraits(
@@ -155,13 +170,17 @@ class _Trial:
             self._probing,
         )
         candidates, skipped = search_space.candidates_for(self._loader, traits)
-        remedies = Remedies(self._loader, loop, profiles, self._watchdog)
+        remedies = Remedies(self._loader, loop, profiles, self._watchdog, sample)
         candidates[1:1] = remedies.candidates()  # before those that take long to start
-        self.skipped += [*skipped, *remedies.skipped]
-        return candidates
+        cycle_s = max(1, loop.loader.workers or 0) * loop.elapsed_s / loop.batches
+        turn_s = max(loop.first_wait_s + CYCLES * cycle_s, 1e-9)
+        fitting = candidates[: max(COMPARED, int(self._watchdog.budget.left() / turn_s - CUTS))]
+        late = answer.no_time([one.name for one in candidates[len(fitting) :]], LONGER)
+        self.skipped += [*skipped, *remedies.skipped, *late]
+        return fitting
 
     def _probing(self) -> AbstractContextManager[None]:
-        return self._watchdog.within(PROBES * self.time_s)
+        return self._watchdog.within(self._watchdog.part(PROBES).seconds)
 
 
 def best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -190,27 +209,38 @@ def _recording(parts: list[BackgroundLoad]) -> Iterator[None]:
     parts.append(monitor.stop())
 
 
-def _watch(
-    loader: Iterable[Any], watchdog: Watchdog, batches: int | None, seconds: float, device: str
-) -> LoopStats:
+def _sample_calls(loader: TunableLoader, watchdog: Watchdog) -> SampleCalls:
+    """Return what two samples of a map-style dataset ask of libraries; nothing where they cannot be taken."""
+    own: Any = loader.loader
+    if not loader.rebuilds or isinstance(own.dataset, IterableDataset) or own.batch_sampler is None:
+        return SampleCalls()
+    with suppress(Exception), watchdog.within(watchdog.part(PROBES).seconds):  # the loop has told its errors
+        return calls_for(shallow_copy(own.dataset), next(iter(own.batch_sampler))[:2])
+    return SampleCalls()
+
+
+def _watch(tunable: TunableLoader, watchdog: Watchdog, batches: int | None, device: str) -> LoopStats:
+    loader, part = tunable.unchanged, watchdog.part(WATCH, MOST_S)
     watched = WatchedLoader(loader, device, lambda stats: None)
-    until, done, held, held_bytes = time.perf_counter() + seconds, 0, list[list[Any]](), 0
+    done, held, held_bytes = 0, list[list[Any]](), 0
     workers = getattr(loader, "num_workers", 0)
     examined, items = max(EXAMINED, workers), watchdog.guard(watched)
     try:
         for done, batch in zip(count(1), items, strict=False):
+            if done == 1:
+                tunable.note_batch(batch)
             if done <= examined and held_bytes < MOST_BYTES:
                 held.append(batch_tensors(batch))
                 held_bytes += sum(one.nbytes for one in held[-1])
             # the first batches of all workers come together
-            if done == batches or (done > max(1, workers) and time.perf_counter() > until):
+            if done == batches or (done > max(1, workers) and part.over):
                 break
     except DeadlineReached:
         if not done:
             raise
     except TargetError:
         raise
-    except Exception as error:  # a user's loader may raise anything
+    except USER_ERRORS as error:
         raise loader_error(error, f" after {counted(done, 'batch', 'batches')}") from error
     finally:
         items.close()

@@ -1,27 +1,30 @@
-"""Diagnosis: from the measurements of a loop to a verdict and advice."""
+"""Diagnosis: from the measurements of a loop to a verdict, advice and tables."""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from iobench.advise import sentences
+from iobench.advise import answer
 from iobench.advise.answer import Answer
-from iobench.advise.checks import cost_checks, decoding_checks, sample_checks, setting_checks
-from iobench.advise.checks.cost_checks import where_the_time_goes
 from iobench.advise.checks.evidence import VARYING, Advice, Evidence
 from iobench.advise.checks.loop_stats import LoopStats
-from iobench.advise.checks.loop_tables import loop_table, profile_table
-from iobench.advise.checks.sample_checks import memory_growth
-from iobench.advise.settings.candidate import compare_to_baseline
-from iobench.advise.tuning_result import candidates_table, unsuccessful, was_tried
+from iobench.advise.checks.sample_calls import SampleCalls
+from iobench.advise.checks.sample_checks import where_the_time_goes
+from iobench.advise.checks.setting_checks import MORE_WORKERS
+from iobench.advise.checks.table import CHECKS
+from iobench.advise.settings.candidate import UNSENDABLE, compare_to_baseline
+from iobench.advise.tuning import candidates_table, unsuccessful, was_tried
 from iobench.base.background_load import BackgroundLoad
 from iobench.base.finding import Finding
-from iobench.base.units import bytes_text, counted, rate_text, seconds_text
+from iobench.base.units import bytes_text, counted, rate_text, seconds_text, three_digits
 from iobench.results import history
 from iobench.results.background_signs import background_warnings
-from iobench.results.columns import Columns
+from iobench.results.display import Columns
+from iobench.results.metrics import mib_text
 from iobench.results.record_json import plain
 from iobench.results.run_warning import RunWarning, Values
 from iobench.results.stats import Comparison, Estimate
@@ -30,31 +33,112 @@ if TYPE_CHECKING:
     from iobench.advise.checks.profiling import Profile
     from iobench.advise.settings.candidate import Candidate
 
-CHECKS = (*setting_checks.CHECKS, *sample_checks.CHECKS, *decoding_checks.CHECKS, *cost_checks.CHECKS)
-# kinds of advice that say what the work for each sample or batch is
-EXPLAINING = frozenset(
-    (
-        *("decoding", "jpeg-draft", "jpeg-decoder", "python-lists", "single-elements", "dataframe-rows"),
-        *("file-per-sample", "file-reopened", "manager-proxy", "lock", "garbage-collection", "collate"),
-        "hdf5-chunks",
-        *("tensor-dataset", "per-sample", "default-collate"),
+
+MEASURABLE_S = 0.05  # shorter loops have no usable processor time: the system counts it in 10 ms
+
+
+def loop_table(stats: LoopStats, alone: bool = False) -> Columns:
+    """Return the names and figures of a loop; `alone` where nothing was done with the batches."""
+    names, figures = zip(*_rows(stats, alone), strict=True)
+    return [("", list(names)), ("", list(figures))]
+
+
+def loops_table(loops: Sequence[LoopStats]) -> Columns:
+    """Return the main figures of several loops."""
+    unit = "samples/s" if any(loop.samples for loop in loops) else "batches/s"
+    return [
+        ("loop", [f"{number}" for number in range(1, len(loops) + 1)]),
+        ("batches", [f"{loop.batches:,}" for loop in loops]),
+        (unit, [rate_text(loop.rate) for loop in loops]),
+        ("MiB/s", [mib_text(loop.bytes_per_s) for loop in loops]),
+        ("first batch", [seconds_text(loop.first_wait_s) for loop in loops]),
+        ("waiting", [f"{loop.wait_share:.0%}" for loop in loops]),
+        ("wait p99", [seconds_text(loop.wait_p99_s) for loop in loops]),
+    ]
+
+
+def _rows(stats: LoopStats, alone: bool) -> Iterator[tuple[str, str]]:
+    loader = stats.loader
+    settings = (
+        f", {counted(loader.workers, 'worker')}, batch size {loader.batch_size}"
+        if loader.workers is not None
+        else ""
     )
-)
+    yield "loader", f"{loader.class_name}{f' over {loader.dataset}' if loader.dataset else ''}{settings}"
+    if not stats.batches:
+        yield "batches", f"none in {seconds_text(stats.elapsed_s)}"
+        return
+    size = bytes_text(stats.bytes / stats.batches)
+    yield (
+        "batches",
+        f"{stats.batches:,} of {size}, {stats.samples:,} samples in {seconds_text(stats.elapsed_s)}",
+    )
+    yield "first batch", seconds_text(stats.first_wait_s)
+    if stats.batches > 1:
+        yield from _steady(stats, alone)
+    if stats.elapsed_s >= MEASURABLE_S:
+        yield "CPU", _processors(stats)
+    if stats.iowait is not None:
+        yield "I/O wait", f"{stats.iowait:.0%} of all cores"
+    if stats.background.processors is not None:
+        yield "background CPU", f"{stats.background.processors:.0%} of all cores"
+    if stats.disk_bytes is not None:
+        yield "from disk", bytes_text(stats.disk_bytes)
+    if stats.gpu is not None:
+        yield "GPU", f"{stats.gpu:.0%} busy, below half {stats.gpu_low or 0:.0%} of the time"
+    if stats.memory_bytes is not None:
+        growth = stats.memory_growth_bytes or 0
+        grew = f", grew by {bytes_text(growth)}" if growth > 0 else ""
+        yield "memory", f"{bytes_text(stats.memory_bytes)} of all processes{grew}"
+
+
+def _steady(stats: LoopStats, alone: bool) -> Iterator[tuple[str, str]]:
+    """Yield the figures of the batches after the first."""
+    speed = f"{rate_text(stats.rate)} {'samples' if stats.samples else 'batches'}/s"
+    yield "after that", f"{speed}, {bytes_text(stats.bytes_per_s)}/s"
+    if not alone:
+        waited = f"{seconds_text(stats.wait_s)}, {stats.wait_share:.0%}"
+        yield "waiting", f"{waited}; the step {seconds_text(stats.step_s)}"
+    waits = (stats.wait_p50_s, stats.wait_p99_s, stats.wait_max_s)
+    yield "wait p50, p99, max", ", ".join(map(seconds_text, waits))
+
+
+def _processors(stats: LoopStats) -> str:
+    used = f"{stats.cpu_s / stats.elapsed_s:.0%} of a core"
+    if not stats.workers:
+        return used
+    return f"{used}, {counted(stats.workers, 'worker')} {stats.worker_cpu_s / stats.elapsed_s:.0%}"
+
+
+def profile_table(profile: Profile) -> Columns:
+    """Return the functions that took most of a process's time."""
+    functions = profile.functions
+    return [
+        (f"{profile.where}, {seconds_text(profile.total_s)}", [one.name for one in functions]),
+        ("own time", [f"{one.share:.0%}" for one in functions]),
+        ("calls", [f"{one.calls:,}" for one in functions]),
+    ]
+
+
+UNSHARDED = "every-rank-reads-all"
+PLACES = ("dominating-library", "own-lines")  # kinds of findings that name where the time goes
 BOTTLENECK = 0.10  # of the time spent waiting: below this, loading is not the bottleneck
 MOST = 0.5  # of the time, from which on it is
 NOTHING_FASTER = Finding("nothing-faster", "No other setting that was tried is faster")
+COMMAND = re.compile("'(iobench [^']+)'")  # in a hint
 MIN_BATCHES, MIN_S = 3, 0.05  # shorter loops support no verdict
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis(Answer):
-    """A verdict on a loop, which is its first finding, and advice, the largest gain first.
+    """A verdict on a loop, and advice, the largest gain first.
 
-    The outcome is ``bottleneck``, ``costs-time``, ``not-bottleneck``, ``too-short``, ``loader-alone`` or
-    ``empty``.
+    Only that every rank reads every sample precedes the verdict. The outcome is ``bottleneck``,
+    ``costs-time``, ``not-bottleneck``, ``too-short``, ``loader-alone`` or ``empty``.
     """
 
     loop: LoopStats
+    next_step: str  # what to type, or to do, after it
     bottleneck: bool | None  # loading costs at least 10 % of the time; None without a step
     alone: bool = False  # the loop did nothing with its batches
     candidates: list[Candidate] = field(default_factory=list)  # that were tried; the first is the baseline
@@ -63,19 +147,31 @@ class Diagnosis(Answer):
     @property
     def verdict(self) -> Finding:
         """Verdict on the loop."""
-        return self.findings[0]
+        return next(one for one in self.findings if one.kind == self.outcome)
 
     @property
     def advice(self) -> list[Advice]:
         """Changes, the largest gain first."""
         return [one for one in self.findings if isinstance(one, Advice)]
 
+    def lead(self) -> tuple[list[str], list[Finding]]:
+        """Return the verdict, the cause that matters most with its remedy, and the next step."""
+        shown = [one for one in self.findings if one.kind in (UNSHARDED, self.outcome)]
+        others = [one for one in self.findings if one not in shown]
+        main = next((one for one in others if isinstance(one, Advice) or one.kind in PLACES), None)
+        lines = [one.sentence for one in shown]
+        if main is not None:
+            others.remove(main)
+            remedy = main.remedy if isinstance(main, Advice) else main.hint
+            lines += [f"Cause: {main.message}", f"Remedy: {remedy}"]
+        return [*lines, f"Next: {self.next_step}"], others
+
     def tables(self) -> Iterator[Columns]:
         """Yield the figures of the loop, the settings that were tried, and the profiles."""
         yield loop_table(self.loop, self.alone)
         if any(map(was_tried, self.candidates)):
             yield candidates_table(self.candidates, compare_to_baseline(self.candidates))
-        yield from map(profile_table, self.profiles)
+        yield from (profile_table(one) for one in self.profiles if one.functions)
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row with the figures of the loop."""
@@ -90,33 +186,44 @@ def diagnose(
     background: Sequence[BackgroundLoad] = (),
     slowdown: float | None = None,
     skipped: Sequence[Finding] = (),
+    sample: SampleCalls | None = None,
+    target: str = "",
+    max_time_s: float = 0.0,
 ) -> Diagnosis:
     """Return the diagnosis of a loop, which did nothing with its batches if it was `alone`.
 
-    `background` is the load of other processes during later steps of the diagnosis, `slowdown` the ratio of
-    the first turns' rates to the last ones', if each turn was slower than the one before.
+    `target` is what `iobench diagnose` was given, and `max_time_s` its time; `background` is the load of
+    other processes during later steps, `slowdown` the ratio of the first turns' rates to the last ones',
+    if each turn was slower than the one before.
     """
     short = loop.batches < MIN_BATCHES or loop.elapsed_s < MIN_S
     bottleneck = None if alone or short else loop.wait_share >= BOTTLENECK
     warnings = background_warnings([loop.background, *background])
     against = compare_to_baseline(candidates) if candidates and slowdown is None else {}
     varying = any(one.kind == VARYING for one in skipped)
-    evidence = Evidence(loop, list(candidates), list(profiles), against, bool(warnings), varying)
+    evidence = Evidence(
+        loop, list(candidates), list(profiles), against, bool(warnings), varying, sample or SampleCalls()
+    )
     slow = alone or bottleneck
-    results = [check(evidence) for check in CHECKS] if slow else [memory_growth(evidence)]
-    advice = sorted((one for one in results if one is not None), key=lambda one: -(one.gain or 0.0))
-    verdict = _verdict(loop, bottleneck, alone)
-    best = [sentences.headroom(Estimate(loop.headroom, None, None))] if loop.headroom is not None else []
-    explained = any(one.kind in EXPLAINING for one in advice)
+    checks = list(CHECKS.values()) if slow else [CHECKS["memory-growth"]]
+    found = [one for check in checks if (one := check.advice(evidence)) is not None]
+    unsendable = any(one.kind == UNSENDABLE for one in skipped)
+    advice = _ranked([one for one in found if not (unsendable and one.kind == MORE_WORKERS)])
+    verdict = _verdict(loop, bottleneck, alone, advice)
+    best = [answer.headroom(Estimate(loop.headroom, None, None))] if loop.headroom is not None else []
+    explained = any(CHECKS[one.kind].explains for one in advice)
     where = list(where_the_time_goes(evidence)) if slow and not explained else []
     tried = any(one.rates for one in candidates[1:])
     nothing = [_nothing_faster(against)] if tried and slow and not advice else []
+    unknown = filter(None, (one.unknown() for one in profiles))
+    late = [*unknown, *skipped, *unsuccessful(candidates)]
     return Diagnosis(
         outcome=verdict.kind,
-        findings=[verdict, *best, *advice, *nothing, *where],
-        skipped=[*skipped, *unsuccessful(candidates)],
-        warnings=[*warnings, *([_slowing_down(slowdown)] if slowdown is not None else [])],
+        findings=[*filter(None, [_unsharded(loop)]), verdict, *best, *advice, *nothing, *where],
+        skipped=late,
+        warnings=[*warnings, *([] if slowdown is None else [_slowing_down(slowdown)])],
         loop=loop,
+        next_step=_next_step(verdict, [*advice, *nothing, *late], target, max_time_s),
         bottleneck=bottleneck,
         alone=alone,
         candidates=list(candidates),
@@ -124,12 +231,51 @@ def diagnose(
     )
 
 
+def _ranked(advice: Sequence[Advice]) -> list[Advice]:
+    """Return the advice that remains: the largest measured gain first, then what takes most of the time.
+
+    Work for each sample makes garbage itself: where it is named, only a race proves that collecting matters.
+    """
+    named = any(CHECKS[one.kind].work for one in advice)
+    implied = [one for one in advice if one.kind == "repeated-work"]
+    implied += [one for one in advice if one.kind == "garbage-collection" and not one.gain_text]
+    left = [one for one in advice if not (named and one in implied)]
+    return sorted(left, key=lambda one: (-(one.gain or 0.0), -float(one.values.get("share", 0.0))))
+
+
+def _unsharded(loop: LoopStats) -> Finding | None:
+    """Return that every rank reads every sample; None if the loader is sharded, or may be."""
+    if loop.ranks == 1 or loop.loader.sharded:
+        return None
+    proved = loop.same_on_ranks
+    own_parts = proved is False and loop.loader.in_order  # each rank's dataset holds other samples
+    if not proved and (loop.loader.sharded is None or own_parts):
+        return None
+    why = (
+        "ranks received the same first batch"
+        if proved
+        else "no sampler takes the rank's share of its dataset"
+    )
+    remedy = (
+        "shard it with DistributedSampler(dataset), or let Accelerate or a Trainer do so and watch its loader"
+        if loop.loader.dataset is not None and not loop.loader.iterable
+        else "let it yield the rank's own samples"
+    )
+    return Finding(
+        UNSHARDED,
+        f"Every rank reads every sample: {why} ({loop.ranks} ranks)",
+        hint=remedy if proved else f"{remedy}, unless that dataset holds the rank's samples alone",
+        values={"ranks": loop.ranks},
+    )
+
+
 def _nothing_faster(against: Mapping[str, Comparison]) -> Finding:
     """Return that no setting was faster, or that there were too few rounds to tell."""
     others = list(against.values())
-    return (
-        sentences.undecided("the baseline", others, {}) if sentences.is_undecided(others) else NOTHING_FASTER
-    )
+    if not answer.is_undecided(others):
+        return NOTHING_FASTER
+    fastest = max(against, key=lambda name: against[name].ratio.median)
+    return answer.undecided("the baseline", others, {}, fastest)
 
 
 def _slowing_down(ratio: float) -> RunWarning:
@@ -142,7 +288,23 @@ def _slowing_down(ratio: float) -> RunWarning:
     )
 
 
-def _verdict(loop: LoopStats, bottleneck: bool | None, alone: bool) -> Finding:
+def _next_step(verdict: Finding, others: Sequence[Finding], target: str, max_time_s: float) -> str:
+    """Return the command that follows, or what to do where there is none."""
+    loader = target or "train.py:make_loader"
+    if verdict.kind == "not-bottleneck":
+        return "make the step faster; loading keeps up with it"
+    if not target:
+        return f"'iobench diagnose {loader}', a function that returns this loader, measures what would help"
+    if verdict.kind == "too-short" or any(one.kind in ("undecided", "no-time") for one in others):
+        return f"'iobench diagnose {loader} --max-time {math.ceil(2 * max_time_s)}' has time to decide"
+    if command := next((found[0] for one in others if (found := COMMAND.findall(one.hint or ""))), ""):
+        return f"'{command}'"
+    if any(isinstance(one, Advice) for one in others):
+        return f"change it, and 'iobench diagnose {loader} --no-variants' shows its new speed"
+    return f"'iobench tune {loader} --step-ms MS' says if a training step of MS milliseconds waits for it"
+
+
+def _verdict(loop: LoopStats, bottleneck: bool | None, alone: bool, advice: Sequence[Advice]) -> Finding:
     if loop.batches == 0:
         return Finding("empty", "The loader yielded no batches")
     unit = "samples" if loop.samples else "batches"
@@ -152,20 +314,20 @@ def _verdict(loop: LoopStats, bottleneck: bool | None, alone: bool) -> Finding:
         speed += f", {bytes_text(loop.bytes_per_s)}/s"
         values["bytes_per_s"] = loop.bytes_per_s
     if alone and loop.batches > 1:
-        return Finding("loader-alone", f"The loader alone delivers {speed}", values=values)
+        best = advice[0].gain if advice else None
+        can = f"This loader can be {three_digits(best)} × as fast" if best else "This loader can be faster"
+        message = f"{can}: alone it delivers {speed}" if advice else f"The loader alone delivers {speed}"
+        return Finding("loader-alone", message, values=values | ({"gain": best} if best else {}))
     if alone or bottleneck is None:
         took = f"{counted(loop.batches, 'batch', 'batches')} in {seconds_text(loop.elapsed_s)}"
         return Finding("too-short", f"Too short for a verdict: {took}", values=values)
-    kind, statement = _judgement(loop.wait_share)
+    kind, statement = "not-bottleneck", "Loading is not the bottleneck"
+    if loop.wait_share >= BOTTLENECK:
+        most = loop.wait_share >= MOST
+        kind, statement = (
+            ("bottleneck", "Loading is the bottleneck") if most else ("costs-time", "Loading costs time")
+        )
     waiter = "the step" if loop.device == "cpu" else f"{loop.device} (by its own clock)"
     message = f"{statement}: {waiter} waits {loop.wait_share:.0%} of the time ({speed})"
     values |= {"wait_share": loop.wait_share, "device": loop.device}
     return Finding(kind, message, values=values)
-
-
-def _judgement(wait_share: float) -> tuple[str, str]:
-    if wait_share >= MOST:
-        return "bottleneck", "Loading is the bottleneck"
-    if wait_share >= BOTTLENECK:
-        return "costs-time", "Loading costs time"
-    return "not-bottleneck", "Loading is not the bottleneck"

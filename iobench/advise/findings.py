@@ -1,11 +1,13 @@
-"""Findings of a recommendation: the choice and its reasons."""
+"""Findings of a recommendation: the choice, its reasons and costs, and what it was measured on."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from iobench.advise import sentences
+from iobench import formats
+from iobench.advise import answer
 from iobench.advise.alternatives import (
     alternatives,
     failed_in_final,
@@ -14,22 +16,179 @@ from iobench.advise.alternatives import (
     skipped_cases,
     time_limited,
 )
-from iobench.advise.basis import basis
-from iobench.advise.choice import WORTH_IT, Choice, choose, default_of, finalists_of
+from iobench.advise.answer import DECIDED, NOT_BOTTLENECK, TIED, UNDECIDED
+from iobench.advise.checks import decoding
+from iobench.advise.choice import WORTH_IT, Choice, choose, default_of, finalists_of, rounds_of
 from iobench.advise.code import loader_code, prepare_code
-from iobench.advise.costs import costs
-from iobench.advise.measured_data import MeasuredData
-from iobench.advise.recommendation import Finalist, Recommendation
+from iobench.advise.measured_data import MeasuredData, other_samples
+from iobench.advise.recommendation import FASTEST, Finalist, Recommendation
 from iobench.advise.requirements import Requirements
-from iobench.advise.search import SearchResult
-from iobench.advise.sentences import DECIDED, NOT_BOTTLENECK, TIED, UNDECIDED
+from iobench.advise.search import SearchResult, texts_of
 from iobench.base.finding import Finding
-from iobench.base.text import utc_now
-from iobench.base.units import counted, percent_text, three_digits
+from iobench.base.text import enumerated, utc_now
+from iobench.base.units import bytes_text, counted, percent_text, seconds_text, shape_text, three_digits
+from iobench.dataset.manifest import Manifest
 from iobench.results import stats
 from iobench.results.metrics import mib_text
 from iobench.results.run_warning import LONGER, RunWarning, Values
+from iobench.results.verdict import ratio_text
 from iobench.results.warnings import MACHINE_KINDS, warnings_of
+
+
+def costs(
+    result: SearchResult, use: Finalist, default: Finalist | None, requirements: Requirements
+) -> Iterator[Finding]:
+    """Yield what it takes to write the data in the format to use, and when that pays off."""
+    used = use.value("memory_bytes")
+    memory = answer.memory(used)
+    if not formats.parse(use.format).lossless and (default is None or use.format != default.format):
+        message = f"{use.format} decodes to other pixels than the default: 'iobench add' says how different"
+        yield Finding("other-pixels", message, values={"format": use.format})
+    if use.format in result.data.added:
+        message = "Your data are in that format already: nothing has to be written"
+        yield Finding("stored-already", message + (f"; it uses {memory}" if memory else ""))
+        return
+    values: Values = {"write_s": use.write_s, "disk_bytes": use.disk_bytes}
+    own_bytes, more = result.data.own_bytes, ""
+    if own_bytes is not None:
+        values["disk_ratio"] = ratio = use.disk_bytes / own_bytes
+        more = f", {three_digits(ratio)} × your files"
+    decoding = ", decoding included," if result.data.decoding_s else ""
+    yield Finding(
+        "cost",
+        f"Writing all {bytes_text(result.data.full_bytes)} takes {seconds_text(use.write_s)}{decoding} and "
+        f"{bytes_text(use.disk_bytes)} on disk{more}" + (f"; reading uses {memory}" if memory else ""),
+        values={**values, "memory_bytes": used or 0},
+    )
+    if result.data.source is not None and result.data.source.losses:
+        yield Finding("conversion-loses", f"Conversion loses: {'; '.join(result.data.source.losses)}")
+    if use.against_default is not None and default is not None:
+        if use.format == default.format and not default.unknown_files:
+            message = "The default reads the same format: only the loader changes"
+            yield Finding("same-format", message, values={"format": use.format})
+        else:
+            yield break_even(result, use, default, requirements)
+
+
+def break_even(result: SearchResult, use: Finalist, default: Finalist, requirements: Requirements) -> Finding:
+    """Return the epochs after which writing the data pays off, from the interval of the gain."""
+    samples = result.data.manifest.schema.samples * result.data.scale
+    low, high = (
+        (use.against_default.ratio.low, use.against_default.ratio.high)
+        if use.against_default is not None
+        else (None, None)
+    )
+    before_s = samples / default.rate
+    if low is None or high is None:
+        return Finding("break-even-unknown", "The break-even point is unknown: too few rounds")
+    saved_s = [before_s * (1 - 1 / low), before_s * (1 - 1 / high)]
+    if min(saved_s) <= 0:
+        return Finding(
+            "break-even-unknown",
+            "The break-even point is unknown: the interval of the gain includes no gain at all",
+        )
+    epochs = sorted(use.write_s / one for one in saved_s)
+    ends = dict.fromkeys(f"{one:.1f}" for one in epochs)
+    within = f"{' to '.join(ends)} epochs" if epochs[1] > 1 else "less than one epoch"
+    message = f"Writing the data pays off after {within}"
+    planned = requirements.epochs
+    late = f", more than the {counted(planned, 'epoch')} of the training" if epochs[0] > planned else ""
+    return Finding(
+        "break-even",
+        message + late,
+        values={"epochs_low": epochs[0], "epochs_high": epochs[1], "planned_epochs": planned},
+    )
+
+
+SAME = 1.1  # ratio of speeds over half the samples and over all, up to which nothing is reported
+CROPPED = (3, 224, 224)  # usual shape of images that are scaled to one
+LARGER = 1.05  # ratio of the full data to the sample, from which on figures are extrapolated
+
+
+def basis(result: SearchResult) -> Iterator[Finding]:
+    """Yield how well the measurements represent the full data."""
+    schema, data = result.data.manifest.schema, result.data
+    if data.source is not None and data.source.description.get("kind") == "images":
+        yield image_size(data)
+    if data.manifest.url:
+        yield formats_at_address(data)
+    if data.scale >= LARGER:
+        where = "in the same store" if data.manifest.url else f"on the same disk with a {data.cache} cache"
+        yield Finding(
+            "extrapolated",
+            f"Measured on {bytes_text(schema.logical_bytes)} {where}; "
+            f"costs of all {bytes_text(data.full_bytes)} are extrapolated "
+            f"{three_digits(data.scale)}-fold: rough",
+            values={"measured_bytes": schema.logical_bytes, "scale": data.scale},
+        )
+    if data.source is not None and _stored_bytes(data.manifest):
+        yield disk_notice(data)
+    yield from _size_dependence(result)
+
+
+def image_size(data: MeasuredData) -> Finding:
+    """Return what becomes of the sizes of images, and what that costs."""
+    schema = data.manifest.schema
+    if schema.extents:
+        cropped = data.full_bytes * schema.samples * math.prod(CROPPED) / schema.logical_bytes
+        shape, sizes = shape_text(CROPPED), (bytes_text(data.full_bytes), bytes_text(cropped))
+        message = (
+            f"Each image keeps its size: {sizes[0]} of pixels; scaled and cropped to {shape}, {sizes[1]}"
+        )
+        hint = f"--sample-shape {shape} compares that, and random crops of the files themselves"
+        return Finding("image-sizes", message, hint, {"bytes": data.full_bytes, "cropped_bytes": cropped})
+    shape = shape_text(schema.fields[0].shape)
+    message = f"Each image was scaled and cropped to {shape}"
+    hint = f"StreamLoader takes random crops of the files themselves: images:shape={shape},crop=random"
+    return Finding("image-shape", message, hint, {"shape": shape})
+
+
+def _size_dependence(result: SearchResult) -> Iterator[Finding]:
+    """Yield that the speed depends on the number of samples, if rounds over half of them show it."""
+    key = next(key for key, roles in result.roles.items() if FASTEST in roles)
+    half = [one.samples_per_s for one in result.half_size.valid_records] if result.half_size else []
+    whole = [one.samples_per_s for one in rounds_of(result.final, key)]
+    if half and whole:
+        ratio = stats.ratio(half, whole)
+        if ratio.low is None or ratio.high is None or (ratio.low <= SAME and ratio.high >= 1 / SAME):
+            return  # no difference that matters, or none that so few rounds show
+        label = texts_of(result.finalists)[key]
+        yield Finding(
+            "size-dependent",
+            f"On half as many samples {label} is {ratio_text(ratio, 'as fast')}: its speed depends on the "
+            "amount of data",
+            values={"case": label, "ratio": ratio.median},
+        )
+
+
+def formats_at_address(data: MeasuredData) -> Finding:
+    """Return that nothing is written to an object store, so that only its formats were compared."""
+    names = ", ".join(data.added)
+    return Finding(
+        "formats-at-address",
+        f"Only the formats at the address were compared ({names})",
+        "to compare others, upload all to a new address: 'iobench prepare … --format A --format B --to …'",
+        {"formats": names},
+    )
+
+
+def disk_notice(data: MeasuredData) -> Finding:
+    """Return the size and the place of the sample, and other samples of the same source."""
+    stored, root = _stored_bytes(data.manifest), data.manifest.root
+    message = (
+        f"The sample stays in {root} for the next time: {bytes_text(stored)} in "
+        f"{counted(len(data.manifest.artifacts), 'format')}"
+    )
+    values: Values = {"folder": str(root), "bytes": stored}
+    if others := [f"{one.root} ({bytes_text(_stored_bytes(one))})" for one in other_samples(data)]:
+        message += f". Other samples of it: {enumerated(others)}"
+        values["other_samples"] = len(others)
+    return Finding("sample-on-disk", message, "delete the folder when you no longer need it", values)
+
+
+def _stored_bytes(manifest: Manifest) -> int:
+    return sum(one.stored_bytes for one in manifest.artifacts.values() if not one.added)
+
 
 # kinds of warnings that matter here: few rounds are reported by the answer itself
 RELEVANT = (
@@ -56,7 +215,7 @@ def recommendation_of(result: SearchResult, requirements: Requirements) -> Recom
     changes = choice.outcome in (DECIDED, TIED)
     case = next(case for case in result.finalists if case.key == choice.use.key)
     findings = [
-        headline(choice, finalists, result.data),
+        _without_step(headline(choice, finalists, result.data), choice.use, requirements),
         *(certainty(choice) if changes else ()),
         *missing,
         *result.notes,
@@ -64,7 +223,7 @@ def recommendation_of(result: SearchResult, requirements: Requirements) -> Recom
         *limit_share(choice.use),
         *padding(result),
         *_waiting(result, choice.use, finalists, requirements, case.batch_size),
-        *(costs(result, choice.use, default_of(finalists), requirements) if changes else ()),
+        *(costs(result, choice.use, _baseline(finalists, result.data), requirements) if changes else ()),
         *basis(result),
     ]
     runs = (result.race, result.final, result.with_step, result.half_size)
@@ -75,7 +234,7 @@ def recommendation_of(result: SearchResult, requirements: Requirements) -> Recom
         findings=one_time_hint(findings, requirements.max_time_s),
         alternatives=list(alternatives(result, choice.use)),
         skipped=[
-            *sentences.skipped_together(result.skipped),
+            *answer.skipped_together(result.skipped),
             *skipped_cases(result.race),
             *failed_in_final(result),
         ],
@@ -115,33 +274,52 @@ def one_time_hint(findings: Sequence[Finding], max_time_s: float) -> list[Findin
 def headline(choice: Choice, finalists: Sequence[Finalist], data: MeasuredData) -> Finding:
     """Return what to use and its gain over the default, which reads the user's own files if it can."""
     use, default = choice.use, default_of(finalists)
+    if _baseline(finalists, data) is None and default is not None:
+        first = f"Use {use.text}" if choice.outcome in (DECIDED, TIED) else "Undecided"
+        message = f"{first}: the gain is unknown, because your own files were not measured"
+        return Finding("no-baseline", message, values={"use": use.text})
     what = describe_default(default, data)
     if choice.outcome == NOT_BOTTLENECK:
         wait_share = use.wait_share or 0.0
-        evidence = f"with {use.label}, {what}, the device waits {wait_share:.1%} of the time"
-        return sentences.not_bottleneck(evidence, {"use": use.label, "wait_share": wait_share})
+        evidence = f"with {use.text}, {what}, the device waits {wait_share:.1%} of the time"
+        return answer.not_bottleneck(evidence, {"use": use.text, "wait_share": wait_share})
     if default is None and choice.outcome == UNDECIDED:
-        message = f"Undecided: {use.label} was not compared with the default"
-        return Finding("undecided", message, values={"use": use.label})
+        message = f"Undecided: {use.text} was not compared with the default"
+        return Finding("undecided", message, values={"use": use.text})
     if default is None:
-        return Finding("no-baseline", f"Use {use.label}", values={"use": use.label})
+        return Finding("no-baseline", f"Use {use.text}", values={"use": use.text})
     others = [one.against_default for one in finalists if one.against_default is not None]
-    values: Values = {"default": default.label}
+    values: Values = {"default": default.text}
     better = [one for one in finalists if one.significantly_better]
     if choice.outcome == UNDECIDED and better:
-        first = max(better, key=lambda one: one.decisive_per_s.median).label
+        first = max(better, key=lambda one: one.rate).text
         message = (
-            f"Undecided: {first} was faster than {default.label}, {what}, which no final rounds confirmed"
+            f"Undecided: {first} was faster than {default.text}, {what}, which no final rounds confirmed"
         )
-        return Finding("undecided", message, values={**values, "use": use.label})
-    if choice.outcome == UNDECIDED and not sentences.is_undecided(others):
+        return Finding("undecided", message, values={**values, "use": use.text})
+    if choice.outcome == UNDECIDED and not answer.is_undecided(others):
         why = "no other was faster, in too few rounds to be sure" if others else "no other was measured"
-        return Finding("undecided", f"Undecided: compared with {default.label}, {what}, {why}", values=values)
+        return Finding("undecided", f"Undecided: compared with {default.text}, {what}, {why}", values=values)
     if use is default or use.against_default is None:
-        return sentences.keep(f"{use.label}, {what}", others, len(others), values=values)
-    baseline, training = f"with {default.label}, {what}", "training is " if use.trained_per_s else ""
+        return answer.keep(f"{use.text}, {what}", others, len(others), values=values)
+    baseline, training = f"with {default.text}, {what}", "training is " if use.step_decides else ""
     tied = choice.outcome == TIED
-    return sentences.gain(use.label, use.against_default.ratio, baseline, values, tied, training)
+    return answer.gain(use.text, use.against_default.ratio, baseline, values, tied, training)
+
+
+def _without_step(first: Finding, use: Finalist, requirements: Requirements) -> Finding:
+    """Return the answer, which begins with what was asked and not done: rounds with the training step."""
+    if not requirements.step_ms or use.step_decides:
+        return first
+    step = f"of {requirements.step_ms:.3g} ms " if requirements.model == "none" else ""
+    message = f"Loading alone, as no time was left for the step {step}that hides much of it: {first.message}"
+    return replace(first, message=message)
+
+
+def _baseline(finalists: Sequence[Finalist], data: MeasuredData) -> Finalist | None:
+    """Return the default, unless it reads other files than the user's, which take longer to read."""
+    default = default_of(finalists)
+    return None if data.own_unmeasured and not (default and default.user_defined) else default
 
 
 def describe_default(default: Finalist | None, data: MeasuredData) -> str:
@@ -155,22 +333,22 @@ def describe_default(default: Finalist | None, data: MeasuredData) -> str:
 
 def certainty(choice: Choice) -> Iterator[Finding]:
     """Yield what else may be as fast, and why it was not chosen; nothing where the choice is significant."""
-    use, others = choice.use, ", ".join(one.label for one in choice.tied)
-    if use.decisive_rounds < stats.MIN_ROUNDS:
-        yield Finding("few-rounds", f"Only {counted(use.decisive_rounds, 'round')} of each", values={})
+    use, others = choice.use, ", ".join(one.text for one in choice.tied)
+    if use.decisive.rounds < stats.MIN_ROUNDS:
+        yield Finding("few-rounds", f"Only {counted(use.decisive.rounds, 'round')} of each", values={})
     values: Values = {"tied": others, "count": len(choice.tied)}
     if choice.instead_of is not None:
         other = choice.instead_of
-        ratio = other.decisive_per_s.median / use.decisive_per_s.median
+        ratio = other.rate / use.rate
         yield Finding(
             "significant-gain",
-            f"Chosen over {other.label} (median {three_digits(ratio)} × as high) because only its gain over "
+            f"Chosen over {other.text} (median {three_digits(ratio)} × as high) because only its gain over "
             f"the default is significant. Tied with the fastest: {others}",
-            values={**values, "instead_of": other.label, "ratio": ratio},
+            values={**values, "instead_of": other.text, "ratio": ratio},
         )
-    elif choice.tied and use.decisive_rounds < stats.ENOUGH_ROUNDS:
-        message = f"Tied with {others}: {counted(use.decisive_rounds, 'round')} are too few for a decision"
-        yield Finding("few-rounds", message, values={**values, "rounds": use.decisive_rounds})
+    elif choice.tied and use.decisive.rounds < stats.ENOUGH_ROUNDS:
+        message = f"Tied with {others}: {counted(use.decisive.rounds, 'round')} are too few for a decision"
+        yield Finding("few-rounds", message, values={**values, "rounds": use.decisive.rounds})
     elif choice.tied:
         message = f"Tied with {others}; it costs least of those within {WORTH_IT:.0%} of the fastest"
         yield Finding("tied", message, values=values)
@@ -180,13 +358,19 @@ def limit_share(use: Finalist) -> Iterator[Finding]:
     """Yield the share of the lowest hardware limit that the case reaches."""
     if use.limit_share is None or use.limit is None:
         return
-    speed = f"{use.label} delivers {mib_text(use.bytes_per_s)} MiB/s"
+    rate = use.bytes_per_s.median
+    speed = f"{use.text} delivers {mib_text(rate)} MiB/s"
     share = f"{percent_text(use.limit_share)} of the limit of this machine ({use.limit})"
-    values: Values = {"bytes_per_s": use.bytes_per_s, "limit_share": use.limit_share, "limit": use.limit}
+    values: Values = {
+        "bytes_per_s": use.bytes_per_s.median,
+        "limit_share": use.limit_share,
+        "limit": use.limit,
+    }
     cores = use.decoding_cores
     if cores is not None and cores >= BUSY and use.limit_share < LITTLE:
         message = f"{speed}, bound by decoding, which keeps {cores:.1f} cores busy; {share}"
-        yield Finding("decoding-bound", message, values={**values, "cores": cores})
+        hint = decoding.decoder_hint(formats.parse(use.format))
+        yield Finding("decoding-bound", message, hint, {**values, "cores": cores})
     else:
         yield Finding("limit-share", f"{speed}, {share}", values=values)
 
@@ -228,7 +412,7 @@ def _waiting(
     message = f"With a step of {step_ms:.3g} ms{origin} the device waits {use.wait_share:.1%} of the time"
     values: Values = {"step_ms": step_ms, "wait_share": use.wait_share}
     if default is not None and default is not use and default.wait_share is not None:
-        message += f" ({default.wait_share:.1%} with {default.label})"
+        message += f" ({default.wait_share:.1%} with {default.text})"
         values["default_wait_share"] = default.wait_share
     kept_busy = use.wait_share < WORTH_IT
     message += "" if kept_busy else "; no measured case keeps it busy"

@@ -1,25 +1,233 @@
-"""Data of the race: a prepared dataset, or the first samples of a source as they lie and in other formats."""
+"""Data of the race: a prepared dataset, or the first samples of a source, which are written for it."""
 
 from __future__ import annotations
 
 import contextlib
 import glob
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from iobench import formats
-from iobench.advise.candidates import DEFAULT_FORMAT, storable_variants
+from iobench.advise.answer import skipped_together
+from iobench.advise.candidates import DEFAULT_FORMAT, skipped_by, storable_variants
 from iobench.advise.requirements import Requirements
-from iobench.advise.sample_writer import SampleWriter, TimedSamples, written
-from iobench.advise.sentences import skipped_together
-from iobench.base.errors import InvalidSettings, IobenchError
+from iobench.base.errors import ArtifactExists, InvalidSettings, IobenchError, SourceError, UnsupportedSchema
 from iobench.base.finding import Finding
+from iobench.base.units import bytes_text, counted
+from iobench.bench.budget import Budget
 from iobench.bench.case import REMOTE
+from iobench.dataset.add import AddOptions, add_files
 from iobench.dataset.manifest import Manifest, missing_libraries
+from iobench.dataset.opener import Opener
+from iobench.dataset.prepare import is_free, prepare
 from iobench.dataset.sources import FirstSamples, Source
-from iobench.host import usable_memory
+from iobench.dataset.verify import read_back
+from iobench.formats import Batch
+from iobench.host import memory
+from iobench.results.run_warning import LONGER
+
+WRITING = 0.2  # at most, of the time; for other decoders, too: each reads all samples
+INDISPENSABLE = 0.5  # at most, of the time: for the user's own files, or for one format without them
+LAST_PART = 0.1  # of the time for writing: nothing more starts in it
+
+
+class OutOfTime(IobenchError):
+    """There was no time left to write or read all of a sample."""
+
+
+class TimedSamples(FirstSamples):
+    """The first samples of a source, with the seconds that yielding all of them took; None before."""
+
+    seconds: float | None = None
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the same batches."""
+        batches, spent = super().batches(), 0.0
+        while True:
+            before = time.monotonic()
+            batch = next(batches, None)
+            spent += time.monotonic() - before
+            if batch is None:
+                break
+            yield batch
+        self.seconds = spent
+
+
+@dataclass
+class SampleWriter:
+    """Writes the first samples of a source, and registers the user's own files with them."""
+
+    first: FirstSamples
+    data_dir: Path  # folder of all datasets
+    budget: Budget  # of the whole recommendation, of which writing has a share
+    status: Callable[[str], None]  # receives progress
+    manifest: Manifest | None = None  # the dataset with all that was written; None before anything was
+    skipped: list[Finding] = field(default_factory=list)  # what was not written, and why
+    late: bool = False  # the time was too short for something
+
+    def write_all(
+        self, variants: Sequence[str], own: tuple[Path, str] | None, decoders: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        """Write the variants as there is time, and return the variants of the user's own files.
+
+        These join the dataset after the first format, which decodes the samples once for all others. With
+        them come the `decoders`, variants that decode the same files in other ways.
+        """
+        self._announce(variants)
+        share = WRITING if own is not None else INDISPENSABLE
+        self._write(variants[:1], share)
+        added = self._register_all(*own, decoders) if own is not None else ()
+        self._write(variants[1:], WRITING)
+        return added
+
+    def _register_all(self, path: Path, variant: str, decoders: Sequence[str]) -> tuple[str, ...]:
+        added = self._register(path, variant, "your own files were not measured: ", INDISPENSABLE)
+        for other in decoders if added else ():
+            added += self._register(path, other, f"{other}: ", WRITING)
+        return added
+
+    def _announce(self, variants: Sequence[str]) -> None:
+        """Report the size and the place of the sample before it is written."""
+        root = self.data_dir / self.first.name
+        if not is_free(root, self.first):
+            self.status(f"replacing the sample in {root}, which was written in another way")
+        if variants:
+            bound = sum(formats.parse(variant).size_bound(self.first.schema) for variant in variants)
+            self.status(
+                f"writing a sample of {bytes_text(self.first.schema.logical_bytes)} in "
+                f"{counted(len(variants), 'format')}: up to {bytes_text(bound)} in {root}"
+            )
+
+    def _write(self, variants: Sequence[str], share: float) -> None:
+        for number, variant in enumerate(variants):
+            left = self._share(share)
+            if left.seconds <= LAST_PART * share * self.budget.seconds:
+                self.skipped += [skipped_by(_out_of_time(one), format=one) for one in variants[number:]]
+                return
+            last = number + 1 == len(variants)
+            turn = left if last else left.share(0.5)  # a slow format leaves time for others
+            self.status(f"writing {self.first.schema.samples:,} samples in {variant}")
+            try:
+                source = _decoded_once(self.first, self.manifest)
+                self.manifest = written(source, [variant], self.data_dir, turn)
+            except (ArtifactExists, SourceError):
+                raise  # no other format could be written either
+            except IobenchError as error:
+                plain = isinstance(error, UnsupportedSchema | OutOfTime)
+                self._skip(error, variant, "" if plain else f"format {variant}: ")
+
+    def _register(self, path: Path, variant: str, prefix: str, share: float) -> tuple[str, ...]:
+        """Add the user's own files to the sample where they lie; return their variant if that succeeds.
+
+        `prefix` begins the reason if it does not. At the end of the `share` of the time it does not.
+        """
+        manifest = self.manifest
+        if manifest is None or variant not in manifest.added or not manifest.unchanged(variant):
+            self.status(f"reading {self.first.schema.samples:,} samples of {path}")
+            try:
+                self.manifest = self._added(path, variant, share)
+            except IobenchError as error:
+                self._skip(error, variant, prefix)
+                return ()
+        return (variant,)
+
+    def _added(self, path: Path, variant: str, share: float) -> Manifest:
+        """Add the files; raises ArtifactExists if they are not the samples that were written."""
+        late = OutOfTime(f"no time was left to read {path}", kind="not-read-in-time", hint=LONGER)
+        in_time = _ending(self._share(share), late)
+        root, schema = self.data_dir / self.first.name, self.first.schema
+        options = AddOptions(
+            variant,
+            root.name,
+            schema.fields,
+            self.data_dir,
+            overwrite=self.manifest is None and _is_sample(root),
+            first=schema,
+            progress=in_time,
+        )
+        return add_files(path, options)[0]
+
+    def _share(self, share: float) -> Budget:
+        """Return the time that is left of a share of all the time, which began with it."""
+        return self.budget.sub(self.budget.left() - (1 - share) * self.budget.seconds)
+
+    def _skip(self, error: IobenchError, variant: str, prefix: str) -> None:
+        self.late = self.late or isinstance(error, OutOfTime)
+        self.skipped.append(skipped_by(error, prefix, format=variant))
+
+
+def _out_of_time(variant: str) -> OutOfTime:
+    return OutOfTime(f"no time was left to write {variant}", hint=LONGER)
+
+
+class _StoredSource(Source):
+    """Samples of a source that is slow to decode, read from a format that they were written in."""
+
+    def __init__(self, whole: Source, opener: Opener) -> None:
+        self.schema, self.name, self._whole, self._opener = whole.schema, whole.name, whole, opener
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Description of the original source: these are the same data."""
+        return self._whole.description
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield the samples as they were written and verified."""
+        return read_back(self._opener)
+
+
+def _decoded_once(first: Source, manifest: Manifest | None) -> Source:
+    """Return the same samples from the default format, if decoding them again would take time."""
+    if not first.decodes or manifest is None or DEFAULT_FORMAT not in manifest.artifacts:
+        return first
+    return _StoredSource(first, manifest.opener(DEFAULT_FORMAT))
+
+
+def _ending(budget: Budget, late: OutOfTime) -> Callable[[str, int, int], None]:
+    """Return a progress callback that raises `late` once the time is over."""
+
+    def in_time(what: str, done: int, total: int) -> None:
+        if budget.over:
+            raise late
+
+    return in_time
+
+
+def _is_sample(root: Path) -> bool:
+    """Return whether a dataset is a sample that recommend wrote, which a new one may replace."""
+    try:
+        return "first" in Manifest.load(root).source
+    except IobenchError:
+        return False
+
+
+def written(first: Source, variants: list[str], data_dir: Path, budget: Budget) -> Manifest:
+    """Write samples in these variants; they replace a sample of other data or of another shape.
+
+    OutOfTime if they are not written in time.
+    """
+    late = _out_of_time(" and ".join(variants))
+
+    def write(overwrite: bool) -> Manifest:
+        in_time = _ending(budget, late)
+        return prepare(
+            first, variants, data_dir=data_dir, name=first.name, overwrite=overwrite, progress=in_time
+        )[0]
+
+    try:
+        return write(overwrite=False)
+    except ArtifactExists:
+        if not _is_sample(data_dir / first.name):
+            raise  # the folder is no sample of iobench's
+        return write(overwrite=True)
+    except IobenchError as error:
+        if budget.over:  # some libraries wrap errors of their callbacks
+            raise late from error
+        raise
+
 
 WARM_BYTES, COLD_BYTES = 64 << 20, 256 << 20  # of a sample: large enough that overhead does not dominate
 LIKELY_FORMATS = (DEFAULT_FORMAT, "memmap", "lmdb", "hdf5")  # the fastest in most cases
@@ -55,6 +263,12 @@ class MeasuredData:
         artifact = self.manifest.artifacts[variant]
         held = self.source.schema if artifact.added and self.source is not None else self.manifest.schema
         return artifact.stored_bytes * self.full_bytes / held.logical_bytes
+
+    @property
+    def own_unmeasured(self) -> bool:
+        """True if a loader reads the user's files where they lie, or decodes them, but none was measured."""
+        read = self.source is not None and (self.source.decodes or self.source.in_place() is not None)
+        return read and self.own_format is None
 
     @property
     def own_bytes(self) -> float | None:
@@ -102,7 +316,7 @@ def from_source(
     requirements: Requirements,
     data_dir: Path,
     status: Callable[[str], None],
-    began: float | None = None,
+    budget: Budget | None = None,
 ) -> MeasuredData:
     """Return the first samples of a source: where they lie, if a format reads them, and in other formats.
 
@@ -118,7 +332,7 @@ def from_source(
     likely = [one for one in LIKELY_FORMATS if one in storable]
     own = source.in_place()
     variants = [one for one in dict.fromkeys([*likely, *storable]) if own is None or one != own[1]]
-    writer = SampleWriter(first, data_dir, requirements.max_time_s, status, began or time.monotonic())
+    writer = SampleWriter(first, data_dir, budget or Budget(requirements.max_time_s), status)
     added = writer.write_all(variants, own, source.other_decoders())
     skipped += writer.skipped
     if writer.manifest is None:
@@ -160,16 +374,16 @@ def other_samples(data: MeasuredData) -> list[Manifest]:
     return [one for one in samples if "first" in one.source and one.root != data.manifest.root]
 
 
-def half_sample(data: MeasuredData, variants: list[str], end: float) -> Manifest | None:
+def half_sample(data: MeasuredData, variants: list[str], budget: Budget) -> Manifest | None:
     """Write half as many samples of the same source; None where there is no source, or too few samples.
 
-    OutOfTime if they are not written by `end`, in seconds of the monotonic clock.
+    OutOfTime if they are not written in time.
     """
     count = data.manifest.schema.samples // 2
     if data.source is None or not count:
         return None
     first = FirstSamples(data.source, count)
-    return written(first, variants, data.manifest.root.parent, end)
+    return written(first, variants, data.manifest.root.parent, budget)
 
 
 def sample_count(source: Source, requirements: Requirements, cold: bool) -> int:
@@ -185,4 +399,4 @@ def sample_count(source: Source, requirements: Requirements, cold: bool) -> int:
 
 def _exceeds_memory(full_bytes: int) -> bool:
     """Return True if an epoch finds nothing of the previous one in memory."""
-    return full_bytes > usable_memory.free_memory()
+    return full_bytes > memory.free_memory()

@@ -17,6 +17,7 @@ from iobench.advise.search import search
 from iobench.base.errors import InvalidSettings
 from iobench.base.text import enumerated
 from iobench.base.units import three_digits
+from iobench.bench.budget import Budget
 from iobench.bench.observer import Observer
 from iobench.bench.training import Trainer
 from iobench.dataset.manifest import Manifest
@@ -27,7 +28,7 @@ from iobench.loading import loaders
 from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice
 from iobench.loading.target import import_function
 from iobench.loading.tensors import tensors_of
-from iobench.loading.user_errors import summarize, target_error
+from iobench.loading.user_errors import USER_ERRORS, outcome, target_error
 from iobench.results.prices import check_prices
 
 UNEVEN = 2.0  # ratio of the median to the lower quartile, from which on steps were disturbed
@@ -55,7 +56,8 @@ def time_step(of: Manifest | Source, requirements: Requirements, observer: Obser
     if not requirements.has_unknown_step:
         return requirements
     transfer = HostToDevice(pick_device(requirements.device), non_blocking=False)
-    step = _function(requirements.step) if requirements.step else _model(requirements, of, transfer)
+    model = requirements.model, of.schema, transfer.device, requirements.seed
+    step = _function(requirements.step) if requirements.step else Trainer(*model).step
     observer.status(f"timing the training step: {requirements.step or requirements.model}")
     times = [_seconds(step, tensors_of(first_batch(of, size)), transfer) for size in requirements.batch_sizes]
     step_ms = [1000 * _lower_quartile(seconds) for seconds in times]
@@ -74,18 +76,14 @@ def first_batch(of: Manifest | Source, count: int) -> Batch:
     return {name: joined([part[name] for part in parts]) for name in parts[0]}
 
 
-def _model(requirements: Requirements, of: Manifest | Source, transfer: HostToDevice) -> StepFunction:
-    return Trainer(requirements.model, of.schema, transfer.device, requirements.seed).step
-
-
 def _function(word: str) -> StepFunction:
     function = import_function(word)
 
     def step(batch: DeviceBatch) -> None:
         try:
             function(batch)
-        except Exception as error:
-            raise target_error(f"--step {word} raised {summarize(error)}", error) from error
+        except USER_ERRORS as error:
+            raise target_error(f"--step {word} {outcome(error)}", error) from error
 
     return step
 
@@ -114,7 +112,7 @@ def recommend(
     data_dir: str | Path = Path("data"),
     source_words: Sequence[str] = (),
     observer: Observer | None = None,
-    began: float | None = None,
+    budget: Budget | None = None,
 ) -> Recommendation:
     """Recommend a format, a loader and settings for a dataset or a source.
 
@@ -130,8 +128,8 @@ def recommend(
         Command-line arguments that name the source, for the printed `iobench prepare` command.
     observer : Observer, optional
         Is notified of progress.
-    began : float, optional
-        Start of the time, in seconds of the monotonic clock; by default now.
+    budget : Budget, optional
+        Time for everything, by default that of the requirements, from this call on.
 
     Raises
     ------
@@ -146,7 +144,7 @@ def recommend(
         and a finding ``interrupted`` says so.
     """
     requirements, observer = requirements or Requirements(), observer or Observer()
-    began = time.monotonic() if began is None else began
+    budget = budget or Budget(requirements.max_time_s)
     pick_device(requirements.device)
     _check(of, requirements)
     requirements = time_step(of, requirements, observer)
@@ -154,8 +152,8 @@ def recommend(
         data = measured_data.from_dataset(of, requirements)
     else:
         folder, status = Path(data_dir), observer.status
-        data = measured_data.from_source(of, source_words, requirements, folder, status, began)
-    return recommendation_of(search(data, requirements, observer, began), requirements)
+        data = measured_data.from_source(of, source_words, requirements, folder, status, budget)
+    return recommendation_of(search(data, requirements, observer, budget), requirements)
 
 
 def _check(of: Manifest | Source, requirements: Requirements) -> None:

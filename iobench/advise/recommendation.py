@@ -11,79 +11,67 @@ from iobench.advise.answer import Answer
 from iobench.base.errors import RecordError
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, price_text, rate_text
-from iobench.dataset.dataset_folders import MAX_NAME
-from iobench.results.columns import Columns
+from iobench.dataset.manifest import MAX_NAME
+from iobench.results.display import Columns
 from iobench.results.history import file_name
 from iobench.results.metrics import mib_text
 from iobench.results.result_store import ResultStore
-from iobench.results.stats import Comparison, Estimate
+from iobench.results.stats import Comparison
+from iobench.results.summary import CaseSummary
 
 # roles of finalists
 FASTEST, RUNNER_UP, DEFAULT, CHEAPEST = "fastest", "runner-up", "default", "cheapest that feeds the step"
 OTHER_LOADER, OWN_FILES = "fastest of its loader", "without a conversion"
+PARETO = "Pareto-optimal"  # of formats: no other is at least as small and as fast, and better in one of both
 
 
-@dataclass(frozen=True)
-class Finalist:
-    """A case with the figures of its final rounds."""
+@dataclass(frozen=True, kw_only=True)
+class Finalist(CaseSummary):
+    """Measured case with its roles, and its costs for the full data.
 
-    key: str  # of the case
-    label: str
-    format: str  # variant
-    roles: list[str]  # why it is a finalist
-    samples_per_s: Estimate  # without the training step
-    bytes_per_s: float  # median logical bytes per second
-    rounds: int  # final rounds without the step
-    against_default: Comparison | None  # compared with the default, with the training step if there is one
-    tied: bool  # not significantly slower than the fastest
-    limit: str | None  # the lowest of its data path; None if not measured
-    limit_bytes_per_s: float | None
-    wait_share: float | None  # share of the time that the device waits, with the training step
-    memory_bytes: int | None  # peak memory of all its processes
-    disk_bytes: float  # of the full data
-    write_s: float  # to decode and write them
-    trained_per_s: Estimate | None = None  # samples/s with the training step
-    trained_rounds: int = 0
+    Its rounds are without the training step; `stepped` is the case with the step, if there were rounds of it.
+    It is a leader if it is not significantly slower than the fastest. `limit` is the lowest of its data path.
+    """
+
+    format: str  # variant that it reads
+    roles: list[str]
+    disk_bytes: float
+    write_s: float = 0.0  # to decode and write the data
+    against_default: Comparison | None = None  # compared with the default, with the training step if any
+    stepped: CaseSummary | None = None
+    step_decides: bool = False  # all that are compared have rounds with the step
     decoding_cores: float | None = None  # cores that it keeps busy, where its data are decoded
     user_defined: bool = False  # it is the user's own function
     unknown_files: bool = False  # it reads files of its own that are not in the dataset
-    requests: float | None = None  # of an epoch, to an object store; None if unknown
-    epoch_cost: float | None = None  # of these and their bytes, by the stated prices; None without
 
     @property
-    def decisive_per_s(self) -> Estimate:
-        """Samples/s with the training step, or without where there is none: the basis of the choice."""
-        return self.trained_per_s or self.samples_per_s
+    def text(self) -> str:
+        """The case in words."""
+        return str(self.label)
 
     @property
-    def decisive_rounds(self) -> int:
-        """Rounds behind `decisive_per_s`."""
-        return self.trained_rounds if self.trained_per_s else self.rounds
+    def decisive(self) -> CaseSummary:
+        """Rounds with the training step, if all have some, or those without: the basis of the choice."""
+        return self.stepped if self.stepped is not None and self.step_decides else self
+
+    @property
+    def rate(self) -> float:
+        """Median samples/s of the decisive rounds."""
+        return self.decisive.samples_per_s.median
+
+    @property
+    def wait_share(self) -> float | None:
+        """Share of the time that the device waits, with the training step; None without it."""
+        return self.stepped.value("wait_share") if self.stepped is not None else None
 
     @property
     def significantly_better(self) -> bool:
         """True if it is significantly faster than the default."""
         return self.against_default is not None and self.against_default.outcome == "faster"
 
-    @property
-    def limit_share(self) -> float | None:
-        """Share of the lowest hardware limit that it reaches; None if none was measured."""
-        return self.bytes_per_s / self.limit_bytes_per_s if self.limit_bytes_per_s else None
-
-
-@dataclass(frozen=True)
-class RacedFormat:
-    """A format by its fastest case in the race.
-
-    `disk_bytes` are those of the full data. `pareto` is True if no other format is at least as small and as
-    fast, and better in one of the two.
-    """
-
-    format: str
-    label: str
-    bytes_per_s: float
-    disk_bytes: float
-    pareto: bool
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for JSON, from which it can be read again."""
+        return {**asdict(self), "case": self.text, "limit_share": self.limit_share}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +89,7 @@ class Recommendation(Answer):
     alternatives: list[Finding] = field(default_factory=list)  # if something else matters more than speed
     prepare: str = ""  # command that prepares the data
     dataset: str = ""  # name of the measured dataset
-    raced: list[RacedFormat] = field(default_factory=list)  # formats of the race, the fastest first
+    raced: list[Finalist] = field(default_factory=list)  # each format's fastest of the race, fastest first
     time: str = ""  # ISO 8601, UTC
     confirmed: bool = True  # False if it ended before the final rounds: the figures are those of the race
 
@@ -109,14 +97,14 @@ class Recommendation(Answer):
         """Yield the finalists."""
         mark = " ←" if self.code else ""
         texts: dict[str, Callable[[Finalist], str | None]] = {
-            "case": lambda one: one.label + mark * (one.key == self.use.key),
-            "MiB/s": lambda one: mib_text(one.bytes_per_s),
+            "case": lambda one: one.text + mark * (one.key == self.use.key),
+            "MiB/s": lambda one: mib_text(one.bytes_per_s.median),
             "samples/s": lambda one: rate_text(one.samples_per_s.median),
-            "with step": lambda one: rate_text(one.trained_per_s.median) if one.trained_per_s else None,
+            "with step": lambda one: rate_text(one.rate) if one.step_decides else None,
             "× default": _times,
             "wait": lambda one: None if one.wait_share is None else f"{one.wait_share:.1%}",
-            "requests/epoch": lambda one: None if one.requests is None else rate_text(one.requests),
-            "cost/epoch": lambda one: None if one.epoch_cost is None else price_text(one.epoch_cost),
+            "requests/epoch": lambda one: _known(one, "requests", rate_text),
+            "cost/epoch": lambda one: _known(one, "epoch_cost", price_text),
             "stored": lambda one: None if one.unknown_files else bytes_text(one.disk_bytes),
             "role": lambda one: ", ".join(one.roles),
         }
@@ -137,12 +125,19 @@ class Recommendation(Answer):
         """Return a row for each finalist."""
         return [
             {
-                **{name: value for name, value in asdict(one).items() if not isinstance(value, dict)},
+                "case": one.text,
+                "format": one.format,
                 "roles": ", ".join(one.roles),
-                "samples_per_s": one.samples_per_s.median,
+                **{name: estimate.median for name, estimate in one.metrics.items()},
                 "samples_per_s low": one.samples_per_s.low,
                 "samples_per_s high": one.samples_per_s.high,
+                "with step": one.rate if one.step_decides else None,
+                "wait_share": one.wait_share,
+                "rounds": one.rounds,
                 "relative to default": one.against_default.ratio.median if one.against_default else None,
+                "leader": one.leader,
+                "disk_bytes": one.disk_bytes,
+                "write_s": one.write_s,
                 "use": one.key == self.use.key,
             }
             for one in self.finalists
@@ -179,9 +174,8 @@ def final_run(recommendations: Sequence[Recommendation], run: Path) -> Path:
 def _check(recommendation: Recommendation) -> None:
     """Raise ValueError if something is missing that reports rely on."""
     finalists = recommendation.finalists
-    speeds = [one.samples_per_s.median for one in finalists]
-    speeds += [one.bytes_per_s for one in finalists] + [one.bytes_per_s for one in recommendation.raced]
-    speeds += [one.decisive_per_s.median for one in finalists]
+    cases = [summary for one in (*finalists, *recommendation.raced) for summary in (one, one.decisive)]
+    speeds = [rate.median for one in cases for rate in (one.samples_per_s, one.bytes_per_s)]
     if not recommendation.findings or not finalists or min(speeds) <= 0:
         raise ValueError("it has no finding, no finalist, or one without a speed")
     if len(recommendation.records) < 2:
@@ -189,6 +183,11 @@ def _check(recommendation: Recommendation) -> None:
 
 
 _STORE = ResultStore(Recommendation, ".recommendation.json", "a recommendation", _check)
+
+
+def _known(one: Finalist, metric: str, text: Callable[[float], str]) -> str | None:
+    value = one.value(metric)
+    return None if value is None else text(value)
 
 
 def _times(one: Finalist) -> str:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from iobench.base.errors import InvalidSettings
 from iobench.base.text import enumerated
-from iobench.bench.command_option import DEVICE_HELP, check_declared, command_option
-from iobench.bench.options import MODELS
+from iobench.bench.options import DEVICE_HELP, MODELS, check_declared, command_option
 from iobench.loading.number_limits import LIMITS
 from iobench.loading.order import ORDERS
 from iobench.results.prices import PRICES_HELP, Prices

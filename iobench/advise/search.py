@@ -1,37 +1,215 @@
-"""Search: a race of all candidates, then final rounds of the finalists."""
+"""Search: a race of all candidates, the choice of finalists, and final rounds."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Mapping, Sequence
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from iobench import formats
 from iobench.advise import measured_data
-from iobench.advise.candidates import candidate_set
-from iobench.advise.finalist_roles import FINAL, rank_of, roles_of
-from iobench.advise.measured_data import MeasuredData
-from iobench.advise.recommendation import FASTEST
+from iobench.advise.answer import some
+from iobench.advise.candidates import candidate_set, default_case, loader_word, packages_of
+from iobench.advise.measured_data import MeasuredData, OutOfTime
+from iobench.advise.recommendation import CHEAPEST, DEFAULT, FASTEST, OTHER_LOADER, OWN_FILES, RUNNER_UP
 from iobench.advise.requirements import Requirements
-from iobench.advise.sample_writer import OutOfTime
-from iobench.advise.unmeasured import ended_early, no_final_rounds, nothing_measured, skipped_finalists
-from iobench.base.errors import IobenchError, RecordError
+from iobench.base.errors import IobenchError, LoaderFailed, RecordError
 from iobench.base.finding import Finding
+from iobench.base.thresholds import ROUND_S
 from iobench.base.units import counted, seconds_text
+from iobench.bench.budget import Budget
 from iobench.bench.case import Case, content_of
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
-from iobench.bench.proof import Proof
+from iobench.bench.part import Proof
+from iobench.bench.policies import COMPARED, UNLIMITED, FinalRounds, SuccessiveHalving
 from iobench.bench.run import run
-from iobench.bench.run_strategies import AUTO, UNLIMITED
-from iobench.bench.search_strategies import FinalRounds, SuccessiveHalving
-from iobench.bench.strategy import COMPARED
+from iobench.bench.stopping_rules import AUTO
 from iobench.dataset.manifest import Manifest
 from iobench.host.device import pick_device
+from iobench.results.cases import Label, labels
 from iobench.results.stats import ENOUGH_ROUNDS
+
+
+def nothing_measured(run: Run, requirements: Requirements) -> LoaderFailed:
+    """Return the error for a run in which no case could be measured."""
+    reasons = "; ".join(dict.fromkeys(map(str, run.failures.values())))
+    hint = None
+    if run.skipped:
+        tried = len(run.cases) - len(run.skipped)
+        hint = (
+            f"{tried} of {counted(len(run.cases), 'case')} were tried in "
+            f"--max-time {requirements.max_time_s:g}: give a longer one"
+        )
+    return LoaderFailed(
+        f"no case could be measured{f': {reasons}' if reasons else ''} (records: {run.path})",
+        kind="no-case-measured",
+        hint=hint,
+    )
+
+
+def ended_early(ended: BaseException | None, rounds: str) -> Iterator[Finding]:
+    """Yield the finding for rounds that Ctrl-C or an error ended; `rounds` names them."""
+    if isinstance(ended, KeyboardInterrupt):
+        yield Finding(
+            "interrupted", f"Interrupted in the {rounds}: the answer rests on what was measured until then"
+        )
+    elif isinstance(ended, IobenchError):
+        yield Finding("stopped", f"The {rounds} ended early: {ended}", values={"error": ended.kind})
+
+
+def skipped_finalists(run: Run, rounds: str) -> Iterator[Finding]:
+    """Yield the finding for finalists that there was no time for; `rounds` names the rounds."""
+    if run.skipped:
+        labels = run.labels
+        names = some([str(labels[key]) for key in run.skipped])
+        yield Finding(
+            "finalists-skipped",
+            f"There was no time for the {rounds} of {names}",
+            values={"cases": names, "skipped": len(run.skipped), "rounds": rounds},
+        )
+
+
+FINAL = 0.8  # at most, of the time left after the race, for final rounds
+FINAL_EPOCHS = 16  # of each finalist: rounds enough for an interval, and as much for all between them
+RUNNERS_UP, NEAR = 3, 0.8  # at most; all but the first must be near the fastest: the race has few rounds
+OTHER_LOADERS = 3  # at most: without the step it is unknown whether a loader reads while the step runs
+FAR = 0.5  # of the fastest's rate: a case over the user's own files needs no conversion
+OWN_EPOCHS = FINAL_EPOCHS // 2  # as many must fit if the user's own files are to be a finalist
+
+
+def rate_of(run: Run, key: str) -> float | None:
+    """Return the median samples/s of a case; None if it was not measured."""
+    rates = [one.samples_per_s for one in run.valid_records if one.settings_key == key]
+    return statistics.median(rates) if rates else None
+
+
+def labels_of(cases: Sequence[Case]) -> dict[str, Label]:
+    """Return the labels of cases by key, without the process isolation, which does not matter here."""
+    return labels({case.key: {**case.facets, "isolated": False} for case in cases})
+
+
+def texts_of(cases: Sequence[Case]) -> dict[str, str]:
+    """Return the same in words."""
+    return {key: str(label) for key, label in labels_of(cases).items()}
+
+
+def rank_of(roles: Sequence[str]) -> int:
+    """Return the sort key of a finalist by importance: the fastest, the default, then all others."""
+    return 0 if FASTEST in roles else 1 if DEFAULT in roles else 2
+
+
+def roles_of(
+    race: Run, data: MeasuredData, requirements: Requirements, left_s: float
+) -> dict[str, list[str]]:
+    """Return the roles of the finalists by key; `left_s` are the seconds left to measure them."""
+    rates = {case.key: rate for case in race.cases if (rate := rate_of(race, case.key)) is not None}
+    if not rates:
+        return {}
+    measured = [case for case in race.cases if case.key in rates]
+    named = [(FASTEST, max(rates, key=lambda key: rates[key]))]
+    if (default := default_case(measured, data.own_format)) is not None:
+        named.append((DEFAULT, default.key))
+    final_s = {key: FINAL_EPOCHS * max(ROUND_S, data.manifest.schema.samples / rates[key]) for key in rates}
+    for key in runners_up(rates):  # no more than there is time for: the first two must be decided
+        needed_s = sum(final_s[one] for one in {key, *(known for _, known in named)})
+        if needed_s <= FINAL * left_s or len({known for _, known in named}) < COMPARED:
+            named.append((RUNNER_UP, key))
+    named += over_own_files(race.cases, data, rates, named, left_s)
+    if requirements.step_ms:
+        known = {key for _, key in named}
+        stepping = for_step(measured, rates, known, data.manifest, requirements)
+        size = requirements.batch_sizes[0]
+        epoch_s = data.manifest.schema.samples / size * requirements.step_s(size)
+        named += stepping[: max(1, int(left_s / 2 / epoch_s) - len(known))]  # an epoch to check, one to time
+    roles: dict[str, list[str]] = {}
+    for role, key in named:
+        roles.setdefault(key, []).append(role)
+    return roles
+
+
+def over_own_files(
+    cases: Sequence[Case],
+    data: MeasuredData,
+    rates: Mapping[str, float],
+    named: Sequence[tuple[str, str]],
+    left_s: float,
+) -> list[tuple[str, str]]:
+    """Return the fastest case over the user's own files, besides the default, if there is time to measure it.
+
+    With the files' own decoder it must not be far behind the fastest. A decoder that the race had no time for
+    counts as no slower than the slowest finalist.
+    """
+    known = {key for _, key in named}
+    own = [case for case in cases if case.variant in data.added and (DEFAULT, case.key) not in named]
+    if data.manifest.url or any(case.key in known for case in own):
+        return []
+    decoders = [case for case in own if case.variant in data.added[1:]]
+    least = FAR * max(rates.values())
+    near = [one.key for one in own if one.key in rates and (one in decoders or rates[one.key] >= least)]
+    if not near and not decoders:
+        return []
+    streams = [case for case in decoders if case.loader.name == "stream"]
+    key = max(near, key=lambda one: rates[one]) if near else (streams or decoders)[-1].key
+    slowest = min(rates[one] for one in known)
+    epoch_s = sum(data.manifest.schema.samples / rates.get(one, slowest) for one in {*known, key})
+    return [(OWN_FILES, key)] if OWN_EPOCHS * epoch_s <= FINAL * left_s else []
+
+
+def for_step(
+    measured: Sequence[Case],
+    rates: Mapping[str, float],
+    known: set[str],
+    manifest: Manifest,
+    requirements: Requirements,
+) -> list[tuple[str, str]]:
+    """Return roles and keys of cases that may feed the step: the cheapest, and the fastest of other loaders.
+
+    Another loader qualifies if it would train faster, reading while the step runs, than the fastest case
+    that reads between steps.
+    """
+
+    def enough(case: Case) -> float:
+        return case.batch_size / requirements.step_s(case.batch_size)
+
+    def cost(case: Case) -> tuple[object, ...]:
+        return rates[case.key] < enough(case), *cost_of(case, manifest), -rates[case.key]
+
+    quickest = max(measured, key=lambda case: rates[case.key])
+    lower_bound = 1 / (1 / rates[quickest.key] + 1 / enough(quickest))
+    feeding = [case for case in measured if rates[case.key] >= enough(case)]
+    cheapest = [min(feeding, key=cost)] if feeding else []
+    taken = {loader_word(case) for case in measured if case in cheapest or case.key in known}
+    fastest = {loader_word(case): case for case in sorted(measured, key=lambda case: rates[case.key])}
+    others = sorted(
+        (
+            case
+            for word, case in fastest.items()
+            if word not in taken and min(rates[case.key], enough(case)) > lower_bound
+        ),
+        key=cost,
+    )
+    return [
+        *((CHEAPEST, case.key) for case in cheapest),
+        *((OTHER_LOADER, case.key) for case in others[:OTHER_LOADERS]),
+    ]
+
+
+def runners_up(rates: Mapping[str, float]) -> list[str]:
+    """Return the keys after the fastest: at least one, and others whose rate is near the fastest's."""
+    fastest, *others = sorted(rates, key=lambda key: rates[key], reverse=True)
+    near = [key for key in others[1:RUNNERS_UP] if rates[key] >= NEAR * rates[fastest]]
+    return [*others[:1], *near]
+
+
+def cost_of(case: Case, manifest: Manifest) -> tuple[int, bool, int, float]:
+    """Return the sort key of a case's cost: packages, a conversion, processes, bytes on disk."""
+    artifact = manifest.artifacts[case.variant]
+    return len(packages_of(case)), artifact.added is None, case.loader.workers, artifact.stored_bytes
+
 
 PROVING, RACING = 0.2, 0.1  # at most, of the time left after writing: content checks, and the race
 FINAL_BEFORE_STEP = 0.5  # as `FINAL`, with a training step
@@ -65,8 +243,10 @@ class SearchResult:
         return [case for case in self.final.cases if case.key in self.roles]
 
 
-def search(data: MeasuredData, requirements: Requirements, observer: Observer, began: float) -> SearchResult:
-    """Race all candidates, then measure the finalists again; `began` is the start of the time limit.
+def search(
+    data: MeasuredData, requirements: Requirements, observer: Observer, budget: Budget
+) -> SearchResult:
+    """Race all candidates, then measure the finalists again.
 
     InvalidSettings if nothing fits (``nothing-fits``), LoaderFailed if no case could be measured
     (``no-case-measured``).
@@ -77,31 +257,32 @@ def search(data: MeasuredData, requirements: Requirements, observer: Observer, b
     cache = "cold" if data.cold else "warm"
     candidates = candidate_set(data.manifest, requirements, device, cache, data.added)
     observer.status(f"requirements: {requirements.describe(data.cache)}")
-    end = began + requirements.max_time_s
-    left_s = end - time.monotonic()
     options = RunOptions(cache=(cache,), seed=requirements.seed, limits=False, prices=requirements.prices)
     opening = COMPARED + bool(data.added)  # the default, a likely rival, and one that needs no conversion
-    halving = SuccessiveHalving(RACING * left_s, proofs_s=PROVING * left_s, end_s=left_s, opening=opening)
-    race = run(data.manifest, options, observer=observer, cases=candidates.cases, strategy=halving)
-    roles = roles_of(race, data, requirements, end - time.monotonic())
+    rest = budget.share(1.0)
+    halving = SuccessiveHalving(RACING * rest.seconds, proofs_s=PROVING * rest.seconds, opening=opening)
+    race = run(data.manifest, options, observer=observer, cases=candidates.cases, policy=halving, budget=rest)
+    roles = roles_of(race, data, requirements, budget.left())
     if not roles:
         raise race.ended or nothing_measured(race, requirements)
     skipped = [*data.skipped, *candidates.skipped]
     so_far = SearchResult(data, race, race, roles, skipped, confirmed=False)
-    if race.ended or time.monotonic() > end:
-        so_far.notes += ended_early(race.ended, "race") if race.ended else no_final_rounds()
+    if race.ended or budget.over:
+        late = Finding("no-final-rounds", "No time was left for final rounds")
+        so_far.notes += ended_early(race.ended, "race") if race.ended else [late]
         return so_far
-    return _confirmed(so_far, requirements, options, end, observer)
+    return _confirmed(so_far, requirements, options, budget, observer)
 
 
 def _confirmed(
-    so_far: SearchResult, requirements: Requirements, options: RunOptions, end: float, observer: Observer
+    so_far: SearchResult, requirements: Requirements, options: RunOptions, budget: Budget, observer: Observer
 ) -> SearchResult:
     """Measure the finalists of a race again; its own figures count where that ends too early."""
     data, race, roles = so_far.data, so_far.race, so_far.roles
     chosen, roles = same_isolation([case for case in race.cases if case.key in roles], roles)
     share = FINAL_BEFORE_STEP if requirements.step_ms else FINAL
-    times = share * (end - time.monotonic()), end + OVERTIME * requirements.max_time_s
+    overtime = Budget((1 + OVERTIME) * budget.seconds, budget.began, budget.now)
+    times = budget.share(share), overtime.share(1.0)
     try:
         limited = replace(options, limits=True)
         final = final_rounds(data.manifest, chosen, limited, AUTO, times, observer, race.proofs)
@@ -116,7 +297,7 @@ def _confirmed(
     result = SearchResult(data, race, final, roles, so_far.skipped)
     result.notes += [*skipped_finalists(final, "final rounds"), *ended_early(ended, "final rounds")]
     if not ended:
-        _more_rounds(result, requirements, options, end, observer)
+        _more_rounds(result, requirements, options, budget, observer)
     return result
 
 
@@ -129,11 +310,11 @@ def _stored(data: MeasuredData, words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _more_rounds(
-    result: SearchResult, requirements: Requirements, options: RunOptions, end: float, observer: Observer
+    result: SearchResult, requirements: Requirements, options: RunOptions, budget: Budget, observer: Observer
 ) -> None:
     """Measure the finalists with the training step, then the fastest over half as many samples."""
-    stepping = steppable(result, result.final.cases, requirements, end - time.monotonic())
-    stepped = run_with_step(result.data.manifest, stepping, requirements, end, options, observer)
+    stepping = steppable(result, result.final.cases, requirements, budget.left())
+    stepped = run_with_step(result.data.manifest, stepping, requirements, budget, options, observer)
     if stepped is not None:
         result.with_step = stepped if stepped.valid_records else None
         if not result.final.skipped:  # else they were reported already
@@ -145,7 +326,7 @@ def _more_rounds(
     if len({one.round for one in result.final.valid_records}) < ENOUGH_ROUNDS:
         return  # there was hardly time for the answer
     try:
-        half = half_size(result.data, fastest, options, end, observer)
+        half = half_size(result.data, fastest, options, budget, observer)
     except OutOfTime:
         return
     except IobenchError as error:  # the answer does not depend on it
@@ -171,19 +352,18 @@ def final_rounds(
     cases: Sequence[Case],
     options: RunOptions,
     rounds: int | str,
-    times: tuple[float, float],
+    times: tuple[Budget, Budget],
     observer: Observer,
     proofs: Mapping[str, Proof] = MappingProxyType({}),
 ) -> Run:
     """Measure again: a winner picked from noisy rounds must not keep its lucky figure.
 
-    `times` are the seconds for the rounds, and the end of the time limit; `proofs` those of the race, by key.
+    `times` are the budgets of the rounds and of what cannot wait; `proofs` are those of the race, by key.
     """
-    max_time_s, end = times
-    options = replace(options, rounds=str(rounds), max_time=max(1.0, round(max_time_s)))
-    count = UNLIMITED if rounds == AUTO else int(rounds)
-    strategy = FinalRounds(max_time_s, count, end_s=end - time.monotonic(), proofs=proofs)
-    return run(manifest, options, observer=observer, cases=cases, strategy=strategy)
+    own, budget = times
+    options = replace(options, rounds=str(rounds), max_time=max(1.0, round(own.seconds)))
+    policy = FinalRounds(own, UNLIMITED if rounds == AUTO else int(rounds), proofs=proofs)
+    return run(manifest, options, observer=observer, cases=cases, policy=policy, budget=budget)
 
 
 def steppable(
@@ -220,7 +400,7 @@ def run_with_step(
     manifest: Manifest,
     cases: Sequence[Case],
     requirements: Requirements,
-    end: float,
+    budget: Budget,
     options: RunOptions,
     observer: Observer,
 ) -> Run | None:
@@ -233,21 +413,22 @@ def run_with_step(
         else replace(case, step_s=requirements.step_s(case.batch_size))
         for case in cases
     ]
-    times = (STEPPED * (end - time.monotonic()), end)
+    times = budget.share(STEPPED), budget.share(1.0)
     return final_rounds(manifest, stepping, options, AUTO, times, observer)
 
 
 def half_size(
-    data: MeasuredData, fastest: Case, options: RunOptions, end: float, observer: Observer
+    data: MeasuredData, fastest: Case, options: RunOptions, budget: Budget, observer: Observer
 ) -> Run | None:
     """Measure the fastest case over half as many samples, which shows if its rate depends on their number.
 
     None where there is no time or no source, and for the user's own files.
     """
-    if end - time.monotonic() < MIN_HALF_S or data.manifest.artifacts[fastest.variant].added:
+    if budget.left() < MIN_HALF_S or data.manifest.artifacts[fastest.variant].added:
         return None
-    manifest = measured_data.half_sample(data, [fastest.variant], end - MIN_HALF_S)
+    manifest = measured_data.half_sample(data, [fastest.variant], budget.sub(budget.left() - MIN_HALF_S))
     if manifest is None:
         return None
     smaller = replace(fastest, dataset=manifest.name, content=content_of(manifest))
-    return final_rounds(manifest, [smaller], options, HALF_ROUNDS, (end - time.monotonic(), end), observer)
+    rest = budget.share(1.0)
+    return final_rounds(manifest, [smaller], options, HALF_ROUNDS, (rest, rest), observer)

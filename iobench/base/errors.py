@@ -28,6 +28,7 @@ IobenchError
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import re
@@ -36,6 +37,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from iobench.base.credentials import known_secrets, scrubbed, shown_address
 from iobench.base.text import reason
 
 
@@ -51,7 +53,8 @@ _FIELDS = ("problem", "kind", "path", "expected", "found", "hint")
 class IobenchError(Exception):
     """Any failure that the user can do something about.
 
-    Rendered as ``PATH: PROBLEM: expected EXPECTED, found FOUND; HINT``, with the parts that are set.
+    Rendered as ``PATH: PROBLEM: expected EXPECTED, found FOUND; HINT``, with the parts that are set. No part
+    holds a credential, even of a server's answer: errors are printed, recorded and sent to other processes.
 
     Attributes
     ----------
@@ -86,11 +89,15 @@ class IobenchError(Exception):
         found: object = None,
         hint: str | None = None,
     ) -> None:
-        super().__init__(problem)
-        self.problem, self.kind, self.hint = problem, kind or self.default_kind, hint
-        self.path = None if path is None else os.fspath(path)
-        self.expected = None if expected is None else str(expected)
-        self.found = None if found is None else str(found)
+        secrets = known_secrets()
+
+        def shown(value: object) -> str | None:
+            return None if value is None else scrubbed(str(value), secrets)
+
+        self.problem, self.kind = scrubbed(problem, secrets), kind or self.default_kind
+        super().__init__(self.problem)
+        self.path = shown(None if path is None else shown_address(os.fspath(path)))
+        self.expected, self.found, self.hint = shown(expected), shown(found), shown(hint)
         self.traceback = ""
 
     def __str__(self) -> str:
@@ -229,6 +236,7 @@ def needing(what: str, extra: str) -> Iterator[None]:
         raise MissingDependency(problem, hint=f"pip install 'iobench[{extra}]'") from error
 
 
+NO_MEMORY = "out-of-memory"
 REPREPARE = "prepare it again with the same options to repair it"  # for artifacts that prepare wrote
 
 
@@ -264,11 +272,39 @@ def expecting(
 ) -> Iterator[None]:
     """Raise CorruptArtifact in place of these errors of a block that reads `expected` from a file.
 
-    It takes microseconds: what reads single samples has a try statement of its own.
+    See `damage`. It takes microseconds: what reads single samples has a try statement of its own.
     """
     try:
         yield
-    except CorruptArtifact:
+    except IobenchError:
         raise
     except errors as error:
-        raise corrupt(path, expected, reason(error), kind) from error
+        raise damage(error, path, expected, kind) from error
+
+
+def damage(error: BaseException, path: Path, expected: object, kind: str | None = None) -> IobenchError:
+    """Return the error to raise in place of that of a library, which read `expected` from a file.
+
+    It is CorruptArtifact, of kind NO_MEMORY for an allocation that failed. It is LoaderFailed for an error of
+    the system that no other bytes would have prevented, such as too many open files or a lost mount.
+    Libraries raise OSErrors without a number about what they read.
+    """
+    if isinstance(error, MemoryError):
+        problem = "takes more memory than there is"
+        return CorruptArtifact(problem, kind=NO_MEMORY, path=path, expected=expected, found=reason(error))
+    if isinstance(error, PermissionError):
+        return no_permission(CorruptArtifact, error.filename or path)
+    if isinstance(error, OSError) and error.errno not in _ABOUT_FILES:
+        return LoaderFailed(f"cannot be read: {reason(error)}", kind="read-error", path=path)
+    return corrupt(path, expected, reason(error), kind)
+
+
+_ABOUT_FILES = (  # no such file, something else than a file (EINVAL: see `regular`), or unreadable blocks
+    *(None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EINVAL, errno.ELOOP, errno.ENAMETOOLONG),
+    *(errno.ENXIO, errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA),
+)
+
+
+def in_use(path: Path, found: str, hint: str) -> LoaderFailed:
+    """Return the error for a file that cannot be opened because something else has it open."""
+    return LoaderFailed("cannot be opened", kind="in-use", path=path, found=found, hint=hint)

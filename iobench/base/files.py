@@ -1,4 +1,4 @@
-"""Regular files, files that are written whole or not at all, and the errors of the system about them."""
+"""Files: names from outside, regular ones, those written whole or not at all, and the system's errors."""
 
 from __future__ import annotations
 
@@ -10,10 +10,53 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from iobench.base.errors import IobenchError
-from iobench.base.text import reason
+from iobench.base.errors import CorruptArtifact, IobenchError, no_permission
+from iobench.base.text import reason, shortened
 
 TEMPORARY = ".tmp-"  # start of the names of unfinished files
+NAME_BYTES = 255  # of a file's name on nearly every file system
+PATH_BYTES = 4096
+
+
+def name_problem(name: object) -> str | None:
+    """Return why a name in data of others cannot be that of a file below a folder; None if it can.
+
+    All names from outside are checked here: of objects, and of files in manifests, seals, indexes, archives
+    and messages of other ranks. Two of them never are the same path, unless the file system ignores case.
+    """
+    if not isinstance(name, str) or not name:
+        return "no name"
+    parts = name.split("/")
+    if not parts[0]:
+        return "an absolute path"
+    if ".." in parts:
+        return "a path with '..'"
+    if "" in parts or "." in parts:
+        return "a path with an empty part or '.'"
+    if "\0" in name or "\\" in name:
+        return "a zero byte or a backslash"
+    try:
+        sizes = [len(os.fsencode(part)) for part in parts]
+    except UnicodeEncodeError:
+        return "a name that is not UTF-8"
+    if max(sizes) > NAME_BYTES or sum(sizes) + len(sizes) > PATH_BYTES:
+        return f"a name of more than {NAME_BYTES} bytes, or a path of {PATH_BYTES}"
+    return None
+
+
+def path_below(folder: Path, name: object, source: str | os.PathLike[str] | None = None) -> Path:
+    """Return the path of a file below a folder that data of others name; otherwise raise CorruptArtifact.
+
+    The error is about `source`, or the folder.
+    """
+    if problem := name_problem(name):
+        raise CorruptArtifact(
+            f"it names a file outside the folder, or one that cannot be: {problem}",
+            kind="outside-folder",
+            path=source or folder,
+            found=shortened(repr(name)),
+        )
+    return folder / str(name)
 
 
 @contextmanager
@@ -34,6 +77,8 @@ def system_errors_as(
     except OSError as error:
         cause = f"{problem}: {reason(error)}"
         file = path if exact else error.filename or path
+        if isinstance(error, PermissionError) and kind == "read-error":
+            raise no_permission(cls, file) from error
         raise cls(cause, kind=kind, path=file, hint=hint) from error
 
 

@@ -22,7 +22,7 @@ from iobench.base.text import suggestion
 
 T = TypeVar("T", bound="Options")
 
-_TEXT = re.compile(r"[A-Za-z0-9._+*-]+")  # a variant names a folder, and commas separate its options
+_TEXT = re.compile(r"[A-Za-z0-9._=+*-]+")  # a variant names a folder, and commas separate its options
 _BOOLS = {"yes": True, "true": True, "no": False, "false": False}
 
 
@@ -74,7 +74,7 @@ class Option:
         if self.choices is not None:
             return "one of " + ", ".join(map(word, self.choices))
         names = {bool: "yes or no", int: "an integer", float: "a number"}
-        kind = names.get(self.type, "letters, digits and . _ + * -")
+        kind = names.get(self.type, "letters, digits and . _ = + * -")
         if self.minimum is not None and self.maximum is not None:
             kind += f" from {word(self.minimum)} to {word(self.maximum)}"
         elif self.minimum is not None:

@@ -121,6 +121,8 @@ class Registry(Generic[T]):
             missing = str(error.name).partition(".")[0]
             raise _not_installed(what, missing, missing if missing in _required(offer) else None) from error
         except Exception as error:  # another package's code may raise anything
+            if isinstance(error.__cause__, KeyboardInterrupt):  # Python 3.11 wraps it while a class is made
+                raise error.__cause__ from None
             raise BrokenPlugin(
                 f"{what} cannot be used", found=f"{type(error).__name__}: {reason(error)}"
             ) from error
@@ -132,7 +134,7 @@ class Registry(Generic[T]):
     def _wrong(self, name: str, cls: Any) -> tuple[str, str, str] | None:
         """Return kind, expected and found for an object that cannot be used; None if it can."""
         if not (isinstance(cls, type) and issubclass(cls, self._base)):
-            base = f"{self._base.__module__.partition('._')[0]}.{self._base.__name__}"
+            base = f"{self._base.__module__.rpartition('.')[0]}.{self._base.__name__}"
             return "not-a-subclass", f"a subclass of {base}", repr(cls)
         if missing := [known for known in self._attributes if not hasattr(cls, known)]:
             return "incomplete-class", f"the attributes {', '.join(missing)}", "none"

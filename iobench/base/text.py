@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import unicodedata
 from collections.abc import Collection, Iterable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 # Controls, invisible and bidirectional formatting, undecodable bytes, line and paragraph separators.
 _INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -15,7 +15,7 @@ ENUMERATED = 3  # names that `enumerated` shows
 
 def utc_now(to: str = "seconds") -> str:
     """Return the current time as files hold it: ISO 8601, UTC, to the second or as `isoformat` says."""
-    return datetime.now(timezone.utc).isoformat(timespec=to)
+    return datetime.now(UTC).isoformat(timespec=to)
 
 
 def printable(text: str) -> str:
@@ -62,7 +62,7 @@ def enumerated(names: Collection[str], most: int = ENUMERATED) -> str:
 
 def is_numeric(cells: Iterable[str | None]) -> bool:
     """Return whether all cells of a column are figures."""
-    return all(not cell or cell[0].isdigit() or cell == "–" for cell in cells)
+    return all(not cell or cell.lstrip("<")[:1].isdigit() or cell == "–" for cell in cells)
 
 
 def reason(error: BaseException) -> str:

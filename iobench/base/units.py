@@ -57,26 +57,6 @@ def parse_elements(text: str, item_bytes: int = 1) -> int:
     return int(number) // item_bytes if unit else int(number)
 
 
-def parse_rate(text: str) -> float:
-    """Parse a bandwidth such as `100Gbit/s`, `12.5GB/s` or `10GiB/s` into bytes per second.
-
-    Raises InvalidSettings if the text is not a positive bandwidth.
-    """
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]+)/s\s*", text)
-    units = {**_BYTES, **{f"{prefix}bit": 1000**power / 8 for power, prefix in enumerate("kMGT", 1)}}
-    try:
-        rate = float(match[1]) * units[match[2]] if match else 0.0
-    except (KeyError, ValueError):
-        rate = 0.0
-    if not 0 < rate < math.inf:
-        raise InvalidSettings(
-            f"{shortened(text)!r} is not a bandwidth",
-            kind="invalid-bandwidth",
-            hint="write it like 100Gbit/s or 12.5GB/s",
-        )
-    return rate
-
-
 def parse_shape(text: str, may_vary: bool = False) -> tuple[int, ...]:
     """Parse a shape such as `128`, `3x224x224` or `3,224,224`; if it `may_vary`, also `*x*x3`, with -1 for *.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from iobench import formats
 from iobench.base.errors import (
     ColdCacheUnavailable,
     CorruptArtifact,
@@ -14,10 +16,58 @@ from iobench.base.errors import (
     WrongContent,
 )
 from iobench.bench.case import Case
-from iobench.bench.opening import disk_errors
+from iobench.bench.epoch import disk_errors
+from iobench.bench.executor import TookTooLong
 from iobench.bench.outcome import Run
-from iobench.dataset.index_cache import LATE
+from iobench.dataset.index_cache import IndexLate
 from iobench.dataset.verify import verify_in_time
+from iobench.results.record import Record
+
+COMPARED = ("order", "batch_size", "block_bytes", "window_bytes", "seed", "model", "device", "world_size")
+
+
+def loss_mismatches(run: Run, case: Case, made: Record) -> dict[str, WrongContent]:
+    """Return an error, by case key, for each case whose loss differs from the majority's in this round.
+
+    Without a majority all compared cases are wrong.
+    """
+    comparable = {one.key for one in run.cases if not one.loader.iterable_style}
+    losses = {
+        other.settings_key: repr(other.loss)
+        for other in run.records
+        if other.round == made.round and other.loss is not None and _same_samples(other, made)
+    }
+    losses = {key: loss for key, loss in losses.items() if key in comparable}
+    if made.loss is None or len(set(losses.values())) < 2:
+        return {}
+    (usual, votes), *_ = Counter(losses.values()).most_common(1)
+    decided = 2 * votes > len(losses)
+    return {
+        key: WrongContent(
+            f"loss in round {made.round} differs from other cases' on the same samples",
+            kind="loss-mismatch",
+            expected=_others(losses, loss),
+            found=loss,
+        )
+        for key, loss in losses.items()
+        if not decided or loss != usual
+    }
+
+
+def _same_samples(one: Record, other: Record) -> bool:
+    same = all(one.case.get(name) == other.case.get(name) for name in COMPARED)
+    return same and _lossy_variant(one) == _lossy_variant(other)
+
+
+def _lossy_variant(record: Record) -> str | None:
+    """Return the variant of a lossy format, whose decoded data no other variant has; else None."""
+    form = formats.parse(str(record.case["format"]))
+    return None if form.lossless else form.variant
+
+
+def _others(losses: dict[str, str], own: str) -> str:
+    return " and ".join(sorted(set(losses.values()) - {own}))
+
 
 FATAL = (ColdCacheUnavailable, RecordError, RankLost)  # nothing can be measured after one of these
 
@@ -33,17 +83,18 @@ class CaseFailures:
     @contextmanager
     def collecting(self, case: Case) -> Iterator[None]:
         """Note the error of one case and continue with the others; an error of FATAL ends the run."""
-        manifest, own_data = self._run.manifest, case.loader.own_data
+        manifest = None if case.loader.own_data else self._run.manifest
         try:
-            with disk_errors(manifest.root if own_data else manifest.path_of(case.variant)):
+            with disk_errors(self._run.path_of(case)):
                 yield
         except FATAL:
             raise
+        except TookTooLong as late:
+            self._skip(case, str(late))
+        except IndexLate as late:
+            self._skip(case, late.problem)
         except IobenchError as error:
-            if error.kind == LATE:
-                self._skip(case, error.problem)
-                return
-            advised = error if own_data else manifest.location_of(case.variant).with_hint(error)
+            advised = error if manifest is None else manifest.location_of(case.variant).with_hint(error)
             self._run.failures[case.key] = advised
             if isinstance(error, WrongContent | CorruptArtifact):
                 self._wrong.add(case.key)
@@ -57,7 +108,7 @@ class CaseFailures:
             return
         self.checked.add(case.variant)
         same = [one.key for one in self._run.cases if one.variant == case.variant]
-        if len(same) == 1:
+        if len(same) == 1 or self._run.manifest is None:
             return
         try:
             verify_in_time(self._run.manifest, case.variant, limit_s)

@@ -1,35 +1,210 @@
-"""Content check of a case: every sample, over all its fields, hashed on the device.
-
-A row that a map-style loader delivers must have the hash of the stored one. Over a whole epoch, the sums of
-the hashes over all ranks must also equal the manifest's checksums: each sample once, in the requested order.
-"""
+"""Content checks: every sample that a case delivers is hashed, and compared with the dataset's hashes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from iobench.base.errors import WrongContent
 from iobench.base.finding import Finding
 from iobench.bench.process_group import ProcessGroup, SingleProcess
-from iobench.bench.ragged_check import RaggedCheck
-from iobench.bench.sample_coverage import SampleCoverage, kept_hashes
 from iobench.dataset.checksum import MASK, Checksum
 from iobench.dataset.manifest import Manifest
-from iobench.dataset.sample_hashes import RereadHashes, hashes_in_time
 from iobench.dataset.sources import BATCH_BYTES
-from iobench.formats import Index, Rows, index_of
+from iobench.dataset.verify import RereadHashes, SampleHashes, hashes_in_time
+from iobench.formats import Field, Index, Ragged, Rows, Schema, index_of
+from iobench.loading.collate import COLLATED, JAGGED, LIST, Collate, Dense, SampleList
 from iobench.loading.host_to_device import DeviceBatch
 from iobench.loading.loaders import EpochRequest, Job, Loader
-from iobench.loading.order import sample_count
+from iobench.loading.order import sample_count, shuffle_quality
 from iobench.results.parts import ContentCheckPart
 
-PIECE = 1 << 20  # hashes compared at a time: one copy from the device each, so that it is not waited for
+Hashes = npt.NDArray[np.int64]
+MOST_BATCHES = 100  # sampled evenly from the epoch to estimate its shuffle quality
+PIECE = 1 << 20  # hashes at a time: one copy from the device each, so that it is not waited for
+SPARE = 16  # bits of the filter per delivered hash, so that it passes few others
+MOST_BITS = 26
+
+
+def kept_hashes(stored: SampleHashes, samples: int) -> Iterator[tuple[npt.NDArray[np.int64], Hashes]]:
+    """Yield rows whose hashes were kept, and these, in pieces."""
+    for low in range(0, samples, PIECE):
+        rows = np.arange(low, min(low + PIECE, samples))
+        rows = rows[stored.known(rows)]
+        yield rows, stored.of(rows)
+
+
+class SampleCoverage:
+    """Comparison of delivered samples with stored rows.
+
+    The stored hashes are read once, in pieces: memory depends on what was delivered, about 50 bytes a
+    sample. Rows with equal content count as often as they were stored. Rows without a kept hash are
+    unknown, and so are the samples that match no other. Each batch of `delivered` has a hash per sample.
+    """
+
+    def __init__(self, stored: SampleHashes, samples: int, delivered: Sequence[Hashes]) -> None:
+        self._stored, self._samples, self._batches = stored, samples, delivered
+        self._delivered = np.concatenate(delivered) if delivered else np.empty(0, np.int64)
+        self._values, came = np.unique(self._delivered, return_counts=True)
+        self._due = np.zeros(len(self._values), np.int64)
+        self._row = np.zeros(len(self._values), np.int64)  # of rows with equal content the last
+        known = self._find()
+        matched = self._due > 0
+        self.complete = known == samples
+        self.verified = int(came[matched].sum())
+        self.foreign = int(came[~matched].sum()) if self.complete else 0
+        self.repeated = int((came - self._due)[matched].clip(min=0).sum())
+        self.dropped = known - int(np.minimum(came, self._due).sum())
+
+    def is_whole(self, part: bool) -> bool:
+        """Return whether all samples were compared: of an epoch that was cut, if none of them is missing."""
+        return self.complete and not (part and self.dropped)
+
+    def _find(self) -> int:
+        """Count how often each delivered hash was stored; return the number of rows with a kept hash."""
+        mask = (1 << min(MOST_BITS, (SPARE * len(self._values)).bit_length())) - 1
+        passed, known = np.zeros(mask + 1, bool), 0
+        passed[self._values & mask] = True
+        for rows, hashes in kept_hashes(self._stored, self._samples):
+            known += len(rows)
+            some = np.flatnonzero(passed[hashes & mask])
+            some = some[np.argsort(hashes[some], kind="stable")]  # near each other in the cache
+            place = np.searchsorted(self._values, hashes[some]).clip(max=len(self._values) - 1)
+            hit = self._values[place] == hashes[some] if len(self._values) else place < 0
+            np.add.at(self._due, place[hit], 1)
+            self._row[place[hit]] = rows[some[hit]]
+        return known
+
+    @property
+    def in_order(self) -> bool:
+        """True if samples came in stored order, except dropped ones and repetitions at the end."""
+        first = self._delivered[: self._samples]
+        rows = np.arange(len(first))
+        known = self._stored.known(rows)
+        if np.array_equal(first[known], self._stored.of(rows[known])):
+            return True
+        return bool(np.all(np.diff(self._rows(first)) > 0))
+
+    def shuffle_quality(self, block_rows: int) -> float | None:
+        """Return the batches' shuffle quality (see loading.shuffle_quality); None if rows have duplicates."""
+        if (self._due != 1).any():
+            return None
+        some = self._batches[:: max(1, len(self._batches) // MOST_BATCHES)]
+        return shuffle_quality([self._rows(batch) for batch in some], block_rows, self._samples)
+
+    def _rows(self, hashes: Hashes) -> npt.NDArray[np.int64]:
+        """Return the row of each delivered sample."""
+        rows: npt.NDArray[np.int64] = self._row[np.searchsorted(self._values, hashes)]
+        return rows
+
+
+TYPES: dict[str, Any] = {JAGGED: Ragged, LIST: SampleList}  # of a field, by kind; others are dense
+
+
+class RaggedCheck:
+    """Checks how the ragged fields of batches are collated, and counts their bytes and those with padding.
+
+    Of a jagged batch the latter are what padding to the longest sample would make of it.
+    """
+
+    def __init__(self, schema: Schema, collate: Collate) -> None:
+        self._schema, self._collate = schema, collate
+        self._real_bytes = self._padded_bytes = 0
+        self._lengths: list[Index] = []  # 8 bytes per sample
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Fields of ContentCheckPart: share of real elements, quantiles of lengths; none without elements."""
+        if not self._padded_bytes:
+            return {}
+        median, high = np.quantile(np.concatenate(self._lengths), (0.5, 0.99)).tolist()
+        return {"fill": self._real_bytes / self._padded_bytes, "length_p50": median, "length_p99": high}
+
+    def jagged(self, batch: DeviceBatch, number: int) -> DeviceBatch:
+        """Return batch `number` with its ragged fields end to end.
+
+        Raises WrongContent unless offsets divide the values into the samples, samples have the shapes of
+        their extents, and padding is of zeros.
+        """
+        values, lengths = {}, []
+        for field in self._schema.ragged:
+            values[field.name], own = self._end_to_end(batch, field, number)
+            lengths.append(own)
+        if lengths:
+            self._lengths.append(np.maximum.reduce(lengths))
+        return {**batch, **values}
+
+    def _end_to_end(self, batch: DeviceBatch, field: Field, number: int) -> tuple[Any, Index]:
+        """Return the values of a field of a batch, end to end, and the lengths of its samples."""
+        one, samples = batch[field.name], len(batch[self._schema.fields[0].name])
+        self._check_kind(one, field, number)
+        values, padding = one.parted() if isinstance(one, COLLATED) else (one, None)
+        lengths = _lengths(values, field, samples, number)
+        extents = lengths[:, None]
+        if own := field.extents:
+            extents = _extents(one, batch[own.name], field, lengths, number)
+        total, padded = len(values.values), samples * math.prod(extents.max(0, initial=0).tolist())
+        if padding is not None:
+            _check_padding(padding, field, number)
+            padded = total + len(padding)
+        self._real_bytes += total * field.sample_bytes
+        self._padded_bytes += padded * field.sample_bytes
+        return values, lengths
+
+    def _check_kind(self, one: Any, field: Field, number: int) -> None:
+        if not isinstance(one, TYPES.get(self._collate.kind, Dense)):
+            raise WrongContent(
+                f"field {field.name} of batch {number:,} is not collated as requested",
+                kind="not-collated",
+                expected=self._collate.kind,
+                found=type(one).__name__,
+            )
+
+
+def _lengths(one: Ragged, field: Field, samples: int, number: int) -> Index:
+    """Return the lengths of the samples; WrongContent unless offsets divide the values into them."""
+    offsets, total = one.offsets.cpu().numpy(), len(one.values)
+    lengths: Index = np.diff(offsets)
+    ends = tuple(offsets[[0, -1]].tolist())
+    if len(offsets) != samples + 1 or ends != (0, total) or (lengths < 0).any():
+        raise WrongContent(
+            f"batch {number:,}: wrong offsets of field {field.name}",
+            kind="wrong-offsets",
+            expected=f"{samples + 1:,}, rising from 0 to {total:,}",
+            found=f"{len(offsets):,}, from {ends[0]:,} to {ends[1]:,}",
+        )
+    return lengths
+
+
+def _extents(one: Any, own: torch.Tensor, field: Field, lengths: Index, number: int) -> Index:
+    """Return the extents `own` of the samples; WrongContent unless they have these shapes and lengths."""
+    extents: Index = own.cpu().numpy()
+    shapes = one.extents.cpu().numpy() if isinstance(one, COLLATED) else extents
+    if not np.array_equal(shapes, extents) or not np.array_equal(extents.prod(1), lengths):
+        raise WrongContent(
+            f"batch {number:,}: samples of field {field.name} have other shapes than their extents",
+            kind="wrong-extents",
+        )
+    return extents
+
+
+def _check_padding(padding: torch.Tensor, field: Field, number: int) -> None:
+    """Raise WrongContent unless padding is of zeros."""
+    if padding.contiguous().view(torch.uint8).any():
+        raise WrongContent(
+            f"batch {number:,}: padding of field {field.name}",
+            kind="wrong-padding",
+            expected="zeros",
+            found="other values",
+        )
+
+
 NO_HASHES = Finding("no-hashes", "no hash of these samples was kept")
 
 

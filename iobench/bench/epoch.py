@@ -1,26 +1,29 @@
-"""One timed round of a case: open the loader once, and run epochs under meter and counters."""
+"""One timed round: open a source of batches once, and run epochs under meter and counters."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
-from dataclasses import asdict, replace
+from collections.abc import Callable, Collection, Generator, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Protocol, TypeVar
 
-from iobench.base.errors import WrongContent
-from iobench.bench.device_clock import DeviceClock
-from iobench.bench.meter import Meter
-from iobench.bench.opening import disk_errors, epoch_request, opened
+import torch
+
+from iobench.base.errors import IobenchError, LoaderFailed, WrongContent
+from iobench.base.files import system_errors_as
+from iobench.bench.meter import DeviceClock, Meter
 from iobench.bench.part import Part, WindowTimer
-from iobench.bench.round_spec import RoundSpec
+from iobench.bench.process_group import ProcessGroup, SingleProcess
 from iobench.host.counters import Counters, Counts
 from iobench.host.cpu_speed import CpuSpeedProbe
-from iobench.host.page_tables import map_cached
+from iobench.host.page_cache import map_cached
 from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice, device_errors
-from iobench.loading.loaders import EpochRequest, Epochs, Job, Loader
-from iobench.loading.order import sample_count
-from iobench.loading.stages import UNTIMED
-from iobench.loading.user_batch import samples_of
+from iobench.loading.inspection import samples_of
+from iobench.loading.loaders import EpochRequest, Epochs, Job, Loader, failure
+from iobench.loading.order import Batches, sample_count
+from iobench.loading.stages import UNTIMED, StageProfile
 from iobench.objects.request_log import LOG
 from iobench.results.parts import (
     DiskPart,
@@ -32,35 +35,160 @@ from iobench.results.parts import (
     TimingPart,
 )
 
+
+def disk_errors(path: Path) -> AbstractContextManager[None]:
+    """Convert an OSError of the disk or of missing files into LoaderFailed."""
+    return system_errors_as(LoaderFailed, "cannot be read", path, kind="read-error")
+
+
+def opened(loader: Loader, job: Job) -> Epochs:
+    """Open the loader, with a reader that knows whether the order is sequential."""
+    opener = replace(job.opener, random=job.order.kind != "sequential")
+    try:
+        return loader.open(replace(job, opener=opener))
+    except (IobenchError, torch.OutOfMemoryError, torch.AcceleratorError):
+        raise
+    except Exception as error:  # a loader of another package may fail in any way
+        raise failure(loader, opener, error) from error
+
+
+def epoch_request(loader: Loader, job: Job, number: int, window: WindowTimer | None = None) -> EpochRequest:
+    """Return the request for an epoch: the rows of its batches (map-style) or its number (iterable-style).
+
+    With a window it is one for the part of the epoch around it. An iterable-style loader begins at its head.
+    The first piece of the order is drawn before timing starts, unless the loader draws it.
+    """
+    if loader.iterable_style:
+        return number
+    rows = loader.rows(job.order, job.opener.schema.samples, number)
+    if window is not None:
+        rows = window.part_of(rows, job.order, number)
+    if isinstance(rows, Batches) and not loader.draws:
+        rows.draw()
+    return rows
+
+
+T = TypeVar("T")
+
+
+class Cut(Protocol):
+    """End of an epoch of unknown length, and its extrapolation."""
+
+    ended: bool  # the epoch was cut off, so that no other follows
+
+    def over(self, batches: Iterator[T]) -> Iterator[T]:
+        """Yield the batches of an epoch up to its end."""
+
+    def partial(self, samples: int) -> PartialEpoch | None:
+        """Return the extrapolated epoch; None for a whole one."""
+
+
+@dataclass
+class RoundSpec:
+    """Specification of a round."""
+
+    number: int  # it determines the numbers of its epochs
+    consume: Callable[[DeviceBatch], None]
+    seconds: float  # least duration; 0 for a single epoch
+    profile: StageProfile | None = None  # collects the time of stages
+    batches: int | None = None  # of the window, where the round is a part of an epoch: see `Part`
+    limit_s: float = math.inf  # ends a part, however short its window; an epoch, too, if `batches` is given
+    cut: Cut | None = None  # what ends an epoch before its last batch
+    requested: Callable[[EpochRequest], None] = lambda request: None  # before each epoch, untimed
+    excluded: Collection[int] = ()  # processes whose memory does not count
+    warm: bool = False  # the data are in the page cache: their pages are mapped before the clock starts, as
+    # in later epochs of a script that keeps its files open
+    strict: bool = False  # synchronize the device after each batch
+    ended: Callable[[], None] = lambda: None  # called after each epoch; not timed
+    group: ProcessGroup = field(default_factory=SingleProcess)  # they begin each epoch together
+
+
 MOST_EPOCHS = 10_000  # in a round; epoch numbers of consecutive rounds are this far apart
 
 
-def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -> Measured:
-    """Open a loader, run epochs for the specified duration, and time them.
+class OpenBatchSource(Protocol):
+    """An open source of batches, for the epochs of one round.
 
-    Each batch is passed to the consumer on the device. The clock of an epoch stops after the device is
-    synchronized; over several ranks the slowest counts. Closing is not timed. Raises WrongContent if the
-    number of samples differs from this rank's share, CorruptArtifact if objects were replaced meanwhile.
+    Whether batches are read ahead decides what time in ``next()`` is. Where samples differ in their bytes
+    these are `counted` in each batch.
+    """
+
+    prefetches: bool
+    counted: bool
+    sample_bytes: int
+    samples_of: Callable[[DeviceBatch], int]
+
+    def epoch(self, number: int) -> Generator[HostBatch, None, None]:
+        """Prepare an epoch, untimed, and return its batches."""
+
+    def close(self) -> None:
+        """Release readers and workers."""
+
+    def over(self, batches: Iterator[DeviceBatch], delivered: Callable[[], int]) -> Iterator[DeviceBatch]:
+        """Return the batches of an epoch, whose window is timed where a round is a part of one."""
+        return batches
+
+    def cut_short(self, samples: int) -> bool:
+        """Check the number of samples of the last epoch; return True if time ended it."""
+        return False
+
+    def partial(self, delivered: tuple[int, float], epochs: int) -> PartialEpoch | None:
+        """Return the epoch that follows from the samples and seconds of parts; None after whole epochs."""
+        return None
+
+
+class BatchSource(Protocol):
+    """Source of the batches of a round: a loader over a dataset, or any iterable.
+
+    `path` is on the disk that is read; `workers` is the number of its processes.
+    """
+
+    @property
+    def path(self) -> Path:
+        """Path for errors and for the disk's counters."""
+
+    @property
+    def workers(self) -> int:
+        """Number of processes that it starts for each epoch."""
+
+    def guarded(self) -> AbstractContextManager[Callable[[], None]]:
+        """Return a context that gives a check, which raises after each batch what went wrong meanwhile."""
+        return nullcontext(lambda: None)
+
+    def open(self, transfer: HostToDevice, spec: RoundSpec) -> OpenBatchSource:
+        """Open it for a round."""
+
+
+def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -> Measured:
+    """Open a loader over a dataset, run epochs for the specified duration, and time them.
+
+    Raises WrongContent if the number of samples differs from this rank's share, CorruptArtifact if objects
+    were replaced meanwhile.
     """
     with LOG.counting() if job.opener.remote else nullcontext() as log:
         counting = replace(job, stages=spec.profile or UNTIMED, opener=job.opener.logging(log))
-        measured = _round(loader, counting, transfer, spec)
+        measured = time_round(DatasetSource(loader, counting), transfer, spec)
         timing = measured.timing
         taken = LOG.take(log, timing.epochs, timing.logical_bytes if timing.partial else None)
     job.opener.check_versions(loader.unpinned)
     return replace(measured, requests=RequestsPart(**asdict(taken)) if taken else None)
 
 
-def _round(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -> Measured:
-    opening, path = Meter(), job.opener.path
-    counters = Counters(path, early_snapshot=loader.workers > 0, excluded=spec.excluded)
-    cpu_speed, guarded = CpuSpeedProbe(), job.opener.guarded()
+def time_round(source: BatchSource, transfer: HostToDevice, spec: RoundSpec) -> Measured:
+    """Open a source of batches, run epochs for the specified duration, and time them.
+
+    Each batch is passed to the consumer on the device. The clock of an epoch stops after the device is
+    synchronized; over several ranks the slowest counts. Closing is not timed.
+    """
+    opening, path = Meter(), source.path
+    counters = Counters(path, early_snapshot=source.workers > 0, excluded=spec.excluded)
+    cpu_speed, guarded = CpuSpeedProbe(), source.guarded()
     with device_errors(str(path)), disk_errors(path), _counting(counters) as counts, guarded as check:
         with opening:
-            epochs = opened(loader, job)
+            epochs = source.open(transfer, spec)
         with closing(epochs):
             opening_bytes = counters.disk_so_far()
-            made = _Round(loader, epochs, transfer, spec, check)
+            made = _Round(epochs, transfer, spec, check)
             if spec.warm:
                 map_cached(path)
             made.run(cpu_speed.sample)
@@ -69,42 +197,17 @@ def _round(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) ->
 
 
 class _Round:
-    """Epochs of a round over an open loader: what they delivered, and how long they took."""
+    """Epochs of a round over an open source: what they delivered, and how long they took."""
 
     def __init__(
-        self,
-        loader: Loader,
-        epochs: Epochs,
-        transfer: HostToDevice,
-        spec: RoundSpec,
-        check: Callable[[], None],
+        self, source: OpenBatchSource, transfer: HostToDevice, spec: RoundSpec, check: Callable[[], None]
     ) -> None:
-        self._loader, self._epochs, self._transfer, self._spec = loader, epochs, transfer, spec
-        self._schema, self._order = epochs.opener.schema, epochs.job.order
+        self._source, self._transfer, self._spec = source, transfer, spec
         self._clock = clock_of(transfer, spec)
         self._consume = spec.consume if self._clock is None else self._clock.around(spec.consume)
-        self._check = check  # for bus errors of mapped files
-        self._window, self._meter = self._timer(), Meter()
+        self._check, self._meter = check, Meter()  # the former for bus errors of mapped files
         self._done = self._samples = self._logical_bytes = 0
         self._whole_s = 0.0  # of the slowest rank
-
-    def _timer(self) -> WindowTimer | None:
-        """Return the timer of the round's windows; None for whole epochs."""
-        part = self._part(self._spec.number * MOST_EPOCHS)
-        if part is None:
-            return None
-        return WindowTimer(part, self._transfer.synchronize, limit_s=self._spec.limit_s)
-
-    def _part(self, epoch: int) -> Part | None:
-        """Return the part of an epoch that is delivered; None for a whole one without a time limit."""
-        if self._spec.batches is None:
-            return None
-        length = self._order.length(self._schema.samples, epoch)
-        ahead = self._epochs.read_ahead
-        part = Part.of(self._order, ahead, self._spec.batches, length)
-        if part is None and self._spec.limit_s < math.inf:
-            part = Part.whole(ahead, length)
-        return part
 
     @property
     def _ended(self) -> bool:
@@ -115,18 +218,11 @@ class _Round:
         """Run epochs until the round is long enough."""
         gather = self._spec.group.all_gather
         while not self._done or (self._whole_s < self._spec.seconds and self._done < MOST_EPOCHS):
-            number = self._spec.number * MOST_EPOCHS + self._done
-            if self._window is not None and (part := self._part(number)) is not None:
-                self._window.part = part  # with a budget of tokens epochs differ in their batches
-            request = epoch_request(self._loader, self._epochs.job, number, self._window)
             before_s = self._meter.elapsed_s
-            came, came_bytes = self._epoch(request)
+            came, came_bytes = self._epoch(self._spec.number * MOST_EPOCHS + self._done)
             if self._done and not came:
                 return  # an iterator that is exhausted
-            short = self._window is not None and self._window.short
-            headed = self._window and not self._window.part.is_whole and self._loader.iterable_style
-            if not (self._ended or short or headed):
-                self._check_count(came, request)
+            short = not self._ended and self._source.cut_short(came)
             self._whole_s += max(gather(self._meter.elapsed_s - before_s))
             self._samples, self._logical_bytes = self._samples + came, self._logical_bytes + came_bytes
             self._done += 1
@@ -135,26 +231,23 @@ class _Round:
             if self._ended or any(gather(short)):
                 return
 
-    def _epoch(self, request: EpochRequest) -> tuple[int, int]:
+    def _epoch(self, number: int) -> tuple[int, int]:
         """Time one epoch or part; return the samples delivered to the device and their bytes."""
-        self._spec.requested(request)
+        epoch = self._source.epoch(number)
         self._spec.group.barrier()
         clock, profile = self._clock or nullcontext(), self._spec.profile or nullcontext()
         # closing is not timed: a part may leave workers behind
-        with closing(self._epochs.epoch(request)) as batches, self._meter, clock, profile:
+        with closing(epoch) as batches, self._meter, clock, profile:
             return self._drain(batches)
 
     def _drain(self, batches: Iterator[HostBatch]) -> tuple[int, int]:
         """Run one epoch or part and synchronize; return the samples that came and their bytes."""
         samples = logical_bytes = 0
-        first, foreign = self._schema.fields[0].name, self._loader.user_defined
-        counted = foreign or bool(self._schema.ragged)  # other bytes in every batch
+        count, counted = self._source.samples_of, self._source.counted
         # on the CPU nothing moves
-        stages = UNTIMED if self._transfer.device_api.is_host else self._epochs.stages
+        stages = UNTIMED if self._transfer.device_api.is_host else self._spec.profile or UNTIMED
         moved = self._meter.over(map(stages.timed("host_to_device", self._transfer.move), batches))
-        count: Callable[[DeviceBatch], int] = samples_of if foreign else lambda batch: len(batch[first])
-        if self._window is not None:
-            moved = self._window.over(moved, lambda: samples, self._loader.iterable_style)
+        moved = self._source.over(moved, lambda: samples)
         for batch in moved if self._spec.cut is None else self._spec.cut.over(moved):
             samples += count(batch)
             if counted:
@@ -162,25 +255,10 @@ class _Round:
             self._check()
             self._consume(batch)
         stages.timed("host_to_device", self._transfer.synchronize)()
-        return samples, logical_bytes or samples * self._schema.sample_bytes
-
-    def _check_count(self, came: int, request: EpochRequest) -> None:
-        """Raise WrongContent unless as many samples came as are due from this rank."""
-        due = self._schema.samples if isinstance(request, int) else sample_count(request)
-        loader = self._loader
-        if came == due or loader.user_defined or (loader.repeats and came > due):
-            return
-        if loader.drops and 0 < came < due:
-            return
-        raise WrongContent(
-            "the loader delivered another number of samples",
-            kind="wrong-count",
-            expected=f"{due:,}",
-            found=f"{came:,}",
-        )
+        return samples, logical_bytes or samples * self._source.sample_bytes
 
     def timing(self, opening: Meter) -> TimingPart:
-        """Return the timing of all epochs, after a loader that took so long to open."""
+        """Return the timing of all epochs, after a source that took so long to open."""
         own_s, several = self._meter.elapsed_s, self._spec.group.world_size > 1
         # the host may run ahead of the device
         waits = self._meter.waits if self._clock is None else self._clock.waits
@@ -200,7 +278,7 @@ class _Round:
         profile = self._spec.profile
         if profile is None:
             return timing
-        wait_s, prefetches = self._meter.waits.total_s, self._epochs.prefetches
+        wait_s, prefetches = self._meter.waits.total_s, self._source.prefetches
         return replace(
             timing,
             stages=profile.seconds(opening.elapsed_s, own_s, wait_s, prefetches),
@@ -210,15 +288,112 @@ class _Round:
 
     def _partial(self) -> PartialEpoch | None:
         """Return the extrapolated epoch; None after whole ones."""
-        cut, window = self._spec.cut, self._window
+        cut = self._spec.cut
         if cut is not None and (extrapolated := cut.partial(self._samples)):
             return extrapolated
-        last = self._order.batches(self._schema.samples, self._spec.number * MOST_EPOCHS + self._done - 1)
-        if window is None or self._ended or (window.part.count == len(last) and not window.short):
+        delivered = self._samples, self._meter.elapsed_s
+        return None if self._ended else self._source.partial(delivered, self._done)
+
+
+@dataclass(frozen=True)
+class DatasetSource(BatchSource):
+    """A loader over a dataset."""
+
+    loader: Loader
+    job: Job
+
+    @property
+    def path(self) -> Path:
+        """File or folder of the artifact."""
+        return self.job.opener.path
+
+    @property
+    def workers(self) -> int:
+        """Number of the loader's processes."""
+        return self.loader.workers
+
+    def guarded(self) -> AbstractContextManager[Callable[[], None]]:
+        """Return the guard of mapped files."""
+        return self.job.opener.guarded()
+
+    def open(self, transfer: HostToDevice, spec: RoundSpec) -> OpenBatchSource:
+        """Open the loader."""
+        return _DatasetEpochs(self.loader, opened(self.loader, self.job), transfer, spec)
+
+
+class _DatasetEpochs(OpenBatchSource):
+    """An open loader over a dataset; a round of it may be parts of an epoch, each with a window."""
+
+    def __init__(self, loader: Loader, epochs: Epochs, transfer: HostToDevice, spec: RoundSpec) -> None:
+        self._loader, self._epochs, self._spec = loader, epochs, spec
+        self._schema, self._order = epochs.opener.schema, epochs.job.order
+        self._request: EpochRequest = 0  # of the last epoch
+        part = self._part(spec.number * MOST_EPOCHS)
+        self._window = WindowTimer(part, transfer.synchronize, limit_s=spec.limit_s) if part else None
+        first, foreign = self._schema.fields[0].name, loader.user_defined
+        self.counted = foreign or bool(self._schema.ragged)  # other bytes in every batch
+        self.samples_of = samples_of if foreign else lambda batch: len(batch[first])
+        self.prefetches, self.sample_bytes = epochs.prefetches, self._schema.sample_bytes
+
+    def _part(self, epoch: int) -> Part | None:
+        """Return the part of an epoch that is delivered; None for a whole one without a time limit."""
+        if self._spec.batches is None:
             return None
-        whole = last.samples, len(last)
-        extrapolated = window.partial(self._done, (self._samples, self._meter.elapsed_s), whole)
+        length = self._order.length(self._schema.samples, epoch)
+        ahead = self._epochs.read_ahead
+        part = Part.of(self._order, ahead, self._spec.batches, length)
+        if part is None and self._spec.limit_s < math.inf:
+            part = Part.whole(ahead, length)
+        return part
+
+    def epoch(self, number: int) -> Generator[HostBatch, None, None]:
+        """Make the request for an epoch, and return its batches."""
+        if self._window is not None and (part := self._part(number)) is not None:
+            self._window.part = part  # with a budget of tokens epochs differ in their batches
+        self._request = epoch_request(self._loader, self._epochs.job, number, self._window)
+        self._spec.requested(self._request)
+        return self._epochs.epoch(self._request)
+
+    def over(self, batches: Iterator[DeviceBatch], delivered: Callable[[], int]) -> Iterator[DeviceBatch]:
+        """Return the batches of an epoch or of a part, whose window is timed."""
+        own = self._loader.iterable_style
+        return batches if self._window is None else self._window.over(batches, delivered, own)
+
+    def cut_short(self, samples: int) -> bool:
+        """Raise WrongContent unless as many samples came as are due; return True if time ended the window."""
+        short = self._window is not None and self._window.short
+        headed = self._window and not self._window.part.is_whole and self._loader.iterable_style
+        if not (short or headed):
+            self._check_count(samples)
+        return short
+
+    def _check_count(self, came: int) -> None:
+        """Raise WrongContent unless as many samples came as are due from this rank."""
+        request, loader = self._request, self._loader
+        due = self._schema.samples if isinstance(request, int) else sample_count(request)
+        if came == due or loader.user_defined or (loader.repeats and came > due):
+            return
+        if loader.drops and 0 < came < due:
+            return
+        raise WrongContent(
+            "the loader delivered another number of samples",
+            kind="wrong-count",
+            expected=f"{due:,}",
+            found=f"{came:,}",
+        )
+
+    def partial(self, delivered: tuple[int, float], epochs: int) -> PartialEpoch | None:
+        """Return the epoch that follows from the windows of its parts; None after whole epochs."""
+        number, window = self._spec.number * MOST_EPOCHS + epochs - 1, self._window
+        last = self._order.batches(self._schema.samples, number)
+        if window is None or (window.part.count == len(last) and not window.short):
+            return None
+        extrapolated = window.partial(epochs, delivered, (last.samples, len(last)))
         return replace(extrapolated, head=self._loader.iterable_style)
+
+    def close(self) -> None:
+        """Close the loader."""
+        self._epochs.close()
 
 
 def clock_of(transfer: HostToDevice, spec: RoundSpec) -> DeviceClock | None:
@@ -237,6 +412,7 @@ def _measured(
             major_faults=counts.major_faults,
             cpu_speed_per_s=cpu_speed.stop(),
             suspended_s=counts.suspended_s,
+            torch_threads=torch.get_num_threads(),
         ),
         disk=DiskPart(
             read_bytes=counts.disk_bytes,

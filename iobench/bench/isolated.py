@@ -10,17 +10,19 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from iobench.base.errors import CaseDied, IobenchError
+from iobench.base.standard_streams import stdout_to_stderr
 from iobench.bench.case import Case
 from iobench.bench.executor import InProcess, Tick
 from iobench.bench.observer import Progress
-from iobench.bench.proof import Proof
+from iobench.bench.part import Proof
 from iobench.dataset.manifest import Manifest
-from iobench.host import usable_memory
+from iobench.host import memory
 from iobench.host.child import Child, ChildEnded, ChildHung, SharedCount
 from iobench.host.fork_server import ForkServer
 from iobench.results.parts import Measured
@@ -39,7 +41,7 @@ class Isolated:
     def __init__(self, manifest: Manifest, timeout_s: float) -> None:
         self._manifest, self.timeout_s = manifest, timeout_s
         self._processes: dict[str, CaseProcess] = {}
-        self._room = usable_memory.free_memory()  # before any process is started
+        self._room = memory.free_memory()  # before any process is started
         self._server = ForkServer(*PRELOADED)
 
     def prove(self, case: Case, warmup: int, tick: Tick, limit_s: float = math.inf) -> Proof:
@@ -81,7 +83,7 @@ class Isolated:
             self._processes[case.key] = self._processes.pop(case.key)  # the dict is ordered by last use
         else:
             self._make_room(case)
-            self._processes[case.key] = CaseProcess(case, self._manifest.root, self._server)
+            self._processes[case.key] = CaseProcess(case, self._manifest, self._server)
         try:
             return self._processes[case.key].ask(what, argument, tick, self.timeout_s)
         except BaseException as error:  # also after Ctrl-C: the state of the process is unknown
@@ -92,19 +94,19 @@ class Isolated:
     def _make_room(self, case: Case) -> None:
         """End processes until memory suffices for another one and for the case's data in the page cache."""
         data = self._manifest.artifacts[case.variant].stored_bytes if case.cache == "warm" else 0
-        reserve = KEPT_FREE * usable_memory.total_memory() + min(data, self._room / 2)
-        while self._processes and usable_memory.free_memory() < reserve:
+        reserve = KEPT_FREE * memory.total_memory() + min(data, self._room / 2)
+        while self._processes and memory.free_memory() < reserve:
             self._processes.pop(next(iter(self._processes))).end()
 
 
 class CaseProcess:
     """Process that runs one case."""
 
-    def __init__(self, case: Case, root: Path, server: ForkServer) -> None:
+    def __init__(self, case: Case, manifest: Manifest, server: ForkServer) -> None:
         self.child = Child(f"{__name__}:serve", start=server.fork)
         self.warm = False
         with contextlib.suppress(ChildEnded):  # it has died already, which `ask` reports
-            self.child.send((case, root))
+            self.child.send((case, manifest.root, manifest.index_end))
 
     def ask(self, what: str, argument: object, tick: Tick, timeout_s: float) -> Any:
         """Call a method of the executor in that process, and return its result or raise its error.
@@ -161,10 +163,12 @@ class _SharedProgress(Progress):
 
 def serve(connection: Connection, heartbeats: SharedCount) -> None:
     """Execute the parent's commands for one case, until the parent ends."""
-    case, root = connection.recv()
+    case, root, index_end = connection.recv()
     tick = Tick(progress=_SharedProgress(heartbeats))
-    with contextlib.suppress(EOFError):
-        manifest = Manifest.load(root)
+    # what a user's loader prints is for its user
+    printed = stdout_to_stderr() if case.loader.user_defined else contextlib.nullcontext()
+    with printed, contextlib.suppress(EOFError):
+        manifest = replace(Manifest.load(root), index_end=index_end)
         executor = InProcess(manifest)
         calls: dict[str, Callable[[Any], Any]] = {
             "prove": lambda asked: executor.prove(case, asked[0], tick, asked[1]),

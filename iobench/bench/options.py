@@ -1,26 +1,135 @@
-"""Options of a run."""
+"""Options of a run, and the declaration of options of commands."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
+import types
+import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from iobench.base.errors import InvalidSettings
-from iobench.bench import run_strategies
 from iobench.bench.case import ROUND_SECONDS, Case
-from iobench.bench.command_option import check_above_zero, check_declared, command_option
 from iobench.bench.part import LEAST_WINDOW
-from iobench.bench.run_strategies import MAX_TIME_S
-from iobench.bench.strategy import DEFAULT_ROUNDS, Strategy
+from iobench.bench.stopping_rules import AUTO, DECISIVE, DEFAULT_ROUNDS, MAX_TIME_S, StoppingRule, rule_of
 from iobench.host import page_cache
 from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES
 from iobench.loading.collate import JAGGED, WAYS, Collate
 from iobench.loading.loaders import DEFAULT_LOADERS
-from iobench.loading.number_limits import LIMITS
+from iobench.loading.number_limits import LIMITS, check_number
 from iobench.loading.order import ORDERS
 from iobench.results.cases import context_of
 from iobench.results.prices import PRICES_HELP, Prices
+
+DEVICE_HELP = "Target device: auto, cpu, cuda, cuda:1, …"
+
+
+def command_option(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    limits: tuple[int, int] | None = None,
+    in_bytes: bool = False,
+    repeatable: bool = False,
+    parameter: str | None = None,
+) -> Any:
+    """Declare a dataclass field as an option of a command.
+
+    Parameters
+    ----------
+    default : bool, int, float, str, None or tuple
+        Default value. The field's annotation is one of these types, one of them ``| None``, or a tuple of
+        one of them, or either, which is typed as a list with commas.
+    help : str
+        One line for `--help` and the reference.
+    choices : tuple of str
+        Allowed values; empty for any.
+    limits : tuple of int, optional
+        Minimum and maximum.
+    in_bytes : bool
+        The values are typed as sizes such as `1MiB`, and the option's name ends in `size`, not `bytes`.
+    repeatable : bool
+        The option is typed once for each value, because a value may contain commas.
+    parameter : str, optional
+        The option's name on the command line, as a Python name, if it is not the field's.
+    """
+    shape = {"in_bytes": in_bytes, "repeatable": repeatable, "named": parameter}
+    return dataclasses.field(
+        default=default, metadata={"help": help, "choices": choices, "limits": limits, **shape}
+    )
+
+
+@dataclass(frozen=True)
+class CommandOption:
+    """One declared option: its name, the type of its values, and how it is typed."""
+
+    name: str
+    type: type
+    is_tuple: bool
+    or_none: bool
+    default: Any
+    help: str
+    choices: tuple[str, ...]
+    limits: tuple[int, int] | None
+    in_bytes: bool
+    repeatable: bool
+    named: str | None
+
+    @property
+    def parameter(self) -> str:
+        """The option's name on the command line, as a Python name."""
+        return self.named or (self.name.replace("_bytes", "_size") if self.in_bytes else self.name)
+
+    @property
+    def flag(self) -> str:
+        """The option as it is typed."""
+        return flag_of(self.parameter)
+
+
+def flag_of(name: str) -> str:
+    """Return an option as it is typed."""
+    return f"--{name.replace('_', '-')}"
+
+
+def check_above_zero(**options: float | None) -> None:
+    """Raise InvalidSettings for an option that is not a finite number above 0."""
+    for name, value in options.items():
+        if value is not None and not 0 < value < math.inf:
+            expected = "a number above 0"
+            raise InvalidSettings(flag_of(name), kind="out-of-range", expected=expected, found=f"{value:g}")
+
+
+def declared(cls: type) -> tuple[CommandOption, ...]:
+    """Return the options that a dataclass declares with `command_option`, in order."""
+    hints = typing.get_type_hints(cls)
+    return tuple(_option(spec, hints[spec.name]) for spec in dataclasses.fields(cls) if spec.metadata)
+
+
+def _option(spec: dataclasses.Field[Any], hint: Any) -> CommandOption:
+    members = typing.get_args(hint) if typing.get_origin(hint) is types.UnionType else (hint,)
+    listed = [one for one in members if typing.get_origin(one) is tuple]
+    value_type = typing.get_args(listed[0])[0] if listed else members[0]
+    return CommandOption(
+        spec.name, value_type, bool(listed), type(None) in members, spec.default, **spec.metadata
+    )
+
+
+def check_declared(options: Any) -> None:
+    """Raise InvalidSettings if a value is not among its option's choices, or outside its limits."""
+    for spec in declared(type(options)):
+        value = getattr(options, spec.name)
+        for one in value if isinstance(value, tuple) else (value,):
+            if one is None and spec.or_none:
+                continue
+            if spec.choices and one not in spec.choices:
+                expected = " or ".join(spec.choices)
+                raise InvalidSettings(spec.flag, kind="unknown-choice", expected=expected, found=repr(one))
+            if spec.limits:
+                check_number(spec.flag, one, *spec.limits)
+
 
 MODELS = ("none", "mlp", "cnn")
 BATCH_SIZE = (256,)
@@ -41,34 +150,34 @@ class RunOptions:
     """
 
     format: tuple[str, ...] = command_option(
-        ("all",), "Format or variant of the dataset, or all; repeatable. [default: all]", repeatable=True
+        ("all",), "Format or variant of the dataset, or all. [default: all]", repeatable=True
     )
     loader: tuple[str, ...] = command_option(
         DEFAULT_LOADERS,
-        "Loader with its options, like dataloader:num_workers=4,fetch=batch, or all; repeatable. "
+        "Loader with its options, like dataloader:num_workers=4,fetch=batch, or all. "
         f"'iobench loaders' lists them. [default: {', '.join(DEFAULT_LOADERS)}]",
         repeatable=True,
     )
     recommended_options: bool = command_option(
         False, "Add each loader with the options that its documentation recommends."
     )
-    device: tuple[str, ...] = command_option(("auto",), "Target devices: auto, cpu, cuda, cuda:1, …; a list.")
+    device: tuple[str, ...] = command_option(("auto",), "Target devices: auto, cpu, cuda, cuda:1, ….")
     cache: tuple[str, ...] = command_option(
         ("warm",), "Page cache: warm, cold, or both as warm,cold.", choices=page_cache.MODES
     )
     object_cache: tuple[int, ...] = command_option(
         (0,),
         "Object store: most bytes of its objects that a case keeps on the disk of the dataset's folder, like "
-        "10GiB, or 0; a list. --cache cold is then its first epoch, warm a later one.",
+        "10GiB, or 0. --cache cold is then its first epoch, warm a later one.",
         limits=LIMITS["object_cache"],
         in_bytes=True,
     )
     sudo: bool = command_option(False, "Drop the page cache with sudo -n.")
     order: tuple[str, ...] = command_option(
-        ("random",), f"Order of samples: {', '.join(ORDERS)}; a list.", choices=ORDERS
+        ("random",), f"Order of samples: {', '.join(ORDERS)}.", choices=ORDERS
     )
     batch_size: tuple[int, ...] = command_option(
-        BATCH_SIZE, "Samples per batch; a list.", limits=LIMITS["batch_size"]
+        BATCH_SIZE, "Samples per batch.", limits=LIMITS["batch_size"]
     )
     batch_tokens: int | None = command_option(
         None,
@@ -77,23 +186,23 @@ class RunOptions:
         limits=LIMITS["batch_tokens"],
     )
     block_bytes: tuple[int, ...] = command_option(
-        (BLOCK_BYTES,), "Block order: bytes per block; a list.", limits=LIMITS["block_bytes"], in_bytes=True
+        (BLOCK_BYTES,), "Block order: bytes per block.", limits=LIMITS["block_bytes"], in_bytes=True
     )
     window_bytes: tuple[int, ...] = command_option(
         (WINDOW_BYTES,),
-        "Block order: bytes of the shuffle window; a list.",
+        "Block order: bytes of the shuffle window.",
         limits=LIMITS["window_bytes"],
         in_bytes=True,
     )
     collate: tuple[str, ...] = command_option(
         (JAGGED,),
-        f"Batches of samples that differ in length: {WAYS}; a list.",
+        f"Batches of samples that differ in length: {WAYS}.",
     )
     model: tuple[str, ...] = command_option(
-        ("none",), f"Training step on each batch: {', '.join(MODELS)}; a list.", choices=MODELS
+        ("none",), f"Training step on each batch: {', '.join(MODELS)}.", choices=MODELS
     )
     step_ms: tuple[float, ...] = command_option(
-        (0.0,), "Milliseconds of a simulated training step on each batch; a list."
+        (0.0,), "Milliseconds of a simulated training step on each batch."
     )
     rounds: str = command_option(
         str(DEFAULT_ROUNDS),
@@ -151,7 +260,7 @@ class RunOptions:
         if self.prices:
             Prices.parse(self.prices)
         self._check_combination()
-        self.strategy()  # raises if the rounds are invalid
+        self.stopping_rule()  # raises if the rounds are invalid
 
     def _check_combination(self) -> None:
         """Raise InvalidSettings for options that exclude or need each other."""
@@ -186,10 +295,16 @@ class RunOptions:
                 found=", ".join(self.order),
             )
 
-    def strategy(self, cases: Sequence[Case] = ()) -> Strategy:
-        """Return the number of rounds of the cases, and when they end."""
-        contexts = {case.key: context_of(case.facets) for case in cases}
-        return run_strategies.parse(self.rounds, self.max_time, contexts)
+    @property
+    def seconds(self) -> float:
+        """Time for everything."""
+        if self.max_time is not None:
+            return self.max_time
+        return MAX_TIME_S if self.rounds in (AUTO, DECISIVE) else math.inf
+
+    def stopping_rule(self, cases: Sequence[Case] = ()) -> StoppingRule:
+        """Return what ends the rounds of the cases."""
+        return rule_of(self.rounds, {case.key: context_of(case.facets) for case in cases})
 
 
 def check_steps(step_ms: Sequence[float], models: Sequence[str]) -> None:

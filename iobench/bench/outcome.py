@@ -12,21 +12,22 @@ from iobench.base.errors import IobenchError
 from iobench.base.finding import Finding
 from iobench.bench.case import Case
 from iobench.bench.options import RunOptions
-from iobench.bench.proof import Proof
+from iobench.bench.part import Proof
 from iobench.dataset.manifest import Manifest
-from iobench.results import columns, history
+from iobench.results import history
 from iobench.results.cases import Label, labels
+from iobench.results.columns import blocks_of
 from iobench.results.display import Block, Displayed
+from iobench.results.parts import DatasetPart
 from iobench.results.record import Record
 from iobench.results.summary import Summary, summarise
-from iobench.results.verdict import sentences
 
 
 @dataclass
 class Run(Displayed):
     """Result of a run."""
 
-    manifest: Manifest  # the dataset
+    manifest: Manifest | None  # the dataset; None for a live loader
     options: RunOptions  # what was asked for
     cases: list[Case]  # what the options make
     path: Path  # file of the records
@@ -39,6 +40,7 @@ class Run(Displayed):
     skipped: list[str] = field(default_factory=list)  # cases for which there was no time, by key
     proofs: dict[str, Proof] = field(default_factory=dict)  # of the cases that were verified, by key
     stopped: IobenchError | None = None  # why the run ended before all rounds were made
+    live: DatasetPart | None = None  # what is known of a live loader's data
 
     @property
     def ended(self) -> KeyboardInterrupt | IobenchError | None:
@@ -60,18 +62,20 @@ class Run(Displayed):
         """Summary of the valid records; None without any."""
         return summarise(self.valid_records) if self.valid_records else None
 
+    def path_of(self, case: Case) -> Path:
+        """Return the path of what a case reads; the working folder for a live loader."""
+        if self.manifest is None:
+            return Path.cwd()
+        return self.manifest.root if case.loader.own_data else self.manifest.path_of(case.variant)
+
     def blocks(self) -> Iterator[Block]:
-        """Yield the verdicts, the table of cases, what failed, and warnings."""
+        """Yield the answer, the table of cases, what failed, and warnings."""
         failed = [f"Failed: {self.labels[key]}: {error}" for key, error in self.failures.items()]
         ended = ["Interrupted: these are the rounds measured so far"] if self.interrupted else []
         if self.summary is None:
             yield Block("answer", ["Nothing was measured"])
         else:
-            contexts = self.summary.contexts
-            yield Block("answer", [line.strip().removesuffix(".") for line in sentences(contexts)])
-            cases = [case for context in contexts for case in context.shown]
-            table = [*columns.identity_columns(cases), *columns.metric_columns(cases)]
-            yield Block("table", columns=table)
+            yield from blocks_of(self.summary)
         if failed or ended:
             yield Block("text", [*ended, *failed])
         for one in self.summary.warnings if self.summary else ():
@@ -83,9 +87,9 @@ class Run(Displayed):
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything but the records themselves, for JSON."""
-        shown = self.labels
+        shown, data = self.labels, self.manifest or self.live
         return {
-            "dataset": self.manifest.name,
+            "dataset": data.name if data else None,
             "records": str(self.path),
             "failures": {str(shown[key]): _as_json(error) for key, error in self.failures.items()},
             "notes": self.notes,

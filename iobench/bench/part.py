@@ -1,4 +1,4 @@
-"""Parts of an epoch: the batches that a round delivers, and the epoch that follows from them."""
+"""Parts of an epoch: the batches that a round delivers, their number, and the epoch that follows."""
 
 from __future__ import annotations
 
@@ -8,11 +8,30 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from iobench.base import thresholds
 from iobench.base.errors import LoaderFailed
 from iobench.base.units import counted
+from iobench.bench.case import Case
+from iobench.formats import Schema
 from iobench.loading.order import Order
 from iobench.loading.stages import Clock
-from iobench.results.parts import PartialEpoch
+from iobench.results.parts import ContentCheckPart, PartialEpoch
+from iobench.results.record import Record
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Result of a case's verification.
+
+    `check` is None if the whole dataset came as requested. The seconds are those of loading and hashing,
+    `took_s` those of the whole verification, which the run loop notes.
+    """
+
+    check: ContentCheckPart | None = None
+    batch_s: float = 0.0
+    sample_s: float = 0.0
+    took_s: float = 0.0
+
 
 T = TypeVar("T")
 LEAST_WINDOW = 5  # times what the loader reads ahead: less would be mostly its start
@@ -156,3 +175,70 @@ class WindowTimer:
     def _now(self) -> int:
         self._synchronize()
         return self._clock()
+
+
+PROOF_ROUNDS = 4  # times a round, that a verification may take: hashing is slower than many loaders
+
+
+@dataclass
+class _CaseSpeed:
+    """Seconds of an epoch and of a batch, as far as they are known."""
+
+    epoch_s: float
+    batch_s: float
+
+
+class RoundLengths:
+    """Lengths of the rounds of a run's cases, by the speed of each in its verification and its rounds.
+
+    `limit_s` is the time that a round may take besides `Case.round_seconds`. Of a live loader, without a
+    schema, nothing is known in advance.
+    """
+
+    def __init__(self, schema: Schema | None) -> None:
+        self._schema, self.limit_s = schema, math.inf
+        self._speeds: dict[str, _CaseSpeed] = {}
+
+    def proved(self, case: Case, proof: Proof) -> None:
+        """Note the speed of a verification, which also hashed what it loaded."""
+        if self._schema is not None:
+            samples = self._schema.samples / case.world_size
+            self._speeds[case.key] = _CaseSpeed(samples * proof.sample_s, proof.batch_s)
+
+    def measured(self, case: Case, record: Record) -> None:
+        """Note the speed of a round."""
+        speed = self._speeds.get(case.key)
+        if speed is not None and speed.epoch_s:
+            batch_s = speed.batch_s * record.epoch_s / speed.epoch_s
+            self._speeds[case.key] = _CaseSpeed(record.epoch_s, batch_s)
+
+    def batch_s(self, case: Case) -> float:
+        """Return the estimated seconds of a batch; 0 if nothing was measured."""
+        speed = self._speeds.get(case.key)
+        return 0.0 if speed is None else speed.batch_s
+
+    def batches(self, case: Case) -> int | None:
+        """Return the batches of the window of the case's next round; None for whole epochs."""
+        speed, limit_s = self._speeds.get(case.key), min(case.round_seconds, self.limit_s)
+        if case.max_batches is not None or speed is None or speed.epoch_s <= limit_s:
+            return case.max_batches
+        return max(1, int(limit_s / speed.batch_s))
+
+    def logical_bytes(self, case: Case) -> int:
+        """Return about how many bytes the case's next round reads."""
+        batches, ahead = self.batches(case), case.loader.read_ahead
+        if self._schema is None:
+            return 0
+        if batches is None:
+            return self._schema.logical_bytes
+        count = max(batches, LEAST_WINDOW * ahead) + 2 * ahead
+        return min(self._schema.logical_bytes, case.world_size * count * case.batch_bytes(self._schema))
+
+    def round_s(self, case: Case) -> float:
+        """Return about how long the case's next round takes."""
+        speed = self._speeds.get(case.key)
+        if speed is None:
+            return thresholds.ROUND_S
+        batches, ahead = self.batches(case), case.loader.read_ahead
+        part_s = math.inf if batches is None else speed.batch_s * max(batches, LEAST_WINDOW * ahead)
+        return max(thresholds.ROUND_S, min(speed.epoch_s, part_s + 2 * ahead * speed.batch_s))

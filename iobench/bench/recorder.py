@@ -12,13 +12,13 @@ from iobench import formats
 from iobench.base.machine import Machine
 from iobench.base.text import utc_now
 from iobench.bench.case import Case
-from iobench.bench.case_limits import lower_cache_note
-from iobench.bench.headroom import Headroom
-from iobench.bench.hosts import Hosts
+from iobench.bench.executor_factory import Hosts
+from iobench.bench.limits import lower_cache_note
 from iobench.bench.outcome import Run
-from iobench.bench.resume import plan_of_run
+from iobench.bench.plans import plan_of_run
+from iobench.bench.training import Headroom
 from iobench.host import machine_info
-from iobench.host.monitor import Monitor
+from iobench.host.machine_load import Monitor
 from iobench.results import history, record_json
 from iobench.results.cases import trains
 from iobench.results.parts import (
@@ -41,7 +41,7 @@ class Recorder:
         self._run, self._id = run, run.records[0].run if run.records else uuid.uuid4().hex[:12]
         first = run.cases[0]
         self._prices = Prices.parse(run.options.prices) if run.options.prices else None
-        self._headroom = Headroom(run.manifest) if run.options.headroom else None
+        self._headroom = Headroom(run.manifest) if run.options.headroom and run.manifest else None
         self._disks = {case.variant: _disk_of(run, case) for case in run.cases}
         self._monitor = Monitor(self._disks[first.variant], first.device) if run.options.profile else None
         libraries = _libraries(run.cases)
@@ -112,7 +112,7 @@ class Recorder:
 
     def _is_planned(self) -> bool:
         """Return True for the first record of a run that can be resumed: one over a dataset."""
-        return not self._run.records and bool(self._run.manifest.artifacts)
+        return not self._run.records and self._run.manifest is not None
 
     def _limit(self, case: Case, measured: Measured) -> LimitPart | None:
         """Return the lowest limit on the case's path; None if none is measured."""
@@ -124,6 +124,9 @@ class Recorder:
 
     def _dataset(self, case: Case) -> DatasetPart:
         manifest = self._run.manifest
+        if manifest is None:
+            assert self._run.live is not None
+            return self._run.live
         artifact = None if case.loader.own_data else manifest.artifacts[case.variant]
         added = manifest.added.get(case.variant)
         part = added is not None and added.samples is not None  # of the files, which hold more samples
@@ -145,7 +148,7 @@ class Recorder:
         if case.loader.iterable_style:
             proof = self._proofs.get(case.key)
             return proof.shuffle_quality if proof else None
-        if case.order != "block":
+        if case.order != "block" or self._run.manifest is None:
             return None
         schema = self._run.manifest.schema
         return case.row_order(schema).shuffle_quality(schema.samples)
@@ -153,7 +156,7 @@ class Recorder:
 
 def _disk_of(run: Run, case: Case) -> Path:
     """Return a path on the disk that the case reads; added data may lie on another disk than the dataset."""
-    if not run.manifest.artifacts:
+    if run.manifest is None:
         return Path.cwd()
     path = run.manifest.path_of(case.variant)
     external = case.variant in run.manifest.added and path.exists()  # if it is gone, the case fails

@@ -1,27 +1,206 @@
-"""Resume check: stop an epoch, kill its processes, resume it in new ones, and count samples by hash.
-
-Each rank is a process of its own. They form no process group: each is given its number and their count.
-"""
+"""Check of a loader that resumes: stretches of an epoch are read in processes that are killed."""
 
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 
-from iobench.base.errors import CaseDied, InvalidSettings, IobenchError, WrongContent
+from iobench import formats
+from iobench.base.errors import (
+    CaseDied,
+    InvalidSettings,
+    IobenchError,
+    MissingDependency,
+    TargetError,
+    WrongContent,
+)
 from iobench.base.finding import Finding
-from iobench.bench.resume_process import Delivery, ResumableLoader, Stretch
-from iobench.bench.sample_coverage import Hashes, SampleCoverage
+from iobench.bench.case import Case, content_of
+from iobench.bench.case_grid import multi_rank_obstacle
+from iobench.bench.content_check import Hashes, SampleCoverage
+from iobench.bench.epoch import epoch_request, opened
+from iobench.bench.resume_process import Delivery, Opened, ResumableLoader, Stretch
+from iobench.dataset.checksum import Checksum, HashedRows
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.remote_dataset import dataset_named
+from iobench.dataset.verify import SampleHashes, sample_hashes
+from iobench.formats import Field, Schema
 from iobench.host.child import Child, ChildEnded, ChildHung
 from iobench.host.fork_server import ForkServer
+from iobench.host.rank_info import torchrun_variables
+from iobench.loading import checkpoint, loaders, target
+from iobench.loading.inspection import batch_tensors, samples_in
+from iobench.loading.target import signature_of
+from iobench.loading.tensors import tensor_of
 from iobench.results.resume_result import Resume, ResumeCheck
 
+RANKS, WORKERS = ("rank", "world_size"), ("num_workers",)  # parameters of a function that are filled in
+
+
+@dataclass(frozen=True)
+class StoredLoader:
+    """A loader of iobench, over an artifact."""
+
+    name: str  # the loader with its options
+    case: Case
+    root: Path  # of the dataset
+    takes_ranks: ClassVar[bool] = True
+
+    def obstacle(self, stretch: Stretch) -> InvalidSettings | None:
+        """Return an obstacle if it shares no rows among ranks, or cannot have so many workers."""
+        if stretch.ranks is not None and (error := multi_rank_obstacle(self.case.loader, isolate=False)):
+            return error
+        try:
+            self._with_workers(stretch.workers)
+        except InvalidSettings as error:
+            return error
+        return None
+
+    def open(self, stretch: Stretch) -> Opened:
+        """Open it over the artifact."""
+        manifest, loader = Manifest.load(self.root), self._with_workers(stretch.workers)
+        case = replace(self.case, world_size=stretch.ranks or 1)
+        job = replace(case.job(manifest, rank=stretch.rank), dataset=self.root)
+        epochs = opened(loader, job)
+        if stretch.state is not None:
+            epochs.resume(checkpoint.decode(stretch.state))
+        batches, hashes = epochs.epoch(epoch_request(loader, job, 0)), Checksum(manifest.schema).hashes
+        return (np.asarray(hashes(batch)) for batch in batches), epochs.state
+
+    def expected(self, unbroken: Hashes) -> SampleHashes:
+        """Return the hashes of the stored samples."""
+        return sample_hashes(Manifest.load(self.root), self.case.variant)
+
+    def _with_workers(self, count: int | None) -> loaders.Loader:
+        loader, changes = self.case.loader, {} if count is None else {"num_workers": count}
+        if changes and "num_workers" not in loader.settable:
+            raise InvalidSettings("it has no option num_workers", kind="no-workers")
+        return replace(loader, **changes)
+
+
+@dataclass(frozen=True)
+class OwnLoader:
+    """The loader that a user's function makes."""
+
+    name: str  # the function with its arguments: `train.py:make_loader:batch_size=64`
+
+    @property
+    def takes_ranks(self) -> bool:
+        """True if the function has parameters for its rank."""
+        return self._takes(RANKS)
+
+    def obstacle(self, stretch: Stretch) -> InvalidSettings | None:
+        """Return an obstacle if the function has no parameter for the number of workers."""
+        if stretch.workers is None or self._takes(WORKERS):
+            return None
+        return InvalidSettings(f"it has no parameter {', '.join(WORKERS)}", kind="unknown-parameter")
+
+    def open(self, stretch: Stretch) -> Opened:
+        """Call the function as torchrun would; TargetError if its result has no state."""
+        if stretch.ranks:
+            os.environ.update(torchrun_variables(stretch.rank, stretch.ranks))
+        pairs = ",".join(f"{name}={value}" for name, value in self._filled(stretch).items())
+        separator = "" if not pairs else ":" if self.name.count(":") == 1 else ","
+        loader: Any = target.parse_target(f"{self.name}{separator}{pairs}").build()
+        if not hasattr(loader, "state_dict") or not hasattr(loader, "load_state_dict"):
+            raise TargetError(
+                f"{self.name}: the result of the function",
+                kind="no-state",
+                expected="an object with state_dict and load_state_dict",
+                found=type(loader).__name__,
+            )
+        if stretch.state is not None:
+            loader.load_state_dict(checkpoint.decode(stretch.state))
+        return map(_hashes_of, loader), loader.state_dict
+
+    def expected(self, unbroken: Hashes) -> SampleHashes:
+        """Return what came without a stop: what else should come is unknown."""
+        return SampleHashes(unbroken, HashedRows.all_of(len(unbroken)))
+
+    def _takes(self, names: Sequence[str]) -> bool:
+        signature = signature_of(*self.name.split(":")[:2])
+        return signature.var_keyword or all(name in signature.parameters for name in names)
+
+    def _filled(self, stretch: Stretch) -> dict[str, int]:
+        filled: dict[str, int] = {}
+        if stretch.ranks and self.takes_ranks:
+            filled = dict(zip(RANKS, (stretch.rank, stretch.ranks), strict=True))
+        return (
+            {**filled, **dict.fromkeys(WORKERS, stretch.workers)} if stretch.workers is not None else filled
+        )
+
+
+def resumable_loaders(
+    words: Sequence[str], data_dir: Path, name: str | None, format: str | None, order: str, batch_size: int
+) -> list[ResumableLoader]:
+    """Return the loaders that words name; those of iobench are opened over a dataset.
+
+    Raises InvalidSettings if a loader has no state, or cannot read the dataset in this order.
+    """
+
+    def stored(word: str) -> StoredLoader:
+        loader, manifest = loaders.parse(word).on("cpu"), dataset_named(data_dir, name)
+        if not loader.stateful:
+            raise InvalidSettings(
+                f"loader {loader.name} has no state to resume from",
+                kind="no-state",
+                hint="name a function whose result has state_dict: train.py:make_loader",
+            )
+        drawn: dict[str, Any] = {"order": order, "batch_size": batch_size}
+        variant = _variant(manifest, loader, format, order)
+        case = Case(manifest.name, content_of(manifest), variant=variant, loader=loader, **drawn)
+        return StoredLoader(word, case, manifest.root)
+
+    return [OwnLoader(word) if loaders.is_target(word) else stored(word) for word in words]
+
+
+def _variant(manifest: Manifest, loader: loaders.Loader, format: str | None, order: str) -> str:
+    """Return the first variant that the loader reads, or the one that is asked for."""
+    for variant in [formats.parse(format).variant] if format else manifest.artifacts:
+        with suppress(MissingDependency):
+            readable = loader.reads(formats.parse(variant)) and loader.reads_at(manifest.url)
+            if readable and order in loader.orders:
+                manifest.opener(variant)
+                return variant
+    raise InvalidSettings(
+        f"loader {loader.name} in {order} order",
+        kind="no-cases",
+        expected=f"orders {', '.join(loader.orders)}; formats {', '.join(loader.format_names) or 'any'}",
+        found=f"{order}; {format or ', '.join(manifest.artifacts)}",
+    )
+
+
+def _hashes_of(batch: Any) -> Hashes:
+    """Return the hash of each sample over all tensors and arrays that have one row per sample."""
+    tensors = batch_tensors(batch)
+    count = samples_in(tensors)
+    rows = [one if isinstance(one, torch.Tensor) else tensor_of(np.asarray(one)) for one in tensors]
+    flat = {
+        f"t{number}": one.detach().cpu().contiguous().reshape(count, -1).view(torch.uint8)
+        for number, one in enumerate(rows)
+        if one.ndim and len(one) == count and one.numel()
+    }
+    if not flat:
+        raise TargetError(
+            "the batches of the loader",
+            kind="no-tensors",
+            expected="a tensor, or a tuple or dict of tensors",
+            found=f"{type(batch).__name__} without tensors or arrays",
+        )
+    fields = tuple(Field(name, (one.shape[1],), "uint8") for name, one in flat.items())
+    return np.asarray(Checksum(Schema(count, fields)).hashes(flat))
+
+
 READER = "iobench.bench.resume_process"
-PRELOADED = (READER, "iobench.bench.resumable_loaders")  # and torch with them
+PRELOADED = (READER, "iobench.bench.resume_check")  # and torch with them
 MOST = 2  # in multiples of the unbroken epoch's samples, after which a resumed epoch is cut off
 
 
@@ -67,14 +246,18 @@ class _Checker:
     def __init__(self, loader: ResumableLoader, plan: ResumePlan, server: ForkServer) -> None:
         self._loader, self._plan, self._server = loader, plan, server
         self._base = Stretch()  # with the first number of ranks and of workers, if it can have several
-        if plan.ranks and not loader.obstacle(first := replace(self._base, ranks=plan.ranks[0])):
-            self._base = first
-        if plan.workers and not loader.obstacle(first := replace(self._base, workers=plan.workers[0])):
-            self._base = first
         self._unbroken: list[Hashes] = []  # of each global batch
+        self._unsharded = False
 
     def read_unbroken(self) -> None:
         """Read an epoch without a stop."""
+        ranks, workers = self._plan.ranks, self._plan.workers
+        most = max(ranks, default=1)
+        self._unsharded = most > 1 and not self._loader.takes_ranks and self._repeats(most)
+        if ranks and not self._obstacle(first := replace(self._base, ranks=ranks[0])):
+            self._base = first
+        if workers and not self._obstacle(first := replace(self._base, workers=workers[0])):
+            self._base = first
         done = self._read(self._base)
         for one in done:
             if one.error is not None:
@@ -95,7 +278,7 @@ class _Checker:
     def resume(self, change: str, stretches: Sequence[Stretch]) -> Resume:
         """Read an epoch with stops, and compare it with the unbroken one."""
         made = Resume(self._loader.name, change, sum(map(len, self._unbroken)))
-        if obstacle := next(filter(None, map(self._loader.obstacle, stretches)), None):
+        if obstacle := next(filter(None, map(self._obstacle, stretches)), None):
             return _ended(made, "skipped", obstacle)
         made = replace(made, stop_after=(stop := self._stop_after(stretches)))
         came: list[Hashes] = []
@@ -113,6 +296,20 @@ class _Checker:
                 break  # the epoch ended
             states = [one.state for one in done if one.state is not None]
         return self._compared(made, came, stretches, done)
+
+    def _obstacle(self, stretch: Stretch) -> InvalidSettings | None:
+        if self._unsharded and stretch.ranks is not None:
+            return InvalidSettings(
+                "its ranks read the same samples: it has no parameters rank, world_size, and does not follow "
+                "RANK and WORLD_SIZE",
+                kind="unknown-parameter",
+            )
+        return self._loader.obstacle(stretch)
+
+    def _repeats(self, ranks: int) -> bool:
+        """Return True if each of so many ranks reads the same samples, or none can read any."""
+        samples = [np.unique(_joined(one.batches)) for one in self._read(Stretch(ranks=ranks))]
+        return all(np.array_equal(samples[0], others) for others in samples[1:])
 
     def _check_known(self, came: list[Hashes]) -> None:
         """Raise WrongContent if samples before the first stop are not those of the unbroken epoch."""

@@ -15,8 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from iobench.base.errors import InvalidSettings, IobenchError
-from iobench.bench.sample_coverage import Hashes
-from iobench.dataset.sample_hashes import SampleHashes
+from iobench.base.standard_streams import stdout_to_stderr
+from iobench.bench.content_check import Hashes
+from iobench.dataset.verify import SampleHashes
 from iobench.host.child import SharedCount
 from iobench.loading import checkpoint, user_errors
 
@@ -53,6 +54,10 @@ class ResumableLoader(Protocol):
     def name(self) -> str:
         """The loader with its options."""
 
+    @property
+    def takes_ranks(self) -> bool:
+        """True if it is given its rank; else it follows torchrun's variables, or reads everything."""
+
     def obstacle(self, stretch: Stretch) -> InvalidSettings | None:
         """Return why it cannot have this number of ranks or workers; None if it can."""
 
@@ -71,13 +76,14 @@ def serve(connection: Connection, heartbeats: SharedCount) -> None:
     done, stream = Delivery(), None
     try:
         began = time.perf_counter()
-        stream, state = loader.open(stretch)
-        _read(stream, stretch, done, heartbeats, began)
+        with stdout_to_stderr():
+            stream, state = loader.open(stretch)
+            _read(stream, stretch, done, heartbeats, began)
         if stretch.stop is not None and len(done.batches) == stretch.stop:
             done.state = checkpoint.encode(state())
     except IobenchError as error:
         done.error = error.changed()  # without its frames, which do not pickle
-    except Exception as error:  # noqa: BLE001 - a loader may raise anything
+    except user_errors.USER_ERRORS as error:
         done.error = user_errors.loader_error(error).changed()
     connection.send(done)
     with suppress(EOFError):

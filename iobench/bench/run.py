@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iobench.bench.case_grid import cases_of
-from iobench.bench.case_obstacles import skip_notes
+from iobench.base.finding import Finding
+from iobench.bench.budget import Budget
+from iobench.bench.case_grid import cases_of, skip_notes
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
 from iobench.dataset.manifest import Manifest
 from iobench.results import history, record_file, record_json
+from iobench.results.parts import DatasetPart
 from iobench.results.prices import check_prices
 from iobench.results.record import Record
 
@@ -23,20 +25,21 @@ if TYPE_CHECKING:
 
     from iobench.bench.case import Case
     from iobench.bench.executor_factory import ExecutorFactory
-    from iobench.bench.strategy import Strategy
+    from iobench.bench.policies import Policy
 
 
 def run(
-    manifest: Manifest,
+    manifest: Manifest | None,
     options: RunOptions | None = None,
     *,
     out: str | Path | None = None,
     observer: Observer | None = None,
     cases: Sequence[Case] | None = None,
-    strategy: Strategy | None = None,
+    policy: Policy | None = None,
     earlier_records: Sequence[Record] = (),
     backend: ExecutorFactory | None = None,
-    began: float | None = None,
+    budget: Budget | None = None,
+    live: DatasetPart | None = None,
 ) -> Run:
     """Measure every case of a run in interleaved rounds, with one Record per timed round.
 
@@ -46,8 +49,8 @@ def run(
 
     Parameters
     ----------
-    manifest : Manifest
-        The dataset.
+    manifest : Manifest or None
+        The dataset; None for a live loader, which `cases` and `backend` describe.
     options : RunOptions, optional
         What to measure, by default each prepared format under the default loaders.
     out : str or Path, optional
@@ -56,40 +59,48 @@ def run(
         Receives progress.
     cases : sequence of Case, optional
         Cases to measure, instead of all that the options make.
-    strategy : Strategy, optional
-        Eliminates cases and determines the number of rounds, by default that of the options.
+    policy : Policy, optional
+        Decides which turn is next and which cases are dropped, by default equal shares of the time.
     earlier_records : sequence of Record
         Rounds of an interrupted run, which is resumed.
     backend : ExecutorFactory, optional
         Processes that measure, by default this process alone.
-    began : float, optional
-        Moment of `time.monotonic` from which the time of the run counts, by default that of the call.
+    budget : Budget, optional
+        Time for everything, by default that of the options, from this call on.
+    live : DatasetPart, optional
+        What is known of a live loader's data.
 
     Raises
     ------
     InvalidSettings, InvalidOption, DeviceUnavailable, ManifestError, ColdCacheUnavailable, RecordError
         If the run is impossible as requested.
     """
+    from iobench.bench.policies import EqualShares
     from iobench.bench.run_loop import RunLoop
 
-    began = time.monotonic() if began is None else began
     options = options or RunOptions()
+    budget = budget or Budget(options.seconds)
     world_size = backend.world_size if backend else 1
-    check_prices(options.prices, manifest.url)
-    chosen = cases if cases is not None else cases_here(manifest, options, world_size)
-    path = Path(out) if out else new_path(manifest)
+    chosen, notes = list(cases or ()), list[Finding]()
+    if manifest is not None:
+        check_prices(options.prices, manifest.url)
+        if cases is None:
+            chosen = cases_here(manifest, options, world_size)
+            notes = skip_notes(manifest, options, world_size)
+        out = out or new_path(manifest)
+    path = Path(out or os.devnull)
     record_file.check_writable(path)
     for case in chosen:
         record_json.check_parts(case=case.facets)
     if any(case.loader.workers for case in chosen):
         tempfile.gettempdir()  # raises FileNotFoundError: without it workers would never deliver a batch
-    notes = skip_notes(manifest, options, world_size) if cases is None else []
-    result = Run(manifest, options, list(chosen), path, list(earlier_records), notes=notes)
+    result = Run(manifest, options, chosen, path, list(earlier_records), notes=notes, live=live)
     observer = observer or Observer()
-    batch_bytes = {case.key: world_size * case.batch_bytes(manifest.schema) for case in chosen}
+    batch_bytes = {case.key: world_size * case.batch_bytes(manifest.schema) for case in chosen if manifest}
     observer.planned(result.labels, batch_bytes)
     with record_file.only_writer(path):
-        RunLoop(result, observer, strategy or options.strategy(chosen), backend, began).all_rounds()
+        policy = policy or EqualShares(options.stopping_rule(chosen))
+        RunLoop(result, observer, policy, backend, budget).all_turns()
     return result
 
 

@@ -1,25 +1,529 @@
-"""Add data that iobench did not write: files, or objects of a store."""
+"""Add data that iobench did not write: files where they lie, or objects of a store.
+
+Files are sniffed, described, hashed and listed in the manifest; they are only read, and all writes go to the
+dataset's folder. Objects are downloaded once for that, and the copy is removed: the manifest holds their
+versions, and the places of the rows, by which they are read from then on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+import dataclasses
+import math
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any
 
+import msgspec
+
+from iobench import formats
+from iobench.base.errors import (
+    ArtifactExists,
+    CorruptArtifact,
+    InvalidSettings,
+    IobenchError,
+    PrepareError,
+    SourceError,
+)
+from iobench.base.files import system_errors_as
 from iobench.base.finding import Finding
-from iobench.dataset.add_files import AddOptions, add_files
-from iobench.dataset.add_remote import add_remote
-from iobench.dataset.artifact_writer import Prepared
-from iobench.dataset.hashing import PART_S
-from iobench.dataset.manifest import Manifest
-from iobench.dataset.verify import Progress, no_progress
-from iobench.formats import Field
+from iobench.base.text import printable, utc_now
+from iobench.base.units import bytes_text, counted
+from iobench.dataset import index_cache, manifest_file, sandbox, seal, verify
+from iobench.dataset.artifact_location import FileTree
+from iobench.dataset.checksum import Checksum, HashedRows
+from iobench.dataset.detection import detect
+from iobench.dataset.manifest import Manifest, check_name
+from iobench.dataset.manifest_file import (
+    FILE_NAME,
+    Artifact,
+    Checksums,
+    ExternalData,
+    FileStamp,
+    HashedPart,
+    RemoteData,
+    check_readable,
+    storable,
+)
+from iobench.dataset.opener import PLACES, check_ranges, index_of, read_by_library, stored_places
+from iobench.dataset.prepare import CLOCK_S, Prepared, library_of, sweep_and_load
+from iobench.dataset.remote_dataset import check_places
+from iobench.dataset.sandbox import Description, UntrustedData
+from iobench.dataset.sources import Source, check_selectable, default_name
+from iobench.dataset.sources.file_source import check_fields
+from iobench.dataset.sources.source import (
+    CLOSE_WRITERS,
+    named,
+    no_such_path,
+    refused_by_system,
+)
+from iobench.dataset.staging import locked, new_generation, os_errors
+from iobench.dataset.verify import (
+    PART_S,
+    HashWriter,
+    Progress,
+    hash_rows,
+    hashed_in_part,
+    no_progress,
+    rows_to_hash,
+)
+from iobench.formats import Batch, Field, Schema
+from iobench.formats.array_schema import with_selection
+from iobench.objects.download import download, find
+from iobench.objects.reader import RemoteFiles
 from iobench.objects.url import is_url
+
+
+def check_free(before: Manifest | None, variant: str, schema: Schema, added: ExternalData) -> None:
+    """Raise ArtifactExists if the dataset has the variant from elsewhere, or other fields."""
+    if before is None:
+        return
+    if before.schema != schema and set(before.artifacts) - {variant}:
+        raise _other_data(before)
+    if variant not in before.artifacts:
+        return
+    existing = before.added.get(variant)
+    if existing is None or (existing.path, existing.names) != (added.path, added.names):
+        origin = "prepared" if existing is None else f"added from {existing.path}"
+        raise ArtifactExists(
+            f"dataset {before.name} already has {variant} ({origin})",
+            kind="variant-exists",
+            hint="use another --name, or --overwrite to replace the dataset",
+        )
+
+
+def extended(before: Manifest | None, made: Manifest) -> Manifest:
+    """Add the new artifact to a dataset of the same data; raises ArtifactExists if it holds other data."""
+    if before is None or set(before.artifacts) <= set(made.artifacts):
+        return made
+    if _data_of(before) == _data_of(made):
+        return dataclasses.replace(before, artifacts={**before.artifacts, **made.artifacts})
+    ((variant, artifact),) = made.artifacts.items()
+    if not formats.parse(variant).lossless and _same_files(before, made):
+        artifact = msgspec.structs.replace(artifact, checksum=Checksums.of(made.content, made.ordered))
+        return dataclasses.replace(before, artifacts={**before.artifacts, variant: artifact})
+    raise _other_data(before)
+
+
+def _data_of(manifest: Manifest) -> tuple[object, ...]:
+    return manifest.schema, manifest.part, manifest.content, manifest.ordered
+
+
+def _same_files(before: Manifest, made: Manifest) -> bool:
+    """Return whether both describe the same samples of the same files, which are decoded in other ways."""
+    if (before.schema, before.part) != (made.schema, made.part):
+        return False
+    (added,) = made.added.values()
+    return any((one.path, one.stamp) == (added.path, added.stamp) for one in before.added.values())
+
+
+def _other_data(before: Manifest) -> ArtifactExists:
+    return ArtifactExists(
+        f"dataset {before.name} holds other data in {', '.join(before.artifacts)}",
+        kind="other-data",
+        hint="use another --name, or 'iobench add --overwrite' to replace the dataset: folders that prepare "
+        "wrote are removed, added data stay",
+    )
+
+
+class AddedSource(Source):
+    """Added data of a dataset, as the source of its other formats."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest, self.schema, self.name = manifest, manifest.schema, manifest.name
+        self._variant, self._added = next(iter(manifest.added.items()))
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Description of the dataset's source."""
+        return self.manifest.source
+
+    def in_place(self) -> tuple[Path, str] | None:
+        """Return the added data."""
+        return with_selection(Path(self._added.path), self._added.names), self._variant
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield all samples in order; raises CorruptArtifact if they changed since they were added."""
+        location = self.manifest.location_of(self._variant)
+        location.check()
+        data = untrusted(location.path, self._variant, self._added, self.schema)
+        try:
+            yield from sandbox.batches(data, self.schema)
+        except SourceError as error:
+            raise error.changed(hint=error.hint or location.hint) from error
+        location.check()
+
+
+def untrusted(path: Path, variant: str, added: ExternalData, schema: Schema) -> UntrustedData:
+    """Return added data as those that the sandbox reads, the samples of `schema` of them."""
+    return UntrustedData(path, variant, added.stamp.bytes, stored=added.schema(schema))
+
+
+@dataclass(frozen=True)
+class AddOptions:
+    """Options of `add`, and of its callers within iobench.
+
+    Attributes
+    ----------
+    format, name, fields, data_dir, overwrite, hash, hash_s, progress, warn, files
+        As in `add`.
+    first : Schema or None
+        Make a dataset of the first samples, of which all are hashed: their number, and their totals.
+    accept : callable
+        Called with the data and their schema before they are hashed; may raise.
+    """
+
+    format: str | None = None
+    name: str | None = None
+    fields: Sequence[Field] = ()
+    data_dir: str | Path = Path("data")
+    overwrite: bool = False
+    hash: str = "auto"
+    hash_s: float = PART_S
+    progress: Progress = no_progress
+    warn: Callable[[Finding], None] = lambda finding: None
+    files: str | None = None
+    first: Schema | None = None
+    accept: Callable[[UntrustedData, Schema], None] = lambda data, schema: None
+
+
+def add_files(path: str | Path, options: AddOptions) -> tuple[Manifest, Prepared]:
+    """Add files where they lie, after hashing their samples once; see `add`."""
+    path, names = formats.split_selection(Path(path))
+    tree = FileTree.of(_resolved(path))
+    stem = "-".join((tree.path.stem, *names))
+    root = Path(options.data_dir) / check_name(options.name or default_name(stem))
+    check_readable(root)
+    _check_separate(tree.path, root)
+    form = formats.parse(options.format or _detected(tree.path, options))
+    check_selectable(path, form, names)
+    selected = with_selection(tree.path, names)
+    described = _described(UntrustedData(selected, form.variant, tree.stamp.bytes), options)
+    tree, held = FileTree.of(tree.path, described.others), described.schema
+    schema = _first_samples(held, options.first)
+    check_fields(path, schema, options.fields)
+    stored = () if schema is held else (held.samples, held.totals)
+    added = ExternalData(str(tree.path), tree.stamp, names, bool(options.fields), tree.others, *stored)
+    data = untrusted(tree.path, form.variant, added, schema)
+    options.accept(data, schema)
+    with os_errors(root), locked(root), HashWriter.temporary(root) as writer:
+        present = sweep_and_load(root, options.overwrite)
+        before = None if options.overwrite else present
+        check_free(before, form.variant, schema, added)
+        others = before if before is not None and set(before.artifacts) - {form.variant} else None
+        rows = rows_to_hash(others, schema, options.hash, options.hash_s)
+        seconds = options.hash_s if others is None else math.inf
+        began, report = time.perf_counter(), partial(options.progress, f"hashing {form.variant}")
+        check, hashed = hash_rows(data, schema, rows, seconds, writer, report)
+        artifact = _artifact(form, tree, added, began)
+        made = _manifest(root, schema, artifact, check, hashed)
+        if options.first is not None:
+            made.source["first"] = schema.samples
+        manifest = extended(before, made)
+        manifest.save()
+        writer.keep(manifest, form.variant)
+        seal.sweep(root, manifest.folders)
+    if manifest.part is not None:
+        options.warn(hashed_in_part(manifest))
+    return manifest, Prepared(form.variant, "added", artifact, schema.logical_bytes)
+
+
+def check_shard(path: Path, options: AddOptions) -> None:
+    """Raise as `add_files` for one of several shards, where all would be refused before they are hashed."""
+    form = formats.parse(options.format or detect(path, "--format").variant)
+    data = UntrustedData(path, form.variant, path.stat().st_size)
+    options.accept(data, _described(data, dataclasses.replace(options, warn=lambda note: None)).schema)
+
+
+def _resolved(path: Path) -> Path:
+    """Return the path as `named`; raises SourceError if it is missing or not printable."""
+    try:
+        resolved = named(path)
+    except FileNotFoundError:
+        raise no_such_path(path) from None
+    except OSError as error:
+        raise refused_by_system(error, path) from error
+    if printable(str(resolved)) != str(resolved):
+        raise SourceError(
+            "the name contains control characters or bytes that are not UTF-8",
+            kind="invalid-name",
+            path=resolved,
+            hint="rename it",
+        )
+    return resolved
+
+
+def _check_separate(path: Path, root: Path) -> None:
+    """Raise SourceError if iobench would write into the data, or prepare could remove them."""
+    target, path = Path(os.path.realpath(root)), Path(os.path.realpath(path))
+    if target == path or path in target.parents:
+        raise SourceError(
+            f"the dataset's folder {root} would be inside the data",
+            kind="nested-folders",
+            path=path,
+            hint="use another --data-dir",
+        )
+    for folder in (path, *path.parents):
+        if (folder / seal.FILE_NAME).exists() and (folder.parent / FILE_NAME).exists():
+            raise SourceError(
+                "written by prepare, which may replace it",
+                kind="managed-data",
+                path=path,
+                hint=f"measure it with 'iobench run --name {folder.parent.name}', or add a copy",
+            )
+
+
+def _detected(path: Path, options: AddOptions) -> str:
+    """Return the format variant that reads data, after the warnings about how their files relate."""
+    detected = detect(path, "--format", options.files)
+    for note in detected.notes:
+        options.warn(note)
+    return detected.variant
+
+
+def _described(data: UntrustedData, options: AddOptions) -> Description:
+    """Describe data; an error names the format that recognizes them if another was given."""
+    try:
+        description = sandbox.describe(data, options.fields)
+    except SourceError as error:
+        names: tuple[str, ...] = ()
+        with suppress(SourceError):  # of the files of a folder that differ: the first error says more
+            names = sandbox.sniff(data.file).formats if options.format else ()
+        if len(names) != 1 or names[0] == formats.parse(data.kind).name:
+            raise
+        hint = f"{names[0]} recognizes it: give --format {names[0]}, or omit --format"
+        raise error.changed(hint=hint) from None
+    for note in description.notes:
+        options.warn(note)
+    return description
+
+
+def _first_samples(held: Schema, first: Schema | None) -> Schema:
+    """Return the schema of the first samples, or of all if these are not fewer."""
+    if first is None or first.samples >= held.samples:
+        return held
+    return dataclasses.replace(held, samples=first.samples, totals=first.totals)
+
+
+def _artifact(form: formats.Format, tree: FileTree, added: ExternalData, began: float) -> Artifact:
+    """Return the entry of data hashed from `began` on; SourceError if they changed meanwhile."""
+    if FileTree.of(tree.path, tree.others).stamp != tree.stamp:
+        raise SourceError("changed while it was hashed", kind="changed", path=tree.path, hint=CLOSE_WRITERS)
+    return Artifact(
+        variant=form.variant,
+        files={},
+        stored_bytes=tree.disk_bytes,
+        write_s=0.0,
+        verify_s=max(time.perf_counter() - began, CLOCK_S),
+        library=library_of(form),
+        added=added,
+    )
+
+
+def _manifest(
+    root: Path, schema: Schema, artifact: Artifact, check: Checksum, hashed: HashedRows
+) -> Manifest:
+    """Return a manifest of this artifact alone."""
+    assert artifact.added is not None
+    source: dict[str, Any] = {"kind": "added", "format": artifact.variant, "path": artifact.added.path}
+    source["arrays"] = list(artifact.added.names)
+    source |= {"renamed": schema.renamed} if schema.renamed else {}
+    described = storable(schema, source, Path(artifact.added.path))
+    part = None if hashed.whole else HashedPart(hashed.piece_rows, hashed.pieces)
+    artifacts = {artifact.variant: artifact}
+    return Manifest(root, schema, described, check.content, check.ordered, utc_now(), artifacts, part)
+
+
+CONVERT = (
+    "download the data and run 'iobench prepare --source COPY --format npy', with --to to upload them; or "
+    "mount the bucket, and add the folder"
+)
+SHARDS = (".tar", ".parquet")  # of which the first one shows whether all can be added
+DECODED = (".jpg", ".jpeg", ".png", ".wav", ".flac", ".ogg", ".mp3")  # no range of a file is a sample
+CHANGED = ("replaced", "truncated", "missing-object")  # kinds of errors of requests
+
+
+def add_remote(address: str, options: AddOptions) -> tuple[Manifest, Prepared]:
+    """Add an object, or those below a prefix; see `add`."""
+    place, names = _split_selection(address)
+    stem = PurePosixPath(place.rstrip("/")).stem
+    root = Path(options.data_dir) / check_name(options.name or default_name("-".join((stem, *names))))
+    _check_free(root, options.overwrite)
+    files = find(place, options.progress)
+    _check_decoded(files)
+    with tempfile.TemporaryDirectory(prefix="iobench-add-") as temporary:
+        base = copy = Path(temporary) / "objects" / PurePosixPath(files.url).name
+        if files.url != place.rstrip("/"):  # one object, in the folder of this address
+            copy = base / next(iter(files.objects))
+        data_dir = Path(temporary) / "data"
+        here = dataclasses.replace(
+            options, name=root.name, data_dir=data_dir, accept=partial(_check_ranges, place)
+        )
+        with _naming(copy, place):
+            _download_checked(files, base, here)
+            local, row = add_files(with_selection(copy, names), here)
+        made = _registered(local, row.variant, files, base, address, root, options.overwrite)
+    return made, dataclasses.replace(row, artifact=_sized(row.artifact, files))
+
+
+def _split_selection(address: str) -> tuple[str, tuple[str, ...]]:
+    """Split ``ADDRESS::NAME,NAME`` into the address and the names of the selected arrays, if any."""
+    below = address.partition("://")[2].partition("/")[2]  # a host may be [::1]
+    _, separator, names = below.rpartition("::")
+    if not separator:
+        return address, ()
+    return address.removesuffix(f"::{names}"), tuple(name.strip("/") for name in names.split(","))
+
+
+def _check_free(root: Path, overwrite: bool) -> None:
+    if not overwrite and os.path.lexists(root / FILE_NAME):
+        raise ArtifactExists(
+            "there is a dataset of that name",
+            kind="other-data",
+            path=root,
+            hint="use another --name, or --overwrite to replace it; added data stay",
+        )
+
+
+def _check_decoded(files: RemoteFiles) -> None:
+    """Raise InvalidSettings, before anything is downloaded, if most objects are files of images or sounds."""
+    decoded = [name for name in files.objects if name.lower().endswith(DECODED)]
+    if 2 * len(decoded) > len(files.objects):
+        raise InvalidSettings(
+            "add of images or sounds in a file each: they cannot be read by ranges",
+            kind="no-placement",
+            path=files.url,
+            expected="samples that are stored as they are in memory",
+            found=f"{counted(len(decoded), 'object')} like {decoded[0]}",
+            hint=CONVERT,
+        )
+
+
+def _download_checked(files: RemoteFiles, folder: Path, options: AddOptions) -> None:
+    """Download objects; of several shards, the others come only if the first one can be added."""
+    _check_space(files)
+    rest = dict(files.objects)
+    if len(rest) > 1 and any(all(name.endswith(suffix) for name in rest) for suffix in SHARDS):
+        first = next(iter(rest))
+        _download(RemoteFiles(files.url, {first: rest.pop(first)}), folder, options.progress)
+        check_shard(folder / first, options)
+    _download(RemoteFiles(files.url, rest), folder, options.progress)
+
+
+def _check_space(files: RemoteFiles) -> None:
+    """Raise PrepareError if the temporary folder has no space for the objects."""
+    temporary = tempfile.gettempdir()
+    needed, free = _bytes(files), shutil.disk_usage(temporary).free
+    if needed > free:
+        raise PrepareError(
+            "the objects are downloaded once, to hash them",
+            kind="disk-full",
+            path=temporary,
+            expected=f"{bytes_text(needed)} free",
+            found=bytes_text(free),
+            hint="set TMPDIR to a folder with more space",
+        )
+
+
+def _download(files: RemoteFiles, folder: Path, progress: Progress) -> None:
+    """Download objects; PrepareError if the disk fails, SourceError if one is no longer as it was listed."""
+    temporary = tempfile.gettempdir()
+    hint = "check the names of the objects and the free space, or set TMPDIR to another folder"
+    try:
+        with system_errors_as(PrepareError, "an object cannot be copied", temporary, hint=hint, exact=True):
+            folder.mkdir(parents=True, exist_ok=True)
+            download(files, folder, progress)
+    except CorruptArtifact as error:
+        if error.kind not in CHANGED:
+            raise
+        problem = "changed while it was downloaded"
+        raise error.converted(SourceError).changed(
+            kind="changed", problem=problem, hint=CLOSE_WRITERS
+        ) from None
+
+
+@contextmanager
+def _naming(copy: Path, address: str) -> Iterator[None]:
+    """Name the objects in errors, in place of their copy, which is gone when they are read."""
+    try:
+        yield
+    except IobenchError as error:
+        if error.path is not None and Path(error.path).is_relative_to(copy):
+            error.path = address.rstrip("/") + error.path.removeprefix(str(copy))
+        if error.kind == "unequal-shapes" or str(copy) in (error.hint or ""):  # options for files on a disk
+            error.hint = CONVERT
+        raise
+
+
+def _check_ranges(place: str, data: UntrustedData, schema: Schema) -> None:
+    """Raise InvalidSettings, before anything is hashed, if neither ranges nor a library give rows there."""
+    placed: Collection[str] = ()
+    if read_by_library(formats.parse(data.kind), place):
+        placed = [field.name for field in schema.fields]
+    elif not schema.ragged:
+        placed = sandbox.placed(data, schema)
+    check_ranges(schema, placed, f"add of objects in format {data.kind}", CONVERT)
+
+
+def _sized(artifact: Artifact, files: RemoteFiles) -> Artifact:
+    """Return an artifact with the size of the objects in place of that of their copy on a disk."""
+    return msgspec.structs.replace(artifact, stored_bytes=_bytes(files))
+
+
+def _bytes(files: RemoteFiles) -> int:
+    return sum(one.size for one in files.objects.values())
+
+
+def _registered(
+    local: Manifest, variant: str, files: RemoteFiles, base: Path, address: str, root: Path, overwrite: bool
+) -> Manifest:
+    """Save manifest and indexes of the objects, of which `local` describes the copy below `base`."""
+    with local.opener(variant)() as reader:
+        places, arrays = stored_places(reader.placement(), base)
+    stamps = {n: FileStamp(one.size, (base / n).stat().st_mtime_ns) for n, one in files.objects.items()}
+    artifact = msgspec.structs.replace(
+        _sized(local.artifacts[variant], files),
+        files=stamps,
+        folder=f"{variant}-{new_generation()}",
+        added=None,
+        remote=RemoteData({n: one.etag for n, one in files.objects.items()}, places, added=address),
+    )
+    source = {**local.source, "path": address}
+    made = dataclasses.replace(local, root=root, url=files.url, source=source, artifacts={variant: artifact})
+    hashes = Path(f"{local.index_path(variant)}.{verify.NAME}")
+    with os_errors(root), locked(root):
+        _check_free(root, overwrite)
+        sweep_and_load(root, overwrite)
+        index = made.index_path(variant)
+        before = {path.stem for path in index.parent.glob("*")}
+        try:
+            if arrays:
+                index_of(index, artifact)(PLACES, lambda: [arrays])
+            if hashes.is_file():
+                index.parent.mkdir(exist_ok=True)
+                shutil.copyfile(hashes, f"{index}{hashes.suffix}")
+            check_places(made, variant)
+            manifest_file.parse(manifest_file.encoded(made.body()), root / FILE_NAME)
+            made.save()
+        except BaseException:
+            index_cache.sweep(root, before)
+            raise
+        seal.sweep(root, made.folders)
+        index_cache.sweep(root, made.folders)
+    return made
 
 
 def add(
     path: str | Path,
     format: str | None = None,
     *,
+    files: str | None = None,
     name: str | None = None,
     fields: Sequence[Field] = (),
     data_dir: str | Path = Path("data"),
@@ -38,6 +542,9 @@ def add(
         which are downloaded once; may end in `::NAME,NAME` to select arrays.
     format : str, optional
         Format with options; by default the one that recognizes the data.
+    files : str, optional
+        Relation of the files in a folder: each is one of the ``samples``, holds several of them (``parts``),
+        or is one of the ``fields``; by default inferred, which a warning says.
     name : str, optional
         Name of the dataset; by default made from the path.
     fields : sequence of Field
@@ -47,7 +554,7 @@ def add(
     overwrite : bool
         Replace the data of an existing dataset.
     hash : str
-        ``full`` for every sample; ``auto`` for a part of large data, see `hashing`.
+        ``full`` for every sample; ``auto`` for a part of large data, see `verify`.
     hash_s : float
         Seconds for hashing, with ``auto``: of data that would take longer, a part is hashed.
     progress : callable
@@ -75,5 +582,5 @@ def add(
     LoaderFailed, CorruptArtifact
         If the store refuses or does not answer, or there is no such bucket.
     """
-    options = AddOptions(format, name, fields, data_dir, overwrite, hash, hash_s, progress, warn)
+    options = AddOptions(format, name, fields, data_dir, overwrite, hash, hash_s, progress, warn, files)
     return add_remote(str(path), options) if is_url(str(path)) else add_files(path, options)

@@ -2,26 +2,191 @@
 
 Artifacts written by prepare lie in sealed folders of the dataset (`ManagedArtifact`). Data that were added
 stay where they are and are never written to, moved or removed (`ExternalArtifact`).
+
+Data of other programs have a stamp of one size, however many files there are: their number, their bytes, the
+newest time of change, and a digest over each file's name, size, time of change and inode. Taking it costs one
+stat per file, about 7 µs of processor time, and opens none.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import os
 import shlex
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from iobench.base.errors import REPREPARE, CorruptArtifact, IobenchError, SourceError, corrupt, no_permission
+from iobench.base.files import path_below
+from iobench.base.units import bytes_text, counted
 from iobench.dataset import seal
-from iobench.dataset.file_tree import FileTree, differences
-from iobench.dataset.manifest_body import Artifact, ExternalData, FileStamp
+from iobench.dataset.manifest_file import Artifact, ExternalData, FileStamp, TreeStamp
 from iobench.dataset.seal import Seal
-from iobench.formats import Schema, with_selection
+from iobench.dataset.sources.source import check_regular, refused_by_system
+from iobench.formats import Schema
+from iobench.formats.array_schema import with_selection
+from iobench.objects.url import upload_command
+
+
+@dataclass(frozen=True)
+class FileTree:
+    """A file, or all files below a folder sorted by name; `stamp` identifies their state.
+
+    `others` are names of files, below the folder of a file, that hold some of its data.
+    """
+
+    path: Path
+    others: tuple[str, ...]
+    names: tuple[str, ...]  # paths of the files
+    stamp: TreeStamp
+    disk_bytes: int  # allocated for them
+
+    @classmethod
+    def of(cls, path: Path, others: Sequence[str] = ()) -> FileTree:
+        """List and stamp the files now at `path`, and the `others`.
+
+        Raises SourceError if nothing is there (`missing-file`), for anything but regular files and folders
+        (`not-a-file`), and for a link out of the folder (`link-outside`): nothing outside it is read but the
+        contents of a cache of huggingface_hub.
+        """
+        # bytes in front of each relative name
+        above = len(os.fsencode(path.parent if others else path))
+        digest, names, size, allocated, newest = hashlib.blake2b(digest_size=8), [], 0, 0, 0
+        for file, status in _walk(path, others):
+            name = os.fsencode(file)[above:]
+            digest.update(b"%s\0%d %d %d\n" % (name, status.st_size, status.st_mtime_ns, status.st_ino))
+            names.append(file)
+            size, allocated = size + status.st_size, allocated + 512 * status.st_blocks
+            newest = max(newest, status.st_mtime_ns)
+        if not names:
+            raise SourceError("the folder contains no file", kind="empty", path=path)
+        return cls(
+            path,
+            tuple(others),
+            tuple(names),
+            TreeStamp(len(names), size, newest, digest.hexdigest()),
+            allocated,
+        )
+
+    @property
+    def files(self) -> list[Path]:
+        """Paths of all files."""
+        return [Path(name) for name in self.names]
+
+
+def differences(before: TreeStamp, now: TreeStamp) -> str:
+    """Describe the difference of two states in a few words."""
+    if (before.files, before.bytes) == (now.files, now.bytes):
+        return "a file was rewritten, moved or replaced"
+    then, since = (f"{counted(s.files, 'file')} of {bytes_text(s.bytes)}" for s in (before, now))
+    if then == since:
+        then, since = (f"{s.bytes:,} bytes" for s in (before, now))
+    return f"was {then}, is {since}"
+
+
+def _walk(path: Path, others: Sequence[str]) -> Iterator[tuple[str, os.stat_result]]:
+    try:
+        status = os.stat(path)
+        if stat.S_ISDIR(status.st_mode):
+            yield from _below(os.fspath(path), _inside(path))
+            return
+        check_regular(path, status)
+        yield os.fspath(path), status
+        for name in others:
+            file = path_below(path.parent, name)
+            _check_link(os.fspath(file), _inside(path.parent))
+            status = os.stat(file)
+            check_regular(file, status)
+            yield os.fspath(file), status
+    except OSError as error:
+        raise refused_by_system(error, path) from error
+
+
+def _inside(folder: Path) -> tuple[str, ...]:
+    """Return the beginnings of paths that links may lead to.
+
+    Of a cache of huggingface_hub, whose snapshots are links to its contents, these are inside, too.
+    """
+    path = Path(os.path.realpath(folder))
+    snapshots = [parent for parent in (path, *path.parents) if parent.name == "snapshots"]
+    blobs = [parent.with_name("blobs") for parent in snapshots if parent.with_name("blobs").is_dir()]
+    return tuple(f"{one}{os.sep}" for one in (path, *blobs))
+
+
+def _below(folder: str, inside: tuple[str, ...]) -> Iterator[tuple[str, os.stat_result]]:
+    with os.scandir(folder) as scan:
+        entries = sorted(scan, key=lambda entry: entry.name)
+    for entry in entries:
+        if entry.is_symlink():
+            _check_link(entry.path, inside)
+        elif entry.is_dir(follow_symlinks=False):
+            yield from _below(entry.path, inside)
+            continue
+        status = entry.stat()
+        check_regular(entry.path, status, hint="move it out of the folder")
+        yield entry.path, status
+
+
+def _check_link(path: str, inside: tuple[str, ...]) -> None:
+    target = os.path.realpath(path)
+    if not target.startswith(inside):
+        raise SourceError(
+            f"a link out of the folder, to {target}",
+            kind="link-outside",
+            path=path,
+            hint="replace it by a copy, or name the folder it points to",
+        )
+    if os.path.isdir(target):
+        problem = "a link to another folder inside the data"
+        raise SourceError(problem, kind="link-to-folder", path=path, hint="remove the link")
+
+
+AT_ONCE = 4  # files checked with each read: each check releases the GIL
+
+
+class ChangeDetector:
+    """Detects files whose size, inode, or time of modification or change is another than when it was made.
+
+    A look at a file takes about 3 µs of CPU time. What is written through a map is not seen before the kernel
+    notes the time, nor a rewriting to the same size within one tick of its clock (4 ms).
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.files = files
+        stamps = [(os.fspath(file), _stamp(os.fspath(file))) for file in files]
+        self._parts = [stamps[low : low + AT_ONCE] for low in range(0, len(stamps), AT_ONCE)] or [[]]
+        self._turn = itertools.count()
+
+    def check(self, every: bool = False) -> None:
+        """Raise CorruptArtifact if a file was truncated, rewritten, replaced or removed.
+
+        Looks at the next AT_ONCE files, in a cycle over all of them, or at `every` file.
+        """
+        parts = self._parts if every else [self._parts[next(self._turn) % len(self._parts)]]
+        for file, stamp in itertools.chain.from_iterable(parts):
+            if (now := _stamp(file)) != stamp:
+                size = f"{now[0]} bytes, changed while it was read" if now else "no such file"
+                expected = f"{stamp[0]} bytes" if stamp else "a file"
+                raise corrupt(Path(file), expected, size, kind="changed" if now else "missing-file")
+
+    def is_unchanged(self) -> bool:
+        """Return True if no file changed."""
+        return all(_stamp(file) == stamp for part in self._parts for file, stamp in part)
+
+
+def _stamp(file: str) -> tuple[int, int, int, int] | None:
+    try:
+        stat = os.stat(file)
+    except FileNotFoundError:
+        return None
+    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
 class ArtifactLocation(ABC):
@@ -193,7 +358,7 @@ class ExternalArtifact(ArtifactLocation):
 
     def _now(self) -> FileTree:
         try:
-            return FileTree.of(self.path)
+            return FileTree.of(self.path, self._added.others)
         except SourceError as error:
             damage = error.converted(CorruptArtifact)
             problem = f"in dataset {self._dataset}: {error.problem}"
@@ -205,7 +370,7 @@ class RemoteArtifact(ArtifactLocation):
 
     def __init__(self, root: Path, schema: Schema, artifact: Artifact, url: str) -> None:
         self.path, self._artifact = root, artifact  # the folder of manifest and indexes
-        self.hint = f"upload it again with 'iobench prepare --to {url} --overwrite'"
+        self.hint = f"upload it again with {upload_command(url, ' --overwrite')}"
         if artifact.remote is not None and (address := artifact.remote.added):
             self.hint = f"hash them again: {_command(root, schema, artifact.variant, address)} --overwrite"
 

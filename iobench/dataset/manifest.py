@@ -1,4 +1,4 @@
-"""Dataset folders: the artifacts in them, their content, and how to open them.
+"""Dataset folders: their names, the artifacts in them, their content, and how to open them.
 
     DATA_DIR/NAME/manifest.json              all artifacts; written last: what it does not list is not there
     DATA_DIR/NAME/<variant>-<generation>/    one artifact: files of the format, never changed once listed
@@ -20,12 +20,15 @@ artifact opened later raises CorruptArtifact with the path of the missing file.
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from iobench import formats
-from iobench.base.errors import ManifestError, MissingDependency
+from iobench.base.credentials import shown_address
+from iobench.base.errors import InvalidSettings, ManifestError, MissingDependency, no_permission
+from iobench.base.files import system_errors_as
 from iobench.dataset import index_cache, manifest_file
 from iobench.dataset.artifact_location import (
     ArtifactLocation,
@@ -33,15 +36,23 @@ from iobench.dataset.artifact_location import (
     ManagedArtifact,
     RemoteArtifact,
 )
-from iobench.dataset.hashed_rows import HashedRows
-from iobench.dataset.manifest_body import Artifact, Checksums, ExternalData, HashedPart, ManifestBody
-from iobench.dataset.manifest_file import FILE_NAME, VERSION, check_readable
-from iobench.dataset.opener import Opener
-from iobench.dataset.placement_file import RemoteOpener
+from iobench.dataset.checksum import HashedRows
+from iobench.dataset.manifest_file import (
+    FILE_NAME,
+    VERSION,
+    Artifact,
+    Checksums,
+    ExternalData,
+    HashedPart,
+    ManifestBody,
+    check_readable,
+)
+from iobench.dataset.opener import Opener, RemoteOpener
 from iobench.dataset.seal import Seal
 from iobench.formats import Schema
 from iobench.objects.piece_cache import FOLDER as OBJECT_CACHES
 from iobench.objects.piece_cache import ObjectCache
+from iobench.objects.url import upload_command
 
 READ_BYTES_PER_S = 200 << 20  # assumed of reading and hashing, where that decides what is read
 
@@ -63,7 +74,8 @@ class Manifest:
     url : str
         Address in an object store; empty for a dataset on a disk. `root` then holds manifest and indexes.
     index_end : float
-        Moment of `time.monotonic` at which its openers end building an index; not stored.
+        Moment of `time.monotonic` at which its openers end building an index, and their readers of an object
+        store no longer send requests again; not stored.
     artifacts : dict of str to Artifact
         Artifacts by variant, such as ``hdf5:compression=gzip``.
     """
@@ -162,7 +174,9 @@ class Manifest:
             self.schema,
             index=self.index_path(variant),
             stored=added.schema(self.schema) if added else None,
-            remote=RemoteOpener.of(self.artifacts[variant], self.url, self.index_path(variant)),
+            remote=RemoteOpener.of(
+                self.artifacts[variant], self.url, self.index_path(variant), self.index_end
+            ),
             index_end=self.index_end,
         )
 
@@ -170,9 +184,10 @@ class Manifest:
         """Return what to do about a variant that the dataset does not have."""
         if self.url and not self.uploaded:
             return f"download a copy and run 'iobench prepare --source COPY --format {variant}'"
-        where = f"--to {self.url} --overwrite" if self.url else f"--name {self.name}"
+        if self.url:
+            return f"run {upload_command(self.url, f' --overwrite --format {variant}')}, with the same source"
         again = "" if self.added else " with the same source"
-        return f"run 'iobench prepare {where} --format {variant}'{again}"
+        return f"run 'iobench prepare --name {self.name} --format {variant}'{again}"
 
     def index_path(self, variant: str) -> Path:
         """Return the path of a variant's indexes without their names."""
@@ -252,3 +267,71 @@ def missing_libraries(manifest: Manifest) -> dict[str, MissingDependency]:
         except MissingDependency as error:
             missing[variant] = error
     return missing
+
+
+MAX_NAME = 200  # bytes; files of results add a time and an ending to it, and a file name has at most 255
+DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,-]*")
+
+
+def find_dataset(data_dir: str | Path, name: str | None = None) -> Manifest:
+    """Load a dataset by name, or the newest in a folder; raises ManifestError if there is none.
+
+    The newest is not a sample that recommend wrote, nor what a killed prepare left, unless all are.
+    """
+    data_dir = Path(data_dir)
+    if name is not None:
+        return Manifest.load(data_dir / check_name(name))
+    with system_errors_as(ManifestError, "cannot be listed", data_dir, hint="use another --data-dir"):
+        newest_first = _newest_first(data_dir)
+        finished = (root for root in newest_first if not any(root.glob(".tmp-*")))
+    if not newest_first:
+        raise ManifestError(
+            "no dataset is prepared",
+            kind="no-dataset",
+            path=data_dir,
+            hint="run 'iobench prepare --size 1e7' first",
+        )
+    datasets = (Manifest.load(root) for root in finished)
+    chosen = next((one for one in datasets if "first" not in one.source), None)
+    return chosen or Manifest.load(newest_first[0])
+
+
+def _newest_first(data_dir: Path) -> list[Path]:
+    """Return the datasets in a folder; ManifestError where the user may read none of them."""
+    times, denied = [], None
+    for root in data_dir.glob("*"):
+        try:
+            times.append(((root / FILE_NAME).stat().st_mtime_ns, root))
+        except PermissionError:
+            denied = no_permission(ManifestError, root)
+        except OSError:  # no manifest is in it
+            continue
+    if denied and not times:
+        raise denied
+    return [root for _, root in sorted(times, reverse=True)]
+
+
+def check_name(name: str) -> str:
+    """Return the name if it can be a dataset's folder; otherwise raises InvalidSettings."""
+    if "://" in name:
+        raise InvalidSettings(
+            f"dataset {shown_address(name)}",
+            kind="remote-dataset",
+            expected="a dataset on a disk",
+            found="an address",
+            hint="prepare --to writes to one; run, recommend, verify, limits and resume-check read from one",
+        )
+    if not DATASET_NAME.fullmatch(name) or name == "results":
+        raise InvalidSettings(
+            f"dataset name {name!r}",
+            kind="invalid-name",
+            hint="start it with a letter or digit, use only those and . _ - = , and not the name 'results'",
+        )
+    if len(name) > MAX_NAME:
+        raise InvalidSettings(
+            f"dataset name {name[:20]}…",
+            kind="invalid-name",
+            expected=f"at most {MAX_NAME} characters",
+            found=len(name),
+        )
+    return name

@@ -1,7 +1,9 @@
-"""Open a dataset in an object store: its manifest and small indexes are cached, its rows stay there."""
+"""Datasets in an object store: opened, with their indexes cached, and uploaded, the manifest last."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import re
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -10,19 +12,19 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, ManifestError
+from iobench.base.errors import ArtifactExists, CorruptArtifact, InvalidSettings, IobenchError, ManifestError
 from iobench.base.files import replace_file, system_errors_as
-from iobench.dataset import index_cache, manifest_file
-from iobench.dataset.dataset_folders import find_dataset
-from iobench.dataset.manifest import Manifest
-from iobench.dataset.manifest_body import Artifact, ManifestBody
-from iobench.dataset.manifest_file import FILE_NAME
-from iobench.dataset.placement_file import read_by_library
-from iobench.objects.client import CONNECTIONS, ObjectStore
-from iobench.objects.url import checked_url, is_url
+from iobench.dataset import index_cache, manifest_file, verify
+from iobench.dataset.manifest import Manifest, find_dataset
+from iobench.dataset.manifest_file import FILE_NAME, Artifact, ManifestBody, RemoteData, StoredPlacement
+from iobench.dataset.opener import PLACES, check_ranges, index_of, read_by_library, stored_places
+from iobench.dataset.verify import Progress, no_progress
+from iobench.formats import Chunked, Listed, Placement
+from iobench.formats.placement import bounding_rows
+from iobench.objects.client import CONNECTIONS, ObjectStore, check_versions_are_own
+from iobench.objects.url import checked_url, is_url, upload_command
 
 FOLDER = ".objects"  # of DATA_DIR, with one folder per address
-PIECE_ROWS = 1 << 20
 
 
 def dataset_named(data_dir: Path, name: str | None) -> Manifest:
@@ -70,14 +72,14 @@ def _body(store: ObjectStore) -> ManifestBody:
     except CorruptArtifact as error:
         if error.kind == "missing-bucket":
             raise error.converted(ManifestError) from None
-        hint = f"make one with 'iobench prepare --to {store.url}', or 'iobench add' data that are there"
+        hint = f"make one with {upload_command(store.url)}, or 'iobench add' data that are there"
         raise ManifestError("there is no dataset", kind="no-dataset", path=store.url, hint=hint) from None
     if not body.artifacts or any(one.remote is None or one.external for one in body.artifacts.values()):
         raise ManifestError(
             "a dataset that was copied there, without the places of its rows",
             kind="not-uploaded",
             path=store.url,
-            hint="upload it with 'iobench prepare --to'",
+            hint=f"upload it with {upload_command(store.url)}",
         )
     return body
 
@@ -99,6 +101,7 @@ def _pinned(store: ObjectStore, artifact: Artifact, pool: ThreadPoolExecutor) ->
                 found=f"{one.size} bytes",
             )
         etags[name] = one.etag
+    check_versions_are_own(store.url, etags.values())
     return msgspec.structs.replace(artifact, remote=msgspec.structs.replace(remote, etags=etags))
 
 
@@ -117,14 +120,29 @@ def check_places(manifest: Manifest, variant: str) -> None:
         if (place := placements.get(field.name)) is None:
             raise _misplaced(manifest, variant, field.name)
         sizes = np.array([artifact.files[str(file)].bytes for file in place.files])
-        for low in range(0, samples, PIECE_ROWS):
+        if not _fits(place, samples):
+            raise _misplaced(manifest, variant, field.name)
+        for rows in bounding_rows(place, samples):
             try:
-                file, offset = place.locate(np.arange(low, min(low + PIECE_ROWS, samples)))
+                file, offset = place.locate(rows)
                 inside = (file >= 0) & (offset >= 0) & (offset + field.sample_bytes <= sizes[file])
             except IndexError:
                 raise _misplaced(manifest, variant, field.name) from None
             if not inside.all():
                 raise _misplaced(manifest, variant, field.name)
+
+
+def _fits(place: Placement, samples: int) -> bool:
+    """Return False if a placement cannot be one of so many samples, whatever the sizes of the files."""
+    if isinstance(place, Listed):
+        return len(place.file) == len(place.offset) == samples
+    if samples > 1 and getattr(place, "stride", 0) < 1:
+        return False
+    if not isinstance(place, Chunked):
+        return True
+    first = place.first
+    alike = 0 < len(first) == len(place.file) == len(place.offset)
+    return bool(alike and first[0] == 0 and first[-1] < samples and (np.diff(first) > 0).all())
 
 
 def _misplaced(manifest: Manifest, variant: str, field: str) -> CorruptArtifact:
@@ -134,3 +152,110 @@ def _misplaced(manifest: Manifest, variant: str, field: str) -> CorruptArtifact:
         path=manifest.url,
         hint=manifest.location_of(variant).hint,
     )
+
+
+def check_target(address: str, overwrite: bool) -> ObjectStore:
+    """Return the store at an address; raises ArtifactExists if a dataset is there and may not be replaced."""
+    store = ObjectStore(checked_url(address))
+    if store.url.startswith(("http://", "https://")):
+        raise InvalidSettings(
+            f"--to {store.url}",
+            kind="read-only",
+            expected="a place that can be written: s3://, gs://, az:// or file://",
+            hint="write to the folder that the web server shows, with file://",
+        )
+    if not overwrite and store.exists(FILE_NAME):
+        raise ArtifactExists(
+            "there is a dataset", kind="other-data", path=store.url, hint="use --overwrite to replace it"
+        )
+    return store
+
+
+def publish(
+    manifest: Manifest, store: ObjectStore, overwrite: bool, progress: Progress = no_progress
+) -> None:
+    """Upload every artifact, then list them.
+
+    Objects of this upload have names that were never used. If it fails before the manifest is sent, they are
+    removed; afterwards, with `overwrite`, those that the old manifest lists are.
+
+    InvalidSettings, with nothing uploaded, if samples of a variant are not stored as they are in memory;
+    ArtifactExists if a dataset is there already; LoaderFailed if the store refuses.
+    """
+    described = {variant: _described(manifest, variant, store.url) for variant in manifest.artifacts}
+    old = _old_objects(store) if overwrite else []
+    sent: list[str] = []
+    try:
+        uploaded = {v: _upload(manifest, v, d, store, sent, progress) for v, d in described.items()}
+        body = dataclasses.replace(manifest, artifacts=uploaded).body()
+    except BaseException:
+        with contextlib.suppress(IobenchError):
+            store.delete(sent)
+        raise
+    content = manifest_file.encoded(body)
+    store.put(FILE_NAME, content, len(content), new=not overwrite)
+    with contextlib.suppress(IobenchError):  # what is left is no longer listed
+        store.delete([name for name in old if name not in sent])
+
+
+def _described(manifest: Manifest, variant: str, url: str) -> RemoteData:
+    """Return the places of a variant's rows, which are stored in an index file if there are any."""
+    artifact, index = manifest.artifacts[variant], manifest.index_path(variant)
+    opener, fields = manifest.opener(variant), dict[str, StoredPlacement]()
+    by_library = read_by_library(opener.format, url)
+    other = "give --format npy, or another without compression"
+    with opener() as reader:
+        placements = dict(reader.placement())
+        hint = "prepare them on a disk" if manifest.schema.ragged else other
+        placed = [field.name for field in manifest.schema.fields] if by_library else [*placements]
+        check_ranges(manifest.schema, placed, f"--to with format {variant}", hint)
+        if not by_library:
+            fields, arrays = stored_places(placements, opener.path)
+            if arrays:
+                index_of(index, artifact)(PLACES, lambda: [arrays])
+    names = [name for name in (PLACES, verify.NAME) if index.with_name(f"{index.name}.{name}").is_file()]
+    return RemoteData(dict.fromkeys(artifact.files, ""), fields, tuple(names))
+
+
+def _upload(
+    manifest: Manifest,
+    variant: str,
+    remote: RemoteData,
+    store: ObjectStore,
+    sent: list[str],
+    progress: Progress,
+) -> Artifact:
+    """Upload the files and indexes of a variant; return its entry with their versions."""
+    artifact, index = manifest.artifacts[variant], manifest.index_path(variant)
+    total = sum(stamp.bytes for stamp in artifact.files.values())
+    done = 0
+
+    def report(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(f"uploading {variant}", done, total)
+
+    etags = {}
+    for name in artifact.files:
+        target = f"{artifact.folder}/{name}"
+        sent.append(target)
+        etags[name] = store.upload(target, manifest.path_of(variant) / name, report).etag
+    for name in remote.indexes:
+        path = index.with_name(f"{index.name}.{name}")
+        sent.append(f"{index_cache.FOLDER}/{path.name}")
+        store.upload(sent[-1], path, lambda count: None)
+    return msgspec.structs.replace(artifact, remote=msgspec.structs.replace(remote, etags=etags))
+
+
+def _old_objects(store: ObjectStore) -> list[str]:
+    """Return the objects of the dataset that will be replaced; none if it is not one of iobench."""
+    try:
+        body = manifest_file.parse(store.read(FILE_NAME), f"{store.url}/{FILE_NAME}")
+    except (CorruptArtifact, ManifestError):
+        return []
+    names = []
+    for artifact in body.artifacts.values():
+        names += [f"{artifact.folder}/{name}" for name in artifact.files]
+        for index in artifact.remote.indexes if artifact.remote else ():
+            names.append(f"{index_cache.FOLDER}/{artifact.folder}.{index}")
+    return names

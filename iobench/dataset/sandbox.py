@@ -14,9 +14,8 @@ from __future__ import annotations
 import json
 import os
 import signal
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,13 +29,63 @@ from iobench import formats
 from iobench.base.errors import MissingDependency, SourceError
 from iobench.base.finding import Finding
 from iobench.base.text import listed
-from iobench.dataset.hashed_rows import HashedRows
-from iobench.dataset.sources._source import BATCH_BYTES
-from iobench.dataset.untrusted_data import UntrustedData
+from iobench.dataset.checksum import HashedRows
+from iobench.dataset.sources.source import BATCH_BYTES
 from iobench.formats import Batch, Field, Index, Ragged, Schema, index_of, raw_bytes
 from iobench.host.child import Child, ChildEnded, ChildHung, spawn_python
 
+LIMIT_S = 120.0  # to identify data, and to read one batch; more for large data:
+BYTES_PER_S = 50e6  # one second more for this many bytes
+MEMORY_BYTES = 768 << 20  # for reading: a sample, a chunk as stored and as unpacked, and a margin; and
+MEMORY_SHARE = 1 / 256  # of the data, for tables of rows; all of them for
+# kinds whose files are in memory as a whole, one at a time: torch's own maps count in full, and MATLAB packs
+MEMORY_SHARES = {"torch": 1, "samples": 1, "parts": 1, "mat": 16}
+# kinds of files that no format reads: module in `sources`, and class with the methods of a format
+ADAPTERS = {
+    "unmapped-npy": ("array_files", "NpyAdapter"),
+    "npz": ("array_files", "NpzAdapter"),
+    "mat": ("array_files", "MatAdapter"),
+    "netcdf": ("array_files", "NetcdfAdapter"),
+    "torch": ("torch_file", "TorchAdapter"),
+    "csv": ("text_tables", "CsvAdapter"),
+    "jsonl": ("text_tables", "JsonlAdapter"),
+}
+
+
+@dataclass(frozen=True)
+class UntrustedData:
+    """A file or folder that iobench did not write, or that was touched since it was verified."""
+
+    path: Path  # the file or folder; may end in `::NAME,NAME` to select arrays
+    kind: str  # name of the format that reads it, or a key of ADAPTERS
+    bytes: int  # size, which the limits depend on
+    stored: Schema | None = None  # schema of all samples that it holds, if only the first of them are read
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """The part of a request that concerns the data."""
+        share = MEMORY_SHARES.get(self.kind.partition(":")[0], MEMORY_SHARE)
+        return {
+            "path": os.fspath(self.path),
+            "kind": self.kind,
+            "stored": self.stored and msgspec.to_builtins(self.stored),
+            "memory_bytes": MEMORY_BYTES + int(self.bytes * share),
+        }
+
+    @property
+    def limit_s(self) -> float:
+        """Longest time in seconds without a message of the worker."""
+        return LIMIT_S + self.bytes / BYTES_PER_S
+
+    @property
+    def file(self) -> Path:
+        """The path without the selection of arrays."""
+        file, separator, _ = os.fspath(self.path).rpartition("::")
+        return Path(file) if separator and not os.path.lexists(self.path) else self.path
+
+
 MAX_MESSAGE_BYTES = 16 << 20
+NOT_ABOUT_DATA = frozenset({"in-use", "read-error"})  # kinds of errors that other bytes would not prevent
 WORKER = "iobench.dataset.sandbox_worker:serve"
 
 
@@ -44,9 +93,10 @@ WORKER = "iobench.dataset.sandbox_worker:serve"
 class SniffResult:
     """Formats that recognize a file or folder."""
 
-    formats: tuple[str, ...]  # names of the formats that recognize it
+    formats: tuple[str, ...]  # names of the formats that recognize it, or the variant that reads its files
     missing: dict[str, str]  # formats that could not be asked, and the reason
     members: dict[str, str] = field(default_factory=dict)  # entries that another format recognizes: its name
+    notes: tuple[Finding, ...] = ()  # how the files in a folder were taken to relate
 
     @property
     def ambiguity(self) -> str:
@@ -67,29 +117,32 @@ class SniffResult:
             return None
         name = self.formats[0]
         try:
-            formats.type_of(name)
+            if name not in ADAPTERS:
+                formats.parse(name)
         except MissingDependency as error:
             problem = f"this looks like {name}: {error.problem}"
             raise error.changed(path=path, problem=problem) from None
         return name
 
 
-def sniff(path: Path) -> SniffResult:
-    """Find the formats that recognize a file or folder.
+def sniff(path: Path, files: str | None = None) -> SniffResult:
+    """Find the formats that recognize a file or folder; `files` is the relation of its files, if given.
 
-    Raises SourceError if the libraries asked crash or exceed their limits.
+    Raises SourceError if that relation is not certain, or the libraries asked crash or exceed their limits.
     """
-    with _worker(UntrustedData(path, "", 0), "sniff") as worker:
+    with _worker(UntrustedData(path, "", 0), "sniff", files=files) as worker:
         result = worker.message()
-        return SniffResult(tuple(result["formats"]), result["missing"], result["members"])
+        notes = tuple(Finding(**note) for note in result["notes"])
+        return SniffResult(tuple(result["formats"]), result["missing"], result["members"], notes)
 
 
 @dataclass(frozen=True)
 class Description:
-    """Schema of untrusted data, and warnings about them."""
+    """Schema of untrusted data, warnings, and the files below the folder of a file that hold some of them."""
 
     schema: Schema
     notes: tuple[Finding, ...]
+    others: tuple[str, ...] = ()
 
 
 def describe(data: UntrustedData, fields: Sequence[Field] = ()) -> Description:
@@ -99,9 +152,9 @@ def describe(data: UntrustedData, fields: Sequence[Field] = ()) -> Description:
     """
     with _worker(data, "describe", fields=msgspec.to_builtins(fields)) as worker:
         result = worker.message()
-        return Description(
-            msgspec.convert(result["schema"], Schema), tuple(Finding(**note) for note in result["notes"])
-        )
+        notes = tuple(Finding(**note) for note in result["notes"])
+        others = msgspec.convert(result["others"], tuple[str, ...])
+        return Description(msgspec.convert(result["schema"], Schema), notes, others)
 
 
 def placed(data: UntrustedData, schema: Schema) -> list[str]:
@@ -200,8 +253,7 @@ class SandboxWorker:
     def _reported(self, fields: dict[str, Any]) -> SourceError:
         """Return the worker's error; its path is the user's if it is not one inside the data."""
         path, file = fields.get("path") or "", self._data.file
-        inside = self._data.descriptor is None and Path(path).is_relative_to(file)
-        return SourceError(**fields | {"path": path if inside else str(file)})
+        return SourceError(**fields | {"path": path if Path(path).is_relative_to(file) else str(file)})
 
     def _error(self, kind: str, problem: str, hint: str | None = None) -> SourceError:
         reader = self._data.kind or "any format"
@@ -212,27 +264,14 @@ class SandboxWorker:
 @contextmanager
 def _worker(data: UntrustedData, do: str, **arguments: Any) -> Iterator[SandboxWorker]:
     """Start a worker with a request; kill it at the end."""
-    with ExitStack() as stack:
-        folder = None if data.descriptor is None else stack.enter_context(_linked(data))
-        # each thread of OpenBLAS takes memory
-        start = partial(spawn_python, environment={"OPENBLAS_NUM_THREADS": "1"})
-        child = Child(WORKER, *([] if data.descriptor is None else [data.descriptor]), start=start)
-        stack.callback(child.end)
+    # each thread of OpenBLAS takes memory
+    child = Child(WORKER, start=partial(spawn_python, environment={"OPENBLAS_NUM_THREADS": "1"}))
+    try:
         with suppress(ChildEnded):  # which `message` reports
-            child.send_bytes(json.dumps({"do": do, "folder": folder, **data.request, **arguments}).encode())
+            child.send_bytes(json.dumps({"do": do, **data.request, **arguments}).encode())
         yield SandboxWorker(data, child)
-
-
-@contextmanager
-def _linked(data: UntrustedData) -> Iterator[str]:
-    """Yield a folder in which the file's name is a link to the worker's descriptor of it.
-
-    The worker runs in that folder and opens the file by its own name, so every message of a library shows
-    a name that the user knows.
-    """
-    with tempfile.TemporaryDirectory(prefix="iobench-") as folder:
-        os.symlink(f"/proc/self/fd/{data.descriptor}", os.path.join(folder, data.file.name))
-        yield folder
+    finally:
+        child.end()
 
 
 def _end(code: int) -> tuple[str, str, str | None]:

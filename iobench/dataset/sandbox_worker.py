@@ -17,49 +17,65 @@ from typing import Any
 import msgspec
 
 from iobench import formats
-from iobench.base.errors import REPREPARE, CorruptArtifact, IobenchError, MissingDependency, SourceError
+from iobench.base.errors import (
+    NO_MEMORY,
+    REPREPARE,
+    CorruptArtifact,
+    IobenchError,
+    MissingDependency,
+    SourceError,
+    damage,
+)
 from iobench.base.text import reason
-from iobench.dataset.checksum import Checksum
-from iobench.dataset.hashed_rows import HashedRows
+from iobench.base.units import bytes_text
+from iobench.dataset.checksum import Checksum, HashedRows
+from iobench.dataset.file_set import FileSet, recognizes
 from iobench.dataset.opener import Opener
-from iobench.dataset.read_back import read_back
-from iobench.formats import Array, Batch, Detectable, Field, Format, Ragged, Schema, plain_bools
+from iobench.dataset.sandbox import ADAPTERS
+from iobench.dataset.verify import read_back
+from iobench.formats import Array, Batch, Detectable, Field, Format, Ragged, Schema, joined
+from iobench.formats.folders import joined_splits, not_read
+from iobench.formats.schema import plain_bools
 from iobench.host.child import SharedCount, send_raw
-
-# files that no format reads: module in `sources`, and class with the methods of a format that are used here
-ADAPTERS = {
-    "torch": ("torch_file", "TorchAdapter"),
-    "csv": ("csv_file", "CsvAdapter"),
-    "jsonl": ("jsonl_file", "JsonlAdapter"),
-}
 
 MAX_ENTRIES = 100  # of a folder that are sniffed: it may have many of the same kind
 
 Reply = tuple[dict[str, Any], Batch]  # a message, and the samples that follow it
 
 
-def serve(connection: Connection, heartbeats: SharedCount, *descriptors: int) -> None:
+def serve(connection: Connection, heartbeats: SharedCount) -> None:
     """Serve one request within its limits."""
     request = json.loads(connection.recv_bytes())
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a library's last words before it aborts
-    if request["folder"]:
-        os.chdir(request["folder"])
     heartbeats.count += 1
     try:
         for message, batch in _COMMANDS[request["do"]](request):
             connection.send_bytes(json.dumps(message).encode())
             for array in _arrays(batch):
                 send_raw(connection, formats.raw_bytes(array))
-    except IobenchError as error:
-        kind = error.kind if isinstance(error, MissingDependency) else None
-        error = error.converted(SourceError)
-        hint = None if error.hint == REPREPARE else error.hint
-        failure = error.changed(kind=kind or error.kind, hint=hint).fields()
-        connection.send_bytes(json.dumps(failure).encode())
     except Exception as error:  # noqa: BLE001 - libraries raise anything on damaged files
-        problem = f"cannot be read as {request['kind'] or 'any format'}: {reason(error)}"
-        failure = {"problem": problem, "kind": "read-error" if isinstance(error, OSError) else None}
-        connection.send_bytes(json.dumps(failure).encode())
+        connection.send_bytes(json.dumps(_failure(error, request).fields()).encode())
+
+
+def _failure(error: Exception, request: dict[str, Any]) -> SourceError:
+    """Return the error to report for one of a format or its library."""
+    reader = request["kind"] or "any format"
+    if not isinstance(error, IobenchError):
+        known = damage(error, request["path"], "")
+        problem = f"cannot be read as {reader}: {reason(error)}"
+        kind = None if known.kind == known.default_kind else known.kind
+        error = SourceError(problem, kind=kind)
+    if error.kind == NO_MEMORY:
+        limit = bytes_text(request["memory_bytes"])
+        return SourceError(
+            f"cannot be read as {reader}: a part of it takes more than {limit} of memory, "
+            "the limit for data of other programs",
+            kind="memory-limit",
+            hint="write it in smaller parts, such as row groups or chunks",
+        )
+    kind = error.kind if isinstance(error, MissingDependency) else None
+    error = error.converted(SourceError)
+    return error.changed(kind=kind or error.kind, hint=None if error.hint == REPREPARE else error.hint)
 
 
 def _arrays(batch: Batch) -> Iterator[Array]:
@@ -77,22 +93,37 @@ def _sniff(request: dict[str, Any]) -> Iterator[Reply]:
         except IobenchError as error:
             missing[name] = str(error)
     _limit(request["memory_bytes"])  # only now: the memory of loaded libraries counts
-    names = [form.name for form in known if _recognises(form, path)]
-    yield {"formats": names, "missing": missing, "members": _members(known, path, names)}, {}
+    forms = [form for form in known if recognizes(form, path)]
+    if files := _file_set(path, known, forms, request["files"]):
+        notes = [asdict(note) for note in files.notes]
+        yield {"formats": [files.variant], "missing": missing, "members": {}, "notes": notes}, {}
+        return
+    names = [form.name for form in forms]
+    yield {"formats": names, "missing": missing, "members": _members(known, path, names), "notes": []}, {}
 
 
-def _recognises(form: Format, path: Path) -> bool:
-    try:
-        return isinstance(form, Detectable) and form.sniff(path)
-    except (IobenchError, MemoryError):
-        return False
+def _file_set(path: Path, known: list[Format], forms: list[Format], given: str | None) -> FileSet | None:
+    """Return the files of a folder, or the groups of a file, as one dataset; None if a format reads it."""
+    if len(forms) == 1 and isinstance(forms[0], Detectable):
+        try:
+            groups = forms[0].groups(path).arrays
+        except (CorruptArtifact, ImportError):  # which `describe` reports
+            groups = {}
+        if groups:
+            return FileSet.of_groups(path, forms[0].name, groups, given)
+    if path.is_dir() and (given or not forms):
+        return FileSet.of(path, known, given)
+    if given:
+        hint = "omit --files"
+        raise CorruptArtifact("--files is for several files or groups", kind="one-file", path=path, hint=hint)
+    return None
 
 
 def _members(known: list[Format], path: Path, names: list[str]) -> dict[str, str]:
     """Return the entries of a folder that other formats recognize than the one that recognizes the folder."""
     members = {}
     for entry in _sample_entries(path) if path.is_dir() else ():
-        words = [form.name for form in known if _recognises(form, entry)]
+        words = [form.name for form in known if recognizes(form, entry)]
         if words and (len(names) != 1 or names[0] not in words):
             members[entry.name] = " or ".join(words)
     return members
@@ -115,8 +146,15 @@ def _describe(request: dict[str, Any]) -> Iterator[Reply]:
     if not isinstance(form, Detectable):
         raise CorruptArtifact(f"data in {form.name} cannot be added in place", kind="not-addable", path=path)
     schema = form.infer_schema(path, msgspec.convert(request["fields"], tuple[Field, ...]))
-    notes = form.notes(path, schema)
-    yield {"schema": msgspec.to_builtins(schema), "notes": [asdict(note) for note in notes]}, {}
+    notes, folder = form.notes(path, schema), formats.split_selection(path)[0]
+    others = list[str]()
+    if not folder.is_dir():
+        others = [os.path.relpath(one, folder.parent) for one in form.others(path)]
+    elif (files := form.files(folder)) is not None:
+        reader = f"format {form.name}" if isinstance(form, Format) else "iobench"
+        notes += joined_splits(folder, files) + not_read(folder, files, reader)
+    described = {"schema": msgspec.to_builtins(schema), "notes": [asdict(note) for note in notes]}
+    yield {**described, "others": others}, {}
 
 
 def _hash(request: dict[str, Any]) -> Iterator[Reply]:
@@ -145,13 +183,24 @@ def _read(request: dict[str, Any]) -> Iterator[Reply]:
 def _batches(
     request: dict[str, Any], schema: Schema, rows: int, hashed: HashedRows | None = None
 ) -> Iterator[Batch]:
-    opener = _opener(request, schema)
     if request["kind"] not in ADAPTERS:
-        yield from read_back(opener, rows, hashed)
+        yield from read_back(_opener(request, schema), rows, hashed)
         return
-    with opener.format.open(opener.path, schema) as reader:  # one reader: some read a file only in order
-        for start in range(0, schema.samples, rows):
-            yield reader.batch(slice(start, start + rows))
+    adapter: Any = _format(request)
+    _limit(request["memory_bytes"])
+    path, done = Path(request["path"]), 0
+    left: dict[str, Any] = schema.empty(0)
+    for batch in adapter.batches(path, schema):
+        left = {name: joined([array, batch[name]]) for name, array in left.items()}
+        while done < schema.samples and _length(left) >= (count := min(rows, schema.samples - done)):
+            yield {name: array[:count] for name, array in left.items()}
+            left, done = {name: array[count:] for name, array in left.items()}, done + count
+    if done < schema.samples:
+        raise CorruptArtifact("truncated while it was read", kind="truncated", path=path)
+
+
+def _length(batch: dict[str, Any]) -> int:
+    return len(next(iter(batch.values())))
 
 
 def _opener(request: dict[str, Any], schema: Schema) -> Opener:

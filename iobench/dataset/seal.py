@@ -11,7 +11,7 @@ import errno
 import os
 import re
 from collections.abc import Collection
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from iobench import formats
 from iobench.base.errors import IobenchError
+from iobench.base.files import name_problem
 from iobench.dataset.staging import sync_directory
 from iobench.formats import Field
 
@@ -115,8 +116,7 @@ def _is_generated(name: str) -> bool:
 
 def _inside(folder: Path, name: str) -> bool:
     """Return whether a file is inside the folder after all links are followed."""
-    path = PurePosixPath(name)
-    if not path.parts or path.is_absolute() or ".." in path.parts:
+    if name_problem(name):
         return False
     here, parent = os.path.realpath(folder), os.path.realpath((folder / name).parent)
     return parent == here or parent.startswith(here + os.sep)

@@ -1,33 +1,248 @@
-"""Verification of artifacts: reread them and compare with the manifest."""
+"""Stored samples: read back, their hashes kept, and compared with the manifest.
+
+`prepare` and `add` keep the list from the reading that they do anyway (`HashWriter`). A list is returned only
+if its sums are the manifest's checksums, so it certifies itself. One that is missing, damaged, or of other
+sums is built again by reading the artifact, if there is time.
+
+Of large data that were added, a part is hashed that is spread over them, and later the rest.
+
+The lengths of samples, 8 bytes each, are kept with the indexes of an artifact, too.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from iobench import formats
 from iobench.base.errors import (
     REPREPARE,
+    ArtifactExists,
     CorruptArtifact,
     IobenchError,
+    LoaderFailed,
     MissingDependency,
     SourceError,
     WrongContent,
+    expecting,
 )
-from iobench.base.files import system_errors_as
+from iobench.base.files import TEMPORARY
+from iobench.base.finding import Finding
+from iobench.base.units import bytes_text
 from iobench.dataset import sandbox
-from iobench.dataset.checksum import Checksum
-from iobench.dataset.hashed_rows import HashedRows
+from iobench.dataset.checksum import Checksum, HashedRows
+from iobench.dataset.index_cache import IndexCache, IndexFile
 from iobench.dataset.manifest import READ_BYTES_PER_S, Manifest, missing_libraries
-from iobench.dataset.read_back import Report, compare, stored_hashes
-from iobench.dataset.sample_hashes import Hashes, HashWriter, kept_hashes
-from iobench.dataset.untrusted_data import UntrustedData
-from iobench.formats import Index
+from iobench.dataset.opener import Opener
+from iobench.dataset.sandbox import UntrustedData
+from iobench.dataset.sources import BATCH_BYTES
+from iobench.formats import Batch, Index, Reader, Rows, Schema, Spans, index_of
+from iobench.formats.ragged import check_extents
+
+READER_BYTES = 256 << 20  # read through one reader: mapped pages count as its memory until it closes
+
+Report = Callable[[int, int], None]  # bytes done, bytes in total
+
+
+def no_report(done: int, total: int) -> None:
+    """Ignore a report of progress."""
+
+
+def read_back(opener: Opener, rows: int | None = None, hashed: HashedRows | None = None) -> Iterator[Batch]:
+    """Yield samples in new arrays.
+
+    Reads the `hashed` rows in their order, by default all, in batches of `rows`, by default of BATCH_BYTES.
+    Reopens the reader regularly to release mapped pages. Raises OSError if the disk fails, even under a map,
+    and CorruptArtifact for a sample whose extents do not make its length.
+    """
+    schema = opener.schema
+    rows = rows or schema.batch_rows(BATCH_BYTES)
+    hashed = hashed or HashedRows.all_of(schema.samples)
+    slices = hashed.slices(rows)
+    per_reader = max(1, READER_BYTES // (min(rows, hashed.piece_rows) * schema.sample_bytes))
+    while some := list(itertools.islice(slices, per_reader)):
+        with opener.guarded() as check, opener() as reader:
+            check()
+            for part in some:
+                batch: dict[str, Any] = reader.batch(part)
+                check()
+                for name, own in schema.extents.items():
+                    lengths = np.diff(batch[name].offsets)
+                    check_extents(lengths, batch[own], name, opener.path, part.start)
+                yield batch
+
+
+def stored_hashes(
+    opener: Opener, hashed: HashedRows, report: Report = no_report
+) -> Iterator[tuple[Index, npt.NDArray[np.int64]]]:
+    """Read rows and yield them with their hashes, in the order of the list; `report` gets the progress."""
+    hasher, rows = Checksum(opener.schema), opener.schema.batch_rows(BATCH_BYTES)
+    done, total = 0, hashed.count * opener.schema.sample_bytes
+    report(0, total)
+    opener.check()
+    for part, batch in zip(hashed.slices(rows), read_back(opener, rows, hashed), strict=True):
+        yield index_of(part), hasher.hashes(batch)
+        done += sum(array.nbytes for array in batch.values())
+        report(done, total)
+
+
+def compare(expected: tuple[int, int], folder: Path, content: Checksum, hint: str = REPREPARE) -> None:
+    """Raise WrongContent if content or order of the data in a folder differ from the expected checksums."""
+    if (content.content, content.ordered) == expected:
+        return
+    same = content.content == expected[0]
+    raise WrongContent(
+        "samples in another order" if same else "other content",
+        kind="other-order" if same else "other-content",
+        path=folder,
+        expected=f"checksum {expected[same]:016x}",
+        found=f"{content.ordered if same else content.content:016x}",
+        hint=hint,
+    )
+
+
+NAME = "hashes"  # of the index
+PIECE = 1 << 20  # hashes summed at a time
+
+Hashes = npt.NDArray[np.int64]
+
+
+class SampleHashes:
+    """Hashes of one artifact's samples, memory-mapped; see `sample_hashes`."""
+
+    def __init__(self, hashes: Hashes, hashed: HashedRows) -> None:
+        self._hashes, self.hashed = hashes, hashed
+
+    def of(self, rows: Rows) -> Hashes:
+        """Return the hashes of rows that are `known`; of a slice of a whole list, a view."""
+        return np.asarray(self._hashes[self.hashed.positions(rows)])
+
+    def known(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Return for each row whether its hash was kept."""
+        return self.hashed.known(rows)
+
+    def checksum(self, manifest: Manifest) -> Checksum:
+        """Return the checksum of all hashes with their rows."""
+        check, low = Checksum(manifest.schema), 0
+        for part in self.hashed.slices(PIECE):
+            hashes = np.asarray(self._hashes[low : low + part.stop - part.start])
+            check.add_hashes(hashes, index_of(part)[: len(hashes)])  # fewer make other sums
+            low += len(hashes)
+        return check
+
+
+class RereadHashes:
+    """Hashes of rows that are read when they are asked for, where no list was kept.
+
+    They say what is stored now, not what was stored when the dataset was made.
+    """
+
+    def __init__(self, opener: Opener) -> None:
+        self._opener, self._check = replace(opener, random=True), Checksum(opener.schema)
+
+    def of(self, rows: Rows) -> Hashes:
+        """Return the hashes of rows."""
+        some, piece = index_of(rows), self._opener.schema.batch_rows(BATCH_BYTES)
+        hashes = [np.empty(0, np.int64)]
+        with self._opener.guarded() as check, self._opener() as reader:
+            for low in range(0, len(some), piece):
+                hashes.append(np.asarray(self._check.hashes(reader.batch(some[low : low + piece]))))
+                check()
+        return np.concatenate(hashes)
+
+    def known(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Return True for each row."""
+        return np.ones(len(index_of(rows)), np.bool_)
+
+
+class HashWriter:
+    """Hashes in the order of the list, written while the samples are read."""
+
+    def __init__(self, root: Path) -> None:
+        self._file, self._complete = IndexFile(root, f"{TEMPORARY}{NAME}"), True
+
+    def append(self, hashes: Hashes) -> None:
+        """Append the next hashes; on a full disk the list is built later instead."""
+        self._complete = self._complete and self._file.append({NAME: hashes})
+
+    def keep(self, manifest: Manifest, variant: str) -> None:
+        """Make this the list of an artifact of a dataset."""
+        if self._complete:
+            _cache(manifest, variant).rename(NAME, self._file)
+
+    @classmethod
+    @contextmanager
+    def temporary(cls, root: Path) -> Iterator[HashWriter]:
+        """Yield a writer in a dataset's folder; at the end its file is removed unless it was kept."""
+        writer = cls(root)
+        try:
+            yield writer
+        finally:
+            writer._file.close()
+
+
+def sample_hashes(manifest: Manifest, variant: str, end: float = math.inf) -> SampleHashes:
+    """Return the hashes of an artifact's samples.
+
+    Raises WrongContent if the stored samples, or a stored list, do not make the manifest's checksums, and
+    TimeoutError if they were not read at the moment `end` of `time.monotonic`.
+    """
+
+    def build() -> Iterator[dict[str, Hashes]]:
+        check = Checksum(manifest.schema)
+        for rows, hashes in stored_hashes(manifest.opener(variant), manifest.hashed):
+            check.add_hashes(hashes, rows)
+            yield {NAME: hashes}
+            if time.monotonic() > end:
+                raise TimeoutError
+        _certify(check, manifest, variant)  # before it is stored
+
+    return _certified(_cache(manifest, variant)(NAME, build)[NAME], manifest, variant)
+
+
+def hashes_in_time(manifest: Manifest, variant: str, seconds: float) -> SampleHashes | None:
+    """Return the hashes of an artifact's samples; None if no list was kept and reading all takes longer."""
+    if (kept := kept_hashes(manifest, variant)) is not None or not manifest.fits(seconds):
+        return kept
+    with contextlib.suppress(TimeoutError):
+        return sample_hashes(manifest, variant, time.monotonic() + seconds)
+    return None
+
+
+def kept_hashes(manifest: Manifest, variant: str) -> SampleHashes | None:
+    """Return the hashes of an artifact's samples if a list was kept; raises as `sample_hashes`."""
+    kept = _cache(manifest, variant).cached(NAME)
+    return None if kept is None else _certified(kept[NAME], manifest, variant)
+
+
+def _cache(manifest: Manifest, variant: str) -> IndexCache:
+    """Return the cache of lists of these sums; the times of the files do not matter."""
+    hashed, sums = manifest.hashed, manifest.checksums_of(variant)
+    stamp = f"{sums[0]:016x} {sums[1]:016x} {hashed.piece_rows} {hashed.pieces}"
+    return IndexCache(manifest.index_path(variant), lambda: stamp)
+
+
+def _certified(hashes: Hashes, manifest: Manifest, variant: str) -> SampleHashes:
+    stored = SampleHashes(hashes, manifest.hashed)
+    _certify(stored.checksum(manifest), manifest, variant)
+    return stored
+
+
+def _certify(check: Checksum, manifest: Manifest, variant: str) -> None:
+    location = manifest.location_of(variant)
+    compare(manifest.checksums_of(variant), location.path, check, location.hint)
+
 
 SAMPLE_S = 120.0  # longest reading of a sample of the rows
 
@@ -112,10 +327,7 @@ def verify_artifact(
     ends after `seconds`, by default without an end, or after SAMPLE_S of a sample.
     """
     opener, location = manifest.opener(variant), manifest.location_of(variant)
-    errors = system_errors_as(
-        CorruptArtifact, "cannot be read", opener.path, kind="read-error", hint=REPREPARE
-    )
-    with location.hinting(), errors:
+    with location.hinting(), expecting(opener.path, "readable files", OSError, "read-error"):
         report = partial(progress, f"verifying {variant}")
         content = _reread(manifest, variant, sample_bytes, report, _seconds(sample_bytes, seconds))
     if content.wrong:
@@ -214,4 +426,150 @@ def _hashes(
     try:
         yield from sandbox.hashes(data, manifest.schema, hashed, report)
     except SourceError as error:
+        if error.kind in sandbox.NOT_ABOUT_DATA:
+            raise error.converted(LoaderFailed) from error
         raise error.converted(CorruptArtifact).changed(hint=REPREPARE) from error
+
+
+WHOLE_BYTES = 20 << 30  # up to this size all rows are hashed
+PART_BYTES = 10 << 30  # of larger data, or as much as is read in
+PART_S = 110.0  # so that `add` takes about two minutes
+
+
+def rows_to_hash(before: Manifest | None, schema: Schema, hash: str, part_s: float) -> HashedRows:
+    """Return the rows to hash for `--hash`: those of the dataset that the data extend, if there is one.
+
+    Of data that would take more than `part_s` at READ_BYTES_PER_S, a part.
+    """
+    if before is not None:
+        if hash == "full" and before.part is not None:
+            raise ArtifactExists(
+                f"dataset {before.name} was hashed in part",
+                kind="hashed-in-part",
+                hint=f"run 'iobench verify --name {before.name} --hash full' first",
+            )
+        return before.hashed
+    if hash == "full" or schema.logical_bytes <= min(WHOLE_BYTES, part_s * READ_BYTES_PER_S):
+        return HashedRows.all_of(schema.samples)
+    return HashedRows.part_of(schema, PART_BYTES)
+
+
+def hash_rows(
+    data: UntrustedData, schema: Schema, hashed: HashedRows, part_s: float, writer: HashWriter, report: Report
+) -> tuple[Checksum, HashedRows]:
+    """Read rows in the sandbox; return their checksum and which they are: a part ends after `part_s`."""
+    check, end = Checksum(schema), time.monotonic() + (math.inf if hashed.whole else part_s)
+    # of a part, one piece is read at a time
+    for pieces, (rows, hashes) in enumerate(sandbox.hashes(data, schema, hashed, report), 1):
+        check.add_hashes(hashes, rows)
+        writer.append(hashes)
+        if time.monotonic() > end:
+            return check, replace(hashed, pieces=pieces)
+    return check, hashed
+
+
+def hashed_in_part(manifest: Manifest) -> Finding:
+    """Return the line that says how much of a dataset was hashed."""
+    schema, count = manifest.schema, manifest.hashed.count
+    some, every = (bytes_text(rows * schema.sample_bytes) for rows in (count, schema.samples))
+    return Finding(
+        "hashed-in-part",
+        f"{some} of {every} were hashed, spread over the data; the rest is not verified",
+        hint=f"'iobench verify --name {manifest.name} --hash full' hashes it",
+        values={"hashed": count, "samples": schema.samples},
+    )
+
+
+def hash_rest(manifest: Manifest, progress: Progress) -> None:
+    """Read all rows of a dataset that was hashed in part, compare those that were, and keep all hashes.
+
+    The caller holds the dataset's lock. Raises CorruptArtifact if the data changed, WrongContent if hashed
+    rows have other content, or two artifacts do not hold the same data.
+    """
+    with ExitStack() as stack:
+        writers = {v: stack.enter_context(HashWriter.temporary(manifest.root)) for v in manifest.artifacts}
+        sums = {
+            variant: _hash_all(manifest, variant, writer, progress) for variant, writer in writers.items()
+        }
+        first = next(iter(sums))
+        for variant, found in sums.items():
+            if found != sums[first]:
+                raise WrongContent(
+                    f"other content than {first} in rows that were not hashed before",
+                    kind="other-content",
+                    path=manifest.path_of(variant),
+                    hint=manifest.location_of(variant).hint,
+                )
+        manifest.content, manifest.ordered = sums[first]
+        manifest.part = None
+        manifest.save()
+        for variant, writer in writers.items():
+            writer.keep(manifest, variant)
+
+
+def _hash_all(manifest: Manifest, variant: str, writer: HashWriter, progress: Progress) -> tuple[int, int]:
+    """Hash an artifact's rows in stored order and return their sums."""
+    known, whole = Checksum(manifest.schema), Checksum(manifest.schema)
+    location = manifest.location_of(variant)
+    every = HashedRows.all_of(manifest.schema.samples)
+    report = partial(progress, f"hashing {variant}")
+    for rows, hashes in stored_hashes(manifest.opener(variant), every, report):
+        whole.add_hashes(hashes, rows)
+        some = manifest.hashed.known(rows)
+        known.add_hashes(hashes[some], rows[some])
+        writer.append(hashes)
+    location.check()
+    compare(manifest.checksums_of(variant), location.path, known, location.hint)
+    return whole.content, whole.ordered
+
+
+LENGTHS = "lengths"  # name of the index
+LENGTH_ROWS = 1 << 12  # read together: of images, the header of each
+
+
+def sample_lengths(opener: Opener) -> Index:
+    """Return the length of each sample, int64: that of its longest ragged field.
+
+    The first time, a format that does not say where samples lie is read as a whole; where several axes vary,
+    only the fields of extents.
+    """
+    whole = replace(opener, schema=opener.stored_schema, stored=None)
+
+    def build() -> Iterator[dict[str, Index]]:
+        with whole.guarded() as check, whole() as reader:
+            check()
+            if (placed := placed_lengths(reader)) is not None:
+                yield {LENGTHS: placed}
+                return
+            if len(whole.schema.extents) == len(whole.schema.ragged):
+                yield from _by_extents(reader)
+                check()
+                return
+        for batch in read_back(whole):
+            ragged: list[Any] = [batch[field.name] for field in whole.schema.ragged]
+            yield {LENGTHS: np.maximum.reduce([np.diff(one.offsets) for one in ragged])}
+
+    return np.asarray(whole.index_cache(LENGTHS, build)[LENGTHS][: opener.schema.samples])
+
+
+def _by_extents(reader: Reader) -> Iterator[dict[str, Index]]:
+    """Yield the lengths by the extents of the samples, without their elements."""
+    schema = reader.schema
+    own = schema.chosen(schema.extents.values())
+    for low in range(0, schema.samples, LENGTH_ROWS):
+        rows = slice(low, min(low + LENGTH_ROWS, schema.samples))
+        extents = own.empty(rows.stop - low)
+        reader.read(rows, extents)
+        yield {LENGTHS: np.maximum.reduce([one.prod(1, dtype=np.int64) for one in extents.values()])}
+
+
+def placed_lengths(reader: Reader) -> Index | None:
+    """Return the lengths by the places of the samples; None if not all fields have such."""
+    schema, places, lengths = reader.schema, reader.placement(), []
+    for field in schema.ragged:
+        place = places.get(field.name)
+        if not isinstance(place, Spans):
+            return None
+        begins, ends = place.edges(schema.samples, np.zeros(len(place.files), np.int64))
+        lengths.append((ends - begins) // field.sample_bytes)
+    return np.asarray(np.maximum.reduce(lengths))

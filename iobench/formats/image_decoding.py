@@ -2,26 +2,107 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
-from iobench.base.errors import SourceError, needing
+from iobench.base.errors import CorruptArtifact, SourceError, corrupt, damage, needing
+from iobench.base.files import regular
 from iobench.base.text import reason
 from iobench.base.units import bytes_text, shape_text
+from iobench.formats.array_schema import check_sample
+from iobench.formats.ragged import VARIES
+from iobench.formats.schema import Array
 
-with needing("a folder of images", "images"):
+with needing("decoding images", "images"):
     from PIL import Image, UnidentifiedImageError
 
-from iobench.formats._arrays import check_sample
-from iobench.formats._ragged import VARIES
-from iobench.formats._schema import Array
-from iobench.formats.pixels import MOST_PIXELS
+STORED_KINDS = ("PNG", "JPEG")
+ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG": b"\xff\xd9"}
+MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)  # beyond which Pillow raises DecompressionBombError
+TAIL_BYTES = 64  # at the end of a file, in which the end marker must be
+
+# Problems of an image are reported once, as an error.
+warnings.filterwarnings("ignore", module=r"PIL\b")
+logging.getLogger("PIL").addHandler(logging.NullHandler())
+
+
+def channels_last(pixels: Array) -> Array:
+    """Return the pixels as (H, W, 3) or (H, W); a view of those that are (3, H, W)."""
+    return pixels if pixels.ndim == 2 or pixels.shape[2] == 3 else np.moveaxis(pixels, 0, 2)
+
+
+def decoded(file: Path, stored: bytes | memoryview, pixels: Array, what: str = "an image") -> None:
+    """Fill `pixels`, uint8 (H, W, 3) or (H, W), from the bytes of an image file.
+
+    Releases the GIL while it decodes. CorruptArtifact, which names `what`, if it is no PNG or JPEG, of
+    another size or mode, or (``too-many-pixels``) too large.
+    """
+    height, width = pixels.shape[:2]
+    expected = f"{what} of {width} x {height}, {'RGB' if pixels.ndim == 3 else 'gray'}"
+    try:
+        with Image.open(BytesIO(stored), formats=STORED_KINDS) as image:
+            if (
+                image.size != (width, height)
+                or bytes(stored[-TAIL_BYTES:]).find(ENDS[image.format or ""]) < 0
+            ):
+                raise corrupt(file, expected, f"{image.size[0]} x {image.size[1]} in {len(stored)} bytes")
+            array = np.asarray(image)
+    except CorruptArtifact:
+        raise
+    except Image.DecompressionBombError as error:
+        raise corrupt(file, expected, f"more than {MOST_PIXELS:,} pixels", kind="too-many-pixels") from error
+    except Exception as error:  # decoders raise anything on damaged files
+        raise damage(error, file, expected) from error
+    if array.shape != pixels.shape or array.dtype != np.uint8:
+        raise corrupt(file, expected, f"{array.dtype} {array.shape}")
+    pixels[...] = array
+
+
+def shape_of(file: Path, stored: bytes | memoryview | None = None, what: str = "image") -> tuple[int, ...]:
+    """Return the shape of an image's pixels, read from its header, which is that of the file or of `stored`.
+
+    CorruptArtifact, which names `what`, if it is no PNG or JPEG, or of kind ``too-many-pixels`` or
+    ``unsupported-image`` (neither RGB nor gray).
+    """
+    try:
+        with Image.open(regular(file) if stored is None else BytesIO(stored), formats=STORED_KINDS) as image:
+            (width, height), mode = image.size, image.mode
+    except Image.DecompressionBombError as error:
+        raise CorruptArtifact(
+            f"{what}: too large to be decoded",
+            kind="too-many-pixels",
+            path=file,
+            expected=f"at most {MOST_PIXELS:,} pixels",
+            hint="resize it first",
+        ) from error
+    except Exception as error:  # decoders raise anything on damaged files
+        raise CorruptArtifact(
+            f"{what}: cannot be read",
+            kind="unreadable",
+            path=file,
+            expected="a PNG or JPEG image",
+            found=reason(error) if stored is None else "other bytes",
+        ) from error
+    if mode not in ("RGB", "L"):
+        raise CorruptArtifact(
+            f"{what}: unsupported mode",
+            kind="unsupported-image",
+            path=file,
+            expected="RGB or gray (L)",
+            found=mode,
+            hint="convert it first",
+        )
+    return (height, width, 3) if mode == "RGB" else (height, width)
+
 
 # By content, whatever the suffix. Others start programs (EPS: Ghostscript), are rare, or are not images.
 KINDS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
@@ -160,11 +241,6 @@ def _whole_jpeg(file: BinaryIO) -> bytes:
     if (stored := file.read()).rfind(END, scan) < 0:
         raise EOFError("the file ends early")
     return stored
-
-
-def image_kind(path: Path) -> str | None:
-    """Return the image type that a file's suffix names, which may be none of KINDS."""
-    return Image.registered_extensions().get(path.suffix.lower())
 
 
 def image_size(file: BinaryIO) -> tuple[int, int, bool]:

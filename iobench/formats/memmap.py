@@ -1,34 +1,52 @@
-"""Format memmap: TensorDict's directory, one raw `<field>.memmap` per field and `meta.json`."""
+"""Format memmap: what TensorDict saves, a folder of raw `<field>.memmap` files with `meta.json`.
+
+Of data that other programs saved, it also reads nested TensorDicts and tensorclasses, lazy stacks, of which
+each part is a sample, the file of `consolidate()`, and the raw file of a MemoryMappedTensor.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import json
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import quote
 
 import numpy as np
+import numpy.typing as npt
 
 from iobench.base.errors import CorruptArtifact, corrupt, expecting
-from iobench.base.text import shortened
-from iobench.formats._array_format import ArrayFormat, StoredArray
-from iobench.formats._arrays import arrays_schema, unsupported_dtype
-from iobench.formats._format import Detectable
-from iobench.formats._mapped_reader import MappedReader
-from iobench.formats._placement import Strided
-from iobench.formats._reader import Convert, Rows, identity
-from iobench.formats._schema import DTYPES, Array, Batch, Field, Schema, field_names, raw_bytes
-
-META = "meta.json"
-INNER = "_tensordict"  # folder in which a tensorclass stores its tensors
-MOST_META_BYTES = 16 << 20
-# Classes whose saved form is parsed here; others are built by code that the data name.
-PLAIN = ("<class 'tensordict._td.TensorDict'>", "tensordict:TensorDict")
+from iobench.base.finding import Finding
+from iobench.base.options import option
+from iobench.base.text import enumerated, shortened
+from iobench.base.units import counted
+from iobench.formats.array_format import ArrayFormat, RaggedColumn, RaggedReader, StoredArray, StoredColumn
+from iobench.formats.array_schema import arrays_schema, select_arrays, split_selection, suggesting_selection
+from iobench.formats.folders import MOST_NAMED, NOT_READ
+from iobench.formats.format import Detectable
+from iobench.formats.placement import Placement, Spans
+from iobench.formats.ragged import Ragged
+from iobench.formats.reader import (
+    Convert,
+    MappedReader,
+    Reader,
+    Rows,
+    TimingWrapper,
+    identity,
+    index_of,
+    unclosed,
+)
+from iobench.formats.saved_tensors import (
+    Jagged,
+    Leaf,
+    SavedTensors,
+    Stack,
+    is_saved,
+    saved_tensors,
+)
+from iobench.formats.schema import DTYPES, Array, Batch, Field, Schema, field_names, raw_bytes
 
 
 @dataclass(frozen=True)
@@ -40,6 +58,9 @@ class Memmap(ArrayFormat, Detectable):
     library: ClassVar[str] = "tensordict"
     modules: ClassVar[tuple[str, ...]] = ("tensordict",)
     dtypes: ClassVar[frozenset[str]] = frozenset(DTYPES)
+    selectable: ClassVar[bool] = True
+
+    batch_dims: int = option(1, "axes of a saved batch size that count the samples", minimum=1)
 
     def write_arrays(self, path: Path, arrays: Collection[StoredArray], batches: Iterable[Batch]) -> None:
         """Pre-allocate the directory with TensorDict, then fill its raw files.
@@ -62,54 +83,116 @@ class Memmap(ArrayFormat, Detectable):
                 for name, file in files.items():
                     file.write(raw_bytes(batch[name]))
 
-    def open_arrays(
-        self, path: Path, schema: Schema, random: bool = False, others: Collection[str] = ()
-    ) -> MemmapReader:
+    def open(self, path: Path, schema: Schema, random: bool = False) -> Reader:
+        """Return a reader; lazy stacks and jagged tensors have samples of different lengths in other ways."""
+        columns = self._columns(path, schema)
+        ragged = {f.name: columns.get(f.name) for f in schema.ragged}
+        if not any(isinstance(column, Stack | Jagged) for column in ragged.values()):
+            return super().open(path, schema, random)
+        fixed, parts = schema.fixed, dict[str, RaggedColumn]()
+        for name, column in ragged.items():
+            if isinstance(column, Jagged):
+                row = Field(name, column.values.shape[1:], column.values.dtype)
+                reader = _mapped_reader(path, Schema(column.total, (row,)), {name: column.values})
+                parts[name] = StoredColumn(reader, column.offsets, path)
+            elif isinstance(column, Stack):
+                parts[name] = StackColumn(schema.field(name), column)
+            else:
+                raise corrupt(path, f"samples of different lengths in {name}", "one tensor")
+        return RaggedReader(schema, self.open_arrays(path, fixed) if fixed.fields else None, parts)
+
+    def open_arrays(self, path: Path, schema: Schema, random: bool = False) -> Reader:
         """Check keys and file sizes, and return a read-only reader.
 
         The check comes first because tensordict drops a missing key silently and, when it opens for
         writing, extends a truncated file with zeros.
         """
-        tensors = _tensors(path)
-        names = field_names(tensors)
-        expected = {*others, *(field.name for field in schema.fields)}
-        if expected != set(names):
-            raise corrupt(path / META, f"keys {sorted(expected)}", sorted(tensors))
-        keys = {field.name: names[field.name] for field in schema.fields}
-        files = {name: _file(path, key) for name, key in keys.items()}
-        arrays = {
-            f.name: _mapped(path, files[f.name], tensors[keys[f.name]], f, schema) for f in schema.fields
-        }
-        places = {f.name: Strided((files[f.name],), 0, f.sample_bytes) for f in schema.fields}
-        reader = MemmapReader(schema, arrays, places, functools.partial(_load, _folder(path), keys, schema))
-        with contextlib.suppress(CorruptArtifact):  # too little memory: `native` tries again and raises
-            reader.load()
-        return reader
+        columns = self._columns(path, schema)
+        for field in schema.fields:
+            column, expected = columns.get(field.name), ((schema.samples, *field.shape), field.dtype)
+            if column is None or column.typed != expected:
+                raise corrupt(path, f"{field.name}: {expected}", column and column.typed)
+        leaves = {f.name: columns[f.name] for f in schema.fields}
+        if any(isinstance(column, Stack) for column in leaves.values()):
+            return StackReader(schema, leaves)  # type: ignore[arg-type]
+        return _mapped_reader(path, schema, leaves)  # type: ignore[arg-type]
+
+    def _columns(self, path: Path, schema: Schema) -> dict[str, Leaf | Stack | Jagged]:
+        """Return what was saved of each field; raise the error of one that cannot be read."""
+        saved = self._saved(path, schema.fields)
+        names = field_names([*saved.columns, *saved.refused])
+        for own in (names.get(field.name, "") for field in schema.fields):
+            if own in saved.refused:
+                raise saved.refused[own]
+        return {name: saved.columns[own] for name, own in names.items() if own in saved.columns}
+
+    def _saved(self, path: Path, fields: Sequence[Field]) -> SavedTensors:
+        """Return the tensors at a path, the leading axes as one; `fields` is that of a raw file."""
+        if path.is_dir() or is_saved(path):
+            saved = saved_tensors(path)
+            axes = min(self.batch_dims, max(1, len(saved.batch_size)))
+            merged = {
+                k: one.merged(axes) if isinstance(one, Leaf) else one for k, one in saved.columns.items()
+            }
+            return SavedTensors(saved.batch_size, merged, saved.refused, saved.left_out)
+        if len(fields) != 1:
+            raise CorruptArtifact(
+                "a raw file says neither shape nor dtype",
+                kind="unknown-shape",
+                path=path,
+                hint="give them for one sample: --field x=float32[3,224,224]",
+            )
+        (field,), size = fields, path.stat().st_size
+        samples, rest = divmod(size, field.sample_bytes)
+        if rest:
+            raise corrupt(path, f"samples of {field.sample_bytes} bytes ({field.typed})", f"{size} bytes")
+        return SavedTensors((samples,), {field.name: Leaf(path, 0, (samples, *field.shape), field.dtype)})
 
     def sniff(self, path: Path) -> bool:
-        """Return True for a folder with TensorDict's description."""
-        try:
-            return any(
-                "shape" in _meta(folder) for folder in (path, path / INNER) if _is_plain(_meta(folder))
-            )
-        except CorruptArtifact:
-            return False
+        """Return True for a folder or file with TensorDict's description, and for a raw file by its name."""
+        return is_saved(path) or (path.suffix == ".memmap" and path.is_file())
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """Return the schema of a TensorDict or tensorclass; imports no class and unpickles nothing."""
-        tensors = _tensors(path)
-        shapes = {key: (tuple(one["shape"]), np.dtype(one["dtype"])) for key, one in tensors.items()}
-        schema = arrays_schema(path, shapes)
-        for key, field in zip(tensors, schema.fields, strict=True):
-            _check_size(_file(path, key), field, schema)
-        return schema
+        """Return the schema of what was saved, or of the keys after `::`; imports and unpickles nothing."""
+        path, chosen = split_selection(path)
+        saved = self._saved(path, fields)
+        keys = [*saved.columns, *saved.refused]
+        typed = {key: column.typed for key, column in saved.columns.items()}
+        taken = select_arrays(path, keys, chosen)
+        for key in taken:
+            if refusal := saved.refused.get(key):
+                named = refusal.changed(problem=f"{shortened(key)}: {refusal.problem}")
+                raise suggesting_selection(named, path, typed, taken)
+        totals = {key: column.total for key, column in saved.columns.items() if not isinstance(column, Leaf)}
+        return arrays_schema(path, {key: typed[key] for key in taken}, keys, totals=totals, others=typed)
+
+    def notes(self, path: Path, schema: Schema) -> list[Finding]:
+        """Report what has no tensor, and the other reading of a batch size of several axes."""
+        path, _ = split_selection(path)
+        saved, notes = self._saved(path, schema.fields), list[Finding]()
+        if saved.left_out:
+            named = [f"{shortened(key)} ({kind})" for key, kind in sorted(saved.left_out.items())]
+            message = (
+                f"{counted(len(named), 'key')} not read, without tensors: {enumerated(named, MOST_NAMED)}"
+            )
+            notes.append(Finding(NOT_READ, message, None, {"keys": len(named)}))
+        axes = [*saved.batch_size]
+        if (
+            len(axes) > 1
+            and self.batch_dims == 1
+            and all(isinstance(one, Leaf) for one in saved.columns.values())
+        ):
+            message = f"the batch size is {axes}: read as {counted(axes[0], 'sample')}"
+            hint = f"to read {np.prod(axes):,}, give format memmap:batch_dims={len(axes)}"
+            notes.append(Finding("batch-size", message, hint, {"samples": axes[0], "axes": len(axes)}))
+        return notes
 
 
 class MemmapReader(MappedReader):
     """Reads rows of the mapped files; `native` returns tensorclass batches."""
 
     def __init__(
-        self, schema: Schema, arrays: Batch, places: dict[str, Strided], load: Callable[[], Any]
+        self, schema: Schema, arrays: Batch, places: Mapping[str, Placement], load: Callable[[], Any]
     ) -> None:
         super().__init__(schema, arrays, places)
         self._load = load
@@ -152,90 +235,81 @@ def sample_class(schema: Schema) -> Any:
     return tensorclass(type("Samples", (), {"__annotations__": annotations}), shadow=True)
 
 
-def _load(folder: Path, keys: dict[str, str], schema: Schema) -> Any:
-    """Load these keys as a tensorclass with TensorDict: mapped copy-on-write, nothing unpickled."""
-    from tensordict import TensorDict
+class StackReader(Reader):
+    """Reads samples that lie in files of their own, of which none stays open."""
 
-    damage = (RuntimeError, ValueError, KeyError, OSError, TypeError)
-    with expecting(folder, "a TensorDict memmap directory", damage):
-        loaded = TensorDict.load_memmap(folder, mode="r", allow_pickle=False)
-        chosen = TensorDict({name: loaded[key] for name, key in keys.items()}, [schema.samples])
-    return sample_class(schema).from_tensordict(chosen)
+    def __init__(self, schema: Schema, columns: Mapping[str, Leaf | Stack]) -> None:
+        super().__init__(schema)
+        self._columns: Mapping[str, Leaf | Stack] | None = columns
 
+    def placement(self) -> dict[str, Placement]:
+        """Return the location of each field."""
+        return {name: column.placement() for name, column in unclosed(self._columns).items()}
 
-def _folder(path: Path) -> Path:
-    """Return the folder that holds the tensors; a tensorclass has an inner one."""
-    return path / INNER if (path / INNER / META).is_file() else path
+    def close(self) -> None:
+        """Refuse later reads."""
+        self._columns = None
 
-
-def _meta(folder: Path) -> dict[str, Any]:
-    """Parse TensorDict's description of a folder; CorruptArtifact if there is none."""
-    file = folder / META
-    with expecting(file, "TensorDict's description of the fields", (OSError, ValueError, RecursionError)):
-        if not file.is_file() or file.stat().st_size > MOST_META_BYTES:
-            raise OSError("no such file" if not file.exists() else "not a file, or a very large one")
-        described = json.loads(file.read_text())
-        if not isinstance(described, dict):
-            raise ValueError("not an object")
-    return described
+    def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
+        columns = unclosed(self._columns)
+        for name, target in out.items():
+            for slot, row in enumerate(rows.tolist()):
+                target[slot] = columns[name].row(row)
 
 
-def _is_plain(meta: dict[str, Any]) -> bool:
-    return meta.get("_type") == PLAIN[0] or meta.get("_class") == PLAIN[1]
+class StackColumn(RaggedColumn):
+    """A ragged field whose samples lie in files of their own."""
+
+    def __init__(self, field: Field, stack: Stack) -> None:
+        self._field, self._place = field, stack.placement()
+        self._stack: Stack | None = stack
+
+    def sample(self, row: int) -> Array:
+        """Return the elements of a sample in new memory."""
+        return unclosed(self._stack).row(row)
+
+    def batch(self, rows: Rows) -> Ragged:
+        """Return checked rows in new arrays."""
+        return Ragged.of([self.sample(row) for row in index_of(rows)], self._field.inner, self._field.dtype)
+
+    def spans(self) -> Spans | None:
+        """Return the location of the samples."""
+        return self._place if isinstance(self._place, Spans) else None
+
+    def time_decoding(self, timed: TimingWrapper) -> None:
+        """Do nothing: elements lie in the files as in memory."""
+
+    def close(self) -> None:
+        """Refuse later reads."""
+        self._stack = None
 
 
-def _tensors(path: Path) -> dict[str, dict[str, Any]]:
-    """Return shape and NumPy dtype of each tensor by key; CorruptArtifact if there is anything else."""
-    folder = _folder(path)
-    meta, tensors = _meta(folder), dict[str, dict[str, Any]]()
-    if not _is_plain(meta):
-        raise CorruptArtifact(
-            "saved from an unsupported class",
-            kind="unsupported-class",
-            path=path,
-            expected="a TensorDict or a tensorclass of tensors",
-            found=shortened(str(meta.get("_type"))),
-            hint="save td.to_tensordict()",
-        )
-    for key, one in meta.items():
-        if not isinstance(one, dict):
-            continue
-        dtype, shape = str(one.get("dtype")).removeprefix("torch."), one.get("shape")
-        if "type" in one or one.get("is_nested") or not isinstance(shape, list):
-            raise CorruptArtifact(
-                f"{shortened(key)} is not a tensor of one shape",
-                kind="unequal-shapes",
-                path=path,
-                found=shortened(str(one.get("type") or "a nested tensor")),
-                hint="leave it out, or save td.flatten_keys()",
-            )
-        if dtype not in DTYPES or not all(type(n) is int and 0 <= n < 1 << 62 for n in shape):
-            raise unsupported_dtype(path, shortened(key), f"{dtype} {shape}")
-        tensors[key] = {"dtype": dtype, "shape": shape}
-    if not tensors:
-        raise CorruptArtifact("it holds no tensor", kind="no-arrays", path=path)
-    return tensors
+def _mapped_reader(path: Path, schema: Schema, leaves: Mapping[str, Leaf]) -> MemmapReader:
+    arrays = {name: np.asarray(leaf.mapped()) for name, leaf in leaves.items()}
+    places = {name: leaf.placement() for name, leaf in leaves.items()}
+    reader = MemmapReader(schema, arrays, places, functools.partial(_load, path, leaves, schema))
+    with contextlib.suppress(CorruptArtifact):  # too little memory: `native` tries again and raises
+        reader.load()
+    return reader
 
 
-def _file(path: Path, key: str) -> Path:
-    """Return the file of a tensor; TensorDict percent-encodes unusual names."""
-    folder = _folder(path)
-    for file in (folder / f"{key}.memmap", folder / f"{quote(key, safe='')}.memmap"):
-        if file.parent == folder and file.is_file():
-            return file
-    raise corrupt(folder, f"a file {quote(key, safe='')}.memmap", "no such file")
+def _load(path: Path, leaves: Mapping[str, Leaf], schema: Schema) -> Any:
+    """Load tensors as a tensorclass, as TensorDict does: mapped copy-on-write, nothing unpickled."""
+    import torch
+    from tensordict import MemoryMappedTensor, TensorDict
 
-
-def _check_size(file: Path, field: Field, schema: Schema) -> None:
-    size = file.stat().st_size
-    if size != schema.samples * field.sample_bytes:
-        raise corrupt(file, f"{schema.samples * field.sample_bytes} bytes", size)
-
-
-def _mapped(path: Path, file: Path, one: dict[str, Any], field: Field, schema: Schema) -> Array:
-    """Map a tensor's file as a read-only array; by NumPy, because TensorDict's maps count as memory."""
-    expected, actual = ((schema.samples, *field.shape), field.dtype), (tuple(one["shape"]), one["dtype"])
-    if actual != expected:
-        raise corrupt(path / META, expected, actual)
-    _check_size(file, field, schema)
-    return np.asarray(np.memmap(file, field.dtype, "r", shape=expected[0]))
+    wholes, tensors = dict[Path, torch.Tensor](), {}
+    with expecting(
+        path, "tensors that TensorDict saved", (RuntimeError, ValueError, KeyError, OSError, TypeError)
+    ):
+        for name, leaf in leaves.items():
+            dtype = getattr(torch, leaf.dtype)
+            size = leaf.file.stat().st_size
+            if leaf.nbytes == size:
+                tensors[name] = MemoryMappedTensor.from_filename(leaf.file, dtype, leaf.shape, mode="r")
+                continue
+            if leaf.file not in wholes:
+                wholes[leaf.file] = torch.from_file(str(leaf.file), size=size, dtype=torch.uint8)
+            section = wholes[leaf.file][leaf.offset : leaf.offset + leaf.nbytes]
+            tensors[name] = section.view(dtype).view(leaf.shape)
+        return sample_class(schema).from_tensordict(TensorDict(tensors, [schema.samples]))

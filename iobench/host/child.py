@@ -11,6 +11,7 @@ import ctypes
 import importlib
 import mmap
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -23,6 +24,31 @@ from typing import Any, Protocol
 
 from iobench.base.errors import SystemRefused
 from iobench.host.system_errors import cannot_start
+
+CHECK_S = 0.5
+# The watchdog ends with its parent, because that closes the pipe. Ctrl-Z in a terminal stops the whole job,
+# the watchdog included, which then continues with it.
+_WATCHDOG = f"""
+import os, select, sys
+parent, allowed, stopped = int(sys.argv[1]), float(sys.argv[2]), 0.0
+while not select.select([0], [], [], {CHECK_S})[0]:
+    with open(f"/proc/{{parent}}/stat") as file:
+        state = file.read().rpartition(")")[2].split()[0]
+    stopped = stopped + {CHECK_S} if state == "T" else 0.0
+    if stopped > allowed:
+        os.kill(parent, 9)
+"""
+
+
+def kill_when_stopped(seconds: float) -> subprocess.Popen[bytes]:
+    """Start a small process that kills this one once it has been stopped for `seconds`."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _WATCHDOG, str(os.getpid()), str(seconds)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
 
 START_S = 120.0  # timeout for a process to start: importing torch takes some seconds
 POLL_S = 0.05
@@ -66,7 +92,8 @@ class Child:
     """A child process that runs one function, with a connection to this process.
 
     The child leads a session of its own: processes that it starts are killed with it, and Ctrl-C does not
-    reach it. It does not outlive the thread that started it. Its standard output is discarded.
+    reach it. It does not outlive the thread that started it. Its standard output is discarded, unless it
+    redirects it.
 
     Parameters
     ----------
@@ -110,8 +137,10 @@ class Child:
 
     def send(self, message: object) -> None:
         """Send a message as a pickle."""
+        # Not `Connection.send`: the error of a closed pipe would hold a view of its io.BytesIO, and Python
+        # 3.12 crashes when it collects the two as garbage.
         with _ends():
-            self._connection.send(message)
+            self._connection.send_bytes(pickle.dumps(message))
 
     def send_bytes(self, message: bytes) -> None:
         """Send a message."""

@@ -1,18 +1,45 @@
-"""Resources used by an epoch, workers included: disk bytes, processor seconds, faults, memory."""
+"""Resources used by an epoch, workers included: disk bytes, processor seconds, garbage collection, memory."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import gc
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from iobench.base.background_load import BackgroundLoad
 from iobench.host import process_counters
-from iobench.host.background_load import BackgroundLoadMonitor
-from iobench.host.machine_counters import MachineCounters, difference
+from iobench.host.machine_load import BackgroundLoadMonitor, MachineCounters, difference
 from iobench.host.process_counters import descendants
 from iobench.host.sampler import Sampler
+
+
+class CollectorTime:
+    """Time that the collector takes in the thread of a `with` block, in `ns`."""
+
+    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._clock, self.ns = clock, 0
+        self._thread = self._began = 0
+
+    def __enter__(self) -> CollectorTime:
+        self._thread = threading.get_ident()
+        gc.callbacks.append(self._note)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        gc.callbacks.remove(self._note)
+
+    def _note(self, phase: str, info: Mapping[str, Any]) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        if phase == "start":
+            self._began = self._clock()
+        else:
+            self.ns += self._clock() - self._began
+
 
 SNAPSHOT_S = 0.5  # between memory snapshots, each of which takes a few ms of one core
 EARLY_SNAPSHOT_S = 0.05  # before the first one: workers of a short epoch end soon

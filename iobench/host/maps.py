@@ -1,24 +1,232 @@
-"""Map any number of files side by side into one range of memory."""
+"""Map any number of files side by side into one range of memory, and turn bus errors in them into exceptions.
+
+If a disk fails under a mapped file, or the file is truncated, the kernel answers an access to the page
+with SIGBUS, which ends the process. The handler installed here replaces the lost pages by empty ones and
+notes the file; `MapGuard.check` raises after the access. (libwayland guards shared memory in the same way.)
+The signal is delivered to the accessing thread at that instruction: inside NumPy's copy, where Python code
+may run. A bus error at any other address is passed on to the previous handler.
+
+Without an error this costs nothing. Every alternative asks the kernel before or instead of each access and
+costs more than the access: for rows of 512 bytes, MADV_POPULATE_READ of their pages takes 5 times as long
+as a copy, process_vm_readv 9 times, preadv 18 times; for rows of 150 KB, 1.3 to 1.4 times.
+"""
 
 from __future__ import annotations
 
+import atexit
 import bisect
 import ctypes
+import errno
 import mmap
 import os
+import platform
+import signal
+import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from iobench.host.bus_errors import MapGuard
-from iobench.host.memory import HUGE_PAGE, MAP_NORESERVE, PAGE, Bytes, libc, map_memory, unmap_memory
+from iobench.host.memory import (
+    HUGE_PAGE,
+    MAP_FAILED,
+    MAP_NORESERVE,
+    PAGE,
+    Bytes,
+    libc,
+    map_memory,
+    own_maps,
+    unmap_memory,
+)
+
+SIGBUS_HANDLED = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")  # as laid out below
+
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+_TO_FIXED = 1 | 2  # MREMAP_MAYMOVE, MREMAP_FIXED
+_SA_SIGINFO = 4
+
+
+class _Action(ctypes.Structure):
+    """The struct sigaction of glibc and musl."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ubyte * 128),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+class _Info(ctypes.Structure):
+    """First fields of siginfo_t."""
+
+    _fields_ = (
+        ("number", ctypes.c_int),
+        ("errno", ctypes.c_int),
+        ("code", ctypes.c_int),
+        ("address", ctypes.c_uint64),
+    )
+
+
+libc.mremap.restype = ctypes.c_void_p
+libc.mremap.argtypes = (ctypes.c_void_p, *[ctypes.c_size_t] * 2, ctypes.c_int, ctypes.c_void_p)
+
+
+class MapGuard:
+    """Guard over the memory range of one mapped file, active until `release`.
+
+    Parameters
+    ----------
+    path : Path
+        The mapped file, named in errors.
+    address, length : int
+        The range in memory.
+    page : bytes
+        Content that replaces an unreadable page. Without it the whole range is replaced by zeros at
+        once, so that a disk that fails slowly is accessed only once.
+
+    Attributes
+    ----------
+    lost : Path or None
+        The file that had an unreadable page since the guard was made.
+    """
+
+    def __init__(self, path: Path, address: int, length: int, page: bytes = b"") -> None:
+        self._path, self._address, self._end, self._page = path, address, address + length, page
+        self.lost: Path | None = None
+        if SIGBUS_HANDLED:
+            _install()
+            active_guards.add(self)
+
+    def check(self) -> None:
+        """Raise OSError if a page was unreadable since the guard was made: copied bytes may be invalid."""
+        if self.lost is not None:
+            raise OSError(errno.EIO, "a mapped page cannot be read (SIGBUS)", str(self.lost))
+
+    def release(self) -> None:
+        """End the guard. Call this before the memory is unmapped."""
+        active_guards.discard(self)
+
+    def covers(self, address: int) -> bool:
+        """Return True if the guard covers an address."""
+        return self._address <= address < self._end
+
+    def lost_range(self, address: int) -> tuple[Path, int, int]:
+        """Return the file mapped at an address, and the start and end of the range to replace there."""
+        if not self._page:
+            return self._path, self._address, self._end
+        start = address // PAGE * PAGE
+        return self._path, start, start + PAGE
+
+    def replace(self, address: int) -> bool:
+        """Replace the unreadable pages at an address by empty ones; return False if that fails."""
+        # note the loss first: another thread may read the new pages at once
+        self.lost, start, end = self.lost_range(address)
+        count = end - start
+        empty = libc.mmap(None, count, mmap.PROT_READ | mmap.PROT_WRITE, _PRIVATE, -1, 0)
+        if empty == MAP_FAILED:
+            return False
+        ctypes.memmove(empty, self._page, len(self._page))
+        return bool(libc.mremap(empty, count, count, _TO_FIXED, start) != MAP_FAILED)  # atomic
+
+
+class FolderMapGuard(MapGuard):
+    """Guard over all maps that this process has of the files below a folder, or of one file.
+
+    Each lost page is replaced by `page`, repeated to fill it, or by zeros. Maps may be made after the guard:
+    they are looked up when a page is lost. The guard is inactive in forked children, where no code
+    would call `check`.
+    """
+
+    def __init__(self, folder: Path, page: bytes = b"") -> None:
+        self._own, self._process = str(folder.resolve()), os.getpid()
+        super().__init__(folder, 0, 0, page * (PAGE // max(1, len(page))))
+
+    def covers(self, address: int) -> bool:
+        """Return True if an address lies in such a map."""
+        return os.getpid() == self._process and self._file_at(address) is not None
+
+    def lost_range(self, address: int) -> tuple[Path, int, int]:
+        """Return the file mapped at an address, and the start and end of its page there."""
+        start = address // PAGE * PAGE
+        return self._file_at(address) or self._path, start, start + PAGE
+
+    def _file_at(self, address: int) -> Path | None:
+        with suppress(OSError):  # no descriptor is left: pass the bus error on
+            for start, end, path in own_maps():
+                if start <= address < end and (path + os.sep).startswith(self._own + os.sep):
+                    return Path(path)
+        return None
+
+
+@contextmanager
+def guarded(folder: Path, page: bytes = b"") -> Iterator[Callable[[], None]]:
+    """Guard all maps of a folder's files, or of one file, for the duration of the block.
+
+    Yields the guard's `check`, to call after each access: it raises OSError if a page was unreadable.
+    """
+    guard = FolderMapGuard(folder, page)
+    try:
+        yield guard.check
+    finally:
+        guard.release()
+
+
+active_guards: set[MapGuard] = set()
+_before = _Action()  # the previous handler
+_passed_on = False
+
+
+def _on_bus_error(number: int, info: Any, context: int) -> None:
+    details = info.contents
+    sent = details.code <= 0  # by kill(); else the fault of an instruction
+    lost = [] if sent else [guard for guard in tuple(active_guards) if guard.covers(details.address)]
+    if not (lost and all(guard.replace(details.address) for guard in lost)):
+        _pass_on(sent)
+
+
+def _pass_on(sent: bool) -> None:
+    """Pass a bus error on to the previous handler, or to the system's if that one returned it here."""
+    global _passed_on
+    _set(_Action() if _passed_on else _before)
+    _passed_on = True
+    if sent:
+        signal.raise_signal(signal.SIGBUS)  # a faulting instruction raises it again by itself
+
+
+def _install() -> None:
+    global _before, _passed_on
+    now = _Action()
+    libc.sigaction(signal.SIGBUS, None, ctypes.byref(now))
+    if now.handler != _OURS:
+        _before, _passed_on = now, False
+        _set(_Action(handler=_OURS, flags=_SA_SIGINFO))
+
+
+def _set(action: _Action) -> None:
+    libc.sigaction(signal.SIGBUS, ctypes.byref(action), None)
+
+
+_handler = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.POINTER(_Info), ctypes.c_void_p)(_on_bus_error)
+_OURS = ctypes.cast(_handler, ctypes.c_void_p).value
+
+
+@atexit.register
+def _uninstall() -> None:
+    """Restore the previous handler: Python code cannot run after the interpreter's end."""
+    now = _Action()
+    libc.sigaction(signal.SIGBUS, None, ctypes.byref(now))
+    if now.handler == _OURS:
+        _set(_before)
+
 
 _RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
-_SHARED_FIXED = mmap.MAP_SHARED | 0x10  # MAP_FIXED
+_FIXED = 0x10  # MAP_FIXED; the mmap module has no name for it
+_SHARED_FIXED, _PRIVATE_FIXED = mmap.MAP_SHARED | _FIXED, mmap.MAP_PRIVATE | MAP_NORESERVE | _FIXED
 BETWEEN = 128 << 10  # minimum gap between two files, in bytes
 
 
@@ -38,7 +246,7 @@ def side_by_side(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
 
 
 class GuardedMap:
-    """Files mapped read-only into one range of memory, guarded against bus errors.
+    """Files mapped into one range of memory, guarded against bus errors; read-only unless `private`.
 
     Call `guard.check()` after each access: it raises OSError if a page was unreadable.
 
@@ -49,6 +257,8 @@ class GuardedMap:
     sizes : sequence of int, optional
         Expected sizes in bytes; the files' current ones by default. If a file is shorter, its missing
         pages are unreadable.
+    private : bool
+        Map them copy-on-write, so that what is written into the map is in no file and in no other map.
 
     Attributes
     ----------
@@ -58,7 +268,9 @@ class GuardedMap:
         Start of each file in `bytes`, as from `side_by_side`.
     """
 
-    def __init__(self, paths: Sequence[Path], sizes: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, paths: Sequence[Path], sizes: Sequence[int] | None = None, private: bool = False
+    ) -> None:
         sizes = [path.stat().st_size for path in paths] if sizes is None else sizes
         self.starts = side_by_side(sizes)
         length = int(self.starts[-1]) + HUGE_PAGE
@@ -70,7 +282,7 @@ class GuardedMap:
         gone.atexit = False
         for path, size, start in zip(paths, sizes, self.starts.tolist(), strict=False):
             if size:
-                _map(path, begin + start, size)
+                _map(path, begin + start, size, private)
         self.bytes: Bytes = np.frombuffer(memoryview(memory), np.uint8)
         self._begin = begin
 
@@ -92,10 +304,10 @@ class _SideBySideGuard(MapGuard):
         return self._paths[number], self._edges[number], self._edges[number + 1]
 
 
-def _map(path: Path, address: int, size: int) -> None:
+def _map(path: Path, address: int, size: int, private: bool) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        map_memory(address, size, _SHARED_FIXED, descriptor)
+        map_memory(address, size, _PRIVATE_FIXED if private else _SHARED_FIXED, descriptor, writable=private)
     finally:
         os.close(descriptor)
 

@@ -1,17 +1,22 @@
-"""Memory of this process: anonymous in huge pages, touched or untouched, and maps of files."""
+"""Memory of this process: huge pages, touched or untouched, maps of files, and how much it may use."""
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import math
 import mmap
 import os
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import psutil
+
+from iobench.base.thresholds import BACKED_BYTES_PER_S
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -101,9 +106,18 @@ def own_maps() -> Iterator[tuple[int, int, str]]:
         yield int(start, 16), int(end, 16), path[0] if path else ""
 
 
-def map_memory(address: int | None, count: int, flags: int, descriptor: int = -1, offset: int = 0) -> int:
-    """Map memory, or a file from an offset on, for reading; return the address. OSError if that fails."""
-    mapped = libc.mmap(address, count, mmap.PROT_READ, flags, descriptor, offset)
+def map_memory(
+    address: int | None,
+    count: int,
+    flags: int,
+    descriptor: int = -1,
+    offset: int = 0,
+    *,
+    writable: bool = False,
+) -> int:
+    """Map memory, or a file from an offset on; return the address. OSError if that fails."""
+    access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+    mapped = libc.mmap(address, count, access, flags, descriptor, offset)
     if mapped == MAP_FAILED:
         code = ctypes.get_errno()
         raise OSError(code, f"mapping {count} bytes: {os.strerror(code)}")
@@ -121,3 +135,69 @@ def cached_pages_at(address: int, count: int) -> int | None:
     if libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(count), vector):
         return None
     return sum(page & 1 for page in bytes(vector))
+
+
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+OWN_GROUPS = Path("/proc/self/cgroup")
+LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")  # of version 2 and of version 1
+PREFAULT = 1.2  # times the bytes to be read
+BACKING = (PREFAULT, 3.0, 9.0)  # times them, one after the other as long as touching is slow
+MIN_RATED_BYTES = 64 << 20  # for less, the rate of touching memory says little
+
+
+def free_memory() -> float:
+    """Return the bytes that this process may still allocate, by the machine and its control groups."""
+    return min(psutil.virtual_memory().available, _memory_limit())
+
+
+def total_memory() -> float:
+    """Return the bytes of the machine's memory, or of the control groups' limit if that is lower."""
+    return min(psutil.virtual_memory().total, _memory_limit())
+
+
+def memory_groups() -> list[Path]:
+    """Return the folders of the control groups that account for this process's memory."""
+    lines = [line.split(":", 2) for line in OWN_GROUPS.read_text().splitlines()]
+    return [
+        CONTROL_GROUPS / controllers / path.lstrip("/")
+        for _, controllers, path in lines
+        if controllers in ("", "memory")
+    ]
+
+
+def _memory_limit() -> float:
+    """Return the lowest memory limit, in bytes, of this process's control groups; inf without one."""
+    folders = {above for folder in memory_groups() for above in (folder, *folder.parents)}
+    files = [folder / name for folder in folders for name in LIMIT_FILES]
+    limits = [file.read_text().strip() for file in files if file.is_file()]
+    return min((int(limit) for limit in limits if limit.isdecimal()), default=math.inf)
+
+
+def back_memory(logical_bytes: int) -> float | None:
+    """Prefault memory for a round over `logical_bytes`, and more of it as long as that is slow.
+
+    Slow touching means that the hypervisor still had to back the pages, and would have to back the
+    round's own, too. Returns the first rate in bytes/s, or None if nothing was touched.
+    """
+    rates = []
+    for times in BACKING:
+        rates.append(prefault(int(times * logical_bytes)))
+        rate = rates[-1]
+        if rate is None or rate > BACKED_BYTES_PER_S or logical_bytes < MIN_RATED_BYTES:
+            break
+    return rates[0]
+
+
+def prefault(count: int) -> float | None:
+    """Touch `count` bytes of memory, at most half of the free memory, then release them.
+
+    In a virtual machine that returns free pages to its host, the first touch of a page costs more than
+    reading it from disk. Paid here, it is not part of a round. Returns bytes/s, or None if nothing was
+    touched.
+    """
+    count = int(min(count, free_memory() // 2)) // PAGE * PAGE
+    if count == 0:
+        return None
+    before = time.perf_counter()
+    touched_map(count).close()
+    return count / (time.perf_counter() - before)

@@ -1,6 +1,7 @@
 """Page cache control: make a dataset cold or warm, and verify that it is.
 
-Pages mapped by a live process cannot be dropped in any way: close readers and workers first.
+Pages mapped by a live process cannot be dropped in any way: close readers and workers first. Before a warm
+round, `map_cached` enters the cached pages into this process's page tables.
 """
 
 from __future__ import annotations
@@ -20,8 +21,18 @@ import psutil
 from iobench.base.errors import ColdCacheUnavailable
 from iobench.base.thresholds import COLD_LIMIT, LARGER_THAN_MEMORY, WARM_LIMIT
 from iobench.host.disk import read_ahead_kib
-from iobench.host.memory import PAGE, cached_pages_at, libc, map_memory, unmap_memory
-from iobench.host.usable_memory import PREFAULT, back_memory, prefault, total_memory
+from iobench.host.memory import (
+    PAGE,
+    PREFAULT,
+    back_memory,
+    cached_pages_at,
+    libc,
+    map_memory,
+    own_maps,
+    prefault,
+    total_memory,
+    unmap_memory,
+)
 
 MODES = ("warm", "cold")
 PAUSES_S = (0.0, 0.0, 0.01, 0.1, 0.5)  # before each attempt to empty the cache
@@ -274,3 +285,32 @@ def _mincore(path: Path, descriptor: int, start: int, size: int) -> int:
         return cached
     finally:
         unmap_memory(address, size)
+
+
+MADV_POPULATE_READ = 22  # Linux 5.14; the mmap module has no name for it
+MAPPED_PIECE_BYTES = 256 << 20
+
+
+def map_cached(path: Path) -> None:
+    """Map the cached pages of a file or folder into the maps that this process has of it.
+
+    The first access to a part of a map is a page fault of some microseconds, which maps its neighbors, too.
+    A script that keeps its files open has them in its first epoch only. Random rows have most of theirs at
+    the head of an epoch: 20 times as many per sample in 200 batches as in the whole epoch over 1 GiB.
+    Pieces of which a page is not cached are left as they are, as is everything where the maps exceed the
+    memory, or the kernel cannot do it.
+    """
+    own = str(path.resolve())
+    maps = [(begin, end) for begin, end, file in own_maps() if file == own or file.startswith(f"{own}/")]
+    if sum(end - begin for begin, end in maps) > total_memory():
+        return
+    for begin, end in maps:
+        for low in range(begin, end, MAPPED_PIECE_BYTES):
+            size = min(MAPPED_PIECE_BYTES, end - low)
+            if all_cached(low, size):
+                libc.madvise(ctypes.c_void_p(low), ctypes.c_size_t(size), MADV_POPULATE_READ)
+
+
+def all_cached(begin: int, size: int) -> bool:
+    """Return whether all pages of a mapping are in the page cache."""
+    return cached_pages_at(begin, size) == -(-size // PAGE)

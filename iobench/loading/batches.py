@@ -27,6 +27,8 @@ def batches(
     seed: int = 0,
     device: str = "cpu",
     epoch: int = 0,
+    rank: int | None = None,
+    world_size: int | None = None,
     block_bytes: int = BLOCK_BYTES,
     window_bytes: int = WINDOW_BYTES,
     data_dir: str | Path = "data",
@@ -54,6 +56,8 @@ def batches(
         Together they determine the order.
     device : str
         Device name, such as "cpu", "cuda:0" or "auto".
+    rank, world_size : int, optional
+        The share of the samples; looked up if they are not given, as by StreamLoader.
     block_bytes, window_bytes : int
         Sizes of blocks and windows of order "block".
     data_dir : str or Path
@@ -67,7 +71,8 @@ def batches(
     Raises
     ------
     InvalidSettings, InvalidOption
-        If a setting or an option of the loader is invalid.
+        If a setting or an option of the loader is invalid, or a loader with an order of its own is one of
+        several ranks.
     ManifestError, CorruptArtifact
         If the dataset or the artifact is missing or damaged.
     LoaderFailed
@@ -76,6 +81,7 @@ def batches(
     import torch
 
     from iobench.host.device import pick_device
+    from iobench.host.rank_info import given_rank, process_rank
     from iobench.loading.host_to_device import HostToDevice
     from iobench.loading.loaders import Job
 
@@ -86,9 +92,15 @@ def batches(
     opener = manifest.opener(format)
     used.check_schema(opener.schema)
     batching = Batching(order, batch_size, seed, block_bytes, window_bytes, batch_tokens=batch_tokens)
-    drawn = batching.order_over(opener)
+    own = given_rank(rank, world_size) or process_rank()
+    if own.world_size > 1 and (obstacle := used.ranks_obstacle):
+        raise obstacle.changed(
+            problem=f"loader {used.name}, {own}: {obstacle.problem}",
+            hint="give rank=0, world_size=1 to read all of it here",
+        )
+    drawn = batching.order_over(opener, own.rank, own.world_size)
     transfer = HostToDevice(torch.device(chosen), used.copies_without_blocking)
-    requested = epoch if used.iterable_style else drawn.batches(opener.schema.samples, epoch)
+    requested = epoch if used.iterable_style else used.rows(drawn, opener.schema.samples, epoch)
     job = Job(opener, drawn, chosen)
     with (
         manifest.location_of(format).hinting(),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from iobench.base.errors import InvalidSettings
 from iobench.dataset.opener import Opener
-from iobench.dataset.sample_lengths import sample_lengths
+from iobench.dataset.verify import sample_lengths
 from iobench.formats import Schema
 from iobench.loading.division import TokenBudget
 from iobench.loading.number_limits import check_setting

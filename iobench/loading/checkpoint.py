@@ -13,10 +13,10 @@ from iobench.base.errors import LoaderFailed
 from iobench.formats import NUMPY_DTYPES
 
 ZIP = b"PK"  # how a file of torch.save begins, and no JSON
-ARRAYS = (  # what pickles of NumPy's arrays and scalars name
+ARRAYS: list[Any] = [  # what pickles of NumPy's arrays and scalars name
     *(np.zeros(1).__reduce__()[0], np.int64(0).__reduce__()[0], np.ndarray, np.dtype),
     *(type(np.dtype(name)) for name in NUMPY_DTYPES),
-)
+]
 
 
 def encode(state: Any) -> bytes:
@@ -53,5 +53,5 @@ def decode(stored: bytes) -> Any:
         return json.loads(stored)
     import torch
 
-    with torch.serialization.safe_globals(list(ARRAYS)):
+    with torch.serialization.safe_globals(ARRAYS):
         return torch.load(io.BytesIO(stored), weights_only=True)

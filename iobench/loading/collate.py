@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed
-from iobench.formats import VARIES, Ragged, Schema, array_of, element_mask, offsets_of
+from iobench.formats import VARIES, Ragged, Schema, array_of, offsets_of
+from iobench.formats.ragged import element_mask
 from iobench.loading.portable_error import PortableError
 
 if TYPE_CHECKING:

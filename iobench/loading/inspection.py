@@ -1,14 +1,27 @@
-"""Inspection and copies of user-defined loaders, datasets and batches, without reading any sample."""
+"""Inspection of user-defined loaders, datasets and batches, without reading any sample."""
 
 from __future__ import annotations
 
 import copy
 import inspect
+import io
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from iobench.base.errors import TargetError
+from iobench.formats import Schema
+from iobench.host.memory import file_behind
+from iobench.loading.tensors import tensor_of
+
+if TYPE_CHECKING:
+    import torch
+
 
 MAX_TENSORS = 10_000  # in a batch
+CLOSED = ("torch", "numpy.lib.npyio")  # whose objects hold none, or what cannot be looked at
 MAX_DEPTH = 4  # of datasets within datasets
 
 
@@ -70,8 +83,10 @@ def same_tensors(one: Any, other: Any) -> bool:
 
 
 def open_handles(dataset: Any) -> list[str]:
-    """Return the open HDF5, LMDB and Lance handles of a dataset, which must not be inherited by a fork."""
+    """Return the open files of a dataset, which a fork must not inherit: processes share their position."""
     h5py, lmdb, lance = (sys.modules.get(name) for name in ("h5py", "lmdb", "lance"))
+    zipfile, npyio = (sys.modules.get(name) for name in ("zipfile", "numpy.lib.npyio"))
+    files = (io.FileIO, io.BufferedReader, io.BufferedRandom, io.TextIOWrapper)
     handles = []
     for name, value in attributes_of(dataset):
         if h5py is not None and isinstance(value, (h5py.File, h5py.Dataset, h5py.Group)) and value:
@@ -80,6 +95,10 @@ def open_handles(dataset: Any) -> list[str]:
             handles.append(f"{name} (lmdb)")
         if lance is not None and isinstance(value, lance.LanceDataset):
             handles.append(f"{name} (lance)")
+        held = value.zip if npyio is not None and isinstance(value, npyio.NpzFile) else value
+        held = held.fp if zipfile is not None and isinstance(held, zipfile.ZipFile) else held
+        if isinstance(held, files) and not held.closed:
+            handles.append(f"{name} (file)")
     return handles
 
 
@@ -93,7 +112,11 @@ def attributes_of(dataset: Any) -> Iterator[tuple[str, Any]]:
         yield name, value
         inner = value if isinstance(value, (list, tuple)) and len(value) < 64 else [value]
         for one in inner:
-            if hasattr(one, "__getitem__") and hasattr(one, "__dict__") and type(one).__module__ != "torch":
+            if (
+                hasattr(one, "__getitem__")
+                and hasattr(one, "__dict__")
+                and type(one).__module__ not in CLOSED
+            ):
                 yield from ((f"{name}.{key}", item) for key, item in vars(one).items())
 
 
@@ -124,3 +147,45 @@ def _globals(dataset: Any) -> Iterator[tuple[str, Any]]:
         known = getattr(function, "__globals__", {})
         names = function.__code__.co_names if inspect.isfunction(function) else ()
         yield from ((name, known[name]) for name in names if name in known)
+
+
+def named_tensors(batch: Any, schema: Schema) -> dict[str, torch.Tensor]:
+    """Return the tensors of a batch by name.
+
+    The names are the batch's own keys, else those of the dataset's fields if there are as many, else numbers.
+    Raises TargetError if the batch holds no tensors.
+    """
+    import torch
+
+    pairs = list(batch.items()) if hasattr(batch, "items") and hasattr(batch, "keys") else None
+    values = [value for _, value in pairs] if pairs is not None else batch
+    leaves = list(values) if isinstance(values, (list, tuple)) else [values]
+    names = [str(name) for name, _ in pairs] if pairs is not None else _names(len(leaves), schema)
+    tensors = {
+        name: tensor_of(leaf) if isinstance(leaf, np.ndarray) else leaf
+        for name, leaf in zip(names, leaves, strict=True)
+        if isinstance(leaf, (torch.Tensor, np.ndarray))
+    }
+    if not tensors:
+        raise TargetError(
+            "the batches of the loader",
+            kind="no-tensors",
+            expected="a tensor, or a tuple or dict of tensors",
+            found=f"{type(batch).__name__} without tensors or arrays",
+        )
+    return tensors
+
+
+def samples_of(batch: Mapping[str, torch.Tensor]) -> int:
+    """Return the number of samples in a batch: the first axis of the first tensor that has axes."""
+    return next((int(one.shape[0]) for one in batch.values() if one.ndim), 1)
+
+
+def is_lazy(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a view of a mapped file."""
+    return tensor.device.type == "cpu" and tensor.numel() > 0 and file_behind(tensor.data_ptr()) is not None
+
+
+def _names(count: int, schema: Schema) -> list[str]:
+    fields = [field.name for field in schema.fields]
+    return fields if len(fields) == count else [str(number) for number in range(count)]

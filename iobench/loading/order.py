@@ -1,4 +1,4 @@
-"""Order of the rows in an epoch's batches: the same for every case, on every machine."""
+"""Order of the rows in an epoch's batches, the same on every machine, and how well it shuffles."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import TypeAlias, overload
 import numpy as np
 
 from iobench.base.errors import InvalidSettings
-from iobench.formats import Index, Rows, Schema
+from iobench.formats import Index, Rows, Schema, index_of
 from iobench.loading.division import EvenDivision, TokenBudget, TokenDivision
 from iobench.loading.draws import Draw, PermutedRows, ShuffledBlocks, StoredRows, WindowedRows
-from iobench.loading.shuffle_quality import shuffle_quality
 
 ORDERS = ("sequential", "random", "block")
 FIRST_ROWS, PIECE_ROWS = 1 << 10, 1 << 16  # drawn in 0.1 ms, so that an epoch begins at once, and in 1 ms
@@ -258,3 +257,31 @@ def row_count(rows: Rows) -> int:
 def sample_count(batches: Sequence[Rows]) -> int:
     """Return the number of samples in batches, without drawing them."""
     return batches.samples if isinstance(batches, Batches) else sum(map(row_count, batches))
+
+
+def shuffle_quality(batches: Sequence[Rows], block_rows: int, samples: int) -> float:
+    """Return the randomness of batches, from 0 (a batch is one block) to about 1 (a full shuffle).
+
+    It is the mean effective sample size of a batch if all samples of a block were equal, n² / Σ m² for m
+    samples from each block (Kish 1965), divided by its expectation for a permutation of all samples.
+
+    Parameters
+    ----------
+    batches : sequence of slices or int64 arrays
+        Rows of each batch.
+    block_rows : int
+        Samples per block.
+    samples : int
+        Samples in the dataset.
+    """
+    actual = expected = 0.0
+    whole, rest = divmod(samples, block_rows)
+    pairs = whole * block_rows * (block_rows - 1) + rest * (rest - 1)  # of samples of one block
+    alike = pairs / max(1, samples * (samples - 1))
+    for rows in batches:
+        index = index_of(rows)
+        members = np.unique(index // block_rows, return_counts=True)[1].astype(np.float64)
+        count = len(index)
+        actual += count**2 / float((members**2).sum())
+        expected += count**2 / (count + count * (count - 1) * alike)
+    return actual / expected if expected else 1.0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from timeit import repeat
 from typing import ParamSpec, TypeVar
 
-from iobench.host.collector import CollectorTime
+from iobench.host.counters import CollectorTime
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sysconfig
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -12,14 +13,24 @@ from iobench.base.errors import TargetError
 from iobench.base.text import listed, suggestion
 from iobench.host.system_errors import system_error
 
+WORKER_DIED = "DataLoader worker"  # torch's message begins with it, and gives no class of its own
 # in the message of an error that a worker of torch raised
-WORKER_TRACEBACK = "Original Traceback (most recent call last)"
+TRACEBACK = "Traceback (most recent call last):\n"
+WORKER_TRACEBACK = f"Original {TRACEBACK}"
 WORKER_FRAME = re.compile(r'^ +File "(.+)", line (\d+)', re.M)
+WORKER_ERROR = re.compile(re.escape(TRACEBACK) + r"(?: .*\n)*(?P<line>.+)")
+USER_ERRORS = (Exception, SystemExit)  # a user's code may raise anything, and call sys.exit
+OURS = f"{Path(__file__).parent.parent}/"
+# not of the user's: Python's own modules, installed ones, and the launcher of each loop over a loader
+PYTHON = tuple({sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")})
+INSTALLED = ("/site-packages/", "/dist-packages/")
+LAUNCHERS = tuple(f"{folder}{name}/" for folder in INSTALLED for name in ("torch", "typer", "click"))
 
 
-def target_error(problem: str, error: BaseException, kind: str = "raised") -> TargetError:
+def target_error(problem: str, error: BaseException, kind: str | None = None) -> TargetError:
     """Return a TargetError with the traceback of the user's own code."""
-    failure = TargetError(problem, kind=kind)
+    usual = "ended-process" if isinstance(error, SystemExit) else "raised"
+    failure = TargetError(problem, kind=kind or usual)
     failure.traceback = traceback_of(error)
     return failure
 
@@ -39,7 +50,7 @@ def loader_error(error: BaseException, after: str = "") -> TargetError:
     """Return the TargetError for an error that a user's loader raised, `after` some batches."""
     if refused := system_error(error):
         return refused.converted(TargetError)
-    return target_error(f"the loader raised {type(error).__name__}{after}: {_message(error)}", error)
+    return target_error(f"the loader {outcome(error, after)}", error)
 
 
 @contextmanager
@@ -49,48 +60,85 @@ def loader_errors() -> Iterator[None]:
         yield
     except TargetError:
         raise
-    except Exception as error:  # a user's loader may raise anything
+    except USER_ERRORS as error:
         raise loader_error(error) from error
 
 
 def traceback_of(error: BaseException) -> str:
-    """Return the traceback of the user's own code, without iobench's frames."""
-    formatted = traceback.TracebackException.from_exception(error)
-    frames = _without_iobench(formatted.stack)
-    first = next((number for number, frame in enumerate(frames) if _is_own(frame)), 0)
-    formatted.stack = traceback.StackSummary.from_list(frames[first:])
-    return "".join(formatted.format()) if formatted.stack or isinstance(error, SyntaxError) else ""
+    """Return the traceback of the user's own code, from its first frame on; empty without one."""
+    text = str(error)
+    if text.startswith(WORKER_DIED):  # raised by a signal's handler, wherever this process was
+        return ""
+    if WORKER_TRACEBACK in text:  # the frames of this process are those of torch
+        _, *parts = text.rstrip().split(TRACEBACK)
+        return "".join(TRACEBACK + part[_start_of_own(part) :] for part in parts) + "\n"
+    formatted = _of_user(traceback.TracebackException.from_exception(error))
+    return "".join(formatted.format()) if formatted is not None else ""
 
 
 def location(error: BaseException) -> str:
     """Return the innermost line of the user's code in the traceback, as `train.py:12`, or an empty string."""
+    if str(error).startswith(WORKER_DIED):
+        return ""
     frames = WORKER_FRAME.findall(str(error).strip())  # of a worker
-    if outside := [frame for frame in frames if "/site-packages/" not in frame[0]]:
+    if outside := [frame for frame in frames if _is_own(frame[0])]:
         return f"{Path(outside[-1][0]).name}:{outside[-1][1]}"
     stack = _without_iobench(traceback.TracebackException.from_exception(error).stack)
-    own = [frame for frame in stack if _is_own(frame)] or stack
+    own = [frame for frame in stack if _is_own(frame.filename)] or stack
     return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
 
 
-def _is_own(frame: traceback.FrameSummary) -> bool:
-    return "/site-packages/" not in frame.filename
+def _start_of_own(traceback: str) -> int:
+    """Return where the user's code begins in a traceback of a worker; its start if none is there."""
+    frames = list(WORKER_FRAME.finditer(traceback))
+    own = _first_own([frame[1] for frame in frames])
+    return 0 if own is None else frames[own].start()
+
+
+def _of_user(error: traceback.TracebackException | None) -> traceback.TracebackException | None:
+    """Let the stacks of an error and its causes begin with the user's code; None without any of it."""
+    if error is None:
+        return None
+    frames = _without_iobench(error.stack)
+    own = _first_own([frame.filename for frame in frames])
+    error.stack = traceback.StackSummary.from_list([] if own is None else frames[own:])
+    error.__cause__, error.__context__ = _of_user(error.__cause__), _of_user(error.__context__)
+    is_syntax = hasattr(error, "offset")  # in a file of the user's; `exc_type` is deprecated from 3.13 on
+    return error if error.stack or error.__cause__ or error.__context__ or is_syntax else None
+
+
+def _first_own(files: Sequence[str]) -> int | None:
+    """Return the position of the first frame of the user's own file, or else of a package of his."""
+    own = [number for number, file in enumerate(files) if _is_own(file)]
+    packages = [
+        number
+        for number, file in enumerate(files)
+        if any(folder in file for folder in INSTALLED) and not any(name in file for name in LAUNCHERS)
+    ]
+    return min(own or packages, default=None)
+
+
+def _is_own(file: str) -> bool:
+    return not file.startswith((OURS, "<frozen", *PYTHON)) and not any(folder in file for folder in INSTALLED)
 
 
 def _without_iobench(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
-    ours = str(Path(__file__).parent.parent)
-    frames = [frame for frame in stack if not frame.filename.startswith((ours, "<frozen importlib"))]
-    return [frame for frame in frames if "/importlib/" not in frame.filename]
+    return [frame for frame in stack if not frame.filename.startswith(OURS)]
 
 
-def summarize(error: BaseException) -> str:
-    """Return an error's class and message in one line."""
-    message = _message(error)
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+def outcome(error: BaseException, after: str = "") -> str:
+    """Return what the user's code did, for a sentence that begins with its name, `after` some batches."""
+    if isinstance(error, SystemExit):
+        return f"ended the process{after}: sys.exit({'' if error.code is None else repr(error.code)})"
+    message = first_line(str(error), type(error).__name__)
+    return f"raised {type(error).__name__}{after}" + (f": {message}" if message else "")
 
 
-def _message(error: BaseException) -> str:
-    """Return the first line of an error's message; the last one if torch put a worker's traceback into it."""
-    text = str(error).strip()
-    if WORKER_TRACEBACK not in text:
-        return text.partition("\n")[0]
-    return text.rpartition("\n")[2].removeprefix(f"{type(error).__name__}: ")
+def first_line(message: str, name: str = "") -> str:
+    """Return the first line of an error's message, without the name of its class.
+
+    If torch put a worker's traceback into it, the line is that of the worker's error.
+    """
+    workers = list(WORKER_ERROR.finditer(message)) if WORKER_TRACEBACK in message else []
+    line = workers[-1]["line"] if workers else message.strip().partition("\n")[0]
+    return re.sub(rf"^(?:\w+\.)*{re.escape(name)}(?:: |$)", "", line) if workers else line

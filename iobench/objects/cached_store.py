@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,9 +44,14 @@ class CachedStore(ObjectStore):
     """
 
     def __init__(
-        self, url: str, objects: Mapping[str, StoredObject], cache: ObjectCache, retries: int = RETRIES
+        self,
+        url: str,
+        objects: Mapping[str, StoredObject],
+        cache: ObjectCache,
+        retries: int = RETRIES,
+        until: float = math.inf,
     ) -> None:
-        super().__init__(url, retries)
+        super().__init__(url, retries, until)
         if not all(one.etag for one in objects.values()):
             raise InvalidSettings(
                 "an object cache for objects without versions",

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import http.client
+import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urljoin, urlsplit
 
+from iobench.base.credentials import known_secrets
 from iobench.base.errors import CorruptArtifact, IobenchError, LoaderFailed, needing
 from iobench.objects.request_log import LOG
-from iobench.objects.store_errors import error_of, is_throttle, may_pass
-from iobench.objects.url import s3_endpoint
+from iobench.objects.store_errors import error_of, is_throttle, may_pass, redirected
+from iobench.objects.url import endpoints, only_this_host, s3_endpoint
 
 RETRIES = 6
 FIRST_RETRIES = 1  # of a request that shows whether the store is there at all
 PAUSE_S = 0.05  # before the first retry, on average; doubled with each further one: 3 s for all of RETRIES
 MAX_PAUSE_S = 5.0
 PIECE_BYTES = 256 << 10  # least of an answer that is not kept
-TIMEOUT_S = "30s"  # of a request with its answer
+TIMEOUT_S = 30.0  # of a request with its answer
+LEAST_TIMEOUT_S = 5.0  # where little of the time of a run is left
+REDIRECT_S = 2.0  # to see whether a server redirects
 CONNECTIONS = 16  # for small requests that do not depend on each other
 LISTED = 50  # objects that a listing yields at once
 PART_BYTES = 16 << 20  # of a multipart upload, which has at most 10,000 parts: 156 GiB
@@ -47,23 +55,27 @@ class ObjectStore:
     """One prefix of an object store, or one folder of a web server.
 
     Endpoint, region and credentials are taken from the environment by obstore. Reads that fail for a reason
-    that may pass (reset, timeout, 5xx, short body) are sent again up to `retries` times, unless `stopping`.
+    that may pass (reset, timeout, 5xx, short body) are sent again up to `retries` times, unless `stopping`,
+    and not after the moment `until` of `time.monotonic`.
 
     Raises LoaderFailed if the store cannot be reached or refuses, or in a forked child of a process that used
     one: obstore would wait for threads that the child does not have. CorruptArtifact if an object is missing
     or was replaced.
     """
 
-    def __init__(self, url: str, retries: int = RETRIES) -> None:
+    def __init__(self, url: str, retries: int = RETRIES, until: float = math.inf) -> None:
         with needing(f"reading {url.partition('://')[0]}://", "s3"):
             import obstore
             from obstore.store import from_url
-        self.url, self._retries = url, retries
+        self.url, self._retries, self._until = url, retries, until
         self._obstore, self._fails = obstore, obstore.exceptions
         self.stopping = False  # True if nothing waits for the requests in flight any more
         _check_process(url)
-        client: dict[str, Any] = {"timeout": TIMEOUT_S}
+        timeout_s = min(TIMEOUT_S, max(LEAST_TIMEOUT_S, until - time.monotonic()))
+        client: dict[str, Any] = {"timeout": f"{timeout_s * 1000:.0f}ms", **only_this_host(url)}
         server = s3_endpoint() if url.startswith("s3://") else url
+        if "proxy_url" in client and any(_redirects(one, url.partition("://")[2]) for one in endpoints()):
+            raise redirected(url)
         if server and server.startswith("http://"):
             client["allow_http"] = True
         options: dict[str, Any] = {"client_options": client, "retry_config": {"max_retries": 0}}
@@ -183,7 +195,8 @@ class ObjectStore:
             except IobenchError:
                 raise
             except Exception as error:  # noqa: BLE001 - translated, or sent again
-                if not left or self.stopping or not may_pass(error, self._fails):
+                ended = not left or self.stopping or time.monotonic() > self._until
+                if ended or not may_pass(error, self._fails):
                     raise self._error(error, name) from None
                 LOG.retried(is_throttle(error))
                 time.sleep(pause_s * random.uniform(0.5, 1.5))
@@ -215,6 +228,36 @@ class ObjectStore:
 def _version(meta: Mapping[str, Any]) -> str:
     """Return an object's ETag without quotes, which Azure leaves out in listings; empty if it has none."""
     return str(meta["e_tag"] or "").strip('"')
+
+
+def check_versions_are_own(url: str, versions: Iterable[str]) -> None:
+    """Raise LoaderFailed if a server repeats a credential as a version, which a manifest would store."""
+    text = "\n".join(versions)
+    if any(secret in text for secret in known_secrets()):
+        raise LoaderFailed(
+            "the server repeats credentials as the ETag of an object",
+            kind="credentials-in-answer",
+            path=url,
+            hint="do not use this server, and change the credentials",
+        )
+
+
+@functools.cache
+def _redirects(endpoint: str, path: str) -> bool:
+    """Return True if a server redirects an address to another scheme or port of its host.
+
+    obstore would follow, with the session token: `only_this_host` names hosts alone. Sends no credentials.
+    """
+    own, ports = urlsplit(endpoint), {"http": 80, "https": 443}
+    connect = http.client.HTTPSConnection if own.scheme == "https" else http.client.HTTPConnection
+    try:
+        with contextlib.closing(connect(own.hostname or "", own.port, timeout=REDIRECT_S)) as server:
+            server.request("HEAD", f"{own.path.rstrip('/')}/{path}")
+            other = urlsplit(urljoin(endpoint, server.getresponse().getheader("Location") or ""))
+        origin, others = ((one.scheme, one.port or ports.get(one.scheme)) for one in (own, other))
+    except (OSError, http.client.HTTPException, ValueError):  # which the first request meets, too
+        return False
+    return other.hostname == own.hostname and others != origin
 
 
 def _check_process(url: str) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from iobench.base.errors import CorruptArtifact, InvalidSettings, SourceError
+from iobench.base.files import name_problem, path_below
+from iobench.base.text import shortened
 from iobench.base.units import bytes_text, counted
-from iobench.objects.client import ObjectStore, StoredObject
+from iobench.objects.client import ObjectStore, StoredObject, check_versions_are_own
 from iobench.objects.reader import RemoteFiles
 from iobench.objects.store_errors import endpoint_of
 from iobench.objects.url import checked_url
@@ -35,8 +37,9 @@ def find(address: str, report: Report) -> RemoteFiles:
         )
     parent, _, last = url.rpartition("/")
     if not address.endswith("/") and not parent.endswith("/"):  # or it is a whole bucket
-        name = unquote(last)
+        name = _checked(unquote(last), address)
         if (one := _object(ObjectStore(parent), name)) is not None:
+            check_versions_are_own(url, [one.etag])
             return RemoteFiles(parent, {name: one})
     if url.startswith(("http://", "https://")):
         raise SourceError(
@@ -64,7 +67,7 @@ def _below(url: str, report: Report) -> dict[str, StoredObject]:
     listed = 0
     for number, (name, one) in enumerate(ObjectStore(url).below()):
         if one.size:
-            objects[name] = one
+            objects[_checked(name, url)] = one
         if number == MOST_OBJECTS:
             raise SourceError(
                 "too many objects below the prefix",
@@ -82,7 +85,21 @@ def _below(url: str, report: Report) -> dict[str, StoredObject]:
             path=url,
             hint=f"check the address{endpoint_of(url)}",
         )
+    check_versions_are_own(url, [one.etag for one in objects.values()])
     return dict(sorted(objects.items()))
+
+
+def _checked(name: str, address: str) -> str:
+    """Return the name of an object if it can be that of a file; else raise CorruptArtifact."""
+    if problem := name_problem(name):
+        raise CorruptArtifact(
+            "the name of an object cannot be one of a file",
+            kind="invalid-name",
+            path=address,
+            found=f"{problem}: {shortened(repr(name))}",
+            hint="rename the object, or name a prefix without it",
+        )
+    return name
 
 
 def download(files: RemoteFiles, folder: Path, report: Report) -> None:
@@ -93,12 +110,21 @@ def download(files: RemoteFiles, folder: Path, report: Report) -> None:
     store, total, done = ObjectStore(files.url), sum(one.size for one in files.objects.values()), 0
 
     def fetch(name: str, start: int, length: int, etag: str) -> int:
-        with open(folder / name, "r+b") as file:
+        with open(path_below(folder, name), "r+b") as file:
             return os.pwrite(file.fileno(), store.get(name, start, length, etag), start)
 
     for name in files.objects:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).touch(exist_ok=False)
+        path = path_below(folder, name, files.url)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch(exist_ok=False)
+        except (FileExistsError, NotADirectoryError):
+            raise SourceError(
+                "two objects would be one file here: one is a folder of the other, or only the case differs",
+                kind="name-clash",
+                path=f"{files.url}/{name}",
+                hint="rename one, or name a prefix without it",
+            ) from None
     activity = f"downloading {counted(len(files.objects), 'object')}, {bytes_text(total)}, from {files.url}"
     report(activity, 0, total)
     with ThreadPoolExecutor(CONNECTIONS, "iobench-download") as pool:

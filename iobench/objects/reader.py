@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +12,7 @@ from urllib.parse import quote
 import numpy as np
 
 from iobench.formats import Array, Convert, Index, Placement, Reader, Schema, identity, raw_bytes
-from iobench.formats.scatter_plan import ScatterPlan
+from iobench.formats.placement import ScatterPlan
 from iobench.objects.cached_store import CachedStore
 from iobench.objects.client import RETRIES, ObjectStore, StoredObject
 from iobench.objects.piece_cache import ObjectCache
@@ -40,6 +41,8 @@ class RemoteFiles:
         Times that a request which failed is sent again.
     log : WorkerLog or None
         Where workers note their requests.
+    until : float
+        Moment of `time.monotonic` after which requests are neither sent again nor awaited for long.
     """
 
     url: str
@@ -47,14 +50,15 @@ class RemoteFiles:
     cache: ObjectCache | None = None
     retries: int = RETRIES
     log: WorkerLog | None = None
+    until: float = math.inf
 
     def store(self) -> ObjectStore:
         """Return a new client for them, to be closed; raises as ObjectStore, or CachedStore with a cache."""
         if self.log:
             LOG.join(self.log)
         if self.cache:
-            return CachedStore(self.url, self.objects, self.cache, self.retries)
-        return ObjectStore(self.url, self.retries)
+            return CachedStore(self.url, self.objects, self.cache, self.retries, self.until)
+        return ObjectStore(self.url, self.retries, self.until)
 
     def address(self, name: str) -> str:
         """Return the address of an object or folder for other clients, percent-encoded for a web server."""
@@ -105,7 +109,7 @@ class RangeReader(Reader):
         self._numbers = {
             name: np.array([numbers[str(file)] for file in place.files]) for name, place in placements.items()
         }
-        self.requests = RequestPool(in_flight)
+        self.requests = RequestPool(in_flight, source.until)
 
     def placement(self) -> Mapping[str, Placement]:
         """Return the location of each field."""
@@ -133,17 +137,17 @@ class RangeReader(Reader):
         return {name: convert(array[0, ...]) for name, array in out.items()}
 
     def start(self) -> None:
-        """Send requests that fail again, from now on."""
-        self._store.stopping = False
+        """Wait for requests, and send those that fail again, from now on."""
+        self._store.stopping = self.requests.stopped = False
 
     def stop(self) -> None:
-        """End the requests in flight at their first failure: nothing waits for them any more."""
-        self._store.stopping = True
+        """Abandon the requests in flight, which end at their first failure."""
+        self._store.stopping = self.requests.stopped = True
 
     def close(self) -> None:
-        """End the threads of requests, and close the client."""
-        self.requests.close()
-        self._store.close()
+        """End the threads of requests and close the client, or leave that to requests that stall."""
+        self.stop()
+        self.requests.close(self._store.close)
 
     def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
         plan = ScatterPlan.of(self, rows, out)

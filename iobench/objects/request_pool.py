@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
+
+from iobench.base.errors import LoaderFailed
 
 STALL_S = 1.0  # a request that takes longer, and SLOWER times as long as others, is sent again
 SLOWER = 8
 RECENT = 64  # requests whose times are compared with
 CHECK_S = 0.2
+GRACE_S = 5.0  # for requests that were sent shortly before the time was over
+CLOSE_S = 0.5  # for requests in flight when a pool is closed; those that take longer are abandoned
+
+_abandoned = set[threading.Thread]()  # each waits for the threads of a closed pool
+
+
+def abandoned() -> bool:
+    """Return whether requests whose answers nothing needs are in flight: Python would wait at exit."""
+    return any(thread.is_alive() for thread in _abandoned)
 
 
 @dataclass(frozen=True)
@@ -67,10 +80,12 @@ class RequestPool:
     """Threads that send requests, so many at a time.
 
     A request that stalls is sent a second time, and the answer that comes first counts: stores advise it, as
-    the second goes to another of their servers.
+    the second goes to another of their servers. None is awaited once the pool is `stopped`, nor after the
+    moment `until` of `time.monotonic`; those that were sent late have GRACE_S.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, until: float = math.inf) -> None:
+        self._until, self.stopped = until, False
         self._threads: ThreadPoolExecutor | None = ThreadPoolExecutor(threads, "iobench-requests")
         self._recent: deque[float] = deque(maxlen=RECENT)
 
@@ -85,11 +100,22 @@ class RequestPool:
         finally:
             run.end()
 
-    def close(self) -> None:
-        """End the threads, each after its request."""
+    def close(self, then: Callable[[], None] = lambda: None) -> None:
+        """End the threads, and call `then`; where requests take long, later, each after its request."""
         threads, self._threads = self._threads, None
-        if threads is not None:
-            threads.shutdown(cancel_futures=True)
+        if threads is None:
+            return
+        threads.shutdown(wait=False, cancel_futures=True)
+
+        def end() -> None:
+            threads.shutdown()
+            then()
+            _abandoned.discard(threading.current_thread())
+
+        ending = threading.Thread(target=end, name="iobench-requests-end", daemon=True)
+        _abandoned.add(ending)
+        ending.start()
+        ending.join(CLOSE_S)
 
     def _submit(self, run: _Run, call: _Call) -> None:
         if self._threads is None:
@@ -118,10 +144,19 @@ class RequestPool:
 
     def _outcome(self, run: _Run) -> BaseException | None:
         """Wait until all answers are used, or an error comes; send requests again that stall until then."""
+        end = max(self._until, time.monotonic() + GRACE_S)
         while True:
             try:
                 return run.ended.get(timeout=CHECK_S)
             except Empty:
+                if self.stopped:
+                    return CancelledError()
+                if time.monotonic() > end:
+                    return LoaderFailed(
+                        "the object store did not answer in the time of the run",
+                        kind="store-stalled",
+                        hint="check the store with 'iobench limits', or allow more time with --max-time",
+                    )
                 self._repeat(run)
 
     def _repeat(self, run: _Run) -> None:

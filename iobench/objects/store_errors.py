@@ -10,18 +10,31 @@ import re
 from typing import Any
 
 from iobench.base.errors import ArtifactExists, CorruptArtifact, IobenchError, LoaderFailed
-from iobench.objects.url import ENDPOINT
+from iobench.objects.url import ENDPOINT, NOWHERE, PROXIES
 
 _NO_CREDENTIALS = "169.254.169.254"  # the last place where credentials are looked for
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")  # of S3, of Azure
 _DENIED = ("ExpiredToken", "InvalidToken")  # of S3, which says so by status 400
 _ELSEWHERE = ("AuthorizationHeaderMalformed", "PermanentRedirect")  # of S3, for another region
 _REDIRECTED = "redirect without LOCATION"  # obstore's words for the second one where it has no body
-_EXPECTED = re.compile(r"expecting '([a-z0-9-]+)'")  # of S3: the region
-_PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+_EXPECTED = re.compile(r"expecting '([a-z0-9-]{1,32})'")  # of S3: the region
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")  # and why it is not trusted
+_STATUS = re.compile(
+    r"Server returned [a-z2-]*\s?status code: \d{3}[A-Za-z' -]{0,40}"
+)  # without the answer's body
 _CAUSE = re.compile(r'(?:message|error): "([^"\n]{1,200})"')  # of a connection that failed, from the system
+_NOWHERE = f"{NOWHERE},"  # in the debug text of a connection that failed
 _BEYOND = "UnexpectedRange"  # in the error for a range that the object does not have
+
+
+def redirected(where: str) -> LoaderFailed:
+    """Return the error for a store that sends requests to another scheme, host or port."""
+    return LoaderFailed(
+        "the store redirects to another server, to which iobench sends no credentials",
+        kind="redirected",
+        path=where,
+        hint=f"check {ENDPOINT}; if it is right, set it to the address of that server",
+    )
 
 
 def may_pass(error: Exception, fails: Any) -> bool:
@@ -30,7 +43,7 @@ def may_pass(error: Exception, fails: Any) -> bool:
         return False
     text = str(error)
     refused = re.search(r"status code: 4(?!08|29)\d\d", text)
-    lasting = refused or _CERTIFICATE.search(text)
+    lasting = refused or _CERTIFICATE.search(text) or _NOWHERE in text
     return not lasting and _BEYOND not in text and _NO_CREDENTIALS not in text
 
 
@@ -42,7 +55,7 @@ def is_throttle(error: Exception) -> bool:
 def error_of(error: Exception, fails: Any, where: str) -> IobenchError:
     """Return the error of iobench for one of obstore, about the object at `where`."""
     text = str(error)
-    match = re.search(r"<Code>(\w+)</Code>", text)
+    match = re.search(r"<Code>([A-Za-z]{1,40})</Code>", text)  # else the server repeats what it was sent
     code = match[1] if match else None
     known = _object_error(error, fails, where, code) or _access_error(error, fails, where, code)
     return known or LoaderFailed(
@@ -103,6 +116,8 @@ def _access_error(error: Exception, fails: Any, where: str, code: str | None) ->
             found=code,
             hint=f"set AWS_REGION={region[1]}" if region else "set AWS_REGION to that of the bucket",
         )
+    if _NOWHERE in str(error):
+        return redirected(where)
     if certificate := _CERTIFICATE.search(str(error)):
         return LoaderFailed(
             "the certificate of the object store is not trusted",
@@ -135,7 +150,7 @@ def _suspects(where: str, text: str) -> str:
     address = f"the address{endpoint_of(where)}"
     if "status code: 400" in text:  # of S3 for credentials that expired, and in another region
         return f"the credentials, which may have expired, AWS_REGION, {address}"
-    proxies = [name for name in _PROXIES if os.environ.get(name) and "status code" not in text]
+    proxies = [name for name in PROXIES if os.environ.get(name) and "status code" not in text]
     return ", ".join((address, *proxies))
 
 
@@ -160,7 +175,9 @@ def _quoted(text: str) -> str | None:
 
 
 def _reason(text: str) -> str:
-    """Return the cause that the system gave, or the end of the message's first line, after the address."""
+    """Return the status of an answer, the system's cause, or the end of the message's first line."""
+    if status := _STATUS.search(text):
+        return status[0].strip()
     if cause := _CAUSE.search(text):
         return cause[1]
     first = text.strip().splitlines()[0] if text.strip() else "no reason"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from iobench.base.errors import CaseDied, IobenchError
+from iobench.host.rank_info import RankInfo
 from iobench.ranks.group import RankGroup
-from iobench.ranks.rank_info import RankInfo
 
 T = TypeVar("T")
 

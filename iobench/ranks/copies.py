@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from iobench.base.errors import IobenchError, ManifestError, PrepareError, WrongContent
-from iobench.base.files import TEMPORARY
+from iobench.base.files import TEMPORARY, path_below
 from iobench.base.units import MIB, bytes_text
 from iobench.dataset import index_cache
 from iobench.dataset.manifest import Manifest, missing_libraries
@@ -61,10 +61,8 @@ class Receiver(HostActor):
         return False
 
     def take(self, name: str, piece: bytes) -> None:
-        """Append to a file; raises PrepareError if its name leads out of the folder."""
-        path = self._staging / name
-        if not path.resolve().is_relative_to(self._staging.resolve()):
-            raise PrepareError(f"file {name!r} is outside the dataset", kind="unsafe-path", path=self._root)
+        """Append to a file; raises CorruptArtifact if its name leads out of the folder."""
+        path = path_below(self._staging, name, self._root)
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab") as file:
             file.write(piece)

@@ -11,10 +11,10 @@ from typing import Any
 from iobench.base.finding import Finding
 from iobench.base.units import counted
 from iobench.bench.case import Case
-from iobench.bench.case_limits import TO_DEVICE, lowest
 from iobench.bench.executor import Executor, Tick
+from iobench.bench.limits import TO_DEVICE, lowest
 from iobench.bench.options import RunOptions
-from iobench.bench.proof import Proof
+from iobench.bench.part import Proof
 from iobench.dataset.manifest import Manifest
 from iobench.host.hardware_limits import LowerCacheProbe
 from iobench.ranks.group import RankGroup

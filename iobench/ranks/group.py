@@ -22,8 +22,8 @@ from torch.distributed.rendezvous import TCPStore, rendezvous  # type: ignore[at
 from iobench.base.errors import CaseDied, RankLost
 from iobench.base.text import reason
 from iobench.bench.observer import Progress
+from iobench.host.rank_info import RankInfo
 from iobench.ranks.heartbeat import HeartbeatMonitor, KVStore
-from iobench.ranks.rank_info import RankInfo
 
 T = TypeVar("T")
 

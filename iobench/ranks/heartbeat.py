@@ -7,6 +7,7 @@ the store, once for all: every rank ends with that error, the marked one too if 
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -14,10 +15,38 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from iobench.base.errors import RankLost
+from iobench.base.errors import InvalidSettings, RankLost
 from iobench.bench.observer import Progress
-from iobench.ranks.patience import SUSPECT_S, own_timeout, silent_s
-from iobench.ranks.rank_info import RankInfo
+from iobench.host.rank_info import RankInfo
+
+SILENT_S = 30.0  # without a heartbeat: a stopped process, or a host or network that is gone
+SUSPECT_S = 3.0  # the same after a connection has broken
+TIMEOUT = "IOBENCH_RANK_TIMEOUT"  # seconds, instead of any patience; half of them instead of SILENT_S
+
+
+def own_timeout() -> float | None:
+    """Return the seconds in IOBENCH_RANK_TIMEOUT, or None; raises InvalidSettings for an invalid number."""
+    text = os.environ.get(TIMEOUT)
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise InvalidSettings(
+            f"environment variable {TIMEOUT}",
+            kind="out-of-range",
+            expected="a number of seconds above 0",
+            found=repr(text),
+        )
+    return seconds
+
+
+def silent_s() -> float:
+    """Return the seconds without a heartbeat after which a rank is marked dead."""
+    return min(SILENT_S, (own_timeout() or 2 * SILENT_S) / 2)
+
 
 HEARTBEAT_S = 0.5
 LAST_HEARTBEAT_S = 5.0  # for a heartbeat under way when a rank leaves: the store may be gone

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
+
+import psutil
 
 # (number of ranks, arguments, callback for each line) -> exit code
 Launch = Callable[[int, Sequence[str], Callable[[str], None]], int]
@@ -17,6 +22,7 @@ TORCHRUN = (
     "runpy.run_module('torch.distributed.run', run_name='__main__', alter_sys=True)"
 )
 THREADS = "OMP_NUM_THREADS"
+ENDING_S = 15.0  # from Ctrl-C until ranks that have not ended are terminated
 
 
 def torchrun(
@@ -30,7 +36,7 @@ def torchrun(
 
     Lines that the ranks write to stderr are passed on, without those that torchrun adds. Their standard
     output is discarded. Each rank has OMP_NUM_THREADS threads, by default one; for a single rank torchrun
-    alone would leave it unset.
+    alone would leave it unset. Ctrl-C is raised once the ranks have ended their run, as one process does.
 
     `arguments` are the command line of iobench; `say` receives each line; `where` holds torchrun's options
     that locate the ranks of other hosts, of which there are none by default; `environment` further variables.
@@ -45,10 +51,22 @@ def torchrun(
         errors="replace",
         env={THREADS: "1", **os.environ, **environment},
     )
+    assert process.stderr is not None
     try:
-        complained, rest = _pass_on(process, say)
+        with process.stderr as lines:
+            try:
+                complained, rest = _pass_on(lines, say)
+            except KeyboardInterrupt:
+                _interrupt_first_rank(process.pid)
+                late = threading.Timer(ENDING_S, process.terminate)
+                late.start()
+                try:
+                    _pass_on(lines, say)
+                finally:
+                    late.cancel()
+                raise
         code = process.wait()
-    except BaseException:  # Ctrl-C, which reaches all of them
+    except BaseException:
         process.terminate()
         process.wait()
         raise
@@ -60,17 +78,24 @@ def torchrun(
     return code
 
 
-def _pass_on(process: subprocess.Popen[str], say: Callable[[str], None]) -> tuple[bool, list[str]]:
+def _interrupt_first_rank(torchrun: int) -> None:
+    """Send Ctrl-C to rank 0, which ends the others, in case that only this process got it."""
+    with suppress(psutil.Error):
+        for child in psutil.Process(torchrun).children():
+            with suppress(psutil.Error):
+                if child.environ().get("RANK") == "0":
+                    child.send_signal(signal.SIGINT)
+
+
+def _pass_on(lines: Iterable[str], say: Callable[[str], None]) -> tuple[bool, list[str]]:
     """Pass on lines until all ranks end; return whether one reported an error, and a traceback's lines."""
-    assert process.stderr is not None
     complained, rest = False, list[str]()
-    with process.stderr as lines:
-        for line in map(str.rstrip, lines):
-            if rest or line.startswith("Traceback "):
-                rest.append(line)
-            elif not _of_torchrun(line):
-                complained = complained or line.startswith("iobench: ")
-                say(line)
+    for line in map(str.rstrip, lines):
+        if rest or line.startswith("Traceback "):
+            rest.append(line)
+        elif not _of_torchrun(line):
+            complained = complained or line.startswith("iobench: ")
+            say(line)
     return complained, rest
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from iobench.base import errors
 from iobench.base.errors import RanksDiffer
 from iobench.base.finding import Finding
-from iobench.host import background_load
+from iobench.host import machine_load
 from iobench.ranks.group import RankGroup
 
 CLOCKS_S = 1.0  # greatest difference between clocks that is not noted
@@ -40,7 +40,7 @@ def check_environments(group: RankGroup) -> list[Finding]:
                 )
     here = (group.info.node, group.info.host)
     pairs = list(zip(group.ranks, environments, strict=True))
-    background_load.exclude_processes(
+    machine_load.exclude_processes(
         environment["process"] for rank, environment in pairs if (rank.node, rank.host) == here
     )
     first_clock = environments[0]["clock"]

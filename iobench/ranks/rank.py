@@ -11,11 +11,11 @@ import torch
 
 from iobench.base.errors import IobenchError, RanksDiffer
 from iobench.bench.case import Case
-from iobench.bench.case_limits import TO_DEVICE, CaseLimits
 from iobench.bench.executor import InProcess, Tick
-from iobench.bench.hosts import LocalHost
+from iobench.bench.executor_factory import LocalHost
+from iobench.bench.limits import TO_DEVICE, CaseLimits
 from iobench.bench.options import RunOptions
-from iobench.bench.proof import Proof
+from iobench.bench.part import Proof
 from iobench.dataset.manifest import Manifest
 from iobench.host.device import own_device
 from iobench.host.hardware_limits import LowerCacheProbe

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from iobench.base.errors import IobenchError, RankLost, RanksDiffer, needing
-from iobench.base.native_stderr import native_stderr_hidden
+from iobench.base.standard_streams import native_stderr_hidden
 from iobench.base.text import reason
 
 REACH_S = 5.0  # for a connection to the cluster's address

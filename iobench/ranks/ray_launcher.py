@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import psutil
@@ -71,9 +71,8 @@ def launcher(address: str) -> Iterator[tuple[int, Launch]]:
     with hosts_of(address, RankHost) as hosts:
 
         def launch(count: int, arguments: Sequence[str], say: Callable[[str], None]) -> int:
-            with redirect_stdout(sys.stderr):  # Ray reports lost hosts on stdout
-                start_ranks(hosts, count // len(hosts), arguments)
-                return follow(hosts, say)
+            start_ranks(hosts, count // len(hosts), arguments)
+            return follow(hosts, say)
 
         yield len(hosts), launch
 

@@ -1,62 +1,74 @@
-"""Charts with a row for each case: its name, and its marks below. Cases are identified by key."""
+"""The six kinds of chart: speeds, rounds, time by stage, size against speed, over runs, over a number."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import altair as alt
 
-from iobench.base.units import MIB, counted
+from iobench.base.text import enumerated, shortened
+from iobench.base.units import MIB, bytes_unit
 from iobench.report import style
-from iobench.report.rows import WAITS, Row
-from iobench.results.metrics import BY_NAME, Metric
+from iobench.report.figure import heading
+from iobench.report.style import Row
+from iobench.results.metrics import BY_NAME
 
-STEP, TIGHT = 32, 28  # pixels per case, and where there are many
-MANY = 16
-ABOVE, BELOW = -8, 7  # offset of name and marks from the middle of a row
-SECOND = 15  # more pixels where a case's name and its note do not fit in one line on a phone
+ROW = 20  # pixels of a case
+MAX_LABEL = 34  # characters of a case's name beside a chart
+WIDER = 1.1  # axis over the largest value, so that the frontier continues
+LEFT_NAMES_FROM = 0.6  # of the width: from there on names are to the left of their points
+NAME_SIDES: tuple[tuple[bool, Literal["left", "right"], int], ...] = ((False, "left", 7), (True, "right", -7))
+NAME_HEIGHT, NAME_WIDTH = 0.05, 0.2  # of a chart, within which names would overlap
+SPEED = BY_NAME["bytes_per_s"].title
 
 
-def speeds(rows: list[Row], rounds: list[Row], notes: dict[str, str]) -> Any:
-    """Return each case's median with its interval, rounds and limit; `notes` follow the names."""
-    points = [*_limits(rows), *_rounds(rounds), *_medians(rows)]
-    known = [row for row in rows if row["bytes_per_s low"] is not None]
-    ends = [
-        {**row, "MiB/s": row["bytes_per_s low"] / MIB, "to": row["bytes_per_s high"] / MIB} for row in known
+def speeds(rows: list[Row]) -> Any:
+    """Return the relative time of each case on a logarithmic axis, with its interval and its value."""
+    shown = [
+        {
+            **row,
+            "time": row["relative time"],
+            "low": row["relative time low"] or row["relative time"],
+            "high": row["relative time high"] or row["relative time"],
+            "text": f"{row['relative time']:.2f}"
+            if row["relative time"] < 10
+            else f"{row['relative time']:.0f}",
+        }
+        for row in rows
     ]
-    reached = [
-        *(point["MiB/s"] for point in points),
-        *(end[side] for end in ends for side in ("MiB/s", "to")),
-    ]
-    axis = style.number("MiB/s", BY_NAME["bytes_per_s"].title, reached)
-    names = _Names(rows, notes)
-    interval = (
-        alt.Chart(style.data(ends))
-        .mark_rule(yOffset=names.below, strokeWidth=3, color=style.MARKS[style.INTERVAL][1])
-        .encode(y=names.places, x=axis, x2=alt.X2(field="to"))
-        for ends in style.unless_empty(ends)
+    used = {row["standing"] for row in rows}
+    colours = {name: colour for name, colour in style.STANDINGS.items() if name in used}
+    scale, axis = style.logarithmic([row[end] for row in shown for end in ("low", "high")], room=1.5)
+    time = alt.X("time:Q", title="relative time (logarithmic)", scale=scale, axis=axis)
+    base = alt.Chart(style.data(shown)).encode(
+        y=_names(shown),
+        color=alt.Color(
+            "standing:N",
+            scale=alt.Scale(domain=list(colours), range=list(colours.values())),
+            legend=style.legend(),
+        ),
+        tooltip=style.tips("case", "time", "low", "high"),
     )
-    marks = (
-        alt.Chart(style.data(points))
-        .mark_point(filled=True, yOffset=names.below, opacity=1)
-        .encode(
-            y=names.places, x=axis, tooltip=style.tips("case", "what", "MiB/s", "more"), **_appearance(points)
-        )
+    ends = base.mark_rule(strokeWidth=3, opacity=0.45).encode(x=alt.X("low:Q", title=""), x2="high:Q")
+    points = base.mark_circle(size=90, opacity=1).encode(x=time)
+    texts = base.mark_text(align="left", dx=8, fontSize=11).encode(
+        x="high:Q", text="text:N", color=alt.value("currentColor")
     )
-    return names.above(*interval, marks)
+    return _wide(alt.layer(ends, points, texts), ROW * len(shown))
 
 
 def stages(rows: list[Row]) -> Any:
     """Return a bar for each case, stacked by the stages of its epochs."""
     used = {row["stage"] for row in rows}
     colours = {stage: colour for stage, colour in style.STAGE_COLOURS.items() if stage in used}
-    names = _Names(rows)
-    bars = (
+    chart = (
         alt.Chart(style.data(rows))
-        .mark_bar(size=12, yOffset=names.below)
+        .mark_bar(size=12)
         .encode(
-            y=names.places,
+            y=_names(rows),
             x=alt.X(
                 "share:Q",
                 title="share of the epochs",
@@ -72,117 +84,154 @@ def stages(rows: list[Row]) -> Any:
             tooltip=style.tips("case", "stage", "seconds", "share"),
         )
     )
-    return names.above(bars)
+    return _wide(chart, ROW * len({row["key"] for row in rows}))
 
 
-def waits(rows: list[Row]) -> Any:
-    """Return the waits of each case on a logarithmic axis."""
-    shown = [{**row, "ms": row["seconds"] * 1000} for row in rows]
-    kinds = [what for what in WAITS.values() if any(row["what"] == what for row in rows)]
-    names = _Names(rows)
-    shapes = dict(zip(WAITS.values(), ("circle", "triangle-right", "square", "diamond"), strict=True))
-    points = (
-        alt.Chart(style.data(shown))
-        .mark_point(filled=True, size=80, yOffset=names.below, opacity=1)
+def rounds(rows: list[Row]) -> Any:
+    """Return every round over its case's median, in order."""
+    last = max(row["round"] for row in rows)
+    labeled = list(range(1, last + 1, max(1, round(last / 10))))  # at most about ten of them
+    chart = (
+        alt.Chart(style.data(rows))
+        .mark_point(filled=True, size=45, opacity=0.7, color=style.STRONG)
         .encode(
-            y=names.places,
-            x=style.logarithmic("ms", "milliseconds", [row["ms"] for row in shown]),
-            color=style.series("what", kinds, columns=2),
-            shape=alt.Shape(
-                "what:N",
-                scale=alt.Scale(domain=kinds, range=[shapes[kind] for kind in kinds]),
-                legend=style.legend(2),
+            x=alt.X(
+                "round:Q", axis=alt.Axis(values=labeled, format="d"), scale=alt.Scale(zero=False, padding=20)
             ),
-            tooltip=style.tips("case", "what", "ms"),
+            y=alt.Y("of the median:Q", axis=alt.Axis(format="%"), scale=alt.Scale(zero=False)),
+            tooltip=style.tips("case", "round", "of the median", "when"),
         )
     )
-    return names.above(points)
+    return _wide(chart, 220)
 
 
-def bars(rows: list[Row], metric: Metric, unit: float, title: str) -> Any:
-    """Return a bar for each case that has the metric, with the figure next to its name.
-
-    Where figures lie too far apart for bars, they are points on a logarithmic axis.
-    """
-    known = [{**row, "value": row[metric.name] / unit} for row in rows if row[metric.name] is not None]
-    names = _Names(known, {row["key"]: metric.text(row[metric.name]) for row in known})
-    values = [row["value"] for row in known]
-    base = alt.Chart(style.data(known)).encode(
-        y=names.places, x=style.number("value", title, values), tooltip=style.tips("case", "value")
+def sizes(rows: list[Row]) -> Any:
+    """Return stored size against the speed of each format's fastest case, with the Pareto frontier."""
+    unit, unit_bytes = bytes_unit(max(row["stored_bytes"] for row in rows))
+    shown = [{**row, "size": row["stored_bytes"] / unit_bytes, **_mib(row)} for row in rows]
+    best = sorted((row for row in shown if row["frontier"] == "yes"), key=lambda row: row["size"])
+    widest = max(row["size"] for row in shown)
+    size = alt.X(
+        "size:Q",
+        title=f"{unit} on disk",
+        axis=alt.Axis(tickCount=5),
+        scale=alt.Scale(domain=[0, widest * WIDER]),
     )
-    look: dict[str, Any] = {"yOffset": names.below, "color": style.LIKE}
-    if style.far_apart(values):
-        return names.above(base.mark_point(filled=True, size=110, opacity=1, **look))
-    return names.above(base.mark_bar(size=10, **look))
+    speed = _vertical(shown)
+    line = (
+        alt.Chart(style.data([*best, {**best[-1], "size": widest * WIDER}]))
+        .mark_line(interpolate="step-after", strokeDash=[4, 3], strokeWidth=1.5, color=style.MARK)
+        .encode(x=size, y=speed)
+    )
+    named = _without_overlaps(shown)
+    base = alt.Chart(style.data(named)).encode(x=size, y=speed)
+    points = base.mark_circle(size=110, opacity=1).encode(
+        color=alt.Color(
+            "frontier:N", scale=alt.Scale(domain=["yes", "no"], range=[style.STRONG, style.WEAK]), legend=None
+        ),
+        tooltip=style.tips("format", "size", "MiB/s", "case"),
+    )
+    names = (
+        base.properties(data=style.data(near))
+        .mark_text(align=align, dx=away, dy=-9, fontSize=12, color="currentColor")
+        .encode(text=alt.Text("name:N"))
+        for right, align, away in NAME_SIDES
+        if (near := [row for row in named if (row["size"] > LEFT_NAMES_FROM * widest) == right])
+    )
+    return _wide(alt.layer(line, points, *names), max(260, 22 * len(shown)))
 
 
-class _Names:
-    """The rows of the cases, each with its name, and a note next to it or below."""
+def over_runs(rows: list[Row]) -> Any:
+    """Return lines of speed over time, a point with its interval for each run."""
+    shown = [{**row, **_mib(row)} for row in rows]
+    base = alt.Chart(style.data(shown)).encode(
+        x=alt.X("when:T", title="end of the run (UTC)", axis=alt.Axis(tickCount=5)),
+        color=style.series("case", list(dict.fromkeys(row["case"] for row in rows)), columns=1),
+        detail=alt.Detail("key:N"),
+    )
+    return _with_intervals(base, shown, style.tips("case", "run", "MiB/s", "background load"))
 
-    def __init__(self, rows: Sequence[Row], notes: dict[str, str] | None = None) -> None:
-        labels = {row["key"]: row["case"] for row in rows}
-        texts = notes or {}
-        self._rows = [
-            {"key": key, "case": label, "note": texts.get(key, "")} for key, label in labels.items()
-        ]
-        wide = max((len(label) + len(texts.get(key, "")) for key, label in labels.items()), default=0)
-        self._more = SECOND if wide > style.NARROW else 0
-        self.below = BELOW + self._more // 2
-        self.places = alt.Y("key:N", sort=list(labels), axis=None)
 
-    def above(self, *layers: Any) -> Any:
-        """Return the chart of these layers with the names above the marks, at full width."""
-        step = STEP if len(self._rows) <= MANY else TIGHT
-        height = max(1, len(self._rows)) * (step + self._more)
-        chart = alt.layer(*layers, self._text("case", "left", ABOVE - self._more // 2, 13, 1), self._notes())
-        return chart.properties(width="container", height=height)
+def against(rows: list[Row], what: str) -> Any:
+    """Return lines of speed over a number, with intervals."""
+    unit = MIB if what.endswith("_bytes") else 1
+    shown = [{**row, "x": row[what] / unit, **_mib(row)} for row in rows]
+    values = sorted({row["x"] for row in shown})
+    base = alt.Chart(style.data(shown)).encode(
+        x=alt.X(
+            "x:Q",
+            title=heading(what) + (", MiB" if unit == MIB else ""),
+            scale=alt.Scale(type="log", base=2) if values[0] > 0 else alt.Scale(),
+            axis=alt.Axis(values=values, format=",~r"),
+        ),
+        color=style.series("series", list(dict.fromkeys(row["series"] for row in rows)), columns=1),
+        detail=alt.Detail("key:N"),
+    )
+    return _with_intervals(base, shown, style.tips("series", "x", "MiB/s"))
 
-    def _notes(self) -> Any:
-        if self._more:
-            return self._text("note", "left", ABOVE + self._more // 2, 12, 0.75)
-        return self._text("note", "right", ABOVE, 12, 0.75)
 
-    def _text(self, field: str, side: Literal["left", "right"], up: int, size: int, opacity: float) -> Any:
-        x = alt.value(0) if side == "left" else alt.value("width")
-        return (
-            alt.Chart(style.data(self._rows))
-            .mark_text(
-                align=side, baseline="middle", dy=up, fontSize=size, opacity=opacity, color="currentColor"
-            )
-            .encode(y=self.places, x=x, text=alt.Text(field=field, type="nominal"))
+def _with_intervals(base: Any, shown: list[Row], tips: list[Any]) -> Any:
+    """Return lines of speed with the intervals that are known."""
+    chart = base.mark_line(point=alt.OverlayMarkDef(size=45), strokeWidth=2).encode(
+        y=_vertical(shown), tooltip=tips
+    )
+    if known := [row for row in shown if row["low"] is not None]:  # a browser warns about no data
+        ends = base.properties(data=style.data(known)).mark_rule(strokeWidth=2, opacity=0.5)
+        chart += ends.encode(y=alt.Y("low:Q"), y2=alt.Y2(field="high"))
+    return _wide(chart, 280)
+
+
+def _without_overlaps(shown: list[Row]) -> list[Row]:
+    """Return the rows with names that do not overlap: the first of close points names them all."""
+    values = [row["MiB/s"] for row in shown]
+    ratio = style.far_apart(values)
+    place: Callable[[float], float] = math.log if ratio else float
+    height = place(max(values)) - (place(min(values)) if ratio else 0.0) or 1.0
+    widest = max(row["size"] for row in shown)
+    groups: list[list[Row]] = []
+    for row in sorted(shown, key=lambda one: one["frontier"], reverse=True):  # these name the others
+        near = (
+            group
+            for group in groups
+            if abs(place(group[0]["MiB/s"]) - place(row["MiB/s"])) < NAME_HEIGHT * height
+            and abs(group[0]["size"] - row["size"]) < NAME_WIDTH * widest
         )
+        if (group := next(near, None)) is None:
+            groups.append([row])
+        else:
+            group.append(row)
+    return [
+        {**row, "name": enumerated([str(one["format"]) for one in group]) if row is group[0] else ""}
+        for group in groups
+        for row in group
+    ]
 
 
-def _appearance(points: Sequence[Row]) -> dict[str, Any]:
-    """Return shape, color and size by the kind of mark, with one legend of the kinds that occur."""
-    present = {point["what"] for point in points} | {style.INTERVAL}
-    marks = {what: look for what, look in style.MARKS.items() if what in present}
-    shapes, colours, sizes = (list(values) for values in zip(*marks.values(), strict=True))
-    scales = {"shape": shapes, "color": colours, "size": sizes}
-    kinds = {"shape": alt.Shape, "color": alt.Color, "size": alt.Size}
+def _names(rows: Sequence[Row]) -> Any:
+    """Return a vertical axis of cases, identified by key and named beside the chart, in their order."""
+    names = {row["key"]: shortened(row["case"], MAX_LABEL) for row in rows}
+    labels = alt.Axis(
+        labelExpr=f"({json.dumps(names)})[datum.value]", labelLimit=0, ticks=False, domain=False
+    )
+    return alt.Y("key:N", sort=list(names), title=None, axis=labels)
+
+
+def _mib(row: Row) -> Row:
+    ends = {end: row.get(f"bytes_per_s {end}") for end in ("low", "high")}
     return {
-        channel: kinds[channel](
-            "what:N",
-            sort=list(marks),
-            scale=alt.Scale(domain=list(marks), range=values),
-            legend=style.legend(2),
-        )
-        for channel, values in scales.items()
+        "MiB/s": row["bytes_per_s"] / MIB,
+        **{end: None if value is None else value / MIB for end, value in ends.items()},
     }
 
 
-def _medians(rows: Sequence[Row]) -> list[Row]:
-    return [_point(row, row["standing"], "bytes_per_s", counted(row["rounds"], "round")) for row in rows]
+def _vertical(rows: Sequence[Row]) -> Any:
+    """Return a vertical axis of MiB/s, logarithmic where values lie too far apart."""
+    values = [row["MiB/s"] for row in rows]
+    if not style.far_apart(values):
+        return alt.Y("MiB/s:Q", title=SPEED, axis=alt.Axis(format=",~f", tickCount=5))
+    scale, axis = style.logarithmic(values)
+    return alt.Y("MiB/s:Q", title=f"{SPEED} (logarithmic)", scale=scale, axis=axis)
 
 
-def _rounds(rounds: Sequence[Row]) -> list[Row]:
-    return [_point(row, style.ROUND, "bytes_per_s", f"round {row['round']}") for row in rounds]
-
-
-def _limits(rows: Sequence[Row]) -> list[Row]:
-    known = [row for row in rows if row["limit_bytes_per_s"]]
-    return [_point(row, style.LIMIT, "limit_bytes_per_s", row["limit"]) for row in known]
-
-
-def _point(row: Row, what: str, metric: str, more: str) -> Row:
-    return {"key": row["key"], "case": row["case"], "what": what, "MiB/s": row[metric] / MIB, "more": more}
+def _wide(chart: Any, height: int) -> Any:
+    return chart.properties(width="container", height=height)

@@ -10,7 +10,6 @@ from typing import Any
 
 from iobench.base.units import heading_of, text_of, three_digits
 from iobench.report import style
-from iobench.report.rows import Row
 from iobench.results.history import as_csv
 from iobench.results.metrics import BY_NAME
 from iobench.results.record_json import plain
@@ -23,14 +22,13 @@ TITLES = {"world_size": "ranks"}  # of facets with another title than their name
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart, its caption, and the rows behind it; two `small` ones fit side by side."""
+    """A chart, its caption, and the rows behind it."""
 
     name: str  # of its files
     title: str
     caption: str
-    rows: list[Row]
+    rows: list[style.Row]
     chart: Any
-    small: bool = False
 
     @property
     def spec(self) -> dict[str, Any]:

@@ -1,29 +1,163 @@
-"""Figures of one context and of several: caption, rows and chart of each."""
+"""Figures of results: caption, rows and chart of each."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import singledispatch
 from typing import Any
 
-from iobench.base.units import MIB
-from iobench.report import across, break_even, charts, machine_facts, plots, rows
+from iobench.advise.checks.watched_loader import WatchedLoader
+from iobench.advise.recommendation import PARETO, Finalist, Recommendation
+from iobench.bench.outcome import Run
+from iobench.loading.stages import STAGES
+from iobench.report import charts
 from iobench.report.figure import Figure, heading
-from iobench.report.rows import Row
-from iobench.results.metrics import BY_NAME
-from iobench.results.per_loader import times_text
+from iobench.report.style import DATALOADER, LEADER, OTHER, Row
+from iobench.results import cases, stats
+from iobench.results.case_key import Facets, key_of
+from iobench.results.cases import FACETS
+from iobench.results.columns import choices
+from iobench.results.display import Displayed
 from iobench.results.scaling_curve import Curve
+from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary, Context
 from iobench.results.trend import Trend
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]+")  # names of options come from records, and become file names
 MAX_LINES = 8  # with distinguishable colors
-MAX_TARGETS = 6  # of conversions that fit in a small chart
+MAX_CONTEXTS = 6  # of a run, with a chart
+TIMES = "1 is the fastest case, 2 takes twice as long."
 
 
-def of_context(context: Context, number: int, whole: bool) -> list[Figure]:
-    """Return every figure that the context's records allow, or only the speeds."""
-    return list(_all(context, number)) if whole else [_speeds(context, number)]
+@singledispatch
+def figures_of(result: Displayed) -> list[Figure]:
+    """Return the charts of a result, the most important first."""
+    return []
+
+
+@figures_of.register
+def _of_run(run: Run) -> list[Figure]:
+    contexts = run.summary.contexts[:MAX_CONTEXTS] if run.summary else []
+    return [
+        replace(speeds(one, number), title=one.title or "Relative time of each case")
+        for number, one in enumerate(contexts, 1)
+    ]
+
+
+@figures_of.register
+def of_recommendation(recommendation: Recommendation, prefix: str = "") -> list[Figure]:
+    """Return the finalists' relative times, and formats by size and speed where there are several."""
+    finalists = recommendation.finalists
+    rounds = "the final rounds" if recommendation.confirmed else "the race"
+    trained = " with the training step" if any(one.step_decides for one in finalists) else ""
+    rows = [_finalist(one) for one in finalists]
+    caption = f"{TIMES} Medians of {rounds}{trained}; lines: 95 % intervals of the medians."
+    result = [Figure(f"{prefix}speed", "Relative time of the finalists", caption, rows, charts.speeds(rows))]
+    if len(recommendation.raced) > 1:
+        caption = "Each format by its fastest case in the race. The line joins the Pareto-optimal formats."
+        sizes = [
+            {
+                "format": one.format,
+                "stored_bytes": one.disk_bytes,
+                "bytes_per_s": one.bytes_per_s.median,
+                "case": one.text,
+                "frontier": "yes" if PARETO in one.roles else "no",
+            }
+            for one in recommendation.raced
+        ]
+        result.append(Figure(f"{prefix}size", "Stored size and speed", caption, sizes, charts.sizes(sizes)))
+    return result
+
+
+@figures_of.register
+def _of_loops(watched: WatchedLoader) -> list[Figure]:  # type: ignore[type-arg]
+    rows = [
+        {
+            "key": f"{number:06}",
+            "case": f"loop {number}",
+            "stage": stage,
+            "share": seconds / (loop.wait_s + loop.step_s),
+            "seconds": seconds,
+            "place": place,
+        }
+        for number, loop in enumerate(watched.loops, 1)
+        for place, (stage, seconds) in enumerate({"wait": loop.wait_s, "compute": loop.step_s}.items())
+        if seconds
+    ]
+    caption = "Time of each loop after its first batch: waiting for batches, and everything else."
+    return [Figure("watch", "Time of each loop", caption, rows, charts.stages(rows))] if rows else []
+
+
+def _finalist(one: Finalist) -> Row:
+    return {
+        "key": one.key,
+        "case": one.text,
+        "role": ", ".join(one.roles),
+        **_with_ends("relative time", one.relative),
+        **_with_ends("bytes_per_s", one.decisive.bytes_per_s),
+        "rounds": one.decisive.rounds,
+        "standing": _standing(one, one.leader),
+    }
+
+
+def overview(contexts: Sequence[Context]) -> Figure:
+    """Return the relative time of each case: of several contexts the mean, lowest and highest."""
+    if len(contexts) == 1:
+        return speeds(contexts[0], 1)
+    rows = list[Row]()
+    for row in choices(contexts):
+        times = [case.relative.median for case in row.values()]
+        time = Estimate(statistics.geometric_mean(times), min(times), max(times))
+        leads = all(case.leader for case in row.values())
+        first = next(iter(row.values()))
+        rows.append({"key": first.choice, "case": first.label.short, **_with_ends("relative time", time)})
+        rows[-1] |= {"contexts": len(row), "standing": _standing(first, leads)}
+    caption = f"{TIMES} Geometric means over the contexts; lines: lowest to highest. A leader leads in all."
+    return Figure("overview", "Relative time of each case", caption, rows, charts.speeds(rows))
+
+
+def speeds(context: Context, number: int) -> Figure:
+    """Return the relative time and the speed of each case of a context."""
+    rows = [
+        {
+            **_identity(case),
+            **_with_ends("relative time", case.relative),
+            **_with_ends("bytes_per_s", case.bytes_per_s),
+            **_with_ends("samples_per_s", case.samples_per_s),
+            "limit": case.limit,
+            "limit_bytes_per_s": case.value("limit_bytes_per_s"),
+            "% of limit": case.limit_share,
+            "rounds": case.rounds,
+            "standing": _standing(case, case.leader),
+        }
+        for case in context.cases
+    ]
+    shown = {case.key for case in context.shown}
+    caption = f"{TIMES} Lines: 95 % intervals, together. Leader: the fastest is one of these (95 %)."
+    chart = charts.speeds([row for row in rows if row["key"] in shown])
+    return Figure(f"{number}-speed", "Relative time of each case", _folded(context, caption), rows, chart)
+
+
+def of_context(context: Context, number: int) -> Iterator[Figure]:
+    """Yield the figures of a context's stages, sizes and rounds, as far as its records allow."""
+    if times := _stages(context):
+        caption = (
+            "Time of the thread that consumes batches, without opening. Wait: for read-ahead threads or "
+            "workers. Libraries that decode while reading (HDF5) count as read."
+        )
+        shown = {case.key for case in context.shown}
+        chart = charts.stages([row for row in times if row["key"] in shown])
+        yield Figure(f"{number}-stages", "Time by stage", _folded(context, caption), times, chart)
+    if len(sizes := _sizes(context)) > 1:
+        caption = "Each format by its fastest case. The line joins the Pareto-optimal formats."
+        yield Figure(f"{number}-size", "Stored size and speed", caption, sizes, charts.sizes(sizes))
+    rounds = _rounds(context)
+    if len({row["round"] for row in rounds}) > 1:
+        caption = "Each round over its case's median. It shows drift and slow first rounds."
+        yield Figure(f"{number}-rounds", "Rounds in order", caption, rounds, charts.rounds(rounds))
 
 
 def spanning(summaries: Sequence[CaseSummary], curves: Sequence[Curve] = ()) -> Iterator[Figure]:
@@ -31,17 +165,17 @@ def spanning(summaries: Sequence[CaseSummary], curves: Sequence[Curve] = ()) -> 
 
     `curves` are those over ranks, whose sentences join the caption.
     """
-    for axis in across.axes(summaries):
-        if lines := across.series(summaries, axis):
+    for axis in axes(summaries):
+        if lines := series(summaries, axis):
             what, keys = heading(axis.name), dict.fromkeys(row["key"] for row in lines)
             shown = [row for row in lines if row["key"] in list(keys)[:MAX_LINES]]
-            caption = f"Cases measured at several values, with all else equal. {_speed()}"
+            caption = "Cases measured at several values, with all else equal."
             if len(keys) > MAX_LINES:
                 caption += f" The chart shows the {MAX_LINES} fastest, the table all {len(keys)}."
             if axis.name == "world_size":
                 caption += "".join(f" {curve.sentence}" for curve in curves if len(curve.points) > 1)
             name = f"by-{_UNSAFE.sub('-', axis.name)}"
-            yield Figure(name, f"Speed by {what}", caption, lines, plots.against(shown, axis.name))
+            yield Figure(name, f"Speed by {what}", caption, lines, charts.against(shown, axis.name))
 
 
 def over_runs(trends: Sequence[Trend]) -> Iterator[Figure]:
@@ -50,141 +184,181 @@ def over_runs(trends: Sequence[Trend]) -> Iterator[Figure]:
         return
     steps = [trend.sentence for trend in trends if trend.step is not None]
     text = "; ".join(steps) if steps else "No significant step"
-    caption = f"Medians with 95 % intervals, a point for each run. {text}. {_speed()}"
-    table, shown = rows.over_runs(trends), rows.over_runs(trends[:MAX_LINES])
-    yield Figure("over-runs", "Speed over runs", caption, table, plots.over_runs(shown))
+    rows = [
+        {
+            "key": trend.key,
+            "case": trend.case,
+            "when": point.time,
+            "run": point.run,
+            **_with_ends("bytes_per_s", point.bytes_per_s),
+            "limit_bytes_per_s": point.limit_bytes_per_s,
+            "background load": "yes" if point.busy else "no",
+        }
+        for trend in trends
+        for point in trend.points
+    ]
+    drawn = {trend.key for trend in trends[:MAX_LINES]}
+    chart = charts.over_runs([row for row in rows if row["key"] in drawn])
+    yield Figure("over-runs", "Speed over runs", f"Medians with 95 % intervals. {text}.", rows, chart)
 
 
-def _all(context: Context, number: int) -> Iterator[Figure]:
-    yield _speeds(context, number)
-    if times := rows.stages(context):
-        caption = (
-            "Time of the thread that consumes batches, without opening. Wait: for read-ahead threads or "
-            "workers. Libraries that decode while reading (HDF5) count as read."
-        )
-        yield Figure(
-            f"{number}-stages",
-            "Stages of an epoch",
-            _folded(context, caption),
-            times,
-            charts.stages(rows.shown_rows(context, times)),
-        )
-    if paid := break_even.rows_of(context):
-        yield _break_even(paid, number)
-    size_figures = list(_sizes(context, number))
-    few = all(figure.small for figure in size_figures)
-    if not few:  # a wide figure among small ones would leave a gap
-        yield from size_figures
-    waits = rows.waits(context)
-    caption = _folded(context, _meanings("open_s", "first_batch_s", "wait_p50_s", "wait_p99_s"), small=True)
-    chart = charts.waits(rows.shown_rows(context, waits, small=True))
-    yield Figure(f"{number}-waits", "Waits", caption, waits, chart, small=True)
-    yield from _costs(context, number)
-    if ranked := rows.ranks(context):
-        yield _ranks(context, ranked, number)
-    if few:
-        yield from size_figures
-    rounds = rows.rounds(context)
-    if len({row["round"] for row in rounds}) > 1:
-        caption = "Each round over its case's median. It shows drift and slow first rounds."
-        yield Figure(f"{number}-rounds", "Rounds in order", caption, rounds, plots.rounds(rounds), small=True)
-    yield from _system(context, number)
+@dataclass(frozen=True)
+class Axis:
+    """A number in which cases may differ: its value for a case, and the case's facets without it."""
+
+    name: str
+    value: Callable[[CaseSummary], float | None]
+    rest: Callable[[Facets], dict[str, Any]]
 
 
-def _speeds(context: Context, number: int) -> Figure:
-    table, rounds = rows.cases(context), rows.rounds(context)
-    notes = {case.key: times_text(case.relative) for case in context.cases}
-    caption = f"Medians. {_speed()} Next to each name: relative time to the fastest, with its 95 % interval."
-    chart = charts.speeds(rows.shown_rows(context, table), rows.shown_rows(context, rounds), notes)
-    return Figure(f"{number}-speed", "Speed of each case", _folded(context, caption), table, chart)
+def axes(summaries: Sequence[CaseSummary]) -> list[Axis]:
+    """Return an axis for every numeric facet, every numeric loader option, and the dataset's size."""
+    names = dict.fromkeys([*FACETS, *(name for case in summaries for name in case.facets)])
+    facets = [name for name in names if any(_is_number(case.facets.get(name)) for case in summaries)]
+    counts = [name for name in facets if name not in ("memory", "samples", "seed")]
+    options = dict.fromkeys(name for case in summaries for name in case.facets.get("options") or {})
+    return [
+        *map(_by_facet, counts),
+        *(_by_option(name) for name in options),
+        Axis("dataset_bytes", _dataset_bytes, lambda facets: _without(facets, _DATA)),
+    ]
 
 
-def _folded(context: Context, caption: str, small: bool = False) -> str:
+_DATA = ("dataset", "content", "samples", "fields")
+
+
+def series(summaries: Sequence[CaseSummary], axis: Axis) -> list[Row]:
+    """Return, as lines, cases measured at several values of one number with all else equal.
+
+    The line with the highest speed comes first.
+    """
+    lines: dict[str, dict[float, CaseSummary]] = {}
+    rests: dict[str, dict[str, Any]] = {}
+    for case in summaries:
+        value = axis.value(case)
+        if value is not None:
+            rest = axis.rest(case.facets)
+            key = key_of(rest)
+            rests[key] = rest
+            lines.setdefault(key, {})[value] = case
+    several = {key: points for key, points in lines.items() if len(points) > 1}
+    highest = {key: max(case.bytes_per_s.median for case in several[key].values()) for key in several}
+    labels = cases.labels({key: rests[key] for key in several})
+    return [
+        {
+            "key": key,
+            "series": str(labels[key]),
+            axis.name: value,
+            **_with_ends("bytes_per_s", case.bytes_per_s),
+        }
+        for key in sorted(several, key=highest.__getitem__, reverse=True)
+        for value, case in sorted(several[key].items())
+    ]
+
+
+def _by_facet(name: str) -> Axis:
+    return Axis(name, lambda case: _number(case.facets.get(name)), lambda facets: _without(facets, (name,)))
+
+
+def _by_option(name: str) -> Axis:
+    def rest(facets: Facets) -> dict[str, Any]:
+        return {**facets, "options": _without(facets.get("options") or {}, (name,))}
+
+    return Axis(name, lambda case: _number((case.facets.get("options") or {}).get(name)), rest)
+
+
+def _dataset_bytes(case: CaseSummary) -> float | None:
+    sample, samples = case.bytes_per_s.median / case.samples_per_s.median, case.facets["samples"]
+    return None if samples is None else float(round(sample * samples))
+
+
+def _without(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _number(value: Any) -> float | None:
+    return value if _is_number(value) else None
+
+
+def _standing(case: CaseSummary, leads: bool) -> str:
+    return LEADER if leads else DATALOADER if case.facets["loader"] == "dataloader" else OTHER
+
+
+def _identity(case: CaseSummary) -> Row:
+    return {"key": case.key, "case": case.label.short}
+
+
+def _stages(context: Context) -> list[Row]:
+    """Return each stage of each profiled case as a share of its epochs, without opening."""
+    rows = []
+    for case in context.cases:
+        times = {stage: (case.stages or {}).get(stage, 0.0) for stage in STAGES if stage != "open"}
+        whole = sum(times.values())
+        for place, (stage, seconds) in enumerate(times.items()):
+            if seconds:
+                rows.append(
+                    {
+                        **_identity(case),
+                        "stage": stage.replace("_", " "),
+                        "share": seconds / whole,
+                        "seconds": seconds,
+                        "place": place,
+                    }
+                )
+    return rows
+
+
+def _rounds(context: Context) -> list[Row]:
+    """Return every round, with its speed over its case's median."""
+    by_key = {case.key: case for case in context.cases}
+    return [
+        {
+            **_identity(by_key[record.key]),
+            "round": record.round,
+            "bytes_per_s": record.bytes_per_s,
+            "of the median": record.samples_per_s / by_key[record.key].samples_per_s.median,
+            "epoch_s": record.epoch_s,
+            "epochs": record.timing.epochs,
+            "when": record.time,
+        }
+        for record in context.records
+    ]
+
+
+def _sizes(context: Context) -> list[Row]:
+    """Return each format's stored size, the speed of its fastest case, and if it is Pareto-optimal."""
+    stored = {record.case["format"]: record.dataset.stored_bytes for record in context.records}
+    best: dict[str, CaseSummary] = {}
+    for case in context.cases:
+        best.setdefault(case.facets["format"], case)
+    rows: list[Row] = [
+        {
+            "format": name,
+            "stored_bytes": stored[name],
+            "bytes_per_s": case.bytes_per_s.median,
+            "case": case.label.short,
+        }
+        for name, case in best.items()
+        if stored[name]
+    ]
+    merits = [(-row["stored_bytes"], row["bytes_per_s"]) for row in rows]
+    return [
+        {**row, "frontier": "no" if any(stats.dominates(other, own) for other in merits) else "yes"}
+        for row, own in zip(rows, merits, strict=True)
+    ]
+
+
+def _folded(context: Context, caption: str) -> str:
     """Return the caption, with a note where the chart shows only some of the cases."""
     if len(context.shown) == len(context.cases):
         return caption
-    each = "each format" if small else "each format and each loader"
-    return f"{caption} Of {len(context.cases)} cases the chart shows the fastest of {each}, the table all."
+    which = "the fastest of each format and each loader"
+    return f"{caption} Of {len(context.cases)} cases the chart shows {which}, the table all."
 
 
-def _sizes(context: Context, number: int) -> Iterator[Figure]:
-    if len(sizes := rows.sizes(context)) > 1:
-        caption = "Each format by its fastest case. The line joins the Pareto-optimal formats."
-        few = len(sizes) <= MAX_TARGETS
-        yield Figure(f"{number}-size", "Stored size and speed", caption, sizes, plots.sizes(sizes), small=few)
-
-
-def _break_even(paid: list[Row], number: int) -> Figure:
-    caption = (
-        "Epochs after which converting the data to another format has paid off, with the 95 % interval; each "
-        "format under its fastest loader. Writing and opening count once. Unclear: the interval of the time "
-        "saved per epoch includes zero."
-    )
-    written = {row["to"] for row in paid}
-    names = dict.fromkeys([*(row["from"] for row in paid), *(row["to"] for row in paid)])  # fastest first
-    fastest = [name for name in names if name in written]
-    few = len(fastest) <= MAX_TARGETS
-    if not few:
-        caption += f" The chart shows the {MAX_TARGETS} fastest formats, the table all."
-    shown = [row for row in paid if row["to"] in fastest[:MAX_TARGETS]]
-    return Figure(
-        f"{number}-break-even",
-        "Break-even of a conversion",
-        caption,
-        paid,
-        plots.break_even(shown),
-        small=few,
-    )
-
-
-_COSTS: list[tuple[str, str, float, str]] = [
-    ("cpu_s_per_gib", "CPU time", 1, "s/GiB"),
-    ("memory_bytes", "Memory", MIB, "MiB"),
-    ("device_allocated_bytes", "Device memory", MIB, "MiB"),
-    ("disk_bytes", "Read from disk", MIB, "MiB"),
-]
-
-
-def _costs(context: Context, number: int) -> Iterator[Figure]:
-    for name, title, unit, axis in _COSTS:
-        table = rows.of(context, name)
-        if any(row[name] for row in table):
-            chart = charts.bars(rows.shown_rows(context, table, small=True), BY_NAME[name], unit, axis)
-            short, caption = name.partition("_")[0], _folded(context, _meanings(name), small=True)
-            yield Figure(f"{number}-{short}", title, caption, table, chart, small=True)
-
-
-def _ranks(context: Context, ranked: list[Row], number: int) -> Figure:
-    name = "straggler_wait_share"
-    chart = charts.bars(rows.shown_rows(context, ranked, small=True), BY_NAME[name], 0.01, "%")
-    caption = _meanings(name, "rank_imbalance") + " The slowest rank is named where it is significant."
-    title = "Wait for the slowest rank"
-    return Figure(f"{number}-ranks", title, _folded(context, caption, small=True), ranked, chart, small=True)
-
-
-_PLOTS: list[tuple[str, str, list[str], str, bool]] = [
-    ("processors", "CPU over time", ["CPU", "busiest core", "I/O wait"], "busy", True),
-    ("gpu", "GPU over time", ["GPU"], "busy", True),
-    ("gpu-memory", "GPU memory over time", ["gpu_memory_bytes"], "MiB", False),
-    ("disk-speed", "Disk over time", ["disk_bytes_per_s"], "MiB/s", False),
-    ("queue", "Disk queue over time", ["disk queue"], "requests in flight", False),
-]
-
-
-def _system(context: Context, number: int) -> Iterator[Figure]:
-    snapshots = machine_facts.system(context)
-    for name, title, columns, axis, share in _PLOTS:
-        if any(row[column] is not None for row in snapshots for column in columns):
-            chart: Any = plots.over_time(snapshots, columns, axis, share)
-            caption = "One snapshot per second, during and between rounds."
-            yield Figure(f"{number}-{name}", title, caption, snapshots, chart, small=True)
-
-
-def _speed() -> str:
-    metric = BY_NAME["bytes_per_s"]
-    return f"{metric.title}: {metric.meaning}."
-
-
-def _meanings(*names: str) -> str:
-    text = "; ".join(f"{BY_NAME[name].title}: {BY_NAME[name].meaning}" for name in names)
-    return f"{text[0].upper()}{text[1:]}."
+def _with_ends(name: str, estimate: Estimate) -> Row:
+    return {name: estimate.median, f"{name} low": estimate.low, f"{name} high": estimate.high}

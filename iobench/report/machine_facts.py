@@ -1,20 +1,14 @@
-"""Machine and dataset of records as text, and the monitor's snapshots of the machine."""
+"""Machine and dataset of records as text."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
-from iobench.base.snapshot import Snapshot
 from iobench.base.text import listed
 from iobench.base.units import bytes_text, counted
-from iobench.report.rows import Row
 from iobench.results.record import Record
-from iobench.results.summary import Context
 
-BETWEEN = "between rounds"
 STAMPS = ("bytes", "mtime_ns")  # of a source, for change detection only
 
 
@@ -29,12 +23,14 @@ def described(records: Sequence[Record]) -> list[dict[str, str]]:
 def _about(record: Record) -> dict[str, str]:
     machine, dataset, gpu = record.machine, record.dataset, record.machine.gpu
     fields = "; ".join(record.facets["fields"])
-    sample_bytes = record.timing.logical_bytes / record.timing.samples
-    size = bytes_text(sample_bytes * dataset.samples)
+    sample_bytes, size = record.timing.logical_bytes / record.timing.samples, f"unknown size ({fields})"
+    if dataset.samples is not None:
+        total = bytes_text(sample_bytes * dataset.samples)
+        size = f"{counted(dataset.samples, 'sample')} ({fields}), {total}"
     driver = f", driver {gpu.driver}" if gpu and gpu.driver else ""
     memory = f", {bytes_text(gpu.memory_bytes)}" if gpu and gpu.memory_bytes else ""
     return {
-        "dataset": f"{dataset.name}: {counted(dataset.samples, 'sample')} ({fields}), {size}",
+        "dataset": f"{dataset.name}: {size}",
         "source": _source(dataset.source),
         "CPU": f"{machine.cpu}, {counted(machine.usable_cores or 0, 'core')}",
         "memory": bytes_text(machine.memory_bytes),
@@ -55,34 +51,3 @@ def _origin_text(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name} ({_origin_text(inner)})" for name, inner in value.items())
     return listed([str(one) for one in value]) if isinstance(value, (list, tuple)) else str(value)
-
-
-def system(context: Context) -> list[Row]:
-    """Return the monitor's snapshots in order of time, each with the case that was being measured.
-
-    Those without a figure of any processor are skipped.
-    """
-    snapshots = [(one, record) for record in context.records for one in record.snapshots or () if one.cores]
-    if not snapshots:
-        return []
-    labels = {case.key: case.label.short for case in context.cases}
-    began = min(one.time for one, _ in snapshots)
-    return [
-        {
-            "seconds": one.time - began,
-            "case": labels[record.key] if _inside(one, record) else BETWEEN,
-            "CPU": statistics.fmean(one.cores),
-            "busiest core": max(one.cores),
-            "I/O wait": one.iowait,
-            "disk queue": one.disk_queue,
-            "GPU": one.gpu,
-            "disk_bytes_per_s": one.disk_bytes_per_s,
-            "gpu_memory_bytes": one.gpu_memory_bytes,
-        }
-        for one, record in sorted(snapshots, key=lambda pair: pair[0].time)
-    ]
-
-
-def _inside(snapshot: Snapshot, record: Record) -> bool:
-    ended = datetime.fromisoformat(record.time.replace("Z", "+00:00")).timestamp()
-    return 0 <= ended - snapshot.time <= record.timing.epochs_s

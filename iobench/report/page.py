@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -15,58 +14,49 @@ import vl_convert
 from iobench.advise.recommendation import Recommendation
 from iobench.base.errors import ReportError, is_panic
 from iobench.base.text import reason
-from iobench.report import across, figures, machine_facts, sentences
-from iobench.report.across import Matrix
+from iobench.report import figures, machine_facts
+from iobench.report.display import html_of
 from iobench.report.figure import Figure, cell, heading
-from iobench.report.recommended import Recommended, recommended
-from iobench.report.sentences import LoaderDescription
 from iobench.results import verdict
+from iobench.results.columns import blocks_of, identity_columns, metric_columns
+from iobench.results.display import Block
 from iobench.results.record import Record
+from iobench.results.run_warning import LONGER, RunWarning
 from iobench.results.scaling_curve import curves
-from iobench.results.summary import Context, summarise
+from iobench.results.summary import CaseSummary, Context, summarise
 from iobench.results.trend import Trend
+from iobench.results.warnings import warnings_of
 from iobench.studies import StudyResult
-
-MAX_CONTEXTS = 6  # with sections of their own; the matrix has all
 
 
 @dataclass(frozen=True)
 class Section:
-    """One context: its answer with reasons, its loaders, its figures."""
+    """Part of the page: blocks as HTML, and figures."""
 
     title: str
-    answer: str  # empty where the page's own answer rests on these rounds
-    reasons: list[tuple[str, str]]
-    loaders: list[LoaderDescription]
-    grid: Matrix | None  # formats under loaders
-    figures: list[Figure]
+    html: str = ""
+    figures: list[Figure] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Page:
-    """The report of some records; the first section in full, the others in brief."""
+    """The report of some records: the answer and its chart, the tables, warnings, and what lies behind."""
 
-    answer: str
+    answer: list[str]  # the first is the title
     outcome: str = ""  # kind of the answer
     subject: list[str] = field(default_factory=list)  # dataset, machine and time
+    first: Figure | None = None
+    table: str = ""  # HTML of the tables of cases
     warnings: list[str] = field(default_factory=list)
-    machines: list[dict[str, str]] = field(default_factory=list)
-    matrix: Matrix | None = None
     sections: list[Section] = field(default_factory=list)
-    spanning: list[Figure] = field(default_factory=list)
-    recommended: Recommended = field(default_factory=Recommended)
-    folded: int = 0  # contexts without a section
+    machines: list[dict[str, str]] = field(default_factory=list)
 
     @property
     def figures(self) -> list[Figure]:
         """All figures, in the order of the page."""
-        first, others = self.sections[:1], self.sections[1:]
         return [
-            *(figure for one in self.recommended.sections for figure in one.figures),
-            *(figure for section in first for figure in section.figures),
-            *self.spanning,
-            *(figure for section in others for figure in section.figures),
-            *(figure for one in self.recommended.others for figure in one.figures),
+            *([self.first] if self.first else []),
+            *(one for part in self.sections for one in part.figures),
         ]
 
 
@@ -75,55 +65,86 @@ def page(
 ) -> Page:
     """Return the page of these records, the context with the most cases first.
 
-    `trends` over several runs are shown for the cases in these records. Of `advice`, what is about their
-    dataset precedes everything else, what is about others follows it.
+    `trends` over several runs are shown for the cases in these records. Of `advice`, the first that is about
+    their dataset heads the page; what is about others follows the measurements.
     """
-    about = recommended(advice, records)
+    measured = {record.dataset.name for record in records}
+    about = [one for one in advice if not records or {one.dataset} == measured]
+    others = [one for one in advice if one not in about]
+    head = about[0] if about else None
+    final = head is not None and _rests_on(head, records)
+    advised = [
+        _advised(one, number, said=one is head, warned=one is head and final)
+        for number, one in enumerate([*about, *others], 1)
+    ]
     if not records:
-        answer = about.first.findings[0].sentence if about.first else "Published claims, reproduced here"
-        warned = [one.sentence for one in about.warnings(records)]
-        return Page(f"{answer}." if about.first else answer, warnings=warned, recommended=about)
+        answer = f"{head.findings[0].sentence}" if head else "Published claims, reproduced here"
+        warnings = [one.sentence for one in _warnings(head, records)] if head else []
+        return Page([answer], warnings=warnings, sections=advised)
     summary = summarise(records)
-    contexts, machines = in_order(summary.contexts), machine_facts.described(records)
-    answered = about.first.findings[0] if about.first else sentences.overall(contexts)
-    warnings = about.warnings(records) if about.final else summary.warnings
-    sections = [_section(one, number) for number, one in enumerate(contexts[:MAX_CONTEXTS], 1)]
+    contexts, machines = summary.contexts, machine_facts.described(records)
+    answered = [head.findings[0]] if head else verdict.answer(summary)
+    _, *tables = blocks_of(summary)
+    several = len(contexts) > 1
+    behind = [
+        _section(one, number, several) for number, one in enumerate(contexts[: figures.MAX_CONTEXTS], 1)
+    ]
+    spanning = [
+        *figures.spanning(summary.cases, curves(records)),
+        *figures.over_runs([one for one in trends if one.key in {case.key for case in summary.cases}]),
+    ]
     return Page(
-        answer=f"{answered.sentence}.",
-        outcome=answered.kind,
-        recommended=about,
+        answer=[one.sentence for one in answered],
+        outcome=answered[0].kind,
         subject=_subject(records, machines),
-        warnings=[warning.sentence for warning in warnings],
-        machines=machines,
-        matrix=across.matrix(contexts),
-        sections=[replace(one, answer="") for one in sections] if about.final else sections,
-        spanning=[
-            *figures.spanning(summary.cases, curves(records)),
-            *figures.over_runs([one for one in trends if one.key in {case.key for case in summary.cases}]),
+        first=figures.overview(contexts),
+        table=html_of(tables),
+        warnings=[one.sentence for one in (_warnings(head, records) if head and final else summary.warnings)],
+        sections=[
+            *advised[: len(about)],
+            *behind,
+            *([Section("Across settings", figures=spanning)] if spanning else []),
+            _every_metric(summary.cases),
+            *advised[len(about) :],
         ],
-        folded=max(0, len(contexts) - MAX_CONTEXTS),
+        machines=machines,
     )
 
 
-def in_order(contexts: Sequence[Context]) -> list[Context]:
-    """Sort contexts by number of cases, then by title with numbers as numbers."""
-
-    def place(context: Context) -> tuple[int, list[str | int]]:
-        parts = re.split(r"([0-9]+)", context.title)
-        return -len(context.cases), [int(part) if part.isdecimal() else part for part in parts]
-
-    return sorted(contexts, key=place)
+def _section(context: Context, number: int, several: bool) -> Section:
+    """Return what lies behind the answer about a context: all of its figures for the first one."""
+    speeds = [figures.speeds(context, number)] if several else []
+    more = figures.of_context(context, number) if number == 1 else ()
+    html = html_of([Block("text", [verdict.verdict(context).sentence])]) if several else ""
+    return Section(context.title or "Behind these figures", html, [*speeds, *more])
 
 
-def _section(context: Context, number: int) -> Section:
+def _every_metric(cases: Sequence[CaseSummary]) -> Section:
+    columns = [*identity_columns(cases), *metric_columns(cases, wide=True)]
+    table = html_of([Block("table", columns=columns)])
     return Section(
-        title=context.title,
-        answer=f"{verdict.verdict(context).sentence}.",
-        reasons=list(sentences.reasons(context)),
-        loaders=sentences.loader_descriptions(context),
-        grid=across.grid(context),
-        figures=figures.of_context(context, number, whole=number == 1),
+        "Every metric", f'<details><summary>Table</summary><div class="wide">{table}</div></details>'
     )
+
+
+def _advised(one: Recommendation, number: int, said: bool, warned: bool) -> Section:
+    """Return a recommendation without its answer and warnings, where these head the page."""
+    elsewhere = [*(["answer"] if said else []), *(["warning"] if warned else [])]
+    blocks = (block for block in one.blocks() if block.style not in elsewhere)
+    drawn = figures.of_recommendation(one, f"recommended-{number}-")
+    return Section(f"Recommendation for {one.dataset}", html_of(blocks), drawn)
+
+
+def _warnings(one: Recommendation, records: Sequence[Record]) -> list[RunWarning]:
+    """Return its warnings and those of its rounds, each kind once; few rounds its answer tells."""
+    said = {"few-rounds", *(warning.kind for warning in one.warnings)}
+    return [*one.warnings, *(warning for warning in warnings_of(records, LONGER) if warning.kind not in said)]
+
+
+def _rests_on(one: Recommendation, records: Sequence[Record]) -> bool:
+    """Return whether all records are of its finalists, and no newer than it."""
+    keys = {finalist.key for finalist in one.finalists}
+    return all(record.settings_key in keys and record.time[:19] <= one.time[:19] for record in records)
 
 
 def _subject(records: Sequence[Record], machines: Sequence[dict[str, str]]) -> list[str]:

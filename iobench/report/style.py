@@ -8,31 +8,14 @@ from typing import Any
 
 import altair as alt
 
-from iobench.report.rows import FASTEST, RIVAL, SLOWER, Row
+Row = dict[str, Any]  # of a chart and its table
 
-STRONG, LIKE, WEAK, MARK = "#0b7285", "#66a9b5", "#74838d", "#d9480f"
-FAINT = "#a9b3ba"
+SHARES = ("% of limit", "share", "of the median")  # columns of percentages
+STRONG, WEAK, MARK = "#0b7285", "#74838d", "#d9480f"
 SCHEME = ["#0b7285", "#d9480f", "#5f3dc4", "#2b8a3e", "#c2255c", "#8d6e00", "#3b5bdb", "#868e96"]
 LOGARITHMIC_FROM = 20.0  # largest over smallest, from which on a linear axis would hide small values
-NARROW = 47  # characters that fit in one line on a phone
-
-SHARES = ("% of limit", "share", "of the median", "CPU", "busiest core", "I/O wait", "GPU")
-
-# symbols as SVG paths in a square from -1 to 1, so that a legend shows what the chart does
-_CIRCLE = "circle"
-_RING = "M0,-0.8A0.8,0.8,0,1,1,0,0.8A0.8,0.8,0,1,1,0,-0.8ZM0,-0.5A0.5,0.5,0,1,0,0,0.5A0.5,0.5,0,1,0,0,-0.5Z"
-_TICK = "M-0.17,-1H0.17V1H-0.17Z"
-_BAR = "M-1,-0.16H1V0.16H-1Z"
-ROUND, LIMIT, INTERVAL = "one round", "hardware limit", "95 % interval"
-# shape, color and size of each mark
-MARKS: dict[str, tuple[str, str, int]] = {
-    FASTEST: (_CIRCLE, STRONG, 130),
-    RIVAL: (_CIRCLE, LIKE, 130),
-    SLOWER: (_CIRCLE, WEAK, 130),
-    INTERVAL: (_BAR, FAINT, 130),
-    ROUND: (_RING, "#868e96", 45),
-    LIMIT: (_TICK, MARK, 220),
-}
+LEADER, DATALOADER, OTHER = "leader", "DataLoader", "other"
+STANDINGS = {LEADER: "#1098ad", DATALOADER: MARK, OTHER: "#868e96"}  # legible on white and on black
 STAGE_COLOURS = {
     "read": "#0b7285",
     "decode": "#5f3dc4",
@@ -72,21 +55,9 @@ def data(rows: Sequence[Row]) -> Any:
     return alt.Data(values=list(rows))  # type: ignore[no-untyped-call]
 
 
-def unless_empty(rows: list[Row]) -> list[list[Row]]:
-    """Return the data of a layer, or no layer: a browser warns about the extent of no data."""
-    return [rows] if rows else []
-
-
 def legend(columns: int = 3) -> Any:
     """Return a legend above the chart, in so many columns."""
-    return alt.Legend(orient="top", title=None, columns=columns)
-
-
-def number(field: str, title: str, values: Sequence[float]) -> Any:
-    """Return a horizontal axis from zero, or a logarithmic one where values lie too far apart."""
-    if far_apart(values):
-        return logarithmic(field, title, [value for value in values if value > 0])
-    return alt.X(field=field, type="quantitative", title=title, axis=alt.Axis(format=",~f", tickCount=5))
+    return alt.Legend(orient="top", title=None, columns=columns, symbolOpacity=1)
 
 
 def far_apart(values: Sequence[float]) -> bool:
@@ -95,20 +66,11 @@ def far_apart(values: Sequence[float]) -> bool:
     return bool(positive) and max(positive) > LOGARITHMIC_FROM * min(positive)
 
 
-def logarithmic(field: str, title: str, values: Sequence[float]) -> Any:
-    """Return a logarithmic horizontal axis."""
-    return alt.X(
-        field=field, type="quantitative", title=f"{title} (logarithmic)", **logarithmic_scale(values)
-    )
-
-
-def logarithmic_scale(values: Sequence[float]) -> dict[str, Any]:
-    """Return the scale and the axis of a logarithmic channel."""
-    low, high = min(values) / 1.3, max(values) * 1.3
-    return {
-        "scale": alt.Scale(type="log", domain=[low, high], nice=False),
-        "axis": alt.Axis(values=_ticks(low, high), format=",~r"),
-    }
+def logarithmic(values: Sequence[float], room: float = 1.0) -> tuple[Any, Any]:
+    """Return the scale and the axis of a logarithmic channel, with `room` for names above the largest."""
+    low, high = min(values) / 1.3, max(values) * 1.3 * room
+    scale = alt.Scale(type="log", domain=[low, high], nice=False)
+    return scale, alt.Axis(values=_ticks(low, high), format=",~r")
 
 
 def series(field: str, domain: Sequence[str], columns: int) -> Any:
@@ -132,7 +94,7 @@ def tips(*names: str) -> list[Any]:
     ]
 
 
-_NUMBERS = ("MiB/s", "size", "ms", "seconds", "round", "value")
+_NUMBERS = ("MiB/s", "size", "seconds", "round", "time", "low", "high", "x")
 
 
 def _ticks(low: float, high: float) -> list[float]:

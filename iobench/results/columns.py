@@ -1,18 +1,98 @@
-"""Columns of a table of cases, as text, for terminals and notebooks."""
+"""Blocks of a run: its answer, its tables as columns of text, and what their words mean."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
 
-from iobench.base.units import percent_text, rate_text
+from iobench.base.units import counted, percent_text, rate_text, seconds_text, three_digits
 from iobench.results.case_key import Facets
-from iobench.results.cases import FACETS, trains, varying
+from iobench.results.cases import FACETS, text_of, trains, varying
+from iobench.results.display import Block, Columns
 from iobench.results.metrics import METRICS, Metric, epoch_share_text, mib_text
-from iobench.results.summary import CaseSummary
-
-Columns = list[tuple[str, list[str | None]]]  # titles, each with one cell per case
+from iobench.results.summary import MAX_SHOWN, CaseSummary, Context, Summary
+from iobench.results.verdict import answer
 
 HEAD = "head of the epoch"
+LEADER, NOT_COLD = "*", "°"  # marks of a rate
+WORDS = {
+    "native": "the format's own library",
+    "stream": "StreamLoader",
+    "dataloader": "one sample at a time",
+    "gather": "rows copied from memory at random",
+}
+
+
+def blocks_of(summary: Summary, wide: bool = False, long: bool = False) -> Iterator[Block]:
+    """Yield the answer, the table of cases and the meaning of its words.
+
+    Several contexts share a matrix; with `long` or `wide` each case has a line, with `wide` all metrics. A
+    context with many cases shows the fastest of each format and of each loader, unless `wide`.
+    """
+    contexts = summary.contexts
+    yield Block("answer", [one.sentence for one in answer(summary)])
+    if len(contexts) > 1 and not (wide or long):
+        yield Block("table", columns=matrix_columns(contexts), heads=2)
+    else:
+        cases = summary.cases if wide else [case for context in contexts for case in context.shown]
+        heads = identity_columns(cases)
+        yield Block("table", columns=[*heads, *metric_columns(cases, wide)], heads=len(heads))
+    yield Block("text", [words(summary, matrix=len(contexts) > 1 and not (wide or long))])
+    for context in () if wide else contexts:
+        if more := len(context.cases) - len(context.shown):
+            title = f"{context.title}: " if context.title else ""
+            yield Block("text", [f"{title}{counted(more, 'more case')}: show all with --wide"])
+            yield Block("table", columns=_grid_columns(context))
+    if profiled := [case for case in summary.cases if case.stages]:
+        yield Block("table", columns=_stage_columns(profiled))
+
+
+def matrix_columns(contexts: Sequence[Context]) -> Columns:
+    """Return a row for each format, loader and options, a column of rates for each context, and the reason.
+
+    Leaders are marked, and cases that are not cold.
+    """
+    rows = choices(contexts)
+    first = [next(iter(row.values())) for row in rows]
+    titles = _context_heads(contexts)
+    return [
+        ("format", [case.label.format for case in first]),
+        ("loader", [case.label.loader for case in first]),
+        *((title, [_rate(row.get(number)) for row in rows]) for number, title in enumerate(titles)),
+        ("reason", [_reasons(row.values()) for row in rows]),
+    ]
+
+
+def choices(contexts: Sequence[Context]) -> list[dict[int, CaseSummary]]:
+    """Return the cases of each format, loader and options by the number of their context.
+
+    The least mean relative time comes first. Of many, only those that some context shows.
+    """
+    by_choice: dict[str, dict[int, CaseSummary]] = {}
+    for number, context in enumerate(contexts):
+        for case in context.cases:
+            by_choice.setdefault(case.choice, {})[number] = case
+    rows = sorted(
+        by_choice.values(),
+        key=lambda row: statistics.geometric_mean(case.relative.median for case in row.values()),
+    )
+    if len(rows) <= MAX_SHOWN:
+        return rows
+    shown = {case.choice for context in contexts for case in context.shown}
+    return [row for row in rows if next(iter(row.values())).choice in shown]
+
+
+def words(summary: Summary, matrix: bool) -> str:
+    """Return what the words of a table mean, as far as they occur in it."""
+    cases = summary.cases
+    names = dict.fromkeys([*(str(case.facets["loader"]) for case in cases), *(case.limit for case in cases)])
+    parts = [f"samples/s; {LEADER} the fastest of its column is one of these (95 %)"] if matrix else []
+    if matrix and not all(case.candidate for case in cases):
+        parts.append(f"{NOT_COLD} not cold: opening read the data")
+    parts += [f"{name}: {WORDS[name]}" for name in names if name in WORDS]
+    if not matrix and any(case.limit for case in cases):
+        parts.append("% of limit: share of what the hardware can do")
+    return "; ".join(parts)
 
 
 def identity_columns(cases: Sequence[CaseSummary]) -> Columns:
@@ -33,7 +113,12 @@ def metric_columns(cases: Sequence[CaseSummary], wide: bool = False) -> Columns:
         if wide or metric.main or metric.name in _relevant_metrics(cases):
             columns += _metric_columns(metric, cases, wide)
         if metric.name == "bytes_per_s":
-            columns.append(("relative time (95 %)", [case.relative.text("{:.2f}".format) for case in cases]))
+            columns.append(
+                (
+                    "relative time (95 %)",
+                    [case.relative_text(lambda one: one.text("{:.2f}".format)) for case in cases],
+                )
+            )
         if metric.name == "limit_bytes_per_s":
             columns.append(("limit", [case.limit for case in cases]))
             columns.append(("% of limit", [_share(case.limit_share) for case in cases]))
@@ -86,6 +171,72 @@ def _rank_rates(case: CaseSummary) -> str | None:
     rates = [case.value(f"rank_{which}bytes_per_s") for which in ("", "min_", "max_")]
     known = [mib_text(rate) for rate in rates if rate is not None]
     return "{} ({} – {})".format(*known) if len(known) == len(rates) else None
+
+
+def _rate(case: CaseSummary | None) -> str | None:
+    if case is None:
+        return None
+    mark = LEADER if case.leader else " " if case.candidate else NOT_COLD
+    return f"{rate_text(case.samples_per_s.median)} {mark}"
+
+
+def _reasons(cases: Iterable[CaseSummary]) -> str | None:
+    """Return the reasons of a choice over its contexts, the most frequent first."""
+    known = [case.reason for case in cases if case.reason]
+    return ", ".join(dict.fromkeys(sorted(known, key=known.count, reverse=True))) or None
+
+
+def _context_heads(contexts: Sequence[Context]) -> list[str]:
+    """Return what distinguishes each context, one value on each line."""
+    facets = [context.cases[0].facets for context in contexts]
+    names = varying(facets)
+    return [
+        "\n".join(_short(name, one.get(name)) for name in names if one.get(name) is not None)
+        for one in facets
+    ]
+
+
+def _short(name: str, value: object) -> str:
+    return value if isinstance(value, str) else text_of(name, value)
+
+
+def _grid_columns(context: Context) -> Columns:
+    """Return the relative time of each format under each loader."""
+    formats, by_loader = context.grid
+    return [
+        ("relative time", list(formats)),
+        *(
+            (loader, [None if case is None else _times(case) for case in cases])
+            for loader, cases in by_loader.items()
+        ),
+    ]
+
+
+def _times(case: CaseSummary) -> str:
+    return case.relative_text(lambda one: three_digits(one.median))
+
+
+def _stage_columns(cases: Sequence[CaseSummary]) -> Columns:
+    """Return the stages of each profiled case as fractions of opening and epochs together."""
+    names = dict.fromkeys(name for case in cases for name, seconds in (case.stages or {}).items() if seconds)
+    whole = [sum((case.stages or {}).values()) for case in cases]
+    return [
+        ("case", [str(case.label) for case in cases]),
+        *(
+            (
+                name.replace("_", " "),
+                [
+                    f"{(case.stages or {})[name] / total:.0%}" if (case.stages or {}).get(name) else None
+                    for case, total in zip(cases, whole, strict=True)
+                ],
+            )
+            for name in names
+        ),
+        (
+            "reader threads",
+            [seconds_text(case.reader_threads_s) if case.reader_threads_s else None for case in cases],
+        ),
+    ]
 
 
 def _share(share: float | None) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,11 +11,9 @@ from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.results import cases, stats
 from iobench.results.case_key import Facets
-from iobench.results.case_matching import Side, matched, sides_of
 from iobench.results.cases import FACETS
-from iobench.results.machine_change import MachineChange
 from iobench.results.record import Record
-from iobench.results.run_comparison import compare_runs
+from iobench.results.run_comparison import MachineChange, compare_runs
 from iobench.results.run_warning import RunWarning
 from iobench.results.stats import ENOUGH_ROUNDS, Comparison, Estimate
 
@@ -51,19 +49,22 @@ class CaseComparison:
     """One case of one newer run against the same case of the base.
 
     `rounds` and `runs` count those of the base and of the newer side; from two runs on the interval covers
-    the variance between runs. `settings` differ between the sides as chosen; `mismatches` are facets that
-    have to be equal, and are not, because --force was given. `doubt` is why the outcome is `machine-changed`.
+    the variance between runs. Speeds and ratio are of the same rounds; where those under background load were
+    left out, `plain_ratio` is the ratio with them. `settings` differ between the sides as chosen;
+    `mismatches` are facets that have to be equal, and are not, because --force was given. `doubt` is why the
+    outcome is `machine-changed`.
     """
 
     derived: ClassVar = ("verdict",)
 
     case: str  # its label
     new: str
-    base_bytes_per_s: Estimate
-    new_bytes_per_s: Estimate
+    base_rate: Estimate
+    new_rate: Estimate
     rounds: tuple[int, int]
     runs: tuple[int, int]
     comparison: Comparison  # new over base
+    plain_ratio: float | None
     machine: MachineChange
     doubt: Finding | None
     settings: list[Difference]
@@ -77,7 +78,10 @@ class CaseComparison:
 
 @dataclass(frozen=True)
 class CompareResult:
-    """All compared cases, and the cases that only one side has."""
+    """All compared cases, and the cases that only one side has.
+
+    Rates are in bytes/s, but in samples/s of a person's loaders, whose rounds were taken `in_turns`.
+    """
 
     derived: ClassVar = ("interval_basis", "warnings")
 
@@ -86,15 +90,20 @@ class CompareResult:
     unmatched: list[UnmatchedCase]
     min_difference: float
     correction: str | None
+    in_turns: bool = False
 
     @property
     def interval_basis(self) -> str:
-        """`rounds` where both sides have one run of each case, else `runs`."""
+        """`pairs` of rounds taken in turns; `rounds` where each side has one run of a case, else `runs`."""
+        if self.in_turns:
+            return "pairs"
         return "rounds" if {one.runs for one in self.cases} == {(1, 1)} else "runs"
 
     @property
     def basis_note(self) -> str:
         """Basis of the intervals in one sentence."""
+        if self.in_turns:
+            return "Rounds were taken in turns; intervals are of the median over pairs of rounds."
         if self.interval_basis == "rounds":
             return (
                 "Intervals cover the variance within one run of each side, not between runs; compare several "
@@ -204,23 +213,41 @@ def compare(
     return CompareResult(base_name, compared, unmatched, min_difference, stats.correction(len(compared)))
 
 
+def compare_in_turns(
+    base: str, records: Mapping[str, Sequence[Record]], *, min_difference: float = stats.MIN_DIFFERENCE
+) -> CompareResult:
+    """Compare loaders with the one of the name `base`, from the records of one run by their names."""
+    (before,) = sides_of(records[base])
+    newer = {name: sides_of(rounds)[0] for name, rounds in records.items() if name != base}
+    compared = [
+        _compared(name, before, after, min_difference, len(newer), in_turns=True)
+        for name, after in newer.items()
+    ]
+    return CompareResult(base, compared, [], min_difference, stats.correction(len(newer)), in_turns=True)
+
+
 def _compared(
-    name: str, before: Side, after: Side, min_difference: float, comparisons: int
+    name: str,
+    before: Side,
+    after: Side,
+    min_difference: float,
+    comparisons: int,
+    in_turns: bool = False,
 ) -> CaseComparison:
-    base_rates, new_rates = ([record.bytes_per_s for record in side.rounds] for side in (before, after))
-    result = compare_runs(before.rounds, after.rounds, min_difference, comparisons)
+    result = compare_runs(before.rounds, after.rounds, min_difference, comparisons, in_turns)
     return CaseComparison(
-        case=after.label,
+        case=before.label if in_turns else after.label,
         new=name,
-        base_bytes_per_s=stats.estimate(base_rates),
-        new_bytes_per_s=stats.estimate(new_rates),
-        rounds=(len(base_rates), len(new_rates)),
+        base_rate=result.base,
+        new_rate=result.new,
+        rounds=(len(before.rounds), len(after.rounds)),
         runs=result.runs,
         comparison=result.comparison,
+        plain_ratio=result.plain_ratio,
         machine=result.machine,
         doubt=result.doubt,
-        settings=list(_changed(before.choices, after.choices)),
-        mismatches=list(_mismatches(before.facets, after.facets)),
+        settings=[] if in_turns else list(_changed(before.choices, after.choices)),
+        mismatches=[] if in_turns else list(_mismatches(before.facets, after.facets)),
     )
 
 
@@ -254,3 +281,59 @@ def _mismatch_texts(before: Facets, after: Facets, mismatches: Sequence[Differen
 
 def _text(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, (tuple, list)) else cases.option_text(value)
+
+
+_LOCATION = ("host", "dataset")  # on another machine or dataset a case is still the same choice
+
+
+@dataclass(frozen=True)
+class Side:
+    """A case of one side: its facets, its label among the cases of that side, its rounds."""
+
+    facets: Facets
+    label: str
+    rounds: list[Record]
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """The facets that were chosen, without those of the place of measurement."""
+        fixed = [name for name, facet in FACETS.items() if facet.fixed]
+        return {name: value for name, value in self.facets.items() if name not in (*_LOCATION, *fixed)}
+
+
+def sides_of(records: Sequence[Record]) -> list[Side]:
+    """Return the cases of one side."""
+    groups = cases.by_case(records)
+    labels = cases.labels_of(groups)
+    return [Side(rounds[0].facets, str(labels[key]), rounds) for key, rounds in groups.items()]
+
+
+def matched(base: list[Side], new: list[Side]) -> tuple[list[tuple[Side, Side]], list[tuple[int, str]]]:
+    """Return the pairs of equal cases; for each other case its side (0 is the base) and its label."""
+    pairs = []
+    base_left, new_left = list(base), list(new)
+    for identity in _IDENTITIES:
+        for before in list(base_left):
+            mine = [other for other in base if identity(other) == identity(before)]
+            theirs = [other for other in new if identity(other) == identity(before)]
+            if len(mine) == len(theirs) == 1 and theirs[0] in new_left:
+                pairs.append((before, theirs[0]))
+                base_left.remove(before)
+                new_left.remove(theirs[0])
+    alone = [(number, side.label) for number, rest in enumerate((base_left, new_left)) for side in rest]
+    return pairs, alone
+
+
+# from the strictest to the loosest: cases match by the first that identifies one case on each side
+_IDENTITIES: tuple[Callable[[Side], object], ...] = (
+    lambda side: side.facets,
+    lambda side: (
+        side.choices,
+        side.facets.get("cache"),
+        side.facets.get("device"),
+        side.facets.get("model"),
+    ),
+    lambda side: side.choices,
+    lambda side: (side.facets["format"], side.facets["loader"], side.facets.get("options")),
+    lambda side: (side.facets["format"], side.facets["loader"]),
+)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from iobench.base.errors import needing
 
-if TYPE_CHECKING:
-    from iobench.results.columns import Columns
-
+Columns = list[tuple[str, list[str | None]]]  # titles, each with one cell per row
 NOTEBOOK = "notebook"  # extra of iobench that installs the libraries of displays
 
 
@@ -24,6 +22,7 @@ class Block:
     lines: list[str] = field(default_factory=list)  # sentences, items, or lines of code
     title: str = ""  # title of a list, of code, or kind of a warning
     columns: Columns = field(default_factory=list)  # titles and cells of a table
+    heads: int = 1  # its first columns, which name a row
 
 
 class Displayed(ABC):

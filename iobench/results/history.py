@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def find(data_dir: Path, name: str) -> Path:
 
 def new_file(data_dir: Path, name: str) -> Path:
     """Return the file of records for a run of that name that starts now."""
-    now = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S-%f")[:-3]
+    now = datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")[:-3]
     return data_dir / "results" / f"{name}-{now}{SUFFIX}"
 
 

@@ -25,6 +25,7 @@ from iobench.results.parts import DECODING, RequestsPart
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
 
+TOKENS = ("tokens", "input_ids")  # the usual names of fields of tokens
 Rounds = Sequence[Record]
 RoundFigure = Callable[[Record], "float | None"]
 
@@ -76,7 +77,7 @@ def epoch_share_text(share: float) -> str:
 
 
 def _ratio(part: float | None, whole: float) -> float | None:
-    return None if part is None else part / whole
+    return None if part is None or not whole else part / whole
 
 
 def _read_bytes(record: Record) -> int | None:
@@ -96,11 +97,16 @@ def _of_ranks(record: Record, statistic: Callable[[list[float]], float]) -> floa
 
 
 def _of_tokens(record: Record, samples: float) -> float | None:
-    """Return the tokens in so many samples of mean length; None without a field `tokens` of one axis."""
-    for one in record.dataset.fields:
-        if one.name == "tokens" and len(one.shape) == 1:
-            length = one.shape[0] if one.total is None else one.total / record.dataset.samples
-            return samples * length
+    """Return the tokens in so many samples of mean length; None without a field of tokens.
+
+    Tokens are the integers of a field named so, or of the first ragged one of one axis; bytes are none.
+    """
+    integers = [one for one in record.dataset.fields if len(one.shape) == 1 and "int" in one.dtype]
+    named = [one for one in integers if one.name in TOKENS]
+    ragged = [one for one in integers if one.total is not None and one.dtype not in ("int8", "uint8")]
+    for one in [*named, *ragged]:
+        length = one.shape[0] if one.total is None else one.total / (record.dataset.samples or 1)
+        return samples * length
     return None
 
 
@@ -290,7 +296,7 @@ METRICS: tuple[Metric, ...] = (
         "CPU s/GiB",
         "CPU seconds per GiB delivered, including workers",
         lambda value: f"{value:.2f}",
-        lambda r: r.processor.cpu_s / (r.timing.logical_bytes / GIB),
+        lambda r: _ratio(r.processor.cpu_s, r.timing.logical_bytes / GIB),
     ),
     Metric(
         "disk_bytes",

@@ -52,10 +52,10 @@ class FieldSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetPart:
-    """The dataset that was read."""
+    """The dataset that was read, or what is known of the data of a live loader."""
 
-    name: str
-    samples: int
+    name: str  # of a live loader its own
+    samples: int | None  # None where that is unknown
     fields: list[FieldSpec]
     source: dict[str, Any] = field(default_factory=dict)
     content: str | None = None  # checksum, hexadecimal
@@ -119,6 +119,7 @@ class ProcessorPart:
         None  # rate of plain Python right before and after: see iobench.host.cpu_speed
     )
     suspended_s: Largest[float] = 0.0  # in which the process did not run at all
+    torch_threads: Largest[int | None] = None  # of OpenMP, for operations of torch in the consuming process
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +173,7 @@ class ContentCheckPart:
     dropped: int = 0  # samples that never arrived
     repeated: int = 0  # arrivals beyond the first of each sample
     in_order: bool | None = None  # arrived in stored order; None where another order was requested
-    shuffle_quality: float | None = None  # of random order: see iobench.loading.shuffle_quality
+    shuffle_quality: float | None = None  # of random order: see iobench.loading.order
     fill: float | None = None  # share of real elements in ragged fields, padded at least to the longest
     length_p50: float | None = None  # elements along the axes that vary, of each sample's longest field
     length_p99: float | None = None

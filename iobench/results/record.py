@@ -34,7 +34,7 @@ class Record(Measured):
     cache: CachePart
     machine: Machine
     limit: LimitPart | None = None
-    shuffle_quality: float | None = None  # of block order or a loader's: see iobench.loading.shuffle_quality
+    shuffle_quality: float | None = None  # of block order or a loader's: see iobench.loading.order
     content_check: ContentCheckPart | None = None  # of the case, where there is something to report
     prices: Prices | None = None  # of the object store, as stated by --prices
     headroom_samples_per_s: float | None = None  # rate of the same loop over batches already on the device
@@ -66,7 +66,7 @@ class Record(Measured):
     def verified(self) -> tuple[int, int] | None:
         """Number of verified samples, of how many; None for all."""
         samples = self.content_check.verified_samples if self.content_check else None
-        return None if samples is None else (samples, self.dataset.samples)
+        return None if samples is None or self.dataset.samples is None else (samples, self.dataset.samples)
 
     @property
     def samples_per_s(self) -> float:

@@ -74,11 +74,11 @@ def _check(record: Record) -> None:
     timing = record.timing
     positive = {
         "samples": timing.samples,
-        "logical_bytes": timing.logical_bytes,
+        "logical_bytes": timing.logical_bytes if record.dataset.fields else 1,  # batches without tensors
         "epochs_s": timing.epochs_s,
         "epochs": timing.epochs,
         "headroom": 1 if record.headroom_samples_per_s is None else record.headroom_samples_per_s,
-        "samples of the dataset": record.dataset.samples,
+        "samples of the dataset": 1 if record.dataset.samples is None else record.dataset.samples,
         "limit": record.limit.bytes_per_s if record.limit else 1,
     }
     for name, value in positive.items():

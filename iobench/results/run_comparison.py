@@ -10,9 +10,12 @@ The variance between runs exceeds the variance within one (Kalibera and Jones, "
 reasonable time", 2013). Where a side has several runs, the run is the unit of repetition: the interval is
 Student's over the logarithms of the runs' medians, with one variance for both sides, so that a side of a
 single run can be compared with several. Two single runs do not show the variance between runs. A difference
-that a change of the machine can explain is not attributed to the case. The whole interval has to exceed the
-minimum difference: on a steady machine identical commands differed by up to 3 %, and by 7 % where rounds with
-background load were excluded.
+that a change of the machine can explain is not attributed to the case; background load that is alike on both
+sides is no change. The whole interval has to exceed the minimum difference: on a steady machine identical
+commands differed by up to 3 %, and by 7 % where rounds with background load were excluded.
+
+Two cases of one run whose rounds were taken in turns share the machine's state round by round: they are
+compared in pairs.
 """
 
 from __future__ import annotations
@@ -24,9 +27,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from iobench.base.finding import Finding
-from iobench.results import stats
+from iobench.results import background_signs, run_limits, stats
+from iobench.results.background_signs import BackgroundSign
 from iobench.results.cases import by_run
-from iobench.results.machine_change import MachineChange, Rounds, bounds, is_quiet, machine_change
 from iobench.results.record import Record
 from iobench.results.stats import ENOUGH_ROUNDS, Comparison, Estimate
 
@@ -38,42 +41,64 @@ MAX_CORRELATION = 0.9  # of neighboring rounds: higher values cannot be estimate
 class RunComparison:
     """Comparison of a case in two sides of runs.
 
-    Where the outcome is `machine-changed`, `doubt` is why the machine may explain a difference or its
-    absence: `background-load`, `limit-changed` or `cpu-speed-changed`.
+    `base` and `new` are the speeds whose ratio is judged. Where rounds under background load were left out,
+    `plain_ratio` is the ratio with them. Where the outcome is `machine-changed`, `doubt` is why the machine
+    may explain a difference or its absence: `background-load`, `limit-changed` or `cpu-speed-changed`.
     """
 
     comparison: Comparison
+    base: Estimate  # bytes/s; samples/s of rounds taken in turns
+    new: Estimate
     machine: MachineChange
     doubt: Finding | None = None
     runs: tuple[int, int] = (1, 1)  # of the base and of the newer side
+    plain_ratio: float | None = None
 
 
-def compare_runs(base: Rounds, new: Rounds, min_difference: float, comparisons: int = 1) -> RunComparison:
+def compare_runs(
+    base: Rounds, new: Rounds, min_difference: float, comparisons: int = 1, in_turns: bool = False
+) -> RunComparison:
     """Compare the newer rounds of a case with the base's, as one of so many comparisons.
 
-    Rounds under background load are excluded where enough rounds remain. The outcome is `machine-changed`
-    where the machine may explain a difference: most rounds were under background load, or a limit of the
-    machine or its CPU speed changed by as much.
+    Where background load differs between the sides, rounds under it are left out, if enough others remain.
+    The outcome is `machine-changed` where the machine may explain a difference: load differs and most rounds
+    were under it, or a limit of the machine or its CPU speed changed by as much. Rounds that were taken
+    `in_turns`, in one run, are compared in pairs.
     """
     machine = machine_change(base, new)
+    if in_turns:
+        rates = [{one.round: one.samples_per_s for one in side} for side in (base, new)]
+        paired = stats.compare_paired(rates[1], rates[0], min_difference, comparisons)
+        before, after = (stats.estimate(list(each.values())) for each in rates)
+        return RunComparison(paired, before, after, machine)
     enough = machine.quiet_rounds is None or min(machine.quiet_rounds) >= ENOUGH_ROUNDS
-    used = [[one for one in _in_order(side) if is_quiet(one) or not enough] for side in (base, new)]
+    left_out = machine.load_differs and enough
+    used = [[one for one in _in_order(side) if is_quiet(one) or not left_out] for side in (base, new)]
     runs = (len(by_run(used[0])), len(by_run(used[1])))
-    base_rates, new_rates = ([one.bytes_per_s for one in side] for side in used)
-    if max(runs) > 1:
-        ratio = ratio_of_runs(_medians(used[0]), _medians(used[1]), comparisons)
-    else:
-        ratio = _widened(stats.ratio(new_rates, base_rates, comparisons), new_rates, base_rates)
+    ratio, before, after = _ratio_of_sides(used[0], used[1], comparisons)
 
     def judged(ratio: Estimate) -> Comparison:
         return stats.judge(ratio, min(map(len, used)), min_difference, whole_interval=True)
 
-    result, speed = judged(ratio), machine.cpu_speed_ratio
-    doubt = _doubt(result, machine, min_difference, busy=not enough)
+    result, cpu_speed = judged(ratio), machine.cpu_speed_ratio
+    doubt = _doubt(result, machine, min_difference, busy=machine.load_differs and not enough)
     decided = doubt is None and result.outcome in ("faster", "slower")
-    if decided and speed and judged(ratio.times(1 / speed)).outcome != result.outcome:
-        doubt = _cpu_speed_doubt(speed)
-    return RunComparison(replace(result, outcome=MACHINE_CHANGED) if doubt else result, machine, doubt, runs)
+    if decided and cpu_speed and judged(ratio.times(1 / cpu_speed)).outcome != result.outcome:
+        doubt = _cpu_speed_doubt(cpu_speed)
+    plain = _ratio_of_sides(base, new, comparisons)[0].median if left_out else None
+    outcome = replace(result, outcome=MACHINE_CHANGED) if doubt else result
+    return RunComparison(outcome, before, after, machine, doubt, runs, plain)
+
+
+def _ratio_of_sides(base: Rounds, new: Rounds, comparisons: int) -> tuple[Estimate, Estimate, Estimate]:
+    """Return the ratio of new to base, and the speeds of base and new in bytes/s."""
+    if max(len(by_run(base)), len(by_run(new))) > 1:
+        before, after = _medians(base), _medians(new)
+        speeds = [Estimate(statistics.geometric_mean(each), None, None) for each in (before, after)]
+        return ratio_of_runs(before, after, comparisons), speeds[0], speeds[1]
+    before, after = ([one.bytes_per_s for one in side] for side in (base, new))
+    ratio = _widened(stats.ratio(after, before, comparisons), after, before)
+    return ratio, stats.estimate(before), stats.estimate(after)
 
 
 def ratio_of_runs(base: Sequence[float], new: Sequence[float], comparisons: int = 1) -> Estimate:
@@ -86,7 +111,7 @@ def ratio_of_runs(base: Sequence[float], new: Sequence[float], comparisons: int 
 
 def _doubt(result: Comparison, machine: MachineChange, min_difference: float, busy: bool) -> Finding | None:
     """Return why the machine may explain a comparison's result; None where it does not."""
-    if busy and (result.outcome != "equivalent" or machine.load_differs):
+    if busy:
         assert machine.quiet_rounds is not None  # or all rounds were quiet
         base, new = machine.quiet_rounds
         return Finding(
@@ -157,3 +182,84 @@ def _autocorrelation(rates: Sequence[float]) -> float:
     if not squares:
         return 0.0
     return sum(a * b for a, b in pairwise(deviations)) / squares + 1 / len(rates)
+
+
+UNKNOWN_SPREAD = 0.25  # assumed spread of a limit's samples where there are too few to measure it
+MIN_LIMIT_SAMPLES = 4  # of both runs together, from which on the spread is measured
+
+Rounds = Sequence[Record]
+
+
+@dataclass(frozen=True)
+class MachineChange:
+    """Differences of the machine between two runs of a case, new over base; None where unknown."""
+
+    limit: str | None = None  # the resource that limits the case
+    limit_ratio: Estimate | None = None  # its rate in the newer run over that in the base
+    cpu_speed_ratio: float | None = None  # of plain Python beside the newer rounds over the base's
+    background_cpu: tuple[float | None, float | None] = (None, None)  # of base and newer run:
+    # mean share of CPU time used by other processes
+    load_differs: bool = False  # a figure of background load differs by more than its threshold
+    quiet_rounds: tuple[int, int] | None = None  # without background load, of base and newer; None: all
+
+    @property
+    def limit_changed(self) -> bool:
+        """True if the limit changed significantly and by at least the minimum difference."""
+        if self.limit_ratio is None:
+            return False
+        low, high = bounds(self.limit_ratio)
+        large = abs(math.log(self.limit_ratio.median)) > math.log1p(stats.MIN_DIFFERENCE)
+        return (low > 1 or high < 1) and large
+
+
+def machine_change(base: Rounds, new: Rounds) -> MachineChange:
+    """Return how the machine changed between two runs of a case, from their records."""
+    quiet = (sum(map(is_quiet, base)), sum(map(is_quiet, new)))
+    base_rates, new_rates = run_limits.measured_rates(base), run_limits.measured_rates(new)
+    name = next((name for name in base_rates if name in new_rates), None)
+    loads = {sign: (_mean_load(sign, base), _mean_load(sign, new)) for sign in background_signs.SIGNS}
+    differ = (abs((after or 0) - (before or 0)) > sign.threshold for sign, (before, after) in loads.items())
+    return MachineChange(
+        limit=name,
+        limit_ratio=None if name is None else _ratio(base_rates[name], new_rates[name]),
+        cpu_speed_ratio=_cpu_speed_ratio(base, new),
+        background_cpu=loads[background_signs.CPU],
+        load_differs=any(differ),
+        quiet_rounds=None if quiet == (len(base), len(new)) else quiet,
+    )
+
+
+def _ratio(base: Sequence[float], new: Sequence[float]) -> Estimate:
+    """Return the ratio of two runs' samples of a limit, with Student's interval over their spread."""
+    if len(base) + len(new) >= MIN_LIMIT_SAMPLES:
+        return stats.student(base, new, statistics.median, stats.CONFIDENCE)
+    centre = math.log(statistics.median(new) / statistics.median(base))
+    reach = 1.96 * UNKNOWN_SPREAD * math.sqrt(1 / len(base) + 1 / len(new))
+    return Estimate(math.exp(centre), math.exp(centre - reach), math.exp(centre + reach))
+
+
+def _cpu_speed_ratio(base: Rounds, new: Rounds) -> float | None:
+    """Return the ratio of the median CPU speeds; None where any round lacks its speed."""
+    base_speeds, new_speeds = (
+        [speed for record in side if (speed := record.processor.cpu_speed_per_s)] for side in (base, new)
+    )
+    if len(base_speeds) + len(new_speeds) < len(base) + len(new):
+        return None
+    return statistics.median(new_speeds) / statistics.median(base_speeds)
+
+
+def is_quiet(record: Record) -> bool:
+    """Return whether no sign of background load was present during a round."""
+    part = record.background
+    return part is None or not any(sign.is_present(part) for sign in background_signs.SIGNS)
+
+
+def _mean_load(sign: BackgroundSign, rounds: Rounds) -> float | None:
+    """Return the mean of a figure of background load over the rounds that have it."""
+    known = [value for one in rounds if one.background and (value := sign.figure(one.background)) is not None]
+    return statistics.fmean(known) if known else None
+
+
+def bounds(estimate: Estimate) -> tuple[float, float]:
+    """Return the ends of an interval: 0 and infinity where there is none."""
+    return estimate.low or 0.0, math.inf if estimate.high is None else estimate.high

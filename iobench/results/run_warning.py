@@ -8,7 +8,7 @@ from typing import ClassVar, TypeAlias
 
 from iobench.results.record import Record
 
-MAX_NAMED = 3  # cases named in a sentence
+MAX_NAMED = 2  # cases named in a sentence
 MORE_ROUNDS = "give more --rounds"  # a hint that `warnings_of` replaces for commands without that option
 LONGER = "give a longer --max-time"
 

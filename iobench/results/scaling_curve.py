@@ -116,7 +116,7 @@ def _without_ranks(facets: Facets) -> dict[str, Any]:
 
 def _points(by_ranks: dict[int, list[Record]]) -> list[ScalingPoint]:
     ordered = sorted(by_ranks.items())
-    rates = {ranks: [record.bytes_per_s for record in rounds] for ranks, rounds in ordered}
+    rates = {ranks: [record.samples_per_s for record in rounds] for ranks, rounds in ordered}
     fewest, steps = ordered[0][0], dict[int, Comparison]()
     for (before, _), (after, _) in pairwise(ordered):
         steps[after] = stats.compare_rates(rates[after], rates[before], comparisons=len(ordered) - 1)
@@ -125,7 +125,7 @@ def _points(by_ranks: dict[int, list[Record]]) -> list[ScalingPoint]:
         ScalingPoint(
             ranks=ranks,
             rounds=len(rounds),
-            total=stats.estimate(rates[ranks]),
+            total=stats.estimate([record.bytes_per_s for record in rounds]),
             efficiency=stats.ratio([rate / ranks for rate in rates[ranks]], first),
             limit_bytes_per_s=max((one.limit.bytes_per_s for one in rounds if one.limit), default=None),
             wait_share=statistics.median(map(device_wait_share, rounds)),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,14 +13,20 @@ from iobench.base.finding import Finding
 from iobench.results import cases, run_limits, stats
 from iobench.results.case_key import key_of
 from iobench.results.cases import LABEL_FACETS, Groups, Label
-from iobench.results.epoch_coverage import covered_share
 from iobench.results.metrics import METRICS
+from iobench.results.parts import DECODING
 from iobench.results.rank_stats import SlowestRank, slowest_rank
-from iobench.results.ranking import Verdict, verdict_on
+from iobench.results.ranking import Verdict, median_rates, verdict_on
 from iobench.results.record import Record
 from iobench.results.run_warning import RunWarning
 from iobench.results.stats import Estimate
 from iobench.results.warnings import case_warnings
+from iobench.results.warnings.cache_state import read_on_open
+
+NEAR_LIMIT = 0.7  # of the limit, from which on it is what takes the time
+_LIMITED_BY = {"page cache": "copies", "gather": "copies", "memory": "copies", DECODING: "decode"}
+_SPENT_IN = {"read": "reads", "decode": "decode", "collate": "copies", "host_to_device": "copies"}
+_SPENT_IN |= {"wait": "read-ahead", "compute": "training step"}
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,9 @@ class CaseSummary:
     """Metrics of a case over its rounds.
 
     `relative` is the relative time: that of the case over that of the fastest case of its context, with its
-    95 % interval. `limit` names the lowest limit on its path; `stages` are the median seconds of each stage.
+    95 % interval. The fastest is a `leader` with 95 % confidence; each other case is slower than it by the
+    factor `at_least`. A cold case of which opening read the data is no `candidate` of the verdict. `limit`
+    names the lowest limit on its path; `stages` are the median seconds of each stage.
     """
 
     key: str
@@ -44,6 +53,9 @@ class CaseSummary:
     slowest: SlowestRank | None = None  # of several ranks
     head: bool = False  # its rounds are parts that begin where an epoch does
     covered: float | None = None  # share of an epoch in all rounds together, where they are parts of one
+    candidate: bool = True  # False: not cold, because opening read its data before the clock started
+    leader: bool = False
+    at_least: float | None = None
 
     @cached_property
     def choice(self) -> str:
@@ -54,6 +66,10 @@ class CaseSummary:
     def name(self) -> str:
         """Format and loader, marked where the content was not verified."""
         return self.label.short + (" (not verified)" if self.unverified else "")
+
+    def relative_text(self, text: Callable[[Estimate], str]) -> str:
+        """Return the relative time in words; *not cold* for a case that is no candidate."""
+        return text(self.relative) if self.candidate else "not cold"
 
     def value(self, metric: str) -> float | None:
         """Return a metric's median; None where some round lacks it."""
@@ -76,6 +92,19 @@ class CaseSummary:
         limit = self.value("limit_bytes_per_s")
         return None if limit is None else self.bytes_per_s.median / limit
 
+    @property
+    def reason(self) -> str:
+        """The cause of its time in a word: a limit that it nearly reaches, or a profile's largest stage.
+
+        Empty where neither tells.
+        """
+        if self.limit is not None and (self.limit_share or 0.0) >= NEAR_LIMIT:
+            return _LIMITED_BY.get(self.limit, self.limit)
+        if (self.facets.get("options") or {}).get("fetch") == "sample":
+            return "per-sample Python"
+        times = {name: seconds for name, seconds in (self.stages or {}).items() if name != "open"}
+        return _SPENT_IN.get(max(times, key=times.__getitem__), "") if times else ""
+
     def as_dict(self) -> dict[str, Any]:
         """Return it for JSON."""
         return {**asdict(self), "label": str(self.label), "limit_share": self.limit_share}
@@ -96,6 +125,11 @@ class Context:
     verdict: Verdict
     records: list[Record] = field(repr=False)
     by_case: Groups = field(repr=False)  # the same records, by the key of their case
+
+    @property
+    def leaders(self) -> list[CaseSummary]:
+        """The cases among which the fastest is, the highest median first."""
+        return [case for case in self.cases if case.leader]
 
     @property
     def shown(self) -> list[CaseSummary]:
@@ -168,24 +202,38 @@ def rates(by_case: Mapping[str, Sequence[Record]]) -> dict[str, dict[tuple[str, 
 def _context(
     records: list[Record], by_case: Groups, title: str, labels: Mapping[str, Label], min_difference: float
 ) -> Context:
-    verdict = verdict_on(rates(by_case), min_difference)
-    ordered = [_case(key, by_case[key], labels[key], verdict) for key in (verdict.fastest, *verdict.against)]
+    every = rates(by_case)
+    cold = {key: rate for key, rate in every.items() if not read_on_open(by_case[key])} or every
+    verdict = verdict_on(cold, min_difference)
+    speeds = median_rates(every)
+    relative = {verdict.fastest: Estimate(1.0, None, None), **verdict.relative}
+    rest = (key for key in speeds if key not in relative)
+    relative |= {key: Estimate(speeds[verdict.fastest] / speeds[key], None, None) for key in rest}
+    ordered = [
+        replace(
+            case_summary(key, by_case[key], labels[key], time),
+            candidate=key in cold,
+            leader=key in verdict.leaders,
+            at_least=verdict.at_least.get(key),
+        )
+        for key, time in relative.items()
+    ]
     return Context(title, ordered, verdict, records, by_case)
 
 
-def _case(key: str, rounds: Sequence[Record], label: Label, verdict: Verdict) -> CaseSummary:
+def case_summary(key: str, rounds: Sequence[Record], label: Label, relative: Estimate) -> CaseSummary:
+    """Return the summary of one case, from its rounds and its relative time."""
     metrics = {metric.name: metric.summarise(rounds) for metric in METRICS}
     limit = max((r.limit for r in rounds if r.limit), key=lambda one: one.bytes_per_s, default=None)
     profiled = [r.timing for r in rounds if r.timing.stages]
     names = list(profiled[0].stages or {}) if profiled else []
-    against = verdict.against.get(key)
     return CaseSummary(
         key=key,
         label=label,
         facets=rounds[0].facets,
         rounds=len(rounds),
         metrics={name: value for name, value in metrics.items() if value is not None},
-        relative=against.ratio if against else Estimate(1.0, None, None),
+        relative=relative,
         limit=limit.name if limit else None,
         stages={
             name: statistics.median((timing.stages or {}).get(name, 0.0) for timing in profiled)
@@ -201,3 +249,37 @@ def _case(key: str, rounds: Sequence[Record], label: Label, verdict: Verdict) ->
         if profiled
         else None,
     )
+
+
+Part = tuple[int, int]  # its first batch, and the one after its last
+
+
+def covered_share(rounds: Sequence[Record]) -> float | None:
+    """Return the share of an epoch's samples that came in at least one round.
+
+    Of parts in stored order it is exact. Parts of other orders are drawn from the whole dataset,
+    independently of each other: what several of them have in common is an expectation. None where a round
+    is no part, or begins at the head of an order that the loader chooses.
+    """
+    parts: dict[tuple[int, int], Part] = {}  # runs with one seed read the same rows
+    for record in rounds:
+        partial = record.timing.partial
+        if partial is None or partial.starts is None or partial.epoch_batches is None:
+            return None
+        length = partial.epoch_batches
+        count = partial.batches // len(partial.starts)
+        for number, start in enumerate(partial.starts):
+            known = parts.get((record.round, number), (start, start))
+            parts[record.round, number] = start, max(known[1], start + count)
+    if rounds[0].case["order"] == "sequential":
+        return sum(high - low for low, high in _united(parts.values())) / length
+    return 1 - math.prod(1 - (high - low) / length for low, high in parts.values())
+
+
+def _united(parts: Iterable[Part]) -> Iterator[Part]:
+    """Yield parts that cover the same batches without overlap."""
+    end = 0
+    for low, high in sorted(parts):
+        if high > end:
+            yield max(low, end), high
+            end = high

@@ -1,101 +1,146 @@
-"""Verdicts: the fastest format and loader, the effect of the format, headroom and the cost of opening.
+"""The answer of a run in words: what to use, what it brings, what decides, its limit, what is uncertain.
 
-Each finding has a kind and values; its sentence is rendered here.
+Each finding has a kind and values; its sentence is rendered here, for terminal, report, notebook and lists.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import statistics
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from iobench.base.finding import Finding
 from iobench.base.text import enumerated
-from iobench.base.units import counted, seconds_text, three_digits
-from iobench.results import stats
-from iobench.results.per_loader import MAX_HIDDEN_WAIT, LoaderCases, describe_largest, per_loader, step_share
+from iobench.base.units import counted, percent_text, rate_text, seconds_text, three_digits
+from iobench.results import cases, stats
+from iobench.results.ranking import FAR
 from iobench.results.run_warning import Values
 from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary, Context, Summary
+from iobench.results.warnings import MACHINE_KINDS
 
-MAX_DETAILED = 2  # contexts with a line for each loader; of more, all loaders of a context share one
-MAX_BRIEF = 2  # cases named in a list of runs
-MAX_LOADERS = 4  # shown for a context
+MAX_HIDDEN_WAIT = 0.1  # share of a training spent waiting: no format or loader can gain more than that
+WIDE = 3.0  # ends of an interval this many times apart say no more than the lower one
+MINOR = (
+    1.5  # times: a choice that changes the speed by less hardly matters beside one that changes it by more
+)
+MAX_LOADERS = 2  # named in a group of leaders
+MANY_CONTEXTS = 3  # named in a sentence; of more, only their number
+STEP_BOUND = "Neither format nor loader matters here: the training step takes at least {:.0%} of the time"
+PLAIN_LOOP = "native"  # the loader that reads whole batches by the format's own library
+ONE_BY_ONE = "dataloader"  # with fetch=sample, what people do
 
 
-def sentences(contexts: Sequence[Context]) -> list[str]:
-    """Return the verdict on each context, and indented below it the effect of the format and of opening.
+def answer(summary: Summary) -> list[Finding]:
+    """Return the answer over all contexts in at most five findings: what to use comes first.
 
-    One sentence for all contexts where none has several cases.
+    The others are `gain`, `effect`, then `limit`, `headroom` or `no-headroom`, `opening-cost` and
+    `uncertain`.
     """
-    if len(contexts) > 1 and all(context.verdict.outcome == "single" for context in contexts):
-        return ["Each context has a single format and loader: nothing to compare."]
-    detailed = len(contexts) <= MAX_DETAILED
-    return [line for context in contexts for line in (sentence(context), *_details(context, detailed))]
+    contexts = summary.contexts
+    first = use(contexts)
+    if first.kind in ("step-bound", "few-rounds"):
+        return [first]
+    alone = first.kind == "single-case"
+    best = _representative(contexts)
+    rest = [
+        None if alone else _gain(best),
+        None if alone else _effect(contexts, best),
+        next(filter(None, map(headroom, contexts)), None)
+        or (None if alone else _limit([case for _, case in best])),
+        next(filter(None, map(opening, contexts)), None),
+        _uncertain(contexts, [one.kind for one in summary.warnings if one.kind in MACHINE_KINDS]),
+    ]
+    return [first, *filter(None, rest)][:5]
 
 
-def findings(context: Context) -> list[Finding]:
-    """Return all findings about a context: the verdict first."""
-    compared = [one.finding for one in per_loader(context) if len(one.cases) > 1]
-    others = (headroom(context), opening(context))
-    return [verdict(context), *compared, *(one for one in others if one is not None)]
+def use(contexts: Sequence[Context]) -> Finding:
+    """Return what to use in all contexts.
 
-
-def as_json(summary: Summary) -> dict[str, Any]:
-    """Return a summary for JSON, with the findings of each context."""
-    contexts = [{**context.as_dict(), "findings": findings(context)} for context in summary.contexts]
-    return {"contexts": contexts, "warnings": summary.warnings}
+    Of one context it is the verdict on it. Of several the kinds are `single-case`, `step-bound`,
+    `few-rounds`, `same-everywhere`, `same-loader` (over other formats) and `depends`.
+    """
+    first, *others = contexts
+    if not others:
+        return verdict(first)
+    if all(map(is_step_bound, contexts)):
+        share = min(step_share(one.cases) or 0.0 for one in contexts)
+        return Finding("step-bound", STEP_BOUND.format(share), values={"step_share": share})
+    compared = [one for one in contexts if len(one.cases) > 1]
+    if not compared:
+        best = [one.cases[0] for one in contexts]
+        names = enumerated([case.label.short for case in best])
+        return Finding("single-case", f"{names} only{_of_the_limit(best)}", values={"fastest": names})
+    if any(one.verdict.outcome == "few-rounds" for one in compared):
+        names = enumerated([one.cases[0].label.short for one in compared])
+        return _few_rounds(f"Too few rounds for a verdict; highest medians: {names}", {"fastest": names})
+    where = _everywhere(compared)
+    if everywhere := _leading_in_all(compared, lambda case: case.choice):
+        values: Values = {"use": everywhere[0].label.short, "others": len(everywhere) - 1}
+        leads = "leaders" if len(everywhere) > 1 else "a leader"
+        return Finding("same-everywhere", f"Use {group_text(everywhere)}: {leads} {where}", values=values)
+    by_context = (f"{group_text(one.leaders)} ({one.title})" for one in compared)
+    named = "; ".join(by_context) if len(compared) <= MANY_CONTEXTS else _most_frequent(compared)
+    if loaders := _leading_in_all(compared, lambda case: case.label.loader):
+        loader = loaders[0].label.loader
+        message = f"Use {loader} {where}; the format depends: {named}"
+        return Finding("same-loader", message, values={"use": loader})
+    return Finding("depends", f"It depends: {named}")
 
 
 def verdict(context: Context) -> Finding:
-    """Return which case of a context is fastest, and how certain that is.
+    """Return the leaders of a context, and how much slower every other case is at least.
 
-    The kinds are `single-case`, `step-bound`, `fastest`, `equivalent`, `few-rounds` and `inconclusive`.
+    The kinds are `single-case`, `step-bound`, `fastest` (one leader), `level` (several), `equivalent` (whose
+    differences are below the minimum) and `few-rounds`.
     """
-    result, fastest = context.verdict, context.label(context.verdict.fastest)
-    if result.ratio is None or result.runner_up is None:
-        message = f"{fastest} is the only case: nothing to compare"
-        return Finding("single-case", message, values={"fastest": fastest})
-    runner_up, comparisons = context.label(result.runner_up), len(result.against)
-    ratio = ratio_text(result.ratio, comparisons=comparisons)
-    values: Values = {
-        "fastest": fastest,
-        "runner_up": runner_up,
-        **ratio_values(result.ratio),
-        "rivals": len(result.rivals),
-        "min_difference": result.min_difference,
-    }
+    best, *others = context.cases
+    leaders, outcome = context.leaders, context.verdict.outcome
+    values: Values = {"fastest": best.name, "leaders": "; ".join(case.name for case in leaders)}
+    if not others:
+        rate = f"{rate_text(best.samples_per_s.median)} samples/s"
+        return Finding("single-case", f"{best.name} only: {rate}{_of_the_limit([best])}", values=values)
     if is_step_bound(context):
         share = step_share(context.cases) or 0.0
-        message = (
-            f"The training step takes at least {share:.0%} of the time in every case: neither format nor "
-            f"loader matters here (highest median: {fastest})"
+        return Finding("step-bound", STEP_BOUND.format(share), values=values | {"step_share": share})
+    slower = [case for case in others if case.at_least is not None]
+    if slower:
+        values["at_least"] = least = min(case.at_least or 1.0 for case in slower)
+        rest = "every other case" if len(slower) > 1 else slower[0].name
+        tail = (
+            f"{rest} takes at least {three_digits(least)} × as long" if least >= 1.01 else f"{rest} is slower"
         )
-        return Finding("step-bound", message, values=values | {"step_share": share})
-    if result.outcome == "faster":
-        message = f"Fastest: {fastest}, {ratio_text(result.ratio, f'as fast as {runner_up}', comparisons)}"
-        return Finding("fastest", message, values=values)
-    more = len(result.rivals) - 1
-    names = f"{fastest} and {runner_up}" + (f" (and {more} more)" if more > 0 else "")
-    if result.outcome == "equivalent":
-        message = f"Equally fast within {result.min_difference:.0%}: {names}, {ratio}"
-        return Finding("equivalent", message, values=values)
-    if has_few_rounds(context):
-        message = f"Inconclusive: highest medians {fastest} and {runner_up}, {ratio}"
-        return Finding("few-rounds", message, f"give --rounds {stats.ENOUGH_ROUNDS} or more", values)
-    hint, loader = "give more --rounds or prepare a larger dataset", _loader_in_front(context)
-    if loader is not None:
-        message = f"Fastest loader: {loader}; inconclusive between {names}: {ratio}"
-        return Finding("inconclusive", message, hint, values | {"loader": loader})
-    return Finding("inconclusive", f"Inconclusive between {names}: {ratio}", hint, values)
+    else:
+        tail = "no case is significantly slower" if len(leaders) > 2 else "no significant difference"
+    if outcome == "few-rounds":
+        names = group_text(leaders)
+        return _few_rounds(
+            f"Inconclusive: one round each of {names}" + (f"; {tail}" if slower else ""), values
+        )
+    if outcome == "fastest":
+        return Finding("fastest", f"Use {best.name}: {tail}", values=values)
+    values["level"] = level = max(case.relative.median for case in leaders) - 1
+    names = (
+        group_text(leaders) if slower or len(leaders) <= stats.MIN_ROUNDS else f"any of {len(leaders)} cases"
+    )
+    if outcome == "equivalent":
+        return Finding("equivalent", f"Use {names} (equally fast): {tail}", values=values)
+    return Finding("level", f"Use {names} (level within {percent_text(level)}): {tail}", values=values)
 
 
-def _loader_in_front(context: Context) -> str | None:
-    """Return the loader of the fastest case and of all its rivals, if other loaders are behind; else None."""
-    front = {context.verdict.fastest, *context.verdict.rivals}
-    leading = {case.label.loader for case in context.cases if case.key in front}
-    others = {case.label.loader for case in context.cases} - leading
-    return leading.pop() if len(leading) == 1 and others else None
+def group_text(leaders: Sequence[CaseSummary]) -> str:
+    """Return cases in few words, each loader once: `stream over npy or memmap, or native over npy`."""
+    if len(leaders) == 1:
+        return leaders[0].name
+    formats: dict[str, list[str]] = {}
+    for case in leaders:
+        formats.setdefault(case.label.loader, []).append(case.label.format)
+    several = sorted(formats, key=lambda loader: len(formats[loader]), reverse=True)
+    texts = [f"{loader} over {_either(formats[loader])}" for loader in several[:MAX_LOADERS]]
+    more = sum(len(formats[loader]) for loader in several[MAX_LOADERS:])
+    return ", or ".join([*texts, *([counted(more, "other")] if more else [])])
 
 
 def sentence(context: Context) -> str:
@@ -105,20 +150,22 @@ def sentence(context: Context) -> str:
 
 def brief(contexts: Sequence[Context]) -> str:
     """Return the verdicts in a few words, for a list of runs."""
-    first, *others = contexts
-    if others:
-        fastest = [context.label(context.verdict.fastest) for context in contexts]
-        return f"highest medians in {counted(len(contexts), 'context')}: {enumerated(fastest, MAX_BRIEF)}"
-    names = [first.label(key) for key in (first.verdict.fastest, *first.verdict.rivals)]
-    texts = {
-        "single-case": f"{names[0]} only",
-        "step-bound": "neither format nor loader matters",
-        "fastest": f"fastest: {names[0]}",
-        "few-rounds": f"too few rounds, highest median: {names[0]}",
-        "equivalent": f"equally fast: {enumerated(names, MAX_BRIEF)}",
-        "inconclusive": f"no significant difference: {enumerated(names, MAX_BRIEF)}",
-    }
-    return texts[verdict(first).kind]
+    names = dict.fromkeys(group_text(context.leaders) for context in contexts)
+    kinds = {verdict(context).kind for context in contexts}
+    if kinds == {"step-bound"}:
+        return "neither format nor loader matters"
+    words = {"single-case": " only", "few-rounds": " (too few rounds)"}
+    return enumerated(list(names), 2) + words.get(kinds.pop() if len(kinds) == 1 else "", "")
+
+
+def as_json(summary: Summary) -> dict[str, Any]:
+    """Return a summary for JSON, with the answer and the findings about each context."""
+
+    def found(context: Context) -> list[Finding]:
+        return [one for one in (verdict(context), headroom(context), opening(context)) if one is not None]
+
+    contexts = [{**context.as_dict(), "findings": found(context)} for context in summary.contexts]
+    return {"answer": answer(summary), "contexts": contexts, "warnings": summary.warnings}
 
 
 def headroom(context: Context) -> Finding | None:
@@ -143,25 +190,13 @@ def headroom(context: Context) -> Finding | None:
     return Finding("headroom", message, values=values)
 
 
-def is_step_bound(context: Context) -> bool:
-    """Return whether the training step takes the time, and no case differs significantly from the fastest."""
-    share, result = step_share(context.cases), context.verdict
-    hidden = share is not None and share >= 1 - MAX_HIDDEN_WAIT
-    return hidden and len(result.rivals) == len(result.against) > 0
-
-
-def has_few_rounds(context: Context) -> bool:
-    """Return whether there are too few rounds for an interval, so that every other case is a rival."""
-    return context.verdict.ratio is not None and context.verdict.ratio.low is None
-
-
 def opening(context: Context) -> Finding | None:
     """Return the cost of opening the fastest case, where a slower case is ahead until that is made up for.
 
     Opening is paid once per training, reading in every epoch: one figure for both would mislead.
     """
     best, *others = context.cases
-    slower = (case for case in others if case.key not in context.verdict.rivals)
+    slower = (case for case in others if not case.leader)
     ahead = [(epochs, case) for case in slower if (epochs := _break_even_epochs(best, case)) >= 1]
     if not ahead:
         return None
@@ -182,11 +217,35 @@ def opening(context: Context) -> Finding | None:
     )
 
 
-def ratio_text(ratio: Estimate, relation: str = "", comparisons: int = 1) -> str:
-    """Return a ratio with its relation, such as `as fast`, and its interval, corrected for comparisons."""
-    corrected = f", corrected for {comparisons} comparisons" if comparisons > 1 else ""
-    interval, few = f" (95 % interval {{}} to {{}}{corrected})", " (too few rounds for an interval)"
-    return ratio.text(three_digits, f" × {relation}".rstrip(), interval, few)
+def is_step_bound(context: Context) -> bool:
+    """Return whether the training step takes the time, and every case is a leader."""
+    share = step_share(context.cases)
+    hidden = share is not None and share >= 1 - MAX_HIDDEN_WAIT
+    return hidden and len(context.leaders) == len(context.cases) > 1
+
+
+def step_share(summaries: Sequence[CaseSummary]) -> float | None:
+    """Return the least share of the time taken by the training step in these cases; None without one."""
+    waits = [case.value("wait_share") for case in summaries if cases.trains(case.facets)]
+    known = [wait for wait in waits if wait is not None]
+    return 1 - max(known) if known and len(known) == len(summaries) else None
+
+
+def ratio_text(ratio: Estimate, relation: str = "") -> str:
+    """Return a ratio with its relation, such as `as fast`, and its interval."""
+    few = " (too few rounds for an interval)"
+    return ratio.text(three_digits, f" × {relation}".rstrip(), " (95 % interval {} to {})", few)
+
+
+def claim_text(ratio: Estimate, relation: str) -> str:
+    """Return a significant gain: its median where the interval is narrow, otherwise its lower end."""
+    if ratio.low is not None and ratio.high is not None and ratio.high <= WIDE * ratio.low:
+        return ratio_text(ratio, relation)
+    least = ratio.low if ratio.low is not None else FAR if ratio.median >= FAR else None
+    if least is None:
+        return f"{relation.replace('as fast as', 'faster than')}, in too few rounds to say how much"
+    rounds = "the rounds differ widely" if ratio.low is not None else "too few rounds for an interval"
+    return f"at least {three_digits(least)} × {relation} ({rounds})"
 
 
 def ratio_values(ratio: Estimate) -> Values:
@@ -194,26 +253,166 @@ def ratio_values(ratio: Estimate) -> Values:
     return {"ratio": ratio.median, **dict(zip(("low", "high"), ratio.ends or (), strict=False))}
 
 
-def _details(context: Context, detailed: bool) -> Iterator[str]:
-    loaders = per_loader(context)
-    if not is_step_bound(context) and _adds_information(loaders):
-        compared = [one for one in loaders if len(one.cases) > 1]
-        if detailed:
-            yield from (f"  {one.finding.message}" for one in compared[:MAX_LOADERS])
-            if len(compared) > MAX_LOADERS:
-                rest = counted(len(compared) - MAX_LOADERS, "more loader")
-                yield f"  … and {rest}: see 'iobench report'"
-        else:
-            effects = [describe_largest(one) for one in compared[:MAX_LOADERS]]
-            more = len(compared) - MAX_LOADERS
-            yield f"  {'; '.join(effects + ([f'{more} more'] if more > 0 else []))}"
-    yield from (f"  {one.sentence}." for one in (headroom(context), opening(context)) if one is not None)
+def range_text(values: Sequence[float], form: Callable[[float], str] = three_digits) -> str:
+    """Return the lowest and the highest of these values, as one where their texts are the same."""
+    low, high = form(min(values)), form(max(values))
+    return low if low == high else f"{low} to {high}"
 
 
-def _adds_information(loaders: Sequence[LoaderCases]) -> bool:
-    """Return whether the effect of the format is more than the verdict on two cases."""
-    several = [one for one in loaders if len(one.cases) > 1]
-    return len(several) > 0 and (len(loaders) > 1 or len(several[0].cases) > 2 or several[0].step_bound)
+def _few_rounds(message: str, values: Values) -> Finding:
+    return Finding("few-rounds", message, f"give --rounds {stats.ENOUGH_ROUNDS} or more", values)
+
+
+def _either(names: Sequence[str]) -> str:
+    """Join names by *or*, the first three of many."""
+    return enumerated(names).replace(" and ", " or ")
+
+
+def _everywhere(contexts: Sequence[Context]) -> str:
+    return {1: f"with {contexts[0].title}", 2: "in both contexts"}.get(
+        len(contexts), f"in all {len(contexts)} contexts"
+    )
+
+
+def _leading_in_all(contexts: Sequence[Context], key: Callable[[CaseSummary], str]) -> list[CaseSummary]:
+    """Return the leaders, by key, that lead in all contexts.
+
+    Those come first whose loader leads over the most formats, then those with the least mean relative time.
+    """
+    led = [{key(case) for case in context.leaders} for context in contexts]
+    common = set.intersection(*led)
+    times: dict[str, list[float]] = {}
+    first: dict[str, CaseSummary] = {}
+    for context in contexts:
+        for case in context.leaders:
+            if key(case) in common:
+                times.setdefault(key(case), []).append(case.relative.median)
+                first.setdefault(key(case), case)
+    loaders = Counter(case.label.loader for case in first.values())
+
+    def place(one: str) -> tuple[int, float]:
+        return -loaders[first[one].label.loader], statistics.geometric_mean(times[one])
+
+    return [first[one] for one in sorted(times, key=place)]
+
+
+def _most_frequent(contexts: Sequence[Context]) -> str:
+    """Return the choice that leads most often, and how often."""
+    led = [case.label.short for context in contexts for case in context.leaders]
+    usual = max(led, key=led.count)
+    return f"{usual} leads in {led.count(usual)} of {len(contexts)} contexts, others in the rest"
+
+
+def _representative(contexts: Sequence[Context]) -> list[tuple[Context, CaseSummary]]:
+    """Return the case of the answer in each context: of the choice that leads most, else the fastest."""
+    led = [case.choice for context in contexts for case in context.leaders]
+    same = _leading_in_all(contexts, lambda case: case.choice)
+    usual = same[0].choice if same else max(led, key=led.count)
+    return [
+        (context, next((case for case in context.leaders if case.choice == usual), context.cases[0]))
+        for context in contexts
+    ]
+
+
+def _gain(best: Sequence[tuple[Context, CaseSummary]]) -> Finding | None:
+    """Return the speed of the answer over DataLoader one sample at a time, and over the best plain loop."""
+    over_samples, over_plain = list[float](), list[float]()
+    for context, case in best:
+        same = [one for one in context.cases if one.label.format == case.label.format and one.candidate]
+        one_by_one = [
+            one
+            for one in same
+            if one.facets["loader"] == ONE_BY_ONE
+            and (one.facets.get("options") or {}).get("fetch") == "sample"
+        ]
+        plain = [one for one in context.cases if one.facets["loader"] == PLAIN_LOOP and one.candidate]
+        for others, ratios in ((one_by_one, over_samples), (plain, over_plain)):
+            if others and case.facets["loader"] != others[0].facets["loader"]:
+                ratios.append(others[0].relative.median / case.relative.median)
+    texts, values = list[str](), dict[str, float | int | str]()
+    for name, ratios, what in (
+        ("dataloader", over_samples, "DataLoader one sample at a time"),
+        ("native", over_plain, "the best plain loop"),
+    ):
+        if ratios:
+            values |= {f"{name}_low": min(ratios), f"{name}_high": max(ratios)}
+            texts.append(f"{range_text(ratios)} × {what}")
+    name = best[0][1].label.short
+    return Finding("gain", f"{name}: {', '.join(texts)}", values=values | {"case": name}) if texts else None
+
+
+def _effect(contexts: Sequence[Context], best: Sequence[tuple[Context, CaseSummary]]) -> Finding | None:
+    """Return whether the loader or the format matters: the largest ratio between the choices of each."""
+
+    def largest(of: str, under: str) -> tuple[float, CaseSummary, CaseSummary] | None:
+        found = [
+            (other.relative.median / case.relative.median, case, other)
+            for context, case in best
+            for other in context.cases
+            if other.candidate and getattr(other.label, under) == getattr(case.label, under)
+            and getattr(other.label, of) != getattr(case.label, of)
+        ]  # fmt: skip
+        return max(found, key=lambda one: one[0], default=None)
+
+    loader, format_ = largest("loader", "format"), largest("format", "loader")
+    if loader is None or format_ is None:
+        return None
+    values: Values = {"loader_ratio": loader[0], "format_ratio": format_[0]}
+
+    def text(found: tuple[float, CaseSummary, CaseSummary], of: str, under: str) -> str:
+        times, case, other = found
+        return f"{getattr(case.label, under)}: {getattr(other.label, of)} {three_digits(times)} ×"
+
+    by_loader, by_format = text(loader, "loader", "format"), text(format_, "format", "loader")
+    if max(loader[0], format_[0]) < MINOR:
+        message = f"Neither loader ({by_loader} slower) nor format ({by_format}) matters much"
+    elif loader[0] >= MINOR * format_[0]:
+        less = "hardly" if format_[0] < MINOR else "less"
+        message = f"The loader decides ({by_loader} slower), the format {less} ({by_format})"
+    elif format_[0] >= MINOR * loader[0]:
+        less = "hardly" if loader[0] < MINOR else "less"
+        message = f"The format decides ({by_format} slower), the loader {less} ({by_loader})"
+    else:
+        message = f"Loader ({by_loader} slower) and format ({by_format}) both matter"
+    return Finding("effect", message, values=values)
+
+
+def _limit(best: Sequence[CaseSummary]) -> Finding | None:
+    """Return which share of each lowest limit these cases reach."""
+    shares: dict[str, list[float]] = {}
+    for case in best:
+        if case.limit is not None and case.limit_share is not None:
+            shares.setdefault(case.limit, []).append(case.limit_share)
+    if not shares:
+        return None
+    texts = [f"{range_text(found, percent_text)} of the {name} limit" for name, found in shares.items()]
+    values: Values = {name: statistics.median(found) for name, found in shares.items()}
+    return Finding("limit", f"It reaches {', '.join(texts)}", values=values)
+
+
+def _of_the_limit(best: Sequence[CaseSummary]) -> str:
+    finding = _limit(best)
+    return f", {finding.message.removeprefix('It reaches ')}" if finding else ""
+
+
+def _uncertain(contexts: Sequence[Context], warned: Sequence[str]) -> Finding | None:
+    """Return where the order of the leaders is open, and what disturbed the machine."""
+    undecided = [one for one in contexts if one.verdict.outcome == "level"]
+    texts = list[str]()
+    if undecided:
+        part = (
+            "every context"
+            if len(undecided) == len(contexts)
+            else f"{len(undecided)} of {len(contexts)} contexts"
+        )
+        where = f" in {part}" if len(contexts) > 1 else ""
+        texts.append(f"which leader is fastest{where} (more --rounds may tell)")
+    if warned:
+        texts.append(f"the machine: {enumerated(warned)}")
+    if not texts:
+        return None
+    values: Values = {"undecided": len(undecided), "warnings": ", ".join(warned)}
+    return Finding("uncertain", f"Uncertain: {'; '.join(texts)}", values=values)
 
 
 def _break_even_epochs(best: CaseSummary, other: CaseSummary) -> float:

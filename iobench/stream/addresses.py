@@ -12,12 +12,12 @@ import numpy as np
 
 from iobench.base.errors import corrupt
 from iobench.formats import Chunked, Index, Listed, Placement, Schema, Strided
+from iobench.formats.placement import bounding_rows, pieces_of
 from iobench.host.maps import side_by_side
 from iobench.host.memory import PAGE
 
 Locate: TypeAlias = Callable[[Index], Index]
 
-PIECE_ROWS = 1 << 17  # rows computed together, so that they stay in the CPU cache
 MAX_LISTED = 8 << 20  # maximum number of rows whose positions are kept in memory
 NEAR_BYTES = 64 << 10  # gaps up to this size are read along with the rows; smaller than BETWEEN files
 
@@ -84,7 +84,7 @@ class RowAddresses(AddressSpace):
         for name, place in self._placements.items():
             of_field = self.numbers(place.files)
             self._starts[name], self._sizes[name] = self.starts[of_field], sizes[of_field]
-            for rows in _bounding_rows(place, self.samples):
+            for rows in bounding_rows(place, self.samples):
                 self._check(name, *place.locate(rows))
             if isinstance(place, Listed) and len(of_field) > 1 and self.samples <= MAX_LISTED:
                 self._listed[name] = _joined(place, self._starts[name], self.samples)
@@ -128,6 +128,16 @@ class RowAddresses(AddressSpace):
         begins = self._bases[name][low : high + 1] + edges[:-1] * width
         return list(zip(begins.tolist(), np.diff(edges).tolist(), strict=True))
 
+    def segments(self, name: str, most: int) -> list[tuple[int, int]] | None:
+        """Return all runs of adjacent rows, each by its first row and position; None if more than `most`."""
+        place, first = self._of(name), self.start_if_contiguous(name)
+        if first is not None:
+            return [(0, first)]
+        if not isinstance(place, Chunked) or place.stride != self.widths[name] or len(place.first) > most:
+            return None
+        positions = self._bases[name] + place.first * place.stride
+        return list(zip(place.first.tolist(), positions.tolist(), strict=True))
+
     def start_if_contiguous(self, name: str) -> int | None:
         """Return the position of row 0 if all rows are adjacent, else None."""
         place = self._of(name)
@@ -135,14 +145,14 @@ class RowAddresses(AddressSpace):
             return None
         return int(self._starts[name][0]) + place.offset
 
-    def common_remainder(self, name: str) -> int | None:
-        """Return the remainder of all positions divided by the width, or None if they differ."""
-        place, width = self._of(name), self.widths[name]
-        if not isinstance(place, Listed) and getattr(place, "stride", 1) % width:
+    def common_remainder(self, name: str, divisor: int) -> int | None:
+        """Return the remainder of all positions divided by a number, or None if they differ."""
+        place = self._of(name)
+        if not isinstance(place, Listed) and getattr(place, "stride", 1) % divisor:
             return None
         over: int | None = None
         for rows in _regular(place, self.samples):
-            left = self.positions(name, rows) % width
+            left = self.positions(name, rows) % divisor
             over = int(left[0]) if over is None else over
             if (left != over).any():
                 return None
@@ -159,7 +169,7 @@ class RowAddresses(AddressSpace):
             bases, step = (self._bases[name] - over) // width, place.stride // width
             return lambda rows: np.add(place.of_rows(bases, rows), rows if step == 1 else rows * step)
         if isinstance(place, Listed) and self.samples <= MAX_LISTED:
-            every = [(self.positions(name, rows) - over) // width for rows in _pieces(self.samples)]
+            every = [(self.positions(name, rows) - over) // width for rows in pieces_of(self.samples)]
             return partial(np.take, np.concatenate(every))
         return lambda rows: (self.positions(name, rows) - over) // width
 
@@ -217,37 +227,20 @@ def merged(low: Index, high: Index, near: int = 0) -> tuple[Index, Index]:
     return low[first], high[np.append(first[1:], len(low)) - 1]
 
 
-def _bounding_rows(place: Placement, samples: int) -> Iterator[Index]:
-    """Yield rows such that all rows lie in the files if these do: ends of runs, or else all, in pieces."""
-    if isinstance(place, Strided):
-        yield np.array([0, samples - 1])
-    elif isinstance(place, Chunked):
-        yield place.first
-        yield np.append(place.first[1:], samples) - 1
-    else:
-        yield from _pieces(samples)
-
-
 def _regular(place: Placement, samples: int) -> Iterator[Index]:
-    """Yield rows that determine the remainders of all positions if the stride is a multiple of the width."""
+    """Yield rows that determine the remainders of all positions if the divisor divides the stride."""
     if isinstance(place, Strided):
         yield np.zeros(1, np.int64)
     elif isinstance(place, Chunked):
         yield place.first
     else:
-        yield from _pieces(samples)
+        yield from pieces_of(samples)
 
 
 def _joined(place: Placement, starts: Index, samples: int) -> Index:
     """Return the position of each row."""
     positions = np.empty(samples, np.int64)
-    for rows in _pieces(samples):
+    for rows in pieces_of(samples):
         files, offsets = place.locate(rows)
         positions[rows[0] : rows[-1] + 1] = offsets + starts[files]
     return positions
-
-
-def _pieces(samples: int) -> Iterator[Index]:
-    """Yield all rows in pieces."""
-    for low in range(0, samples, PIECE_ROWS):
-        yield np.arange(low, min(low + PIECE_ROWS, samples))

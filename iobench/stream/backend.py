@@ -1,22 +1,28 @@
-"""Backends of StreamLoader: through the page cache, past it, or by the format's own reader."""
+"""Backends of StreamLoader: through the page cache, past it, by requests, or by the format's reader."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from iobench.base.errors import IobenchError, LoaderFailed
 from iobench.base.thresholds import WARM_LIMIT
-from iobench.formats import Batch, Reader, Rows
+from iobench.dataset.artifact_location import ChangeDetector
+from iobench.dataset.opener import Opener
+from iobench.formats import Array, Batch, Reader, Rows, Schema
 from iobench.host import page_cache
-from iobench.host.bus_errors import SIGBUS_HANDLED, MapGuard
-from iobench.stream.change_detector import ChangeDetector
-from iobench.stream.composite_reader import CompositeReader, Part
+from iobench.host.maps import SIGBUS_HANDLED, MapGuard
+from iobench.objects.reader import RangeReader
+from iobench.stream.block_reader import BlockReader
+from iobench.stream.cached_reader import CachedReader
 from iobench.stream.direct_reader import DirectReader
+from iobench.stream.options import StreamOptions
 from iobench.stream.span_reader import SpanReader
 
 
@@ -64,12 +70,12 @@ class Backend:
 
         Raises CorruptArtifact if a file changes, LoaderFailed if the disk fails.
         """
-        with self._checked():
+        with self.checked():
             self.reader.read(rows, out)
 
     def batch(self, rows: Rows) -> Batch:
         """Return these rows in new memory, for a library that alone knows their lengths; raises as `read`."""
-        with self._checked():
+        with self.checked():
             return self.reader.batch(rows)
 
     def offsets(self, name: str, rows: Rows) -> npt.NDArray[np.int64]:
@@ -97,8 +103,8 @@ class Backend:
         self.reader.close()
 
     @contextmanager
-    def _checked(self) -> Iterator[None]:
-        """Raise the error that names the cause if reading in the block fails or a file changes."""
+    def checked(self, look: bool = True) -> Iterator[None]:
+        """Raise the error that names the cause if the block fails; if `look`, also if a file changed."""
         with failures_of(self.path):
             if self.by_library or not SIGBUS_HANDLED:
                 self.unchanged.check()
@@ -107,12 +113,61 @@ class Backend:
             except (IobenchError, OSError):
                 self._check(every=True)  # its error names the cause
                 raise
-            self._check()
+            if look:
+                self._check()
 
     def _check(self, every: bool = False) -> None:
         self.unchanged.check(every)
         for guard in self._guards:
             guard.check()
+
+
+Part: TypeAlias = CachedReader | BlockReader | SpanReader
+
+
+class CompositeReader(Reader):
+    """Combines readers, each of which reads some of the fields."""
+
+    def __init__(self, schema: Schema, parts: Sequence[Part]) -> None:
+        super().__init__(schema)
+        self._parts = tuple(parts)
+        self.cold = any(part.cold for part in parts)
+        self.decodes = any(part.decodes for part in parts)
+
+    def offsets(self, name: str, rows: Rows) -> npt.NDArray[np.int64]:
+        """Return the offsets of a batch of these rows of a ragged field."""
+        part = next(part for part in self._parts if any(name == f.name for f in part.schema.fields))
+        assert isinstance(part, SpanReader)
+        return part.offsets(name, rows)
+
+    def read_ahead(self, batches: Sequence[Rows]) -> None:
+        """Start to read these batches into the page cache; see `ReadaheadReader.read_ahead`."""
+        for part in self._parts:
+            part.read_ahead(batches)
+
+    def stop(self) -> None:
+        """Stop reading ahead; waiting threads get CancelledError."""
+        for part in self._parts:
+            part.stop()
+
+    def close(self) -> None:
+        """Close all readers."""
+        for part in self._parts:
+            part.close()
+
+    def _check_out(self, count: int, out: Mapping[str, Array]) -> None:
+        """Leave the check to the parts."""
+
+    def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
+        self._read(slice(start, stop), out)
+
+    def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
+        self._read(rows, out)
+
+    def _read(self, rows: Any, out: Mapping[str, Array]) -> None:
+        for part in self._parts:
+            names = {field.name for field in part.schema.fields}
+            part.read(rows, {name: array for name, array in out.items() if name in names})
 
 
 class CachedBackend(Backend):
@@ -143,6 +198,11 @@ class CachedBackend(Backend):
         """Return the offsets of a batch of these rows of a ragged field."""
         assert isinstance(self.reader, SpanReader | CompositeReader)
         return self.reader.offsets(name, rows)
+
+    def wait_for(self, rows: Rows) -> None:
+        """Wait until these rows, if they are adjacent, were read ahead; raises the error of that."""
+        if isinstance(rows, slice) and isinstance(self.reader, CachedReader):
+            self.reader.wait_for(rows.stop)
 
     def stop(self) -> None:
         """End reading ahead, so that no thread waits for it."""
@@ -184,3 +244,47 @@ def failures_of(path: Path) -> Iterator[None]:
         raise LoaderFailed(
             f"cannot be read: {error.strerror or error}", kind="read-error", path=error.filename or path
         ) from None
+
+
+# Each waits for the requests of one group of 8 MiB: several groups keep requests in flight while the slowest
+# one of a group is awaited.
+THREADS = 4
+
+
+class RemoteBackend(Backend):
+    """Reads whole windows of block order at once, and never touches the page cache."""
+
+    direct = cold = True
+    by_library = False
+    reader: RangeReader
+
+    def start(self, batches: Sequence[Rows]) -> None:
+        """Send requests that fail again, from now on; nothing is read ahead before it is needed."""
+        self.reader.start()
+
+    def stop(self) -> None:
+        """End the requests in flight at their first failure, so that leaving an epoch takes no more tries."""
+        self.reader.stop()
+
+
+class LibraryBackend(Backend):
+    """Reads batches by the library of a format, several at once; it never touches the page cache."""
+
+    cold = True
+
+
+def remote_backend(opener: Opener, schema: Schema, options: StreamOptions) -> Backend:
+    """Open the backend of an artifact in an object store."""
+    assert opener.remote is not None
+    threads = options.threads or THREADS
+    if not opener.remote.placed:
+        return LibraryBackend(opener.path, opener(), threads, ChangeDetector([]), parallel=True)
+    reader = RangeReader(
+        schema,
+        opener.remote.placements(),
+        replace(opener.remote.files, retries=options.retries),
+        options.in_flight,
+        options.request_bytes,
+        options.coalesce_bytes,
+    )
+    return RemoteBackend(opener.path, reader, threads, ChangeDetector([]))

@@ -8,20 +8,34 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from iobench.base.errors import InvalidSettings, IobenchError
+from iobench.dataset.artifact_location import ChangeDetector
 from iobench.dataset.opener import Opener
 from iobench.formats import Blocks, Placement, Reader, Schema, Spans
-from iobench.host import usable_memory
-from iobench.host.aio import DirectUnavailable
-from iobench.host.bus_errors import FolderMapGuard, MapGuard
-from iobench.stream.backend import Backend, CachedBackend, DirectBackend, failures_of, is_cold
+from iobench.host import memory
+from iobench.host.io_engines import DirectUnavailable
+from iobench.host.maps import SIGBUS_HANDLED, FolderMapGuard, MapGuard
+from iobench.loading.order import Order
+from iobench.loading.stages import UNTIMED, Stages
+from iobench.stream.backend import (
+    Backend,
+    CachedBackend,
+    CompositeReader,
+    DirectBackend,
+    Part,
+    failures_of,
+    is_cold,
+    remote_backend,
+)
 from iobench.stream.block_reader import BlockReader
 from iobench.stream.cached_reader import CachedReader
-from iobench.stream.change_detector import ChangeDetector
-from iobench.stream.composite_reader import CompositeReader, Part
+from iobench.stream.delivery import BatchDelivery
 from iobench.stream.direct_reader import DirectReader
+from iobench.stream.gathering import GatherDelivery
 from iobench.stream.options import StreamOptions
-from iobench.stream.remote_backend import remote_backend
+from iobench.stream.pipeline import Pipeline, Transform
 from iobench.stream.span_reader import SpanReader
+from iobench.stream.transfer import Transfer
+from iobench.stream.views import ViewDelivery, segments_of
 
 FITS = 0.5  # share of the free memory: smaller data will stay in the page cache
 MAX_THREADS = 4
@@ -35,7 +49,45 @@ DIRECT_THREADS = 2
 SMALL_BLOCK_ROWS, SMALL_BLOCK_BYTES = 16, 32 << 10  # mean of decoded blocks
 
 
-def select_backend(opener: Opener, schema: Schema, options: StreamOptions, batch_size: int) -> Backend:
+def open_delivery(
+    opener: Opener,
+    schema: Schema,
+    options: StreamOptions,
+    order: Order,
+    transfer: Transfer,
+    transform: Transform | None = None,
+    copy: bool = False,
+    stages: Stages = UNTIMED,
+) -> BatchDelivery:
+    """Open the way of delivering batches that suits an artifact, an order and a device.
+
+    ========================================================================  ====================
+    batches                                                                   delivered as
+    ========================================================================  ====================
+    in stored order, of samples that lie as in memory, one after the other,   views of the files
+    on the CPU, without `copy` and `transform`
+    in other orders, of samples that lie as in memory and are in the page     copies by the
+    cache, on the CPU, without `threads` and `transform`                      consumer's thread
+    all others                                                                copies by threads
+    ========================================================================  ====================
+
+    Raises as `select_backend`, by which threads read.
+    """
+    direct = transfer.on_host and transform is None and SIGBUS_HANDLED
+    views = direct and order.kind == "sequential" and not copy
+    backend = select_backend(opener, schema, options, order.batch_size, views)
+    if direct and isinstance(backend, CachedBackend) and isinstance(reader := backend.reader, CachedReader):
+        segments = segments_of(reader.addresses, schema, order) if views else None
+        if segments is not None:
+            return ViewDelivery(backend, reader.addresses, segments, schema, order)
+        if not backend.cold and order.kind != "sequential" and options.threads is None:
+            return GatherDelivery(backend, reader, schema, order)
+    return Pipeline(backend, schema, order, transfer, transform, stages)
+
+
+def select_backend(
+    opener: Opener, schema: Schema, options: StreamOptions, batch_size: int, views: bool = False
+) -> Backend:
     """Open the backend that suits an artifact and the state of the page cache.
 
     Fields stored as they are in memory are read through the page cache if they are in it or will stay in it,
@@ -54,6 +106,8 @@ def select_backend(opener: Opener, schema: Schema, options: StreamOptions, batch
         Those that are None are chosen here.
     batch_size : int
         Samples of a batch.
+    views : bool
+        True if batches in stored order are views of the files where they can be.
 
     Raises
     ------
@@ -92,7 +146,7 @@ def select_backend(opener: Opener, schema: Schema, options: StreamOptions, batch
             large = not cold and min(batch_size, schema.samples) * schema.sample_bytes >= LARGE_BATCH_BYTES
             most = MAX_THREADS_LARGE if large else MAX_THREADS
             threads = _cores() if encoded else min(most, _cores())
-        cached = _cached_reader(schema, placements, blocks, cold, threads)
+        cached = _cached_reader(schema, placements, blocks, cold, threads, views)
         cached.epoch = reader.epoch
         return CachedBackend(opener.path, cached, threads, unchanged)
 
@@ -156,7 +210,12 @@ def _large_blocks(reader: Reader, schema: Schema) -> list[Blocks]:
 
 
 def _cached_reader(
-    schema: Schema, placements: Mapping[str, Placement], blocks: Sequence[Blocks], cold: bool, threads: int
+    schema: Schema,
+    placements: Mapping[str, Placement],
+    blocks: Sequence[Blocks],
+    cold: bool,
+    threads: int,
+    views: bool,
 ) -> Part | CompositeReader:
     spans = {name: place for name, place in placements.items() if isinstance(place, Spans)}
     plain = schema.chosen(placements.keys() - spans.keys())
@@ -164,7 +223,7 @@ def _cached_reader(
     encoded = schema.chosen({field.name for field in schema.fields} - placements.keys())
     parts: list[Part] = []
     if plain.fields:
-        parts.append(CachedReader(plain, placements, cold))
+        parts.append(CachedReader(plain, placements, cold, views))
     if ragged.fields:
         parts.append(SpanReader(ragged, spans, cold))
     if encoded.fields:
@@ -187,7 +246,7 @@ def _direct_reader(
 
 
 def _fits(files: Sequence[Path]) -> bool:
-    return sum(file.stat().st_size for file in files) <= FITS * usable_memory.free_memory()
+    return sum(file.stat().st_size for file in files) <= FITS * memory.free_memory()
 
 
 def _files(path: Path) -> list[Path]:

@@ -37,26 +37,26 @@ class Stream(StreamOptions, Loader):
         return max(1, GROUP_BYTES // batch_bytes) * batch_bytes, SLOTS
 
     def open(self, job: Job) -> Epochs:
-        """Open the pipeline, which touches all of its memory; a StreamLoader if it is to be resumed."""
+        """Open the delivery of batches; a StreamLoader if it is to be resumed."""
         return StreamEpochs(self, job) if job.dataset is None else StatefulStreamEpochs(self, job)
 
 
 class StreamEpochs(Epochs):
-    """Epochs of a StreamLoader pipeline."""
+    """Epochs of a StreamLoader, whose batches are copies on the CPU, too."""
 
     def __init__(self, loader: Stream, job: Job) -> None:
         super().__init__(loader, job)
         import torch
 
-        from iobench.stream.backend_selection import select_backend
-        from iobench.stream.pipeline import Pipeline
+        from iobench.stream.backend_selection import open_delivery
         from iobench.stream.transfer import transfer_to
 
-        schema = job.opener.schema
-        backend = select_backend(job.opener, schema, loader, job.order.batch_size)
         transfer = transfer_to(torch.device(job.device))
         collate = None if job.collate.is_jagged else job.collate
-        self._pipeline = Pipeline(backend, schema, job.order, transfer, collate, job.stages)
+        # a view has read nothing yet, and on the CPU no later step would
+        self._delivery = open_delivery(
+            job.opener, job.opener.schema, loader, job.order, transfer, collate, copy=True, stages=job.stages
+        )
 
     @property
     def prefetches(self) -> bool:
@@ -66,15 +66,15 @@ class StreamEpochs(Epochs):
     @property
     def read_ahead(self) -> int:
         """Most batches that its threads and slots hold."""
-        return self._pipeline.read_ahead
+        return self._delivery.read_ahead
 
     def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
         """Yield the batches that the threads read."""
-        return self._pipeline.run(request)
+        return self._delivery.run(request)
 
     def close(self) -> None:
         """Close the files; the memory is released with the last batch."""
-        self._pipeline.close()
+        self._delivery.close()
 
 
 class StatefulStreamEpochs(Epochs):

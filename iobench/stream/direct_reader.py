@@ -10,11 +10,11 @@ import numpy as np
 
 from iobench.base.errors import corrupt
 from iobench.formats import Array, Index, Placement, Reader, Schema, raw_bytes
-from iobench.formats.scatter_plan import ScatterPlan
-from iobench.host.aio import ReadFailed, ReadQueue, open_direct
+from iobench.formats.placement import ScatterPlan
+from iobench.host.io_engines import ReadFailed, ReadQueue, open_direct
 from iobench.host.memory import PAGE, Bytes, address_of, touched_array
 from iobench.stream.addresses import RowAddresses
-from iobench.stream.files import MAX_OPEN, DescriptorPool, naming, open_plain, read_into
+from iobench.stream.mapped_files import MAX_OPEN, DescriptorPool, naming, open_plain, read_into
 
 PIECE_BYTES = 1 << 20  # maximum size of one read of adjacent rows
 SMALLEST_SLOT = 8 << 10

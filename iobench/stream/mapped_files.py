@@ -1,20 +1,126 @@
-"""Files of an address space, mapped side by side and opened on demand."""
+"""Files of an address space: descriptors opened on demand, a bounded number, and maps side by side."""
 
 from __future__ import annotations
 
 import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from iobench.base.errors import corrupt
 from iobench.formats import Array, raw_bytes
-from iobench.host.bus_errors import SIGBUS_HANDLED
-from iobench.host.disk import is_remote
-from iobench.host.maps import GuardedMap
+from iobench.host.disk import is_remote, read_ahead_kib
+from iobench.host.maps import SIGBUS_HANDLED, GuardedMap
 from iobench.host.memory import Bytes
 from iobench.stream.addresses import AddressSpace
-from iobench.stream.files import DescriptorPool, open_plain, read_into, request, request_bytes
+
+MAX_OPEN = 256
+READ_BYTES = 8 << 20  # maximum size of one read call
+REQUEST_BYTES = 128 << 10  # or the disk's readahead if that is larger: Linux reads no more per request
+
+
+@dataclass
+class _Opened:
+    descriptor: int
+    users: int = 0
+
+
+class DescriptorPool:
+    """Thread-safe pool of descriptors by file number; the most recently used stay open."""
+
+    def __init__(self, paths: Sequence[Path], opening: Callable[[Path], int]) -> None:
+        self.paths, self._opening = paths, opening
+        self._opened: OrderedDict[int, _Opened] = OrderedDict()
+        self._lock = threading.Lock()
+        self._closed = False
+
+    @contextmanager
+    def descriptor(self, number: int) -> Iterator[int]:
+        """Yield the descriptor of a file, which stays open until the block ends.
+
+        Raises ValueError after `close`, OSError if the file cannot be opened.
+        """
+        with self._lock:
+            opened = self._taken(number)
+        try:
+            yield opened.descriptor
+        finally:
+            with self._lock:
+                opened.users -= 1
+                self._trim(0 if self._closed else MAX_OPEN)
+
+    def close(self) -> None:
+        """Close all files; those in use are closed when their block ends."""
+        with self._lock:
+            self._closed = True
+            self._trim(0)
+
+    def _taken(self, number: int) -> _Opened:
+        if self._closed:
+            raise ValueError("this reader is closed")
+        if number not in self._opened:
+            self._opened[number] = _Opened(self._opening(self.paths[number]))
+        opened = self._opened[number]
+        opened.users += 1
+        self._opened.move_to_end(number)
+        return opened
+
+    def _trim(self, most: int) -> None:
+        for number in [number for number, opened in self._opened.items() if not opened.users]:
+            if len(self._opened) <= most:
+                break
+            os.close(self._opened.pop(number).descriptor)
+
+
+def open_plain(path: Path) -> int:
+    """Open a file for reads through the page cache."""
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def request_bytes(path: Path) -> int:
+    """Return the most bytes that the kernel reads of a file for one request of `request`."""
+    return max(REQUEST_BYTES, (read_ahead_kib(path) or 0) << 10)
+
+
+def request(descriptor: int, start: int, stop: int, piece_bytes: int) -> None:
+    """Request bytes of a file from the kernel, all at once and without waiting.
+
+    On a remote file system reads wait for each other without it. On a local disk the kernel's own readahead
+    is faster: it fills the page cache with larger pages.
+    """
+    for begin in range(start, stop, piece_bytes):
+        os.posix_fadvise(descriptor, begin, min(piece_bytes, stop - begin), os.POSIX_FADV_WILLNEED)
+
+
+def read_into(descriptor: int, path: Path, start: int, into: Bytes) -> None:
+    """Fill memory with the bytes of a file from an offset on.
+
+    Raises CorruptArtifact if the file ends too early, OSError with the file's name if the disk fails.
+    """
+    done = 0
+    while done < len(into):
+        with naming(path):
+            got = os.preadv(descriptor, [into[done : done + READ_BYTES].data], start + done)
+        if got == 0:
+            raise corrupt(
+                path, f"at least {start + len(into)} bytes", f"{start + done} bytes", kind="truncated"
+            )
+        done += got
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Add the name of a file to errors of the disk."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 class MappedFiles:

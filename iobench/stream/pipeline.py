@@ -10,23 +10,120 @@ import atexit
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import repeat
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 
 from iobench.base.errors import LoaderFailed
-from iobench.formats import Batch, Ragged, Rows, Schema
+from iobench.formats import Batch, Ragged, Rows, Schema, index_of
 from iobench.loading.collate import COLLATED
-from iobench.loading.order import Order
+from iobench.loading.order import Batches, Order, row_count
 from iobench.loading.stages import UNTIMED, Stages
 from iobench.stream.backend import Backend
-from iobench.stream.batch_group import BatchGroup, Filled, grouped
+from iobench.stream.delivery import BatchDelivery, refuse_child
 from iobench.stream.group_memory import GroupMemory
 from iobench.stream.transfer import Tensors, Transfer
 from iobench.stream.worker_pool import WorkerPool
+
+Filled: TypeAlias = (
+    "tuple[list[Tensors], Exception | None]"  # batches, and the error that kept the next from being made
+)
+
+
+class BatchGroup:
+    """Consecutive batches of an epoch, read piece by piece; each piece is claimed by one thread.
+
+    Attributes
+    ----------
+    rows : slice or int64 array
+        Rows of all batches.
+    sizes : list of int
+        Samples of each batch.
+    slot : dict of str to array
+        Memory of all batches, from `divide` on; the thread that finishes the group takes it away.
+    error : BaseException or None
+        An error while a piece was read.
+    result : SimpleQueue
+        Receives the batches, or an error, when the group is finished.
+    """
+
+    def __init__(self, rows: Rows, sizes: list[int]) -> None:
+        self.rows, self.sizes = rows, sizes
+        self.slot: Batch = {}
+        self.error: BaseException | None = None
+        self.result: SimpleQueue[Filled | BaseException] = SimpleQueue()
+        # queues without locks, so that Ctrl-C at any moment leaves none held
+        self._unclaimed: deque[slice] = deque([slice(0, sum(sizes))])
+        self._unread = [0]  # as many numbers from 0 on as there are pieces
+
+    def claim(self) -> slice | None:
+        """Return a piece, as a slice of `rows`, that no other thread reads; None if there is none.
+
+        The first piece is the whole group, without memory yet: see `divide`.
+        """
+        with suppress(IndexError):
+            return self._unclaimed.popleft()
+        return None
+
+    @property
+    def unclaimed(self) -> int:
+        """Number of pieces that no thread has claimed yet."""
+        return len(self._unclaimed)
+
+    def divide(self, slot: Batch, piece_rows: int) -> slice:
+        """Set the memory, and divide the group evenly; the caller reads the piece that is returned."""
+        self.slot, count = slot, sum(self.sizes)
+        pieces = -(-count // piece_rows) or 1
+        first, *others = (
+            slice(count * number // pieces, count * (number + 1) // pieces) for number in range(pieces)
+        )
+        self._unread = list(range(pieces))
+        self._unclaimed.extend(others)
+        return first
+
+    def part(self, piece: slice) -> tuple[Rows, Batch]:
+        """Return the rows of a piece and their memory."""
+        rows, out = self.rows, {name: array[piece] for name, array in self.slot.items()}
+        if isinstance(rows, slice):
+            return slice(rows.start + piece.start, rows.start + piece.stop), out
+        return rows[piece], out
+
+    def is_last(self) -> bool:
+        """Count a piece as read; return True if it was the last one. Called once for each piece."""
+        return self._unread.pop() == 0
+
+
+def grouped(batches: Sequence[Rows], sizes: Iterator[int]) -> Iterator[tuple[Rows, list[int]]]:
+    """Yield the batches in groups of these sizes, as `_joined`; rows are drawn as far as they are needed."""
+    first = 0
+    while first < len(batches):
+        last = min(first + next(sizes), len(batches))
+        yield _joined(batches, first, last)
+        first = last
+
+
+def _joined(batches: Sequence[Rows], first: int, last: int) -> tuple[Rows, list[int]]:
+    """Return the rows of the batches `first` to `last` - 1 in one piece, and the samples of each."""
+    if isinstance(batches, Batches) and batches.are_adjacent:
+        return batches.joined(first, last)
+    group = [batches[number] for number in range(first, last)]
+    return joined(group), [row_count(rows) for rows in group]
+
+
+def joined(group: list[Rows]) -> Rows:
+    """Return the rows of batches in one piece."""
+    first, last = group[0], group[-1]
+    if isinstance(first, slice) and isinstance(last, slice):
+        whole = slice(first.start, last.stop)
+        if row_count(whole) == sum(map(row_count, group)):
+            return whole
+    return np.concatenate([index_of(rows) for rows in group])
+
 
 Transform = Callable[[Tensors], Tensors]
 TENSORS = (torch.Tensor, Ragged, *COLLATED)  # types of a batch's fields
@@ -37,8 +134,8 @@ GROWTH = 8  # of the first groups that are copied from memory
 LEAST_SHARE = 2  # such groups shrink to this part at the end of an epoch, so that all threads end together
 
 
-class Pipeline:
-    """A backend opened for epochs of one order, with the threads that read it and the memory they fill."""
+class Pipeline(BatchDelivery):
+    """Threads that read groups of batches into reused memory."""
 
     def __init__(
         self,
@@ -49,7 +146,8 @@ class Pipeline:
         transform: Transform | None = None,
         stages: Stages = UNTIMED,
     ) -> None:
-        self._backend, self._transfer, self._transform = backend, transfer, transform
+        super().__init__(backend)
+        self._transfer, self._transform = transfer, transform
         self._read = stages.timed_in_background(backend.read)
         self._read_batch = stages.timed_in_background(backend.batch)
         # past the page cache a window is read as a whole, so that no block is read twice
@@ -60,6 +158,7 @@ class Pipeline:
         # each sample of a parallel reader takes as long as a group's Python code, or longer
         self._most = self._window or (1 if backend.parallel else max(1, group_bytes // batch_bytes))
         self._ahead = 1 if self._window else backend.threads + 1
+        self.read_ahead = self._most * (self._ahead + 1)
         # the first batch has the disk to itself, unless it must be decoded
         self._first_alone = backend.cold and not backend.decodes and not self._window
         self._first_at_once = not backend.cold  # a warm first batch is there before others can be submitted
@@ -67,7 +166,6 @@ class Pipeline:
         self._helps = backend.in_memory and transform is None and backend.threads > 1
         self._piece_rows = max(1, PIECE_BYTES // schema.sample_bytes) if backend.in_memory else samples
         self._schema = schema
-        self.completed = False  # True if the last epoch came to its end
         self._workers = self._new_workers()
         try:
             self._memory = GroupMemory(schema, samples, self._most, self._ahead + 2, transfer)
@@ -77,10 +175,7 @@ class Pipeline:
             raise
 
     def run(self, batches: Sequence[Rows], start: int = 0) -> Generator[Tensors, None, None]:
-        """Yield an epoch's batches in order, from number `start` on; if it is not completed, the threads end.
-
-        An error in a thread is raised when its batch is due. Raises LoaderFailed in a forked child.
-        """
+        """Yield an epoch's batches in order; if it is not completed, the threads end."""
         self.completed = False
         process, pending = os.getpid(), deque[BatchGroup]()
         if not self._workers.is_alive():
@@ -93,7 +188,8 @@ class Pipeline:
             workers.start()
             remaining = batches[start:] if start else batches
             self._backend.start(remaining)
-            for number, group in enumerate(grouped(remaining, self._sizes(start, len(remaining)))):
+            for number, joint in enumerate(grouped(remaining, self._sizes(start, len(remaining)))):
+                group = BatchGroup(*joint)
                 pending.append(group)
                 if number or not self._helps:
                     submitted = workers.submit(group)
@@ -113,20 +209,6 @@ class Pipeline:
         if not number and self._helps:
             return 0
         return 1 if number == 1 and self._first_at_once else self._ahead
-
-    def set_epoch(self, number: int, seed: int) -> None:
-        """Set the epoch and the seed that random parts of samples follow from; not while an epoch runs."""
-        epoch = self._backend.reader.epoch
-        epoch.number, epoch.seed = number, seed
-
-    def is_current(self) -> bool:
-        """Return True if the files are those that were opened, and as much in the page cache."""
-        return self._backend.is_current()
-
-    @property
-    def read_ahead(self) -> int:
-        """Most batches that are read ahead of the consumer."""
-        return self._most * (self._ahead + 1)
 
     def close(self) -> None:
         """End the threads, close the backend, and release all memory except that of batches in use."""
@@ -158,13 +240,7 @@ class Pipeline:
 
     def _hand_over(self, pending: deque[BatchGroup], process: int) -> Iterator[Tensors]:
         """Yield the batches of the first pending group, which is removed."""
-        if os.getpid() != process:
-            raise LoaderFailed(
-                f"an epoch of process {process} cannot continue in its forked child {os.getpid()}, "
-                "which has none of its threads",
-                kind="forked",
-                hint="start a new epoch in the child",
-            )
+        refuse_child(process)
         result = self._help(pending).get()
         if isinstance(result, BaseException):
             raise result

@@ -15,7 +15,7 @@ from iobench.formats import Array, Index, Reader, Rows, Schema
 from iobench.host.disk import is_remote
 from iobench.host.memory import Bytes, touched_array
 from iobench.stream.addresses import AddressSpace
-from iobench.stream.files import DescriptorPool, open_plain, read_into, request, request_bytes
+from iobench.stream.mapped_files import DescriptorPool, open_plain, read_into, request, request_bytes
 from iobench.stream.readahead_window import ReadaheadWindow
 from iobench.stream.worker_pool import Pending, WorkerPool
 
@@ -234,6 +234,11 @@ class ReadaheadReader(Reader):
         self.stop()
         if self.cold and not (self._reads_slices and isinstance(batches[0], slice)):
             self._ahead = Readahead(self._space, batches)
+
+    def wait_for(self, row: int) -> None:
+        """Wait until the rows before this one were read ahead, if they are; raises the error of that."""
+        if self._ahead is not None:
+            self._ahead.wait_for(row)
 
     @abstractmethod
     def _copy_rows(self, rows: Index, out: Mapping[str, Array]) -> None:

@@ -9,11 +9,12 @@ import numpy as np
 
 from iobench.base.errors import corrupt
 from iobench.formats import Array, Index, Ragged, Rows, Schema, Spans, index_of, offsets_of, raw_bytes
-from iobench.host.bus_errors import SIGBUS_HANDLED
-from iobench.stream.addresses import NEAR_BYTES, PIECE_ROWS, AddressSpace, merged
+from iobench.formats.placement import PIECE_ROWS
+from iobench.host.maps import SIGBUS_HANDLED
+from iobench.stream.addresses import NEAR_BYTES, AddressSpace, merged
+from iobench.stream.gather import gather_spans
 from iobench.stream.mapped_files import MappedFiles
 from iobench.stream.readahead import ReadaheadReader
-from iobench.stream.span_gather import gather_spans
 
 
 class SpanAddresses(AddressSpace):
@@ -113,8 +114,7 @@ class SpanReader(ReadaheadReader):
                 raise ValueError(f"out[{name!r}] does not hold {count} samples of {own.typed}")
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Any]) -> None:
-        if self._ahead is not None:
-            self._ahead.wait_for(stop)
+        self.wait_for(stop)
         rows = np.arange(start, stop)
         for name, field in out.items():
             if field.nbytes and self._addresses.is_adjacent(name):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -17,17 +18,20 @@ from iobench.dataset.opener import Opener
 from iobench.dataset.remote_dataset import dataset_at
 from iobench.formats import Rows
 from iobench.host.device import pick_device
+from iobench.host.rank_info import ProcessRank, given_rank, has_process_group, process_rank
 from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES, Batching
 from iobench.loading.number_limits import check_setting
+from iobench.loading.order import Order
 from iobench.stream.backend import failures_of
-from iobench.stream.backend_selection import check_direct, select_backend
+from iobench.stream.backend_selection import check_direct, open_delivery
+from iobench.stream.delivery import BatchDelivery, DeliveryKeeper
 from iobench.stream.epoch_position import EpochPosition, RemainingBatches
 from iobench.stream.options import StreamOptions, chosen_fields
-from iobench.stream.pipeline import Pipeline, Transform
-from iobench.stream.pipeline_keeper import PipelineKeeper
+from iobench.stream.pipeline import Transform
 from iobench.stream.transfer import Tensors, transfer_to
 
 STATE_VERSION = 2
+CHECK_EVERY = 32  # batches, which take 20 µs each or more: to see a new process group takes 1 µs
 
 
 class StreamLoader:
@@ -67,8 +71,9 @@ class StreamLoader:
     transform : callable, optional
         Maps a batch in host memory, a dict of tensors, to another one. Called in the reading threads.
     rank, world_size : int, optional
-        The share of the samples; from torch.distributed if that is initialized. All ranks have the same
-        number of batches, and each sample comes once.
+        The share of the samples. All ranks have the same number of batches, and each sample comes once. If
+        they are not given, they are looked up when they are needed (`len`, `iter`, a state), and again for
+        each epoch: those of the process group, else of torchrun's, Lightning's or Slurm's variables.
     threads : int, optional
         Number of reading threads; by default chosen by format, processors and state of the page cache. If
         the rows are in memory, the consumer's thread is one of them while it waits.
@@ -83,6 +88,11 @@ class StreamLoader:
         full is one RuntimeWarning, after which no more are kept.
     data_dir : str or Path
         Folder that caches manifest and indexes of a dataset in an object store.
+    copy : bool
+        Copy rows into memory of the batch's own. By default a batch on the CPU, in order "sequential" and
+        without `transform`, is a view of the files where its rows lie one after the other. What you write
+        into it stays in it. If a file is cut short while you hold it, what was lost becomes zeros, and the
+        next batch raises the error.
     block_bytes, window_bytes : int
         Sizes for order "block".
 
@@ -90,8 +100,11 @@ class StreamLoader:
     ------
     InvalidSettings, InvalidOption, DeviceUnavailable, ManifestError, CorruptArtifact, LoaderFailed
         If a setting is invalid, or the device, the dataset or its object store is not available.
+    InvalidSettings
+        When the rank is looked up, if what says it is contradictory; during an epoch, if it changes.
     CorruptArtifact
-        During an epoch, if a file or an object changes.
+        During an epoch or at its end, if a file or an object has changed since the epoch began; before the
+        next one begins if the epoch was left.
     LoaderFailed
         During an epoch, if the disk or the store fails. Errors of `transform` are raised as they are.
     """
@@ -119,6 +132,7 @@ class StreamLoader:
         retries: int = StreamOptions.retries,
         object_cache: int | None = None,
         data_dir: str | Path = Path("data"),
+        copy: bool = False,
         block_bytes: int = BLOCK_BYTES,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
@@ -133,36 +147,69 @@ class StreamLoader:
         with self._place.hinting(), failures_of(opener.path):
             opener.check()
             check_direct(opener, self._fields, self._options)
-        self._device = pick_device(str(device))
+        self._device, self._copy = pick_device(str(device)), copy
         self._transform = transform
         with self._place.hinting(), failures_of(opener.path):
-            self._order = batching.order_over(opener, *_ranks(rank, world_size))
-        self._order.length(self._samples, 0)
-        self._window_bytes, self._consumed = window_bytes, 0
-        self._start = self._position = self._epoch_start(0)
-        self._keeper = PipelineKeeper()
+            self._order = batching.order_over(opener)  # of the rank that was looked up last
+        self._given = given_rank(rank, world_size)
+        self._window_bytes, self._epoch, self._consumed = window_bytes, 0, 0
+        self._begun: EpochPosition | None = (
+            None  # where the consumed batches began; None: at the epoch's start
+        )
+        self._rest: EpochPosition | None = None  # where the next loop begins; likewise
+        self._keeper = DeliveryKeeper()
+        self._changed: IobenchError | None = None  # of files in an epoch that was left
+        if self._given:
+            self._ranked().length(self._samples, 0)
 
     def __len__(self) -> int:
         """Return the number of batches in the epoch of this rank."""
-        return self._order.length(self._samples, self._position.epoch)
+        return self._ranked().length(self._samples, self._epoch)
 
     def __iter__(self) -> Generator[Tensors, None, None]:
         """Yield the batches of the epoch, or the remaining ones after `load_state_dict`."""
-        position = self._position = self._start
-        self._consumed, self._start = 0, self._epoch_start(position.epoch)
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            raise changed
+        self._order, grouped = self._ranked(warns=True), has_process_group()
+        position = self._begun = self._rest or self._epoch_start(self._order)
+        self._consumed, self._rest = 0, None
         batches, start = self._batches(position)
-        with self._keeper.lend(self._open) as pipeline, closing(pipeline.run(batches, start)) as running:
-            pipeline.set_epoch(position.epoch, self._order.seed)
+        with self._keeper.lend(self._open) as delivery, closing(delivery.run(batches, start)) as running:
+            delivery.set_epoch(position.epoch, self._order.seed)
             try:
                 for batch in running:
                     self._consumed += 1
                     yield batch
+                    if self._consumed % CHECK_EVERY == 1 and has_process_group() != grouped:
+                        self._unchanged()
+                self._unchanged()
+                delivery.check_files()
             except IobenchError as error:
                 failed = self._place.with_hint(error).changed()
+            except BaseException:  # the loop was left, or interrupted
+                self._changed = self._change_in(delivery)
+                raise
             else:
-                self._begin(self._epoch_start(position.epoch + 1))
+                self._begin(position.epoch + 1)
                 return
         raise failed  # a new error: the frames behind the first one would keep files mapped
+
+    def _change_in(self, delivery: BatchDelivery) -> IobenchError | None:
+        """Return the error that the next epoch raises if files changed in one that ends now."""
+        try:
+            delivery.check_files()
+        except IobenchError as error:
+            return self._place.with_hint(error).changed()
+        return None
+
+    def __getitem__(self, row: object) -> Any:
+        """Refuse to be the dataset of a DataLoader, whose place it takes."""
+        raise InvalidSettings(
+            "a StreamLoader is no dataset: it takes the place of torch's DataLoader",
+            kind="not-a-dataset",
+            hint="iterate over it: it yields batches on the device",
+        )
 
     def close(self) -> None:
         """Close the files and release the memory that are kept between epochs; the next epoch opens them."""
@@ -171,12 +218,13 @@ class StreamLoader:
     def set_epoch(self, epoch: int) -> None:
         """Set the number of the next epoch, which determines its order."""
         check_setting("epoch", epoch)
-        if epoch != self._position.epoch:
-            self._begin(self._epoch_start(epoch))
+        if epoch != self._epoch:
+            self._begin(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what remains of the epoch, the same on every rank after the same number of batches."""
-        position = self._position.after(self._order, self._samples, self._consumed)
+        order = self._unchanged()
+        position = (self._begun or self._epoch_start(order)).after(order, self._samples, self._consumed)
         remaining = [list(one) for one in position.remaining]
         return {**self._identity(), **vars(position), "remaining": remaining}
 
@@ -201,19 +249,47 @@ class StreamLoader:
                     expected=repr(own),
                     found=repr(state.get(name)),
                 )
-        position = EpochPosition.from_state(state, self._order, self._samples)
-        position.division(self._order, self._samples)
-        self._begin(position)
+        order = self._ranked()
+        position = EpochPosition.from_state(state, order, self._samples)
+        position.division(order, self._samples)
+        self._begin(position.epoch, position)
 
-    def _begin(self, position: EpochPosition) -> None:
-        self._start, self._position, self._consumed = position, position, 0
+    def _begin(self, epoch: int, rest: EpochPosition | None = None) -> None:
+        self._epoch, self._begun, self._rest, self._consumed = epoch, rest, rest, 0
 
-    def _epoch_start(self, epoch: int) -> EpochPosition:
-        return EpochPosition.start(self._order, self._samples, epoch)
+    def _ranked(self, warns: bool = False) -> Order:
+        """Return the order of this rank, which is looked up unless it was given."""
+        own = self._given or process_rank()
+        if warns and own.by_slurm and own.world_size > 1:
+            warnings.warn(
+                f"StreamLoader reads the share of {own}: if the tasks are not of one training, give rank=0, "
+                "world_size=1",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+        return replace(self._order, rank=own.rank, world_size=own.world_size)
+
+    def _unchanged(self) -> Order:
+        """Return the order of this rank; InvalidSettings if it is another one than the consumed batches'."""
+        order = self._ranked()
+        now, then = (ProcessRank(one.rank, one.world_size) for one in (order, self._order))
+        if self._consumed and now != then:
+            raise InvalidSettings(
+                "rank in the middle of an epoch",
+                kind="rank-changed",
+                expected=f"rank {then.rank} of {then.world_size}, as when it began",
+                found=f"{now.rank} of {now.world_size}",
+                hint="begin the epoch when the process group exists, or give rank and world_size",
+            )
+        return order
+
+    def _epoch_start(self, order: Order) -> EpochPosition:
+        return EpochPosition.start(order, self._samples, self._epoch)
 
     def _batches(self, position: EpochPosition) -> tuple[Sequence[Rows], int]:
         """Return batches, and the number of the first one that remains."""
-        order, start = self._order, self._epoch_start(position.epoch)
+        order = self._order
+        start = EpochPosition.start(order, self._samples, position.epoch)
         consumed = (self._samples - position.size) // (order.batch_size * order.world_size)
         length = order.length(self._samples, position.epoch)
         for number in (consumed, consumed + 1, length) if order.budget is None else (0,):
@@ -235,11 +311,13 @@ class StreamLoader:
             return opener
         return opener.caching(self._manifest.object_cache(self._variant, self._object_cache))
 
-    def _open(self) -> Pipeline:
+    def _open(self) -> BatchDelivery:
         ordered = replace(self._opener(), random=self._order.kind != "sequential")
+        transfer = transfer_to(self._device)
         with self._place.hinting():
-            backend = select_backend(ordered, self._fields, self._options, self._order.batch_size)
-        return Pipeline(backend, self._fields, self._order, transfer_to(self._device), self._transform)
+            return open_delivery(
+                ordered, self._fields, self._options, self._order, transfer, self._transform, self._copy
+            )
 
     def _identity(self) -> dict[str, Any]:
         """Return the settings that must be equal for a position to mean the same batches."""
@@ -254,17 +332,3 @@ class StreamLoader:
             "drop_last": order.drop_last,
             **(blocks if order.kind == "block" else {}),
         }
-
-
-def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Return rank and world size: as given, else those of torch.distributed, else 0 and 1."""
-    if (rank is None) != (world_size is None):
-        raise InvalidSettings(
-            "rank and world_size require each other", kind="missing-option", hint="give both or neither"
-        )
-    if rank is None or world_size is None:
-        distributed = torch.distributed
-        if not (distributed.is_available() and distributed.is_initialized()):
-            return 0, 1
-        return distributed.get_rank(), distributed.get_world_size()
-    return rank, world_size

@@ -28,6 +28,7 @@ class Transfer:
     """Leaves batches in ordinary host memory."""
 
     at_once = False  # True to allocate all slots in one call, False to allocate each when it is needed
+    on_host = True  # False if batches go to a device
 
     def allocate(self, count: int, slots: int) -> list[Bytes]:
         """Return `slots` slots of `count` bytes, which are touched as they are filled.
@@ -47,6 +48,8 @@ class Transfer:
 class BlockingTransfer(Transfer):
     """Copies batches to a device without side streams, and waits for each copy."""
 
+    on_host = False
+
     def __init__(self, device_api: Device) -> None:
         self._device_api = device_api
 
@@ -64,6 +67,7 @@ class SideStreamTransfer(Transfer):
     """
 
     at_once = True  # pinning a small block takes as long as pinning a large one
+    on_host = False
 
     def __init__(self, device_api: Accelerator) -> None:
         self._device_api = device_api

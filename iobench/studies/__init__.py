@@ -14,8 +14,9 @@ from iobench.dataset.staging import os_errors
 from iobench.host import machine_info
 from iobench.results.record_json import plain
 from iobench.results.result_store import ResultStore
-from iobench.studies._base import ClaimResult, Study, StudyOptions, StudyResult, names, study_of
+from iobench.studies._claims import ClaimResult
 from iobench.studies._rounds import Measurements
+from iobench.studies._study import Study, StudyOptions, StudyResult, names, study_of
 
 __all__ = [
     "ClaimResult",

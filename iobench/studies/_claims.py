@@ -1,82 +1,125 @@
-"""Verdicts on claims, from the rounds of contenders."""
+"""Claims of a publication, and the verdict on each, from the rounds of contenders."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from iobench.base.units import seconds_text, three_digits
 from iobench.results import stats
 from iobench.results.run_warning import Value
-from iobench.results.stats import Comparison, Estimate
+from iobench.results.stats import Comparison
 from iobench.results.verdict import ratio_values
-from iobench.studies._base import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED, ClaimResult
 from iobench.studies._rounds import Measurements
 
+REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE = "reproduced", "not reproduced", "inconclusive"
+FASTER = {"faster": REPRODUCED, "slower": NOT_REPRODUCED, "equivalent": NOT_REPRODUCED}  # by outcome
+EQUAL = {"equivalent": REPRODUCED, "faster": NOT_REPRODUCED, "slower": NOT_REPRODUCED}
 EPOCH_S = 0.05  # in a shorter epoch the start, which takes a millisecond or two, is a large part
 STARTING = 0.5  # share of the time; above it an epoch measures the start of workers
 
 
-def against(seconds: Mapping[str, Sequence[float]], one: str, other: str) -> Comparison:
-    """Compare the speed of two contenders, round by round."""
-    rates, others = (dict(enumerate(1 / value for value in seconds[name])) for name in (one, other))
-    return stats.compare_paired(rates, others)
+@dataclass(frozen=True)
+class ClaimResult:
+    """The verdict on a published claim."""
+
+    claim: str  # the claim, one sentence
+    verdict: str  # `REPRODUCED`, `NOT_REPRODUCED` or `INCONCLUSIVE`
+    evidence: str  # the figures that the verdict rests on, in words
+    data: str = ""  # amount of data that was timed; empty if none was
+    values: list[dict[str, Value]] = field(default_factory=list)  # figures by name, for each comparison
+
+    @property
+    def sentence(self) -> str:
+        """Verdict and claim, with the data that they rest on."""
+        return f"{self.verdict}{f', measured on {self.data}' if self.data else ''}: {self.claim}"
+
+    def with_sizes(self, quick: bool) -> ClaimResult:
+        """Return it with a remark on the data if sizes were small."""
+        return replace(self, data=f"{self.data} (--quick sizes)") if quick and self.data else self
+
+    def opposite(self, claim: str = "") -> ClaimResult:
+        """Return the verdict on a claim that says the opposite."""
+        turned = {REPRODUCED: NOT_REPRODUCED, NOT_REPRODUCED: REPRODUCED}.get(self.verdict, INCONCLUSIVE)
+        return replace(self, claim=claim, verdict=turned)
+
+    def too_small(self, reason: str, **values: Value) -> ClaimResult:
+        """Return it as inconclusive: the data are too small for the claim."""
+        evidence = f"the data are too small: {reason}; {self.evidence}"
+        return replace(self, verdict=INCONCLUSIVE, evidence=evidence, values=[*self.values, values])
 
 
-def claimed_faster(claim: str, measured: Measurements, one: str, other: str, aside: str = "") -> ClaimResult:
-    """Return the verdict on a claim that one contender is faster than another."""
-    verdicts = {"faster": REPRODUCED, "slower": NOT_REPRODUCED, "equivalent": NOT_REPRODUCED}
-    return _compared(claim, measured, (one, other), verdicts, aside)
+class Claims:
+    """Verdicts on claims about contenders, whose rounds have so many `epochs`."""
 
+    def __init__(self, measured: Measurements, epochs: int = 1) -> None:
+        self._measured, self._epochs = measured, epochs
 
-def claimed_equal(claim: str, measured: Measurements, one: str, other: str, aside: str = "") -> ClaimResult:
-    """Return the verdict on a claim that two contenders are equally fast."""
-    verdicts = {"equivalent": REPRODUCED, "faster": NOT_REPRODUCED, "slower": NOT_REPRODUCED}
-    return _compared(claim, measured, (one, other), verdicts, aside)
+    def faster(
+        self,
+        claim: str,
+        one: str,
+        other: str,
+        aside: str = "",
+        long: Sequence[str] = (),
+        started: Sequence[str] = (),
+    ) -> ClaimResult:
+        """Return the verdict on a claim that one contender is faster than another.
 
+        It is inconclusive if epochs of those that must be `long` are mostly their start, or if workers of
+        those that must have `started` take longer to start than to read.
+        """
+        return self._started(self.long(self._compared(claim, one, other, aside, FASTER), long), started)
 
-def _compared(
-    claim: str, measured: Measurements, pair: tuple[str, str], verdicts: Mapping[str, str], aside: str
-) -> ClaimResult:
-    compared = against(measured.seconds, *pair)
-    verdict = verdicts.get(compared.outcome, INCONCLUSIVE)
-    (one, other), ratio = pair, compared.ratio
-    if ratio.median < 1:  # the faster one first
-        one, other, ratio = other, one, ratio.inverse
-    evidence = _evidence(measured, one, other, ratio) + aside
-    values: dict[str, Value] = {"faster": one, "slower": other, **ratio_values(ratio)}
-    return ClaimResult(claim, verdict, evidence, measured.data, [values])
+    def equal(
+        self, claim: str, one: str, other: str, aside: str = "", long: Sequence[str] = ()
+    ) -> ClaimResult:
+        """Return the verdict on a claim that two contenders are equally fast; `long` is as in `faster`."""
+        return self.long(self._compared(claim, one, other, aside, EQUAL), long)
 
+    def compare(self, one: str, other: str) -> Comparison:
+        """Compare the speed of two contenders, round by round."""
+        seconds = self._measured.seconds
+        rates, others = (dict(enumerate(1 / value for value in seconds[name])) for name in (one, other))
+        return stats.compare_paired(rates, others)
 
-def if_large_enough(result: ClaimResult, measured: Measurements, *names: str, epochs: int = 1) -> ClaimResult:
-    """Return the result; inconclusive if an epoch of a contender is too short."""
-    short = {name: statistics.median(measured.seconds[name]) / epochs for name in names}
-    name = min(short, key=lambda one: short[one])
-    if short[name] >= EPOCH_S:
-        return result
-    took, least = seconds_text(short[name]), seconds_text(EPOCH_S)
-    reason = f"an epoch of {name} takes {took}; below {least} it is mostly its start"
-    return too_small(result, reason, {"contender": name, "epoch_s": short[name]})
+    def _compared(
+        self, claim: str, one: str, other: str, aside: str, verdicts: Mapping[str, str]
+    ) -> ClaimResult:
+        compared, measured = self.compare(one, other), self._measured
+        verdict, ratio = verdicts.get(compared.outcome, INCONCLUSIVE), compared.ratio
+        if ratio.median < 1:  # the faster one first
+            one, other, ratio = other, one, ratio.inverse
+        first, second = (
+            f"{name} ({seconds_text(statistics.median(measured.seconds[name]))})" for name in (one, other)
+        )
+        times = ratio.text(three_digits, " × as fast", " (95 % interval {} to {})")
+        values: dict[str, Value] = {"faster": one, "slower": other, **ratio_values(ratio)}
+        return ClaimResult(claim, verdict, f"{first} is {times} as {second}{aside}", measured.data, [values])
 
+    def long(self, result: ClaimResult, names: Sequence[str]) -> ClaimResult:
+        """Return the result; inconclusive if epochs of a contender are mostly their start."""
+        epoch_s = {name: statistics.median(self._measured.seconds[name]) / self._epochs for name in names}
+        name = min(epoch_s, key=lambda one: epoch_s[one], default=None)
+        if name is None or epoch_s[name] >= EPOCH_S:
+            return result
+        took, least = seconds_text(epoch_s[name]), seconds_text(EPOCH_S)
+        reason = f"an epoch of {name} takes {took}; below {least} it is mostly its start"
+        return result.too_small(reason, contender=name, epoch_s=epoch_s[name])
 
-def if_started(result: ClaimResult, measured: Measurements, *names: str) -> ClaimResult:
-    """Return the result; inconclusive if a contender's workers take longer to start than to read."""
-    starts = {
-        name: measured.median("first_batch_s", name) for name in names if "first_batch_s" in measured.metrics
-    }
-    known = {name: start for name, start in starts.items() if start is not None}
-    shares = {name: start / statistics.median(measured.seconds[name]) for name, start in known.items()}
-    name = max(shares, key=lambda one: shares[one], default=None)
-    if name is None or shares[name] < STARTING:
-        return result
-    reason = f"{name} takes {shares[name]:.0%} of its epochs to start its workers"
-    return too_small(result, reason, {"contender": name, "start_share": shares[name]})
-
-
-def too_small(result: ClaimResult, reason: str, values: dict[str, Value]) -> ClaimResult:
-    """Return an inconclusive result: the data are too small for the claim."""
-    evidence = f"the data are too small: {reason}; {result.evidence}"
-    return ClaimResult(result.claim, INCONCLUSIVE, evidence, result.data, [*result.values, values])
+    def _started(self, result: ClaimResult, names: Sequence[str]) -> ClaimResult:
+        starts = {name: self._measured.median("first_batch_s", name) for name in names}
+        shares = {
+            name: start / statistics.median(self._measured.seconds[name])
+            for name, start in starts.items()
+            if start is not None
+        }
+        name = max(shares, key=lambda one: shares[one], default=None)
+        if name is None or shares[name] < STARTING:
+            return result
+        reason = f"{name} takes {shares[name]:.0%} of its epochs to start its workers"
+        return result.too_small(reason, contender=name, start_share=shares[name])
 
 
 def all_of(claim: str, parts: Sequence[ClaimResult]) -> ClaimResult:
@@ -89,19 +132,11 @@ def all_of(claim: str, parts: Sequence[ClaimResult]) -> ClaimResult:
     return ClaimResult(claim, next(worst, REPRODUCED), evidence, "; ".join(data), values)
 
 
-def opposite(result: ClaimResult, claim: str) -> ClaimResult:
-    """Return the verdict on a claim that says the opposite."""
-    turned = {REPRODUCED: NOT_REPRODUCED, NOT_REPRODUCED: REPRODUCED}.get(result.verdict, INCONCLUSIVE)
-    return ClaimResult(claim, turned, result.evidence, result.data, result.values)
+def verdict_of(holds: bool) -> str:
+    """Return the verdict on what was tested once."""
+    return REPRODUCED if holds else NOT_REPRODUCED
 
 
-def no_gpu(claim: str) -> ClaimResult:
+def without_gpu(claim: str) -> ClaimResult:
     """Return the result for a claim about a GPU on a machine without one."""
     return ClaimResult(claim, INCONCLUSIVE, "no GPU")
-
-
-def _evidence(measured: Measurements, faster: str, slower: str, ratio: Estimate) -> str:
-    first, second = (
-        f"{name} ({seconds_text(statistics.median(measured.seconds[name]))})" for name in (faster, slower)
-    )
-    return f"{first} is {ratio.text(three_digits, ' × as fast', ' (95 % interval {} to {})')} as {second}"

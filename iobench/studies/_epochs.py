@@ -8,12 +8,11 @@ from contextlib import contextmanager
 
 import torch
 
-from iobench.bench.epoch import measure
+from iobench.bench.epoch import RoundSpec, measure
 from iobench.bench.meter import Meter
-from iobench.bench.round_spec import RoundSpec
 from iobench.bench.training import Trainer
 from iobench.dataset.opener import Opener
-from iobench.host.monitor import Monitor
+from iobench.host.machine_load import Monitor
 from iobench.loading.host_to_device import DeviceBatch, HostToDevice
 from iobench.loading.loaders import Job, Loader
 from iobench.results.parts import Measured

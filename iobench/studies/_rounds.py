@@ -12,8 +12,8 @@ from typing import Any
 from iobench.base import interrupts
 from iobench.base.background_load import BackgroundLoad
 from iobench.base.units import counted, heading_of, seconds_text, text_of
-from iobench.bench.rounds import interleaved
-from iobench.host.background_load import BackgroundLoadMonitor
+from iobench.bench.policies import interleaved
+from iobench.host.machine_load import BackgroundLoadMonitor
 from iobench.results import stats
 
 ROUNDS = 5

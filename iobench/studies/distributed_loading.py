@@ -2,18 +2,323 @@
 
 from __future__ import annotations
 
-import torch
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from iobench.base.errors import DeviceUnavailable, MissingDependency
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+
+from iobench.base.errors import DeviceUnavailable, IobenchError, MissingDependency
+from iobench.base.text import reason
+from iobench.base.units import MIB, seconds_text
 from iobench.contrib.ray import ray_runtime
+from iobench.contrib.ray.loader import RayLoader
 from iobench.host.device import pick_device
-from iobench.studies import _parity
-from iobench.studies import _shipping as shipping
-from iobench.studies._base import INCONCLUSIVE, ClaimResult, Study, StudyOptions
-from iobench.studies._claims import claimed_faster
-from iobench.studies._parity import RANKS, SINGLE, RankResults
-from iobench.studies._references import DISTRIBUTED_LOADER
-from iobench.studies._rounds import Measurements, merged
+from iobench.results.run_warning import Value
+from iobench.studies._claims import (
+    INCONCLUSIVE,
+    NOT_REPRODUCED,
+    REPRODUCED,
+    ClaimResult,
+    Claims,
+    all_of,
+    verdict_of,
+)
+from iobench.studies._rounds import Measurements, RoundResult, exhaust, interleave, merged, timed
+from iobench.studies._study import DISTRIBUTED_LOADER, Study, StudyOptions
+
+PROGRAM = "iobench.studies._parity_ranks"
+LIMIT_S = 300.0
+TOLERANCES = {"float64": 1e-12, "float32": 1e-5}  # of a step's loss, without BatchNorm
+EQUIVALENT = 0.01  # difference in accuracy, with BatchNorm
+CONFIDENCE = 0.9  # of the interval that must lie within it: two one-sided tests at 5 %
+SINGLE, RANKS = "one process", "DDP of 2"
+
+RankResults = dict[str, dict[str, Any]]  # by loader
+
+
+def trainings(ranks: int, address: str, epochs: int) -> list[RankResults]:
+    """Run the trainings in a process for each rank, and return the results of each rank.
+
+    Raises IobenchError if a process fails (`training-failed`) or takes too long (`timeout`).
+    """
+    torchrun = [
+        *("-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={ranks}", "--local-addr=127.0.0.1"),
+        *("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "-m"),
+    ]
+    launcher = torchrun if ranks > 1 else ["-m"]
+    variables = {"GLOO_SOCKET_IFNAME": "lo", "RAY_ADDRESS": address, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with TemporaryDirectory(prefix="iobench-") as folder:
+        command = [sys.executable, *launcher, PROGRAM, folder, str(epochs)]
+        _finish(command, {**os.environ, "OMP_NUM_THREADS": "1", **variables})
+        return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def _finish(command: list[str], environment: dict[str, str]) -> None:
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired as error:
+        raise IobenchError(
+            f"a training of the study has not ended within {LIMIT_S:g} s", kind="timeout"
+        ) from error
+    if done.returncode:
+        errors = [line for line in done.stderr.splitlines() if "Error" in line]
+        cause = reason(Exception(errors[0])) if errors else f"exit code {done.returncode}"
+        raise IobenchError(f"a training of the study failed: {cause}", kind="training-failed")
+
+
+def same_batches(torch_s: Sequence[str], ray_s: Sequence[str]) -> ClaimResult:
+    """Return the verdict on a claim that both loaders return the same batches, from their hashes."""
+    same = sum(one == other for one, other in zip(torch_s, ray_s, strict=False))
+    count = max(len(torch_s), len(ray_s))
+    return ClaimResult(
+        "",
+        verdict_of(same == count),
+        f"{same} of {count} batches under random transforms are the same bit by bit with Ray's actors "
+        "and with torch's workers",
+        values=[{"same_batches": same, "batches": count}],
+    )
+
+
+def same_losses(one: RankResults | dict[str, Any], other: dict[str, Any], pair: str) -> ClaimResult:
+    """Return the verdict on a claim that two trainings without BatchNorm have equal losses up to rounding."""
+    verdict, largest = REPRODUCED, dict[str, float]()
+    for dtype, tolerance in TOLERANCES.items():
+        losses, others = one[dtype]["losses"], other[dtype]["losses"]
+        largest[dtype] = max((abs(a - b) for a, b in zip(losses, others, strict=True)), default=float("inf"))
+        if not largest[dtype] <= tolerance:
+            verdict = NOT_REPRODUCED
+    steps = len(one["float64"]["losses"])
+    texts = [f"{most:.1e} in {dtype} (allowed {TOLERANCES[dtype]:g})" for dtype, most in largest.items()]
+    evidence = f"{pair}: over {steps} steps losses differ by at most {', '.join(texts)}"
+    values: dict[str, Value] = {f"largest_difference_{dtype}": most for dtype, most in largest.items()}
+    return ClaimResult("", verdict, evidence, values=[{"compared": pair, "steps": steps, **values}])
+
+
+def same_accuracy(one: Sequence[float], other: Sequence[float], pair: str) -> ClaimResult:
+    """Return the verdict on a claim of equivalent accuracies with BatchNorm, from differences by seed."""
+    from scipy import stats
+
+    differences = [a - b for a, b in zip(one, other, strict=True)]
+    count, mean = len(differences), statistics.mean(differences)
+    margin = stats.t.ppf((1 + CONFIDENCE) / 2, count - 1) * statistics.stdev(differences) / count**0.5
+    low, high = float(mean - margin), float(mean + margin)
+    inside = low > -EQUIVALENT and high < EQUIVALENT
+    outside = low >= EQUIVALENT or high <= -EQUIVALENT
+    return ClaimResult(
+        "",
+        verdict_of(inside) if inside or outside else INCONCLUSIVE,
+        f"{pair}: with BatchNorm, over {count} seeds, accuracy {statistics.mean(one):.2%} against "
+        f"{statistics.mean(other):.2%}, a difference of {100 * low:.2f} to {100 * high:.2f} points "
+        f"({CONFIDENCE:.0%} interval; equivalent within {100 * EQUIVALENT:g})",
+        values=[
+            {
+                "compared": pair,
+                "accuracy": statistics.mean(one),
+                "other_accuracy": statistics.mean(other),
+                "low": low,
+                "high": high,
+            }
+        ],
+    )
+
+
+def unaffected(claim: str, ranks: list[RankResults]) -> ClaimResult:
+    """Return the verdict on a claim that batches, losses and accuracy are the same with both loaders."""
+    torch_s, ray_s = ([rank[kind] for rank in ranks] for kind in ("torch's workers", "Ray's actors"))
+    pair = "Ray's actors against torch's workers"
+    return all_of(
+        claim,
+        [
+            *(
+                same_batches(one["hashes"], other["hashes"])
+                for one, other in zip(torch_s, ray_s, strict=True)
+            ),
+            same_losses(ray_s[0], torch_s[0], pair),
+            same_accuracy(_normed(ray_s[0]), _normed(torch_s[0]), pair),
+        ],
+    )
+
+
+def over_ranks(claim: str, ranks: dict[str, list[RankResults]]) -> ClaimResult:
+    """Return the verdict on a claim that a training over several ranks equals that of one process."""
+    single, several = (ranks[name][0]["torch's workers"] for name in (SINGLE, RANKS))
+    return all_of(
+        claim,
+        [
+            same_losses(several, single, f"{RANKS} against {SINGLE}"),
+            same_accuracy(_normed(several), _normed(single), f"{RANKS} against {SINGLE}"),
+        ],
+    )
+
+
+def _normed(results: dict[str, Any]) -> list[float]:
+    return [one["accuracy"] for one in results["batchnorm"]]
+
+
+def accuracies(ranks: dict[str, list[RankResults]]) -> Measurements:
+    """Return the trainings with BatchNorm as contenders, with a round for each seed."""
+    measured = Measurements({})
+    for name, each in ranks.items():
+        for loader, trained in each[0].items():
+            for one in trained["batchnorm"]:
+                measured.add(f"{name}, {loader}", RoundResult(one["seconds"], {"accuracy": one["accuracy"]}))
+    return measured
+
+
+COLUMNS = 128  # float32: samples of 512 B
+SAMPLES = MIB // (COLUMNS * 4)  # in a batch of a MiB
+HERE, ELSEWHERE = 2, 6  # workers on this host, and over three hosts
+COSTS_S, QUICK_COSTS_S = (0.0, 0.008, 0.032, 0.128), (0.0, 0.128)  # CPU time of a transform per MiB
+BATCHES, QUICK_BATCHES = 32, 8
+MAIN_PROCESS, TORCH, RAY, RAY_ELSEWHERE = (
+    "this process",
+    f"torch, {HERE} workers",
+    f"Ray, {HERE} actors",
+    f"Ray, {ELSEWHERE} actors",
+)
+LIGHT = "samples of 512 B"
+
+
+@dataclass(frozen=True)
+class BatchRequest:
+    """A requested batch: the cost of its transform, and the number of samples that it is read in."""
+
+    seconds: float
+    samples: int
+
+
+class SlowTransform(Dataset[torch.Tensor]):
+    """Batches of a MiB whose transform takes a given time on a core of another host.
+
+    The worker sleeps for that time, so that a machine with few cores can stand for several hosts.
+    """
+
+    def __init__(self) -> None:
+        self.rows = torch.rand(SAMPLES, COLUMNS)
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __getitem__(self, request: Any) -> torch.Tensor:
+        if request.seconds:
+            time.sleep(request.seconds)
+        if request.samples == 1:
+            return self.rows.clone()
+        collated: torch.Tensor = default_collate(list(self.rows))
+        return collated
+
+
+class Requests(Sampler[BatchRequest]):
+    """A sampler whose items are the requests of the next epoch."""
+
+    def __init__(self, batches: int) -> None:
+        self.batches, self.request = batches, BatchRequest(0.0, 1)
+
+    def __len__(self) -> int:
+        return self.batches
+
+    def __iter__(self) -> Iterator[BatchRequest]:
+        return iter([self.request] * self.batches)
+
+
+def costs(options: StudyOptions) -> tuple[float, ...]:
+    """Return the costs of the transforms: seconds of CPU time per MiB."""
+    return QUICK_COSTS_S if options.quick else COSTS_S
+
+
+def batches(options: StudyOptions) -> int:
+    """Return the number of batches in an epoch, a MiB each."""
+    return QUICK_BATCHES if options.quick else BATCHES
+
+
+def speed(options: StudyOptions) -> Measurements:
+    """Measure epochs of every loader with every transform, and the time to the first batch of each."""
+    requests = Requests(batches(options))
+    with ExitStack() as ends:
+        loaders = _loaders(requests)
+        for loader in loaders.values():
+            ends.callback(getattr(loader, "close", lambda: None))
+        starts_s = {name: _first_batch_s(loader) for name, loader in loaders.items()}
+        epochs = {
+            f"{LIGHT}, {name}": (loaders[name], BatchRequest(0.0, SAMPLES))
+            for name in (MAIN_PROCESS, TORCH, RAY)
+        }
+        for cost in costs(options):
+            workers = (TORCH, RAY, RAY_ELSEWHERE)
+            epochs |= {
+                f"{cost_text(cost)}, {name}": (loaders[name], BatchRequest(cost, 1)) for name in workers
+            }
+        contenders = {name: timed(partial(_epoch, requests, *one)) for name, one in epochs.items()}
+        measured = interleave(contenders, 3 if options.quick else 5, on_status=options.on_status)
+    measured.figures.update(starts_s=starts_s, costs_s=list(costs(options)), batches=batches(options))
+    return measured
+
+
+def crossing(measured: Measurements) -> str:
+    """Return the lowest cost of a transform at which cores of other hosts pay off, in words."""
+    pays = [cost for cost in measured.figures["costs_s"] if _is_faster(measured, cost_text(cost))]
+    shipped = median(measured.seconds[f"{cost_text(0.0)}, {RAY}"]) / measured.figures["batches"]
+    return (
+        f"of the costs tried, {ELSEWHERE} actors are faster "
+        f"{f'from {cost_text(min(pays))} on' if pays else 'at none'}; without a transform, {RAY} take "
+        f"{seconds_text(shipped)} a MiB, and a network of 1 Gbit/s between hosts would add 8.4 ms"
+    )
+
+
+def starts(measured: Measurements) -> str:
+    """Return the time to the first batch of each loader, in words."""
+    return "first batch after " + ", ".join(
+        f"{seconds_text(seconds)} ({name})" for name, seconds in measured.figures["starts_s"].items()
+    )
+
+
+def cost_text(seconds: float) -> str:
+    """Return a transform's cost as in contenders' names."""
+    return f"{1000 * seconds:g} ms/MiB"
+
+
+def _is_faster(measured: Measurements, cost: str) -> bool:
+    return Claims(measured).compare(f"{cost}, {RAY_ELSEWHERE}", f"{cost}, {TORCH}").outcome == "faster"
+
+
+def _loaders(requests: Requests) -> dict[str, Any]:
+    dataset = SlowTransform()
+    common: dict[str, Any] = {"batch_size": None, "sampler": requests}
+    parallel = {**common, "num_workers": HERE, "persistent_workers": True}
+    return {
+        MAIN_PROCESS: DataLoader(dataset, **common),
+        TORCH: DataLoader(dataset, **parallel),
+        RAY: RayLoader(dataset, **parallel),
+        RAY_ELSEWHERE: RayLoader(dataset, **{**parallel, "num_workers": ELSEWHERE}),
+    }
+
+
+def _first_batch_s(loader: Any) -> float:
+    began = time.perf_counter()
+    batches = iter(loader)
+    next(batches)
+    taken = time.perf_counter() - began
+    exhaust(batches)  # to the end: persistent workers would otherwise continue with it
+    return taken
+
+
+def _epoch(requests: Requests, loader: Any, request: BatchRequest) -> None:
+    requests.request = request
+    exhaust(loader)
+
 
 EPOCHS, QUICK_EPOCHS = 10, 2
 
@@ -26,10 +331,10 @@ class DistributedLoadingStudy(Study):
 
     def setup(self, options: StudyOptions) -> str:
         """Return sizes and settings, in words."""
-        costs = ", ".join(shipping.cost_text(cost) for cost in shipping.costs(options))
+        tried = ", ".join(cost_text(cost) for cost in costs(options))
         epochs = QUICK_EPOCHS if options.quick else EPOCHS
         return (
-            f"{shipping.batches(options)} batches of 1 MiB with transforms of {costs}, "
+            f"{batches(options)} batches of 1 MiB with transforms of {tried}, "
             f"cores of other hosts simulated by sleeping; trainings of {epochs} epochs over 1,800 "
             "generated samples, in one process and by DDP over 2 ranks on the CPU"
         )
@@ -38,49 +343,44 @@ class DistributedLoadingStudy(Study):
         """Measure speed in this process, then run the trainings in processes of their own."""
         if not ray_runtime.installed():
             raise MissingDependency("this study needs Ray", hint="pip install 'iobench[ray]'")
-        with ray_runtime.connected(shipping.ELSEWHERE):
+        with ray_runtime.connected(ELSEWHERE):
             import ray
 
             options.on_status("starting loaders")
-            speed = shipping.speed(options)
+            shipped = speed(options)
             epochs = QUICK_EPOCHS if options.quick else EPOCHS
             address = ray.get_runtime_context().gcs_address
             options.on_status("trainings in one process and over 2 ranks")
-            ranks = {
-                SINGLE: _parity.trainings(1, address, epochs),
-                RANKS: _parity.trainings(2, address, epochs),
-            }
+            ranks = {SINGLE: trainings(1, address, epochs), RANKS: trainings(2, address, epochs)}
         data = f"batches of 1 MiB and trainings on {torch.get_num_threads()} cores"
-        return merged([speed, _parity.accuracies(ranks)], data, ranks=ranks, **speed.figures)
+        return merged([shipped, accuracies(ranks)], data, ranks=ranks, **shipped.figures)
 
     def evaluate(self, measured: Measurements) -> list[ClaimResult]:
         """Return a verdict on each claim."""
         ranks: dict[str, list[RankResults]] = measured.figures["ranks"]
-        most = shipping.cost_text(max(measured.figures["costs_s"]))
-        light, heavy = (f"{shipping.LIGHT}, ", f"{most}, ")
+        most = cost_text(max(measured.figures["costs_s"]))
+        light, heavy, claims = f"{LIGHT}, ", f"{most}, ", Claims(measured)
         return [
-            _parity.unaffected(
+            unaffected(
                 "A training in one process is as accurate with it (there 90.65 against 91.09 %).",
                 ranks[SINGLE],
             ),
             _data_parallel(),
-            _parity.unaffected(
+            unaffected(
                 "A training by DDP is as accurate with it (there 88.98 against 89.84 %).", ranks[RANKS]
             ),
-            _parity.over_ranks("DDP over 2 ranks is the same training as one process.", ranks),
-            claimed_faster(
+            over_ranks("DDP over 2 ranks is the same training as one process.", ranks),
+            claims.faster(
                 "Where the transform is heavy, processors of other hosts load faster than this host's.",
-                measured,
-                heavy + shipping.RAY_ELSEWHERE,
-                heavy + shipping.TORCH,
-                f"; {shipping.crossing(measured)}",
+                heavy + RAY_ELSEWHERE,
+                heavy + TORCH,
+                f"; {crossing(measured)}",
             ),
-            claimed_faster(
+            claims.faster(
                 "Where it is light, actors load faster than torch's workers.",
-                measured,
-                light + shipping.RAY,
-                light + shipping.TORCH,
-                f"; {shipping.starts(measured)}",
+                light + RAY,
+                light + TORCH,
+                f"; {starts(measured)}",
             ),
         ]
 

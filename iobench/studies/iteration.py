@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,11 +21,10 @@ from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
 from iobench.results.run_warning import Value
-from iobench.studies._base import NOT_REPRODUCED, REPRODUCED, ClaimResult, Study, StudyOptions
-from iobench.studies._claims import all_of, claimed_equal, if_large_enough, no_gpu
+from iobench.studies._claims import ClaimResult, Claims, all_of, verdict_of, without_gpu
 from iobench.studies._epochs import epochs
-from iobench.studies._references import IO_EVALUATION
 from iobench.studies._rounds import Contender, Measurements, exhaust, interleave, timed
+from iobench.studies._study import IO_EVALUATION, Study, StudyOptions
 
 PUBLISHED, QUICK = 10**8, 5 * 10**6  # elements
 BATCH = 256
@@ -77,22 +77,23 @@ class IterationStudy(Study):
 
     def evaluate(self, measured: Measurements) -> list[ClaimResult]:
         """Return a verdict on each claim."""
-        equal = [_equal("", measured, one, DATASET) for one in (BATCHED, SLICED)]
+        equal, gpu = partial(_equal, measured), "To the GPU, tensordict and DataLoader cost the same."
         return [
-            all_of("Dataset, tensorclass under DataLoader and slices iterate equally fast.", equal),
-            _equal("Slicing by itself brings no visible gain.", measured, SLICED, BATCHED),
-            _copy_claim(measured),
-            _equal(
-                "Filling a pre-allocated TensorDict costs what building one does.", measured, FILLED, BUILT
+            all_of(
+                "Dataset, tensorclass under DataLoader and slices iterate equally fast.",
+                [equal("", one, DATASET) for one in (BATCHED, SLICED)],
             ),
-            _gpu_claim(measured),
+            equal("Slicing by itself brings no visible gain.", SLICED, BATCHED),
+            _copy_claim(measured),
+            equal("Filling a pre-allocated TensorDict costs what building one does.", FILLED, BUILT),
+            equal(gpu, GPU_SLICED, GPU_DATASET) if GPU_SLICED in measured.seconds else without_gpu(gpu),
         ]
 
 
-def _equal(claim: str, measured: Measurements, one: str, other: str) -> ClaimResult:
+def _equal(measured: Measurements, claim: str, one: str, other: str) -> ClaimResult:
     """Return the verdict on a claim of equal times; inconclusive if the slower one is too short."""
     slower = max(one, other, key=lambda name: statistics.median(measured.seconds[name]))
-    return if_large_enough(claimed_equal(claim, measured, one, other), measured, slower)
+    return Claims(measured).equal(claim, one, other, long=[slower])
 
 
 def _copy_claim(measured: Measurements) -> ClaimResult:
@@ -104,10 +105,9 @@ def _copy_claim(measured: Measurements) -> ClaimResult:
         f"{touched:.1%} of a cold file into memory; a loop that reads every byte took {read}"
     )
     values: list[dict[str, Value]] = [{"lazy_residency": touched}]
-    if touched >= 0.5:
-        return ClaimResult(claim, REPRODUCED, evidence, measured.data, values)
-    evidence += "; slicing alone reads nothing, so its time is not that of loading"
-    return ClaimResult(claim, NOT_REPRODUCED, evidence, measured.data, values)
+    if touched < 0.5:
+        evidence += "; slicing alone reads nothing, so its time is not that of loading"
+    return ClaimResult(claim, verdict_of(touched >= 0.5), evidence, measured.data, values)
 
 
 def _elements(options: StudyOptions) -> int:
@@ -116,13 +116,6 @@ def _elements(options: StudyOptions) -> int:
 
 def _mapped(manifest: Manifest) -> Any:
     return TensorDict.load_memmap(str(manifest.path_of("memmap")), mode="r")
-
-
-def _gpu_claim(measured: Measurements) -> ClaimResult:
-    claim = "To the GPU, tensordict and DataLoader cost the same."
-    return (
-        _equal(claim, measured, GPU_SLICED, GPU_DATASET) if GPU_SLICED in measured.seconds else no_gpu(claim)
-    )
 
 
 def _contender(manifest: Manifest, loader: str, device: str = "cpu", order: str = "sequential") -> Contender:

@@ -14,23 +14,16 @@ from tensordict import TensorDict
 from iobench.base.units import bytes_text
 from iobench.host.process_counters import status_of
 from iobench.results.run_warning import Value
-from iobench.studies._base import ClaimResult, Study, StudyOptions
-from iobench.studies._claims import against, all_of, claimed_equal, claimed_faster, opposite
-from iobench.studies._references import IO_EVALUATION
+from iobench.studies._claims import ClaimResult, Claims, all_of
 from iobench.studies._rounds import Measurements, interleave, merged, timed
+from iobench.studies._study import IO_EVALUATION, Study, StudyOptions
 
 ROWS, COLUMNS, ITEM_BYTES = 1000, 128, 4  # in a piece of half a MB
 COUNTS, QUICK_COUNTS = (2, 8, 32, 128, 512), (2, 8, 32)
 MAX_GROWN = 128  # pieces to append one by one: the copied bytes grow with the square
 ROUNDS = 15
-CAT, STACK, TD_CAT, FILL, MEMMAP = (
-    "torch.cat",
-    "torch.stack",
-    "TensorDict.cat",
-    "pre-allocated",
-    "memory-mapped",
-)
-GROWN = "torch.cat, piece by piece"
+CAT, STACK, TD_CAT = "torch.cat", "torch.stack", "TensorDict.cat"
+FILL, MEMMAP, GROWN = "pre-allocated", "memory-mapped", "torch.cat, piece by piece"
 
 
 class PreallocationStudy(Study):
@@ -61,21 +54,19 @@ class PreallocationStudy(Study):
     def evaluate(self, measured: Measurements) -> list[ClaimResult]:
         """Return a verdict on each claim."""
         few, *_, many = measured.figures["counts"]
-        gains = claimed_faster("", measured, _of(FILL, few), _of(CAT, few))
-        equal = [claimed_equal("", measured, _of(TD_CAT, count), _of(CAT, count)) for count in (few, many)]
-        wins = claimed_faster(
+        claims = Claims(measured)
+        wins = claims.faster(
             "Pre-allocating wins clearly once the pieces are many and large.",
-            measured,
             _of(FILL, many),
             _of(CAT, many),
             f"{_memory(measured, many)}; {_crossing(measured, CAT)}, which also allocates once; "
             f"{_crossing(measured, GROWN)}, which copies everything for each piece",
         )
+        crossings = [_crossing_values(measured, name) for name in (CAT, GROWN)]
+        equal = [claims.equal("", _of(TD_CAT, count), _of(CAT, count)) for count in (few, many)]
         return [
-            replace(
-                wins, values=[*wins.values, *(_crossing_values(measured, name) for name in (CAT, GROWN))]
-            ),
-            opposite(gains, "With few pieces there is no gain."),
+            replace(wins, values=[*wins.values, *crossings]),
+            claims.faster("", _of(FILL, few), _of(CAT, few)).opposite("With few pieces there is no gain."),
             all_of("Without pre-allocation a TensorDict takes as long as plain tensors.", equal),
         ]
 
@@ -130,7 +121,7 @@ def _crossing_values(measured: Measurements, other: str) -> dict[str, Value]:
 
 def _wins(measured: Measurements, other: str) -> list[int]:
     counts = [n for n in measured.figures["counts"] if _of(other, n) in measured.seconds]
-    return [n for n in counts if against(measured.seconds, _of(FILL, n), _of(other, n)).outcome == "faster"]
+    return [n for n in counts if Claims(measured).compare(_of(FILL, n), _of(other, n)).outcome == "faster"]
 
 
 def _filled(whole: Any, pieces: list[Any]) -> Any:

@@ -3,39 +3,204 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import ClassVar
 
-from iobench.base.errors import needing
+import torch
+
+from iobench.base.errors import LoaderFailed, needing
 from iobench.base.units import bytes_text, counted, seconds_text, three_digits
+from iobench.bench.epoch import epoch_request, opened
+from iobench.bench.meter import Meter
 from iobench.dataset.opener import Opener
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import Synthetic
+from iobench.formats import Rows
 from iobench.host import page_cache
+from iobench.loading.host_to_device import HostBatch, HostToDevice
+from iobench.loading.loaders import Epochs, Job, Loader
+from iobench.loading.loaders.dataloader import DataLoaderEpochs, TorchDataLoader
+from iobench.loading.order import Order
 from iobench.results.run_warning import Value
-from iobench.studies._base import (
+from iobench.studies._claims import (
     INCONCLUSIVE,
     NOT_REPRODUCED,
     REPRODUCED,
     ClaimResult,
-    Study,
-    StudyOptions,
-    cores,
-)
-from iobench.studies._claims import (
+    Claims,
     all_of,
-    claimed_equal,
-    claimed_faster,
-    if_large_enough,
-    if_started,
-    no_gpu,
-    opposite,
-    too_small,
+    verdict_of,
+    without_gpu,
 )
-from iobench.studies._combinations import BATCH, MANY, TABLE, train_unwatched, train_with_both
-from iobench.studies._references import MEMORY_SETTINGS
-from iobench.studies._rounds import Contender, Measurements, interleave
-from iobench.studies._subprocess import run_in_subprocess
+from iobench.studies._epochs import Training, epochs
+from iobench.studies._rounds import Contender, Measurements, RoundResult, interleave
+from iobench.studies._study import MEMORY_SETTINGS, Study, StudyOptions, cores
+from iobench.studies._subprocess import Heartbeat, run_in_subprocess
+
+BATCH = 256
+MANY, FEW = 8, 4  # workers
+DEEP, SHALLOW = 8, 2  # prefetch factor
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A row of the reference's table: a combination of DataLoader's memory-related settings."""
+
+    pinned: bool = False
+    non_blocking: bool = False
+    workers: int = 0
+    prefetch: int | None = None  # prefetch factor
+    background: bool = False  # a prefetching thread between loader and training
+    resident: bool = False  # all data on the device before the first batch
+
+    @property
+    def label(self) -> str:
+        """The settings in words."""
+        words = {
+            "pinned": self.pinned,
+            "non-blocking": self.non_blocking,
+            f"{self.workers} workers × {self.prefetch}": self.workers > 0,
+            "background thread": self.background,
+            "all data on the device": self.resident,
+        }
+        return ", ".join(word for word, is_set in words.items() if is_set) or "nothing set"
+
+    def on(self, device: str) -> Combination:
+        """Return it without the settings that have no effect on a device."""
+        return replace(self, pinned=False, non_blocking=False) if device == "cpu" else self
+
+    @property
+    def loader(self) -> Loader:
+        """A loader with these settings."""
+        if self.resident:
+            return Resident()
+        kind = Background if self.background else TorchDataLoader
+        return kind(
+            num_workers=self.workers,
+            prefetch_factor=self.prefetch,
+            start_method="fork"
+            if self.workers
+            else None,  # other start methods are so slow that they hide everything else
+            pin_memory=self.pinned,
+            non_blocking=self.non_blocking,
+        )
+
+    def contender(self, opener: Opener, device: str, count: int) -> Contender:
+        """Return a contender that trains for `count` epochs with these settings; see `epochs`."""
+        return epochs(self.on(device).loader, shuffled(opener, device), count, Training)
+
+
+TABLE = {
+    1: Combination(pinned=True),
+    2: Combination(True, True),
+    3: Combination(True, True, MANY, DEEP),
+    4: Combination(True, True, MANY, SHALLOW),
+    5: Combination(True, True, FEW, DEEP),
+    6: Combination(True, True, FEW, SHALLOW),
+    7: Combination(True, True, background=True),
+    8: Combination(pinned=True, background=True),
+    9: Combination(background=True),
+    10: Combination(),
+    11: Combination(resident=True),
+}
+BOTH = Combination(True, True, MANY, DEEP, background=True)  # the reference reports a deadlock
+
+
+@dataclass(frozen=True)
+class Background(TorchDataLoader):
+    """A DataLoader in a thread that prefetches one batch."""
+
+    name: ClassVar[str] = "background"
+    summary: ClassVar[str] = "DataLoader in a thread that prefetches one batch"
+
+    def open(self, job: Job) -> Epochs:
+        """Open a DataLoader behind a thread."""
+        return BackgroundEpochs(self, job)
+
+
+class BackgroundEpochs(DataLoaderEpochs):
+    """DataLoader's epochs, prefetched by a thread."""
+
+    prefetches = True  # the thread reads ahead
+
+    def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
+        from prefetch_generator import BackgroundGenerator
+
+        yield from BackgroundGenerator(super()._epoch(request))
+
+
+@dataclass(frozen=True)
+class Resident(Loader):
+    """Indexes batches from tensors that are on the device before the first epoch."""
+
+    name: ClassVar[str] = "resident"
+    summary: ClassVar[str] = "batches indexed from tensors on the device"
+    library: ClassVar[str] = "torch"
+
+    def open(self, job: Job) -> Epochs:
+        """Read all data and copy them to the device; LoaderFailed if they do not fit."""
+        return ResidentEpochs(self, job)
+
+
+class ResidentEpochs(Epochs):
+    """Epochs of batches indexed on the device."""
+
+    def __init__(self, loader: Resident, job: Job) -> None:
+        super().__init__(loader, job)
+        device = self._device = torch.device(job.device)
+        with job.opener() as reader:
+            whole = reader.batch(slice(0, job.opener.schema.samples))
+        try:
+            self._whole = {name: torch.from_numpy(array).to(device) for name, array in whole.items()}
+        except torch.OutOfMemoryError as error:
+            raise LoaderFailed(
+                f"the data do not fit into the memory of {device}",
+                kind="out-of-memory",
+                path=job.opener.path,
+                hint="free memory on the device",
+            ) from error
+
+    def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
+        for rows in request:
+            index = rows if isinstance(rows, slice) else torch.from_numpy(rows).to(self._device)
+            yield {name: tensor[index] for name, tensor in self._whole.items()}
+
+    def close(self) -> None:
+        """Release the tensors."""
+        self._whole = {}
+
+
+def shuffled(opener: Opener, device: str) -> Job:
+    """Return a job with the reference's batch size, in random order."""
+    return Job(opener, Order("random", BATCH), device)
+
+
+def train_with_both(heartbeat: Heartbeat, opener: Opener, device: str, count: int) -> float:
+    """Return the seconds that epochs take with a background thread over workers; may deadlock."""
+    epoch, seconds = BOTH.contender(opener, device, 1), 0.0
+    for _ in range(count):
+        seconds += epoch().seconds
+        heartbeat()
+    return seconds
+
+
+def train_unwatched(opener: Opener, device: str, count: int) -> RoundResult:
+    """Train for epochs with no setting and measure only their time: the control."""
+    loader, job = TABLE[10].loader.on(device), shuffled(opener, device)
+    transfer = HostToDevice(torch.device(device), non_blocking=False)
+    transfer.release_memory()
+    train, meter = Training(opener, transfer), Meter()
+    for number in range(1, count + 1):
+        request = epoch_request(loader, job, number)
+        with closing(opened(loader, job)) as opened_epochs, meter:
+            for batch in opened_epochs.epoch(request):
+                train(transfer.move(batch))
+            transfer.synchronize()
+    return RoundResult(meter.elapsed_s)
+
 
 SHARES = (10, 40, 70)  # per cent of the data
 SMALL, LARGE = SHARES[0], SHARES[-1]
@@ -93,43 +258,32 @@ class SettingsStudy(Study):
 
     def evaluate(self, measured: Measurements) -> list[ClaimResult]:
         """Return a verdict on each claim."""
-        name = partial(_name, measured)
-        slower = [
-            if_started(claimed_faster("", measured, name(2, LARGE), name(n, LARGE)), measured, name(n, LARGE))
-            for n in (3, 4, 5, 6)
-        ]
-        fewer = [
-            if_started(
-                claimed_faster("", measured, name(a, LARGE), name(b, LARGE)),
-                measured,
-                name(a, LARGE),
-                name(b, LARGE),
-            )
-            for a, b in ((5, 3), (6, 4))
-        ]
-        prefetch = [_little_data_claim(measured, a, b) for a, b in ((3, 4), (6, 5))]
+        name, claims = partial(_name, measured), _claims(measured)
+
+        def faster(one: int, other: int, started: Sequence[int]) -> ClaimResult:
+            names = [name(n, LARGE) for n in started]
+            return claims.faster("", name(one, LARGE), name(other, LARGE), started=names)
+
         pairs = {(name(a, LARGE), name(b, LARGE)): None for a, b in ((7, 2), (8, 1), (9, 10))}
+        unset, unwatched = name(10, LARGE), label_at(UNWATCHED, LARGE)
         return [
             _growth_claim(measured),
             *_gpu_claims(measured),
-            all_of("Workers slow training down clearly.", slower),
-            all_of("Fewer workers slow it down less.", fewer),
-            all_of("With little data, many workers want a large prefetch factor, few a small one.", prefetch),
+            all_of("Workers slow training down clearly.", [faster(2, n, started=[n]) for n in (3, 4, 5, 6)]),
+            all_of(
+                "Fewer workers slow it down less.",
+                [faster(a, b, started=[a, b]) for a, b in ((5, 3), (6, 4))],
+            ),
+            all_of(
+                "With little data, many workers want a large prefetch factor, few a small one.",
+                [_little_data_claim(measured, a, b) for a, b in ((3, 4), (6, 5))],
+            ),
             all_of(
                 "The background generator speeds training up.",
-                [_long_enough(claimed_faster("", measured, *pair), measured, *pair) for pair in pairs],
+                [claims.faster("", *pair, long=pair) for pair in pairs],
             ),
             _deadlock_claim(measured),
-            _long_enough(
-                claimed_equal(
-                    "Watching memory does not change the times.",
-                    measured,
-                    name(10, LARGE),
-                    label_at(UNWATCHED, LARGE),
-                ),
-                measured,
-                name(10, LARGE),
-            ),
+            claims.equal("Watching memory does not change the times.", unset, unwatched, long=[unset]),
         ]
 
 
@@ -165,8 +319,8 @@ def _name(measured: Measurements, number: int, share: int) -> str:
     return label_at(TABLE[number].on("cuda" if measured.figures["gpu"] else "cpu").label, share)
 
 
-def _long_enough(result: ClaimResult, measured: Measurements, *names: str) -> ClaimResult:
-    return if_large_enough(result, measured, *names, epochs=measured.figures.get("epochs", 1))
+def _claims(measured: Measurements) -> Claims:
+    return Claims(measured, measured.figures.get("epochs", 1))
 
 
 def _growth_claim(measured: Measurements) -> ClaimResult:
@@ -175,20 +329,19 @@ def _growth_claim(measured: Measurements) -> ClaimResult:
     data = measured.figures["data_bytes"]
     more = data[str(LARGE)] / data[str(SMALL)]
     aside = f", with {three_digits(more)} times as much data for the latter"
-    result = claimed_faster("Time grows with the data.", measured, little, much, aside)
-    return _long_enough(result, measured, little, much)
+    return _claims(measured).faster("Time grows with the data.", little, much, aside, long=[little, much])
 
 
 def _little_data_claim(measured: Measurements, one: int, other: int) -> ClaimResult:
     """Return whether a prefetch factor is faster than another, if there are enough batches to prefetch."""
     names = _name(measured, one, SMALL), _name(measured, other, SMALL)
-    result = if_started(claimed_faster("", measured, *names), measured, *names)
+    result = _claims(measured).faster("", *names, started=names)
     batches = measured.figures.get("batches")
     prefetched = min(TABLE[n].workers * (TABLE[n].prefetch or 0) for n in (one, other))
     if batches is None or batches > prefetched:
         return result
     reason = f"an epoch has {batches} batches, and all workers together prefetch {prefetched}"
-    return too_small(result, reason, {"batches": batches, "prefetched_batches": prefetched})
+    return result.too_small(reason, batches=batches, prefetched_batches=prefetched)
 
 
 def _gpu_claims(measured: Measurements) -> list[ClaimResult]:
@@ -198,10 +351,10 @@ def _gpu_claims(measured: Measurements) -> list[ClaimResult]:
     unblocked = "Copies that do not block help with much data and hurt with little."
     memory = "GPU memory depends on the data only where all of it is there."
     if not measured.figures["gpu"]:
-        return [no_gpu(claim) for claim in (everything, pinned, unblocked, memory)]
+        return [without_gpu(claim) for claim in (everything, pinned, unblocked, memory)]
     name = partial(_name, measured)
     resident, others = name(11, LARGE), [name(n, LARGE) for n in range(1, 11)]
-    helps = partial(claimed_faster, "", measured)
+    helps = partial(Claims(measured).faster, "")
     return [
         all_of(everything, [helps(resident, other) for other in others]),
         all_of(
@@ -209,7 +362,7 @@ def _gpu_claims(measured: Measurements) -> list[ClaimResult]:
             [
                 helps(name(8, LARGE), name(9, LARGE)),
                 helps(name(1, SMALL), name(10, SMALL)),
-                opposite(helps(name(1, LARGE), name(10, LARGE)), ""),
+                helps(name(1, LARGE), name(10, LARGE)).opposite(),
             ],
         ),
         all_of(unblocked, [helps(name(2, LARGE), name(1, LARGE)), helps(name(1, SMALL), name(2, SMALL))]),
@@ -237,7 +390,7 @@ def gpu_memory_claim(claim: str, measured: Measurements) -> ClaimResult:
     )
     reproduced = moved < ALIKE * more and all_there > more / 2
     values: dict[str, Value] = {"data_bytes": more, "growth_bytes": moved, "growth_with_all_bytes": all_there}
-    return ClaimResult(claim, REPRODUCED if reproduced else NOT_REPRODUCED, evidence, values=[values])
+    return ClaimResult(claim, verdict_of(reproduced), evidence, values=[values])
 
 
 def _deadlock_claim(measured: Measurements) -> ClaimResult:

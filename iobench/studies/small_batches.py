@@ -3,47 +3,190 @@
 from __future__ import annotations
 
 import statistics
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import partial
+from pathlib import Path
+from typing import Any
 
-from iobench.base.units import bytes_text, counted, seconds_text
+import h5py
+import lmdb
+import numpy as np
+from torch.utils.data import DataLoader
+
+from iobench import formats
+from iobench.base.units import MIB, bytes_text, counted, seconds_text
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.opener import Opener
+from iobench.dataset.prepare import prepare
+from iobench.dataset.sources import Synthetic
+from iobench.host import page_cache
+from iobench.loading.loaders import Job
+from iobench.loading.loaders.dataloader import TorchDataLoader
+from iobench.loading.loaders.sample_datasets import SampleDataset
+from iobench.loading.order import Order
+from iobench.loading.portable_error import PortableError
 from iobench.results import stats
-from iobench.studies._base import (
+from iobench.studies._claims import (
+    FASTER,
     INCONCLUSIVE,
-    NOT_REPRODUCED,
     REPRODUCED,
     ClaimResult,
-    Study,
-    StudyOptions,
-    cores,
-    scratch,
-)
-from iobench.studies._claims import (
-    against,
+    Claims,
     all_of,
-    claimed_faster,
-    if_large_enough,
-    if_started,
-    no_gpu,
-    opposite,
+    verdict_of,
+    without_gpu,
 )
-from iobench.studies._patches import (
-    CHANNELS,
-    COMPRESSIBILITY,
-    SIDE,
-    SMALL_SIDE,
-    contenders_of,
-    hdf5_resizes,
-    lmdb_when_full,
-    misread_by_forks,
-    openers_of,
-    pinned_contenders,
-    pinned_name,
-    sizes_of,
-)
-from iobench.studies._references import IO_BOTTLENECK
-from iobench.studies._rounds import Measurements, interleave, merged
-from iobench.studies._subprocess import run_in_subprocess
+from iobench.studies._epochs import TrainingInParts, epochs
+from iobench.studies._rounds import Contender, Measurements, interleave, merged
+from iobench.studies._study import IO_BOTTLENECK, Study, StudyOptions, cores, scratch
+from iobench.studies._subprocess import Heartbeat, run_in_subprocess
+
+HEARTBEAT_SAMPLES = 100
+
+
+def misread_by_forks(heartbeat: Heartbeat, opener: Opener, truth: Opener, workers: int, epochs: int) -> int:
+    """Return how many samples forked workers read wrong through one handle opened before the fork."""
+    dataset, field = SampleDataset(replace(opener, random=True)), opener.schema.fields[0].name
+    dataset.open().sample(0)
+    wrong = 0
+    with truth() as reader:
+        for epoch in range(epochs):
+            rows = np.random.Generator(np.random.PCG64(epoch)).permutation(len(dataset))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about more workers than cores
+                loader = iter(_forked(dataset, rows.tolist(), workers))
+            for number, (row, sample) in enumerate(zip(rows, _unwrapped(loader), strict=True)):
+                if number % HEARTBEAT_SAMPLES == 0:
+                    heartbeat()
+                wrong += not np.array_equal(sample[field][0].numpy(), reader.sample(int(row))[field])
+    return wrong
+
+
+def _unwrapped(samples: Iterator[Any]) -> Iterator[Any]:
+    """Yield the samples of workers, and raise the errors of iobench as they were raised there."""
+    try:
+        yield from samples
+    except PortableError as error:
+        raise error.unwrap() from None
+
+
+def _forked(dataset: Any, rows: list[int], workers: int) -> DataLoader[Any]:
+    return DataLoader(dataset, sampler=rows, num_workers=workers, multiprocessing_context="fork")
+
+
+def lmdb_when_full() -> tuple[bool, bool]:
+    """Return whether LMDB refuses data beyond its map size, and accepts them after the map was enlarged."""
+    with tempfile.TemporaryDirectory(prefix="iobench-") as folder, lmdb.open(folder, map_size=MIB) as env:
+        refused = not _puts(env, 2 * MIB)
+        env.set_mapsize(8 * MIB)
+        return refused, _puts(env, 2 * MIB)
+
+
+def hdf5_resizes() -> bool:
+    """Return whether rows can be appended to an HDF5 dataset that holds data."""
+    with tempfile.TemporaryDirectory(prefix="iobench-") as folder:
+        with h5py.File(Path(folder) / "x.h5", "w") as file:
+            rows = file.create_dataset("x", data=np.arange(10), maxshape=(None,), chunks=(4,))
+            rows.resize(20, axis=0)
+            rows[10:] = np.arange(10, 20)
+        with h5py.File(Path(folder) / "x.h5") as file:
+            return bool((file["x"][:] == np.arange(20)).all())
+
+
+def _puts(env: lmdb.Environment, count: int) -> bool:
+    try:
+        with env.begin(write=True) as txn:
+            txn.put(b"key", bytes(count))
+    except lmdb.MapFullError:
+        return False
+    return True
+
+
+FORMATS = ("npy", "hdf5", "lmdb", "lmdb:codec=lz4", "memmap")  # in addition to png
+BATCHES, QUICK_BATCHES = (8, 16, 32, 64, 128), (8, 32, 128)
+WORKERS, QUICK_WORKERS = (0, 2, 4, 8, 16), (0, 2)  # the last for all formats
+PUBLISHED, QUICK = 8192, 256  # patches
+SIDE, SMALL_SIDE, CHANNELS = 64, 16, 3  # pixels
+COMPRESSIBILITY = 0.4  # about that of photographs with PNG and lz4
+
+
+def sizes_of(options: StudyOptions) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Return the number of patches, the batch sizes and the numbers of workers."""
+    return (QUICK, QUICK_BATCHES, QUICK_WORKERS) if options.quick else (PUBLISHED, BATCHES, WORKERS)
+
+
+def contenders_of(options: StudyOptions, openers: Mapping[str, Opener]) -> dict[str, Contender]:
+    """Return every format with every batch size, and PNG with fewer workers.
+
+    The latter with the smallest and the largest batch size.
+    """
+    _, batches, (*fewer, most) = sizes_of(options)
+    largest = {
+        f"{name}, batch {batch}": _contender(opener, options, batch, most)
+        for name, opener in openers.items()
+        for batch in batches
+    }
+    return largest | {
+        f"png, batch {batch}, {count} workers": _contender(openers["png"], options, batch, count)
+        for batch in (batches[0], batches[-1])
+        for count in fewer
+    }
+
+
+def pinned_contenders(options: StudyOptions, openers: Mapping[str, Opener]) -> dict[str, Contender]:
+    """Return contenders with pinned and with pageable memory and few workers; none without a GPU."""
+    if not options.gpu:
+        return {}
+    _, batches, (_, few, *_) = sizes_of(options)
+    small = _prepared(options, SMALL_SIDE).opener("npy")
+    return {
+        pinned_name(side, batch, pinned): _contender(opener, options, batch, few, pinned)
+        for side, opener in ((SMALL_SIDE, small), (SIDE, openers["npy"]))
+        for batch in (batches[0], batches[-1])
+        for pinned in (True, False)
+    }
+
+
+def pinned_name(side: int, batch: int, pinned: bool) -> str:
+    """Return the name of a contender with pinned or pageable memory."""
+    return f"npy, {side} pixels, batch {batch}, {'pinned' if pinned else 'pageable'}"
+
+
+def _contender(
+    opener: Opener, options: StudyOptions, batch: int, workers: int, pinned: bool | None = None
+) -> Contender:
+    fork = "fork" if workers else None  # other start methods would take up most of the time
+    loader = TorchDataLoader(num_workers=workers, start_method=fork, pin_memory=pinned)
+    job = Job(opener, Order("random", batch), options.device)
+    return epochs(loader, job, consumer=TrainingInParts)
+
+
+def _prepared(options: StudyOptions, side: int) -> Manifest:
+    size = sizes_of(options)[0] * side * side * CHANNELS
+    source = Synthetic(size, (side, side, CHANNELS), "uint8", compressibility=COMPRESSIBILITY)
+    name = f"patches-{side}-{source.schema.samples}"
+    manifest = prepare(source, FORMATS, data_dir=options.folder, name=name)[0]
+    page_cache.warm([file for variant in FORMATS for file in manifest.files_of(variant)])
+    return manifest
+
+
+def openers_of(options: StudyOptions, folder: Path) -> dict[str, Opener]:
+    """Write PNG files into an empty folder, and return the opener of every format and of these."""
+    png = formats.get("images")
+    options.on_status("writing patches")
+    manifest = _prepared(options, SIDE)
+    opener = manifest.opener("npy")
+    with opener() as reader:
+        png.write(
+            folder / "png", opener.schema, (reader.batch(slice(row, row + 1)) for row in range(len(reader)))
+        )
+    return {
+        "png": Opener(png, folder / "png", opener.schema),
+        **{variant: manifest.opener(variant) for variant in FORMATS},
+    }
+
 
 TWICE = 2.0  # "much better" means at least this ratio
 FORK_WORKERS, FORK_EPOCHS, FORK_LIMIT_S = 4, 2, 120.0  # between heartbeats
@@ -97,38 +240,31 @@ class SmallBatchesStudy(Study):
         (few, *_, many), (none, *some, most) = measured.figures["batches"], measured.figures["workers"]
         small, large = f"png, batch {few}", f"png, batch {many}"
         fewer = some[0] if some else none
+        claims, waits = Claims(measured), Claims(measured.of("wait_s"))
+        by_workers = "".join(_over_workers(measured, batch) for batch in (few, many))
+        waiting = (
+            ", in the time that an epoch waits for data; if each wait were in proportion to its batch, "
+            f"both would wait equally long{_over_batches(measured, 'wait_s')}"
+        )
         return [
-            if_large_enough(
-                claimed_faster(
-                    "An epoch with a larger batch is shorter.",
-                    measured,
-                    large,
-                    small,
-                    _over_batches(measured),
-                ),
-                measured,
-                small,
-            ),
-            claimed_faster(
-                "The time for data does not grow in proportion to the batch.",
-                measured.of("wait_s"),
+            claims.faster(
+                "An epoch with a larger batch is shorter.",
                 large,
                 small,
-                ", in the time that an epoch waits for data; if each wait were in proportion to its batch, "
-                f"both would wait equally long{_over_batches(measured, 'wait_s')}",
+                _over_batches(measured),
+                long=[small],
             ),
-            if_started(
-                claimed_faster(
-                    f"With small batches, fewer workers are better than {most}.",
-                    measured,
-                    f"{small}, {fewer} workers",
-                    small,
-                    "".join(_over_workers(measured, batch) for batch in (few, many)),
-                ),
-                measured,
+            waits.faster(
+                "The time for data does not grow in proportion to the batch.", large, small, waiting
+            ),
+            claims.faster(
+                f"With small batches, fewer workers are better than {most}.",
+                f"{small}, {fewer} workers",
                 small,
+                by_workers,
+                started=[small],
             ),
-            _lmdb_claim(measured, f"lmdb:codec=lz4, batch {few}", small),
+            _lmdb_claim(claims, f"lmdb:codec=lz4, batch {few}", small),
             *_gpu_claims(measured),
             _forks_claim(measured),
             *_size_claims(measured),
@@ -142,12 +278,12 @@ def _size_claims(measured: Measurements) -> list[ClaimResult]:
     return [
         ClaimResult(
             "LMDB needs its map_size in advance.",
-            REPRODUCED if lmdb["refuses"] else NOT_REPRODUCED,
+            verdict_of(lmdb["refuses"]),
             f"data beyond it are refused{enlarged}",
         ),
         ClaimResult(
             "HDF5 can be resized.",
-            REPRODUCED if measured.figures["hdf5_resizes"] else NOT_REPRODUCED,
+            verdict_of(measured.figures["hdf5_resizes"]),
             "rows were appended to a chunked dataset created with maxshape=None",
         ),
     ]
@@ -169,15 +305,14 @@ def _over_workers(measured: Measurements, batch: int) -> str:
     return f"; batch {batch}, {', '.join(map(str, (*fewer, most)))} workers: {', '.join(medians)}"
 
 
-def _lmdb_claim(measured: Measurements, packed: str, png: str) -> ClaimResult:
-    claim = "LMDB with lz4 is better than PNG, but not so much better."
-    better = claimed_faster(claim, measured, packed, png)
-    ratio = against(measured.seconds, packed, png).ratio
+def _lmdb_claim(claims: Claims, packed: str, png: str) -> ClaimResult:
+    better = claims.faster("LMDB with lz4 is better than PNG, but not so much better.", packed, png)
+    ratio = claims.compare(packed, png).ratio
     if better.verdict != REPRODUCED or ratio.low is None or ratio.high is None:
         return better
     if ratio.low < TWICE < ratio.high:
         return replace(better, verdict=INCONCLUSIVE)
-    return better if ratio.high <= TWICE else replace(better, verdict=NOT_REPRODUCED)
+    return replace(better, verdict=verdict_of(ratio.high <= TWICE))
 
 
 def _gpu_claims(measured: Measurements) -> list[ClaimResult]:
@@ -185,17 +320,17 @@ def _gpu_claims(measured: Measurements) -> list[ClaimResult]:
     pageable = "With small batches pageable memory is better than pinned."
     helps = f"Pinned memory does not help with {SMALL_SIDE}-pixel inputs and does with {SIDE}-pixel ones."
     if not measured.figures["gpu"]:
-        return [no_gpu(claim) for claim in (busier, pageable, helps)]
+        return [without_gpu(claim) for claim in (busier, pageable, helps)]
     few, *_, many = measured.figures["batches"]
-    name, gains = pinned_name, partial(claimed_faster, "", measured)
+    name, faster = pinned_name, Claims(measured).faster
     return [
         _utilization_claim(busier, measured),
-        claimed_faster(pageable, measured, name(SIDE, few, False), name(SIDE, few, True)),
+        faster(pageable, name(SIDE, few, False), name(SIDE, few, True)),
         all_of(
             helps,
             [
-                opposite(gains(name(SMALL_SIDE, many, True), name(SMALL_SIDE, many, False)), ""),
-                gains(name(SIDE, many, True), name(SIDE, many, False)),
+                faster("", name(SMALL_SIDE, many, True), name(SMALL_SIDE, many, False)).opposite(),
+                faster("", name(SIDE, many, True), name(SIDE, many, False)),
             ],
         ),
     ]
@@ -215,10 +350,9 @@ def _utilization_claim(claim: str, measured: Measurements) -> ClaimResult:
     large, small = ([max(s, LEAST_BUSY) for s in shares[f"png, batch {batch}"]] for batch in (many, few))
     outcome = stats.compare_rates(large, small).outcome
     texts = ", ".join(f"{share:.0%}" for share in known)
-    verdict = {"faster": REPRODUCED, "slower": NOT_REPRODUCED, "equivalent": NOT_REPRODUCED}.get(
-        outcome, INCONCLUSIVE
+    return ClaimResult(
+        claim, FASTER.get(outcome, INCONCLUSIVE), f"GPU utilization by batch size: {texts}", measured.data
     )
-    return ClaimResult(claim, verdict, f"GPU utilization by batch size: {texts}", measured.data)
 
 
 def _forks_claim(measured: Measurements) -> ClaimResult:
@@ -231,9 +365,7 @@ def _forks_claim(measured: Measurements) -> ClaimResult:
             claim, REPRODUCED if at_fault else INCONCLUSIVE, f"{what}: the process {forks['failure']}{safe}"
         )
     read = f"{what} read {forks['wrong']:,} of {forks['samples']:,} samples wrong"
-    return ClaimResult(
-        claim, REPRODUCED if forks["wrong"] else NOT_REPRODUCED, f"{read}{safe if forks['wrong'] else ''}"
-    )
+    return ClaimResult(claim, verdict_of(forks["wrong"] > 0), f"{read}{safe if forks['wrong'] else ''}")
 
 
 STUDY = SmallBatchesStudy()

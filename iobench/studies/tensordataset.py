@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import cProfile
-import pstats
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,11 +11,11 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from iobench.base.units import bytes_text
+from iobench.host.call_profile import CallProfile
 from iobench.results.run_warning import Value
-from iobench.studies._base import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED, ClaimResult, Study, StudyOptions
-from iobench.studies._claims import claimed_faster, if_large_enough
-from iobench.studies._references import FASTER_LOADING
+from iobench.studies._claims import INCONCLUSIVE, ClaimResult, Claims, verdict_of
 from iobench.studies._rounds import Measurements, exhaust, interleave, timed
+from iobench.studies._study import FASTER_LOADING, Study, StudyOptions
 
 COLUMNS, BATCH = 128, 8192
 PUBLISHED, QUICK = 819_200, 81_920
@@ -42,52 +40,40 @@ class TensorDatasetStudy(Study):
         """Measure epochs of each contender, and profile one epoch."""
         dataset = TensorDataset(torch.randn(self._rows(options), COLUMNS, dtype=torch.float64))
         data = dataset.tensors[0]
+        batches = BatchSampler(RandomSampler(dataset), BATCH, drop_last=False)
         loaders: dict[str, Iterable[Any]] = {
             BY_SAMPLE: DataLoader(dataset, batch_size=BATCH, shuffle=True),
-            BY_BATCH: DataLoader(
-                dataset, batch_size=None, sampler=BatchSampler(RandomSampler(dataset), BATCH, drop_last=False)
-            ),
+            BY_BATCH: DataLoader(dataset, batch_size=None, sampler=batches),
         }
         contenders = {name: timed(partial(exhaust, loader)) for name, loader in loaders.items()}
-        contenders[RANGES] = timed(
-            lambda: exhaust(data[start : start + BATCH].clone() for start in _starts(data))
-        )
-        measured, profiles = (
-            interleave(contenders, on_status=options.on_status),
-            [_calls(loaders[BY_SAMPLE]) for _ in range(PROFILES)],
-        )
+        starts = range(0, len(data), BATCH)
+        contenders[RANGES] = timed(lambda: exhaust(data[at : at + BATCH].clone() for at in starts))
+        measured = interleave(contenders, on_status=options.on_status)
+        profiles = [_calls(loaders[BY_SAMPLE]) for _ in range(PROFILES)]
         shares = {name: [one["shares"][name] for one in profiles] for name in profiles[0]["shares"]}
         samples = f"{len(data):,} samples of {bytes_text(data[0].nbytes)}"
         return replace(measured, figures={**profiles[0], "shares": shares}, data=samples)
 
     def evaluate(self, measured: Measurements) -> list[ClaimResult]:
         """Return a verdict on each claim."""
-        calls, rows = (measured.figures[name] for name in ("calls", "rows"))
-        return [
-            ClaimResult(
-                "An epoch calls __getitem__ once for each sample.",
-                REPRODUCED if calls == rows else NOT_REPRODUCED,
-                f"{calls:,} calls for {rows:,} samples",
-                values=[{"calls": calls, "samples": rows}],
-            ),
-            _share_claim(
-                "Most of the time goes into __getitem__ (there 29.2 of 44.8 s).",
-                measured,
-                "__getitem__",
-                MOST,
-            ),
-            _share_claim(
-                "Stacking the samples takes a good part of the rest (there 8 of 44.8 s).",
-                measured,
-                "collate",
-                SOME,
-            ),
-            if_large_enough(
-                claimed_faster("Indexing whole batches is the remedy.", measured, BY_BATCH, BY_SAMPLE),
-                measured,
-                BY_SAMPLE,
-            ),
-        ]
+        figures, once = measured.figures, "An epoch calls __getitem__ once for each sample."
+        by_sample = "Most of the time goes into __getitem__ (there 29.2 of 44.8 s)."
+        stacking = "Stacking the samples takes a good part of the rest (there 8 of 44.8 s)."
+        if figures.get("profiler"):
+            why = f"another profiler is active ({figures['profiler']}), so that calls cannot be counted"
+            profiled = [ClaimResult(claim, INCONCLUSIVE, why) for claim in (once, by_sample, stacking)]
+        else:
+            calls, rows = figures["calls"], figures["rows"]
+            counted = f"{calls:,} calls for {rows:,} samples"
+            profiled = [
+                ClaimResult(
+                    once, verdict_of(calls == rows), counted, "", [{"calls": calls, "samples": rows}]
+                ),
+                _share_claim(by_sample, measured, "__getitem__", MOST),
+                _share_claim(stacking, measured, "collate", SOME),
+            ]
+        remedy = "Indexing whole batches is the remedy."
+        return [*profiled, Claims(measured).faster(remedy, BY_BATCH, BY_SAMPLE, long=[BY_SAMPLE])]
 
     def _rows(self, options: StudyOptions) -> int:
         return QUICK if options.quick else PUBLISHED
@@ -96,23 +82,21 @@ class TensorDatasetStudy(Study):
 def _share_claim(claim: str, measured: Measurements, function: str, least: float) -> ClaimResult:
     """Return the verdict on a share of an epoch in a function, from the shares in all profiles."""
     shares: Sequence[float] = measured.figures["shares"][function]
-    verdict = REPRODUCED if min(shares) > least else NOT_REPRODUCED if max(shares) <= least else INCONCLUSIVE
+    decided = min(shares) > least or max(shares) <= least
+    verdict = verdict_of(min(shares) > least) if decided else INCONCLUSIVE
     evidence = f"{min(shares):.0%} to {max(shares):.0%} of an epoch in {len(shares)} runs of cProfile"
     evidence += ", which exaggerates the time of short calls"
     values: dict[str, Value] = {"function": function, "lowest": min(shares), "highest": max(shares)}
     return ClaimResult(claim, verdict, evidence, measured.data, [values])
 
 
-def _starts(data: torch.Tensor) -> range:
-    return range(0, len(data), BATCH)
-
-
 def _calls(loader: Any) -> dict[str, Any]:
     """Profile an epoch: calls of the dataset, and shares of the time in it and in collating."""
-    profile = cProfile.Profile()
-    with profile:
+    with CallProfile() as profile:
         exhaust(loader)
-    figures: dict[Any, Any] = pstats.Stats(profile).stats  # type: ignore[attr-defined]
+    if profile.obstacle is not None:
+        return {"profiler": profile.obstacle, "shares": {}}
+    figures = profile.calls
     total = sum(own for _, _, own, _, _ in figures.values())
     calls = [value for key, value in figures.items() if key[2] == "__getitem__" and "dataset.py" in key[0]]
     collated = max((value[3] for key, value in figures.items() if "collate.py" in key[0]), default=0.0)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
 import statistics
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,16 +15,142 @@ from pathlib import Path
 
 from iobench.base.errors import ColdCacheUnavailable, LoaderFailed, PrepareError
 from iobench.base.units import GIB, bytes_text
+from iobench.bench.observer import Observer
+from iobench.bench.options import RunOptions
+from iobench.bench.run import run
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import DEFAULT_FORMATS, prepare
 from iobench.dataset.sources import Synthetic
-from iobench.host import page_cache, usable_memory
-from iobench.studies._base import INCONCLUSIVE, REPRODUCED, ClaimResult, Study, StudyOptions, scratch
-from iobench.studies._claims import EPOCH_S, all_of, claimed_equal, claimed_faster, if_large_enough
-from iobench.studies._references import IO_EVALUATION
-from iobench.studies._rounds import Measurements, merged
-from iobench.studies._subprocess import run_in_subprocess
-from iobench.studies._volumes import LOADERS, TimeEstimates, at, memory_group, rounds, rounds_within
+from iobench.host import memory, page_cache
+from iobench.studies._claims import EPOCH_S, INCONCLUSIVE, REPRODUCED, ClaimResult, Claims, all_of
+from iobench.studies._rounds import ROUNDS, Measurements, RoundResult, merged
+from iobench.studies._study import IO_EVALUATION, Study, StudyOptions, scratch
+from iobench.studies._subprocess import Heartbeat, run_in_subprocess
+
+LOADERS = {"dataloader": "dataloader:fetch=batch", "native": "native"}  # variant of each loader
+NO_SWAP = {"memory.swap.max": "0", "memory.memsw.limit_in_bytes": "{}"}  # cgroup version 2, version 1
+RELEASE_S = 5.0  # for the kernel to notice that the last process of a group has ended
+
+
+class TimeEstimates(Observer):
+    """Passes on a run's estimates of its time."""
+
+    def __init__(self, options: StudyOptions, mode: str) -> None:
+        self._options, self._mode = options, mode
+
+    def status(self, text: str) -> None:
+        """Report the time of the rounds, and no other status."""
+        if ": about " in text:
+            self._options.on_status(f"{self._mode}: {text}")
+
+
+def rounds(
+    root: Path,
+    variants: Sequence[str],
+    device: str,
+    mode: str,
+    volume: str,
+    count: int = ROUNDS,
+    observer: Observer | None = None,
+) -> Measurements:
+    """Run rounds of formats with whole batches under DataLoader and under native."""
+    options = RunOptions(
+        format=tuple(variants),
+        loader=tuple(LOADERS.values()),
+        device=(device,),
+        cache=(mode,),
+        order=("sequential",),
+        rounds=str(count),
+        limits=False,
+    )
+    done = run(Manifest.load(root), options, out=root / f"{mode}.jsonl", observer=observer)
+    if done.interrupted:
+        raise KeyboardInterrupt
+    for key, failure in done.failures.items():
+        raise failure.changed(problem=f"{done.labels[key]}: {failure.problem}")
+    measured = Measurements({contender(one.variant, one.loader.name, volume): [] for one in done.cases})
+    for record in done.records:
+        metrics = {"speed_bytes_per_s": record.bytes_per_s, "residency": record.cache.residency}
+        known = {metric: value for metric, value in metrics.items() if value is not None}
+        name = contender(record.case["format"], record.case["loader"], volume)
+        measured.add(name, RoundResult(record.epoch_s, known))
+        if record.background is not None:
+            measured.background.append(record.background)
+    return measured
+
+
+def rounds_within(
+    heartbeat: Heartbeat, group: Path, rehearsal: Path, root: Path, device: str, volume: str
+) -> Measurements:
+    """Run warm rounds within a control group's memory; must run in a process of its own."""
+    variants = list(Manifest.load(rehearsal).artifacts)
+    rounds(
+        rehearsal, variants, device, "warm", "", count=1
+    )  # memory that libraries allocate once does not count
+    join(group)
+    heartbeat()
+    return rounds(root, variants, device, "warm", volume)
+
+
+def at(label: str, volume: str) -> str:
+    """Return a contender's name: format and loader, and the volume of data."""
+    return f"{label} at {volume}"
+
+
+def contender(variant: str, loader: str, volume: str) -> str:
+    """Return a contender's name from its format, loader and volume."""
+    return at(f"{variant} · {LOADERS[loader]}", volume)
+
+
+@contextmanager
+def memory_group(limit_bytes: int) -> Iterator[Path]:
+    """Yield the folder of a temporary control group with a memory limit; PermissionError if not allowed."""
+    group = _create(limit_bytes)
+    try:
+        yield group
+    finally:
+        _remove(group)
+
+
+def join(group: Path) -> None:
+    """Move this process into a group, where all memory that it allocates from now on counts."""
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def _create(limit_bytes: int) -> Path:
+    """Create the group below this process's group or next to it.
+
+    Version 2 has no limits below a group that has processes.
+    """
+    name, reason = f"iobench-{os.getpid()}", "no control group accounts for memory here"
+    for parent in (folder for own in memory.memory_groups() for folder in (own, own.parent)):
+        group = parent / name
+        try:
+            group.mkdir()
+        except OSError as error:
+            reason = f"{group}: {error.strerror}"
+            continue
+        try:
+            limit = next(group / file for file in memory.LIMIT_FILES if (group / file).exists())
+            limit.write_text(str(limit_bytes))
+            for file, value in NO_SWAP.items():
+                if (group / file).exists():
+                    (group / file).write_text(value.format(limit_bytes))
+            return group
+        except (OSError, StopIteration) as error:
+            reason = f"{group}: memory cannot be limited here ({error})" if str(error) else reason
+            group.rmdir()
+    raise PermissionError(reason)
+
+
+def _remove(group: Path) -> None:
+    until = time.monotonic() + RELEASE_S
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+            return
+        time.sleep(0.05)
+
 
 PUBLISHED, QUICK = tuple(10**power for power in range(5, 10)), (10**5, 10**7)  # elements
 ITEM_BYTES = 4
@@ -93,7 +222,7 @@ def _sizes(options: StudyOptions) -> tuple[int, ...]:
     if options.quick:
         return QUICK
     free = shutil.disk_usage(options.folder).free * DISK_SHARE / len(DEFAULT_FORMATS)
-    most = min(free, usable_memory.free_memory() * MEMORY_SHARE) / ITEM_BYTES
+    most = min(free, memory.free_memory() * MEMORY_SHARE) / ITEM_BYTES
     return tuple(size for size in PUBLISHED if size <= max(most, PUBLISHED[0]))
 
 
@@ -173,14 +302,10 @@ def _proportional_claim(measured: Measurements, sizes: Sequence[str]) -> ClaimRe
     claim = "Time grows in proportion to the volume, so that one volume speaks for all."
     epoch_s = {size: statistics.median(measured.seconds[at(SLICES, size)]) for size in sizes}
     large = [size for size in sizes[:-1] if epoch_s[size] >= EPOCH_S] or sizes[:1]
-    result = claimed_equal(
-        claim,
-        _per_gib(measured),
-        _gib_of(at(SLICES, large[0])),
-        _gib_of(at(SLICES, sizes[-1])),
-        f"; {_speeds(measured, SLICES, sizes)}",
-    )
-    return if_large_enough(result, measured, at(SLICES, large[0]), at(SLICES, sizes[-1]))
+    names, aside = [at(SLICES, size) for size in (large[0], sizes[-1])], _speeds(measured, SLICES, sizes)
+    few, many = map(_gib_of, names)
+    result = Claims(_per_gib(measured)).equal(claim, few, many, f"; {aside}")
+    return Claims(measured).long(result, names)
 
 
 def _equal_claim(
@@ -188,7 +313,7 @@ def _equal_claim(
 ) -> ClaimResult:
     if failure is not None:
         return ClaimResult(claim, INCONCLUSIVE, failure)
-    each = [claimed_equal("", measured, at(SLICES, volume), at(BATCHES, volume)) for volume in volumes]
+    each = [Claims(measured).equal("", at(SLICES, volume), at(BATCHES, volume)) for volume in volumes]
     return all_of(claim, each)
 
 
@@ -204,12 +329,8 @@ def _memory_claim(measured: Measurements) -> ClaimResult:
         return ClaimResult(claim, INCONCLUSIVE, measured.figures["limit_failure"])
     within, *_, beyond = volumes = measured.figures["limited"]
     labels = [name.partition(" at ")[0] for name in measured.seconds if name.endswith(at("", beyond))]
-    slower = {
-        label: claimed_faster(
-            claim, _per_gib(measured), _gib_of(at(label, within)), _gib_of(at(label, beyond))
-        )
-        for label in labels
-    }
+    faster = partial(Claims(_per_gib(measured)).faster, claim)
+    slower = {label: faster(_gib_of(at(label, within)), _gib_of(at(label, beyond))) for label in labels}
     fastest = max(labels, key=lambda label: measured.median("speed_bytes_per_s", at(label, within)) or 0.0)
     same = [label for label, result in slower.items() if result.verdict != REPRODUCED]
     unchanged = f"; not significantly slower at {beyond}: {', '.join(same)}" if same else ""

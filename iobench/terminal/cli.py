@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
 import typer
 
+from iobench.base.credentials import scrubbed
 from iobench.base.errors import (
     InvalidOption,
     InvalidSettings,
@@ -20,15 +23,14 @@ from iobench.base.errors import (
 )
 from iobench.base.exit_codes import INTERRUPTED
 from iobench.base.text import printable, shortened
+from iobench.host.rank_info import RankInfo
 from iobench.host.system_errors import system_error
-from iobench.ranks.rank_info import RankInfo
 from iobench.terminal.commands import (
     add,
     compare,
     diagnose,
     history,
     inspect,
-    plan,
     prepare,
     recommend,
     report,
@@ -55,7 +57,6 @@ COMMANDS = (
     run.run,
     recommend.recommend,
     compare.compare,
-    plan.plan,
     report.report,
     diagnose.diagnose,
     tune.tune,
@@ -140,10 +141,24 @@ def main() -> None:
         if handler.interrupted:
             _fail("interrupted", INTERRUPTED)
         raise
+    except SystemExit as end:
+        _leave_requests(end.code)
+        raise
     finally:
         if before is signal.default_int_handler:
             signal.signal(signal.SIGINT, before)
             signal.signal(signal.SIGTERM, terminate_before)
+
+
+def _leave_requests(code: object) -> None:
+    """Exit at once if requests to a store are in flight that nothing needs: Python would wait for them."""
+    from iobench.objects.request_pool import abandoned
+
+    if threading.active_count() > 1 and abandoned():
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 def _run() -> None:
@@ -161,7 +176,7 @@ def _run() -> None:
         _fail(str(error), 2, error.kind)
     except TargetError as error:  # in the user's own code: show where
         for line in error.traceback.splitlines():
-            print(printable(line), file=sys.stderr)
+            print(printable(scrubbed(line)), file=sys.stderr)
         _fail(str(error), 1, error.kind)
     except IobenchError as error:
         _fail(str(error), 1, error.kind)
@@ -218,4 +233,4 @@ def _fail(message: str, code: int, kind: str = "") -> NoReturn:
 def _complain(message: str, kind: str = "") -> None:
     """Print an error in one line on stderr, its kind first: `iobench: error[corrupt-artifact]: …`."""
     prefix = f"iobench: error[{kind}]: " if kind else "iobench: "
-    print(prefix + shortened(printable(message), LONGEST), file=sys.stderr, flush=True)
+    print(prefix + shortened(printable(scrubbed(message)), LONGEST), file=sys.stderr, flush=True)

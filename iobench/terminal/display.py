@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,26 +20,52 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 from rich.text import Text
 
 from iobench.advise.answer import Answer
+from iobench.base.credentials import scrubbed
 from iobench.base.finding import Finding
+from iobench.base.standard_streams import results
 from iobench.base.text import printable
-from iobench.base.units import bytes_text, seconds_text
+from iobench.base.units import bytes_text, counted, seconds_text
 from iobench.bench.outcome import Run
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.prepare import Prepared
 from iobench.dataset.verify import Progress as Report
+from iobench.formats.folders import NOT_READ
 from iobench.results import stats, summary
+from iobench.results.cases import FACETS
+from iobench.results.columns import blocks_of
 from iobench.results.display import Block, Displayed
+from iobench.results.rank_stats import rank_layout
 from iobench.results.record import Record
 from iobench.results.record_json import plain
 from iobench.results.resume_result import ResumeCheck
 from iobench.results.run_warning import RunWarning
-from iobench.results.verdict import sentences
-from iobench.terminal import run_tables
-from iobench.terminal.tables import columns_table, plain_text
+from iobench.terminal.tables import (
+    columns_table,
+    complete,
+    dataset_line,
+    dataset_values,
+    files_read,
+    plain_text,
+    prepared_table,
+)
 
 EVERY_S = 30.0  # between two lines about a step that takes long
 WIDE = 240  # minimum columns for files and pipes, where no table is cut off
+LINE = 100  # columns of sentences, and of tables that can be split
+COMMON = (
+    "device",
+    "cache",
+    "order",
+    "batch_size",
+    "batch_tokens",
+    "model",
+    "step_s",
+)  # facets shown once above the table if all cases share them
+MAX_WARNINGS = 3  # of a run, shown with its tables
 
 
 class _Speed(ProgressColumn):
@@ -49,13 +76,36 @@ class _Speed(ProgressColumn):
 
 
 def note(text: str) -> None:
-    """Print a line to stderr, with control characters escaped."""
-    print(printable(text), file=sys.stderr, flush=True)
+    """Print a line to stderr, with control characters escaped and without credentials."""
+    print(printable(scrubbed(text)), file=sys.stderr, flush=True)
 
 
 def warning(one: Finding | RunWarning) -> None:
     """Print a warning to stderr, its kind first: `warning[few-rounds]: …`."""
     note(f"warning[{one.kind}]: {one.sentence}")
+
+
+def warn_or_keep(notes: list[Finding], one: Finding) -> None:
+    """Print a warning about data, unless it belongs at the end; keep it."""
+    notes.append(one)
+    if one.kind != NOT_READ:
+        warning(one)
+
+
+def dataset(
+    manifest: Manifest, rows: Sequence[Prepared], notes: Sequence[Finding], to_json: bool, *lines: str
+) -> None:
+    """Print a dataset that was written or added, and what of its source was not read."""
+    if to_json:
+        as_json(dataset_values(manifest, rows, notes))
+        return
+    result(dataset_line(manifest), prepared_table(rows), *lines)
+    if files := files_read(manifest, notes):
+        rest = "all that they hold" if complete(notes) else "and something was left out"
+        note(f"read: {counted(files, 'file')}, {rest}")
+    for one in notes:
+        if one.kind == NOT_READ:
+            note(one.sentence)
 
 
 def result(*parts: RenderableType) -> None:
@@ -76,7 +126,7 @@ def _print(console: Console, *parts: RenderableType) -> None:
 
 def as_json(value: Any) -> None:
     """Print a value as JSON to stdout, NaN and infinity as null."""
-    print(json.dumps(plain(value), indent=2))
+    print(json.dumps(plain(value), indent=2), file=results(), flush=True)
 
 
 def answer(result: Answer | ResumeCheck, json: bool) -> None:
@@ -89,26 +139,50 @@ def answer(result: Answer | ResumeCheck, json: bool) -> None:
 
 def parts(shown: Displayed, to_stderr: bool = False) -> None:
     """Print a result's parts: the answer first; warnings to stderr."""
+    blocks(shown.blocks(), to_stderr)
+
+
+def blocks(shown: Iterable[Block], to_stderr: bool = False) -> None:
+    """Print parts of a result, with an empty line between them; warnings to stderr."""
     console = _console(to_stderr)
-    for number, block in enumerate(shown.blocks()):
+    for number, block in enumerate(shown):
         if block.style == "warning":
             warning(Finding(block.title, block.lines[0]))
             continue
-        rendered = list(_rendered(block))
-        _print(console, *([""] if number else []), *rendered)
+        _print(console, *([""] if number else []), *_rendered(block, min(console.width, LINE)))
 
 
-def _rendered(block: Block) -> Iterator[RenderableType]:
-    """Yield the table of a block, its title and its lines."""
+def _rendered(block: Block, width: int) -> Iterator[RenderableType]:
+    """Yield the tables of a block, its title and its lines."""
     if block.style == "table":
-        yield columns_table(block.columns)
+        yield from _tables(block, width)
     if block.title:
         yield f"{block.title}:"
         yield from [""] if block.style == "code" else []
-    yield from (f"- {line}" if block.style == "list" else line for line in block.lines)
+    for line in block.lines:
+        if block.style in ("answer", "text"):
+            yield from textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
+        else:
+            yield f"- {line}" if block.style == "list" else line
 
 
-def run(outcome: Run, smallest: float, wide: bool = False) -> None:
+def _tables(block: Block, width: int) -> Iterator[Table]:
+    """Yield the columns in as many tables as the width requires, each with the heads."""
+    heads, rest = block.columns[: block.heads], block.columns[block.heads :]
+    while rest:
+        count = len(rest)
+        while count > 1 and _width(columns_table([*heads, *rest[:count]], len(heads))) > width:
+            count -= 1
+        yield columns_table([*heads, *rest[:count]], len(heads))
+        rest = rest[count:]
+
+
+def _width(table: Table) -> int:
+    """Return the columns that a table takes where it is not cut off."""
+    return Console(width=1000).measure(table).maximum
+
+
+def run(outcome: Run, smallest: float, wide: bool = False, long: bool = False) -> None:
     """Print the tables of a run, its notes and the answer."""
     if not outcome.valid_records:
         for one in outcome.notes:
@@ -119,7 +193,7 @@ def run(outcome: Run, smallest: float, wide: bool = False) -> None:
         note(f"not measured: {'; '.join(missing)}")
     for text in _together(outcome.notes):
         note(text)
-    records(outcome.valid_records, smallest, wide)
+    records(outcome.valid_records, smallest, wide, long, name=outcome.path.stem)
     for path in outcome.traces:
         note(f"trace: {path}")
     note(f"records: {outcome.path}")
@@ -137,23 +211,52 @@ def _together(notes: Sequence[Finding]) -> list[str]:
     return [f"skipped: {'; '.join(cases)}: {text}" if cases else text for text, cases in lines.items()]
 
 
-def records(chosen: Sequence[Record], smallest: float = stats.MIN_DIFFERENCE, wide: bool = False) -> None:
-    """Print the tables of some records, their warnings and the answer for each context."""
+def records(
+    chosen: Sequence[Record],
+    smallest: float = stats.MIN_DIFFERENCE,
+    wide: bool = False,
+    long: bool = False,
+    *,
+    name: str,
+    warnings: bool = False,
+) -> None:
+    """Print the warnings about some records, then the answer and the tables."""
     described = summary.summarise(chosen, smallest)
-    result(*run_tables.run_lines(chosen), "")
-    width = _console().width
-    for table in run_tables.run_tables(described, width, wide):
-        result(table, "")
-    for context in () if wide else described.contexts:
-        if folded := run_tables.folded_line(context):
-            result(folded, "")
-            for table in run_tables.grid_tables(context, width):
-                result(table, "")
-    for table in run_tables.stages_tables(described):
-        result(table, "")
-    for one in described.warnings:
+    result(*_run_lines(chosen), "")
+    leaders = {str(case.label) for case in described.cases if case.leader}
+    ordered = sorted(
+        described.warnings,
+        key=lambda one: (one.kind == "unverified-content", not leaders.isdisjoint(one.cases)),
+        reverse=True,
+    )
+    shown = ordered if warnings else ordered[:MAX_WARNINGS]
+    for one in shown:
         warning(one)
-    result(*sentences(described.contexts))
+    if more := len(ordered) - len(shown):
+        note(f"{counted(more, 'more warning')}: iobench runs show {name} --warnings")
+    blocks(blocks_of(described, wide, long))
+
+
+def _run_lines(records: Sequence[Record]) -> list[str]:
+    """Describe in two lines what all cases share: settings, then machine and disk."""
+    machine, rounds = records[0].machine, max(record.round for record in records)
+    gpu = f", {machine.gpu.name}" if machine.gpu else ""
+    shared = [
+        FACETS[name].text(values.pop())
+        for name in COMMON
+        if len(values := {record.case.get(name) for record in records}) == 1 and None not in values
+    ]
+    return [
+        ", ".join([*shared, *_ranks(records), counted(rounds, "round")]),
+        f"{FACETS['processor'].text([machine.cpu, machine.usable_cores or 0])}, "
+        f"{bytes_text(machine.memory_bytes)}{gpu}; {machine.disk}",
+    ]
+
+
+def _ranks(records: Sequence[Record]) -> list[str]:
+    """Return the numbers of ranks and hosts, if all records have the same."""
+    first, *others = {rank_layout(record) for record in records}
+    return [first] if first and not others else []
 
 
 def _line_by_line() -> Report:
@@ -208,5 +311,6 @@ def progress() -> Iterator[Report]:
 
 
 def _console(to_stderr: bool = False) -> Console:
-    width = None if (sys.stderr if to_stderr else sys.stdout).isatty() else WIDE
-    return Console(stderr=to_stderr, highlight=False, markup=False, emoji=False, width=width)
+    file = sys.stderr if to_stderr else results()
+    width = None if file.isatty() else WIDE
+    return Console(file=file, highlight=False, markup=False, emoji=False, width=width)

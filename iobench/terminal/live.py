@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,16 +10,17 @@ from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from iobench.base.text import printable
-from iobench.base.units import MIB, seconds_text, three_digits
+from iobench.base.units import MIB, counted, rate_text, seconds_text, three_digits
 from iobench.bench.observer import Observer, Progress
-from iobench.bench.strategy import Strategy
 from iobench.results.cases import Label
+from iobench.results.metrics import epoch_share_text, mib_text
 from iobench.results.record import Record
-from iobench.terminal import run_tables
 from iobench.terminal.display import note
+from iobench.terminal.tables import plain_table
 
 PER_S = 1  # refreshes: each takes some milliseconds of a core
 LINE_S = 10.0  # between two lines of one phase
@@ -30,8 +32,8 @@ class Lines(Observer):
     A phase is a round, if `each_round`, or consecutive statuses that begin with the same word.
     """
 
-    def __init__(self, strategy: Strategy, each_round: bool) -> None:
-        self._rounds, self._labels, self._each_round = strategy.planned, dict[str, Label](), each_round
+    def __init__(self, planned: int | None, each_round: bool) -> None:
+        self._rounds, self._labels, self._each_round = planned, dict[str, Label](), each_round
         self._phase, self._printed = "", 0.0
 
     def planned(self, labels: Mapping[str, Label], batch_bytes: Mapping[str, int]) -> None:
@@ -45,7 +47,7 @@ class Lines(Observer):
     def recorded(self, key: str, record: Record) -> None:
         """Print the round likewise, if rounds are printed."""
         if self._each_round:
-            line = run_tables.round_line(record, self._labels[key], self._rounds)
+            line = round_line(record, self._labels[key], self._rounds)
             self._print(f"round {record.round}", line)
 
     def _print(self, phase: str, line: str) -> None:
@@ -57,8 +59,8 @@ class Lines(Observer):
 class View(Observer):
     """MiB/s of each case so far, the current round and the remaining time."""
 
-    def __init__(self, strategy: Strategy) -> None:
-        self._strategy = strategy
+    def __init__(self, planned: int | None, max_time_s: float) -> None:
+        self._planned, self._max_time_s = planned, max_time_s
         self._labels, self._batch_bytes = dict[str, Label](), dict[str, int]()
         self._rates: dict[str, list[float]] = {}
         self._doing, self._bytes, self._number = "", 0, 0
@@ -97,14 +99,14 @@ class View(Observer):
     def render(self) -> RenderableType:
         """Return the current view."""
         line = Text(self._line(), style="bold")
-        return Group(run_tables.live_table(self._rates, self._labels), line) if self._rates else line
+        return Group(live_table(self._rates, self._labels), line) if self._rates else line
 
     def _line(self) -> str:
         elapsed = time.monotonic() - self._began
         rate = self._progress.batches * self._bytes / MIB / elapsed if elapsed > 0 else 0.0
         parts = [self._doing, f"{three_digits(rate)} MiB/s"]
         if self._number:
-            total = f" of {self._strategy.planned}" if self._strategy.planned else ""
+            total = f" of {self._planned}" if self._planned else ""
             parts = [f"round {self._number}{total}", *parts, *self._left()]
         return printable("  ".join(parts))
 
@@ -113,19 +115,22 @@ class View(Observer):
         if self._first_began is None or not done:
             return []
         elapsed = time.monotonic() - self._first_began
-        if self._strategy.planned is None:
-            return [f"at most {seconds_text(max(0.0, self._strategy.max_time_s - elapsed))} left"]
-        left = elapsed / done * (self._strategy.planned * len(self._labels) - self._before - done)
+        if self._planned is None:
+            return [f"at most {seconds_text(max(0.0, self._max_time_s - elapsed))} left"]
+        left = elapsed / done * (self._planned * len(self._labels) - self._before - done)
         return [f"about {seconds_text(max(0.0, left))} left"]
 
 
 @contextmanager
-def view(strategy: Strategy, each_round: bool = True) -> Iterator[Observer]:
-    """Yield the observer that shows progress: live on a terminal, else line by line."""
+def view(planned: int | None, max_time_s: float, each_round: bool = True) -> Iterator[Observer]:
+    """Yield the observer that shows progress: live on a terminal, else line by line.
+
+    `planned` is the number of rounds; None where it depends on the figures.
+    """
     if not sys.stderr.isatty():
-        yield Lines(strategy, each_round)
+        yield Lines(planned, each_round)
         return
-    live_view = View(strategy)
+    live_view = View(planned, max_time_s)
     with Live(
         get_renderable=live_view.render,
         console=Console(stderr=True),
@@ -133,3 +138,25 @@ def view(strategy: Strategy, each_round: bool = True) -> Iterator[Observer]:
         transient=True,
     ):
         yield live_view
+
+
+def round_line(record: Record, label: Label, rounds: int | None) -> str:
+    """Describe one round in one line."""
+    speed = f"{mib_text(record.bytes_per_s)} MiB/s, {rate_text(record.samples_per_s)} samples/s"
+    number = f"{record.round}/{rounds}" if rounds else record.round
+    if record.timing.partial is not None:
+        share = epoch_share_text(record.epochs)
+        length = f"{seconds_text(record.epoch_s)} an epoch from {share} of one"
+    else:
+        epochs = f" × {counted(record.timing.epochs, 'epoch')}" if record.timing.epochs > 1 else ""
+        length = f"{seconds_text(record.epoch_s)}{epochs}"
+    return f"round {number}  {label}: {speed}, {length}"
+
+
+def live_table(rates: Mapping[str, Sequence[float]], labels: Mapping[str, Label]) -> Table:
+    """Return the cases of a run in progress, fastest first: MiB/s of the last round, and the median."""
+    table = plain_table("case", "rounds", "last MiB/s", "median", left=1)
+    for key in sorted(rates, key=lambda key: statistics.median(rates[key]), reverse=True):
+        last, median = rates[key][-1], statistics.median(rates[key])
+        table.add_row(str(labels[key]), str(len(rates[key])), three_digits(last), three_digits(median))
+    return table

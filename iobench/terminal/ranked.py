@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from iobench.base.errors import IobenchError, RankLost
+from iobench.base.standard_streams import stdout_to_stderr
+from iobench.host.child import kill_when_stopped
 from iobench.host.process_counters import descendants
-from iobench.host.stop_watchdog import kill_when_stopped
-from iobench.ranks.rank_info import RankInfo
+from iobench.host.rank_info import RankInfo
 
 if TYPE_CHECKING:
     from iobench.ranks.distributed_backend import DistributedBackend
@@ -30,7 +31,7 @@ def run_as_rank(
     Raises IobenchError only on the rank that reports the failure.
     """
     from iobench.ranks.group import JOIN_S, join
-    from iobench.ranks.patience import SUSPECT_S, silent_s
+    from iobench.ranks.heartbeat import SUSPECT_S, silent_s
 
     if info.rank:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when the run ends
@@ -102,7 +103,8 @@ def _serve(info: RankInfo, command: Callable[[DistributedBackend], Any], group: 
 
     notes = check_environments(group)
     if info.rank:
-        worker_loop(group)
+        with stdout_to_stderr():
+            worker_loop(group)
         return 0
     backend = DistributedBackend(group, notes)
     try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from iobench.base.errors import InvalidSettings
+from iobench.base.exit_codes import INTERRUPTED
 from iobench.base.units import counted
 from iobench.ranks.launch import Launch, torchrun
 from iobench.results import record_file
@@ -30,7 +31,7 @@ MOST_RANKS = 1024
 LEAST_S = 1.0  # of the time, for a number of ranks
 # options that are this command's own, not those of its ranks
 WITH_VALUES = ("--ranks", "--ray", "--ranks-per-host", "--out")
-WITHOUT = ("--json", "--wide")
+WITHOUT = ("--json", "--wide", "--long")
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,8 @@ def run_over(
     manifest: Manifest,
     options: RunOptions,
     typed: Sequence[str],
-    out: Path | None,
-    showing: tuple[float, bool, bool],
+    file: Path,
+    showing: tuple[float, bool, bool, bool],
     began: float,
 ) -> int:
     """Run the typed command over each number of ranks and return the exit code.
@@ -107,9 +108,9 @@ def run_over(
     options, counted from `began`, is for all of them.
     """
     times = TimeShares(options.max_time, began)
-    from iobench.bench.run import cases_here, new_path
+    from iobench.bench.run import cases_here
 
-    arguments, file = passed_on(typed), out or new_path(manifest)
+    arguments = passed_on(typed)
     if over.address is None:
         for number in over.numbers:
             cases_here(manifest, options, number)
@@ -142,38 +143,46 @@ def over_ranks(
     smallest: float,
     as_json: bool,
     wide: bool,
+    long: bool,
     launch: Launch = torchrun,
     times: TimeShares | None = None,
 ) -> int:
     """Run over each number of ranks, append records to `out`, print tables and curves; return the exit code.
 
     `launch` starts the ranks, by default on this host. An error of one number is printed; the others run.
+    After Ctrl-C none does, and what was measured is shown.
     """
     before = len(record_file.read(out)[0]) if out.exists() else 0
-    failed, times = False, times or TimeShares()
+    failed, interrupted, times = False, False, times or TimeShares()
     for done, number in enumerate(numbers):
         display.note(f"{counted(number, 'rank')}:")
-        failed |= times.run(launch, number, [*arguments, "--out", str(out)], len(numbers) - done) != 0
+        try:
+            failed |= times.run(launch, number, [*arguments, "--out", str(out)], len(numbers) - done) != 0
+        except KeyboardInterrupt:
+            interrupted = True
+            break
     records = record_file.read(out)[0][before:] if out.exists() else []
     if records:
-        _show(records, smallest, as_json, wide)
+        _show(records, smallest, as_json, wide, long, out.stem)
         display.note(f"records: {out}")
-    return int(failed)
+    return INTERRUPTED if interrupted else int(failed)
 
 
 def _note(line: str) -> None:
     """Print a line of rank 0, except those that are printed once for all numbers of ranks."""
-    if not line.startswith(("warning[", "records: ")):
+    if not line.startswith(("warning[", "records: ", "iobench: interrupted")):
         display.note(line)
 
 
-def _show(records: Sequence[Record], smallest: float, as_json: bool, wide: bool) -> None:
+def _show(
+    records: Sequence[Record], smallest: float, as_json: bool, wide: bool, long: bool, name: str
+) -> None:
     scaling = curves(records)
     if as_json:
         summary = summary_as_json(summarise(records, smallest))
         display.as_json({"curves": scaling, **summary})
         return
-    display.records(records, smallest, wide)
+    display.records(records, smallest, wide, long, name=name)
     if any(len(curve.points) > 1 for curve in scaling):
         display.result("", scaling_table(scaling), "", *(curve.sentence for curve in scaling))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from iobench import formats
+from iobench.base.finding import Finding
 from iobench.base.text import is_numeric, listed, printable, shortened
 from iobench.base.units import bytes_text, bytes_word, counted, rate_text, seconds_text
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import Prepared
 from iobench.formats import Schema
+from iobench.formats.folders import NOT_READ
 from iobench.host.hardware_limits import Limit
-from iobench.results.columns import Columns
+from iobench.results.display import Columns
 from iobench.results.metrics import mib_text
 from iobench.results.run_index import PastRun
 from iobench.results.trend import Trend
@@ -46,6 +49,37 @@ def dataset_line(manifest: Manifest, newest_in: Path | None = None) -> str:
     fields = schema.describe({**source.get("renamed", {}), **packed})
     newest = f" (the newest in {newest_in})" if newest_in else ""
     return f"dataset {manifest.name}: {counts} of {sample} ({fields}), {whole}{newest}"
+
+
+def dataset_values(manifest: Manifest, rows: Sequence[Prepared], notes: Sequence[Finding]) -> dict[str, Any]:
+    """Return a dataset, its artifacts and the notes about its source, for JSON."""
+    schema = manifest.schema
+    return {
+        "name": manifest.name,
+        "address": manifest.url or str(manifest.root),
+        "samples": schema.samples,
+        "fields": [field.typed for field in schema.fields],
+        "logical_bytes": schema.logical_bytes,
+        "artifacts": [
+            {"variant": row.variant, "state": row.state, "stored_bytes": row.artifact.stored_bytes}
+            for row in rows
+        ],
+        "read": {"files": files_read(manifest, notes), "complete": complete(notes)},
+        "notes": list(map(asdict, notes)),
+    }
+
+
+def files_read(manifest: Manifest, notes: Sequence[Finding]) -> int | None:
+    """Return how many files of a source were read; None for generated data."""
+    added = next(iter(manifest.added.values()), None)
+    files = added.stamp.files if added else manifest.source.get("files")
+    left = sum(int(one.values.get("not_read", 0)) for one in notes if one.kind == NOT_READ)
+    return None if files is None else int(files) - left
+
+
+def complete(notes: Sequence[Finding]) -> bool:
+    """Return whether no note says that something was not read."""
+    return not any(one.kind in (NOT_READ, "coverage", "damaged-skipped") for one in notes)
 
 
 def prepared_table(rows: Sequence[Prepared]) -> Table:
@@ -182,10 +216,14 @@ class _Plain(Table):
 
 
 def plain_table(*columns: str, left: int) -> Table:
-    """Return an empty table without rules, its first `left` columns aligned to the left."""
+    """Return an empty table without rules, its first `left` columns aligned to the left.
+
+    A title may have several lines.
+    """
     table = _Plain(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
     for number, name in enumerate(columns):
-        table.add_column(plain_text(name), justify="left" if number < left else "right", no_wrap=True)
+        title = Text("\n").join(map(plain_text, name.split("\n")))
+        table.add_column(title, justify="left" if number < left else "right", no_wrap=True)
     return table
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from iobench.advise.checks.loop_stats import LoopStats
-from iobench.advise.checks.watched_loader import WatchedLoader
+from iobench.advise.checks.watched_loader import WatchedLoader, watched
 from iobench.advise.diagnosis import diagnose
 from iobench.host.device import in_use
 
@@ -20,6 +20,10 @@ def watch(loader: Iterable[T], device: str = "auto", headroom: int = 0) -> Watch
     stderr. The result iterates like the loader; it has the figures of the last loop and of all loops, and
     a notebook displays them.
 
+    A DataLoader remains one of its own class: Trainers and samplers treat it as the loader itself, and a
+    loader that a Trainer makes of it, to shard it, is watched, too. Accelerate's `prepare` refuses it: watch
+    what `prepare` returns.
+
     Parameters
     ----------
     loader
@@ -29,8 +33,13 @@ def watch(loader: Iterable[T], device: str = "auto", headroom: int = 0) -> Watch
     headroom
         Number of batches to replay from the device at the end of a loop: the speed that an ideal loader
         would reach. Training sees these batches twice, so use it for a trial only.
+
+    Raises
+    ------
+    InvalidSettings
+        `headroom` is negative, or, later, Accelerate prepares the result (``watched-before-prepare``).
     """
-    return WatchedLoader(loader, in_use() if device == "auto" else device, _report, headroom)
+    return watched(loader, in_use() if device == "auto" else device, _report, headroom)
 
 
 def _report(stats: LoopStats) -> None:

@@ -21,7 +21,7 @@ from iobench.base.options import read_word
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.opener import Opener
 from iobench.dataset.prepare import prepare
-from iobench.dataset.sources.synthetic import Synthetic
+from iobench.dataset.sources.generated import Synthetic
 from iobench.formats import Batch, Format, Schema, array_of, get, names
 from iobench.loading import checkpoint
 from iobench.loading.loaders import EpochRequest, Job, Loader, describe

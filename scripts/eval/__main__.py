@@ -9,10 +9,8 @@ import sys
 from eval import harness
 
 NAMES = (
-    *("any_size", "diagnoses", "fidelity", "fio_check", "harness_floor", "hosts", "isolation"),
-    *("mounts", "object_store", "pairs"),
-    *("partial_rounds", "placements", "recommendations", "situations", "stream_cold", "stream_floor"),
-    *("stream_photos", "stream_speed", "stream_threads", "tunings", "verdicts", "write_speed"),
+    *("diagnoses", "fidelity", "harness_floor", "hosts", "object_store", "partial_rounds"),
+    *("recommendations", "stream_floor", "stream_soak", "stream_speed", "verdicts"),
 )
 
 

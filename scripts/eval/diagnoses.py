@@ -1,17 +1,14 @@
-"""Accuracy of `iobench diagnose`: sensitivity, false alarms, and predicted against achieved gains.
+"""Accuracy of `iobench diagnose`: true causes named first, false advice, predicted and achieved gains.
 
 Each loader is diagnosed, and all advice with a gain is applied: baseline and advised settings take turns over
-whole epochs. Advice is a false alarm if applying it gains less than 5 %, or, without a predicted gain, if the
-loader was built without that problem. Loaders from issue trackers have a repaired twin: its gain in a plain
-script is compared with the one that was predicted for the problem.
+whole epochs. Advice is false if the loader's right answer says so, if applying it gains less than 5 %, or,
+without a predicted gain, if the right answer does not know it.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -20,7 +17,8 @@ from typing import Any
 
 from eval import harness
 from eval.harness import Row, Trials
-from eval.loaders import bad, data, good, reported
+from eval.loaders import data, good, reading, working
+from eval.loaders.answers import Answer
 from iobench.advise import diagnose as session
 from iobench.advise.settings.candidate import BASELINE, Candidate, compare_to_baseline
 from iobench.advise.settings.settings_race import SettingsRace
@@ -42,14 +40,15 @@ def trials(options: argparse.Namespace) -> Trials:
     warnings.filterwarnings("ignore", "This DataLoader will create")
     files = data.create_files(options.folder / "files")
     options.ends.enter_context(harness.background_load(options.busy))
-    every = {**{name: (make, ()) for name, make in good.LOADERS.items()}, **bad.LOADERS, **reported.LOADERS}
-    return {name: partial(diagnosed, name, *every[name], files, options) for name in sorted(every)}
+    answers = {**reading.ANSWERS, **working.ANSWERS, **good.ANSWERS}
+    return {
+        make.__name__: partial(diagnosed, make, answer, files, options)
+        for make, answer in sorted(answers.items(), key=lambda one: one[0].__name__)
+    }
 
 
-def diagnosed(
-    name: str, make: Any, kinds: Sequence[str], files: Path, options: argparse.Namespace
-) -> Iterator[Row]:
-    """Diagnose a loader, apply its advice, and yield what was found."""
+def diagnosed(make: Any, answer: Answer, files: Path, options: argparse.Namespace) -> Iterator[Row]:
+    """Diagnose a loader, apply its advice, and yield what was said."""
     try:
         own = TunableLoader(make(files))
     except ImportError as error:
@@ -57,31 +56,24 @@ def diagnosed(
         return
     diagnosis, took_s = harness.timed(lambda: session.diagnose(own, max_time_s=options.seconds))
     gains = compare_to_baseline(diagnosis.candidates) if diagnosis.candidates else {}
-    advices = [advice_row(own, advice, diagnosis.candidates, gains, kinds) for advice in diagnosis.advice]
     yield {
-        "kinds": list(kinds),
+        "first": list(answer.first),
         "named": [one.sentence for one in diagnosis.findings if one.kind in NAMED],
-        "twin": twin_gain(name, files) if name in reported.TWINS else None,
-        "advices": advices,
+        "advices": [advice_row(own, one, diagnosis.candidates, gains, answer) for one in diagnosis.advice],
         "busy": options.busy,
         "noticed": bool(diagnosis.warnings),
         "took_s": took_s,
     }
 
 
-def twin_gain(name: str, files: Path) -> float:
-    """Return how much faster the repaired twin of a loader is, in a process of its own."""
-    command = [sys.executable, "-m", "eval.loaders.plain", name, str(files)]
-    return float(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-
-
 def advice_row(
-    own: TunableLoader, advice: Any, candidates: Sequence[Candidate], gains: Any, kinds: Sequence[str]
+    own: TunableLoader, advice: Any, candidates: Sequence[Candidate], gains: Any, answer: Answer
 ) -> Row:
-    """Return what an advice predicts, what following it achieves, and whether it is a false alarm."""
+    """Return what an advice predicts, what following it achieves, and whether it is false."""
     taken = [one for one in candidates if one.name in gains and gains[one.name].ratio.median == advice.gain]
     got = achieved(own, taken[0]) if taken and advice.gain else None
-    false = got < MIN_GAIN if got is not None else advice.kind not in kinds
+    known = advice.kind in (*answer.first, *answer.also)
+    false = advice.kind in answer.false or (got < MIN_GAIN if got is not None else not known)
     return {"kind": advice.kind, "predicted": advice.gain, "achieved": got, "false": false}
 
 
@@ -102,27 +94,21 @@ def evaluated(measured: Row) -> Row:
     """Return a row of text for each loader, with what the summary needs."""
     if "skipped" in measured:
         return measured
-    kinds, advices = measured["kinds"], measured["advices"]
+    first, advices = measured["first"], measured["advices"]
+    named = [one["kind"] for one in advices[:1]]
     return {
         "trial": measured["trial"],
-        "built with": " or ".join(kinds) or "no problem",
+        "right answer": " or ".join(first) or "no advice",
         "advice (predicted, achieved)": "; ".join(map(text_of, advices)) or "none",
-        "twin": measured["twin"],
-        "detected": any(one["kind"] in kinds for one in advices) if kinds else None,
+        "right": bool({*named} & {*first}) if first else not named,
         "s": measured["took_s"],
         "measured": measured,
     }
 
 
-def predicted_of(measured: Row) -> float | None:
-    """Return the gain that was predicted for the problem that a loader was built with."""
-    gains = [one["predicted"] for one in measured["advices"] if one["kind"] in measured["kinds"]]
-    return max((gain for gain in gains if gain), default=None)
-
-
 def text_of(advice: Row) -> str:
     gains = ", ".join(f"{advice[one]:.2f} ×" for one in ("predicted", "achieved") if advice[one])
-    return f"{advice['kind']} ({gains}){' FALSE ALARM' * advice['false']}"
+    return f"{advice['kind']} ({gains}){' FALSE' * advice['false']}"
 
 
 def summary(rows: Sequence[Row]) -> Iterator[str]:
@@ -132,23 +118,22 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def accuracy(state: str, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield sensitivity, false alarms, and predicted against achieved gains."""
+    """Yield how often the answer was right, and predicted against achieved gains."""
     measured = [row["measured"] for row in rows]
-    detected = [row["detected"] for row in rows if row["detected"] is not None]
-    alarmed = [any(one["false"] for one in row["advices"]) for row in measured if not row["kinds"]]
+    slow, good = (
+        [row["right"] for row in rows if bool(row["measured"]["first"]) == one] for one in (True, False)
+    )
     advices = [advice for row in measured for advice in row["advices"]]
+    false, noticed = sum(one["false"] for one in advices), sum(row["noticed"] for row in measured)
     yield (
-        f"{state}: {sum(detected)} of {len(detected)} bad loaders detected, "
-        f"{sum(alarmed)} of {len(alarmed)} good ones with false alarms, "
-        f"{sum(one['false'] for one in advices)} of {len(advices)} advices false, "
-        f"background load noticed in {sum(row['noticed'] for row in measured)} of {len(rows)}"
+        f"{state}: true cause first in {sum(slow)} of {len(slow)} slow loaders, no advice for {sum(good)} "
+        f"of {len(good)} good ones, {false} of {len(advices)} advices false, background load noticed in "
+        f"{noticed} of {len(rows)}"
     )
     took = [row["took_s"] for row in measured]
     yield f"a diagnosis took {statistics.median(took):.1f} s in the median, {max(took):.1f} s at most"
     pairs = [(a["predicted"], a["achieved"]) for a in advices if a["predicted"] and a["achieved"]]
-    twins = [(gain, row["twin"]) for row in measured if row["twin"] and (gain := predicted_of(row))]
     yield from differences("gains predicted, against the same settings again", pairs)
-    yield from differences("gains predicted, against the repaired twin in a plain script", twins)
 
 
 def differences(what: str, pairs: Sequence[tuple[float, float]]) -> Iterator[str]:

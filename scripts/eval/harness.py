@@ -30,10 +30,9 @@ from typing import Any
 
 import torch
 
-from iobench import Manifest, find_dataset
-from iobench.bench.epoch import measure
-from iobench.bench.round_spec import RoundSpec
-from iobench.bench.rounds import interleaved
+from iobench import Manifest
+from iobench.bench.epoch import RoundSpec, measure
+from iobench.bench.policies import interleaved
 from iobench.host import page_cache
 from iobench.loading import loaders
 from iobench.loading.host_to_device import HostToDevice
@@ -46,7 +45,7 @@ Rate = Callable[[int], float]  # the number of a round → units per second
 Trials = Mapping[str, Callable[[], Iterable[Row]]]
 
 BURN = "import os, sys\nwhile os.path.exists(sys.argv[1]): sum(range(1_000_000))"  # until this process ends
-ROUNDS, NAME = "rounds of each contender", "the dataset; default: the newest"
+ROUNDS = "rounds of each contender"
 COMMON: dict[str, tuple[Any, str]] = {
     "data_dir": (Path("data"), "the data folder"),
     "only": ([], "only trials of these names; * matches any text"),
@@ -137,11 +136,6 @@ def cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
     return "" if value is None else str(value).replace("\n", " ")
-
-
-def dataset(options: argparse.Namespace) -> Manifest:
-    """Return the dataset that --name names, or the newest."""
-    return find_dataset(options.data_dir, options.name or None)
 
 
 def medians(contenders: Mapping[str, Rate], rounds: int) -> dict[str, float]:

@@ -15,8 +15,7 @@ from pathlib import Path
 from eval.harness import ROUNDS, Row, Trials
 from eval.object_server import Answers, object_server
 from iobench import RunOptions, Synthetic, prepare, run, summarise
-from iobench.dataset.publish import check_target, publish
-from iobench.dataset.remote_dataset import open_dataset
+from iobench.dataset.remote_dataset import check_target, open_dataset, publish
 from iobench.results.summary import CaseSummary
 
 OPTIONS = {

@@ -28,9 +28,8 @@ import iobench
 from eval.harness import Row, Trials
 from iobench import Manifest
 from iobench.base.thresholds import ROUND_S
-from iobench.bench.epoch import measure
-from iobench.bench.round_spec import RoundSpec
-from iobench.bench.rounds import interleaved
+from iobench.bench.epoch import RoundSpec, measure
+from iobench.bench.policies import interleaved
 from iobench.host import page_cache
 from iobench.loading import loaders
 from iobench.loading.batching import Batching

@@ -24,8 +24,8 @@ from iobench import Manifest, Requirements, RunOptions
 from iobench.advise.candidates import candidate_set, loader_word
 from iobench.bench.case import Case
 from iobench.bench.observer import Observer
+from iobench.bench.policies import FACTORS
 from iobench.bench.run import run
-from iobench.bench.search_strategies import FACTORS
 from iobench.results import stats
 from iobench.results.record import Record
 
@@ -78,7 +78,7 @@ def regret(
     rates, grid_s, _ = grid(manifest, cases, options, used)
     yield {
         "outcome": result.outcome,
-        "recommended": result.use.label,
+        "recommended": result.use.text,
         "of the grid's time": took_s / grid_s,
         **judged(rates, used, names),
     }

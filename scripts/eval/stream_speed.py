@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,10 @@ import iobench
 from eval import harness
 from eval.harness import Rate, Row, Trials, against, epoch_rate, fio
 from eval.harness_floor import floor
-from eval.token_loops import OF_TOKENS, get_batch, stack_of_views
 from iobench import Manifest, StreamLoader
 from iobench.dataset.sources import GeneratedLengths
 from iobench.formats import Field
-from iobench.host import hardware_limits, memory_limits, page_cache, process_counters
+from iobench.host import hardware_limits, page_cache, process_counters
 from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES, blocks_of
 from iobench.loading.order import Order
 
@@ -34,7 +34,7 @@ SAMPLES = {"images": ("uint8", (3, 224, 224), 2e9), "rows": ("float32", (128,), 
 CORES = len(os.sched_getaffinity(0))
 DIRECT = {"direct": "stream:direct=true", "cached": "stream:direct=false"}
 SEQUENTIAL, RANDOM = Order("sequential", 128), Order("random", 128)
-SMALL = Order("random", 1024)
+SMALL, OF_TOKENS = Order("random", 1024), Order("random", 64)
 
 
 def trials(options: argparse.Namespace) -> Trials:
@@ -64,7 +64,7 @@ def warm_large(options: argparse.Namespace) -> Iterator[Row]:
     for order in (RANDOM, SEQUENTIAL):
         contenders: dict[str, Rate] = {
             f"page cache into slots, {threads} threads": lambda number, threads=threads: (
-                memory_limits.page_cache_read(file, slot, 5, threads).bytes_per_s
+                hardware_limits.page_cache_read(file, slot, 5, threads).bytes_per_s
             )
             for threads in {1, CORES}
         }
@@ -231,6 +231,24 @@ def loop_rate(data: Manifest, loop: Callable[[int], Iterator[Any]], number: int)
     batches, elapsed_s = harness.timed(lambda: sum(1 for _ in loop(number)))
     assert batches == -(-data.schema.samples // 64), batches
     return data.schema.logical_bytes / elapsed_s
+
+
+def stack_of_views(file: Path, number: int) -> Iterator[torch.Tensor]:
+    """Yield stacks of slices of a plain array, which are cheaper than slices of `np.memmap`."""
+    stored = np.asarray(np.memmap(file, np.uint16, "r"))
+    for rows in OF_TOKENS.batches((len(stored) - 1025) // 1024 + 1, number):
+        yield torch.from_numpy(np.stack([stored[i * 1024 : i * 1024 + 1025] for i in rows.tolist()]))
+
+
+def get_batch(file: Path, number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Yield batches as nanoGPT's train.py makes them, for as many as an epoch has."""
+    samples = (file.stat().st_size // 2 - 1025) // 1024 + 1
+    for _ in range(-(-samples // 64)):
+        data = np.memmap(file, dtype=np.uint16, mode="r")
+        starts = torch.randint(len(data) - 1024, (64,))
+        x = torch.stack([torch.from_numpy(data[i : i + 1024].astype(np.int64)) for i in starts])
+        y = torch.stack([torch.from_numpy(data[i + 1 : i + 1025].astype(np.int64)) for i in starts])
+        yield x, y
 
 
 def converted(data: Manifest, variant: str, number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -13,7 +13,7 @@ from simulated import device
 from iobench import StreamLoader
 from iobench.base.options import declared
 from iobench.bench import epoch
-from iobench.bench.device_clock import DeviceClock
+from iobench.bench.meter import DeviceClock
 from iobench.dataset.checksum import Checksum
 from iobench.host.device import device_of
 from iobench.loading import loaders

@@ -6,10 +6,10 @@ from simulated import device
 
 from iobench.bench.training import Trainer
 from iobench.loading.host_to_device import HostToDevice
-from iobench.studies import _combinations, _epochs, settings
-from iobench.studies._base import NOT_REPRODUCED, REPRODUCED
-from iobench.studies._combinations import Combination, Resident
+from iobench.studies import _epochs, settings
+from iobench.studies._claims import NOT_REPRODUCED, REPRODUCED
 from iobench.studies._rounds import Measurements, interleave
+from iobench.studies.settings import Combination, Resident
 
 pytest_plugins = "plugged"
 
@@ -22,7 +22,7 @@ def measured(plug_in, monkeypatch, tmp_path):
     from iobench import Synthetic, prepare
 
     plug_in("everything late")
-    monkeypatch.setattr(_combinations, "BATCH", 8)
+    monkeypatch.setattr(settings, "BATCH", 8)
     openers = {}
     for share in (settings.SMALL, settings.LARGE):
         source = Synthetic(share * 3 * 64, (64,))
@@ -54,7 +54,7 @@ def test_the_claim_is_not_reproduced_if_the_data_do_not_stay_there(measured, mon
 
 def test_the_table_s_last_row_has_all_data_on_the_device_before_the_first_batch(late, images):
     loader = Resident().on(WHERE)
-    epochs = loader.open(_combinations.shuffled(images.opener("npy"), WHERE))
+    epochs = loader.open(settings.shuffled(images.opener("npy"), WHERE))
     assert late.pools[0].allocated >= images.schema.logical_bytes
     epochs.close()
 

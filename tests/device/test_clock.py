@@ -10,7 +10,7 @@ from conftest import SAMPLES
 from sim_machine import SCHEDULES
 from simulated import device
 
-from iobench.bench.device_clock import DeviceClock
+from iobench.bench.meter import DeviceClock
 from iobench.host.device import device_of
 from iobench.loading import loaders
 

@@ -10,7 +10,7 @@ import pytest
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 sys.path.append(str(SCRIPTS))
 from eval.gpu_check import check as checking  # noqa: E402 - not an installed package
-from eval.gpu_check import commands, device_checks, plan, register  # noqa: E402
+from eval.gpu_check import commands, device_checks, plan  # noqa: E402
 
 pytest_plugins = "plugged"
 
@@ -104,22 +104,3 @@ def test_a_missing_library_is_named(check, monkeypatch):
         verdict, output = step(check)
         assert verdict == checking.UNKNOWN
         assert f"'iobench[{extra}]'" in output
-
-
-def test_a_registered_memory_map_is_copied_correctly_or_the_step_fails(check, machine, monkeypatch):
-    class Library:
-        cudaHostUnregister = staticmethod(lambda address: 0)
-        cudaGetLastError = staticmethod(lambda: 0)
-
-        def __init__(self, code):
-            self.cudaHostRegister = lambda address, count, flags: code
-
-    assert register.host_register(check)[0] == checking.UNKNOWN  # no libcudart here
-    verdicts = []
-    for code in (0, 801):
-        monkeypatch.setattr(register, "cuda_runtime", lambda code=code: Library(code))
-        verdicts.append(register.host_register(check)[0])
-    assert verdicts == [checking.PASS, checking.UNKNOWN]
-    monkeypatch.setattr(register, "copy_rate", lambda device_api, target, host: 1.0)
-    monkeypatch.setattr(register, "cuda_runtime", lambda: Library(0))
-    assert register.host_register(check)[0] == checking.FAIL

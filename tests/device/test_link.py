@@ -11,7 +11,7 @@ from simulated import device
 
 from iobench.host import hardware_limits
 from iobench.host.memory import PAGE
-from iobench.stream.ring import Ring
+from iobench.stream.group_memory import Ring
 from iobench.stream.transfer import pinned_blocks, transfer_to
 
 pytest_plugins = "plugged"

@@ -9,7 +9,7 @@ import checks
 import pytest
 import torch
 from backend import NAME
-from conftest import image_arrays, prepared
+from conftest import image_arrays, installed_formats, prepared
 from simulated import device
 
 import iobench
@@ -30,7 +30,7 @@ OTHERS = [name for name in loaders.names() if name not in APART]
 def format_of(loader):
     """Return npy, or the first format that a loader reads instead."""
     cls = loaders.class_of(loader)()
-    return next(name for name in ("npy", *formats.names()) if cls.reads(formats.FORMATS.class_of(name)()))
+    return next(name for name in ("npy", *installed_formats()) if cls.reads(formats.FORMATS.class_of(name)()))
 
 
 indices = pytest.mark.parametrize("index", [0, 1])

@@ -13,7 +13,7 @@ from simulated import device
 
 import iobench
 from iobench.base.errors import LoaderFailed
-from iobench.bench.trace import activities_on
+from iobench.bench.executor import activities_on
 from iobench.bench.training import Trainer
 from iobench.dataset.checksum import Checksum
 from iobench.loading import loaders

@@ -4,6 +4,8 @@ import contextlib
 import dataclasses
 import itertools
 
+from conftest import installed_formats
+
 from iobench import formats
 from iobench.base.errors import InvalidOption
 
@@ -18,7 +20,6 @@ MORE_VALUES = {
 CHOSEN = {
     "zarr": ("zarr",),
     "parquet": ("parquet", "parquet:codec=zstd"),
-    "blosc2": ("blosc2",),
     **dict.fromkeys(("audio", "images", "megatron", "tokens"), ()),  # only certain samples: see below
 }
 IMAGES = ("images", "images:lossy=jpeg")
@@ -28,14 +29,13 @@ SMALL = (
     "arrow:batch_bytes=200",
     "zarr:chunk_bytes=100,shard_bytes=300,codec=zstd",
     "parquet:row_group_bytes=300",
-    "blosc2:chunk_bytes=300,codec=zstd",
 )
 
 
 def variants():
     """Return every format with all valid combinations of option values, or some; defaults first."""
     all_variants = []
-    for name in formats.names():
+    for name in installed_formats():
         if name in CHOSEN:
             all_variants += map(formats.parse, CHOSEN[name])
             continue

@@ -95,11 +95,7 @@ def test_a_folder_that_datasets_saved_is_read_in_place(tmp_path):
     datasets.Dataset.from_dict(columns, features=features).save_to_disk(tmp_path / "saved", num_shards=3)
     assert ARROW.sniff(tmp_path / "saved")
     schema = ARROW.infer_schema(tmp_path / "saved")
-    expected = {
-        "image": images,
-        "label": np.arange(20),
-        "box": np.arange(80, dtype="float32").reshape(20, 4),
-    }
+    expected = {"image": images, "label": np.arange(20), "box": np.arange(80, dtype="float32").reshape(20, 4)}
     ARROW.check(tmp_path / "saved", schema)
     with ARROW.open(tmp_path / "saved", schema) as reader:
         assert_rows(reader.batch(np.array([19, 0, 7])), expected, [19, 0, 7])
@@ -115,22 +111,20 @@ def test_a_folder_that_datasets_saved_is_read_in_place(tmp_path):
 @pytest.mark.parametrize(
     ("column", "cause", "found"),
     [
-        ([[[1], [2, 3]], [[4], [5]]], "unequal-shapes", "1 to 2"),
-        (["a", "b"], "unsupported-dtype", "string"),
         ([[b"a"], [b"b"]], "unsupported-dtype", "binary"),
-        ([1, None], "nulls", "1 nulls"),
-        ([[1, 2], None], "nulls", "1 nulls"),
-        ([[1, None], [2, 3]], "nulls", "1 nulls"),
+        ([1, None], "nulls", "one among"),
+        ([[1, 2], None], "nulls", "one among"),
+        ([[1, None], [2, 3]], "nulls", "one among"),
         ([{"bytes": b"a"}, {"bytes": b"b"}], "unsupported-dtype", "struct"),
     ],
-    ids=range(7),
+    ids=range(5),
 )
 def test_a_column_without_samples_of_one_shape_is_refused_by_name(tmp_path, column, cause, found):
     save(tmp_path / "x.arrow", {"x": column})
     with pytest.raises(CorruptArtifact, check=kind(cause, path=tmp_path / "x.arrow")) as caught:
         ARROW.open(tmp_path / "x.arrow", ARROW.infer_schema(tmp_path / "x.arrow"))
     assert found in caught.value.found
-    assert "x:" in (caught.value.expected if cause == "nulls" else caught.value.problem)
+    assert "x:" in caught.value.problem
 
 
 def test_lists_whose_lengths_only_add_up_are_refused(tmp_path):
@@ -160,7 +154,7 @@ def test_the_selection_that_is_suggested_is_of_the_whole_folder(tmp_path):
     (tmp_path / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
     with pytest.raises(CorruptArtifact, check=kind("unsupported-dtype", path=tmp_path)) as caught:
         ARROW.infer_schema(tmp_path)
-    assert caught.value.hint.endswith(f" {tmp_path}::x")
+    assert " ::x " in caught.value.hint
 
 
 def test_an_invalid_state_file_is_corrupt(tmp_path):

@@ -7,6 +7,7 @@ from kinds import kind
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import VARIES, Field, Schema
+from iobench.formats.array_schema import with_selection
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -64,7 +65,7 @@ def test_bytes_are_a_ragged_field(tmp_path, writer, kind):
     (note,) = form.notes(path, schema)
     assert (note.kind, note.values) == ("encoded-bytes", {"fields": "image"})
     if writer != "lance":
-        assert not form.notes(path, form.infer_schema(formats.with_selection(path, ["label"])))
+        assert not form.notes(path, form.infer_schema(with_selection(path, ["label"])))
     with form.open(path, schema) as reader:
         for rows in (np.array([10, 0, 7, 7]), np.arange(2, 9), np.arange(11)):
             assert as_bytes(reader.batch(rows)["image"]) == [STORED[row] for row in rows]
@@ -114,8 +115,25 @@ def test_damage_in_paths_and_other_columns_does_not_end_the_process(tmp_path):
     offsets[1:-1:2] = 1 << 30
     (tmp_path / "x.arrow").write_bytes(offsets.tobytes().join(damaged))
     arrow, path = formats.get("arrow"), tmp_path / "x.arrow"
-    with arrow.open(path, arrow.infer_schema(formats.with_selection(path, ["image"]))) as reader:
+    with arrow.open(path, arrow.infer_schema(with_selection(path, ["image"]))) as reader:
         assert as_bytes(reader.native(np.array([9, 2]))["image"]) == [STORED[9], STORED[2]]
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize(
+    ("stored", "cause", "found"),
+    [
+        ([[[1], [2, 3]], [[4], [5]]], "unequal-shapes", "1 to 2"),
+        (["a", "b"], "unsupported-dtype", "string"),
+    ],
+    ids=["lists", "text"],
+)
+def test_a_column_without_samples_of_one_shape_is_refused_by_name(tmp_path, writer, stored, cause, found):
+    form, path = written(tmp_path, writer, pa.table({"x": stored}))
+    with pytest.raises(CorruptArtifact, check=kind(cause, path=path)) as caught:
+        form.infer_schema(path)
+    assert found in caught.value.found
+    assert "x:" in caught.value.problem
 
 
 @pytest.mark.parametrize("writer", ["arrow", "parquet"])

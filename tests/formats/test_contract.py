@@ -166,7 +166,7 @@ def test_npy_with_more_bytes_than_its_array_is_corrupt(tmp_path):
 
 
 def test_slices_of_maps_are_copied_piece_by_piece(tmp_path, monkeypatch):
-    monkeypatch.setattr("iobench.formats._mapped_reader.PIECE_BYTES", 50)
+    monkeypatch.setattr("iobench.formats.reader.PIECE_BYTES", 50)
     artifact = store(formats.get("npy"), tmp_path / "a", SCHEMA)
     with artifact.open() as reader:
         assert_rows(reader.batch(slice(1, 22)), artifact.source, slice(1, 22))

@@ -15,11 +15,11 @@ from iobench.base.errors import CorruptArtifact, ManifestError
 from iobench.bench.case_grid import cases_of
 from iobench.bench.options import RunOptions
 from iobench.bench.run import run
-from iobench.dataset.add_files import AddOptions, add_files
-from iobench.dataset.added_source import AddedSource
+from iobench.dataset.add import AddedSource, AddOptions, add_files
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import open_source
 from iobench.formats import Field, Schema
+from iobench.formats.reader import FirstRows
 
 X = np.arange(4000.0).reshape(500, 8)
 FIRST = 210  # a part of the fifth block of 50 rows
@@ -126,13 +126,13 @@ class InBlocks(formats.Reader):
 @pytest.mark.parametrize(("samples", "blocks"), [(1, 1), (199, 4), (200, 4), (201, 5), (500, 10)])
 def test_no_block_without_one_of_the_first_rows_is_there(samples, blocks):
     schema = formats.Schema(500, (formats.Field("x", (8,), "float64"),))
-    (table,) = formats.FirstRows(InBlocks(schema), replace(schema, samples=samples)).blocks()
+    (table,) = FirstRows(InBlocks(schema), replace(schema, samples=samples)).blocks()
     assert table.first.tolist() == list(range(0, 50 * blocks, 50))
 
 
 def test_of_the_last_block_only_the_first_rows_are_taken():
     schema = formats.Schema(500, (formats.Field("x", (8,), "float64"),))
-    (table,) = formats.FirstRows(InBlocks(schema), replace(schema, samples=FIRST)).blocks()
+    (table,) = FirstRows(InBlocks(schema), replace(schema, samples=FIRST)).blocks()
     for number, (first, last) in ((3, (150, 200)), (4, (200, FIRST))):
         out = {"x": np.zeros((last - first, 8))}
         table.decode(number, memoryview(b""), out)

@@ -12,7 +12,6 @@ from kinds import kind
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import Field, Schema
-from iobench.formats.hdf5 import refuse_external_data
 from iobench.testing.cases import SCHEMA, read_all, store
 
 
@@ -78,16 +77,6 @@ def test_data_outside_the_file_is_refused(artifact, file, elsewhere, leave, refu
     assert target in error.value.found
     assert "\n" not in str(error.value)
     assert str(error.value).count(str(artifact.path)) == 1
-
-
-@pytest.mark.parametrize("leave", LEAVING, ids=lambda case: case.__name__)
-def test_any_dataset_can_be_checked_for_external_data(artifact, file, elsewhere, leave):
-    leave(file, elsewhere)
-    file.close()
-    with h5py.File(artifact.path / "data.h5") as opened:
-        refuse_external_data(opened["rgb"], artifact.path / "data.h5")
-        with pytest.raises(CorruptArtifact, match="/label", check=kind("external-data")):
-            refuse_external_data(opened["label"], artifact.path / "data.h5")
 
 
 def test_a_link_to_a_pipe_does_not_hang(artifact, file, tmp_path):
@@ -224,3 +213,91 @@ def test_compressed_chunks_of_several_samples_are_noted(tmp_path):
     assert (note.kind, note.values) == ("compressed-chunks", {"field": "slow", "samples": 8})
     others = Path(f"{file}::single,plain")
     assert hdf5.notes(others, hdf5.infer_schema(others)) == []
+
+
+@pytest.mark.parametrize("size", [512, 4096])
+def test_a_file_behind_a_user_block_is_recognized_and_located(tmp_path, size):
+    """As MATLAB 7.3 writes them."""
+    file, hdf5 = tmp_path / "a.mat", formats.get("hdf5")
+    with h5py.File(file, "w", userblock_size=size) as made:
+        made["x"] = ROWS
+        made["x"].attrs["MATLAB_class"] = np.bytes_("int32")
+    assert hdf5.sniff(file)
+    assert [note.kind for note in hdf5.notes(file, FIELD)] == ["matlab-order"]
+    with hdf5.open(file, hdf5.infer_schema(file)) as reader:
+        np.testing.assert_array_equal(reader.batch(slice(None))["x"], ROWS)
+        for place in reader.placement().values():
+            (path,), offset = place.files, int(place.locate(np.array([3]))[1][0])
+            assert path.read_bytes()[offset : offset + 24] == ROWS[3].tobytes()
+
+
+def test_attributes_that_say_what_the_numbers_stand_for_are_noted(tmp_path):
+    """NetCDF's; xarray marks each array of floats with NaN, which hides nothing."""
+    file, hdf5 = tmp_path / "a.nc", formats.get("hdf5")
+    with h5py.File(file, "w") as made:
+        for name, attributes in {
+            "packed": {"scale_factor": 0.5, "add_offset": np.array([3.0]), "_FillValue": np.int32(-9)},
+            "floats": {"_FillValue": np.float32("nan")},
+        }.items():
+            made[name] = ROWS
+            made[name].attrs.update(attributes)
+    (note,) = hdf5.notes(file, hdf5.infer_schema(file))
+    values = {"field": "packed", "scale_factor": "0.5", "add_offset": "3.0", "_FillValue": "-9"}
+    assert (note.kind, note.values) == ("not-decoded", values)
+
+
+def test_what_has_no_axis_of_samples_is_left_out_with_one_line(tmp_path):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = ROWS
+        file["version"], file["name"], file["none"] = 3, "text", h5py.Empty("f4")
+        file["empty"], file["names"] = np.zeros((0, 3)), ["a", "b"]
+        file["to"] = file["x"].ref
+    schema = formats.get("hdf5").infer_schema(path)
+    assert [field.name for field in schema.fields] == ["x"]
+    (note,) = formats.get("hdf5").notes(path, schema)
+    assert (note.kind, note.values) == ("not-read", {"datasets": 6})
+    with formats.get("hdf5").open(path, schema) as reader:
+        np.testing.assert_array_equal(reader.batch(slice(None))["x"], ROWS)
+    with pytest.raises(CorruptArtifact, check=kind("no-sample-axis")):
+        formats.get("hdf5").infer_schema(Path(f"{path}::version"))
+
+
+def test_text_with_a_row_per_sample_is_an_error(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["text"] = ROWS, ["text"] * SAMPLES
+    with pytest.raises(CorruptArtifact, check=kind("unsupported-dtype")) as error:
+        formats.get("hdf5").infer_schema(tmp_path / "a.h5")
+    assert "::x" in error.value.hint
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": (4,)}, {"chunks": (4,), "compression": "gzip"}])
+def test_members_of_a_compound_type_are_fields(tmp_path, options):
+    kinds = [("a", "f4"), ("b", "i8"), ("c", "f4", 3), ("d", "?")]
+    table = np.zeros(SAMPLES, kinds)
+    table["a"], table["b"], table["c"] = np.arange(SAMPLES), -np.arange(SAMPLES), ROWS[:, :3]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("t", data=table, **options)
+    fmt = formats.get("hdf5")
+    schema = fmt.infer_schema(tmp_path / "a.h5")
+    assert [field.name for field in schema.fields] == ["t_a", "t_b", "t_c", "t_d"]
+    with fmt.open(tmp_path / "a.h5", schema) as reader:
+        for rows in (slice(2, 9), np.array([5, 0, 5])):
+            batch = reader.batch(rows)
+            for name in table.dtype.names:
+                np.testing.assert_array_equal(batch[f"t_{name}"], table[name][rows])
+        assert reader.sample(3)["t_c"].tolist() == table["c"][3].tolist()
+        content = (tmp_path / "a.h5").read_bytes()
+        for name, place in reader.placement().items():
+            member = table[name.removeprefix("t_")]
+            for row, offset in enumerate(place.locate(np.arange(SAMPLES))[1].tolist()):
+                assert content[offset : offset + member[row].nbytes] == member[row].tobytes()
+        assert len(reader.placement()) == (0 if "compression" in options else 4)
+
+
+def test_split_files_are_named_for_what_they_are(tmp_path):
+    with h5py.File(tmp_path / "a", "w", driver="split") as file:
+        file["x"] = ROWS
+    for path in tmp_path.iterdir():
+        with pytest.raises(CorruptArtifact, check=kind("split-files")):
+            formats.get("hdf5").infer_schema(path)

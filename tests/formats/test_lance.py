@@ -43,21 +43,8 @@ def test_datasets_of_its_own_library_are_read_in_place(tmp_path):
         assert_rows(reader.batch(slice(3, 22)), expected, slice(3, 22))
 
 
-@pytest.mark.parametrize(
-    ("column", "cause", "found"),
-    [([[[1], [2, 3]], [[4], [5]]], "unequal-shapes", "1 to 2"), (["a", "b"], "unsupported-dtype", "string")],
-    ids=range(2),
-)
-def test_a_column_without_samples_of_one_shape_is_refused_by_name(tmp_path, column, cause, found):
-    lance.write_dataset(pa.table({"x": column}), str(tmp_path / "x.lance"))
-    with pytest.raises(CorruptArtifact, check=kind(cause, path=tmp_path / "x.lance")) as caught:
-        LANCE.infer_schema(tmp_path / "x.lance")
-    assert found in caught.value.found
-    assert "column x:" in caught.value.problem
-
-
 def test_it_is_the_only_format_that_cannot_be_forked():
-    assert [name for name in formats.names() if not formats.type_of(name).forkable] == ["lance"]
+    assert [name for name in formats.names() if not formats.class_of(name).forkable] == ["lance"]
     assert np.all([formats.type_of(name).forkable for name in ("npy", "arrow", "zarr")])
 
 

@@ -81,7 +81,7 @@ def test_windows_do_not_cross_chunks(folder):
         assert isinstance(reader.placement()["tokens"], Chunked)
     left = sum(sum(map(len, documents)) % WINDOW for documents in IN_CHUNKS)
     (note,) = OF_TOKENS.notes(folder, schema)
-    assert (note.kind, note.values["left_over"]) == ("coverage", left)
+    assert (note.kind, note.values["left_over"]) == ("not-read", left)
 
 
 @pytest.mark.parametrize("name", ["native", "stream", "dataloader", "litdata"])

@@ -13,7 +13,7 @@ import pytest
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import Field, Schema
-from iobench.formats.lmdb.meta import read_meta
+from iobench.formats.lmdb.pages import read_meta
 from iobench.testing.cases import store
 
 FLIPS = 400

@@ -67,8 +67,8 @@ def test_a_variant_becomes_canonical_and_can_be_parsed_back(word, canonical):
         ("shuffle", "1", "yes or no"),
         ("shuffle", "none", "yes or no"),
         ("fetch", "all", "one of sample, batch"),
-        ("label", "", "letters, digits and . _ + * -"),
-        ("label", "a/b", "letters, digits and . _ + * -"),
+        ("label", "", "letters, digits and . _ = + * -"),
+        ("label", "a/b", "letters, digits and . _ = + * -"),
     ],
 )
 def test_an_invalid_value_names_the_option_the_value_and_the_allowed_ones(option, value, allowed):

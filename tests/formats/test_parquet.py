@@ -59,23 +59,6 @@ def test_a_table_of_pandas_is_read_in_place(tmp_path):
     assert_same(batch["y"], np.array([1, 2]))
 
 
-@pytest.mark.parametrize(
-    ("column", "cause", "found"),
-    [
-        ([[[1], [2, 3]], [[4], [5]]], "unequal-shapes", "1 to 2"),
-        (["a", "b"], "unsupported-dtype", "string"),
-        ([1, None], "nulls", "1 nulls"),
-    ],
-    ids=range(3),
-)
-def test_a_column_without_samples_of_one_shape_is_refused_by_name(tmp_path, column, cause, found):
-    pq.write_table(pa.table({"x": column}), tmp_path / "x.parquet")
-    with pytest.raises(CorruptArtifact, check=kind(cause, path=tmp_path / "x.parquet")) as caught:
-        read_all_of(tmp_path / "x.parquet")
-    assert found in caught.value.found
-    assert "x:" in (caught.value.expected if cause == "nulls" else caught.value.problem)
-
-
 def test_the_hint_selects_the_columns_of_numbers(tmp_path):
     path, columns = tmp_path / "x.parquet", {"age": [1.5, 2.0], "name": ["a", "b"], "label": [0, 1]}
     pq.write_table(pa.table(columns), path)
@@ -83,14 +66,9 @@ def test_the_hint_selects_the_columns_of_numbers(tmp_path):
         PARQUET.infer_schema(path)
     assert "column name:" in caught.value.problem
     selected = Path(f"{path}::age,label")
-    assert caught.value.hint.endswith(str(selected))
+    assert " ::age,label " in caught.value.hint
     fields = (Field("age", (), "float64"), Field("label", (), "int64"))
     assert PARQUET.infer_schema(path, fields) == PARQUET.infer_schema(selected) == Schema(2, fields)
-
-
-def read_all_of(path):
-    with PARQUET.open(path, PARQUET.infer_schema(path)) as reader:
-        return reader.batch(slice(None))
 
 
 def test_a_row_group_is_decoded_once_for_consecutive_samples(tmp_path):

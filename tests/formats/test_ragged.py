@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from conftest import installed_formats
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kinds import kind
@@ -18,7 +19,7 @@ from iobench.loading.tensors import tensors_of
 from iobench.testing.corruption import Bomb
 
 NARROW = {"audio"}  # which holds only certain ragged fields
-HOLDERS = [name for name in formats.names() if formats.class_of(name).holds_ragged and name not in NARROW]
+HOLDERS = [name for name in installed_formats() if formats.class_of(name).holds_ragged and name not in NARROW]
 VARIANTS = [
     *HOLDERS,
     "hdf5:chunk_bytes=0",
@@ -101,7 +102,7 @@ def test_an_array_of_offsets_takes_no_field_s_name(tmp_path, name):
         assert read["tokens_offsets"].tolist() == [7, 8]
 
 
-@pytest.mark.parametrize("name", [name for name in formats.names() if not formats.get(name).holds_ragged])
+@pytest.mark.parametrize("name", [name for name in installed_formats() if not formats.get(name).holds_ragged])
 def test_other_formats_refuse_them(name):
     with pytest.raises(UnsupportedSchema, check=kind("ragged")) as error:
         formats.get(name).check_schema(batch_of([1, 2])[0])

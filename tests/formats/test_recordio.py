@@ -227,7 +227,7 @@ def test_samples_too_large_for_a_record_are_refused():
 
 @pytest.mark.parametrize("change", ["none", "digit", "line less", "line more"])
 def test_an_index_is_compared_to_its_end(tmp_path, monkeypatch, change):
-    monkeypatch.setattr("iobench.contrib.formats.recordio.records.PIECE", 2)
+    monkeypatch.setattr("iobench.contrib.formats.recordio.PIECE", 2)
     artifact = store(RECORDIO, tmp_path / "a", SCHEMA)
     file = next(path for path in artifact.path.iterdir() if path.suffix == ".idx")
     lines = file.read_text().splitlines(keepends=True)
@@ -248,7 +248,7 @@ def test_an_index_is_compared_to_its_end(tmp_path, monkeypatch, change):
 
 @pytest.mark.parametrize("change", ["none", "labels", "size"])
 def test_records_of_others_are_listed_piece_by_piece(tmp_path, monkeypatch, change):
-    monkeypatch.setattr("iobench.contrib.formats.recordio.records.PIECE", 2)
+    monkeypatch.setattr("iobench.contrib.formats.recordio.PIECE", 2)
     datas = [struct.pack("<IfQQ", 0, 1.0, row, 0) + bytes(12) for row in range(6)]
     if change == "labels":
         datas[5] = struct.pack("<IfQQ", 2, 1.0, 5, 0) + bytes(8 + 12)
@@ -370,7 +370,7 @@ def test_records_of_mxnet_that_differ_in_length_are_read_in_place(tmp_path, name
 def test_lengths_that_do_not_add_up_to_the_record_are_refused_by_its_number(
     tmp_path, monkeypatch, record, field, length
 ):
-    monkeypatch.setattr("iobench.contrib.formats.recordio.records.PIECE", 2)
+    monkeypatch.setattr("iobench.contrib.formats.recordio.PIECE", 2)
     schema, source = ragged_batch([[1, 2]] * 4)
     RECORDIO.write(tmp_path / "a", schema, [source])
     file = tmp_path / "a" / "data.rec"
@@ -402,7 +402,7 @@ def test_a_record_without_room_for_its_lengths_is_refused_by_its_number(tmp_path
 
 
 def test_a_sample_too_large_for_a_record_is_refused_as_it_is_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("iobench.contrib.formats.recordio.writer.MOST_BYTES", 100)
+    monkeypatch.setattr("iobench.contrib.formats.recordio.MOST_BYTES", 100)
     schema, source = ragged_batch([[1], [2] * 100])
     with pytest.raises(UnsupportedSchema, match="sample 1", check=kind("sample-too-large")):
         RECORDIO.write(tmp_path / "a", schema, [source])

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from conftest import installed_formats
 from format_cases import CHOSEN
 
 from iobench import formats
-from iobench.formats import Field, Ragged, Schema, field_names, plain_bools
+from iobench.formats import Field, Ragged, Schema, field_names
+from iobench.formats.schema import plain_bools
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,7 @@ def test_plain_bools_and_batches_without_bools_are_returned_unchanged():
         assert plain_bools(batch) is batch
 
 
-@pytest.mark.parametrize("name", [name for name in formats.names() if CHOSEN.get(name) != ()])
+@pytest.mark.parametrize("name", [name for name in installed_formats() if CHOSEN.get(name) != ()])
 def test_every_format_of_any_samples_returns_plain_bools(name, tmp_path):
     odd = {"mask": np.array([[0, 7], [1, 0], [200, 2]], np.uint8).view(bool)}
     schema = Schema(3, (Field("mask", (2,), "bool"),))

@@ -10,8 +10,7 @@ from own_library import run
 
 import iobench
 from iobench.base.errors import SourceError
-from iobench.dataset.add import add
-from iobench.dataset.added_source import AddedSource
+from iobench.dataset.add import AddedSource, add
 from iobench.formats import Field
 
 SAMPLES = 40

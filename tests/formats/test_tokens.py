@@ -76,7 +76,7 @@ def test_windows_of_any_length_and_stride(name, count, window, data, dtype):
         samples = len(expected["tokens"])
         schema = fmt.infer_schema(file)
         assert schema == Schema(samples, (Field("tokens", (window,), dtype),))
-        left = {note.values["left_over"] for note in fmt.notes(file, schema) if note.kind == "coverage"}
+        left = {note.values["left_over"] for note in fmt.notes(file, schema) if note.kind == "not-read"}
         assert left == {count - (samples - 1) * step - window} - {0}
         rows = np.random.default_rng(0).integers(0, samples, 9)
         with fmt.open(file, schema) as reader:
@@ -177,7 +177,7 @@ def test_a_file_with_the_header_of_llm_c_is_read_after_it(magic, version, dtype,
     fmt = formats.get("tokens", window=11)
     assert fmt.sniff(file)
     schema = fmt.infer_schema(file)
-    assert {note.kind for note in fmt.notes(file, schema)} == {"coverage"}
+    assert {note.kind for note in fmt.notes(file, schema)} == {"not-read"}
     with fmt.open(file, schema) as reader:
         windows = np.lib.stride_tricks.sliding_window_view(tokens, 11)[::10]
         assert_rows(reader.batch(slice(None)), {"tokens": windows}, slice(None))
@@ -187,6 +187,25 @@ def test_a_file_with_the_header_of_llm_c_is_read_after_it(magic, version, dtype,
             file, Schema(schema.samples, (Field("tokens", (11,), "uint8"),))
         )
     file.write_bytes(file.read_bytes()[:-4])
+    with pytest.raises(CorruptArtifact, check=kind("corrupt-artifact", path=file)):
+        fmt.infer_schema(file)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "int32"])
+def test_an_npy_file_of_tokens_is_read_after_its_header(dtype, tmp_path, inside):
+    tokens, file = ids(1100, dtype), tmp_path / "t.npy"
+    np.save(file, tokens)
+    fmt = formats.get("tokens", window=11)
+    schema = fmt.infer_schema(file)
+    assert {note.kind for note in fmt.notes(file, schema)} == {"not-read"}
+    with fmt.open(file, schema) as reader:
+        windows = np.lib.stride_tricks.sliding_window_view(tokens, 11)[::10]
+        assert_rows(reader.batch(slice(None)), {"tokens": windows}, slice(None))
+        assert_placements(reader, {"tokens": windows})
+    (note,) = open_source(file).notes
+    assert (note.kind, note.values) == ("single-numbers", {"samples": 1100, "dtype": dtype})
+    assert formats.get("npy").notes(file, formats.get("npy").infer_schema(file)) == [note]
+    np.save(file, tokens.reshape(-1, 2))
     with pytest.raises(CorruptArtifact, check=kind("corrupt-artifact", path=file)):
         fmt.infer_schema(file)
 
@@ -202,7 +221,7 @@ def test_megatron_is_recognized_by_its_index(tmp_path):
     fmt = formats.get("megatron", window=5)
     schema = fmt.infer_schema(file)
     assert {n.kind: n.values.get("documents") for n in fmt.notes(file, schema)} == {
-        "coverage": None,
+        "not-read": None,
         "documents": 3,
     }
     index.write_bytes(b"PK" + index.read_bytes()[2:])
@@ -265,7 +284,7 @@ def test_tokens_are_added_prepared_and_measured_as_one_types_it(tmp_path, inside
     file, data = as_nanogpt(tmp_path, ids(60_001)), ("--data-dir", tmp_path / "data")
     done = inside("add", file, *data, "--name", "own")
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("inferred-dtype") == done.stderr.count("coverage") == 1
+    assert done.stderr.count("inferred-dtype") == done.stderr.count("no window") == 1
     both = ("--format", "npy", "--format", "tokens:stride=1024")
     done = inside("prepare", "--name", "own", *both, *data)
     assert done.returncode == 0, done.stderr
@@ -290,7 +309,7 @@ def test_the_format_of_a_source_can_be_told(tmp_path, inside):
     assert complaint_kind(inside("recommend", *told, *data), 2) == "missing-option"
     done = inside("prepare", "--source", file, *told, "--format", "npy", *data)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("coverage") == 1
+    assert done.stderr.count("no window") == 1
     source = open_source(file, format="tokens:window=17,dtype=uint16")
     assert source.schema == Schema(12, (Field("tokens", (17,), "uint16"),))
     assert source.in_place() == (file, "tokens:window=17,dtype=uint16")

@@ -15,8 +15,6 @@ from record_cases import delivered
 import iobench
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, SourceError, UnsupportedSchema
-from iobench.contrib.formats.shared.placed_reader import Maps
-from iobench.contrib.formats.webdataset.tar_fields import lists_of
 from iobench.contrib.loaders.webdataset import SampleDecoder
 from iobench.dataset.add import add
 from iobench.dataset.sources import GeneratedLengths, open_source
@@ -68,11 +66,12 @@ def npy(array):
 @pytest.fixture(autouse=True, params=[1 << 20, 2], ids=["one piece", "pieces"])
 def samples_of_a_piece(request, monkeypatch):
     """Files are listed in one piece, and two samples at a time."""
-    monkeypatch.setattr("iobench.contrib.formats.webdataset.tar_columns.PIECE", request.param)
+    monkeypatch.setattr("iobench.contrib.formats.webdataset.tar.PIECE", request.param)
 
 
 # processes and runs take seconds, and read or write the same for both
 in_pieces = pytest.mark.parametrize("samples_of_a_piece", [2], indirect=True)
+CLS = Field("cls", (), "int64")
 FILES = {f"{row:03d}.x.npy": npy(np.full(3, row, np.int16)) for row in range(4)}
 
 
@@ -223,6 +222,12 @@ OTHER_SAMPLES = {
     "big-endian": ({"009.x.npy": npy(np.zeros(3, ">i2"))}, "byte-order", ">i2"),
     "nothing": ({"009.x.npy": b""}, "corrupt-artifact", ".npy file"),
     "missing": ({"009.y.npy": npy(np.zeros(3))}, "missing-files", ".y.npy"),
+    "no label": ({"000.cls": b"1", "002.cls": b"2"}, "missing-files", "001 has no .cls"),
+    "no label at the end": (
+        {"000.cls": b"1", "001.cls": b"1", "002.cls": b"2"},
+        "missing-files",
+        "003 has no .cls",
+    ),
     "two": ({"003.X.npy": npy(np.zeros(3))}, "repeated-file", "two files .x.npy"),
 }
 
@@ -230,8 +235,21 @@ OTHER_SAMPLES = {
 @pytest.mark.parametrize(("more", "cause", "part"), OTHER_SAMPLES.values(), ids=OTHER_SAMPLES)
 def test_samples_that_differ_are_refused(tmp_path, more, cause, part):
     with pytest.raises(CorruptArtifact, check=has_kind(cause)) as error:
-        WEBDATASET.infer_schema(pack(tmp_path / "a.tar", FILES | more))
+        WEBDATASET.infer_schema(pack(tmp_path / "a.tar", dict(sorted((FILES | more).items()))))
     assert part in str(error.value)
+
+
+def test_a_file_that_some_samples_lack_is_left_out_by_the_option_of_the_hint(tmp_path):
+    path = pack(tmp_path / "a.tar", {"000.cls": b"1"} | FILES)
+    with pytest.raises(CorruptArtifact, check=has_kind("missing-files", path=path)) as error:
+        WEBDATASET.infer_schema(path)
+    assert error.value.hint.endswith(": --field 'x=int16[3]'")
+    x = Field("x", (3,), "int16")
+    assert WEBDATASET.infer_schema(path, [x]) == Schema(4, (x,))
+    (note,) = WEBDATASET.notes(path, Schema(4, (x,)))
+    assert (note.kind, note.values) == ("not-read", {"files": 1})
+    with pytest.raises(CorruptArtifact, match=r"001 .* \.cls"):
+        WEBDATASET.infer_schema(path, [x, CLS])
 
 
 def pictures(kind, sizes=((5, 4),), mode="RGB", rows=4):
@@ -251,10 +269,9 @@ def pictures(kind, sizes=((5, 4),), mode="RGB", rows=4):
 @pytest.mark.parametrize(("kind", "mode"), [("png", "RGB"), ("jpg", "RGB"), ("jpeg", "L")])
 def test_images_are_decoded_as_they_are_read(tmp_path, kind, mode):
     files, pixels = pictures(kind, mode=mode)
-    more = sorted([*files.items(), ("000000.json", b"{}")], key=lambda file: file[0][:6])
-    path = pack(tmp_path / "a.tar", dict(more))
+    path, fields = pack(tmp_path / "a.tar", files), (Field(kind, pixels[0].shape, "uint8"), CLS)
     schema = WEBDATASET.infer_schema(path)
-    assert schema == Schema(4, (Field(kind, pixels[0].shape, "uint8"), Field("cls", (), "int64")))
+    assert schema == Schema(4, fields)
     expected = {kind: np.stack(pixels), "cls": np.arange(4) % 3}
     with WEBDATASET.open(path, schema) as reader:
         assert_rows(reader.batch(np.array([3, 0, 3])), expected, [3, 0, 3])
@@ -493,7 +510,7 @@ def test_a_truncated_archive_is_reported_as_such(tmp_path, left, expected, found
 
 @pytest.mark.parametrize("piece", [1, 1 << 16])
 def test_a_flipped_bit_in_any_header_is_detected(tmp_path, monkeypatch, piece):
-    monkeypatch.setattr("iobench.contrib.formats.webdataset.tar.PIECE", piece)
+    monkeypatch.setattr("iobench.contrib.formats.webdataset.tar.HEADERS", piece)
     path = pack(tmp_path / "a.tar", FILES)
     stored = path.read_bytes()
     with tarfile.open(path) as archive:
@@ -502,13 +519,6 @@ def test_a_flipped_bit_in_any_header_is_detected(tmp_path, monkeypatch, piece):
         path.write_bytes(stored[:place] + bytes([stored[place] ^ 4]) + stored[place + 1 :])
         with pytest.raises(CorruptArtifact):
             WEBDATASET.infer_schema(path)
-
-
-def test_a_scan_holds_no_more_than_a_piece(tmp_path, monkeypatch):
-    monkeypatch.setattr("iobench.contrib.formats.webdataset.tar_columns.PIECE", 3)
-    maps = Maps([pack(tmp_path / "a.tar", FILES)])
-    lists = lists_of(maps, 4, [Field("x", (3,), "int16")], WEBDATASET)
-    assert [len(piece["offset_0"]) for piece in lists] == [3, 1]
 
 
 @pytest.mark.parametrize("name", ["nothing", "pipe.tar", "text.tar", "empty.tar"])

@@ -54,7 +54,6 @@ COMMANDS = {
     "compare": ("compare", "old", "new"),
     "compare-markdown": ("compare", "old", "new", "--markdown"),
     "compare-gate": ("compare", "old", "new", "--fail-on", "slower:5%"),
-    "plan": ("plan", "new", "--ranks", "16", "--nodes", "2", "--network", "100Gbit/s", "--storage", "5GB/s"),
 }
 
 

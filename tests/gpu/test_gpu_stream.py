@@ -9,8 +9,8 @@ from conftest import SAMPLES, image_arrays
 
 from iobench import StreamLoader
 from iobench.advise.checks.watched_loader import WatchedLoader
-from iobench.bench import limit_survey
-from iobench.bench.device_clock import DeviceClock
+from iobench.bench import limits
+from iobench.bench.meter import DeviceClock
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.host.device import device_of, pick_device
@@ -117,6 +117,6 @@ def test_a_gpu_that_is_never_idle_does_not_wait_though_its_host_does():
 
 
 def test_the_limits_of_the_way_to_the_device_are_measured(images):
-    result = limit_survey.survey(images, torch.device("cuda:0"), 32, 0.01)
+    result = limits.survey(images, torch.device("cuda:0"), 32, 0.01)
     directions = [limit.name for limit in result.limits if "device" in limit.name]
     assert directions == [HOST_TO_DEVICE] * 2 + [DEVICE_TO_HOST] * 2

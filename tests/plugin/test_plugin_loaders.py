@@ -16,7 +16,7 @@ from plugin_cases import PACKAGE, installed, made
 import iobench
 from iobench import formats
 from iobench.base.errors import BrokenPlugin, MissingDependency
-from iobench.bench import case_grid, case_obstacles
+from iobench.bench import case_grid
 from iobench.bench.options import RunOptions
 from iobench.loading import loaders
 from iobench.results.warnings import warnings_of
@@ -204,7 +204,7 @@ def skipped_of(manifest, *words, formats=("npy", "lmdb"), order=("sequential",))
     """Return the loaders of these words that make cases, and the notes about the others."""
     asked = RunOptions(formats, words, order=order)
     cases = case_grid.cases_of(manifest, asked, ["cpu"])
-    return {case.loader.name for case in cases}, case_obstacles.skip_notes(manifest, asked)
+    return {case.loader.name for case in cases}, case_grid.skip_notes(manifest, asked)
 
 
 def test_without_its_library_the_error_has_the_pip_command(package, images, monkeypatch):

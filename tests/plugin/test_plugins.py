@@ -137,6 +137,7 @@ BROKEN = {  # source, kind of the error, and what it names
 
 @pytest.mark.parametrize(("source", "name", "reason"), BROKEN.values(), ids=BROKEN)
 def test_a_broken_package_is_reported_with_the_reason_and_affects_no_other(add, source, name, reason):
+    before = {name: usable(name) for name in OURS}
     add("raw", "other_formats:Raw", other_formats=source)
     with pytest.raises(BrokenPlugin, check=kind(name)) as error:
         formats.get("raw")
@@ -144,7 +145,22 @@ def test_a_broken_package_is_reported_with_the_reason_and_affects_no_other(add, 
     assert reason in f"{error.value.expected} {error.value.found}"
     assert "\n" not in str(error.value)
     assert usable("raw") == str(error.value)
-    assert all(usable(name) == "yes" for name in OURS)
+    assert {name: usable(name) for name in OURS} == before
+
+
+INTERRUPTED = """
+class Interrupted:
+    def __set_name__(self, owner, name):
+        raise KeyboardInterrupt
+class Raw:
+    size = Interrupted()
+"""
+
+
+def test_an_interrupt_while_a_class_is_made_is_an_interrupt(add):
+    add("raw", "other_formats:Raw", other_formats=INTERRUPTED)
+    with pytest.raises(KeyboardInterrupt):
+        formats.get("raw")
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 import iobench
 from iobench import RunOptions
 from iobench.base.errors import RankLost
+from iobench.host.rank_info import RankInfo
 from iobench.ranks.distributed_backend import DistributedBackend
 from iobench.ranks.group import RankGroup
 from iobench.ranks.rank import worker_loop
-from iobench.ranks.rank_info import RankInfo
 
 WAIT_S = 60.0
 

@@ -9,10 +9,10 @@ import pytest
 from kinds import kind
 
 from iobench.base.errors import InvalidSettings, RankLost
-from iobench.ranks import heartbeat, patience
+from iobench.host.rank_info import RankInfo
+from iobench.ranks import heartbeat
 from iobench.ranks.group import GlooGroup
 from iobench.ranks.heartbeat import HeartbeatMonitor, KVStore
-from iobench.ranks.rank_info import RankInfo
 
 RANKS = [RankInfo(0, 3, 0, 0, "a"), RankInfo(1, 3, 1, 0, "a"), RankInfo(2, 3, 0, 1, "b")]
 
@@ -97,7 +97,7 @@ def verdict_of(clock):
 
 
 def test_ranks_that_live_are_never_marked_dead(ranks, clock):
-    clock.sleep(10 * patience.SILENT_S)
+    clock.sleep(10 * heartbeat.SILENT_S)
     for one in ranks:
         one.check()
 
@@ -199,7 +199,7 @@ def test_a_collective_that_completes_as_the_wait_ends_has_not_failed():
 
 def test_a_rank_that_never_joins_the_others_ends_with_one_line():
     code = (
-        "import time\nfrom iobench.ranks.rank_info import RankInfo\n"
+        "import time\nfrom iobench.host.rank_info import RankInfo\n"
         "from iobench.terminal.ranked import _met_within\n"
         "with _met_within(0.1, RankInfo(2, 4, 0, 1, 'b'), print): time.sleep(30)"
     )
@@ -263,6 +263,8 @@ def test_an_interrupt_of_rank_0_reaches_the_others(ranks, clock):
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "inf", "nan"])
 def test_an_invalid_timeout_is_refused(monkeypatch, text):
-    monkeypatch.setenv(patience.TIMEOUT, text)
-    with pytest.raises(InvalidSettings, check=kind("out-of-range", found=repr(text)), match=patience.TIMEOUT):
-        patience.own_timeout()
+    monkeypatch.setenv(heartbeat.TIMEOUT, text)
+    with pytest.raises(
+        InvalidSettings, check=kind("out-of-range", found=repr(text)), match=heartbeat.TIMEOUT
+    ):
+        heartbeat.own_timeout()

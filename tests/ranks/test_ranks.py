@@ -13,17 +13,16 @@ from rank_cases import over_threads, run_over
 
 from iobench import RunOptions
 from iobench.base.errors import CaseDied, InvalidSettings, LoaderFailed, RanksDiffer
-from iobench.bench import case_limits, executor
-from iobench.bench.case_grid import cases_of
-from iobench.bench.case_obstacles import skip_notes
+from iobench.bench import executor, limits
+from iobench.bench.case_grid import cases_of, skip_notes
 from iobench.dataset.manifest import Manifest
-from iobench.host import background_load, memory_limits
+from iobench.host import hardware_limits, machine_load, rank_info
 from iobench.host.hardware_limits import Limit
 from iobench.loading.batching import Batching
 from iobench.loading.loaders import DEFAULT_LOADERS
 from iobench.loading.loaders.native import NativeEpochs
 from iobench.loading.order import Order
-from iobench.ranks import distributed_backend, preflight, rank_info
+from iobench.ranks import distributed_backend, preflight
 from iobench.ranks.collectives import Collectives, run_on_all_ranks
 from iobench.ranks.rank import Rank
 from iobench.results import record_file
@@ -52,6 +51,50 @@ def test_an_impossible_rank_is_refused(wrong):
         rank_info.RankInfo.from_env(TORCHRUN | wrong)
     ((name, value),) = wrong.items()
     assert f"{name}={value}" in caught.value.found
+
+
+LIGHTNING = {"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2"}
+SLURM = {"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_ID": "0"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, (0, 1)),
+        (TORCHRUN, (3, 4)),
+        (TORCHRUN | SLURM | {"SLURM_PROCID": "0"}, (3, 4)),
+        (TORCHRUN | {"NODE_RANK": "0", "TORCHELASTIC_RUN_ID": "none"}, (3, 4)),  # of the cluster, not its own
+        ({"RANK": "0", "WORLD_SIZE": "1"} | SLURM, (0, 1)),
+        (LIGHTNING, (1, 2)),
+        (LIGHTNING | {"RANK": "1"}, (1, 2)),
+        ({"LOCAL_RANK": "0", "NODE_RANK": "0"}, (0, 1)),  # as Lightning leaves them behind
+        ({"LOCAL_RANK": "-1", "RANK": "-1", "WORLD_SIZE": "1"}, (0, 1)),
+        (SLURM, (3, 4)),
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "2"}, (1, 2)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, (0, 1)),  # a batch script without srun
+    ],
+)
+def test_the_first_that_says_it_decides_the_rank(variables, expected):
+    own = rank_info.process_rank(variables)
+    assert (own.rank, own.world_size) == expected
+
+
+@pytest.mark.parametrize(
+    ("variables", "named"),
+    [
+        ({"WORLD_SIZE": "2"}, "incomplete-ranks"),
+        ({"RANK": "1"}, "incomplete-ranks"),
+        (LIGHTNING | {"NODE_RANK": "1", "WORLD_SIZE": "4"}, "incomplete-ranks"),  # how many has node 0?
+        (LIGHTNING | {"RANK": "0"}, "contradicting-ranks"),
+        (TORCHRUN | {"RANK": "4"}, "invalid-rank"),
+        (LIGHTNING | {"LOCAL_RANK": "2"}, "invalid-rank"),
+        (SLURM | {"SLURM_PROCID": "four"}, "invalid-rank"),
+    ],
+)
+def test_variables_that_leave_the_rank_open_are_refused(variables, named):
+    with pytest.raises(InvalidSettings, check=kind(named)) as caught:
+        rank_info.process_rank(variables)
+    assert "\n" not in str(caught.value)
 
 
 def test_an_error_of_one_rank_is_raised_on_all_with_its_rank_and_fields():
@@ -239,7 +282,7 @@ def test_iobench_s_own_code_is_part_of_the_software():
 
 def test_ranks_of_this_host_are_no_background_load_and_clocks_are_compared(monkeypatch):
     ours = []
-    monkeypatch.setattr(background_load, "exclude_processes", lambda pids: ours.append(sorted(pids)))
+    monkeypatch.setattr(machine_load, "exclude_processes", lambda pids: ours.append(sorted(pids)))
     late = lambda: 100.0 + 5 * threading.current_thread().name.endswith("_1")  # noqa: E731
     monkeypatch.setattr(preflight, "time", SimpleNamespace(time=late))
     notes = over_threads(preflight.check_environments, ["a", "b"])
@@ -284,14 +327,14 @@ def test_limits_are_those_of_all_hosts_together(images, tmp_path, monkeypatch):
         measured.append(threads)
         return Limit("page cache", f"{threads} threads", 1e12)
 
-    monkeypatch.setattr(memory_limits, "page_cache_read", page_cache)
-    monkeypatch.setattr(case_limits, "EVERY_S", 1e9)
+    monkeypatch.setattr(hardware_limits, "page_cache_read", page_cache)
+    monkeypatch.setattr(limits, "EVERY_S", 1e9)
     (one,) = run_over(
         images, tmp_path / "r.jsonl", ["a", "a", "b"], limits=True, order=("sequential",)
     ).records
     assert one.limit.bytes_per_s == 2e12
     assert "2 hosts" in one.limit.how
-    assert len(measured) == 2 * 2 * case_limits.FIRST_SAMPLES * len({1, len(os.sched_getaffinity(0))})
+    assert len(measured) == 2 * 2 * limits.FIRST_SAMPLES * len({1, len(os.sched_getaffinity(0))})
 
 
 def test_a_resource_shared_by_hosts_shows_when_they_read_at_once(images, tmp_path, monkeypatch):
@@ -306,8 +349,8 @@ def test_a_resource_shared_by_hosts_shows_when_they_read_at_once(images, tmp_pat
         return Limit("page cache", "", 1e12 if threading.get_ident() in by_itself else 5e11)
 
     monkeypatch.setattr(Rank, "sample_separately", remembered)
-    monkeypatch.setattr(memory_limits, "page_cache_read", page_cache)
-    monkeypatch.setattr(case_limits, "EVERY_S", 1e9)
+    monkeypatch.setattr(hardware_limits, "page_cache_read", page_cache)
+    monkeypatch.setattr(limits, "EVERY_S", 1e9)
     result = run_over(images, tmp_path / "r.jsonl", ["a", "b"], limits=True, order=("sequential",))
     (one,) = result.records
     assert (one.limit.bytes_per_s, one.limit.alone_bytes_per_s) == (1e12, 2e12)
@@ -316,12 +359,12 @@ def test_a_resource_shared_by_hosts_shows_when_they_read_at_once(images, tmp_pat
 
 
 def test_each_rank_has_its_own_link_to_its_device():
-    link = LimitPart(name=case_limits.TO_DEVICE, bytes_per_s=10.0, now_bytes_per_s=9.0)
+    link = LimitPart(name=limits.TO_DEVICE, bytes_per_s=10.0, now_bytes_per_s=9.0)
     memory = LimitPart(name="page cache", bytes_per_s=25.0, now_bytes_per_s=25.0)
     result = distributed_backend.lowest_over_ranks([[memory, link], [link], [link]])
     assert (result.name, result.bytes_per_s, result.now_bytes_per_s) == ("page cache", 25.0, 25.0)
     result = distributed_backend.lowest_over_ranks([[memory, link], [link]])
-    assert (result.name, result.bytes_per_s) == (case_limits.TO_DEVICE, 20.0)
+    assert (result.name, result.bytes_per_s) == (limits.TO_DEVICE, 20.0)
     assert "2 devices" in result.how
     assert distributed_backend.lowest_over_ranks([[], []]) is None
 

@@ -6,7 +6,7 @@ import pytest
 from conftest import complaint
 from kinds import complaint_kind, kind
 
-from iobench.base.errors import PrepareError, RankLost, WrongContent
+from iobench.base.errors import CorruptArtifact, PrepareError, RankLost, WrongContent
 from iobench.ranks import copies, ray_launcher
 from iobench.ranks.copies import Receiver
 from iobench.ranks.ray_launcher import follow
@@ -142,5 +142,5 @@ def test_nothing_is_written_outside_the_dataset(own_images, there):
     receiver = Receiver()
     receiver.begin(str(there), own_images.content, [])
     for name in ("../../outside", "/tmp/outside"):
-        with pytest.raises(PrepareError, check=kind("unsafe-path"), match=name):
+        with pytest.raises(CorruptArtifact, check=kind("outside-folder"), match=name):
             receiver.take(name, b"")

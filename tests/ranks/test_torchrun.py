@@ -104,3 +104,30 @@ def until(true, seconds=120):
     while not true():
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("group", [True, False], ids=["of a terminal", "of this process alone"])
+def test_an_interrupt_ends_all_ranks_and_names_the_command_that_resumes(floats, tmp_path, group):
+    out = tmp_path / "r.jsonl"
+    asked = arguments_for(floats, out, "--format", "npy", "--loader", "native", "--rounds", "10000")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "iobench", *map(str, asked), "--ranks", "2"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        until(lambda: out.exists() and out.read_text().count("\n") > 2)
+        below = psutil.Process(process.pid).children(recursive=True)
+        (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
+        printed, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert "MiB/s" in printed
+    (line,) = [line for line in errors.splitlines() if line.startswith("iobench: ")]
+    command_line = line.partition("resume with: torchrun ")[2].split()
+    assert command_line[:4] == ["--standalone", "--nproc-per-node", "2", "-m"]
+    assert command_line[-2:] == ["--resume", str(out)]
+    assert not any(one.is_running() for one in below)

@@ -8,9 +8,9 @@ from kinds import kind
 from iobench import studies
 from iobench.base.errors import MissingDependency
 from iobench.contrib.ray import ray_runtime
-from iobench.studies import Measurements, StudyOptions, _parity, _shipping
-from iobench.studies._base import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED
-from iobench.studies._parity import over_ranks, unaffected
+from iobench.studies import Measurements, StudyOptions, distributed_loading
+from iobench.studies._claims import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED
+from iobench.studies.distributed_loading import over_ranks, unaffected
 
 LOSSES = [2.3, 1.7, 1.1]
 
@@ -82,9 +82,9 @@ def test_without_ray_the_hint_is_the_pip_command(monkeypatch, tmp_path):
 @pytest.mark.timeout(200)
 def test_it_runs_and_has_a_verdict_on_each_claim(cluster, tmp_path, monkeypatch):
     """Replace its trainings, which take half a minute."""
-    monkeypatch.setattr(_shipping, "ELSEWHERE", 2)
-    monkeypatch.setattr(_shipping, "QUICK_BATCHES", 4)
-    monkeypatch.setattr(_parity, "trainings", lambda count, *_: ranks(count))
+    monkeypatch.setattr(distributed_loading, "ELSEWHERE", 2)
+    monkeypatch.setattr(distributed_loading, "QUICK_BATCHES", 4)
+    monkeypatch.setattr(distributed_loading, "trainings", lambda count, *_: ranks(count))
     result = studies.run("distributed-loading", StudyOptions(tmp_path, quick=True, device="cpu"))
     by_claim = {one.claim: one for one in result.claims}
     assert len(by_claim) == 6

@@ -15,7 +15,7 @@ from worker_datasets import RAISED, Augmented, Once, Troubled, killed, noted, ra
 
 import iobench
 from iobench.base.errors import InvalidSettings, LoaderFailed
-from iobench.contrib.ray import actor_monitor, loader, ray_runtime, remote_worker
+from iobench.contrib.ray import loader, ray_runtime, remote_worker
 from iobench.contrib.ray.remote_worker import IndexDealer
 
 SETTINGS = {"num_workers": 2, "worker_init_fn": noted, "persistent_workers": True}
@@ -48,7 +48,7 @@ def test_epochs_equal_those_of_torch_bit_by_bit_when_workers_are_killed_or_stopp
     cluster, tmp_path, monkeypatch
 ):
     """Compare order, random transforms, worker_init_fn, get_worker_info, the last batch and persistence."""
-    monkeypatch.setattr(actor_monitor, "SILENT_S", 3.0)
+    monkeypatch.setattr(remote_worker, "SILENT_S", 3.0)
     expected = DataLoader(Augmented(), 2, shuffle=True, generator=generator(), **SETTINGS)
     epochs = [list(expected), list(expected)]
     del expected
@@ -95,7 +95,7 @@ def test_a_batch_that_is_late_and_a_loader_that_is_abandoned(cluster, monkeypatc
 
 @pytest.mark.timeout(60)
 def test_actors_that_no_host_has_resources_for_are_one_error(cluster, monkeypatch):
-    monkeypatch.setattr(actor_monitor, "START_S", 1.5)
+    monkeypatch.setattr(remote_worker, "START_S", 1.5)
     impossible = {"resources": {"nowhere": 1}}
     with pytest.raises(LoaderFailed, check=kind("worker-not-started")) as caught:
         next(iter(iobench.RayLoader(Augmented(), num_workers=1, actor_options=impossible)))

@@ -88,8 +88,9 @@ def our_threads():
 
 def assert_nothing_left(root):
     """Assert that no thread of iobench runs, and no file of the dataset is open or mapped."""
-    assert our_threads() == []
-    assert files_in_use(root) == set()
+    threads, files = our_threads(), files_in_use(root)
+    assert not threads, threads
+    assert not files, files
 
 
 def in_child(action, seconds=30):

@@ -1,5 +1,6 @@
 """Datasets of the tests of StreamLoader; a plugin, because only one conftest.py exists."""
 
+import gc
 import shutil
 
 import pytest
@@ -8,6 +9,12 @@ from loop_disk import LoopDisk
 from stream_cases import PLACED, SAMPLES, VARIANTS, vector_arrays, wide_arrays
 
 from iobench.stream import direct_reader as direct_reads
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_left_by_others():
+    """Close what the tests of another module left to the garbage collector: here it would be ours."""
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

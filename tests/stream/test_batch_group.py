@@ -10,8 +10,8 @@ from stream_cases import SAMPLES, assert_batches, every_order, loader, rows_of
 
 from iobench.loading.order import Order
 from iobench.stream import pipeline
-from iobench.stream.batch_group import BatchGroup, joined
 from iobench.stream.cached_reader import CachedReader
+from iobench.stream.pipeline import BatchGroup, joined
 
 pytest_plugins = ("stream_fixtures",)
 
@@ -67,7 +67,7 @@ def test_the_consumer_s_thread_reads_pieces_too(monkeypatch, pictures, order):
 
     monkeypatch.setattr(CachedReader, "read", noting)
     monkeypatch.setattr(pipeline, "PIECE_BYTES", 1)
-    one = loader(pictures, "npy", order=order, threads=2)
+    one = loader(pictures, "npy", order=order, threads=2, copy=True)
     for epoch in range(3):
         assert_batches(one, image_arrays(SAMPLES), rows_of(order, epoch=epoch))
     assert "MainThread" in threads

@@ -19,9 +19,8 @@ from iobench.base.errors import CorruptArtifact
 from iobench.dataset.index_cache import IndexCache
 from iobench.dataset.opener import Opener
 from iobench.formats import Field, Listed, Schema
-from iobench.host import bus_errors
-from iobench.host.bus_errors import FolderMapGuard
-from iobench.host.maps import GuardedMap
+from iobench.host import maps
+from iobench.host.maps import FolderMapGuard, GuardedMap
 
 SIZE = 8 << 20
 KEPT = 4096
@@ -83,7 +82,7 @@ def test_a_truncated_page_is_an_error_that_names_the_file(path):
 
 
 def test_without_the_guard_the_process_ends(path, monkeypatch):
-    monkeypatch.setattr(bus_errors, "SIGBUS_HANDLED", False)
+    monkeypatch.setattr(maps, "SIGBUS_HANDLED", False)
 
     def look():
         mapped = GuardedMap([path])
@@ -195,14 +194,14 @@ def test_a_later_handler_is_replaced_when_the_next_file_is_mapped(path):
 
 
 def test_a_map_that_is_gone_is_not_guarded(path):
-    before = set(bus_errors.active_guards)
+    before = set(maps.active_guards)
     mapped = GuardedMap([path])
     view = rows_of(mapped)[3:5]
     guard = mapped.guard
     del mapped
-    assert guard in bus_errors.active_guards
+    assert guard in maps.active_guards
     del view
-    assert bus_errors.active_guards == before
+    assert maps.active_guards == before
 
 
 def test_files_side_by_side_are_intact_and_fail_alone(path, tmp_path):

@@ -17,11 +17,11 @@ from stream_cases import files_in_use
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.formats import Blocks, Chunked, Field, Listed, Schema, Strided
 from iobench.host.memory import untouched_array
-from iobench.stream import block_reader, decoded_blocks, direct_reader, files, gather
+from iobench.stream import block_reader, direct_reader, gather, mapped_files
 from iobench.stream.addresses import RowAddresses
+from iobench.stream.backend import CompositeReader
 from iobench.stream.block_reader import BlockReader
 from iobench.stream.cached_reader import CachedReader
-from iobench.stream.composite_reader import CompositeReader
 from iobench.stream.direct_reader import DirectReader
 from iobench.stream.gather import Elements, one_thread
 
@@ -68,7 +68,7 @@ class Shards:
 
 @pytest.fixture(params=[(5, 3), (512, 0), (32_769, 11)], ids=["odd", "aligned", "large"])
 def shards(request, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MAX_OPEN", 4)
+    monkeypatch.setattr(mapped_files, "MAX_OPEN", 4)
     monkeypatch.setattr(direct_reader, "MAX_OPEN", 4)
     return Shards(tmp_path, *request.param)
 
@@ -293,7 +293,7 @@ class Slow:
         self.begun = queue.SimpleQueue()
         self.used = set()  # addresses of decoded blocks
         spec = {"x": ((), np.dtype(np.int64))}
-        self.decoded = decoded_blocks.DecodedBlocks(self.counts, spec, room_for * 32, threads)
+        self.decoded = block_reader.DecodedBlocks(self.counts, spec, room_for * 32, threads)
 
     def decode(self, number, out):
         self.begun.put(number)
@@ -472,7 +472,7 @@ def test_rows_listed_at_whole_widths_are_taken_as_elements_of_an_array(tmp_path)
     expected = np.array([20, 0, 7, 7, 3])
     for place, over in ((even, 8), (odd, None)):
         reader = CachedReader(schema, {"x": place}, cold=False)
-        assert RowAddresses(schema, {"x": place}).common_remainder("x") == over
+        assert RowAddresses(schema, {"x": place}).common_remainder("x", 64) == over
         assert (reader.batch(expected)["x"][1:] == rows[expected][1:]).all()
         assert (reader.batch(expected)["x"][0] == rows[20]).all() == (over is not None)
         reader.close()
@@ -493,6 +493,6 @@ def test_rows_in_chunks_are_taken_as_elements_wherever_the_chunks_lie(tmp_path, 
     every = np.arange(26)
     assert place.of_rows(place.first, every).tolist() == [max(f for f in first if f <= row) for row in every]
     with CachedReader(schema, {"x": place}, cold=False) as reader:
-        assert RowAddresses(schema, {"x": place}).common_remainder("x") == 40
+        assert RowAddresses(schema, {"x": place}).common_remainder("x", 64) == 40
         expected = np.array([25, 0, 4, 3, 8, 9, 20, 0])
         np.testing.assert_array_equal(reader.batch(expected)["x"], rows[expected])

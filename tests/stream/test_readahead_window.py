@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import iobench
 from iobench.formats import Blocks, Field, Schema, Strided
 from iobench.host import page_cache
-from iobench.stream import files, readahead, readahead_window
+from iobench.stream import mapped_files, readahead, readahead_window
 from iobench.stream.addresses import RowAddresses
 from iobench.stream.block_reader import BlockAddresses, BlockReader
 from iobench.stream.cached_reader import CachedReader
@@ -192,7 +192,7 @@ def test_rows_are_taken_only_after_their_request(images, requested, monkeypatch)
 
 @pytest.mark.parametrize("read_ahead", [None, 64, 512])
 def test_no_request_is_larger_than_the_kernels_readahead(images, monkeypatch, read_ahead):
-    monkeypatch.setattr(files, "read_ahead_kib", lambda path: read_ahead)
+    monkeypatch.setattr(mapped_files, "read_ahead_kib", lambda path: read_ahead)
     counts = []
     monkeypatch.setattr(os, "posix_fadvise", lambda file, offset, count, advice: counts.append(count))
     schema, result, _ = images

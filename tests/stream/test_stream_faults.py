@@ -8,7 +8,7 @@ import time
 
 import pytest
 import torch
-from conftest import image_arrays
+from conftest import image_arrays, prepared
 from kinds import kind
 from stream_cases import (
     SAMPLES,
@@ -30,6 +30,7 @@ from stream_cases import (
     vector_arrays,
 )
 
+from iobench import Manifest
 from iobench.base.errors import CorruptArtifact, InvalidSettings, LoaderFailed
 from iobench.formats import Reader
 from iobench.host import io_engines, page_cache
@@ -224,11 +225,34 @@ def test_an_error_while_an_epoch_is_opened_leaves_nothing_behind(monkeypatch, pi
 
     def begin():
         with pytest.raises(error):
-            next(iter(loader(pictures, name, direct=direct)))
+            next(iter(loader(pictures, name, direct=direct, copy=True)))
         assert_nothing_left(pictures.root)
 
     monkeypatch.setattr(pipeline, "GroupMemory", refuse)
     in_child(begin)
+
+
+@every_way
+@pytest.mark.usefixtures("real_direct")
+def test_an_interrupt_between_two_epochs_leaves_nothing_behind(monkeypatch, pictures, name, direct):
+    """It comes while the files that are kept are looked at."""
+    stat = os.stat
+
+    def interrupting(*given, **options):
+        signal.raise_signal(signal.SIGINT)
+        return stat(*given, **options)
+
+    def go_on():
+        one = loader(pictures, name, direct=direct)
+        list(one)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "stat", interrupting)
+            with pytest.raises(KeyboardInterrupt):
+                next(iter(one))
+        assert our_threads() == []
+        assert_nothing_left(pictures.root)
+
+    in_child(go_on)
 
 
 # Failing files and disks
@@ -278,6 +302,35 @@ def test_a_file_that_changes_during_an_epoch_is_named(own, name, direct, change)
     in_child(go_on)
 
 
+OF_MANY_FILES = ("zarr:chunk_bytes=2048", "mds:shard_bytes=4096")
+
+
+@pytest.fixture(scope="module")
+def many_files(tmp_path_factory):
+    return prepared(tmp_path_factory.mktemp("many"), SOURCE, OF_MANY_FILES)
+
+
+@pytest.mark.parametrize("name", OF_MANY_FILES)
+@pytest.mark.parametrize("leave", [False, True])
+def test_one_file_of_many_that_was_rewritten_is_named_before_the_next_epoch(
+    many_files, tmp_path, name, leave
+):
+    root = shutil.copytree(many_files.root, tmp_path / "own")
+    one, files = loader(root, name, batch_size=SAMPLES), Manifest.load(root).files_of(name)
+    batches = iter(one)
+    next(batches)  # of all files
+    file, stat = files[len(files) // 2], files[len(files) // 2].stat()
+    file.write_bytes(file.read_bytes())
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # as rsync does
+    if leave:
+        batches.close()
+        batches = iter(one)
+    with pytest.raises(CorruptArtifact, check=kind("changed", path=file)):
+        next(batches)
+    assert len(files) > 20
+    assert_batches(one, SOURCE, rows_of("sequential", batch_size=SAMPLES))  # an error is raised once
+
+
 def as_a_read_begins(monkeypatch, happen):
     """Call `happen` once, after a backend has begun to read and before its reader does."""
     read, readers = Reader.read, []
@@ -300,7 +353,7 @@ def test_a_file_that_changes_in_the_middle_of_a_read_is_named(monkeypatch, own, 
     def go_on():
         as_a_read_begins(monkeypatch, lambda: CHANGES[change](file))
         with pytest.raises(CorruptArtifact, match=str(file)) as caught:  # all in one read
-            list(loader(own, name, direct=direct, order=order, batch_size=SAMPLES, threads=1))
+            list(loader(own, name, direct=direct, order=order, batch_size=SAMPLES, threads=1, copy=True))
         assert "\n" not in str(caught.value)
         assert_nothing_left(own)
 
@@ -410,7 +463,7 @@ def test_a_disk_that_fails_is_one_line_and_no_bus_error(monkeypatch, failing, na
     def go_on():
         as_a_read_begins(monkeypatch, fail)
         with pytest.raises(LoaderFailed, match=str(file)) as caught:
-            list(loader(root, name, direct=direct, order=order, batch_size=64, threads=1))
+            list(loader(root, name, direct=direct, order=order, batch_size=64, threads=1, copy=True))
         assert "\n" not in str(caught.value)
         assert_nothing_left(root)
         return type(caught.value)

@@ -70,7 +70,7 @@ def least(growth, by):
 @every_way
 @pytest.mark.usefixtures("real_direct", "batch_by_batch")
 def test_memory_is_used_again_when_batches_are_dropped(pictures, name, direct):
-    one = loader(pictures, name, direct=direct, batch_size=1, threads=2)
+    one = loader(pictures, name, direct=direct, batch_size=1, threads=2, copy=True)
     slots = [batch["x"].data_ptr() // PAGE for batch in one]
     assert len(slots) == SAMPLES
     assert len(set(slots)) <= 8

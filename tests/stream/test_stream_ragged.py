@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pytest
 import torch
+from conftest import installed_formats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kinds import kind
@@ -16,11 +17,11 @@ from iobench import StreamLoader, formats
 from iobench.base.errors import CorruptArtifact, InvalidSettings
 from iobench.formats import AdjacentSpans, Field, ListedSpans, Ragged, Schema, offsets_of
 from iobench.host import page_cache
-from iobench.stream import pipeline, readahead, readahead_window, span_gather
-from iobench.stream.span_gather import gather_spans
+from iobench.stream import gather, pipeline, readahead, readahead_window
+from iobench.stream.gather import gather_spans
 from iobench.stream.span_reader import SpanAddresses
 
-HOLDERS = [name for name in formats.names() if formats.class_of(name).holds_ragged and name != "audio"]
+HOLDERS = [name for name in installed_formats() if formats.class_of(name).holds_ragged and name != "audio"]
 PLACED = ["npy", "memmap", "safetensors", "hdf5:chunk_bytes=0"]
 SAMPLES, BATCH = 203, 16
 LENGTHS = np.random.default_rng(3).choice([0, 1, 2, 40, 700], SAMPLES)
@@ -215,11 +216,11 @@ def test_gathered_spans_are_the_samples(lengths, before, random):
     begins = before + offsets_of(lengths)[:-1]
     rows = np.array(random.choices(range(len(lengths)), k=25), np.int64)
     expected = b"".join(content[begins[row] : begins[row] + lengths[row]].tobytes() for row in rows)
-    for long in (1, 500, span_gather.LONG_BYTES):
+    for long in (1, 500, gather.LONG_BYTES):
         guarded = np.full(len(expected) + 600, 0xA5, np.uint8)
         out = guarded[: len(expected)]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(span_gather, "LONG_BYTES", long)
+            patch.setattr(gather, "LONG_BYTES", long)
             gather_spans(content, begins[rows], lengths[rows], out)
         assert out.tobytes() == expected
         assert (guarded[len(expected) :] == 0xA5).all()  # nothing behind the output is written

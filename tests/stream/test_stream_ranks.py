@@ -1,7 +1,3 @@
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +7,10 @@ from conftest import image_arrays
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from kinds import kind
-from stream_cases import SAMPLES, assert_batches, either_order, every_way, loader, rows_of
+from stream_cases import SAMPLES, assert_batches, either_order, every_order, every_way, loader, rows_of
 
 import iobench
+from iobench import StreamLoader
 from iobench.base.errors import InvalidSettings
 from iobench.loading.order import ORDERS, Order
 
@@ -100,56 +97,70 @@ def test_an_invalid_rank_is_refused(pictures, given, named):
     assert "\n" not in str(caught.value)
 
 
-def test_a_rank_that_is_given_goes_before_that_of_torch(monkeypatch, pictures):
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
-    assert_batches(loader(pictures, "npy"), SOURCE, rows_of("sequential", rank=1, world_size=3))
-    alone = loader(pictures, "npy", rank=0, world_size=1)
-    assert_batches(alone, SOURCE, rows_of("sequential"))
+@pytest.fixture
+def group(monkeypatch):
+    """Return a function that makes this process a rank of a process group."""
+
+    def join(rank, world_size):
+        monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+        monkeypatch.setattr(torch.distributed, "get_rank", lambda: rank)
+        monkeypatch.setattr(torch.distributed, "get_world_size", lambda: world_size)
+
+    return join
 
 
-TRAINING = """
-import json, sys
-import torch
-from torch.nn.functional import cross_entropy
-from iobench import StreamLoader
-
-root, meeting, rank = sys.argv[1:]
-torch.set_num_threads(1)
-torch.manual_seed(int(rank))
-torch.distributed.init_process_group("gloo", f"file://{meeting}", rank=int(rank), world_size=2)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(768, 10))
-optimiser = torch.optim.SGD(model.parameters(), 0.1)
-seen = []
-for batch in StreamLoader(root, format="npy", batch_size=16, order="random"):
-    optimiser.zero_grad()
-    cross_entropy(model(batch["x"].flatten(1) / 255), batch["y"]).backward()
-    optimiser.step()
-    seen.append(batch["y"].tolist())
-weights = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
-print(json.dumps([seen, weights.tolist()]))
-torch.distributed.destroy_process_group()
-"""
+@every_order
+def test_a_loader_follows_a_group_that_is_made_after_it(group, pictures, order):
+    one, alone = (loader(pictures, "npy", order=order, **own) for own in ({}, {"rank": 0, "world_size": 1}))
+    assert len(one) == len(alone) == 13
+    next(iter(one))  # a look at the first batch
+    for epoch, (rank, world_size) in enumerate([(1, 3), (0, 2)]):
+        group(rank, world_size)
+        rows = rows_of(order, epoch, rank=rank, world_size=world_size)
+        assert len(one) == len(rows)
+        assert_batches(one, SOURCE, rows)
+        assert_batches(alone, SOURCE, rows_of(order, epoch))
 
 
-def test_two_processes_train_one_model_on_their_own_samples(pictures, tmp_path):
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", TRAINING, pictures.root, tmp_path / "meeting", str(rank)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
-        )
-        for rank in range(2)
-    ]
-    messages = [process.communicate(timeout=60) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], messages
-    (first, weights), (second, others) = (json.loads(out.splitlines()[-1]) for out, _ in messages)
-    for rank, seen in enumerate([first, second]):
-        rows = rows_of("random", rank=rank, world_size=2)
-        assert seen == [SOURCE["y"][expected].tolist() for expected in rows]
-    assert weights == others
-    assert all(np.isfinite(weights))
+def test_a_state_is_loaded_by_the_ranks_of_then(group, pictures):
+    one, state = loader(pictures, "npy"), loader(pictures, "npy").state_dict()
+    for rank, world_size in [(2, 3), (1, 2)]:
+        group(rank, world_size)
+        one.load_state_dict(state)
+        assert_batches(one, SOURCE, rows_of("sequential", rank=rank, world_size=world_size))
+
+
+def test_without_a_group_the_launcher_s_variables_count(monkeypatch, pictures):
+    one = loader(pictures, "npy")
+    for name, value in {"RANK": "1", "WORLD_SIZE": "3"}.items():
+        monkeypatch.setenv(name, value)
+    assert_batches(one, SOURCE, rows_of("sequential", rank=1, world_size=3))
+    batches = iobench.batches(pictures.root, format="npy", loader="native", batch_size=16)
+    assert_batches(batches, SOURCE, rows_of("sequential", rank=1, world_size=3))
+
+
+def test_tasks_of_slurm_that_may_not_train_together_are_warned_of(monkeypatch, pictures):
+    for name, value in {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "3"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.warns(RuntimeWarning):
+        assert_batches(loader(pictures, "npy"), SOURCE, rows_of("sequential", rank=1, world_size=3))
+
+
+def test_a_group_that_contradicts_the_launcher_is_an_error(group, monkeypatch, pictures):
+    group(1, 2)
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    for use in (len, list, StreamLoader.state_dict):
+        with pytest.raises(InvalidSettings, check=kind("contradicting-ranks")):
+            use(loader(pictures, "npy"))
+
+
+def test_a_rank_that_changes_in_the_middle_of_an_epoch_is_an_error(group, pictures):
+    one = loader(pictures, "npy")
+    running = iter(one)
+    next(running)
+    group(1, 2)
+    for use in (one.state_dict, running.__next__):
+        with pytest.raises(InvalidSettings, check=kind("rank-changed")):
+            use()
+    assert_batches(one, SOURCE, rows_of("sequential", rank=1, world_size=2))

@@ -23,7 +23,7 @@ from iobench.base.errors import (
     ManifestError,
     MissingDependency,
 )
-from iobench.dataset.publish import check_target, publish
+from iobench.dataset.remote_dataset import check_target, publish
 from iobench.objects import client
 
 pytest_plugins = ("object_fixtures",)

@@ -80,8 +80,9 @@ def _uses(path: Path, callables: Mapping[str, Sequence[str]]) -> Iterator[tuple[
         given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
         message = _text(given.get("message", given.get("problem")), around)
         hint = _text(given.get("hint", given.get("hints")), around)
+        meaning = _text(given.get("cause"), around) or _docstring(around)
         for kind in _literals(given.get("kind"), around, _parsed(path)):
-            yield kind, Use(called, _docstring(around), message, hint)
+            yield kind, Use(called, meaning, message, hint)
 
 
 def _calls(node: ast.AST, around: ast.AST) -> Iterator[tuple[ast.Call, ast.AST]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 
+from iobench.advise.checks.call_costs import Work
 from iobench.advise.checks.evidence import Advice
 from iobench.base import errors
 from iobench.base.errors import IobenchError
@@ -32,7 +33,7 @@ def warning_kinds() -> dict[str, list[Use]]:
 
 def advice_kinds() -> dict[str, list[Use]]:
     """Return every kind of advice with its uses."""
-    return scan(parameters_of(Advice))
+    return scan(parameters_of(Advice, Work))
 
 
 def finding_kinds() -> dict[str, list[Use]]:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from iobench.advise.checks.loop_stats import LoopStats
-from iobench.advise.settings.candidate import Candidate
+from iobench.advise.checks.sample_calls import SampleCalls
+from iobench.advise.settings.candidate import BETTER, Candidate
 from iobench.base.finding import Finding
+from iobench.base.units import three_digits
+from iobench.bench.policies import FACTORS
 from iobench.results import stats
 from iobench.results.run_warning import LONGER
 from iobench.results.stats import Comparison, Estimate
+from iobench.results.verdict import ratio_text
 
 if TYPE_CHECKING:  # it loads torch
     from iobench.advise.checks.profiling import Profile
 
+SHARE = 0.3  # of the time, from which on advice is worth giving
+WITHOUT_GAIN = ("equivalent", "slower")  # outcomes of final rounds
+LEAST = 1.5  # times the baseline in a race, from which on a candidate seems faster after several rounds
 VARYING = "varying-samples"  # kind of the finding that samples differ each time they are read
 
 
@@ -27,9 +34,14 @@ class Advice(Finding):
     gain_text: str = ""  # the gain in words, with its interval
 
     @property
+    def remedy(self) -> str:
+        """Remedy and gain in one line."""
+        return "; ".join(part for part in (self.hint, self.gain_text) if part)
+
+    @property
     def sentence(self) -> str:
         """Observation, remedy and gain in one line."""
-        return "; ".join(part for part in (self.message, self.hint, self.gain_text) if part)
+        return "; ".join(part for part in (self.message, self.remedy) if part)
 
 
 @dataclass(frozen=True)
@@ -81,6 +93,7 @@ class Evidence:
     against: Mapping[str, Comparison]  # each candidate with final rounds, compared with the baseline
     background_load: bool = False  # other processes used the machine meanwhile
     varying: bool = False  # a sample differs each time it is read, such as by random crops
+    sample: SampleCalls = field(default_factory=SampleCalls)
 
     def gain(self, selected: Callable[[Candidate], bool]) -> Gain | None:
         """Return the largest gain of the selected candidates that are significantly faster."""
@@ -91,6 +104,17 @@ class Evidence:
         ]
         best = max(faster, key=lambda one: self.against[one.name].ratio.median, default=None)
         return Gain(best, self.against[best.name].ratio, self.background_load) if best else None
+
+    def refuted(self, *kinds: str) -> bool:
+        """Return True if each of these kinds of candidates was measured, and none is or may be faster."""
+        tried = [one for one in self.candidates[1:] if one.kind in kinds and one.rates and not one.failure]
+        return {one.kind for one in tried} == {*kinds} and not any(map(self._may_be_faster, tried))
+
+    def _may_be_faster(self, one: Candidate) -> bool:
+        """Return True if final rounds leave it open, or the race where there were none and it can show it."""
+        if one.name in self.against:
+            return self.against[one.name].outcome not in WITHOUT_GAIN
+        return one.kind == "persistent" or one.race_rate > BETTER * self.candidates[0].race_rate
 
     def tried(self, kind: str, count: Callable[[int], bool]) -> bool:
         """Return True if a candidate of a kind with such a number of workers was measured."""
@@ -119,3 +143,40 @@ class Evidence:
         """Seconds of waiting per sample after the first batch."""
         steady = self.loop.samples * (self.loop.batches - 1) / max(1, self.loop.batches)
         return self.loop.wait_s / steady if steady else 0.0
+
+    def raced(self, *kinds: str) -> bool:
+        """Return True if a candidate of these kinds was measured."""
+        return any(one.rates for one in self.candidates[1:] if one.kind in kinds)
+
+    def promising(self, *kinds: str) -> Candidate | None:
+        """Return the fastest candidate of these kinds that seems faster, in too few rounds to be sure."""
+        base = self.candidates[0].race_rate if self.candidates else 0.0
+        left = [
+            one
+            for one in self.candidates[1:]
+            if one.kind in kinds and not one.failure and one.rates
+            if one.race_rate > FACTORS.get(len(one.rates), LEAST) * base
+            if one.name not in self.against or self.against[one.name].outcome == "inconclusive"
+        ]
+        return max(left, key=lambda one: one.race_rate, default=None)
+
+
+def concluded(evidence: Evidence, advice: Advice, kinds: Sequence[str]) -> Advice | None:
+    """Return advice without a gain with what its final rounds leave open; None if it was refuted.
+
+    `kinds` are those of the candidates that show the gain; all of them must be measured to refute.
+    """
+    if advice.gain is not None or not kinds:
+        return advice
+    if evidence.refuted(*kinds):
+        return None
+    tried = [one.name for one in evidence.candidates[1:] if one.kind in kinds]
+    compared = [evidence.against[name] for name in tried if name in evidence.against]
+    fast = None if compared else evidence.promising(*kinds)
+    if fast is not None:
+        times = three_digits(fast.race_rate / evidence.candidates[0].race_rate)
+        return replace(advice, gain_text=f"undecided: {times} × as fast in a short race; {LONGER}")
+    if all(one.outcome in WITHOUT_GAIN for one in compared):
+        return advice
+    best = max((one.ratio for one in compared), key=lambda one: one.median)
+    return replace(advice, gain_text=f"undecided: {ratio_text(best, 'as fast')}; {LONGER}")

@@ -1,13 +1,272 @@
-"""Measurements of a loop over a loader."""
+"""Figures of a loop over a loader: facts about the loader, signs in its batches, and times."""
 
 from __future__ import annotations
 
+import hashlib
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import ClassVar
+from itertools import chain
+from typing import Any, ClassVar, TypeVar
 
-from iobench.advise.checks.loader_info import LoaderInfo
+import numpy as np
+import numpy.typing as npt
+
 from iobench.base.background_load import BackgroundLoad
+from iobench.base.errors import InvalidSettings
 from iobench.base.thresholds import CPU_CONTENDED
+from iobench.host.rank_info import process_rank
+from iobench.loading.inspection import attributes_of, batch_tensors, is_dataloader, open_handles
+from iobench.loading.replay import Replay
+
+MOST_BYTES = 64 << 20  # of batches that are examined
+MIN_LENGTH = 8  # of a sequence: shorter ones are not padded in practice
+INSIDE = 0.05  # of the rest, that may equal the padding value
+
+
+def padding_of(batches: Iterable[Sequence[Any]]) -> float | None:
+    """Return the share of padding in the padded fields of some batches; None if no field is padded.
+
+    A field is padded if its sequences end in a run of one value, the same for the whole batch, if that value
+    hardly occurs before, and if the sequences end at different positions.
+    """
+    counts = [one for tensors in batches for tensor in tensors if (one := _padded(tensor)) is not None]
+    if not counts:
+        return None
+    return sum(padded for padded, _ in counts) / sum(size for _, size in counts)
+
+
+def _padded(tensor: Any) -> tuple[int, int] | None:
+    """Return the padded and all positions of one tensor; None if it holds no padded sequences."""
+    if tensor.ndim not in (2, 3) or tensor.shape[0] < 2 or tensor.shape[1] < MIN_LENGTH:
+        return None
+    values: npt.NDArray[Any] = np.asarray(tensor.cpu() if hasattr(tensor, "cpu") else tensor)
+    same = values == values[:, -1:]
+    padded = same if values.ndim == 2 else same.all(axis=2)
+    lengths = values.shape[1] - np.argmin(padded[:, ::-1], axis=1)  # where the run at the end begins
+    lengths = np.where(padded.all(axis=1), 0, lengths)
+    short = lengths < values.shape[1] - 1
+    if not short.any() or len(np.unique(lengths)) < 2:
+        return None
+    pad = values[np.argmax(short), -1]
+    if (values[short, -1] != pad).any():
+        return None
+    inside = np.arange(values.shape[1]) < lengths[:, None]
+    alike = values == pad if values.ndim == 2 else (values == pad).all(axis=2)
+    if (alike & inside).sum() > INSIDE * max(1, inside.sum()):
+        return None
+    rows = np.where(short, values.shape[1] - lengths, 0)
+    return int(rows.sum()), int(values.shape[0] * values.shape[1])
+
+
+USUAL = 0.1  # of a worker's own samples, that may be the same: above it samples have few values
+
+
+def repeated_share(batches: Sequence[Sequence[Any]], workers: int) -> float | None:
+    """Return the share of samples that more than one worker delivered; None where that cannot be seen.
+
+    Each of the first batches is a sequence of tensors; a worker delivers every `workers`-th one.
+    """
+    if workers < 2 or len(batches) < workers:
+        return None
+    samples = [list(chain(*map(_hashes, batches[worker::workers]))) for worker in range(workers)]
+    total, distinct = sum(map(len, samples)), [set(one) for one in samples]
+    if not total or sum(map(len, distinct)) < (1 - USUAL) * total:
+        return None
+    seen = sum(len(one) for one in distinct)
+    return (seen - len(set().union(*distinct))) / seen * workers / (workers - 1)
+
+
+def _hashes(tensors: Sequence[Any]) -> list[int]:
+    """Return a hash of each sample over all tensors that have one row for each."""
+    if not tensors or not tensors[0].shape:
+        return []
+    count = tensors[0].shape[0]
+    rows = [np.asarray(one) for one in tensors if one.shape and one.shape[0] == count]
+    return [hash(tuple(one[row].tobytes() for one in rows)) for row in range(count)]
+
+
+ACCELERATED = "_is_accelerate_prepared"  # attribute that Accelerate asks a loader for, and gives its own ones
+COUNTS = ("num_replicas", "num_processes", "num_shards", "world_size")  # attributes of what takes a share
+RANKS = ("rank", "process_index", "shard_index")  # of what takes one without knowing how many there are
+INNER = ("sampler", "batch_sampler", "dataset", "base_dataloader")  # attributes that lead to it
+MAX_DEPTH = 4
+MAX_TENSORS, MAX_VALUES = 16, 4096  # of a batch, and about so many of a tensor, that are compared
+FAILURES = (
+    RuntimeError,
+    TypeError,
+    ValueError,
+    AttributeError,
+)  # of a store that is gone, of a strange tensor
+
+
+def number_of_ranks() -> int:
+    """Return how many ranks train together; 1 where what says so is contradictory."""
+    try:
+        return process_rank().world_size
+    except InvalidSettings:
+        return 1
+
+
+def is_sharded(loader: Any) -> bool | None:
+    """Return whether a sampler or the dataset takes a rank's share; None if that is unknown.
+
+    It is unknown for an IterableDataset, which may share its samples itself, and for other loaders.
+    """
+    if not is_dataloader(loader):
+        return None
+    from torch.utils.data import IterableDataset
+
+    if vars(loader).get(ACCELERATED) or _takes_share(loader, MAX_DEPTH):
+        return True
+    return None if isinstance(loader.dataset, IterableDataset) else False
+
+
+def _takes_share(one: Any, depth: int) -> bool:
+    own = {name.lstrip("_"): value for name, value in getattr(one, "__dict__", {}).items()}
+    counts = [own[name] for name in COUNTS if isinstance(own.get(name), int)]
+    if any(count > 1 for count in counts) or (not counts and any(name in own for name in RANKS)):
+        return True
+    return depth > 0 and any(_takes_share(own[name], depth - 1) for name in INNER if name in own)
+
+
+class FirstBatches:
+    """Compares a loop's first batch with those of other ranks, through the store of the process group.
+
+    No rank is waited for: a rank that has not published its batch by then does not run the loop.
+    """
+
+    def __init__(self, loop: str, ranks: int) -> None:
+        self._key, self._ranks = f"iobench/first-batch/{loop}", ranks
+        self._digest: bytes | None = None
+
+    def publish(self, batch: Any) -> None:
+        """Publish a digest of this rank's first batch."""
+        if (store := _store()) is not None:
+            with suppress(*FAILURES):  # the loop itself goes on, or meets it as well
+                self._digest = _digest(batch)
+                store.set(f"{self._key}/{process_rank().rank}", self._digest or b"-")
+
+    def compare(self) -> tuple[int, bool | None]:
+        """Return how many ranks run the loop, and whether two received the same batch; None if unknown."""
+        if (store := _store()) is None:
+            return self._ranks, None
+        try:
+            own = process_rank().rank
+            keys = [f"{self._key}/{rank}" for rank in range(self._ranks) if rank != own]
+            others = [store.get(key) for key in keys if store.check([key])]
+        except FAILURES:
+            return 1, None
+        return 1 + len(others), None if self._digest is None or not others else self._digest in others
+
+
+def _store() -> Any:
+    """Return the store of the process group; None without one."""
+    module: Any = sys.modules.get("torch.distributed.distributed_c10d")
+    try:
+        return module._get_default_store()
+    except FAILURES:  # no group, or one without a store, as of MPI
+        return None
+
+
+def _digest(batch: Any) -> bytes | None:
+    """Return a digest of a batch; None for one whose samples could be alike by chance, as of zeros."""
+    digest, varies = hashlib.blake2b(digest_size=16), False
+    for one in batch_tensors(batch)[:MAX_TENSORS]:
+        flat = one.reshape(-1)
+        some = flat[:: max(1, len(flat) // MAX_VALUES)]
+        values = (some.detach().cpu() if hasattr(some, "detach") else some).tolist()
+        varies = varies or any(value != values[0] for value in values)
+        digest.update(repr((tuple(one.shape), values)).encode())
+    return digest.digest() if varies else None
+
+
+@dataclass(frozen=True)
+class LoaderInfo:
+    """A loader's settings; those of torch's DataLoader are None for any other iterable."""
+
+    class_name: str
+    dataset: str | None = None  # name of its dataset's class
+    workers: int | None = None
+    batch_size: int | None = None
+    prefetch_factor: int | None = None
+    pin_memory: bool | None = None
+    persistent_workers: bool | None = None
+    by_sample: bool | None = None  # the dataset is asked for one sample at a time
+    tensor_dataset: bool = False
+    iterable: bool = False  # an IterableDataset
+    sharded: bool | None = None  # a sampler or the dataset takes the rank's share; None: unknown
+    sampler: str | None = None  # name of the class that orders the samples
+    sampler_rows: int | None = None  # samples that one of torch's random samplers draws from
+    drawn: int | None = None  # samples that it draws in an epoch
+    in_order: bool = False  # samples are requested in storage order
+    handles: list[str] = field(default_factory=list)  # open files, which a fork must not inherit
+    chunks: list[str] = field(default_factory=list)  # HDF5 datasets whose chunks hold several samples each
+
+
+def inspect_loader(loader: Any) -> LoaderInfo:
+    """Return the facts about a loader."""
+    if not is_dataloader(loader):
+        return LoaderInfo(class_name=type(loader).__name__)
+    from torch.utils.data import IterableDataset, SequentialSampler, TensorDataset
+
+    dataset = loader.dataset
+    batches = loader.batch_sampler
+    sampler = loader.sampler if batches is None else getattr(batches, "sampler", batches)
+    rows, drawn = _draws(sampler)
+    by_sample = (
+        loader.batch_sampler is not None
+        and not isinstance(dataset, IterableDataset)
+        and not hasattr(dataset, "__getitems__")
+    )
+    return LoaderInfo(
+        class_name=type(loader).__name__,
+        dataset=type(dataset).__name__,
+        workers=loader.num_workers,
+        batch_size=getattr(loader.batch_sampler, "batch_size", None),
+        prefetch_factor=loader.prefetch_factor,
+        pin_memory=loader.pin_memory,
+        persistent_workers=loader.persistent_workers,
+        by_sample=by_sample,
+        tensor_dataset=isinstance(dataset, TensorDataset),
+        iterable=isinstance(dataset, IterableDataset),
+        sharded=is_sharded(loader),
+        sampler=type(sampler).__name__,
+        sampler_rows=rows,
+        drawn=drawn,
+        in_order=isinstance(loader.sampler, SequentialSampler),
+        handles=open_handles(dataset),
+        chunks=chunks_of(dataset),
+    )
+
+
+def _draws(sampler: Any) -> tuple[int | None, int | None]:
+    """Return how many samples one of torch's random samplers draws from, and how many it draws."""
+    from torch.utils.data import RandomSampler, WeightedRandomSampler
+
+    if type(sampler) is WeightedRandomSampler:
+        return len(sampler.weights), sampler.num_samples
+    if type(sampler) is RandomSampler:
+        return len(sampler.data_source), sampler.num_samples
+    return None, None
+
+
+def chunks_of(dataset: Any) -> list[str]:
+    """Return a description of each open HDF5 dataset whose chunks hold several samples each."""
+    h5py = sys.modules.get("h5py")
+    if h5py is None:
+        return []
+    chunks = []
+    for name, value in attributes_of(dataset):
+        inside = [value] if isinstance(value, h5py.Dataset) else []
+        if isinstance(value, h5py.Group) and value:
+            inside = [item for item in value.values() if isinstance(item, h5py.Dataset)]
+        chunked = [one for one in inside if one.chunks and one.chunks[0] > 1]
+        chunks += [f"{name}: chunks of {one.chunks[0]} samples" for one in chunked]
+    return chunks
+
 
 QUEUE_THREADS = 2  # of a worker: its own, and the one that feeds its queue
 IDLE = 0.5  # of the time on a core
@@ -53,7 +312,11 @@ class LoopStats:
     replay_step_s: float | None = None  # of a step over batches that were on the device already
     padding: float | None = None  # share of the sequences that is padding
     repeated: float | None = None  # share of the first samples that several workers delivered, if known
+    sampler_s: float = 0.0  # of the sampler, in the main process
+    pickling_s: float = 0.0  # of pickling the dataset for workers, likewise
     gc_s: float = 0.0  # of Python's garbage collector in the main process
+    ranks: int = 1  # that run the loop
+    same_on_ranks: bool | None = None  # another rank received the same first batch; None: unknown
 
     @property
     def wait_share(self) -> float:
@@ -67,8 +330,16 @@ class LoopStats:
 
     @property
     def epoch_s(self) -> float:
-        """Seconds of a whole epoch, extrapolated from the batches so far."""
-        return self.elapsed_s * self._epoch_factor
+        """Seconds of a whole epoch: the first wait, and the rest extrapolated from the batches so far."""
+        if self.batches < 2:
+            return self.elapsed_s * self._epoch_factor
+        return self.first_wait_s + (self.elapsed_s - self.first_wait_s) * self._rest_factor
+
+    @property
+    def sampler_epoch_s(self) -> float:
+        """Seconds of the sampler in a whole epoch: those of the first wait once, others with the batches."""
+        first = min(self.sampler_s, self.first_wait_s)
+        return first + (self.sampler_s - first) * self._rest_factor
 
     @property
     def dataset_bytes(self) -> float:
@@ -89,6 +360,10 @@ class LoopStats:
     @property
     def _epoch_factor(self) -> float:
         return max(1.0, (self.epoch_batches or 0) / max(1, self.batches))
+
+    @property
+    def _rest_factor(self) -> float:
+        return max(1.0, ((self.epoch_batches or 0) - 1) / max(1, self.batches - 1))
 
     @property
     def idle(self) -> bool:
@@ -122,3 +397,28 @@ class LoopStats:
     def bytes_per_s(self) -> float:
         """Bytes of tensors per second after the first batch."""
         return self.rate * self.bytes / self.samples if self.samples else 0.0
+
+
+T = TypeVar("T")
+
+
+class LoopReplay(Replay[T]):
+    """Holds the first batches of a loop, and yields `count` of them, repeatedly, after its end."""
+
+    step_s: float | None = None  # of one step, once the device has finished them all
+
+    def holding(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield the same items, and hold the first ones."""
+        for item in items:
+            if self.count:
+                self.hold(item)
+            yield item
+
+    def __iter__(self) -> Iterator[T]:
+        if not self.count or not self.held:
+            return
+        self.device.synchronize()
+        began = time.perf_counter()
+        yield from super().__iter__()
+        self.device.synchronize()
+        self.step_s = (time.perf_counter() - began) / self.count

@@ -1,42 +1,165 @@
-"""CPU profiles of a loader, in the main process and in its workers."""
+"""Profiles of a loader: the calls of the main process and of its workers, and the lines of its own code."""
 
 from __future__ import annotations
 
-import cProfile
+import gc
 import json
-import pstats
+import linecache
+import re
+import sys
+import sysconfig
 import tempfile
-import time
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from multiprocessing.util import Finalize
 from pathlib import Path
+from types import FrameType, TracebackType
 from typing import Any
 
 from torch.utils.data import get_worker_info
 
 from iobench.advise.checks.call_costs import (
+    PACKAGES,
+    QUEUES,
     Calls,
     Key,
     LibraryShare,
     busy_s,
-    calls_of,
     cost_shares,
     is_idle,
     library_shares,
     name_of,
+    outer_calls,
 )
-from iobench.advise.checks.line_sampler import Line, LineSampler, LineShare, lines_of
-from iobench.advise.checks.loader_info import chunks_of
-from iobench.advise.settings.rebuilt_loader import rebuilt
-from iobench.advise.settings.tunable_loader import TunableLoader
+from iobench.advise.checks.loop_stats import chunks_of
+from iobench.advise.settings.tunable_loader import TunableLoader, rebuilt
 from iobench.advise.settings.turn import ItemGuard
 from iobench.advise.settings.watchdog import DeadlineReached
-from iobench.host.collector import CollectorTime
+from iobench.base.finding import Finding
+from iobench.base.text import shortened
+from iobench.bench.budget import Budget
+from iobench.host.call_profile import CallProfile, calls_in
+from iobench.host.counters import CollectorTime
+
+EVERY_S = 5e-3  # between two samples
+# Python's is 5 ms, and most samples would be of lines that give the interpreter's lock away by themselves
+SWITCH_S = 1e-5
+MOST_TEXT = 70  # characters of a line
+WAITS = re.compile(rf"{QUEUES.pattern}|selectors\.py")  # innermost frames of a process that waits for another
+PACKAGE = Path(__file__).parents[2]
+OTHERS = (str(PACKAGE), sysconfig.get_path("stdlib"), "<")  # where files are not the user's
+DIAGNOSIS = str(PACKAGE / "advise")  # whose callers, such as the command's own script, are not looked at
+
+DATALOADER, STARTING = "torch/utils/data/dataloader.py", ("__init__", "_reset")
+
+Line = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class LineShare:
+    """A line of the user's own code, and the share of the time that it and what it calls take."""
+
+    place: str
+    text: str
+    share: float
+
+
+class LineSampler:
+    """Samples the stack of the thread that made it, in a block."""
+
+    def __init__(self) -> None:
+        self.counts = Counter[Line | None]()  # by the innermost line of the user's own code, if there is one
+        self._of, self._ended = threading.get_ident(), threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> LineSampler:
+        self._switch_s = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_S)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        sys.setswitchinterval(self._switch_s)
+
+    def _run(self) -> None:
+        while not self._ended.wait(EVERY_S):
+            with _no_collection():
+                frame = sys._current_frames().get(self._of)
+                if frame is not None and not WAITS.search(f"{frame.f_code.co_filename}:"):
+                    self.counts[_own_line(frame)] += 1
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector from running in the block.
+
+    Up to Python 3.11 `f_back` makes an object, which may start a collection. Its callbacks let the sampled
+    thread run on, and leave the frame that is being looked at.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def activity_of(thread: int) -> str | None:
+    """Return what a DataLoader does in a thread: ``sampler`` or ``pickling``; None for anything else."""
+    with _no_collection():
+        frame = sys._current_frames().get(thread)
+        while frame is not None:
+            file, name, caller = frame.f_code.co_filename, frame.f_code.co_name, frame.f_back
+            if file.endswith("multiprocessing/reduction.py") and name == "dump":
+                return "pickling"
+            if file.endswith(DATALOADER) and name == "_next_index":
+                return "sampler"
+            if name == "__iter__" and caller is not None and _starts(caller):
+                return "sampler"  # one that makes its whole order at once
+            frame = caller
+    return None
+
+
+def _starts(frame: FrameType) -> bool:
+    """Return True for the code that starts an epoch of a DataLoader."""
+    return frame.f_code.co_name in STARTING and frame.f_code.co_filename.endswith(DATALOADER)
+
+
+def lines_of(counts: Mapping[Line | None, int], most: int) -> list[LineShare]:
+    """Return the lines that take most of the time, with their shares."""
+    total = sum(counts.values())
+    lines = sorted(((number, line) for line, number in counts.items() if line is not None), reverse=True)
+    return [
+        LineShare(
+            f"{'/'.join(Path(file).parts[-2:])}:{line}",
+            shortened(linecache.getline(file, line).strip(), MOST_TEXT),
+            number / total,
+        )
+        for number, (file, line) in lines[:most]
+    ]
+
+
+def _own_line(frame: FrameType | None) -> Line | None:
+    """Return the innermost line of the user's own code that the diagnosis calls."""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file.startswith(DIAGNOSIS):
+            return None
+        if not file.startswith(OTHERS) and not any(f"/{one}/" in file for one in PACKAGES):
+            return file, frame.f_lineno
+        frame = frame.f_back
+    return None
+
 
 TOP = 10
 STATS, NOTES = ".stats", ".json"  # files that a worker writes when it ends
@@ -64,23 +187,37 @@ class Profile:
     getitem_share: float  # of the dataset's ``__getitem__``, including what it calls
     getitem_calls: int
     collate_share: float
-    costs: Mapping[str, float] = field(default_factory=dict)  # by kind of work, see `call_costs.COSTS`
-    file_calls: int = 0  # calls that opened or read a file
-    opened_calls: int = 0  # likewise of files of many samples, such as HDF5 files
+    costs: Mapping[str, float] = field(default_factory=dict)  # by kind of work, see `call_costs.WORK`
+    outer: Mapping[str, tuple[int, str]] = field(
+        default_factory=dict
+    )  # calls of each kind, and the costliest
     libraries: list[LibraryShare] = field(default_factory=list)  # with all that they call, the most first
     lines: list[LineShare] = field(default_factory=list)  # of the user's own code, likewise
     gc_share: float = 0.0  # of the garbage collector
     chunks: list[str] = field(default_factory=list)  # open HDF5 datasets whose chunks hold several samples
+    obstacle: str | None = None  # another profiler, beside which calls could not be profiled
+
+    def unknown(self) -> Finding | None:
+        """Return what is unknown because another profiler was active; None if nothing is."""
+        if self.obstacle is None:
+            return None
+        return Finding(
+            "no-profile",
+            f"no profile of the {self.where}: another one is active ({self.obstacle}), so that the calls "
+            "that take the time are unknown",
+            "run it without the other profiler",
+            {"where": self.where, "profiler": self.obstacle},
+        )
 
 
 def profiles(
     loader: TunableLoader,
-    seconds: float,
+    budget: Budget,
     batches: int | None,
     guard: ItemGuard,
     lines: Mapping[Line | None, int],
 ) -> list[Profile]:
-    """Profile the main process and, for a DataLoader with workers, these together, in a loop of some seconds.
+    """Profile the main process and, for a DataLoader with workers, these together, in a loop.
 
     `lines` are samples of this process's lines, from a loop without a profiler, which makes calls slower.
     """
@@ -95,69 +232,77 @@ def profiles(
                     "persistent_workers": False,  # workers write their profiles when they end
                 },
             )
-        calls, gc_s = _main(guard(profiled), seconds, batches)
-        chunks = chunks_of(getattr(own, "dataset", None))
-        results = [_summary("main process", calls, own, gc_s, chunks, lines)]
-        files = [str(path) for path in Path(folder).glob(f"*{STATS}")]
-        if files:
-            notes = [json.loads(path.read_text()) for path in Path(folder).glob(f"*{NOTES}")]
-            chunks = sorted({chunks for note in notes for chunks in note["chunks"]})
-            workers, gc_s = pstats.Stats(*files), sum(note["gc_s"] for note in notes)
-            sampled = Counter[Line | None]()
-            for line, number in (one for note in notes for one in note["lines"]):
-                sampled[tuple(line) if line else None] += number
-            results.append(_summary("workers", workers, own, gc_s, chunks, sampled))
+        main, gc_s = _main(guard(profiled), budget, batches)
+        notes = {
+            "obstacle": main.obstacle,
+            "cpu_s": main.cpu_s,
+            "gc_s": gc_s,
+            "chunks": chunks_of(getattr(own, "dataset", None)),
+            "lines": [*lines.items()],
+        }
+        results = [_summary("main process", main.calls, own, [notes])]
+        if workers := [json.loads(path.read_text()) for path in Path(folder).glob(f"*{NOTES}")]:
+            files = [str(path) for path in Path(folder).glob(f"*{STATS}")]
+            results.append(_summary("workers", calls_in(files), own, workers))
     return results
 
 
-def _main(loader: Iterable[Any], seconds: float, batches: int | None) -> tuple[pstats.Stats, float]:
+def _main(loader: Iterable[Any], budget: Budget, batches: int | None) -> tuple[CallProfile, float]:
     """Return the calls of this process, and the seconds of its garbage collector."""
-    profile = cProfile.Profile()
-    until = time.perf_counter() + seconds
-    with profile, CollectorTime() as collector, suppress(DeadlineReached):
+    with CollectorTime() as collector, CallProfile() as profile, suppress(DeadlineReached):
         for _ in islice(loader, batches):
-            if time.perf_counter() > until:
+            if budget.over:
                 break
-    return pstats.Stats(profile), collector.ns / 1e9
+    return profile, collector.ns / 1e9
 
 
 def _begin(folder: str, then: Callable[[int], None] | None, worker: int) -> None:
     """Profile this worker until it ends, and note the chunks of its files; runs first in the worker."""
-    profile, collector, lines = cProfile.Profile(), CollectorTime(), LineSampler()
-    info = get_worker_info()  # torch forgets it before the worker ends
+    measured, info = ExitStack(), get_worker_info()  # torch forgets it before the worker ends
     dataset = info.dataset if info is not None else None
-    Finalize(None, _end, args=(profile, collector, lines, dataset, f"{folder}/{worker}"), exitpriority=100)
-    collector.__enter__()
-    lines.start()
-    profile.enable()
+    collector = measured.enter_context(CollectorTime())
+    lines, profile = measured.enter_context(LineSampler()), measured.enter_context(CallProfile())
+    arguments = (measured, profile, collector, lines, dataset, f"{folder}/{worker}")
+    Finalize(None, _end, args=arguments, exitpriority=100)
     if then is not None:
         then(worker)
 
 
 def _end(
-    profile: cProfile.Profile, collector: CollectorTime, lines: LineSampler, dataset: Any, path: str
+    measured: ExitStack,
+    profile: CallProfile,
+    collector: CollectorTime,
+    lines: LineSampler,
+    dataset: Any,
+    path: str,
 ) -> None:
-    profile.disable()
-    lines.stop()
-    profile.dump_stats(path + STATS)
-    # its files are open only here
-    notes = {"chunks": chunks_of(dataset), "gc_s": collector.ns / 1e9, "lines": [*lines.counts.items()]}
+    measured.close()  # first: all that follows is work of our own
+    profile.dump(path + STATS)
+    notes = {
+        "obstacle": profile.obstacle,
+        "cpu_s": profile.cpu_s,
+        "gc_s": collector.ns / 1e9,
+        "chunks": chunks_of(dataset),  # its files are open only here
+        "lines": [*lines.counts.items()],
+    }
     Path(path + NOTES).write_text(json.dumps(notes))
 
 
-def _summary(
-    where: str,
-    stats: pstats.Stats,
-    loader: Any,
-    gc_s: float,
-    chunks: list[str],
-    lines: Mapping[Line | None, int],
-) -> Profile:
-    calls: Calls = stats.stats  # type: ignore[attr-defined]
-    total = busy_s(calls)
+def _summary(where: str, calls: Calls, loader: Any, notes: Sequence[Mapping[str, Any]]) -> Profile:
+    """Return the profile of processes that left their calls and these notes."""
+    obstacle = next((note["obstacle"] for note in notes if note["obstacle"]), None)
+    total = busy_s(calls) if obstacle is None else max(1e-9, sum(note["cpu_s"] for note in notes))
     own = sorted((item for item in calls.items() if not is_idle(item[0])), key=lambda item: -item[1][2])
-    items = [figures for key, figures in calls.items() if _is_getitem(key, loader)]
+    dataset, getting = type(getattr(loader, "dataset", None)), ("__getitem__", "__getitems__")
+    items = [
+        figures
+        for key, figures in calls.items()
+        if key[2] in getting and _is_code_of(getattr(dataset, key[2], None), key)
+    ]
     collating = [figures[3] for key, figures in calls.items() if _is_collate(key, loader)]
+    sampled = Counter[Line | None]()
+    for line, number in (one for note in notes for one in note["lines"]):
+        sampled[tuple(line) if line else None] += number
     return Profile(
         where=where,
         total_s=total,
@@ -166,18 +311,13 @@ def _summary(
         getitem_calls=sum(one[1] for one in items),
         collate_share=min(1.0, max(collating, default=0.0) / total),
         costs=cost_shares(calls, total),
-        file_calls=calls_of(calls, "files"),
-        opened_calls=calls_of(calls, "openings"),
+        outer=outer_calls(calls),
         libraries=library_shares(calls, total)[:TOP],
-        lines=lines_of(lines, TOP),
-        gc_share=min(1.0, gc_s / total),
-        chunks=chunks,
+        lines=lines_of(sampled, TOP),
+        gc_share=min(1.0, sum(note["gc_s"] for note in notes) / total),
+        chunks=sorted({chunks for note in notes for chunks in note["chunks"]}),
+        obstacle=obstacle,
     )
-
-
-def _is_getitem(key: Key, loader: Any) -> bool:
-    method = getattr(type(getattr(loader, "dataset", None)), key[2], None)
-    return key[2] in ("__getitem__", "__getitems__") and _is_code_of(method, key)
 
 
 def _is_collate(key: Key, loader: Any) -> bool:

@@ -4,36 +4,154 @@ from __future__ import annotations
 
 import gc
 import math
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
 
-from torch.utils.data import IterableDataset, default_collate
+import numpy as np
+import torch
+from torch.utils.data import Dataset, IterableDataset, default_collate
 
 from iobench import formats
-from iobench.advise.checks import jpeg_decoding, jpeg_draft
-from iobench.advise.checks.cost_checks import COLLECTED, SHARE, fits_in_memory
-from iobench.advise.checks.evidence import VARYING, gc_shares
-from iobench.advise.checks.jpeg_decoding import DecoderSpeed, JpegFile
-from iobench.advise.checks.kept_samples import KeptBatches, KeptSamples
+from iobench.advise.checks import decoding, sample_calls
+from iobench.advise.checks.decoding import DecoderSpeed, JpegFile
+from iobench.advise.checks.evidence import SHARE, VARYING, gc_shares
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.checks.profiling import Profile
+from iobench.advise.checks.sample_calls import SampleCalls
+from iobench.advise.checks.sample_checks import COLLECTED, FREE_SHARE, fits_in_memory
 from iobench.advise.settings.candidate import Candidate
-from iobench.advise.settings.rebuilt_loader import rebuilt
-from iobench.advise.settings.tunable_loader import TunableLoader
+from iobench.advise.settings.tunable_loader import TunableLoader, rebuilt
 from iobench.advise.settings.watchdog import DeadlineReached, Watchdog
 from iobench.base.finding import Finding
 from iobench.base.text import reason
 from iobench.base.units import bytes_text
+from iobench.bench.budget import Budget
+from iobench.formats import WholeDecoder
+from iobench.host import memory
 from iobench.loading.inspection import same_tensors, shallow_copy
+from iobench.loading.user_errors import USER_ERRORS
+
+
+class KeptSamples(Dataset[Any]):
+    """Samples in memory, by row: each tensor and array is a row of one that holds those of all samples.
+
+    A sample costs what it does where a user stores arrays: a separate tensor for each would cost twice that.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count, self.rows = count, list[int]()  # of the whole dataset, and rows that are kept
+        self._kind: type | None = None  # of container that a sample is
+        self._columns: dict[Any, Any] = {}
+
+    def keep(self, row: int, sample: Any) -> None:
+        """Keep a sample, unless it is kept already."""
+        if not 0 <= row < self._count:
+            raise IndexError(row)
+        values = _values(sample)
+        if not self.rows:
+            self._kind = type(sample) if type(sample) in (dict, tuple, list) else None
+            self._columns = {name: _column(value, self._count) for name, value in values.items()}
+        for name, value in values.items():
+            if not _holds(self._columns[name], value):  # samples differ in length
+                self._columns[name] = _Objects(self._columns[name])
+            self._columns[name][row] = value
+        self.rows.append(row)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, row: int) -> Any:
+        if self._kind is None:
+            return self._columns[None][row]
+        if self._kind is dict:
+            return {name: column[row] for name, column in self._columns.items()}
+        values = [column[row] for column in self._columns.values()]
+        return tuple(values) if self._kind is tuple else values
+
+
+class KeptBatches:
+    """Batches of rows like those of a batch sampler; rows that are not kept are replaced by kept ones."""
+
+    def __init__(self, batches: Any, rows: Sequence[int]) -> None:
+        self._batches, self._rows, self._kept = batches, rows, set(rows)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rows, kept = self._rows, self._kept
+        for batch in self._batches:
+            yield [row if row in kept else rows[row % len(rows)] for row in batch]
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+
+class PatchedDataset(Dataset[Any]):
+    """A dataset whose samples are made while a part of a library is replaced."""
+
+    def __init__(self, dataset: Any, replaced: Callable[[], AbstractContextManager[None]]) -> None:
+        self._dataset, self._replaced = dataset, replaced
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, row: Any) -> Any:
+        with self._replaced():
+            return self._dataset[row]
+
+    def __getitems__(self, rows: list[Any]) -> Any:
+        whole = getattr(self._dataset, "__getitems__", None)
+        with self._replaced():
+            return [self._dataset[row] for row in rows] if whole is None else whole(rows)
+
+
+class _Objects(list[Any]):
+    """Values that are no rows of an array; what is done to the containers of one does not last."""
+
+    def __getitem__(self, row: Any) -> Any:
+        return _views(super().__getitem__(row))
+
+
+def _values(sample: Any) -> dict[Any, Any]:
+    """Return the values in a sample by name or position; one without a name if it is no container."""
+    if type(sample) is dict:
+        return sample
+    return dict(enumerate(sample)) if type(sample) in (tuple, list) else {None: sample}
+
+
+def _column(value: Any, count: int) -> Any:
+    """Return an empty column for values like this one."""
+    if isinstance(value, torch.Tensor) and value.shape and value.device.type == "cpu":
+        return torch.empty((count, *value.shape), dtype=value.dtype)
+    if isinstance(value, np.ndarray) and value.shape and value.dtype.kind in "biufc":
+        return np.empty((count, *value.shape), value.dtype)
+    return [None] * count if isinstance(value, (int, float, str, bytes)) else _Objects([None] * count)
+
+
+def _holds(column: Any, value: Any) -> bool:
+    """Return True if a column can hold a value."""
+    if isinstance(column, list):
+        return True
+    same = type(column) is type(value)
+    return same and column.dtype == value.dtype and column.shape[1:] == value.shape
+
+
+def _views(value: Any) -> Any:
+    """Return a value with views of its tensors and arrays."""
+    if hasattr(value, "shape") and value.shape:
+        return value[:]
+    if isinstance(value, dict):
+        return {name: _views(one) for name, one in value.items()}
+    return type(value)(map(_views, value)) if type(value) in (list, tuple) else value
+
 
 CACHED = "samples kept in memory"
 FROZEN = "gc.freeze()"
+KEPT_OPEN, UNCHUNKED = "files kept open", "arrays without chunks"
 DEFAULT_COLLATE = "torch's own collate function"
 OTHER_DECODER = "another JPEG decoder"
-NO_DECODER = "none is installed: pip install 'iobench[simplejpeg]'"
 FASTER = 1.05  # times Pillow's speed, from which on a decoder is tried in the loader
 FILES = 16  # that decoders are compared on, if time allows
 DECODED = 0.1  # of the time, from which on it is tried to decode less
@@ -65,9 +183,15 @@ class Remedies:
     """Changes whose cause the measurements of a loader show, and why others were `skipped`."""
 
     def __init__(
-        self, loader: TunableLoader, loop: LoopStats, profiles: Sequence[Profile], watchdog: Watchdog
+        self,
+        loader: TunableLoader,
+        loop: LoopStats,
+        profiles: Sequence[Profile],
+        watchdog: Watchdog,
+        sample: SampleCalls | None = None,
     ) -> None:
         self._loader, self._own, self._watchdog = loader, loader.loader, watchdog
+        self._sample = sample or SampleCalls()
         self._loop, self._profiles, self.skipped = loop, profiles, list[Finding]()
 
     def candidates(self) -> list[Candidate]:
@@ -86,23 +210,27 @@ class Remedies:
         """Yield changes of the work for each sample; a copy of the dataset is asked for some samples."""
         fetching, own, dataset = self._profiles[-1], self._own, shallow_copy(self._own.dataset)
         try:
-            with self._watchdog.within(PROBES * self._watchdog.left_s):
+            with self._watchdog.within(PROBES * self._watchdog.budget.left()):
                 rows = next(iter(own.batch_sampler))[:2]
                 samples = [dataset[row] for row in rows]
                 may_keep = self._is_costly() and self._fits_in_memory()
                 repeats = may_keep and self._repeats(samples[0], dataset[rows[0]])
                 decoded = fetching.costs.get("decoding", 0.0) >= DECODED
-                size = jpeg_draft.resized_to(dataset, rows[0]) if decoded else None
+                size = self._sample.resized_to if decoded else None
                 collated = self._collates_alike(samples)
+            yield from self._opened_once(dataset, rows[0])
+            yield from self._unchunked(dataset)
             yield from self._kept(dataset) if repeats else ()
         except DeadlineReached:
             self._skip(CACHED, NO_TIME)
             return
-        except Exception as error:  # noqa: BLE001 - a user's dataset may raise anything
+        except USER_ERRORS as error:
             self._skip(CACHED, reason(error))
             return
         if size is not None:
-            yield self._drafted(size)
+            named = f"JPEG decoded at the scale of {size[0]} × {size[1]}"
+            drafted = self._patched(named, "draft", partial(decoding.drafted, size))
+            yield replace(drafted, changes=dict(zip(("width", "height"), size, strict=True)))
         if decoded:
             yield from self._redecoded(dataset)
         if collated:
@@ -135,20 +263,21 @@ class Remedies:
     def _kept(self, dataset: Any) -> Iterator[Candidate]:
         """Yield the loader over samples in memory: those of the first batches, if not all can be read."""
         own, kept, seen = self._own, KeptSamples(len(dataset)), set[int]()
-        until = time.monotonic() + KEEP * self._watchdog.left_s
+        keeping = self._watchdog.budget.share(KEEP)
         with self._watchdog.within(math.inf):
             for row in (row for batch in own.batch_sampler for row in batch):
                 if row not in seen:
                     kept.keep(row, dataset[row])
                     seen.add(row)
-                if time.monotonic() > until:
+                if keeping.over:
                     break
-        with self._watchdog.within(PROBES * self._watchdog.left_s):
-            until = time.monotonic() + CHECKED_S  # one of two random flips is the same half of the time
+        with self._watchdog.within(PROBES * self._watchdog.budget.left()):
+            # one of two random flips is the same half of the time
+            checking = self._watchdog.budget.sub(CHECKED_S)
             for number, row in enumerate(kept.rows[:CHECKED]):
                 if not self._repeats(kept[row], dataset[row]):
                     return
-                if number >= MIN_CHECKED and time.monotonic() > until:
+                if number >= MIN_CHECKED and checking.over:
                     break
         batches = (
             own.batch_sampler if len(seen) == len(dataset) else KeptBatches(own.batch_sampler, kept.rows)
@@ -156,17 +285,51 @@ class Remedies:
         loader = rebuilt(own, {"num_workers": 0, "batch_sampler": batches}, kept)
         yield Candidate(CACHED, {"num_workers": 0}, "cache", make=lambda: loader)
 
-    def _drafted(self, size: jpeg_draft.Size) -> Candidate:
-        """Return the loader over images that are decoded at a smaller scale."""
-        own, same = self._own, {"num_workers": self._own.num_workers}
-        dataset = jpeg_draft.PatchedDataset(own.dataset, partial(jpeg_draft.drafted, size))
-        named = f"JPEG decoded at the scale of {size[0]} × {size[1]}"
-        changes = dict(zip(("width", "height"), size, strict=True))
-        return Candidate(named, changes, "draft", make=lambda: rebuilt(own, same, dataset))
+    def _opened_once(self, dataset: Any, row: Any) -> Iterator[Candidate]:
+        """Yield the loader over files that stay open, where it opens them for each sample."""
+        opened = dict[Any, Any]()
+        if self._profiles[-1].costs.get("openings", 0.0) >= SHARE:
+            with sample_calls.files_kept_open(opened):
+                dataset[row]
+        if opened:
+            yield self._patched(KEPT_OPEN, "kept-open", partial(sample_calls.files_kept_open, {}))
+
+    def _unchunked(self, dataset: Any) -> Iterator[Candidate]:
+        """Yield the loader over chunked arrays that are read from memory, as far as time allows."""
+        wasteful = any(one.is_wasteful for one in self._sample.arrays)
+        if not wasteful or self._profiles[-1].costs.get("chunks", 0.0) < SHARE:
+            return
+        arrays, rows = dict[Any, Any](), list[Any]()
+        free, reading = FREE_SHARE * memory.free_memory(), self._watchdog.budget.share(KEEP)
+        try:
+            with sample_calls.arrays_in_memory(arrays), self._watchdog.within(2 * reading.seconds):
+                for row in chain.from_iterable(self._own.batch_sampler):
+                    dataset[row]
+                    rows.append(row)
+                    if sum(one.nbytes for one in arrays.values()) > free:
+                        self._skip(UNCHUNKED, "the arrays take more than half of the free memory")
+                        return
+                    if reading.over:
+                        break
+        except DeadlineReached:
+            self._skip(UNCHUNKED, "no time was left to read them as a whole")
+            return
+        whole = len(set(rows)) == len(dataset)
+        batches = self._own.batch_sampler if whole else KeptBatches(self._own.batch_sampler, rows)
+        replaced = partial(sample_calls.arrays_in_memory, arrays)
+        yield self._patched(UNCHUNKED, "unchunked", replaced, batch_sampler=batches)
+
+    def _patched(
+        self, name: str, kind: str, replaced: Callable[[], AbstractContextManager[None]], **changes: Any
+    ) -> Candidate:
+        """Return the loader whose samples are made while a part of a library is replaced."""
+        own, same = self._own, {"num_workers": self._own.num_workers, **changes}
+        dataset = PatchedDataset(own.dataset, replaced)
+        return Candidate(name, {kind: 1}, kind, make=lambda: rebuilt(own, same, dataset))
 
     def _redecoded(self, dataset: Any) -> Iterator[Candidate]:
         """Yield the loader over images that the fastest other decoder decodes, if it beats Pillow."""
-        own, speeds = self._own, self._decoder_speeds(dataset)
+        speeds = self._decoder_speeds(dataset)
         best = max(speeds, key=lambda one: one.times, default=None)
         if best is None:
             return
@@ -174,43 +337,48 @@ class Remedies:
             names = ", ".join(one.decoder.name for one in speeds)
             self._skip(OTHER_DECODER, f"Pillow decodes these files as fast as {names}")
             return
-        replaced = jpeg_draft.PatchedDataset(own.dataset, partial(jpeg_decoding.loaded_by, best.decoder))
-        same, named = {"num_workers": own.num_workers}, f"JPEG decoded by {best.decoder.name}"
-        yield Candidate(named, best.values, "decoder", make=lambda: rebuilt(own, same, replaced))
+        named = f"JPEG decoded by {best.decoder.name}"
+        yield replace(
+            self._patched(named, "decoder", partial(decoding.loaded_by, best.decoder)),
+            changes=best.values,
+        )
 
     def _decoder_speeds(self, dataset: Any) -> list[DecoderSpeed]:
         """Return the speeds of other decoders of the JPEG files of some samples, as far as time allows."""
-        limit_s, speeds = PROBES * self._watchdog.left_s, list[DecoderSpeed]()
+        time, speeds = self._watchdog.budget.share(PROBES), list[DecoderSpeed]()
+        decoders = list(formats.get("images").jpeg_decoders())
         try:
-            with self._watchdog.within(limit_s):
-                files = self._jpeg_files(dataset, limit_s / 3)
-                speeds.extend(self._speeds(files, limit_s / 3) if files else ())
+            with self._watchdog.within(time.seconds):
+                files = self._jpeg_files(dataset, time.share(1 / 3))
+                if files and not decoders:
+                    self._skip(OTHER_DECODER, decoding.NO_DECODER)
+                speeds.extend(self._speeds(decoders, files, time.share(0.5)) if files else ())
         except DeadlineReached:
             if not speeds:
                 self._skip(OTHER_DECODER, NO_TIME)
         return speeds
 
-    def _jpeg_files(self, dataset: Any, seconds: float) -> list[JpegFile]:
+    def _jpeg_files(self, dataset: Any, budget: Budget) -> list[JpegFile]:
         """Return JPEG files that Pillow decodes for the first samples."""
-        until = time.monotonic() + seconds
-        with jpeg_decoding.recorded() as files:
+        with decoding.recorded() as files:
             for row in chain.from_iterable(self._own.batch_sampler):
                 dataset[row]
-                if not files or len(files) >= FILES or time.monotonic() > until:
+                if not files or len(files) >= FILES or budget.over:
                     break
         return files[:FILES]
 
-    def _speeds(self, files: Sequence[JpegFile], seconds: float) -> Iterator[DecoderSpeed]:
-        """Yield the speed of each decoder that is installed."""
-        decoders = list(formats.get("images").jpeg_decoders())
-        if not decoders:
-            self._skip(OTHER_DECODER, NO_DECODER)
-        for one in decoders:
+    def _speeds(
+        self, decoders: Sequence[WholeDecoder], files: Sequence[JpegFile], budget: Budget
+    ) -> Iterator[DecoderSpeed]:
+        """Yield the speed of each decoder that works."""
+        for done, one in enumerate(decoders):
             try:
-                yield jpeg_decoding.speed(one, files, seconds / len(decoders))
+                yield decoding.speed(one, files, budget.sub(budget.for_each(len(decoders) - done)))
             except DeadlineReached:
                 raise
             except Exception as error:  # noqa: BLE001 - libraries raise anything
+                if isinstance(error.__cause__, DeadlineReached):  # in the import of the library
+                    raise error.__cause__ from None
                 self._skip(f"JPEG decoded by {one.name}", reason(error))
 
     def _collates_alike(self, samples: list[Any]) -> bool:
@@ -220,7 +388,7 @@ class Remedies:
             return False
         try:
             alike = same_tensors(default_collate(samples), own.collate_fn(samples))
-        except Exception:  # noqa: BLE001 - torch's function refuses samples that differ in length
+        except USER_ERRORS:  # torch's function refuses samples that differ in length
             alike = False
         if not alike:
             self._skip(DEFAULT_COLLATE, "it does not return the same batches")

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from iobench.advise.checks.cost_checks import SHARE
-from iobench.advise.checks.evidence import Advice, Evidence, measured
+from iobench.advise.checks.evidence import SHARE, Advice, Evidence, measured
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.base.units import bytes_text, counted, seconds_text
-from iobench.host import usable_memory
+from iobench.host import memory
 from iobench.host.device import device_of, pick_device
-from iobench.results.run_warning import LONGER, Values
+from iobench.results.run_warning import Values
 
 QUICK_SAMPLE_S = 100e-6  # below this, most of a sample's time is Python overhead
 MANY = 2  # workers per core, from which on they compete
 BUSY, IDLE = 0.8, 0.5  # of a worker's time
-LEFT = 0.5  # of the cores at least: with fewer, workers that are busy with anything would seem to compete
+PICKLED = 0.3  # of the wait for the first batch: workers load what was pickled, and import torch, in the rest
 SLOW_FIRST = 0.3  # of an epoch, for its first batch
 UNEVEN = 0.2  # of the mean wait: below it, half of the batches hardly wait at all
 ONCE = 0.4  # of all waiting: above it, one late batch is an exception
@@ -25,13 +24,14 @@ STARVED = 0.75  # of the time waiting: above it, no prefetching gets ahead
 FAR_AHEAD = 8  # batches per worker
 USUAL_AHEAD = 2  # batches per worker, by default
 QUEUED = 0.1  # of the free memory, that batches in a queue may take
+MORE_WORKERS = "too-few-workers"  # kind of advice
 ONE_THREAD = (
     "limit them to one per worker (OPENBLAS_NUM_THREADS=1 and OMP_NUM_THREADS=1 before Python starts, or "
     "worker_init_fn=lambda number: threadpoolctl.threadpool_limits(1))"
 )
 
 
-def _by_sample(evidence: Evidence) -> Advice | None:
+def per_sample(evidence: Evidence) -> Advice | None:
     """Dataset that is indexed one sample at a time where whole batches would do."""
     loader = evidence.loop.loader
     tried = evidence.gain(lambda one: one.kind == "fetch")
@@ -54,12 +54,12 @@ def _by_sample(evidence: Evidence) -> Advice | None:
         if loader.tensor_dataset or tried
         else "give the dataset a __getitems__(indices) that returns a whole batch"
     )
-    kind = "tensor-dataset" if loader.tensor_dataset else "per-sample"
     values["num_workers"] = workers or 0
-    return Advice(kind, f"{name} is indexed one sample at a time: {cost}", hint, values, *measured(tried))
+    message = f"{name} is indexed one sample at a time: {cost}"
+    return Advice("per-sample", message, hint, values, *measured(tried))
 
 
-def _fewer_workers(evidence: Evidence) -> Advice | None:
+def fewer_workers(evidence: Evidence) -> Advice | None:
     """Worker processes that cost more than they bring."""
     loop, now = evidence.loop, evidence.loop.loader.workers or 0
     if not now:
@@ -93,19 +93,19 @@ def _fewer_workers(evidence: Evidence) -> Advice | None:
     return Advice("workers-cost", message, "try num_workers=0, or larger batches", values)
 
 
-def _more_workers(evidence: Evidence) -> Advice | None:
+def more_workers(evidence: Evidence) -> Advice | None:
     """No workers, or too few."""
     loop, loader = evidence.loop, evidence.loop.loader
     if loader.workers is None or loop.repeats:  # more of them would deliver the same samples
         return None
-    now, cores, kind = loader.workers, len(os.sched_getaffinity(0)), "too-few-workers"
+    now, cores, kind = loader.workers, len(os.sched_getaffinity(0)), MORE_WORKERS
     kinds = ("workers",) if _starts_slowly(loop) else ("workers", "persistent")
     tried = evidence.gain(lambda one: one.kind in kinds and one.changes.get("num_workers", now) > now)
     if tried:
         message = f"num_workers={now} is too few" if now else "there are no workers"
         changes: Values = {"workers": now, **tried.candidate.changes}
         return Advice(kind, message, _set(tried.candidate.changes), changes, *measured(tried))
-    if evidence.candidates or loop.wait_share < SHARE or now >= cores:
+    if evidence.raced(*kinds) or loop.wait_share < SHARE or now >= cores:
         return None
     values: Values = {"workers": now, "num_workers": cores}
     if now and loop.worker_cpu_s > BUSY * now * loop.elapsed_s:
@@ -121,7 +121,7 @@ def _more_workers(evidence: Evidence) -> Advice | None:
     return None
 
 
-def _prefetch(evidence: Evidence) -> Advice | None:
+def prefetch(evidence: Evidence) -> Advice | None:
     """Queue of prefetched batches that is too short."""
     tried = evidence.gain(lambda one: one.kind == "prefetch")
     if tried is not None:
@@ -152,12 +152,12 @@ def _uneven(loop: LoopStats) -> Advice | None:
     )
 
 
-def _queue_memory(evidence: Evidence) -> Advice | None:
+def queue_memory(evidence: Evidence) -> Advice | None:
     """Batches fetched ahead that take much of the memory."""
     loop, loader = evidence.loop, evidence.loop.loader
     ahead, workers = loader.prefetch_factor or 0, loader.workers or 0
     queued, usual = loop.queued_bytes, loop.bytes / max(1, loop.batches) * workers * USUAL_AHEAD
-    if ahead <= USUAL_AHEAD or queued < QUEUED * usable_memory.free_memory():
+    if ahead <= USUAL_AHEAD or queued < QUEUED * memory.free_memory():
         return None
     return Advice(
         "queue-memory",
@@ -167,7 +167,7 @@ def _queue_memory(evidence: Evidence) -> Advice | None:
     )
 
 
-def _pinned(evidence: Evidence) -> Advice | None:
+def pinned(evidence: Evidence) -> Advice | None:
     """Batches in pageable memory, where the device copies pinned memory asynchronously."""
     if not evidence.loop.pins or evidence.loop.loader.pin_memory is not False:
         return None
@@ -175,7 +175,7 @@ def _pinned(evidence: Evidence) -> Advice | None:
     return Advice("pageable-memory", "batches are in pageable memory", hint, {})
 
 
-def _pinned_for_nothing(evidence: Evidence) -> Advice | None:
+def pinned_for_nothing(evidence: Evidence) -> Advice | None:
     """Pinned memory where no device copies from it."""
     if not evidence.loop.loader.pin_memory or device_of(pick_device("auto")).pins:
         return None
@@ -183,17 +183,13 @@ def _pinned_for_nothing(evidence: Evidence) -> Advice | None:
     return Advice("pinned-without-device", message, "set pin_memory=False here", {})
 
 
-def _threads(evidence: Evidence) -> Advice | None:
+def threads(evidence: Evidence) -> Advice | None:
     """Libraries that start one thread per core in each worker."""
-    tried, loop = evidence.gain(lambda one: one.kind == "threads"), evidence.loop
-    left = max(LEFT, 1 - (loop.background.processors or 0.0))  # of the cores, by other processes
-    full = loop.worker_cpu_s > BUSY * left * len(os.sched_getaffinity(0)) * loop.elapsed_s
-    if tried is None and not (full and evidence.undecided("threads")):
+    tried = evidence.gain(lambda one: one.kind == "threads")
+    if tried is None:  # workers that are busy need no other reason
         return None
-    count = tried.candidate.changes.get("num_workers") if tried else None
+    count = tried.candidate.changes.get("num_workers")
     hint = f"set num_workers={count}, and {ONE_THREAD}" if count else ONE_THREAD
-    if tried is None:
-        hint += f"; too little time to measure the gain: {LONGER}"
     values = {"num_workers": count} if count else {}
     return Advice(
         "threads",
@@ -204,7 +200,53 @@ def _threads(evidence: Evidence) -> Advice | None:
     )
 
 
-def _first_batch(evidence: Evidence) -> Advice | None:
+def sampler(evidence: Evidence) -> Advice | None:
+    """Sampler that takes long in the main process, which workers wait for."""
+    loop, loader = evidence.loop, evidence.loop.loader
+    share = min(1.0, loop.sampler_epoch_s / max(loop.epoch_s, 1e-9))
+    if share < SHARE or loader.sampler is None:
+        return None
+    rows, drawn = loader.sampler_rows or 0, loader.drawn or 0
+    of = f" of {drawn:,} from {rows:,} samples" if rows else ""
+    hint = f"do less in {loader.sampler}.__iter__(): make the order once, as an array"
+    if loader.sampler == "WeightedRandomSampler":
+        hint = (
+            "use a sampler that makes cumulated = np.cumsum(weights) once, and yields parts of the epoch: "
+            "np.searchsorted(cumulated, rng.random(65536) * cumulated[-1]).tolist()"
+        )
+    elif loader.sampler == "RandomSampler":
+        few = (
+            "use a sampler that draws by np.random.default_rng(seed).choice(rows, num_samples, replace=False)"
+        )
+        whole = "use a sampler that keeps order = rng.permutation(rows) as an array, and yields parts of it: "
+        hint = few if drawn < rows else f"{whole}order[start : start + 65536].tolist()"
+    return Advice(
+        "sampler",
+        f"{loader.sampler}{of} takes {share:.0%} of an epoch, in the main process",
+        hint,
+        {"sampler": loader.sampler, "share": share, "rows": rows, "drawn": drawn},
+    )
+
+
+def pickling(evidence: Evidence) -> Advice | None:
+    """Dataset that is pickled for each worker, for a large part of an epoch."""
+    loop, workers = evidence.loop, evidence.loop.loader.workers or 0
+    if not workers or not _starts_slowly(loop) or loop.pickling_s < PICKLED * loop.first_wait_s:
+        return None
+    tried = evidence.gain(lambda one: one.kind == "start")
+    fork = _set(tried.candidate.changes) if tried else "fork workers (multiprocessing_context='fork')"
+    return Advice(
+        "pickling",
+        f"the first batch took {seconds_text(loop.first_wait_s)}, {seconds_text(loop.pickling_s)} of it to "
+        f"pickle the dataset for {counted(workers, 'worker')}, in each epoch",
+        f"hold its values in one array, or in a file that each worker opens; or {fork}; or "
+        "set persistent_workers=True, which pickles it once",
+        {"first_wait_s": loop.first_wait_s, "pickling_s": loop.pickling_s, "workers": workers},
+        *measured(tried),
+    )
+
+
+def first_batch(evidence: Evidence) -> Advice | None:
     """Start-up of workers that takes a large part of each epoch."""
     loop, loader = evidence.loop, evidence.loop.loader
     now = loader.workers or 0
@@ -216,7 +258,8 @@ def _first_batch(evidence: Evidence) -> Advice | None:
     )
     part = loop.first_wait_s / max(loop.epoch_s, 1e-9)
     untried = not evidence.candidates or evidence.undecided("persistent")
-    late = not loader.persistent_workers and _starts_slowly(loop) and untried
+    explained = sampler(evidence) or pickling(evidence)
+    late = not loader.persistent_workers and _starts_slowly(loop) and untried and not explained
     if not loader.workers or not (tried or late):
         return None
     settings = tried.candidate.changes if tried else {"persistent_workers": True}
@@ -236,16 +279,3 @@ def _starts_slowly(loop: LoopStats) -> bool:
 def _set(settings: Mapping[str, Any]) -> str:
     """Return the hint for settings of a DataLoader."""
     return "set " + ", ".join(f"{name}={value!r}" for name, value in settings.items())
-
-
-CHECKS: tuple[Callable[[Evidence], Advice | None], ...] = (
-    _by_sample,
-    _fewer_workers,
-    _more_workers,
-    _prefetch,
-    _queue_memory,
-    _pinned,
-    _pinned_for_nothing,
-    _threads,
-    _first_batch,
-)

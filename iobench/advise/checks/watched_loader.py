@@ -1,28 +1,185 @@
-"""Timing of any loop over a loader from inside: waits and steps."""
+"""A loader in a loop that is watched: its waits, its processes, and its first batches."""
 
 from __future__ import annotations
 
+import copy
+import itertools
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+import types
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from multiprocessing import resource_tracker
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
+import psutil
 
-from iobench.advise.checks.loader_info import inspect_loader
-from iobench.advise.checks.loop_replay import LoopReplay
-from iobench.advise.checks.loop_stats import LoopStats
-from iobench.advise.checks.loop_tables import loops_table
-from iobench.advise.checks.process_monitor import ProcessMonitor
-from iobench.advise.diagnosis import diagnose
+from iobench.advise.checks.loop_stats import (
+    ACCELERATED,
+    FirstBatches,
+    LoopReplay,
+    LoopStats,
+    inspect_loader,
+    number_of_ranks,
+)
+from iobench.advise.checks.profiling import activity_of
+from iobench.advise.diagnosis import diagnose, loops_table
+from iobench.base.background_load import BackgroundLoad
 from iobench.base.errors import InvalidSettings
-from iobench.bench.device_clock import DeviceClock
-from iobench.host.collector import CollectorTime
+from iobench.base.snapshot import Snapshot
+from iobench.bench.meter import DeviceClock
+from iobench.host import process_counters
+from iobench.host.counters import CollectorTime
 from iobench.host.device import Device, device_of, pick_device
-from iobench.loading.inspection import batch_tensors, length_of, samples_in
+from iobench.host.machine_load import BackgroundLoadMonitor, Monitor
+from iobench.host.process_counters import descendants
+from iobench.host.sampler import Sampler
+from iobench.loading.inspection import batch_tensors, is_dataloader, length_of, samples_in
 from iobench.results import history
 from iobench.results.display import Block, Displayed
 from iobench.results.record_json import plain
+
+FIRST_S, MOST_S = 0.1, 4.0  # between two samples
+ACTIVITY_S = 0.02  # between two samples of the stack, which are quick
+SPACING = 0.15  # of the time so far, so that the last sample of workers is shortly before they end
+COST = 20  # pause after a sample, in times its own duration
+
+
+class ProcessMonitor:
+    """Resources used by this process and its workers while `active`."""
+
+    def __init__(self, device: str) -> None:
+        self._monitor = Monitor(Path.cwd(), device)
+        self._background_load, self.background = BackgroundLoadMonitor(Path.cwd()), BackgroundLoad()
+        self._cpu: dict[int, float] = {}
+        self._disk: dict[int, int] = {}
+        self._before: dict[int, tuple[float, int]] = {}  # of children that existed already
+        self.worker_threads = 0  # the most of any child
+        self._memory: list[tuple[int, int]] = []  # children, and bytes of all processes
+        self._own: dict[int, list[int]] = {}  # of each child once the loop is steady: first and latest sample
+        self._steady = False
+        self.activities_s = defaultdict[str, float](
+            float
+        )  # seconds of the loop's thread, by what it did in each sample
+        self.machine: list[Snapshot] = []  # none if an interrupt cut the end of the block short
+        self._sampler = Sampler(
+            self._sample_paced, self._monitor.sample, self._note_activity, first_s=FIRST_S
+        )
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Sample until the block ends."""
+        self._began_cpu, self._began_disk = time.process_time(), process_counters.disk_bytes()
+        self._began_reaped = process_counters.reaped_cpu_s()
+        self._began = self._seen = time.monotonic()
+        self._thread = threading.get_ident()
+        self._ended_cpu, self._ended_disk = self._began_cpu, self._began_disk
+        self._ended_reaped = self._began_reaped
+        self._background_load.start()
+        self._note_usage(_children())
+        self._before = {child: (used, self._disk.get(child, 0)) for child, used in self._cpu.items()}
+        self._sampler.start()
+        try:
+            yield
+        finally:
+            self.background = self._background_load.stop()
+            self._sampler.stop()
+            self._monitor.close()
+            self.sample()
+            self._ended_cpu, self._ended_disk = time.process_time(), process_counters.disk_bytes()
+            self._ended_reaped = process_counters.reaped_cpu_s()
+            self.machine = self._monitor.take()
+
+    def steady(self) -> None:
+        """Compare memory from now on: each worker has delivered a batch."""
+        self._steady = True
+        self._sampler.wake()
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds of this process."""
+        return self._ended_cpu - self._began_cpu
+
+    @property
+    def worker_cpu_s(self) -> float:
+        """CPU seconds of its children, from the samples and from those that have ended."""
+        seen = sum(used - self._before.get(child, (0.0, 0))[0] for child, used in self._cpu.items())
+        gone = sum(used for child, (used, _) in self._before.items() if not psutil.pid_exists(child))
+        return max(seen, self._ended_reaped - self._began_reaped - gone)
+
+    @property
+    def workers(self) -> int:
+        """Most children at one time."""
+        return max((children for children, _ in self._memory), default=0)
+
+    @property
+    def disk_bytes(self) -> int | None:
+        """Bytes that all of them read from disk; None if the kernel does not report it."""
+        if self._ended_disk is None or self._began_disk is None:
+            return None
+        workers = sum(read - self._before.get(child, (0.0, 0))[1] for child, read in self._disk.items())
+        return max(self._ended_disk - self._began_disk, 0) + workers
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Peak memory of all of them together; None if the kernel does not report it."""
+        return max((count for _, count in self._memory), default=None)
+
+    @property
+    def memory_growth_bytes(self) -> int | None:
+        """Growth of the children's private memory since the loop was steady; None before two samples."""
+        twice = [own for own in self._own.values() if len(own) > 1]
+        return sum(now - first for first, now in twice) if twice else None
+
+    def _sample_paced(self) -> float:
+        """Take a sample; return the seconds until the next one."""
+        began = time.monotonic()
+        self.sample()
+        now = time.monotonic()
+        return min(max(FIRST_S, SPACING * (now - self._began), COST * (now - began)), MOST_S)
+
+    def _note_activity(self) -> float:
+        """Note what the loop's thread does; the time since the last sample counts as this."""
+        now, activity = time.monotonic(), activity_of(self._thread)
+        if activity is not None:
+            self.activities_s[activity] += now - self._seen
+        self._seen = now
+        return ACTIVITY_S
+
+    def sample(self) -> None:
+        """Note usage and memory of the child processes."""
+        children = _children()
+        self._note_usage(children)
+        memory = process_counters.private_memory(children)
+        if (everything := process_counters.memory_bytes(memory.values())) is not None:
+            self._memory.append((len(children), everything))
+        for child, one in memory.items() if self._steady else ():
+            own = self._own.setdefault(child, [])
+            own[min(1, len(own)) :] = [one.anonymous_bytes]
+
+    def _note_usage(self, children: Sequence[int]) -> None:
+        """Note the resources that each of these has used since its start."""
+        for child in children:
+            try:
+                process = psutil.Process(child)
+                used = process.cpu_times()
+                self._cpu[child] = used.user + used.system
+                self.worker_threads = max(self.worker_threads, process.num_threads())
+            except psutil.Error:  # it has just ended, or belongs to another user
+                continue
+            if (read := process_counters.disk_bytes(child)) is not None:
+                self._disk[child] = read
+
+
+def _children() -> list[int]:
+    """Return the descendants of this process without Python's resource tracker."""
+    tracker = getattr(resource_tracker, "_resource_tracker", None)
+    return [child for child in descendants() if child != getattr(tracker, "_pid", None)]
+
 
 T = TypeVar("T")
 
@@ -30,6 +187,8 @@ MANY_TENSORS = 16  # in a batch, from which on only some batches are counted
 COUNT_EVERY = 32
 LOW = 0.5  # utilisation of a GPU below which it is low
 SETTLE_S = 2.0  # for a device to finish when the loop has ended
+_numbers = itertools.count()  # of the loaders that this process watches
+_FIGURES = ("loops", "stats", "blocks", "rows", "to_pandas", "plot", "_repr_html_")  # of a watch
 
 
 class WatchedLoader(Displayed, Generic[T]):
@@ -68,6 +227,7 @@ class WatchedLoader(Displayed, Generic[T]):
             )
         self._loader, self._device, self._on_end, self._headroom = loader, device, on_end, headroom
         self.loops: list[LoopStats] = []
+        self._number, self._begun = next(_numbers), 0
 
     @property
     def stats(self) -> LoopStats | None:
@@ -75,23 +235,42 @@ class WatchedLoader(Displayed, Generic[T]):
         return self.loops[-1] if self.loops else None
 
     def __iter__(self) -> Iterator[T]:
+        return self.over(self._loader)
+
+    def over(self, loader: Iterable[T]) -> Iterator[T]:
+        """Return a timed iterator over a loader, whose workers start now, as by the loader's own."""
+        timed = self._timed(loader)
+        next(timed)
+        return timed
+
+    def _timed(self, loader: Iterable[T]) -> Generator[Any, None, None]:
+        """Yield None when the loader's iterator is made, then its batches."""
         device = device_of(pick_device(self._device))
         processes = ProcessMonitor(str(device))
-        loop = _Loop(device, processes.steady, inspect_loader(self._loader).workers or 1)
+        self._begun += 1
+        name = f"{self._number}/{self._begun}"  # the same on all ranks
+        loop = _Loop(name, device, processes.steady, inspect_loader(loader).workers or 1)
         replay, collector = LoopReplay[T](device, self._headroom), CollectorTime()
+        begun = False
         try:
             with processes.active(), collector:
-                yield from loop.over(replay.holding(self._loader))
+                items = loop.opened(loader)
+                yield None
+                begun = True
+                yield from loop.over(replay.holding(items))
             yield from replay
         finally:
-            stats, gc_s = loop.stats(self._loader, processes), collector.ns / 1e9
-            self.loops.append(replace(stats, replay_step_s=replay.step_s, gc_s=gc_s))
-            self._on_end(self.loops[-1])
+            if begun:
+                stats, gc_s = loop.stats(loader, processes), collector.ns / 1e9
+                self.loops.append(replace(stats, replay_step_s=replay.step_s, gc_s=gc_s))
+                self._on_end(self.loops[-1])
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_loader":  # not there yet, when it is unpickled
+            raise AttributeError(name)
         return getattr(self._loader, name)
 
     def blocks(self) -> Iterator[Block]:
@@ -109,29 +288,128 @@ class WatchedLoader(Displayed, Generic[T]):
         return [{"loop": number, **history.flattened(plain(loop))} for number, loop in loops]
 
 
+def watched(
+    loader: Iterable[T], device: str, on_end: Callable[[LoopStats], None], headroom: int = 0
+) -> WatchedLoader[T]:
+    """Return a loader whose loops are timed: a DataLoader for a DataLoader, else a WatchedLoader.
+
+    A Trainer and Accelerate shard only what is a DataLoader.
+    """
+    watch = WatchedLoader(loader, device, on_end, headroom)
+    return stand_in(loader, watch) if is_dataloader(loader) else watch
+
+
+def stand_in(loader: Any, watch: WatchedLoader[Any]) -> Any:
+    """Return an object of a subclass of a loader's class that acts for it, and whose loops are timed.
+
+    Calling that subclass makes another loader of the loader's own class, and returns its stand-in, so that a
+    Trainer that makes a loader again, with another sampler, is watched.
+    """
+    if isinstance(loader, _StandIn):  # watched twice: by the last one
+        loader = _pair(loader)[0]
+    own = type(loader)
+
+    class Again(type(own)):  # type: ignore[misc] # the class of the loader's class
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            return stand_in(own(*args, **kwargs), watch)
+
+    body = {"__slots__": ("_iobench_pair",), "__module__": own.__module__, "__qualname__": own.__qualname__}
+    made = types.new_class(
+        own.__name__, (_StandIn, own), {"metaclass": Again}, lambda space: space.update(body)
+    )
+    acting: Any = object.__new__(made)
+    object.__setattr__(acting, "_iobench_pair", (loader, watch))
+    return acting
+
+
+def _pair(acting: Any) -> tuple[Any, WatchedLoader[Any]]:
+    pair: tuple[Any, WatchedLoader[Any]] = object.__getattribute__(acting, "_iobench_pair")
+    return pair
+
+
+class _StandIn:
+    """Acts for a loader in everything but loops; attributes that the loader lacks are the watch's."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[Any]:
+        loader, watch = _pair(self)
+        return watch.over(loader)
+
+    def __getattribute__(self, name: str) -> Any:
+        loader, watch = _pair(self)
+        if name == ACCELERATED and not vars(loader).get(name):
+            raise InvalidSettings(
+                "iobench.watch",
+                kind="watched-before-prepare",
+                expected="the loader that Accelerate makes",
+                found="one that Accelerate would replace by another, which is not watched",
+                hint="for batch in iobench.watch(accelerator.prepare(loader))",
+            )
+        if name in ("__copy__", "__reduce_ex__"):
+            return object.__getattribute__(self, name)
+        try:
+            return getattr(loader, name)
+        except AttributeError:
+            if name not in _FIGURES:
+                raise
+            return getattr(watch, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(_pair(self)[0], name, value)
+
+    def __delattr__(self, name: str) -> None:
+        delattr(_pair(self)[0], name)
+
+    def __copy__(self) -> Any:
+        loader, watch = _pair(self)
+        return stand_in(copy.copy(loader), watch)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return stand_in, _pair(self)
+
+    def __del__(self) -> None:
+        """Leave the loader's own end to the loader."""
+
+
 class _Loop:
     """Times of one loop; it is steady once it has as many batches as there are workers."""
 
-    def __init__(self, device: Device, on_steady: Callable[[], None], workers: int) -> None:
+    def __init__(self, name: str, device: Device, on_steady: Callable[[], None], workers: int) -> None:
         self._device, self._clock = device, DeviceClock(device)
         self._on_steady, self._steady_at = on_steady, workers
         self._batches = self._samples = self._bytes = self._tensors = 0
         self._last = (0, 0)
-        self._began, self._elapsed_s = time.perf_counter(), 0.0
+        self._opening_s, self._elapsed_s = 0.0, 0.0
+        self._ranks = number_of_ranks()
+        self._same_on_ranks: bool | None = None
+        self._first = FirstBatches(name, self._ranks)
 
-    def over(self, loader: Iterable[T]) -> Iterator[T]:
+    def opened(self, loader: Iterable[T]) -> Iterator[T]:
+        """Return the loader's iterator; to make it is part of the first wait."""
+        began, first = time.perf_counter(), self._device.mark()
+        items = iter(loader)
+        self._opening = first, self._device.mark()
+        self._opening_s = time.perf_counter() - began
+        return items
+
+    def over(self, items: Iterable[T]) -> Iterator[T]:
         """Yield the same items, timed."""
-        self._began = time.perf_counter()
+        began = time.perf_counter()
         self._clock.begin()
         try:
-            for item in self._clock.over(loader):
+            for item in self._clock.over(items):
                 self._count(item)
                 yield item
         finally:
-            self._elapsed_s = time.perf_counter() - self._began
+            self._elapsed_s = time.perf_counter() - began + self._opening_s
+            if self._ranks > 1:
+                self._ranks, self._same_on_ranks = self._first.compare()
 
     def _count(self, batch: Any) -> None:
         self._batches += 1
+        if self._batches == 1 and self._ranks > 1:
+            self._first.publish(batch)
         if self._batches == self._steady_at:
             self._on_steady()
         if self._tensors < MANY_TENSORS or self._batches % COUNT_EVERY == 0:
@@ -145,6 +423,8 @@ class _Loop:
         """Return the measurements of the loop."""
         self._clock.settle(SETTLE_S)
         waits, steps = self._clock.waits, self._clock.steps
+        first, opened = self._opening
+        opening_s = opened.seconds_since(first) if opened.reached() else 0.0
         rest = np.asarray(waits.seconds[1:] or [0.0])
         machine = processes.machine
         gpu = [one.gpu for one in machine if one.gpu is not None]
@@ -157,7 +437,7 @@ class _Loop:
             bytes=self._bytes,
             tensors=self._tensors,
             elapsed_s=self._elapsed_s,
-            first_wait_s=waits.first_s,
+            first_wait_s=waits.first_s + opening_s,
             wait_s=float(rest.sum()),
             step_s=sum(steps.seconds[1:]),
             wait_p50_s=float(np.quantile(rest, 0.5)),
@@ -166,6 +446,8 @@ class _Loop:
             cpu_s=processes.cpu_s,
             workers=processes.workers,
             worker_cpu_s=processes.worker_cpu_s,
+            sampler_s=processes.activities_s["sampler"],
+            pickling_s=processes.activities_s["pickling"],
             iowait=float(np.mean([one.iowait for one in machine])) if machine else None,
             disk_bytes=processes.disk_bytes,
             gpu=float(np.mean(gpu)) if gpu else None,
@@ -175,4 +457,6 @@ class _Loop:
             background=processes.background,
             epoch_batches=length_of(loader),
             worker_threads=processes.worker_threads,
+            ranks=self._ranks,
+            same_on_ranks=self._same_on_ranks,
         )

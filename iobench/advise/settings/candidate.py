@@ -17,11 +17,14 @@ if TYPE_CHECKING:  # it loads torch
 
 BASELINE = "baseline"  # the loader with the settings it came with
 HEADROOM = "batches already on the device"
+UNSENDABLE = "cannot-pickle-batches"  # kind of the finding that workers could not send batches
 FIGURES = (  # in JSON
     *("name", "changes", "kind", "eliminated"),
     *("rates", "final_rates", "rate", "whole_epochs", "batches", "first_batch_s", "epoch_s", "wait_shares"),
     *("turn_s", "endless", "memory_bytes", "failure", "over_limit"),
 )
+
+BETTER = 1.03  # speed-up in a race from which on a candidate gets final rounds
 
 
 @dataclass

@@ -12,9 +12,9 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from iobench.advise.settings.candidate import BASELINE, Candidate
-from iobench.advise.settings.rebuilt_loader import code_of as dataloader_code
-from iobench.advise.settings.settings_backend import ResourceLimits
+from iobench.advise.settings.settings_race import ResourceLimits
 from iobench.advise.settings.tunable_loader import TunableLoader, fetches_batches
+from iobench.advise.settings.tunable_loader import code_of as dataloader_code
 from iobench.base.finding import Finding
 from iobench.base.units import counted
 from iobench.host.device import device_of, pick_device
@@ -81,21 +81,21 @@ def candidates_for(
 def refinements(loader: TunableLoader, base: Candidate, traits: LoaderTraits) -> list[Candidate]:
     """Return `base` with one more setting changed, of those that matter less than the number of workers."""
     chosen, workers = list[Candidate](), loader.workers(base.changes)
-    if workers and _settable(loader, "prefetch_factor"):
+    if workers and "prefetch_factor" in loader.settable:
         ahead = MORE_AHEAD * (_current(loader, base, "prefetch_factor") or 2)
         chosen.append(_refined(base, "prefetch", f"prefetch factor {ahead}", prefetch_factor=ahead))
     if workers and traits.starting and traits.whole:
         persists = _current(loader, base, "persistent_workers")
-        if _settable(loader, "persistent_workers") and not persists:
+        if "persistent_workers" in loader.settable and not persists:
             chosen.append(_refined(base, "persistent", "persistent workers", persistent_workers=True))
         others = [one for one in _other_starts(loader, base, traits) if _start_problem(loader, one) is None]
         chosen += [_refined(base, "start", STARTS[one], multiprocessing_context=one) for one in others]
     limited = _current(loader, base, "worker_threads")
-    if workers and traits.threads and _settable(loader, "worker_threads") and not limited:
+    if workers and traits.threads and "worker_threads" in loader.settable and not limited:
         too_many = threads_oversubscribed(workers)
         chosen += [_refined(base, "threads", ONE_THREAD, worker_threads=1)] if too_many else []
     pins = device_of(pick_device(traits.device)).pins
-    if pins and _settable(loader, "pin_memory") and not _current(loader, base, "pin_memory"):
+    if pins and "pin_memory" in loader.settable and not _current(loader, base, "pin_memory"):
         chosen.append(_refined(base, "pinned", "pinned memory", pin_memory=True))
     return chosen
 
@@ -128,10 +128,6 @@ def _refined(base: Candidate, kind: str, name: str, **changes: Any) -> Candidate
     return Candidate(full_name, {**base.changes, **changes}, kind)
 
 
-def _settable(loader: TunableLoader, name: str) -> bool:
-    return name in loader.settable
-
-
 def _current(loader: TunableLoader, base: Candidate, name: str) -> Any:
     return base.changes.get(name, getattr(loader.loader, name, None) if loader.rebuilds else None)
 
@@ -143,8 +139,9 @@ def _other_starts(loader: TunableLoader, base: Candidate, traits: LoaderTraits) 
     if context is None:
         context = multiprocessing.get_start_method(allow_none=True) or known[0]
     now = context if isinstance(context, str) else context.get_start_method()
-    settable = _settable(loader, "multiprocessing_context")
-    return [method for method in traits.starts if method in known and method != now] if settable else []
+    if "multiprocessing_context" not in loader.settable:
+        return []
+    return [method for method in traits.starts if method in known and method != now]
 
 
 def _start_problem(loader: TunableLoader, method: str) -> Finding | None:
@@ -202,17 +199,16 @@ def _worker_counts(
 ) -> tuple[Sequence[int], Finding | None]:
     """Return other numbers of workers worth trying, or the reason why there must be none."""
     now = loader.workers({})
-    settable = _settable(loader, "num_workers")
-    counts = [n for n in worker_counts(traits.idle, limits) if n != now] if settable else []
+    every = worker_counts(traits.idle, limits) if "num_workers" in loader.settable else []
+    counts = [n for n in every if n != now]
     if now or not counts:
         return counts, None
     shards_itself = loader.rebuilds and isinstance(loader.loader.dataset, IterableDataset)
     if shards_itself and not traits.whole:
         message = "workers: unknown whether its dataset shards its samples over them"
         return [], Finding("sharding-unknown", message)
-    if (problem := _open_handles(loader)) is not None:
-        return [], _about("workers", problem)
-    return counts, None
+    problem = loader.batch_problem or _open_handles(loader)
+    return ([], _about("workers", problem)) if problem is not None else (counts, None)
 
 
 def worker_counts(idle: bool, limits: ResourceLimits) -> Sequence[int]:

@@ -1,79 +1,199 @@
-"""Settings of one loader as cases of runs in this process: a race, and final rounds of the fastest."""
+"""Settings of one live loader as cases of runs in this process: a race, and final rounds."""
 
 from __future__ import annotations
 
 import math
 import os
 import statistics
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from iobench.advise.settings.candidate import Candidate
-from iobench.advise.settings.consumer import Consumer
-from iobench.advise.settings.settings_backend import ResourceLimits, SettingsBackend
 from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import Turn, TurnSpec
+from iobench.advise.settings.watchdog import DeadlineReached
 from iobench.base.background_load import BackgroundLoad
+from iobench.base.errors import InvalidSettings, TargetError
 from iobench.base.finding import Finding
+from iobench.base.text import reason
+from iobench.base.units import bytes_text, counted
+from iobench.bench.budget import Budget
 from iobench.bench.case import Case
+from iobench.bench.executor import Executor, Tick, TookTooLong
+from iobench.bench.executor_factory import ExecutorFactory, Hosts, LocalHost
 from iobench.bench.options import RunOptions
-from iobench.bench.outcome import Run
+from iobench.bench.part import Proof
+from iobench.bench.policies import FinalRounds, Policy, SuccessiveHalving
 from iobench.bench.run import run
-from iobench.bench.search_strategies import FinalRounds, SuccessiveHalving
-from iobench.bench.strategy import Strategy
-from iobench.dataset.manifest import Manifest
-from iobench.formats import Field, Schema
+from iobench.host.process_counters import descendants
 from iobench.loading.loaders._user_loader import UserLoader
 from iobench.loading.loaders.dataloader import unwarned
 from iobench.results import stats
+from iobench.results.parts import ContentCheckPart, DatasetPart, FieldSpec, Measured
 from iobench.results.record import Record
 
-OWN_ORDER = "own"
+T = TypeVar("T")
+UNVERIFIED = Finding("no-checksums", "it reads data that iobench has no checksums of")
+KNOWN = ("dataset", "format", "loader", "options", "device", "batch_size", "seed", "model")  # facets
 PRESENT = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
+DIFFERENT_SAMPLES = 0.02  # of an epoch's samples; a larger difference means other work
 
 
 @dataclass(frozen=True)
-class SettingsCases:
-    """A loader as its cases describe it: its name, its present settings, and what consumes its batches."""
+class ResourceLimits:
+    """Limits on settings: worker processes, and bytes of memory of all processes together."""
 
-    loader: TunableLoader
-    consumer: Consumer
+    workers: int | None = None
+    memory_bytes: int | None = None
 
-    def case(self, candidate: Candidate, turn: Turn | None) -> Case:
-        """Return the case of a candidate; `turn` is any earlier one."""
-        known = turn is not None and turn.fields and turn.fields[0][0]
-        own, consumer = self.loader, self.consumer
-        name = own.name if candidate.make is None else candidate.name
-        present = {option: getattr(own.loader, option) for option in PRESENT} if own.rebuilds else {}
-        options = tuple({**present, **candidate.changes}.items())
-        return Case(
-            own.name,
-            content="",
-            device=str(consumer.device),
-            batch_size=turn.fields[0][0][0] if turn is not None and known else 1,
-            order=OWN_ORDER,
-            seed=consumer.seed,
-            model=consumer.model,
-            step_s=consumer.step_s,
-            variant="",
-            loader=UserLoader("", name, options, (), None, ""),
+
+class LiveTurns:
+    """Takes turns of candidates over one live loader, and notes what is wrong with them."""
+
+    def __init__(self, loader: TunableLoader, spec: TurnSpec, limits: ResourceLimits | None = None) -> None:
+        self.loader, self.spec, self._limits = loader, spec, limits or ResourceLimits()
+        self.first: Turn | None = None
+        # persistent workers by candidate: their memory is not that of other candidates
+        self._persistent: dict[str, set[int]] = {}
+        self._samples: float | None = None  # of a whole baseline epoch, once there was one
+
+    def take(self, candidate: Candidate, limit_s: float | None, tick: Tick | None = None) -> Turn:
+        """Run one turn of a candidate; a TargetError of its loader is noted."""
+        loader, make = self.loader, candidate.make or (lambda: self.loader.with_changes(candidate.changes))
+        others = (pids for name, pids in self._persistent.items() if name != candidate.name)
+        before = set(descendants())
+        spec = replace(self.spec, limit_s=limit_s)
+        turn = Turn(make, loader.workers(candidate.changes), spec, loader.note_batch)
+        try:
+            turn.run(tick, set[int]().union(*others))
+        except DeadlineReached:
+            raise
+        except TargetError as error:
+            cause = error.__cause__ or error
+            values: dict[str, Any] = {"error": type(cause).__name__, "reason": reason(cause)}
+            candidate.failure = Finding("raised", reason(cause), values=values)
+            raise
+        candidate.turns.append(turn)
+        self._persistent.setdefault(candidate.name, set()).update(set(descendants()) - before)
+        if not turn.complete:
+            loader.close()  # else persistent workers would start their next epoch inside this one
+        if not candidate.changes and candidate.make is None:
+            self._samples = turn.samples if turn.complete else None
+        self.first = self.first or turn
+        return turn
+
+    def measured(self, candidate: Candidate, limit_s: float | None, tick: Tick) -> Measured:
+        """Time one turn; raises InvalidSettings if a setting other than the baseline exceeds a limit."""
+        turn = self.take(candidate, limit_s, tick)
+        if (problem := self._violation(candidate, turn)) is None:
+            return turn.measured
+        if candidate.changes:
+            candidate.failure = problem
+            raise InvalidSettings(problem.message, kind=problem.kind)
+        candidate.over_limit = problem
+        return turn.measured
+
+    def _violation(self, candidate: Candidate, turn: Turn) -> Finding | None:
+        """Return why settings that work cannot be chosen; None if they can."""
+        limit, used, expected = self._limits.memory_bytes, candidate.memory_bytes, self._samples
+        if candidate.make is not None:
+            return None
+        if limit is not None and used is None:
+            return Finding("memory-unknown", "its memory use is unknown")
+        if limit is not None and used is not None and used > limit:
+            return Finding(
+                "memory-limit",
+                f"used {bytes_text(used)} of memory, more than {bytes_text(limit)}",
+                values={"memory_bytes": used, "limit_bytes": limit},
+            )
+        if expected is not None and turn.complete and abs(turn.samples / expected - 1) > DIFFERENT_SAMPLES:
+            return Finding(
+                "samples-not-sharded",
+                f"yields {counted(round(turn.samples), 'sample')} an epoch, not {expected:,.0f}: "
+                "its dataset does not shard them over the workers",
+                values={"samples": turn.samples, "expected": expected},
+            )
+        return None
+
+    @property
+    def known(self) -> DatasetPart:
+        """Facts about the loader's data, from its turns."""
+        first, fields = self.first, self.loader.fields
+        known = first is not None and (first.complete or first.epoch_batches is not None)
+        return DatasetPart(
+            name=self.loader.name,
+            samples=round(first.samples) if first is not None and known else None,
+            fields=[
+                FieldSpec(name=f"f{number}", shape=list(shape[1:]), dtype=dtype)
+                for number, (shape, dtype) in enumerate(fields)
+            ],
         )
 
-    def manifest(self, turn: Turn | None) -> Manifest:
-        """Return the loader's data as a dataset without artifacts."""
-        samples = max(1, round(turn.samples)) if turn is not None else 1
+
+@dataclass(frozen=True)
+class LiveCase(Case):
+    """A setting of a live loader: it has no facets of a dataset."""
+
+    @property
+    def facets(self) -> dict[str, Any]:
+        """The loader and its settings, the device and the step, and the size of batches that have one."""
+        every = super().facets
+        known = {name: every[name] for name in KNOWN if every[name] or name != "batch_size"}
+        return {**known, **({"step_s": self.step_s} if self.step_s else {})}
+
+
+@dataclass
+class _Setting(Executor):
+    """Executor of one candidate, in this process: a live loader cannot be sent elsewhere."""
+
+    turns: LiveTurns
+    candidate: Candidate
+    limit_s: float | None  # of an epoch; None for whole ones
+
+    def prove(self, case: Case, warmup: int, tick: Tick, limit_s: float = math.inf) -> Proof:
+        """Start persistent workers: starting is part of their first epoch and of no later one."""
+        if self.limit_s is None and self.candidate.changes.get("persistent_workers"):
+            self._in_time(self.turns.take, tick)
+        return Proof(ContentCheckPart(unverified=[UNVERIFIED]))
+
+    def measure(
+        self, case: Case, number: int, tick: Tick, batches: int | None = None, limit_s: float = math.inf
+    ) -> list[Measured]:
+        """Time one turn."""
+        return [self._in_time(self.turns.measured, tick)]
+
+    def _in_time(self, take: Callable[[Candidate, float | None, Tick], T], tick: Tick) -> T:
+        """Let a run skip the case whose turn the end of the time cut off."""
         try:
-            fields = [
-                Field(f"f{number}", shape[1:], dtype)
-                for number, (shape, dtype) in enumerate(turn.fields if turn is not None else ())
-            ]
-        except ValueError:  # tensors that no dataset can hold
-            fields = []
-        unknown = [Field("batch", (), "uint8")]
-        return Manifest(Path(self.loader.name), Schema(samples, tuple(fields or unknown)), source={})
+            return take(self.candidate, self.limit_s, tick)
+        except DeadlineReached as error:
+            raise TookTooLong(error.problem) from None
+
+
+class LiveExecutors(ExecutorFactory):
+    """Executors of a run over live loaders, by the key of their case; `close` ends what they started."""
+
+    world_size = 1
+
+    def __init__(self, executors: Mapping[str, Executor], close: Callable[[], None]) -> None:
+        self._executors, self._close = executors, close
+        self._hosts = LocalHost(None, (), sudo=False, limits=False)
+
+    def executor(self, case: Case) -> Executor:
+        """Return the executor of a case."""
+        return self._executors[case.key]
+
+    @property
+    def hosts(self) -> Hosts:
+        """The local host."""
+        return self._hosts
+
+    def close(self) -> None:
+        """End what was started, such as persistent workers."""
+        self._close()
 
 
 ROUNDS = 15  # of the finalists, if time allows
@@ -85,7 +205,7 @@ HIDDEN_START = 0.3  # of an epoch, for its first batch
 class SettingsRace:
     """Runs over the settings of one loader: races, then final rounds.
 
-    No turn begins after `end`, a moment of `time.monotonic`. Records go to `path`, by default nowhere.
+    No turn begins after the `budget`. Records go to `path`, by default nowhere.
     """
 
     def __init__(
@@ -94,11 +214,10 @@ class SettingsRace:
         spec: TurnSpec,
         limits: ResourceLimits | None = None,
         path: Path = Path(os.devnull),
-        end: float = math.inf,
+        budget: Budget | None = None,
     ) -> None:
-        self.loader, self._path, self.end = loader, path, end
-        self._cases = SettingsCases(loader, spec.consumer)
-        self._backend = SettingsBackend(loader, spec, limits)
+        self.loader, self._path, self.budget = loader, path, budget or Budget()
+        self._live = LiveTurns(loader, spec, limits)
         self.turns: list[tuple[Candidate, Record]] = []  # in order of time
 
     @contextmanager
@@ -117,7 +236,7 @@ class SettingsRace:
 
     def warm_up(self, candidate: Candidate, limit_s: float | None) -> Turn:
         """Run one turn before all rounds; errors of the loader pass through."""
-        return self._backend.take(candidate, limit_s)
+        return self._live.take(candidate, limit_s)
 
     def race(self, candidates: Sequence[Candidate], seconds: float, seed: int = 0) -> None:
         """Run rounds and eliminate candidates that are clearly slower; the first round keeps the order given.
@@ -126,14 +245,9 @@ class SettingsRace:
         loader may take all the time, and the second candidate is the most promising change.
         """
         limit_s = max(MIN_TURN_S, seconds / CUTS / len(candidates))
-        strategy = SuccessiveHalving(seconds, ordered=True, end_s=self.left_s)
-        for candidate, made in self._run(candidates, limit_s, strategy, seed):
+        policy = SuccessiveHalving(seconds, ordered=True)
+        for candidate, made in self._run(candidates, limit_s, policy, seed):
             candidate.race.append(made)
-
-    @property
-    def left_s(self) -> float:
-        """Seconds until the end."""
-        return max(0.0, self.end - time.monotonic())
 
     def final_rounds(
         self, candidates: Sequence[Candidate], seconds: float, rounds: int = ROUNDS, seed: int = 1
@@ -143,43 +257,58 @@ class SettingsRace:
         whole = CUTS * whole_s <= seconds and not any(one.endless for one in candidates)
         limit_s = None if whole else max(MIN_TURN_S, seconds / stats.ENOUGH_ROUNDS / len(candidates))
         at_least = min(rounds, stats.MIN_ROUNDS)
-        strategy = FinalRounds(seconds, rounds, at_least=at_least, end_s=self.left_s)
-        for candidate, made in self._run(candidates, limit_s, strategy, seed):
+        policy = FinalRounds(self.budget.sub(seconds), rounds, at_least=at_least)
+        for candidate, made in self._run(candidates, limit_s, policy, seed):
             candidate.final.append(made)
 
     def _run(
-        self, candidates: Sequence[Candidate], limit_s: float | None, strategy: Strategy, seed: int
+        self, candidates: Sequence[Candidate], limit_s: float | None, policy: Policy, seed: int
     ) -> list[tuple[Candidate, Record]]:
         """Run the candidates that have not failed, each as a case, and return their records."""
-        backend, first = self._backend, self._backend.first
-        chosen = [one for one in candidates if not one.failure]
-        cases = [self._cases.case(one, first) for one in chosen]
-        backend.limit_s = limit_s
-        backend.candidates = {case.key: one for case, one in zip(cases, chosen, strict=True)}
+        chosen = {self._case(one).key: one for one in candidates if not one.failure}
+        cases = [self._case(one) for one in chosen.values()]
+        executors = {key: _Setting(self._live, one, limit_s) for key, one in chosen.items()}
         made = run(
-            self._cases.manifest(first),
+            None,
             RunOptions(limits=False, seed=seed),
             out=self._path,
             cases=cases,
-            strategy=strategy,
-            backend=backend,
+            policy=policy,
+            backend=LiveExecutors(executors, self.loader.close),
+            budget=self.budget.share(1.0),
+            live=self._live.known,
         )
-        self._conclude(made, backend.candidates[cases[0].key])
-        turns = [(backend.candidates[one.settings_key], one) for one in made.records]
-        self.turns += turns
-        return turns
-
-    def _conclude(self, made: Run, baseline: Candidate) -> None:
-        """Note failures and eliminations; without the loader's own settings there is nothing to compare."""
         if made.interrupted:
             raise KeyboardInterrupt
         for key, error in made.failures.items():
-            candidate = self._backend.candidates[key]
+            candidate = chosen[key]
             if not candidate.changes:
-                raise error
+                raise error  # without the loader's own settings there is nothing to compare
             candidate.failure = candidate.failure or Finding(error.kind, error.problem, error.hint)
         for key, rounds in made.eliminated.items():
-            self._backend.candidates[key].eliminated = rounds
+            chosen[key].eliminated = rounds
+        turns = [(chosen[one.settings_key], one) for one in made.records]
+        self.turns += turns
+        return turns
+
+    def _case(self, candidate: Candidate) -> Case:
+        """Return the case of a candidate."""
+        own, consumer = self.loader, self._live.spec.consumer
+        sizes = [shape[0] for shape, _ in own.fields[:1] if shape]
+        present = {option: getattr(own.loader, option) for option in PRESENT} if own.rebuilds else {}
+        name = own.name if candidate.make is None else candidate.name
+        options = tuple({**present, **candidate.changes}.items())
+        return LiveCase(
+            own.name,
+            content="",
+            device=str(consumer.device),
+            batch_size=sizes[0] if sizes else 0,
+            seed=consumer.seed,
+            model=consumer.model,
+            step_s=consumer.step_s,
+            variant="",
+            loader=UserLoader("", name, options, (), None, ""),
+        )
 
 
 def hidden_gain(baseline: Candidate, candidate: Candidate) -> bool:

@@ -1,18 +1,219 @@
-"""A user's loader, rebuilt with other settings without touching its code."""
+"""A user's loader that can be rebuilt with other settings, and what cannot be sent to its workers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import cached_property
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property, partial
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from types import FunctionType
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
 
-from iobench.advise.settings.pickle_check import spawn_problem
-from iobench.advise.settings.rebuilt_loader import Changes, rebuilt
+from iobench.advise.settings.candidate import UNSENDABLE
 from iobench.base.finding import Finding
-from iobench.loading.inspection import is_single_pass, same_tensors, shallow_copy
+from iobench.base.text import reason
+from iobench.base.units import bytes_text
+from iobench.loading.inspection import batch_tensors, is_single_pass, same_tensors, shallow_copy
 from iobench.loading.target import parse_target
+from iobench.loading.user_errors import USER_ERRORS
+
+MOST_BYTES = 256 << 20  # of a pickled dataset; each worker receives all of it
+
+
+def spawn_problem(loader: Any) -> Finding | None:
+    """Return why workers of a DataLoader cannot be spawned or come from a fork server; None if they can.
+
+    The dataset and its functions are pickled up to 256 MiB, and none of the bytes are stored. Tensors count
+    as nothing: workers share their memory.
+    """
+    main: Any = sys.modules["__main__"]
+    if (problem := _script_problem(main)) is not None:
+        return problem
+    try:
+        _SizePickler(main).dump((loader.dataset, loader.collate_fn, loader.worker_init_fn))
+    except _TooLarge:
+        return Finding(
+            "dataset-too-large",
+            f"each worker would receive more than {bytes_text(MOST_BYTES)} of its dataset",
+            values={"limit_bytes": MOST_BYTES},
+        )
+    except Exception as error:  # noqa: BLE001 - a user's dataset may raise anything when it is pickled
+        return Finding(
+            "cannot-pickle",
+            f"it cannot be pickled: {reason(error)}",
+            values={"error": type(error).__name__, "reason": reason(error)},
+        )
+    return None
+
+
+def batch_problem(batch: Any) -> Finding | None:
+    """Return why workers could not send a batch like this one to the training process; None if they could."""
+    try:
+        _BatchPickler(_Nowhere()).dump(batch)
+    except USER_ERRORS as error:
+        return Finding(
+            UNSENDABLE,
+            f"they are no remedy here: each would have to pickle its batches, which fails: {reason(error)}",
+            hint="let batches consist of tensors, arrays, numbers and text",
+            values={"error": type(error).__name__, "reason": reason(error)},
+        )
+    return None
+
+
+class _Nowhere:
+    """File that discards what is written to it."""
+
+    def write(self, data: bytes) -> int:
+        """Return the number of bytes."""
+        return len(data)
+
+
+class _BatchPickler(ForkingPickler):
+    """Pickler of a worker's batches, which leaves tensors where they are."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Skip tensors, which move to shared memory; raise what torch raises for those in a graph."""
+        if not isinstance(obj, torch.Tensor):
+            return NotImplemented
+        if obj.requires_grad and not obj.is_leaf:
+            raise pickle.PicklingError("a tensor with a gradient function")
+        return int, ()
+
+
+class _TooLarge(Exception):
+    """More pickled bytes than any worker should receive."""
+
+
+class _SizePickler(pickle.Pickler):
+    """Pickler that counts bytes and discards them; arrays are not even copied."""
+
+    def __init__(self, main: Any) -> None:
+        self._size, self._main = 0, main
+        super().__init__(self, protocol=5, buffer_callback=self._count)
+
+    def write(self, data: bytes) -> int:
+        """Count the pickled bytes."""
+        self._grow(len(data))
+        return len(data)
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Skip tensors; raise PicklingError for what no other process could import."""
+        if isinstance(obj, torch.Tensor):
+            return int, ()
+        importable = hasattr(self._main, "__file__") or not isinstance(obj, (type, FunctionType))
+        if not importable and obj.__module__ == self._main.__name__:
+            raise pickle.PicklingError(f"{obj.__qualname__} is in no file that another process could import")
+        return NotImplemented
+
+    def _count(self, buffer: pickle.PickleBuffer) -> None:
+        self._grow(buffer.raw().nbytes)
+
+    def _grow(self, size: int) -> None:
+        self._size += size
+        if self._size > MOST_BYTES:
+            raise _TooLarge
+
+
+def _script_problem(main: Any) -> Finding | None:
+    """Return why the main script cannot run again in each worker, as it does in spawned ones."""
+    file = Path(getattr(main, "__file__", None) or "")
+    if not file.is_file() or "__name__" in file.read_text(errors="replace"):
+        return None
+    return Finding(
+        "script-without-guard",
+        f"each worker would run {file.name} again",
+        hint='put `if __name__ == "__main__":` around its main part',
+        values={"script": file.name},
+    )
+
+
+IOBENCH_SETTINGS = ("batch_fetch", "worker_threads")  # no arguments of DataLoader
+WORKER_SETTINGS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
+_DEFAULTS = {  # DataLoader's own, which generated code leaves out
+    "num_workers": "0",
+    "prefetch_factor": "2",
+    "pin_memory": "False",
+    "persistent_workers": "False",
+    "timeout": "0",
+    "drop_last": "False",
+    **dict.fromkeys(("collate_fn", "worker_init_fn", "generator", "multiprocessing_context"), "None"),
+}
+
+Changes = Mapping[str, Any]
+
+
+def rebuilt(loader: Any, changes: Changes, dataset: Any = None) -> Any:
+    """Return a DataLoader with the arguments of the given one except for these.
+
+    Two settings are iobench's own: `batch_fetch` asks the dataset for whole batches, and `worker_threads`
+    limits the threads of each worker's libraries. Without changes the loader itself is returned.
+    """
+    if not changes:
+        return loader
+    arguments = _arguments(loader, changes)
+    if threads := changes.get("worker_threads"):
+        arguments["worker_init_fn"] = partial(limit_threads, threads, arguments["worker_init_fn"])
+    return DataLoader(loader.dataset if dataset is None else dataset, **arguments)
+
+
+def code_of(loader: Any, changes: Changes) -> str:
+    """Return the call that builds a DataLoader with the arguments of `loader` except for these."""
+    texts = {}
+    for name, value in _arguments(loader, changes).items():
+        own = next((n for n in (name, "batch_sampler") if getattr(loader, n, None) is value), None)
+        by_name = own is not None and name not in changes and not isinstance(value, (int, float, type(None)))
+        texts[name] = f"loader.{own}" if by_name else repr(value)
+    if loader.collate_fn is default_collate:
+        texts.pop("collate_fn")
+    if changes.get("worker_threads"):
+        limited = f"threadpoolctl.threadpool_limits({changes['worker_threads']})"
+        both = f"({limited}, loader.worker_init_fn(number))" if loader.worker_init_fn else limited
+        texts["worker_init_fn"] = f"lambda number: {both}"
+    given = (f"{name}={text}" for name, text in texts.items() if text != _DEFAULTS.get(name))
+    return f"DataLoader(loader.dataset, {', '.join(given)})"
+
+
+def limit_threads(threads: int, then: Callable[[int], None] | None, worker: int) -> None:
+    """Limit the threads of every library in a worker, then run the user's own `worker_init_fn`."""
+    import threadpoolctl
+
+    threadpoolctl.threadpool_limits(threads)
+    if then is not None:
+        then(worker)
+
+
+def _arguments(loader: Any, changes: Changes) -> dict[str, Any]:
+    """Return DataLoader's arguments for a loader like the given one except for these."""
+    own = {name: value for name, value in changes.items() if name not in IOBENCH_SETTINGS}
+    arguments = {**_unchanged(loader), **_batching(loader, changes.get("batch_fetch", False)), **own}
+    if not arguments["num_workers"]:
+        arguments = {name: value for name, value in arguments.items() if name not in WORKER_SETTINGS}
+        arguments["timeout"] = 0
+    return arguments
+
+
+def _unchanged(loader: Any) -> dict[str, Any]:
+    names = ["collate_fn", "pin_memory", "timeout", "num_workers", "worker_init_fn", "generator"]
+    names += ["multiprocessing_context"]
+    if loader.num_workers:
+        names += ["prefetch_factor", "persistent_workers"]
+    return {name: getattr(loader, name) for name in names}
+
+
+def _batching(loader: Any, whole: bool) -> dict[str, Any]:
+    if whole:
+        return {"batch_size": None, "sampler": loader.batch_sampler, "collate_fn": None}
+    if isinstance(loader.dataset, IterableDataset):
+        return {"batch_size": loader.batch_size, "drop_last": loader.drop_last}
+    if loader.batch_sampler is not None:
+        return {"batch_sampler": loader.batch_sampler}
+    return {"batch_size": None, "sampler": loader.sampler}
+
 
 DATALOADER_SETTINGS = (
     "num_workers",
@@ -48,6 +249,8 @@ class TunableLoader:
         self.rebuilds = isinstance(own, DataLoader) and type(own).__iter__ is DataLoader.__iter__
         self.settable = frozenset(DATALOADER_SETTINGS if self.rebuilds else call.parameters if call else ())
         self._other_dataset = shallow_copy(own.dataset) if self.rebuilds else None
+        self.fields: list[tuple[tuple[int, ...], str]] = []  # shape and dtype of its first batch's tensors
+        self.batch_problem: Finding | None = None  # why no workers could send its batches
         self._persistent: dict[str, Any] = {}
 
     @property
@@ -80,6 +283,16 @@ class TunableLoader:
         now = self.loader.num_workers if self.rebuilds else self._workers
         count = changes.get("num_workers", now)
         return int(count) if isinstance(count, int) else 0
+
+    def note_batch(self, batch: Any) -> None:
+        """Note its first batch's tensors, and, with one of this process, if workers could send it others."""
+        if self.fields:
+            return
+        self.fields = [
+            (tuple(one.shape), str(one.dtype).removeprefix("torch.")) for one in batch_tensors(batch)
+        ]
+        if not self.workers({}):
+            self.batch_problem = batch_problem(batch)
 
     @property
     def knows_workers(self) -> bool:
@@ -117,6 +330,6 @@ def fetches_batches(loader: TunableLoader) -> bool:
         rows = list(dict.fromkeys((0, size // 2, size - 1)))
         whole = default_convert(dataset[rows])  # type: ignore[no-untyped-call]
         single = default_collate([dataset[row] for row in rows])
-    except Exception:  # noqa: BLE001 - a user's dataset may raise anything for a list
+    except USER_ERRORS:  # for a list
         return False
     return same_tensors(whole, single)

@@ -5,25 +5,25 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
-from iobench.advise.settings.consumer import Consumer
+import numpy as np
+
 from iobench.advise.settings.watchdog import DeadlineReached
 from iobench.base import thresholds
-from iobench.base.errors import TargetError
-from iobench.bench.epoch import measure
+from iobench.base.errors import InvalidSettings, TargetError
+from iobench.bench.epoch import BatchSource, OpenBatchSource, RoundSpec, time_round
 from iobench.bench.executor import Tick
-from iobench.bench.round_spec import RoundSpec
-from iobench.dataset.opener import Opener
+from iobench.bench.options import MODELS, check_steps
+from iobench.bench.training import SimulatedStep, Trainer, TrainingStep
 from iobench.formats import Field, Schema
-from iobench.formats.npy import Npy
-from iobench.loading.batching import Batching
-from iobench.loading.host_to_device import DeviceBatch, HostBatch
-from iobench.loading.inspection import batch_tensors, length_of
-from iobench.loading.loaders import EpochRequest, Epochs, Job, Loader
+from iobench.host.device import pick_device
+from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice
+from iobench.loading.inspection import batch_tensors, length_of, samples_of
+from iobench.loading.replay import Replay
+from iobench.loading.tensors import tensor_of
 from iobench.loading.user_errors import loader_errors
 from iobench.results.parts import Measured, PartialEpoch
 
@@ -32,7 +32,67 @@ ItemGuard = Callable[[Iterable[Any]], Iterable[Any]]
 
 CYCLES = 2  # of all workers, after the first one, that a cut turn has to cover
 LATE = 2  # times its time, from which on one cycle has to do
-UNKNOWN = Schema(1, (Field("batch", (), "uint8"),))
+
+
+class Consumer:
+    """Runs a model's training step, or a simulated one of `step_ms`, on each batch that a device received.
+
+    InvalidSettings if both are given, or if the model has no field to train on.
+    """
+
+    def __init__(self, device: str = "cpu", step_ms: float = 0.0, model: str = "none", seed: int = 0) -> None:
+        if model not in MODELS:
+            raise InvalidSettings(
+                "--model", kind="unknown-choice", expected=f"one of {', '.join(MODELS)}", found=repr(model)
+            )
+        check_steps((step_ms,), (model,))
+        self.device, self.model, self.step_s, self.seed = pick_device(device), model, step_ms / 1000, seed
+        self.transfer = HostToDevice(self.device, non_blocking=False)
+        busy = SimulatedStep(self.device, self.step_s) if self.step_s else None
+        self._step = TrainingStep(self.transfer, busy=busy)
+        self.replay: Replay[DeviceBatch] | None = None  # holds the first batches, for the headroom
+
+    @property
+    def trains(self) -> bool:
+        """True if there is a training step."""
+        return bool(self.step_s) or self.model != "none"
+
+    def taken(self, one: Any) -> Any:
+        """Return an array of a batch as a tensor, where that is needed."""
+        needed = self.trains or not self.transfer.device_api.is_host
+        return tensor_of(one) if needed and isinstance(one, np.ndarray) else one
+
+    def __call__(self, batch: DeviceBatch) -> None:
+        """Train on one batch on the device."""
+        if self.replay is not None and batch:
+            self.replay.hold(batch)
+        if self.model != "none" and not self._step.trains:
+            trainer = Trainer(self.model, _schema(batch), self.device, self.seed)
+            self._step = TrainingStep(self.transfer, trainer)
+        self._step(batch)
+
+
+def _schema(batch: DeviceBatch) -> Schema:
+    """Return the schema of a batch for a model to train on."""
+    hint = "give --step-ms"
+    try:
+        fields = [
+            Field(name, tuple(one.shape[1:]), str(one.dtype).removeprefix("torch."))
+            for name, one in batch.items()
+            if one.ndim
+        ]
+    except ValueError as error:
+        problem = f"--model cannot train on its batches: {error}"
+        raise InvalidSettings(problem, kind="untrainable-batches", hint=hint) from error
+    if not fields:
+        raise InvalidSettings(
+            "--model cannot train on its batches",
+            kind="untrainable-batches",
+            expected="tensors with a batch dimension",
+            found="none",
+            hint=hint,
+        )
+    return Schema(1, tuple(fields))
 
 
 @dataclass(frozen=True)
@@ -49,22 +109,38 @@ class TurnSpec:
     guard: ItemGuard = lambda items: items
 
 
-class Turn:
-    """One timed turn over a loader, as a round of `iobench.bench.epoch`.
+class Turn(BatchSource):
+    """One timed turn over a loader, as a round of `iobench.bench.epoch`, of which it is the source.
 
     `make` builds the loader, which has so many worker processes. A cut epoch is extrapolated from the rate
-    after the first batch of each.
+    after the first batch of each. `note` is given the first batch.
     """
 
     measured: Measured  # after `run`
 
-    def __init__(self, make: Callable[[], Iterable[Any]], workers: int, spec: TurnSpec) -> None:
-        self.make, self.workers, self._spec, self._cycle = make, workers, spec, max(1, workers)
+    def __init__(
+        self,
+        make: Callable[[], Iterable[Any]],
+        workers: int,
+        spec: TurnSpec,
+        note: Callable[[Any], None] = lambda batch: None,
+    ) -> None:
+        self._make, self._note, self._spec = make, note, spec
+        self._workers, self._cycle = workers, max(1, workers)
         self.batches, self.wall_s = 0, 0.0  # delivered; opening and closing included
         self.epoch_batches: int | None = None  # None where the length is unknown
-        self.fields: list[tuple[tuple[int, ...], str]] = []  # shape and dtype of each tensor
         self.ended = False  # the first epoch was cut off, so that no other follows
         self._marks = array("d")  # seconds from the start of the first epoch, of each batch
+
+    @property
+    def path(self) -> Path:
+        """The working folder: where the loader reads is unknown."""
+        return Path.cwd()
+
+    @property
+    def workers(self) -> int:
+        """Number of its worker processes."""
+        return self._workers
 
     @property
     def complete(self) -> bool:
@@ -95,20 +171,25 @@ class Turn:
             consumer(batch)
             count()
 
-        job = Job(_NoData(Npy(), Path.cwd(), UNKNOWN), Batching().row_order(UNKNOWN), str(consumer.device))
         spec = RoundSpec(0, consume, thresholds.ROUND_S, cut=self, excluded=excluded)
-        self.measured = measure(_LiveLoader(self), job, consumer.transfer, spec)
+        self.measured = time_round(self, consumer.transfer, spec)
         self.wall_s = time.perf_counter() - began
         return self
+
+    def open(self, transfer: HostToDevice, spec: RoundSpec) -> OpenBatchSource:
+        """Build the loader; its errors become a TargetError."""
+        with loader_errors():
+            loader = self._make()
+        self.epoch_batches = length_of(loader)
+        return _LiveEpochs(loader, self.items)
 
     def items(self, loader: Iterable[Any]) -> Iterator[HostBatch]:
         """Yield the tensors of each batch of one epoch, named ``f0``, ``f1`` and so on."""
         for batch in self._spec.guard(loader):
-            tensors = batch_tensors(batch)
-            if not self.fields:
-                self.fields = [(tuple(t.shape), str(t.dtype).removeprefix("torch.")) for t in tensors]
+            if not self.batches:
+                self._note(batch)
             self.batches += 1
-            yield {f"f{n}": self._spec.consumer.taken(one) for n, one in enumerate(tensors)}
+            yield {f"f{n}": self._spec.consumer.taken(one) for n, one in enumerate(batch_tensors(batch))}
 
     def over(self, batches: Iterator[T]) -> Iterator[T]:
         """Yield the batches of one epoch; only the first one is ever cut off."""
@@ -117,7 +198,8 @@ class Turn:
             yield from self._timed(batches) if first else batches
         except DeadlineReached:
             self.ended = True
-            if not first or not self._representative:
+            # each worker's first batch alone takes as long as its start
+            if not first or len(self._marks) < 2 * self._cycle:
                 raise
         if not self._marks:
             raise TargetError("the loader yields no batches", kind="empty")
@@ -159,62 +241,20 @@ class Turn:
         cycles = 1 if self._marks[-1] > LATE * limits.limit_s else CYCLES
         return delivered >= self._cycle * (1 + cycles)
 
-    @property
-    def _representative(self) -> bool:
-        """True if more came than each worker's first batch, which takes as long as its start."""
-        return len(self._marks) >= 2 * self._cycle
 
+class _LiveEpochs(OpenBatchSource):
+    """A live loader in a turn: how much an epoch of it holds is unknown."""
 
-class _NoData(Opener):
-    """Stands for an artifact that there is none of: a live loader has its own data."""
+    prefetches, counted, sample_bytes = False, True, 0
 
-    def guarded(self) -> AbstractContextManager[Callable[[], None]]:
-        """Guard nothing."""
-        return nullcontext(lambda: None)
+    def __init__(self, loader: Any, items: Callable[[Iterable[Any]], Iterator[HostBatch]]) -> None:
+        self._loader, self._items, self.samples_of = loader, items, samples_of
 
-
-@dataclass(frozen=True)
-class _LiveLoader(Loader):
-    """The loader of a turn."""
-
-    name: ClassVar[str] = "live"
-    library: ClassVar[str] = "torch"
-    iterable_style: ClassVar[bool] = True
-    user_defined: ClassVar[bool] = True
-
-    turn: Turn
-
-    def __post_init__(self) -> None:
-        """Skip the check of options: there are none."""
-
-    @property
-    def workers(self) -> int:
-        """Number of its worker processes."""
-        return self.turn.workers
-
-    def open(self, job: Job) -> Epochs:
-        """Build the loader; its errors become a TargetError."""
-        return _LiveEpochs(self.turn, self, job)
-
-
-class _LiveEpochs(Epochs):
-    """Epochs of a live loader."""
-
-    def __init__(self, turn: Turn, loader: Loader, job: Job) -> None:
-        super().__init__(loader, job)
-        self._turn = turn
-        with loader_errors():
-            self._live: Any = turn.make()
-        turn.epoch_batches = length_of(self._live)
-
-    def epoch(self, request: EpochRequest) -> Generator[HostBatch, None, None]:
+    def epoch(self, number: int) -> Generator[HostBatch, None, None]:
         """Yield the tensors of each batch; errors of the loader become a TargetError."""
         with loader_errors():
-            yield from self._epoch(request)
-
-    def _epoch(self, request: EpochRequest) -> Iterator[HostBatch]:
-        return self._turn.items(self._live)
+            yield from self._items(self._loader)
 
     def close(self) -> None:
         """Release the loader, and with it its workers."""
-        self._live = None
+        self._loader = None

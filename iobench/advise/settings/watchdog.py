@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import faulthandler
 import logging  # noqa: F401 - its hooks of fork have to be registered before those below
-import math
 import multiprocessing
 import os
 import re
@@ -17,6 +16,7 @@ import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import inf, isfinite
 from pathlib import Path
 from types import FrameType, SimpleNamespace
 from typing import IO, Any, TypeVar
@@ -24,6 +24,7 @@ from typing import IO, Any, TypeVar
 import psutil
 
 from iobench.base.errors import TargetError
+from iobench.bench.budget import Budget
 from iobench.host.process_counters import status_of
 from iobench.results.run_warning import LONGER
 
@@ -42,12 +43,13 @@ os.register_at_fork(
 )
 
 
-def end_of(began: float, max_time_s: float) -> float:
-    """Return the moment at which a loader must end for all to end in time.
+def loader_budget(whole: Budget) -> Budget:
+    """Return the time of a loader, after which all can end in time.
 
     The loader gets a tenth of the time however long the import of its file took.
     """
-    return max(began + (1 - ANSWER) * max_time_s, time.monotonic() + LEAST * max_time_s)
+    left_s = (1 - ANSWER) * whole.seconds - whole.elapsed()
+    return Budget(max(left_s, LEAST * whole.seconds), clock=whole.now)
 
 
 class DeadlineReached(TargetError):
@@ -57,24 +59,22 @@ class DeadlineReached(TargetError):
 class Watchdog:
     """Raises TargetError, with the stacks of this process and its workers, if no batch comes for `limit_s`.
 
-    At `end`, a moment of `time.monotonic`, it raises DeadlineReached, and all workers end. Nothing may use
-    the loader afterwards.
+    After the budget it raises DeadlineReached, and all workers end. Nothing may use the loader afterwards.
     """
 
-    def __init__(self, limit_s: float, end: float = math.inf) -> None:
-        self._limit_s, self.end = limit_s, end
+    def __init__(self, limit_s: float, budget: Budget | None = None) -> None:
+        self._limit_s, self.budget = limit_s, budget or Budget()
         self._stacks: IO[str] | None = None
-        self._until = end  # of what runs now
+        self._now = self.budget  # of what runs now
         self.delivered = False  # a batch has come
         self._ending = False  # the end has come
         self._ended = False  # the workers were ended
         self._guarding = False  # the user's loader is at work, and may be interrupted
         self._on_child: Callable[[int, FrameType | None], Any] | None = None  # torch's handler of SIGCHLD
 
-    @property
-    def left_s(self) -> float:
-        """Seconds until the end, 0 after it."""
-        return max(0.0, self.end - time.monotonic())
+    def part(self, fraction: float, most_s: float = inf) -> Budget:
+        """Return a budget, from now on, of a fraction of all the time."""
+        return self.budget.sub(min(most_s, fraction * self.budget.seconds))
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -107,7 +107,7 @@ class Watchdog:
 
     def guard(self, items: Iterable[T]) -> Generator[T, None, None]:
         """Yield the same items, each within the time limit."""
-        if time.monotonic() >= self._until:  # an alarm could come while a worker is forked
+        if self._now.over:  # an alarm could come while a worker is forked
             raise self._out_of_time()
         self._arm()
         try:
@@ -121,7 +121,8 @@ class Watchdog:
                 self._end_workers()
             raise
         except Exception:
-            if self._ended:  # the loader misses its workers
+            # the loader misses its workers, or code that cleans up failed over the interruption
+            if self._ended or self._now.over:
                 raise self._out_of_time() from None
             raise
         finally:
@@ -130,22 +131,22 @@ class Watchdog:
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
         """Raise DeadlineReached if the block takes longer; the loader may be used afterwards."""
-        self._until = min(self.end, time.monotonic() + seconds)
+        self._now = self.budget.sub(seconds)
         self._arm()
         try:
             yield
         finally:
             self._disarm()
-            self._until = self.end
+            self._now = self.budget
 
     def _arm(self) -> None:
         self._guarding = True
-        left_s = self._until - time.monotonic()
-        self._set_timer(min(self._limit_s, max(left_s, LOOK_S)))
+        self._set_timer(min(self._limit_s, max(self._now.left(), LOOK_S)))
 
     def _disarm(self) -> None:
         self._guarding = False
-        self._set_timer(max(self.left_s, LOOK_S) if self.left_s < math.inf else 0)
+        left_s = self.budget.left()
+        self._set_timer(max(left_s, LOOK_S) if isfinite(left_s) else 0)
 
     def _set_timer(self, seconds: float) -> None:
         if self._stacks is not None:
@@ -158,7 +159,7 @@ class Watchdog:
         if not self._guarding:  # a loader that is being closed may wait for its workers
             self._end_workers()
             return
-        late = time.monotonic() >= self._until
+        late = self._now.over
         error = self._out_of_time() if late else self._hung()
         if not late or not self.delivered:
             frames = traceback.extract_stack(frame)
@@ -167,7 +168,7 @@ class Watchdog:
             error.traceback = f"main process:\n{main}\n{self._worker_stacks()}"
         if self._ending:  # the loader is being closed, and waits for its workers
             self._end_workers()
-        self._ending = time.monotonic() >= self.end
+        self._ending = self.budget.over
         self._set_timer(REPEAT_S)
         try:
             raise error

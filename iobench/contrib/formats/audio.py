@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt
+from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt, damage
 from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.options import option
@@ -25,11 +25,10 @@ from iobench.contrib.formats.shared.sample_files import (
     FileColumn,
     NumberedFiles,
     class_reader,
-    classes,
     file_writers,
-    is_class_folder,
 )
 from iobench.formats import VARIES, Array, Batch, Detectable, Field, Format, RaggedReader, Schema
+from iobench.formats.folders import ClassFolder, is_class_folder
 from iobench.formats.npy import Npy
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".mp3")
@@ -105,8 +104,9 @@ class Audio(Format, Detectable):
         """Return a reader, which checks each clip's length, channels and dtype when it is read."""
         if wrong := [field for field in schema.fields if field.shape and not _is_clip(field)]:
             raise corrupt(path, wrong[0].typed, "clips and scalars")
-        if is_class_folder(path, SUFFIXES):
-            return class_reader(path, schema, *classes(path, SUFFIXES), _decoded)
+        written = [NumberedFiles(path / field.name, ".wav") for field in schema.ragged]
+        if not any(files.exist(schema.samples) for files in written):
+            return class_reader(ClassFolder.of(path, SUFFIXES), schema, _decoded)
         columns = {}
         for field in schema.ragged:
             files = NumberedFiles(path / field.name, ".wav").existing(schema.samples, "a clip")
@@ -114,17 +114,21 @@ class Audio(Format, Detectable):
         return RaggedReader(schema, Npy().open(path, schema.fixed), columns)
 
     def sniff(self, path: Path) -> bool:
-        """Return True for a folder that contains only folders, the first of them with sound files."""
+        """Return True for a folder with sound files in its subfolders, and no other data in it."""
         return is_class_folder(path, SUFFIXES)
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """Return the clips of all classes."""
+        return ClassFolder.of(path, SUFFIXES).files
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of fields `audio` and `label`; reads the header of every file.
 
         Clips are int16 if that holds all of them, else float32.
 
-        CorruptArtifact if a file cannot be read, or of kind ``unequal-channels``, ``link`` or ``no-files``.
+        CorruptArtifact if a file cannot be read, of kind ``unequal-channels``, or as from `ClassFolder.of`.
         """
-        files, _ = classes(path, SUFFIXES)
+        files = self.files(path)
         headers = [_header(file) for file in files]
         audio, label = (field.name for field in fields) if len(fields) == 2 else ("audio", "label")
         channels, first = headers[0].channels, files[0]
@@ -144,14 +148,14 @@ class Audio(Format, Detectable):
         return Schema(len(files), (clips, Field(label, (), "int64")), totals={audio: total})
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
-        """Return a note if the clips have several sample rates."""
-        files, _ = classes(path, SUFFIXES)
-        rates = sorted({_header(file).rate for file in files})
+        """Return how labels were taken, and a note if the clips have several sample rates."""
+        folder = ClassFolder.of(path, SUFFIXES)
+        rates = sorted({_header(file).rate for file in folder.files})
         if len(rates) == 1:
-            return []
+            return folder.notes()
         text = ", ".join(f"{rate:,}" for rate in rates)
         message = f"the clips have {len(rates)} sample rates ({text} Hz); they are not resampled"
-        return [Finding("sample-rates", message, values={"rates": text})]
+        return [*folder.notes(), Finding("sample-rates", message, values={"rates": text})]
 
 
 def _is_clip(field: Field) -> bool:
@@ -167,7 +171,9 @@ def _opened(file: Path) -> Iterator[Any]:
     try:
         with soundfile.SoundFile(str(regular(file))) as opened:
             yield opened
-    except (soundfile.SoundFileError, OSError) as error:
+    except OSError as error:
+        raise damage(error, file, "a sound file") from error
+    except soundfile.SoundFileError as error:
         # without the path, which the message of libsndfile repeats
         raise corrupt(file, "a sound file", getattr(error, "error_string", None) or reason(error)) from error
 

@@ -34,6 +34,8 @@ from iobench.formats import (
     fields_by_name,
     raw_bytes,
     read_only,
+    select_arrays,
+    split_selection,
 )
 
 DATA_FILE = "data.safetensors"
@@ -70,6 +72,7 @@ class Safetensors(ArrayFormat, Detectable):
     modules: ClassVar[tuple[str, ...]] = ("safetensors",)
     extra: ClassVar[str] = "safetensors"
     dtypes: ClassVar[frozenset[str]] = frozenset(CODES)
+    selectable: ClassVar[bool] = True
 
     def write_arrays(self, path: Path, arrays: Collection[StoredArray], batches: Iterable[Batch]) -> None:
         """Write the header, then each batch at its offset in every array."""
@@ -83,9 +86,7 @@ class Safetensors(ArrayFormat, Detectable):
                     write_at(file.fileno(), raw_bytes(rows), offsets[name])
                     offsets[name] += rows.nbytes
 
-    def open_arrays(
-        self, path: Path, schema: Schema, random: bool = False, others: Collection[str] = ()
-    ) -> SafetensorsReader:
+    def open_arrays(self, path: Path, schema: Schema, random: bool = False) -> SafetensorsReader:
         """Check the header, and return a reader over a read-only map."""
         file = path / DATA_FILE if path.is_dir() else path
         tensors = read_header(file)
@@ -93,8 +94,6 @@ class Safetensors(ArrayFormat, Detectable):
         places = {
             f.name: _place(file, f, schema.samples, tensors.get(names.get(f.name, ""))) for f in schema.fields
         }
-        if path.is_dir() and set(tensors) != {*places, *others}:
-            raise corrupt(file, f"tensors {', '.join([*places, *others])}", ", ".join(tensors))
         return SafetensorsReader(file, schema, places, {f.name: names[f.name] for f in schema.fields})
 
     def sniff(self, path: Path) -> bool:
@@ -102,9 +101,14 @@ class Safetensors(ArrayFormat, Detectable):
         return path.suffix == ".safetensors" and path.is_file()
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """Return the schema from a file's header; each tensor's first axis must be the sample axis."""
-        tensors = read_header(path)
-        return arrays_schema(path, {name: (t.shape, t.dtype) for name, t in tensors.items()}, fields=fields)
+        """Return the schema of all tensors in a file's header, or of those that follow `::`.
+
+        The first axis of each is the sample axis.
+        """
+        path, chosen = split_selection(path)
+        every = {name: (one.shape, one.dtype) for name, one in read_header(path).items()}
+        names = select_arrays(path, every, chosen)
+        return arrays_schema(path, {name: every[name] for name in names}, every, fields, others=every)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Format tokens: one flat file of token ids without a header, nanoGPT's `train.bin`, read in windows.
 
 Files with llm.c's header, which modded-nanogpt writes, are read, too: 256 int32, the first three of which
-are a magic number, a version and the number of tokens.
+are a magic number, a version and the number of tokens. So are .npy files of one axis of integers.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.contrib.formats.shared.token_windows import TokenStream, TokenWindows
 from iobench.formats import Schema
+from iobench.formats.npy import LONGEST, read_plain_header
 
 DATA_FILE = "tokens.bin"
 DTYPES = ("uint8", "uint16", "uint32", "uint64")
@@ -71,12 +72,7 @@ class Tokens(TokenWindows):
         told = self.dtype or dtype
         if path.is_dir() and told:
             return TokenStream.to_the_end(self.data_file(path), told)
-        if header := header_of(_head(path, HEADER_BYTES)):
-            stream = TokenStream.to_the_end(path, header[0], HEADER_BYTES)
-            if stream.tokens != header[1]:
-                raise corrupt(path, f"{header[1]:,} tokens, as its header says", f"{stream.tokens:,}")
-            return stream
-        return TokenStream.to_the_end(path, told or _certain_dtype(path))
+        return _described(path) or TokenStream.to_the_end(path, told or _certain_dtype(path))
 
     def sniff(self, path: Path) -> bool:
         """Return True for a .bin file with llm.c's header, or whose content fits ids of one dtype alone."""
@@ -95,11 +91,32 @@ class Tokens(TokenWindows):
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Return also a note if the dtype was chosen by the content."""
         notes, dtype = super().notes(path, schema), schema.fields[0].dtype
-        if self.dtype is None and header_of(_head(path, HEADER_BYTES)) is None:
+        if self.dtype is None and _described(path) is None:
             message = f"read as {dtype} tokens, which alone fits its content: it has no header"
             hint = f"if that is wrong, name the format with its dtype, such as {self.name}:dtype=uint32"
             notes.append(Finding("inferred-dtype", message, hint, {"dtype": dtype}))
         return notes
+
+
+def _described(path: Path) -> TokenStream | None:
+    """Return the tokens of a file with the header of llm.c or NumPy; None if it has neither.
+
+    CorruptArtifact if the header contradicts the file's size, or is that of other arrays.
+    """
+    head = _head(path, LONGEST)
+    if head.startswith(np.lib.format.MAGIC_PREFIX):
+        array = read_plain_header(head, "the file", path)
+        if len(array.shape) != 1 or array.dtype.kind not in "ui":
+            raise corrupt(path, "one axis of integers", f"{array.dtype.name} {array.shape}")
+        described, offset = (array.dtype.name, array.shape[0]), array.offset
+    elif header := header_of(head):
+        described, offset = header, HEADER_BYTES
+    else:
+        return None
+    stream = TokenStream.to_the_end(path, described[0], offset)
+    if stream.tokens != described[1]:
+        raise corrupt(path, f"{described[1]:,} tokens, as its header says", f"{stream.tokens:,}")
+    return stream
 
 
 def header_of(head: bytes) -> tuple[str, int] | None:

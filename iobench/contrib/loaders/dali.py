@@ -4,6 +4,10 @@ This is what DALI's documentation recommends for data without a DALI reader: `fn
 callback that returns a batch and is called ahead of the pipeline, with workers in processes of its own
 (`parallel`). On a GPU the pipeline copies (`.gpu()`), and its outputs are used in place on the consumer's
 stream, as in DALI's plugin for PyTorch.
+
+With `decode` DALI itself reads, decodes and scales image files, by `fn.io.file.read`, `fn.decoders.image` and
+`fn.resize`. Sizes after scaling and the corner of the crop are rounded as Pillow's are here, so that the
+pixels can be compared.
 """
 
 from __future__ import annotations
@@ -17,9 +21,9 @@ import numpy as np
 from iobench.base.errors import InvalidOption, InvalidSettings
 from iobench.base.options import option
 from iobench.contrib.formats.images import Images
-from iobench.contrib.loaders._dali_images import ClassFolder, DaliFileSource, decoded
 from iobench.dataset.opener import Opener
-from iobench.formats import Array, Format, Reader, Rows
+from iobench.formats import Array, Format, Reader, Rows, index_of
+from iobench.formats.folders import IMAGES, ClassFolder
 from iobench.host.device import Accelerator, device_named
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
 from iobench.loading.loaders.workers import MAX_PREFETCH, MAX_WORKERS
@@ -164,7 +168,7 @@ class DaliEpochs(Epochs):
         self._settings = loader
         device = device_named(job.device)
         self._gpu = device if isinstance(device, Accelerator) and loader.pipeline == GPU else None
-        self._folder = ClassFolder(job.opener) if loader.decode else None
+        self._folder = DaliFolder(job.opener) if loader.decode else None
         with job.opener():  # reports missing files before the first epoch
             pass
 
@@ -238,3 +242,68 @@ class DaliEpochs(Epochs):
 
     def close(self) -> None:
         """Do nothing: readers and workers ended with their epoch."""
+
+
+class DaliFolder:
+    """A folder per class: files, labels, and sizes of the images that were read so far.
+
+    Parameters
+    ----------
+    opener : Opener
+        Of a variant of `images` that scales existing files to a shape.
+    """
+
+    def __init__(self, opener: Opener) -> None:
+        from iobench.formats.image_decoding import ImageLayout
+
+        (field,) = (field for field in opener.schema.fields if field.shape)
+        self.layout = ImageLayout(field.shape)
+        self.images = [one is field for one in opener.schema.fields]
+        folder = ClassFolder.of(opener.path, IMAGES)
+        self.files, self.labels = folder.files, folder.labels
+        self._sizes = dict[int, tuple[int, int]]()
+
+    def size(self, row: int) -> tuple[int, int]:
+        """Return height and width of an image after scaling; its header is read once."""
+        from iobench.formats.image_decoding import image_size
+
+        if row not in self._sizes:
+            with self.files[row].open("rb") as file:
+                width, height = self.layout.scaled(image_size(file)[:2])
+            self._sizes[row] = height, width
+        return self._sizes[row]
+
+
+class DaliFileSource:
+    """An epoch's batches by number: names of files, sizes after scaling, labels."""
+
+    def __init__(self, folder: DaliFolder, batches: Sequence[Rows]) -> None:
+        self.folder, self._batches = folder, batches
+
+    def __call__(self, info: Any) -> tuple[Any, Any, Any]:
+        """Return a batch; StopIteration after the last one."""
+        if info.iteration >= len(self._batches):
+            raise StopIteration
+        folder, rows = self.folder, index_of(self._batches[info.iteration])
+        names = [np.frombuffer(bytes(folder.files[row]), np.uint8) for row in rows]
+        return names, np.array([folder.size(row) for row in rows.tolist()], np.float32), folder.labels[rows]
+
+    def close(self) -> None:
+        """Do nothing: DALI closes its files."""
+
+
+def decoded(source: DaliFileSource) -> list[Any]:
+    """Return the outputs of a pipeline for the fields of a folder: pixels in its layout, and labels."""
+    from nvidia.dali import fn, types
+
+    names, sizes, labels = fn.external_source(source, num_outputs=3, batch=True, batch_info=True)
+    layout, colors = source.folder.layout, {"RGB": types.RGB, "L": types.GRAY}
+    images = fn.decoders.image(
+        fn.io.file.read(names), output_type=colors[layout.mode], adjust_orientation=False
+    )
+    images = fn.resize(images, size=sizes, interp_type=types.INTERP_TRIANGULAR)
+    images = fn.crop(images, crop=(layout.height, layout.width), rounding="truncate")
+    if layout.channels_first and layout.mode == "RGB":
+        images = fn.transpose(images, perm=[2, 0, 1])
+    pixels = fn.reshape(images, shape=list(layout.shape))
+    return [pixels if image else labels for image in source.folder.images]

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from iobench.base.errors import InvalidSettings, LoaderFailed
+from iobench.base.errors import LoaderFailed
 from iobench.base.options import option
-from iobench.base.text import reason
-from iobench.contrib.formats.ffcv.beton import stored_name
+from iobench.contrib.formats.ffcv import library, stored_name
 from iobench.formats import Field, names_within
 from iobench.loading.loaders import Epochs, Job, Loader
 from iobench.loading.number_limits import LIMITS
@@ -65,18 +64,17 @@ class FfcvEpochs(Epochs):
     def __init__(self, loader: FfcvLoader, job: Job) -> None:
         super().__init__(loader, job)
         file = _file(job)
-        loader_class, orders = _library()
-        from ffcv.reader import Reader
-
+        ffcv = library()
+        orders = ffcv.loader.OrderOption
         order = orders.SEQUENTIAL
         if job.order.kind == "random":
             order = orders.QUASI_RANDOM if loader.quasi_random else orders.RANDOM
         known = {field.name: field for field in job.opener.schema.fields}
-        stored = list(Reader(str(file)).field_names)
+        stored = list(ffcv.reader.Reader(str(file)).field_names)
         names = names_within(stored, known.values(), stored_name)
         self._fields = {names[name]: field for name, field in known.items()}
         self._failed: Exception | None = None
-        self._loader: Any = loader_class(
+        self._loader: Any = ffcv.loader.Loader(
             str(file),
             batch_size=job.order.batch_size,
             num_workers=loader.threads or -1,
@@ -148,17 +146,3 @@ def _as_field(part: torch.Tensor, field: Field) -> torch.Tensor:
     import torch
 
     return part.view(getattr(torch, field.dtype)).reshape(-1, *field.shape)
-
-
-def _library() -> tuple[Any, Any]:
-    """Return FFCV's Loader and its orders; InvalidSettings if FFCV is installed but cannot be imported."""
-    try:
-        from ffcv.loader import Loader as Library
-        from ffcv.loader import OrderOption
-    except (ImportError, OSError) as error:
-        raise InvalidSettings(
-            f"loader ffcv: FFCV cannot be imported: {reason(error)}",
-            kind="cannot-import",
-            hint="install OpenCV and TurboJPEG where the system finds their libraries",
-        ) from error
-    return Library, OrderOption

@@ -4,41 +4,61 @@ Its documentation recommends for torch: `with_format("torch")` under a DataLoade
 batches through a BatchSampler. Its torch format converts all numbers to int64 and float32 unless it is given
 a dtype. Here it is given each field's own, with one view of the dataset for each dtype. `via=arrow` reads
 tables instead, whose columns are arrays already.
+
+With `streaming` it does as `load_dataset(…, streaming=True)` is documented: fsspec reads files through,
+from a disk, a web server or S3; they are shuffled, samples within a buffer, and split among the workers.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from iobench.base.errors import InvalidSettings, IobenchError
+from iobench.base import interrupts
+from iobench.base.errors import InvalidSettings, IobenchError, needing
 from iobench.base.options import option
-from iobench.formats import Rows, TimingWrapper, field_names
+from iobench.contrib.loaders.webdataset import MAX_SHUFFLED
+from iobench.formats import Field, Rows, TimingWrapper, field_names
 from iobench.loading.loaders import Epochs, Job
-from iobench.loading.loaders.dataloader import DataLoaderEpochs
+from iobench.loading.loaders.dataloader import DataLoaderEpochs, unwarned
 from iobench.loading.loaders.sample_datasets import SampleDataset
 from iobench.loading.loaders.workers import WorkerLoader, fetch_option
 from iobench.loading.portable_error import PortableError
 from iobench.loading.tensors import tensor_of
+from iobench.objects.url import s3_options
 
 if TYPE_CHECKING:
     import torch
 
     from iobench.dataset.opener import Opener
+    from iobench.loading.host_to_device import HostBatch
 
 FILE_MAGIC = b"ARROW1"  # at the start of an Arrow IPC file; a stream has none
+NARROWED = ("float64", "uint64")  # dtypes of which its torch format does not keep all values, when streaming
+ADDRESSES = ("http", "https", "s3")
+STREAMING = {  # what is different of a loader that streams
+    "format_names": ("arrow", "parquet"),
+    "orders": ("sequential", "random"),
+    "schemes": ADDRESSES,
+    "unpinned": ADDRESSES,
+    "iterable_style": True,
+}
 
 
 @dataclass(frozen=True)
 class HuggingFace(WorkerLoader):
-    """A map-style loader over a Hugging Face Dataset."""
+    """A map-style loader over a Dataset; with `streaming` an iterable-style one over an IterableDataset."""
 
     name: ClassVar[str] = "huggingface"
-    summary: ClassVar[str] = "Hugging Face datasets over Arrow files, under a DataLoader"
+    summary: ClassVar[str] = "Hugging Face datasets under a DataLoader: Arrow files mapped, or files streamed"
     library: ClassVar[str] = "datasets"
     format_names: ClassVar[tuple[str, ...]] = ("arrow",)
     recommended_options: ClassVar[str] = "num_workers={cores},fetch=batch"
@@ -52,20 +72,45 @@ class HuggingFace(WorkerLoader):
         choices=("torch", "arrow"),
     )
     fetch: str = fetch_option()
+    streaming: bool = option(
+        False, "files are read through, from a disk or an address, as streaming=True does"
+    )
+    shuffle_buffer: int = option(
+        1000, "streaming: samples in the buffer that random order shuffles", minimum=1, maximum=MAX_SHUFFLED
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.via == "arrow" and self.fetch == "sample":
-            raise InvalidSettings(
-                "huggingface: via=arrow reads whole batches",
-                kind="conflicting-options",
-                hint="set fetch=batch",
-            )
+        if self.streaming:
+            for name, value in STREAMING.items():
+                object.__setattr__(self, name, value)
+        problem = hint = ""
+        if self.streaming and self.fetch == "batch":
+            problem, hint = "fetch=batch with streaming, which has no rows to ask for", "leave fetch out"
+        elif self.shuffle_buffer != 1000 and not self.streaming:
+            problem, hint = "shuffle_buffer without streaming", "set streaming=yes"
+        elif self.via == "arrow" and self.fetch == "sample" and not self.streaming:
+            problem, hint = "via=arrow reads whole batches", "set fetch=batch"
+        if problem:
+            raise InvalidSettings(f"huggingface: {problem}", kind="conflicting-options", hint=hint)
 
     def open(self, job: Job) -> Epochs:
-        """Check the files; each process that reads maps them itself."""
-        with job.opener():  # checks the files as every loader does
-            pass
+        """Check the files; each process that reads maps them itself.
+
+        InvalidSettings if the torch format would change values that are streamed.
+        """
+        if job.opener.remote is None:
+            with job.opener():  # checks the files as every loader does
+                pass
+        if self.streaming:
+            changed = [field.typed for field in job.opener.schema.fields if field.dtype in NARROWED]
+            if changed and self.via == "torch":
+                raise InvalidSettings(
+                    f"{self.variant}: the torch format of datasets narrows {', '.join(changed)}",
+                    kind="unsupported-dtype",
+                    hint="set via=arrow",
+                )
+            return StreamingEpochs(self, job)
         classes = {
             ("torch", "sample"): HuggingFaceSamples,
             ("torch", "batch"): HuggingFaceBatches,
@@ -166,3 +211,92 @@ def _mapped(opener: Opener) -> Any:
     whole = concatenate_datasets(parts)
     others = {column: field for field, column in field_names(whole.column_names).items() if field != column}
     return whole.rename_columns(others) if others else whole
+
+
+class StreamingEpochs(Epochs):
+    """One dataset for all epochs, given the number of each."""
+
+    def __init__(self, loader: HuggingFace, job: Job) -> None:
+        super().__init__(loader, job)
+        self._settings = loader
+        self._cache = tempfile.TemporaryDirectory(prefix="iobench-")  # of its lock files
+        dataset = _streamed(job.opener, self._cache.name)
+        columns = field_names(dataset.features)
+        self._columns = {columns[field.name]: field for field in job.opener.schema.fields}
+        dataset = dataset.select_columns([*self._columns]).with_format(loader.via)
+        if job.order.kind == "random":
+            dataset = dataset.shuffle(seed=job.order.seed % (1 << 32), buffer_size=loader.shuffle_buffer)
+        self._dataset: Any = dataset if loader.via == "torch" else dataset.batch(job.order.batch_size)
+
+    @property
+    def prefetches(self) -> bool:
+        """True if there are workers."""
+        return self._settings.num_workers > 0
+
+    def _epoch(self, request: int) -> Iterator[HostBatch]:
+        from torch.utils.data import DataLoader
+
+        settings = self._settings
+        samples = settings.via == "torch"
+        self._dataset.set_epoch(request)
+        with interrupts.blocked(), unwarned():
+            loader = DataLoader(
+                self._dataset,
+                batch_size=self.job.order.batch_size if samples else None,
+                collate_fn=partial(_collated if samples else _tensors, self._columns),
+                num_workers=settings.num_workers,
+                prefetch_factor=settings.prefetch_factor,
+                pin_memory=bool(settings.pin_memory),
+            )
+            batches = iter(loader)
+        yield from batches
+
+    def close(self) -> None:
+        """Release the dataset and remove its lock files."""
+        self._dataset = None
+        gc.collect()
+        self._cache.cleanup()
+
+
+def _streamed(opener: Opener, cache: str) -> Any:
+    """Return an artifact's files as an IterableDataset."""
+    os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")  # it would tell the hub of each dataset
+    from datasets import load_dataset
+
+    storage: dict[str, Any] = {}
+    if opener.remote is not None and opener.remote.files.url.startswith("s3://"):
+        with needing("huggingface:streaming=yes at s3://", "fsspec"):
+            import_module("s3fs")  # as fsspec does
+        storage = s3_options()
+    return load_dataset(
+        opener.format.name,
+        data_files=_files(opener),
+        split="train",
+        streaming=True,
+        storage_options=storage,
+        cache_dir=cache,
+    )
+
+
+def _files(opener: Opener) -> list[str]:
+    """Return the files or addresses of an artifact's data, in order."""
+    if opener.remote is not None:
+        files, suffix = opener.remote.files, f".{opener.format.name}"
+        return [files.address(name) for name in sorted(files.objects) if name.endswith(suffix)]
+    of_format = import_module(type(opener.format).__module__)
+    return [str(file) for file in of_format.files_of(opener.path)]
+
+
+def _collated(columns: Mapping[str, Field], samples: list[dict[str, Any]]) -> HostBatch:
+    """Collate samples of tensors as torch does, and give them the dtypes of their fields."""
+    import torch
+    from torch.utils.data import default_collate
+
+    batch = default_collate(samples)
+    return {field.name: batch[column].to(getattr(torch, field.dtype)) for column, field in columns.items()}
+
+
+def _tensors(columns: Mapping[str, Field], table: Any) -> HostBatch:
+    """Convert a table of one row, whose columns are the lists of a batch."""
+    lists = {column: table[column].combine_chunks().flatten() for column in columns}
+    return {field.name: tensor_of_column(lists[column], field.shape) for column, field in columns.items()}

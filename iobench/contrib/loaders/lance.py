@@ -72,7 +72,7 @@ class LanceEpochs(Epochs):
         except (OSError, ValueError) as error:
             if self.opener.remote is None:
                 raise
-            from iobench.contrib.formats.lance.store import store_error
+            from iobench.contrib.formats.lance.reader import store_error
 
             raise store_error(self.opener.remote.files.url, error) from None
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from iobench.base import interrupts
 from iobench.base.errors import LoaderFailed
 from iobench.base.options import option
-from iobench.contrib.formats.litdata.token_chunks import TokenChunks
+from iobench.contrib.formats.litdata import TokenChunks
 from iobench.formats import Field, field_names
 from iobench.loading.collate import Collate
 from iobench.loading.loaders import Epochs, Job

@@ -24,7 +24,7 @@ from iobench.base import interrupts
 from iobench.base.errors import CorruptArtifact, IobenchError, LoaderFailed
 from iobench.base.options import option
 from iobench.contrib.formats.shared.scaled_images import ScaledImages, extents_of
-from iobench.contrib.formats.webdataset.tar_fields import suffixes_of
+from iobench.contrib.formats.webdataset import suffixes_of
 from iobench.formats import Array, Field, Reader
 from iobench.loading.collate import Collate
 from iobench.loading.loaders import Epochs, Job
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from io import RawIOBase
 
     from iobench.contrib.formats.shared.scaled_images import ScaledDecoder
-    from iobench.dataset.opener import Opener
-    from iobench.dataset.placement_file import RemoteOpener
+    from iobench.dataset.opener import Opener, RemoteOpener
     from iobench.loading.host_to_device import HostBatch
 
 MAX_SHUFFLED = 1 << 30

@@ -16,9 +16,8 @@ from iobench.base.errors import InvalidSettings, LoaderFailed
 from iobench.base.text import reason
 from iobench.contrib.ray import ray_runtime
 from iobench.contrib.ray.actor import WorkerSpec
-from iobench.contrib.ray.actor_monitor import BatchTimeout
 from iobench.contrib.ray.packed import pack, pageable, pinned
-from iobench.contrib.ray.remote_worker import IndexDealer, RemoteWorker, WorkerConfig
+from iobench.contrib.ray.remote_worker import BatchTimeout, IndexDealer, RemoteWorker, WorkerConfig
 from iobench.host.device import device_of, pick_device
 
 PLACED = {"scheduling_strategy": "SPREAD"}  # over all hosts, to use the cores of all
@@ -100,7 +99,7 @@ class RayLoader(DataLoader[Any]):
             persistent_workers=persistent_workers,
             in_order=in_order,
         )
-        self._actor_options = {**PLACED, **(actor_options or {})}
+        self.actor_options = actor_options  # public, for a Trainer that makes the loader again
         self._persistent: _Workers | None = None
         if num_workers > 0 and not self._remote:
             warn_once()
@@ -135,7 +134,7 @@ class _Workers:
         ray_runtime.connect(loader.num_workers)
         config = WorkerConfig(
             ray.put(_packed(loader)),
-            loader._actor_options,
+            {**PLACED, **(loader.actor_options or {})},
             loader.prefetch_factor or 1,
             loader.timeout,
             pinned if loader.pin_memory and not device_of(pick_device("auto")).is_host else pageable,

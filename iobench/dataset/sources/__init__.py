@@ -8,25 +8,22 @@ from pathlib import Path
 from iobench import formats
 from iobench.base.errors import SourceError
 from iobench.base.units import shape_text
-from iobench.dataset.sources._regular_files import (
-    LABELLED,
-    contains_images,
-    no_such_path,
-    source_errors,
-    usual_format,
-)
-from iobench.dataset.sources._source import (
+from iobench.dataset.sources.generated import GeneratedLengths, Synthetic
+from iobench.dataset.sources.source import (
     BATCH_BYTES,
     FirstSamples,
     Source,
     checked,
     default_name,
+    named,
+    no_such_path,
     prefetched,
+    source_errors,
 )
-from iobench.dataset.sources.generated_lengths import GeneratedLengths
-from iobench.dataset.sources.packed_columns import packed_table
-from iobench.dataset.sources.synthetic import Synthetic
 from iobench.formats import VARIES, split_selection
+from iobench.formats.folders import contains_images, suffix_of
+from iobench.formats.memmap import Memmap
+from iobench.formats.npy import is_mapped
 
 __all__ = [
     "BATCH_BYTES",
@@ -36,22 +33,10 @@ __all__ = [
     "Synthetic",
     "check_selectable",
     "checked",
-    "convertible",
     "default_name",
     "open_source",
     "prefetched",
 ]
-
-# single files that the sandbox reads: the format, or the adapter of `sandbox_worker`
-SANDBOXED = {
-    ".h5": "hdf5",
-    ".hdf5": "hdf5",
-    ".pt": "torch",
-    ".pth": "torch",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-}
-CONVERTED = (".npz", ".pt", ".pth", ".csv", ".jsonl")  # that no format reads in place
 
 
 def open_source(
@@ -60,14 +45,16 @@ def open_source(
     columns: str = "packed",
     format: str | None = None,
     on_error: str = "stop",
+    files: str | None = None,
+    fields: Sequence[formats.Field] = (),
 ) -> Source:
     """Open the user's data as a source.
 
     Parameters
     ----------
     path : str or Path
-        A .npy, .npz, .pt, .csv, .jsonl, .h5 or .hdf5 file, a folder of images, or data in any readable
-        format.
+        A .npy, .npz, .pt, .csv, .tsv, .jsonl, .h5, .hdf5, .mat or .nc file, a folder of images, or data in
+        any readable format.
         ``FILE::NAME,NAME`` selects arrays of a file with several, columns of a table, or groups of an HDF5
         file.
     sample_shape : tuple of int, optional
@@ -82,6 +69,11 @@ def open_source(
     on_error : str
         ``skip`` leaves out images of a folder that cannot be decoded, which `Source.notes` counts. ``stop``
         raises when the first one is read.
+    files : str, optional
+        Relation of the files in a folder: each is one of the ``samples``, holds several of them (``parts``),
+        or is one of the ``fields``; by default inferred, which `Source.notes` says.
+    fields : sequence of Field
+        Fields of a sample, for data that do not describe theirs.
 
     Raises
     ------
@@ -90,16 +82,19 @@ def open_source(
     """
     path = Path(path)
     with source_errors(path):
-        if not format and path.is_dir() and contains_images(path):
-            from iobench.dataset.sources.image_folder import ImageFolder
-            from iobench.dataset.sources.unscaled_images import UnscaledImages
+        if not (format or files or fields) and path.is_dir() and contains_images(path):
+            from iobench.dataset.sources.image_folder import ImageFolder, UnscaledImages
 
             kind = UnscaledImages if VARIES in (sample_shape or ()) else ImageFolder
             return kind(path, sample_shape or (3, 224, 224), on_error == "skip")
         if on_error == "skip":
             problem = "--on-error skip is for folders of images without --source-format"
             raise SourceError(problem, kind="conflicting-options", path=path, hint="omit --on-error")
-        return _open(path, sample_shape, columns == "packed", format and formats.parse(format).variant)
+        if files and format:
+            problem = "--files is for data without --source-format"
+            raise SourceError(problem, kind="conflicting-options", path=path, hint="omit --files")
+        variant = format and formats.parse(format).variant
+        return _open(path, sample_shape, columns == "packed", variant, fields, files)
 
 
 def check_selectable(path: Path, form: formats.Format, names: Sequence[str]) -> None:
@@ -113,35 +108,44 @@ def check_selectable(path: Path, form: formats.Format, names: Sequence[str]) -> 
         )
 
 
-def convertible(path: Path) -> bool:
-    """Return whether `open_source` reads data that no format recognizes."""
-    return contains_images(path) if path.is_dir() else path.suffix.lower() in CONVERTED
+def _open(
+    path: Path,
+    sample_shape: tuple[int, ...] | None,
+    packed: bool,
+    format: str | None,
+    fields: Sequence[formats.Field],
+    files: str | None,
+) -> Source:
+    from iobench.dataset.artifact_location import FileTree
+    from iobench.dataset.detection import ADAPTED, Detected, detect
+    from iobench.dataset.sandbox import ADAPTERS
+    from iobench.dataset.sources.file_source import FileSource, packed_table
+    from iobench.formats.hdf5 import Hdf5
 
-
-def _open(path: Path, sample_shape: tuple[int, ...] | None, packed: bool, format: str | None) -> Source:
     path, chosen = split_selection(path)
     if not path.exists():
         raise no_such_path(path)
-    suffix = "" if path.is_dir() or format else path.suffix.lower()
-    if sample_shape is not None and suffix in (".npy", ".npz", *SANDBOXED):
+    tree = FileTree.of(named(path))  # which has regular files alone: others are not sniffed
+    suffix = "" if path.is_dir() or format else suffix_of(path)
+    describes_itself = suffix in (*ADAPTED, ".npy", ".h5", ".hdf5")
+    if sample_shape is not None and describes_itself:
         raise _has_its_shape(path)
-    if suffix in (".npy", ".npz"):
-        from iobench.dataset.sources.numpy_files import NpyFile, NpzFile
-
-        if suffix == ".npy":
-            check_selectable(path, formats.get("npy"), chosen)
-        return NpyFile(path) if suffix == ".npy" else NpzFile(path, chosen)
-    from iobench.dataset.file_tree import FileTree
-    from iobench.dataset.sources.sandboxed import FormatSource, SandboxedFile
-
-    source: SandboxedFile | FormatSource
-    if suffix in SANDBOXED:
-        source = SandboxedFile(path, SANDBOXED[suffix], chosen)
+    if fields and describes_itself:
+        problem = f"--field with {suffix}, which describes its fields"
+        raise SourceError(problem, kind="conflicting-options", path=path, hint="omit --field")
+    if format:
+        detected = Detected(format)
+    elif suffix == ".npy":
+        detected = Detected("npy" if is_mapped(tree.path) else "unmapped-npy")
+    elif suffix in ADAPTED and not any(form.sniff(tree.path) for form in (Hdf5(), Memmap())):
+        detected = Detected(ADAPTED[suffix])  # but MATLAB 7.3 and NetCDF 4 are HDF5
     else:
-        tree = FileTree.of(path.resolve())  # which has regular files alone: others are not sniffed
-        variant = _scaled(path, format or _sniffed(path), sample_shape)
+        detected = detect(tree.path, "--source-format", files)
+    variant = detected.variant
+    if variant not in ADAPTERS:
+        variant = _scaled(path, variant, sample_shape)
         check_selectable(path, formats.parse(variant), chosen)
-        source = FormatSource(tree, variant, chosen)
+    source = FileSource(tree, variant, chosen, fields, detected.notes)
     return packed_table(source, source.kind) if packed else source
 
 
@@ -157,30 +161,3 @@ def _scaled(path: Path, variant: str, shape: tuple[int, ...] | None) -> str:
 def _has_its_shape(path: Path) -> SourceError:
     problem = "--sample-shape is for images and generated data"
     return SourceError(problem, kind="conflicting-options", path=path, hint="omit --sample-shape")
-
-
-def _sniffed(path: Path) -> str:
-    """Return the only format that recognizes the data; raises SourceError if it is not exactly one."""
-    from iobench.dataset import sandbox
-
-    result = sandbox.sniff(path.resolve())
-    if result.ambiguity:
-        hint = "name the entry to read" if result.members else "give --source-format"
-        raise SourceError(result.ambiguity, kind="ambiguous-format", path=path, hint=hint)
-    if name := result.first_format(path):
-        return name
-    known = ", ".join(formats.names())
-    if path.is_dir():
-        raise SourceError(
-            f"no format recognizes the folder ({known}), and it contains no image",
-            kind="unrecognized",
-            path=path,
-            hint=LABELLED,
-        )
-    raise SourceError(
-        f"{path.suffix or 'a file without a suffix'} is not read, and no format recognizes it ({known})",
-        kind="unrecognized",
-        path=path,
-        hint=usual_format(path, "--source-format")
-        + "give .npy, .npz, .pt, .csv, .jsonl, .h5, .hdf5, a folder of images, or --source-format",
-    )

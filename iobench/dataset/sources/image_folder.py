@@ -1,4 +1,4 @@
-"""Source of a folder of images with one subfolder per label."""
+"""Sources of a folder of images with a subfolder per label: scaled to one shape, or each of its own size."""
 
 from __future__ import annotations
 
@@ -17,16 +17,21 @@ from iobench.base.errors import SourceError
 from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.base.units import counted, shape_text
-from iobench.dataset.sources._regular_files import LABELLED, FileState, check_unchanged, open_regular
-from iobench.dataset.sources._source import BATCH_BYTES, Source, default_name
-from iobench.formats import Array, Batch, Field, Schema
+from iobench.dataset.sources.source import (
+    BATCH_BYTES,
+    FileState,
+    Source,
+    check_unchanged,
+    default_name,
+    open_regular,
+)
+from iobench.formats import Array, Batch, Field, Schema, check_sample, with_extents, with_own_extents
+from iobench.formats.folders import IMAGES, JPEG, ClassFolder, has_suffix, not_read
 from iobench.formats.image_decoding import (
     DCT_SCALE,
-    KINDS,
     ImageDecoder,
     ImageLayout,
     image_errors,
-    image_kind,
     image_size,
 )
 
@@ -43,13 +48,12 @@ class ImageFolder(Source):
     """Images as the field `x` (uint8) and labels as `y` (int64).
 
     A label is the index of the subfolder in alphabetical order. The shorter side of an image is resized to
-    fit, and the rest is cropped around the center. Hidden files and files without an image's suffix are
-    skipped.
+    fit, and the rest is cropped around the center. Files and labels are those of `ClassFolder`.
 
     `sample_shape` is ``(height, width)``, ``(height, width, channels)`` or ``(channels, height, width)``,
     with 1 or 3 channels. With `skip_damaged` every image is decoded at once, and those that cannot be are
-    left out; `notes` says how many. SourceError if there is no image (`no-images`), or an image has no label
-    (`no-label`) or cannot be decoded.
+    left out; `notes` says how many. SourceError if there is no image, or one has no label (`no-label`) or
+    cannot be decoded.
     """
 
     decodes = True
@@ -58,25 +62,16 @@ class ImageFolder(Source):
         self.path = path.resolve()
         self.name = default_name(self.path.stem)
         self._layout = ImageLayout(sample_shape)
-        self.labels, names = _entries(self.path)
-        if not self.labels:
-            raise SourceError("the folder has no subfolder", kind="no-label", path=path, hint=LABELLED)
-        if unlabelled := [name for name in names if _is_image(self.path / name)]:
-            raise SourceError(
-                "the image is in no label's subfolder",
-                kind="no-label",
-                path=self.path / unlabelled[0],
-                hint="move it into a subfolder, or out of the folder",
-            )
+        folder = ClassFolder.of(self.path, IMAGES, links=True)
+        self.labels = list(folder.classes)
         self._files = [
-            (file, number, FileState.of(file.stat()))
-            for number, label in enumerate(self.labels)
-            for file in _images(self.path / label)
+            (file, label, FileState.of(file.stat()))
+            for file, label in zip(folder.files, folder.labels.tolist(), strict=True)
         ]
+        self.notes = (*folder.notes(), *not_read(self.path, folder.files, "a folder of images"))
         self._damaged = list(self._undecodable()) if skip_damaged else []
         if not self._files:
-            problem = f"no image in its {counted(len(self.labels), 'subfolder')}"
-            raise SourceError(problem, kind="no-images", path=path)
+            raise SourceError("no image can be decoded", kind="no-images", path=path)
         self._note_damaged()
         self._inspect()
 
@@ -108,7 +103,7 @@ class ImageFolder(Source):
             return None
 
         good = []
-        with image_threads() as pool:
+        with _image_threads() as pool:
             for start in range(0, len(self._files), AT_ONCE):
                 files = self._files[start : start + AT_ONCE]
                 for file, error in zip(files, pool.map(tried, files), strict=True):
@@ -169,7 +164,7 @@ class ImageFolder(Source):
 
     def other_decoders(self) -> tuple[str, ...]:
         """Return the other decoders of JPEG files, and decoding at a smaller scale where half are large."""
-        if not any(image_kind(file) == "JPEG" for file, _, _ in self._files):
+        if not any(has_suffix(file.name, JPEG) for file, _, _ in self._files):
             return ()
         shorter = sorted(ratio for _, ratio in self._scales)
         large = shorter[len(shorter) // 2] >= DCT_SCALE
@@ -178,7 +173,7 @@ class ImageFolder(Source):
     def batches(self) -> Iterator[Batch]:
         """Yield images sorted by label and file name, decoded on all processors."""
         rows, decode = self.schema.batch_rows(BATCH_BYTES), self._decoder()
-        with image_threads() as pool:
+        with _image_threads() as pool:
             for start in range(0, len(self._files), rows):
                 files = self._files[start : start + rows]
                 labels = np.array([number for _, number, _ in files], np.int64)
@@ -204,44 +199,37 @@ class ImageFolder(Source):
         return decoded
 
 
-def image_threads() -> ThreadPoolExecutor:
+class UnscaledImages(ImageFolder):
+    """Images of their own sizes as the field `x` (uint8, of shape ``(*, *, 3)`` or, gray, ``(*, *)``).
+
+    Labels are as in `ImageFolder`. The sizes are read from the headers of all files.
+    """
+
+    def _inspect(self) -> None:
+        with _image_threads() as pool:
+            headers = list(pool.map(_header, self._files))
+        field, label = self._fields
+        pixels = [height * width for height, width, _ in headers]
+        for (path, _, _), count in zip(self._files, pixels, strict=True):
+            check_sample("", (), count * field.sample_bytes, path)
+        self._scales = [(1.0, 1.0)]
+        totals = {field.name: sum(pixels)}
+        self.schema = Schema(len(self._files), with_extents((field, label)), totals=totals)
+        if self._layout.mode == "L" and any(colored for _, _, colored in headers):
+            self._note_gray("'*x*x3'")
+
+    def _pixels(self, images: Sequence[Array]) -> Batch:
+        return with_own_extents(self._fields[0], images)
+
+
+def _header(one: ImageFile) -> tuple[int, int, bool]:
+    """Return height and width of an image, and whether it has colors; SourceError if it has no header."""
+    path, _, _ = one
+    with image_errors(path), open_regular(path) as file:
+        width, height, colored = image_size(file)
+        return height, width, colored
+
+
+def _image_threads() -> ThreadPoolExecutor:
     """Return threads that decode images."""
     return ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, MAX_THREADS))
-
-
-def _entries(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the sorted names of the subfolders and of everything else in a folder, without hidden ones."""
-    folders: list[str] = []
-    others: list[str] = []
-    for entry in os.scandir(folder):
-        if not entry.name.startswith("."):
-            (folders if entry.is_dir() else others).append(entry.name)
-    return sorted(folders), sorted(others)
-
-
-def _images(folder: Path) -> list[Path]:
-    """Return the images of one label, sorted by name."""
-    folders, names = _entries(folder)
-    if folders:
-        raise SourceError(
-            "a folder inside a label's folder",
-            kind="nested-folders",
-            path=folder / folders[0],
-            hint="move its images to the label's folder",
-        )
-    return [folder / name for name in names if _is_image(folder / name)]
-
-
-def _is_image(file: Path) -> bool:
-    """Return whether a file has an image's suffix; raises SourceError for an image type that is not read."""
-    kind = image_kind(file)
-    if kind is None or kind in KINDS:
-        return kind is not None
-    raise SourceError(
-        "unsupported image type",
-        kind="unsupported-image",
-        path=file,
-        expected=f"one of {', '.join(KINDS)}",
-        found=kind,
-        hint="convert it, or move it out of the folder",
-    )

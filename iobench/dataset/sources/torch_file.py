@@ -6,19 +6,20 @@ tensors and plain containers, and runs nothing that the file names.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
-from iobench.base.text import reason, shortened
-from iobench.formats import DTYPES, Array, Field, Reader, Schema
+from iobench.base.text import listed, reason, shortened
+from iobench.dataset.sources.source import BATCH_BYTES
+from iobench.formats import DTYPES, VARIES, Batch, Field, Ragged, Schema, array_of
+from iobench.formats.array_schema import ShapeAndDtype, suggesting_selection
 
 SINGLE = "x"  # field name of a tensor that is not in a dict
 MAX_LEVELS = 16
@@ -34,43 +35,57 @@ class TorchAdapter(formats.Detectable):
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of a file's tensors, or of those named after `::`; the first axis is samples."""
         path, chosen = formats.split_selection(path)
-        tensors = _tensors(path)
-        names = formats.select_arrays(path, tensors, chosen)
-        shapes = {name: (tuple(tensors[name].shape), _dtype(path, name, tensors[name])) for name in names}
-        schema = formats.arrays_schema(path, shapes, tensors)
+        tensors, refused = _contents(path)
+        names = formats.select_arrays(path, [*tensors, *refused], chosen)
+        every: dict[str, ShapeAndDtype] = {}
+        for name, tensor in tensors.items():
+            try:
+                every[name] = _typed(path, name, tensor)
+            except CorruptArtifact as error:
+                refused[name] = error
         for name in names:
-            _check_stored(path, name, tensors[name])
+            if name in refused:
+                raise suggesting_selection(refused[name], path, every, names)
+        totals = {name: sum(map(len, one)) for name, one in tensors.items() if isinstance(one, list)}
+        typed = {name: every[name] for name in names}
+        schema = formats.arrays_schema(path, typed, [*tensors, *refused], totals=totals, others=every)
+        for name in names:
+            stored = tensors[name]
+            for tensor in stored if isinstance(stored, list) else [stored]:
+                _check_stored(path, name, tensor)
         return schema
 
-    def open(self, path: Path, schema: Schema, random: bool = False) -> TorchReader:
-        """Open a reader of the mapped tensors."""
-        tensors = _tensors(path)
-        names = formats.field_names(tensors)
-        return TorchReader(schema, {field.name: tensors[names[field.name]] for field in schema.fields})
+    def batches(self, path: Path, schema: Schema) -> Iterator[Batch]:
+        """Yield the rows of mapped tensors with any strides, and of lists of a tensor per sample."""
+        tensors, refused = _contents(path)
+        names, rows = formats.field_names([*tensors, *refused]), schema.batch_rows(BATCH_BYTES)
+        for start in range(0, schema.samples, rows):
+            batch = dict[str, Any]()
+            for field in schema.fields:
+                some = tensors[names[field.name]][start : start + rows]
+                if field.is_ragged:
+                    batch[field.name] = Ragged.of(list(map(array_of, some)), field.inner, field.dtype)
+                else:
+                    one = torch.stack(some) if isinstance(some, list) else some
+                    batch[field.name] = np.ascontiguousarray(array_of(one))
+            yield batch
 
 
-class TorchReader(Reader):
-    """Reader of rows of mapped tensors with any strides."""
-
-    def __init__(self, schema: Schema, tensors: dict[str, torch.Tensor]) -> None:
-        super().__init__(schema)
-        self._tensors = tensors
-
-    def close(self) -> None:
-        """Drop the tensors and with them the map."""
-        self._tensors = {}
-
-    def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
-        for name, target in out.items():
-            target[...] = formats.array_of(self._tensors[name][start:stop])
-
-    def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
-        for name, target in out.items():
-            target[...] = formats.array_of(self._tensors[name][torch.from_numpy(rows)])
+def tensors_in(path: Path) -> dict[str, torch.Tensor]:
+    """Load the tensors of a file that is one sample, by name; numbers of Python are tensors, too."""
+    tensors, refused = _contents(path, numbers=True)
+    for error in refused.values():
+        raise error
+    return {name: torch.stack(one) if isinstance(one, list) else one for name, one in tensors.items()}
 
 
-def _tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Load the tensors of a file by name; nested ones are named by their path."""
+def _contents(
+    path: Path, numbers: bool = False
+) -> tuple[dict[str, torch.Tensor | list[torch.Tensor]], dict[str, CorruptArtifact]]:
+    """Load the tensors of a file, nested ones named by their path, and the errors of other values.
+
+    A list has a tensor, or a dict of tensors, per sample.
+    """
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except UnpicklingError as error:  # torch's message explains how to run the file's code instead
@@ -83,26 +98,64 @@ def _tensors(path: Path) -> dict[str, torch.Tensor]:
     except DAMAGE as error:
         problem = f"cannot be read as mapped tensors: {reason(error)}"
         raise CorruptArtifact(problem, kind="damaged", path=path, hint=SAVE) from error
-    named = {SINGLE: loaded} if isinstance(loaded, torch.Tensor) else loaded
-    tensors: dict[str, torch.Tensor] = {}
-    _collect(path, "", named, tensors, MAX_LEVELS)
-    return tensors
+    tensors: dict[str, torch.Tensor | list[torch.Tensor]] = {}
+    refused: dict[str, CorruptArtifact] = {}
+
+    def collect(name: str, value: Any, levels: int) -> None:
+        rows = value if isinstance(value, list) and value else []
+        if isinstance(value, torch.Tensor):
+            tensors[name or SINGLE] = value.detach()
+        elif numbers and isinstance(value, int | float):
+            tensors[name] = torch.tensor(value)
+        elif isinstance(value, dict) and levels and all(isinstance(key, str) for key in value):
+            for key, inner in value.items():
+                collect(f"{name}/{key}".strip("/"), inner, levels - 1)
+        elif rows and all(isinstance(row, torch.Tensor) for row in rows):
+            tensors[name or SINGLE] = [row.detach() for row in rows]
+        elif rows and levels and all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows):
+            for key in rows[0]:
+                collect(f"{name}/{key}".strip("/"), [row[key] for row in rows], levels - 1)
+        elif (
+            rows
+            and name
+            and all(type(row) is type(rows[0]) and type(row) in (bool, int, float) for row in rows)
+        ):
+            tensors[name] = torch.tensor(rows)
+        else:
+            refused[name or SINGLE] = CorruptArtifact(
+                f"the value {shortened(name)!r}" if name else "",
+                kind="not-tensors",
+                path=path,
+                expected="a tensor, a dict of tensors by name, or a list of a tensor per sample",
+                found=type(value).__name__,
+            )
+
+    collect("", loaded, MAX_LEVELS)
+    return tensors, refused
 
 
-def _collect(path: Path, name: str, value: Any, tensors: dict[str, torch.Tensor], levels: int) -> None:
-    if isinstance(value, torch.Tensor):
-        tensors[name] = value.detach()
-    elif isinstance(value, dict) and levels and all(isinstance(key, str) for key in value):
-        for key, inner in value.items():
-            _collect(path, f"{name}/{key}".strip("/"), inner, tensors, levels - 1)
-    else:
+def _typed(path: Path, name: str, stored: torch.Tensor | list[torch.Tensor]) -> ShapeAndDtype:
+    """Return shape and dtype; CorruptArtifact if formats store no such tensors."""
+    if isinstance(stored, torch.Tensor):
+        return tuple(stored.shape), _dtype(path, name, stored)
+    first, shapes = stored[0], {tuple(one.shape) for one in stored}
+    if (
+        len({one.dtype for one in stored}) > 1
+        or len({len(s) for s in shapes}) > 1
+        or len({s[1:] for s in shapes}) > 1
+    ):
+        found = listed([str(shape) for shape in sorted(shapes)])
         raise CorruptArtifact(
-            f"the value {shortened(name)!r}" if name else "",
-            kind="not-tensors",
+            f"the tensors of list {shortened(name)} differ in more than their first axis",
+            kind="unequal-shapes",
             path=path,
-            expected="a tensor, or a dict of tensors by name",
-            found=type(value).__name__,
+            found=found,
+            hint="save tensors of one dtype, and of one shape behind the first axis",
         )
+    for one in stored:
+        dtype = _dtype(path, name, one)
+    shape = (VARIES, *first.shape[1:]) if len(shapes) > 1 else tuple(first.shape)
+    return (len(stored), *shape), dtype
 
 
 def _dtype(path: Path, name: str, tensor: torch.Tensor) -> np.dtype[Any]:

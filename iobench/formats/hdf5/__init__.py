@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import h5py
-import numpy as np
 
 from iobench.base.errors import CorruptArtifact, InvalidOption, corrupt, expecting
 from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.options import option
-from iobench.base.text import reason, shortened
+from iobench.base.text import shortened
 from iobench.base.units import bytes_text
-from iobench.formats._array_format import ArrayFormat, StoredArray, stored_arrays
-from iobench.formats._arrays import (
+from iobench.formats.array_format import ArrayFormat, StoredArray, stored_arrays
+from iobench.formats.array_schema import (
+    Groups,
+    ShapeAndDtype,
     arrays_schema,
     native_dtype,
     select_arrays,
     split_selection,
     suggesting_selection,
 )
-from iobench.formats._format import Detectable
-from iobench.formats._schema import Batch, Field, Schema, field_names
+from iobench.formats.folders import parts_not_read
+from iobench.formats.format import Detectable
 from iobench.formats.hdf5.datasets import DAMAGE as DATASET_DAMAGE
-from iobench.formats.hdf5.datasets import described
+from iobench.formats.hdf5.datasets import (
+    Described,
+    Member,
+    attribute_notes,
+    data_elsewhere,
+    described,
+    open_file,
+    own_object,
+    without_samples,
+)
 from iobench.formats.hdf5.reader import Hdf5Reader
+from iobench.formats.schema import Batch, Field, Schema, field_names
 
 # HDF5's default chunk cache, and room for the compressed chunks that a random batch touches.
 DEFAULT_CACHE_BYTES, LARGE_CACHE_BYTES = 1 << 20, 64 << 20
@@ -37,7 +49,7 @@ DEFAULT_CACHE_BYTES, LARGE_CACHE_BYTES = 1 << 20, 64 << 20
 ALIGNED = {"alignment_threshold": 64 << 10, "alignment_interval": 4096}
 
 FILE_NAME = "data.h5"
-SIGNATURE = b"\x89HDF\r\n\x1a\n"  # at 0, or after a user block at 512, 1024, 2048, …
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 # What h5py raises for damaged metadata, a missing dataset, or a group in its place.
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError)
@@ -96,74 +108,91 @@ class Hdf5(ArrayFormat, Detectable):
                 datasets[name][starts[name] : stop] = rows
                 starts[name] = stop
 
-    def open_arrays(
-        self, path: Path, schema: Schema, random: bool = False, others: Collection[str] = ()
-    ) -> Hdf5Reader:
+    def open_arrays(self, path: Path, schema: Schema, random: bool = False) -> Hdf5Reader:
         """Check every dataset's shape and dtype, and return a reader."""
-        source, names = path / FILE_NAME, {field.name: field.name for field in schema.fields}
-        cache_bytes = self._cache_bytes(schema, random)
-        if not path.is_dir():
-            source, (names, cache_bytes) = path, _external_datasets(path, schema, random)
-        with expecting(source, "an HDF5 file", OSError):
-            # no lock: the artifact never changes, and locks fail on some network file systems
-            file = h5py.File(regular(source), "r", rdcc_nbytes=cache_bytes, locking=False)
-        try:
-            datasets = {
-                f.name: _dataset(file, source, names[f.name], f, schema.samples) for f in schema.fields
-            }
-        except BaseException:
-            file.close()
-            raise
-        return Hdf5Reader(schema, source, file, datasets)
+        if path.is_dir():
+            source, cache_bytes = path / FILE_NAME, self._cache_bytes(schema, random)
+            places = {field.name: Described(source, field.name) for field in schema.fields}
+        else:
+            source, places = _described(path, schema)
+            cache_bytes = max(DEFAULT_CACHE_BYTES, *(one.chunk_bytes for one in places.values()))
+            if random:
+                cache_bytes = LARGE_CACHE_BYTES if any(one.packed for one in places.values()) else 0
+        datasets, files = dict[str, Any](), dict[Path, h5py.File]()
+        with ExitStack() as stack:
+            for field in schema.fields:
+                one = places[field.name]
+                if one.file not in files:
+                    with expecting(one.file, "an HDF5 file", OSError):
+                        files[one.file] = stack.enter_context(open_file(one.file, rdcc_nbytes=cache_bytes))
+                datasets[field.name] = _dataset(files[one.file], one, field, schema.samples)
+            return Hdf5Reader(schema, source, stack.pop_all(), datasets)
 
     def sniff(self, path: Path) -> bool:
         """Return True for a file with HDF5's signature, or a folder that `write` made."""
-        file = path / FILE_NAME if path.is_dir() else path
-        if not file.is_file():  # opening a pipe would block
-            return False
         try:
-            with open(file, "rb") as opened:
-                return opened.read(len(SIGNATURE)) == SIGNATURE
+            with open(regular(path / FILE_NAME if path.is_dir() else path), "rb") as opened:
+                size = os.fstat(opened.fileno()).st_size
+                places = (0, *(1 << power for power in range(9, size.bit_length())))  # after a user block
+                return any(os.pread(opened.fileno(), len(SIGNATURE), at) == SIGNATURE for at in places)
         except OSError:
             return False
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of all datasets of a file, or of those that follow `::`.
 
-        Nested datasets are named by their path. All share the leading axis. Links out of the file are
-        not followed.
+        Nested datasets are named by their path. All share the leading axis; what has none is left out. Links
+        to files below the file's folder are followed.
         """
         path, chosen = split_selection(path)
-        file = path / FILE_NAME if path.is_dir() else path
-        if path.is_dir() and not file.exists():
-            raise CorruptArtifact(
-                "not an HDF5 file", kind="unreadable", path=path, found=f"a folder without {FILE_NAME}"
-            )
-        datasets = _described(file)
-        keys = select_arrays(file, datasets, chosen)
+        file, datasets = _inspected(path)
+        left = without_samples(datasets) - set(chosen)
+        keys = [key for key in select_arrays(file, datasets, chosen) if key not in left]
+        readable = _readable(datasets)
         for key in keys:
-            if refusal := datasets[key].get("refused"):
+            if refusal := datasets[key].refused:
                 named = refusal.changed(problem=f"{shortened(key)}: {refusal.problem}", path=file)
-                raise suggesting_selection(named, file, datasets)
-        shapes = {key: (tuple(datasets[key]["shape"]), np.dtype(datasets[key]["dtype"])) for key in keys}
-        schema = arrays_schema(file, shapes, datasets)
+                raise suggesting_selection(named, file, readable, keys)
+        shapes = {key: readable[key] for key in keys}
+        schema = arrays_schema(file, shapes, datasets, others=readable)
         if path.is_dir() and {field.name for field in schema.fields} != set(keys):  # `write` keeps names
             raise CorruptArtifact(
                 f"its {FILE_NAME} has groups", kind="groups", path=path, hint=f"give {FILE_NAME} itself"
             )
         return schema
 
+    def others(self, path: Path) -> Sequence[Path]:
+        """Return the files that links lead to, and the sources of virtual datasets."""
+        path, chosen = split_selection(path)
+        file, datasets = _inspected(path)
+        used = [datasets[name] for name in select_arrays(file, datasets, chosen)]
+        return sorted(
+            {other for one in used if not one.refused for other in (one.file, *one.sources)} - {file}
+        )
+
+    def groups(self, path: Path) -> Groups:
+        """Return the groups of a file that hold alike datasets."""
+        if path.is_dir():
+            return Groups()
+        _, datasets = _inspected(path)
+        arrays = _readable(datasets)
+        return Groups.of(arrays, datasets.keys() - arrays.keys())
+
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
-        """Report compressed chunks of several samples, of which a random one costs all."""
-        path, _ = split_selection(path)
-        datasets = _described(path / FILE_NAME if path.is_dir() else path)
+        """Report compressed chunks of several samples, and attributes that say what the numbers stand for."""
+        path, chosen = split_selection(path)
+        _, datasets = _inspected(path)
+        left = without_samples(datasets) - set(chosen)
+        left_out = left.intersection(select_arrays(path, datasets, chosen))
         names = field_names(datasets)
-        used = ((field.name, datasets[names[field.name]]) for field in schema.fields)
-        return [
-            _compressed(name, dataset["chunk_rows"], dataset["chunk_bytes"])
-            for name, dataset in used
-            if dataset["packed"] and dataset["chunk_rows"] > 1
+        used = {field.name: datasets[names[field.name]] for field in schema.fields}
+        notes = [
+            _compressed(name, one.chunk_rows, one.chunk_bytes)
+            for name, one in used.items()
+            if one.packed and one.chunk_rows > 1
         ]
+        notes += parts_not_read("dataset", left_out, " without an axis of samples")
+        return notes + attribute_notes({name: one.attributes for name, one in used.items()})
 
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes, a partly filled last chunk per field, and the chunk index."""
@@ -211,63 +240,70 @@ def _compressed(field: str, samples: int, chunk_bytes: int) -> Finding:
     return Finding("compressed-chunks", message, hint, {"field": field, "samples": samples})
 
 
-def _described(file: Path) -> dict[str, dict[str, Any]]:
-    """Inspect a file that another program wrote; CorruptArtifact (``unreadable``) if it is not HDF5."""
-    try:
-        with h5py.File(regular(file), "r", locking=False) as opened:
-            return described(opened)
-    except DATASET_DAMAGE as error:
-        raise CorruptArtifact(
-            "not readable as HDF5", kind="unreadable", path=file, found=reason(error)
-        ) from error
+def _inspected(path: Path) -> tuple[Path, dict[str, Described]]:
+    """Return the file at a path, and what it holds; of `FILE/GROUP`, what the group holds.
 
-
-def _external_datasets(file: Path, schema: Schema, random: bool) -> tuple[dict[str, str], int]:
-    """Return each field's dataset in a file that another program wrote, and the chunk cache's size."""
-    described = _described(file)
-    names = field_names(described)
-    if missing := [field.name for field in schema.fields if field.name not in names]:
-        raise corrupt(file, f"datasets for {', '.join(missing)}", shortened(", ".join(described)))
-    chunks = [described[names[field.name]].get("chunk_bytes", 0) for field in schema.fields]
-    packed = any(described[names[field.name]].get("packed") for field in schema.fields)
-    in_order = max(DEFAULT_CACHE_BYTES, *chunks)
-    return names, (LARGE_CACHE_BYTES if packed else 0) if random else in_order
-
-
-def _dataset(file: h5py.File, path: Path, key: str, field: Field, samples: int) -> h5py.Dataset:
-    expected = f"{key}: {field.dtype} {(samples, *field.shape)}"
-    with expecting(path, expected, DAMAGE):
-        link = file.get(key, getlink=True)
-        if isinstance(link, h5py.HardLink):  # other links are not opened
-            dataset = file[key]
-            actual = f"{key}: {native_dtype(dataset.dtype)} {dataset.shape}"
-        else:
-            actual = f"a link to {link.path}"
-    if actual != expected:
-        raise corrupt(path, expected, actual)
-    refuse_external_data(dataset, path)
-    return dataset
-
-
-def refuse_external_data(dataset: h5py.Dataset, path: Path) -> None:
-    """Raise CorruptArtifact (``external-data``) if a dataset, opened from `path`, has data elsewhere.
-
-    The data can be in raw files (HDF5's external storage), in the datasets that a virtual one is composed
-    of, or in the file that a link led to.
+    CorruptArtifact (``unreadable``) if it is not HDF5, or ``split-files``.
     """
-    other = None
-    if dataset.external:
-        other = "raw files: " + ", ".join(name for name, _, _ in dataset.external)
-    elif dataset.is_virtual:
-        sources = dict.fromkeys(f"{s.dset_name} of {s.file_name}" for s in dataset.virtual_sources())
-        other = "other datasets: " + ", ".join(sources)
-    elif not os.path.samefile(dataset.file.filename, path):
-        other = f"another file: {dataset.file.filename}"
-    if other:
-        raise CorruptArtifact(
-            f"dataset {dataset.name} has its data outside this file",
-            kind="external-data",
-            path=path,
-            found=other[:200],
-            hint="copy the data into this file",
-        )
+    file = path / FILE_NAME if path.is_dir() else file_of(path)
+    if path.is_dir() and not file.exists():
+        problem, found = "not an HDF5 file", f"a folder without {FILE_NAME}"
+        raise CorruptArtifact(problem, kind="unreadable", path=path, found=found)
+    if file.stem.endswith(("-m", "-r")):
+        name = file.stem[:-2]
+        twin = file.with_name(f"{name}{'-r' if file.stem.endswith('-m') else '-m'}{file.suffix}")
+        if twin.exists():
+            raise CorruptArtifact(
+                "one of the two files of HDF5's split driver",
+                kind="split-files",
+                path=file,
+                found=f"{twin.name} beside it",
+                hint=f"copy what h5py.File({name!r}, driver='split') holds into one file",
+            )
+    with expecting(file, "an HDF5 file", DATASET_DAMAGE, "unreadable"), open_file(file) as opened:
+        below = "" if path.is_dir() else os.path.relpath(path, file).removeprefix(".")
+        if not below or (group := own_object(opened, below)) is not None:
+            return file, described(group if below else opened, file)
+        every = described(opened, file)  # a link leads to the group
+    return file, {n.removeprefix(f"{below}/"): one for n, one in every.items() if n.startswith(f"{below}/")}
+
+
+def file_of(path: Path) -> Path:
+    """Return the file of `FILE/GROUP`, or the path itself."""
+    return next((one for one in path.parents if one.is_file()), path)
+
+
+def _readable(datasets: Mapping[str, Described]) -> dict[str, ShapeAndDtype]:
+    """Return shape and dtype of what can be read."""
+    return {
+        name: (one.shape, one.dtype)
+        for name, one in datasets.items()
+        if not one.refused and one.shape is not None and one.dtype is not None
+    }
+
+
+def _described(path: Path, schema: Schema) -> tuple[Path, dict[str, Described]]:
+    """Return the file of another program, and where it has each field."""
+    file, datasets = _inspected(path)
+    names = field_names(datasets)
+    if missing := [field.name for field in schema.fields if field.name not in names]:
+        raise corrupt(path, f"datasets for {', '.join(missing)}", shortened(", ".join(datasets)))
+    return file, {field.name: datasets[names[field.name]] for field in schema.fields}
+
+
+def _dataset(file: h5py.File, place: Described, field: Field, samples: int) -> h5py.Dataset | Member:
+    if place.refused:
+        raise place.refused.changed(path=place.file)
+    expected = f"{place.key}: {field.dtype} {(samples, *field.shape)}"
+    with expecting(place.file, expected, DAMAGE):
+        whole, actual = own_object(file, place.key), "a link"
+        if whole is None and hasattr(link := file.get(place.key, getlink=True), "path"):
+            actual = f"a link to {link.path}"
+        elif whole is not None:
+            dataset = Member(whole, place.member) if place.member else whole
+            actual = f"{place.key}: {native_dtype(dataset.dtype)} {dataset.shape}"
+    if actual != expected:
+        raise corrupt(place.file, expected, actual)
+    if not place.sources and (other := data_elsewhere(whole)):
+        raise corrupt(place.file, f"{place.key} in this file", other, kind="external-data")
+    return dataset

@@ -2,31 +2,49 @@
 
 The library trusts what it reads, so a damaged file can end the process. Files from an unknown source are
 therefore inspected in a separate process.
+
+Data may be in other files, by links and as sources of virtual datasets. These have to lie beside the file or
+below its folder. The library reads what a virtual dataset does not find as its fill value, so all of its
+sources are checked.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
 
 import h5py
+import numpy as np
 
-from iobench.base.errors import CorruptArtifact
+from iobench.base.errors import CorruptArtifact, in_use
+from iobench.base.files import name_problem, regular
+from iobench.base.finding import Finding
 from iobench.base.text import reason, shortened
-from iobench.formats._arrays import DTYPE_HINT
+from iobench.formats.array_schema import DTYPE_HINT
 
+Selection: TypeAlias = tuple[tuple[int, ...], ...]  # start, stride, count and block of each axis
+MATLAB = "MATLAB_class"
+# of NetCDF, and of MATLAB 7.3, which say what the numbers stand for
+ATTRIBUTES = ("scale_factor", "add_offset", "_FillValue", "missing_value", MATLAB)
 MAX_OBJECTS = 10_000
 MAX_PATH = 1000
 MAX_CHUNK_BYTES = 128 << 20
 # What h5py raises for damaged metadata, damaged chunks and number types that NumPy does not have.
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError, AttributeError)
 
+COPY = "copy its data in"
+SAME_FILE = "."  # name of a source in the file of the virtual dataset
+MAX_LEVELS = 8  # of links to links, and of virtual datasets of such
+
 _KINDS = {
     h5py.h5t.VLEN: "variable length",
     h5py.h5t.STRING: "text",
     h5py.h5t.REFERENCE: "references to other objects",
-    h5py.h5t.COMPOUND: "a compound type",
     h5py.h5t.OPAQUE: "opaque bytes",
     h5py.h5t.ARRAY: "an array type",
     h5py.h5t.BITFIELD: "bit fields",
@@ -34,31 +52,204 @@ _KINDS = {
 }
 
 
-def described(file: h5py.File) -> dict[str, dict[str, Any]]:
-    """Return each dataset by path, and each link that may lead to one.
+def open_file(path: Path, locking: bool | None = None, **options: int) -> h5py.File:
+    """Open a file for reading as h5py does by default, or as this process has it open.
 
-    A value holds `shape`, `dtype`, `chunk_rows`, `chunk_bytes` and `packed`, or as `refused` the error of a
-    dataset that cannot be read, without its name and path: it is not raised, so that others can be selected.
-
-    ValueError if the file has more objects than are inspected, one of DAMAGE if it is damaged.
+    HDF5 opens a file several times in a process only with equal flags for its lock. Without a lock it also
+    opens files on network file systems that have none. LoaderFailed (`in-use`) if the file is open for
+    writing elsewhere: it may change.
     """
-    datasets: dict[str, dict[str, Any]] = {}
+    try:
+        return h5py.File(regular(path), "r", locking=locking, **options)
+    except BlockingIOError as error:
+        raise in_use(path, "another process has it open for writing", "close it there first") from error
+    except OSError as error:
+        if locking is False or "lock" not in str(error):
+            raise
+    return open_file(path, locking is None, **options)
+
+
+def other_file(origin: Path, name: str) -> Path:
+    """Return the file that a file names, as HDF5 finds it; raises the refusal of one that is not read."""
+    inside = os.path.relpath(name, origin.parent) if os.path.isabs(name) else os.path.normpath(name)
+    found = shortened(name, 200)
+    if name_problem(inside):
+        problem, hint = "its data are in a file outside its folder", f"{COPY}, or move the file beside it"
+        raise CorruptArtifact(problem, kind="external-data", found=found, hint=hint)
+    if not (file := origin.parent / inside).exists():
+        problem, hint = "its data are in a file that is missing", "restore the file, or leave the data out"
+        raise CorruptArtifact(problem, kind="missing-file", found=found, hint=hint)
+    return file
+
+
+def own_object(file: h5py.File, key: str) -> Any:
+    """Return a dataset or group that is in the file and no link leads to; None if there is none."""
+    parts = key.strip("/").split("/")
+    for count in range(1, len(parts) + 1):
+        if not isinstance(file.get("/".join(parts[:count]), getlink=True), h5py.HardLink):
+            return None
+    return file[key]
+
+
+@dataclass(frozen=True)
+class VirtualSource:
+    """A part of a virtual dataset: the selection of it, and that of a dataset in a file, None for all."""
+
+    file: Path
+    key: str
+    target: Selection
+    own: Selection | None
+
+    @contextmanager
+    def opened(self, path: Path, whole: h5py.Dataset) -> Iterator[Any]:
+        """Yield the source of a part of `whole`, a dataset of the file `path`."""
+        if self.file == path:
+            yield own_object(whole.file, self.key)
+            return
+        with open_file(self.file) as file:
+            yield own_object(file, self.key)
+
+
+def is_virtual(dataset: h5py.Dataset) -> bool:
+    """Return whether a dataset is composed of others."""
+    return bool(dataset.id.get_create_plist().get_layout() == h5py.h5d.VIRTUAL)
+
+
+def data_elsewhere(dataset: h5py.Dataset) -> str | None:
+    """Return the first other file that holds data of a dataset; None if there is none."""
+    properties = dataset.id.get_create_plist()
+    if properties.get_external_count():
+        return shortened(properties.get_external(0)[0].decode(errors="replace"), 200)
+    return shortened(properties.get_virtual_filename(0), 200) if is_virtual(dataset) else None
+
+
+def sources_of(dataset: h5py.Dataset, path: Path) -> list[VirtualSource]:
+    """Return the parts of a virtual dataset of the file `path`; raises a refusal if it is not read."""
+    properties, sources = dataset.id.get_create_plist(), []
+    for number in range(properties.get_virtual_count()):
+        name, key = properties.get_virtual_filename(number), properties.get_virtual_dsetname(number)
+        spaces = properties.get_virtual_vspace(number), properties.get_virtual_srcspace(number)
+        target, own = map(_selected, spaces)
+        if "%" in name + key or target is None or h5py.h5s.UNLIMITED in target[2]:
+            problem = "a virtual dataset whose number of sources is open"
+            raise CorruptArtifact(problem, kind="external-data", found=shortened(name, 200), hint=COPY)
+        file = path if name == SAME_FILE else other_file(path, name)
+        sources.append(VirtualSource(file, key, target, own))
+    return sources
+
+
+def _selected(space: Any) -> Selection | None:
+    """Return a regular selection; None for all, and for what is not regular."""
+    try:
+        selection: Selection = space.get_regular_hyperslab()
+    except ValueError:
+        return None
+    return selection
+
+
+def files_of_virtual(dataset: h5py.Dataset, path: Path, levels: int = MAX_LEVELS) -> set[Path]:
+    """Return the files of a virtual dataset's sources; raises a refusal unless they hold all of it."""
+    if not levels:
+        raise CorruptArtifact("its sources are virtual datasets of such", kind="external-data", hint=COPY)
+    if os.environ.get("HDF5_VDS_PREFIX"):
+        hint = "unset it, and keep the sources beside the file"
+        raise CorruptArtifact("HDF5_VDS_PREFIX moves its sources", kind="external-data", hint=hint)
+    files, covered = set[Path](), h5py.h5s.create_simple(dataset.shape)
+    covered.select_none()
+    for source in sources_of(dataset, path):
+        with source.opened(path, dataset) as stored:
+            if not isinstance(stored, h5py.Dataset) or not _holds(stored, source):
+                problem = "a source of it is missing, or smaller than the part that it stands for"
+                found = f"{source.key} in {source.file.name}"
+                raise CorruptArtifact(problem, kind="not-stored", found=shortened(found, 200))
+            files.add(source.file)
+            if is_virtual(stored):
+                files |= files_of_virtual(stored, source.file, levels - 1)
+            elif refusal := not_stored(stored):
+                raise refusal
+        covered.select_hyperslab(*source.target, op=h5py.h5s.SELECT_OR)
+    if (rest := math.prod(dataset.shape) - covered.get_select_npoints()) > 0:
+        problem, found = "part of it has no source", f"{rest:,} elements that read as the fill value"
+        raise CorruptArtifact(problem, kind="not-stored", found=found)
+    return files - {path}
+
+
+def _holds(stored: h5py.Dataset, source: VirtualSource) -> bool:
+    """Return whether a source has all elements of its part."""
+    if source.own is None:
+        _, _, count, block = source.target
+        return bool(math.prod(stored.shape) == math.prod(count) * math.prod(block))
+    ends = (begin + (n - 1) * step + size for begin, step, n, size in zip(*source.own, strict=True))
+    inside = (end <= size for end, size in zip(ends, stored.shape, strict=False))
+    return len(stored.shape) == len(source.own[0]) and all(inside)
+
+
+@dataclass(frozen=True)
+class Described:
+    """A dataset, or a member of a compound one, or a link that may lead to one."""
+
+    file: Path  # that it is in
+    key: str  # its path in that file
+    shape: tuple[int, ...] | None = None  # None if it is unknown
+    dtype: np.dtype[Any] | None = None  # None if it cannot be read
+    refused: CorruptArtifact | None = None  # why not, without name and path, so that others can be selected
+    member: str | None = None
+    chunk_rows: int = 0
+    chunk_bytes: int = 0
+    packed: bool = False
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # those of ATTRIBUTES
+    sources: frozenset[Path] = frozenset()  # files with the sources of a virtual dataset
+
+
+def described(group: h5py.Group, path: Path, levels: int = MAX_LEVELS) -> dict[str, Described]:
+    """Return what a group of the file `path` holds, by path below the group.
+
+    Each member of a compound type is of its own, `name/member`. Links to other files are followed if these
+    lie below the file's folder. ValueError if there are more objects than are inspected, one of DAMAGE if the
+    file is damaged.
+    """
+    datasets: dict[str, Described] = {}
     firsts: dict[tuple[int, int], str] = {}  # an object's address → the first path to it
     paths = {"": ""}  # any path → the first one to the same object
-    links = _links(file)
+    links, above = _links(group), group.name.strip("/")
     for name, kind in links:
         if kind == h5py.h5l.TYPE_HARD:
-            info = h5py.h5o.get_info(file.id, name.encode("utf-8", "surrogateescape"))
+            info = h5py.h5o.get_info(group.id, name.encode("utf-8", "surrogateescape"))
             paths[name] = firsts.setdefault((info.fileno, info.addr), name)
             if info.type == h5py.h5o.TYPE_DATASET and paths[name] == name:
-                datasets[name] = _dataset(file, name)
+                whole = Described(path, f"{above}/{name}".strip("/"))
+                datasets.update(_dataset(group, name, whole))
     for name, kind in links:
-        if kind != h5py.h5l.TYPE_HARD and (refusal := _other_link(file, name, kind, paths)):
-            datasets[name] = {"refused": refusal}
+        if kind == h5py.h5l.TYPE_EXTERNAL:
+            try:
+                datasets.update(_linked(group, name, path, levels))
+            except CorruptArtifact as refusal:
+                datasets[name] = Described(path, name, refused=refusal)
+        elif kind != h5py.h5l.TYPE_HARD and (refused := _other_link(group, name, kind, paths)):
+            datasets[name] = Described(path, name, refused=refused)
     return datasets
 
 
-def _links(file: h5py.File) -> list[tuple[str, int]]:
+def _linked(group: h5py.Group, name: str, path: Path, levels: int) -> dict[str, Described]:
+    """Return what a link to another file leads to; raises its refusal."""
+    target = group.id.links.get_val(name.encode("utf-8", "surrogateescape"))
+    other, key = (one.decode("utf-8", "surrogateescape") for one in target)
+    if not levels:
+        raise CorruptArtifact("links to files that link to others", kind="external-data", hint=COPY)
+    with open_file(file := other_file(path, other)) as opened:
+        every, key = described(opened, file, levels - 1), key.strip("/")
+    linked = {
+        f"{name}/{own.removeprefix(key).strip('/')}".strip("/"): one
+        for own, one in every.items()
+        if not key or own == key or own.startswith(f"{key}/")
+    }
+    if not linked:
+        problem, found = "a link to data that its file does not hold", f"{key} in {file.name}"
+        raise CorruptArtifact(problem, kind="dangling-link", found=shortened(found))
+    return linked
+
+
+def _links(file: h5py.Group) -> list[tuple[str, int]]:
     """Return path and kind of all links below the root; leaves the file by none, enters no group twice."""
     links: list[tuple[str, int]] = []
 
@@ -73,14 +264,8 @@ def _links(file: h5py.File) -> list[tuple[str, int]]:
     return links
 
 
-def _other_link(file: h5py.File, name: str, kind: int, paths: dict[str, str]) -> CorruptArtifact | None:
-    """Return why a link that is not a hard link is refused; None for a soft link within the file."""
-    if kind == h5py.h5l.TYPE_EXTERNAL:
-        target = file.id.links.get_val(name.encode("utf-8", "surrogateescape"))
-        other = shortened(target[0].decode(errors="replace"))
-        return CorruptArtifact(
-            "a link to another file", kind="external-data", found=other, hint="copy its data in"
-        )
+def _other_link(file: h5py.Group, name: str, kind: int, paths: dict[str, str]) -> CorruptArtifact | None:
+    """Return why a link within the file that is not a hard link is refused; None for a soft link."""
     if kind != h5py.h5l.TYPE_SOFT:
         return CorruptArtifact(
             "a user-defined link, which only the program that defined it follows", kind="unknown-link"
@@ -99,27 +284,93 @@ def _other_link(file: h5py.File, name: str, kind: int, paths: dict[str, str]) ->
     return None
 
 
-def _dataset(file: h5py.File, name: str) -> dict[str, Any]:
-    identifier = h5py.h5d.open(file.id, name.encode("utf-8", "surrogateescape"))
-    properties, kind = identifier.get_create_plist(), identifier.get_type().get_class()
-    if refusal := _elsewhere(properties):
-        return {"refused": refusal}
+def _dataset(group: h5py.Group, name: str, whole: Described) -> dict[str, Described]:
+    identifier = h5py.h5d.open(group.id, name.encode("utf-8", "surrogateescape"))
+    kind = identifier.get_type().get_class()
     if kind in _KINDS:
-        problem, found = "unsupported dtype", f"{_KINDS[kind]} ({shortened(_dtype_text(identifier))})"
-        return {"refused": CorruptArtifact(problem, kind="unsupported-dtype", found=found, hint=DTYPE_HINT)}
+        found = f"{_KINDS[kind]} ({shortened(_dtype_text(identifier))})"
+        return {name: replace(whole, refused=_unsupported(found), shape=identifier.shape or ())}
     dataset = h5py.Dataset(identifier)
     try:
         dtype = dataset.dtype
     except TypeError as error:
         problem = "a number type that NumPy does not have"
-        return {"refused": CorruptArtifact(problem, kind="unsupported-dtype", found=reason(error))}
-    if refusal := _not_stored(dataset, properties):
-        return {"refused": refusal}
-    chunk_bytes = math.prod(dataset.chunks) * dtype.itemsize if dataset.chunks else 0
-    packed = properties.get_nfilters() > 0
-    rows = dataset.chunks[0] if dataset.chunks else 0
-    layout = {"chunk_rows": rows, "chunk_bytes": chunk_bytes, "packed": packed}
-    return {"shape": dataset.shape or (), "dtype": dtype.str, **layout}
+        refused = CorruptArtifact(problem, kind="unsupported-dtype", found=reason(error))
+        return {name: replace(whole, refused=refused)}
+    try:
+        if is_virtual(dataset):
+            whole = replace(whole, sources=frozenset(files_of_virtual(dataset, whole.file)))
+        elif refusal := not_stored(dataset):
+            raise refusal
+    except CorruptArtifact as error:
+        return {name: replace(whole, refused=error)}
+    whole = replace(
+        whole,
+        shape=dataset.shape or (),
+        dtype=dtype,
+        chunk_rows=dataset.chunks[0] if dataset.chunks else 0,
+        chunk_bytes=math.prod(dataset.chunks) * dtype.itemsize if dataset.chunks else 0,
+        packed=identifier.get_create_plist().get_nfilters() > 0,
+        attributes={key: dataset.attrs[key] for key in ATTRIBUTES if key in dataset.attrs},
+    )
+    if dtype.names is None:
+        return {name: whole}
+    members = {}
+    for member in dtype.names:
+        base, inner = dtype[member].subdtype or (dtype[member], ())
+        refusal = None if base.kind in "biufc" else _unsupported(shortened(str(base)))
+        shape = (*(dataset.shape or ()), *inner)
+        one = replace(whole, shape=shape, dtype=base, refused=refusal, member=member, attributes={})
+        members[f"{name}/{member}"] = one
+    return members
+
+
+def _unsupported(found: str) -> CorruptArtifact:
+    return CorruptArtifact("unsupported dtype", kind="unsupported-dtype", found=found, hint=DTYPE_HINT)
+
+
+def without_samples(datasets: Mapping[str, Described]) -> set[str]:
+    """Return datasets beside the arrays without samples: scalars, empty ones, texts of another length."""
+    shapes = {name: one.shape for name, one in datasets.items() if one.shape is not None}
+    arrays = {
+        name: shape
+        for name, shape in shapes.items()
+        if shape and 0 not in shape and not datasets[name].refused
+    }
+    lengths = {shape[0] for shape in arrays.values()}
+    others = {name: shape for name, shape in shapes.items() if arrays and name not in arrays}
+    return {name for name, shape in others.items() if not shape or 0 in shape or shape[0] not in lengths}
+
+
+class Member:
+    """A member of a compound dataset, which is read and located as a dataset of its own."""
+
+    def __init__(self, whole: h5py.Dataset, name: str) -> None:
+        self.whole, self.name, self.chunks = whole, name, whole.chunks
+        self.dtype, inner = whole.dtype[name].subdtype or (whole.dtype[name], ())
+        self.shape = (*whole.shape, *inner)
+
+    def __getitem__(self, rows: Any) -> Any:
+        """Return the member of some rows."""
+        return self.whole.fields(self.name)[rows]
+
+
+def attribute_notes(attributes: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    """Return notes about arrays whose attributes, here by field, say that the numbers stand for others."""
+    notes = []
+    for name, named in attributes.items():
+        told = {key: shortened(str(np.ravel(value)[0])) for key, value in named.items() if np.size(value)}
+        if MATLAB in told:
+            message = f"{name}: MATLAB wrote it, so its first axis is the last here"
+            hint = "if a sample is not what MATLAB calls x(:, …, i), save its transpose"
+            notes.append(Finding("matlab-order", message, hint, {"field": name}))
+        scaled = {key: value for key, value in told.items() if key != MATLAB and value != "nan"}
+        if scaled:
+            listing = ", ".join(f"{key}={value}" for key, value in scaled.items())
+            message = f"{name}: the stored numbers are read, without {listing}"
+            hint = "apply them in the training, or save what xarray.open_dataset makes of them"
+            notes.append(Finding("not-decoded", message, hint, {"field": name, **scaled}))
+    return notes
 
 
 def _dtype_text(identifier: Any) -> str:
@@ -129,24 +380,12 @@ def _dtype_text(identifier: Any) -> str:
         return "no NumPy dtype"
 
 
-def _elsewhere(properties: Any) -> CorruptArtifact | None:
-    """Return a refusal if a dataset's data are not in this file."""
-    if properties.get_external_count():
-        target = shortened(properties.get_external(0)[0].decode(errors="replace"))
-        return CorruptArtifact(
-            "its data are in another file", kind="external-data", found=target, hint="copy its data in"
-        )
-    if properties.get_layout() == h5py.h5d.VIRTUAL:
-        return CorruptArtifact(
-            "a virtual dataset, composed of others",
-            kind="external-data",
-            hint="copy its data into one dataset",
-        )
-    return None
-
-
-def _not_stored(dataset: h5py.Dataset, properties: Any) -> CorruptArtifact | None:
-    """Return a refusal if a dataset's data are incomplete, in chunks too large, or need a missing plug-in."""
+def not_stored(dataset: h5py.Dataset) -> CorruptArtifact | None:
+    """Return a refusal if data are in a raw file, incomplete, in chunks too large, or need a plug-in."""
+    properties = dataset.id.get_create_plist()
+    if target := data_elsewhere(dataset):
+        problem = "its data are in another file"
+        return CorruptArtifact(problem, kind="external-data", found=target, hint=COPY)
     if dataset.shape is None or 0 in dataset.shape:
         return None
     for code, name in _filters(properties):

@@ -19,17 +19,11 @@ from typing import ClassVar
 import lmdb
 import lz4.frame
 
-from iobench.base.errors import corrupt
 from iobench.base.options import option
-from iobench.formats._format import Checkable, Detectable, Format
-from iobench.formats._schema import DTYPES, Batch, Field, Schema
-from iobench.formats.lmdb import keys, tree
-from iobench.formats.lmdb.environments import Environments
-from iobench.formats.lmdb.meta import begins, read_meta
-from iobench.formats.lmdb.nodes import EMPTY_LEAF
-from iobench.formats.lmdb.ragged import RaggedLmdbReader
-from iobench.formats.lmdb.reader import LmdbReader
-from iobench.formats.lmdb.values import (
+from iobench.formats.format import Checkable, Detectable, Format
+from iobench.formats.lmdb.pages import EMPTY_LEAF, Lookup, begins, check_tree, read_meta
+from iobench.formats.lmdb.reader import LmdbReader, RaggedLmdbReader
+from iobench.formats.lmdb.samples import (
     CODECS,
     HEADER,
     KEY,
@@ -38,9 +32,10 @@ from iobench.formats.lmdb.values import (
     SCHEMA_KEY,
     data_file,
     described,
+    infer_schema,
     read_described,
 )
-from iobench.formats.payloads import payloads
+from iobench.formats.schema import DTYPES, Batch, Field, Schema, payloads
 
 PAGE_BYTES = 4096
 
@@ -96,25 +91,19 @@ class Lmdb(Format, Detectable, Checkable):
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the stored schema, or for other programs' data one of `fields` with a sample per key."""
         file = data_file(path)
-        tree.check(file, read_meta(file).entries - 1, SCHEMA_KEY)
-        env = Environments.open(path, file)
-        try:
-            with env.begin(buffers=True) as txn:
-                text = txn.get(SCHEMA_KEY)
-                if text is None:
-                    return keys.infer_schema(file, txn, fields)
-                return read_described(file, bytes(text), txn.stat()["entries"] - 1)
-        except lmdb.Error as error:
-            raise corrupt(file, "readable pages", error) from error
-        finally:
-            Environments.close(env)
+        check_tree(file, read_meta(file).entries - 1, SCHEMA_KEY)
+        with Lookup(file) as stored:
+            text = stored.get(SCHEMA_KEY)
+            if text is None:
+                return infer_schema(file, stored, fields)
+            return read_described(file, text, len(stored) - 1)
 
     def check(self, path: Path, schema: Schema) -> None:
         """Check every page and key of the tree, because some damage makes LMDB abort the process.
 
         Takes 0.6 ms for 100 MB of large values, 45 ms where values are small and share pages with keys.
         """
-        tree.check(data_file(path), schema.samples, SCHEMA_KEY)
+        check_tree(data_file(path), schema.samples, SCHEMA_KEY)
 
     def size_bound(self, schema: Schema) -> int:
         """Return the pages for the values: small ones share leaf pages, large ones have overflow pages."""

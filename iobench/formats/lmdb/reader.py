@@ -2,24 +2,106 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import lmdb
 import lz4.frame
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.errors import corrupt
-from iobench.formats._placement import Blocks, Index, Listed, Placement
-from iobench.formats._reader import Convert, Reader, identity, unclosed
-from iobench.formats._schema import Array, Schema, raw_bytes
-from iobench.formats.lmdb import keys, tree
-from iobench.formats.lmdb.environments import Environments
-from iobench.formats.lmdb.values import HEADER, KEY, LAYOUT, MAGIC, SCHEMA_KEY, data_file, described
+from iobench.base.errors import corrupt, expecting, in_use
+from iobench.formats.lmdb.pages import Lookup, read_meta, value_places
+from iobench.formats.lmdb.samples import (
+    HEADER,
+    KEY,
+    LAYOUT,
+    MAGIC,
+    MOST_OTHERS,
+    SCHEMA_KEY,
+    Keys,
+    data_file,
+    described,
+    keys_of,
+    others_at_end,
+)
+from iobench.formats.placement import Blocks, Index, Listed, ListedSpans, Placement
+from iobench.formats.ragged import Ragged
+from iobench.formats.reader import Convert, Reader, Rows, identity, unclosed
+from iobench.formats.schema import LENGTH, Array, Batch, Field, Schema, raw_bytes
+
+
+class SharedEnvironment:
+    """One use of the environment that all readers of a file share in this process.
+
+    If other code of this process has it open, it is opened with the first transaction, in case it is closed
+    by then. CorruptArtifact if there is none.
+    """
+
+    _open: ClassVar[dict[tuple[int, int], tuple[lmdb.Environment, int, int]]] = {}  # …, users, process id
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, path: Path, data: Path) -> None:
+        self._path, self._data = path, data
+        self._env: Any = None
+        self._try_to_open()
+
+    def begin(self, buffers: bool = False) -> Any:
+        """Begin a transaction; LoaderFailed (`in-use`) if other code of this process has the file open."""
+        if self._env is None:
+            self._try_to_open()
+        if self._env is None:
+            raise in_use(
+                self._data,
+                "other code of this process has the LMDB environment open, which LMDB permits once",
+                "close it there, or read the data in another process",
+            )
+        return self._env.begin(buffers=buffers)
+
+    def close(self) -> None:
+        """End this use, and close the environment after the last."""
+        env, self._env = self._env, None
+        if env is None:
+            return
+        with self._lock:
+            key = next(key for key, (known, _, _) in self._open.items() if known is env)
+            _, users, owner = self._open[key]
+            if (
+                users > 1 or owner != os.getpid()
+            ):  # an environment from before a fork can be read, but closing it may hang
+                self._open[key] = (env, max(0, users - 1), owner)
+            else:
+                del self._open[key]
+                env.close()
+
+    def _try_to_open(self) -> None:
+        """Open the environment, or add a use; does nothing if other code has it open."""
+        with expecting(self._data, "an LMDB environment", OSError):
+            file = self._data.stat()
+        key = (file.st_dev, file.st_ino)
+        with self._lock:
+            if self._env is None:
+                env, users, owner = self._open.get(key) or (self._opened(), 0, os.getpid())
+                if env is not None:
+                    self._open[key] = (env, users + 1, owner)
+                self._env = env
+
+    def _opened(self) -> lmdb.Environment | None:
+        read_meta(self._data)  # the library divides by these values and maps as many bytes
+        folder = self._path.is_dir()
+        with expecting(self._data, "an LMDB environment", lmdb.Error):
+            try:
+                return lmdb.open(str(self._path), readonly=True, create=False, lock=False, subdir=folder)
+            except lmdb.Error as error:
+                if "already open in this process" not in str(error):  # it has no class of its own
+                    raise
+        return None
+
 
 PIECE_BYTES = 64 << 10  # of values that are copied together: malloc maps new memory for more each time
 
@@ -31,10 +113,10 @@ class LmdbReader(Reader):
         super().__init__(schema)
         self._path = data_file(path)
         self._codec = codec
-        self._keys: keys.Keys | None = None  # of an environment that another program wrote
+        self._keys: Keys | None = None  # of an environment that another program wrote
         self._in_order = True  # keys in row order, and other keys after them
         self._key: Callable[[int], bytes] = KEY.pack
-        self._env: lmdb.Environment | None = Environments.open(path, self._path)
+        self._env: SharedEnvironment | None = SharedEnvironment(path, self._path)
         try:
             self._check()
         except BaseException:
@@ -90,7 +172,7 @@ class LmdbReader(Reader):
         """Release the environment, which is closed with its last reader in this process."""
         if self._env is not None:
             env, self._env = self._env, None
-            Environments.close(env)
+            env.close()
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
         if not self._in_order:
@@ -148,7 +230,7 @@ class LmdbReader(Reader):
 
     def _values_by_row(self) -> Iterator[tuple[Index, Index]]:
         """Yield offsets and sizes of the samples' values in order of the rows; others may follow."""
-        pieces = tree.values(self._path, self.schema.samples, SCHEMA_KEY)
+        pieces = value_places(self._path, self.schema.samples, SCHEMA_KEY)
         if self._keys is None or self._in_order:
             yield from pieces
             return
@@ -156,11 +238,11 @@ class LmdbReader(Reader):
         places = self._places(self._keys, len(offset))
         yield offset[places], size[places]
 
-    def _places(self, notation: keys.Keys, entries: int) -> Index:
+    def _places(self, notation: Keys, entries: int) -> Index:
         """Return the position of each row among the `entries` keys in the library's order."""
         samples = self.schema.samples
-        with self._transaction() as txn, txn.cursor() as cursor:
-            numbers = [notation.number(bytes(key)) for key in cursor.iternext(values=False)]
+        with Lookup(self._path) as stored:
+            numbers = [notation.number(key) for key, _, _ in stored.entries()]
         places = np.full(samples, -1, np.int64)
         for place, row in enumerate(numbers):
             if row is not None and 0 <= row < samples:
@@ -205,30 +287,29 @@ class LmdbReader(Reader):
             raise corrupt(self._path, "readable pages", error) from error
 
     def _check(self) -> None:
-        with self._transaction() as txn:
-            entries = txn.stat()["entries"]
-            if txn.get(SCHEMA_KEY) is None:
-                self._check_external(txn, entries)
+        with Lookup(self._path) as stored:
+            text = stored.get(SCHEMA_KEY)
+            if text is None:
+                self._check_external(stored)
                 return
-            if entries != self.schema.samples + 1:
-                raise corrupt(self._path, f"{self.schema.samples} samples", f"{entries - 1}")
-            text = bytes(txn.get(SCHEMA_KEY) or b"")
+            if len(stored) != self.schema.samples + 1:
+                raise corrupt(self._path, f"{self.schema.samples} samples", f"{len(stored) - 1}")
             if text != described(self.schema):
                 raise corrupt(self._path, described(self.schema).decode(), text[:200])
-            value = bytes(txn.get(KEY.pack(0)) or b"")
+            value = stored.get(KEY.pack(0)) or b""
             if value[:4] != HEADER.pack(MAGIC, LAYOUT, self._codec, 0)[:4]:
                 raise corrupt(self._path, f"layout {LAYOUT}, codec {self._codec}", value[:4])
 
-    def _check_external(self, txn: Any, entries: int) -> None:
+    def _check_external(self, stored: Lookup) -> None:
         """Check an environment that another program wrote: its keys, and the first and last sample."""
-        self._keys = keys.keys_of(self._path, txn)
+        self._keys, entries = keys_of(self._path, stored), len(stored)
         self._key = self._keys.pack
-        if self._codec or not self.schema.samples <= entries <= self.schema.samples + keys.MOST_OTHERS:
+        if self._codec or not self.schema.samples <= entries <= self.schema.samples + MOST_OTHERS:
             raise corrupt(self._path, f"{self.schema.samples} samples, codec {self._codec}", entries)
         others = entries - self.schema.samples
-        self._in_order = self._keys.ordered and keys.others_at_end(txn, self._keys) == others
+        self._in_order = self._keys.ordered and others_at_end(stored, self._keys) == others
         for row in (0, self.schema.samples - 1):
-            value = txn.get(self._key(row))
+            value = stored.get(self._key(row))
             if value is None or len(value) != self.schema.sample_bytes:
                 actual = "no such key" if value is None else f"{len(value)} bytes"
                 raise corrupt(self._path, f"sample {row} of {self.schema.sample_bytes} bytes", actual)
@@ -255,3 +336,94 @@ def _columns(schema: Schema, first: int) -> list[tuple[str, str, tuple[int, ...]
     """Return name, dtype, shape, elements and offset of each field; the first begins at byte `first`."""
     offsets = schema.offsets(first)
     return [(f.name, f.dtype, f.shape, f.elements, offsets[f.name]) for f in schema.fields]
+
+
+class RaggedLmdbReader(LmdbReader):
+    """Reads samples that differ in length, one value at a time."""
+
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
+        """Return one sample as read-only arrays of its value; IndexError out of range."""
+        self._check_row(row)
+        parts = self._parts(self._decoded(row, self._stored(row)))
+        return {name: convert(array) for name, array in parts.items()}
+
+    def batch(self, rows: Rows | Sequence[int]) -> Batch:
+        """Return the rows in new arrays, ragged fields as `Ragged`; IndexError outside 0..len-1."""
+        checked, count = self._checked(rows)
+        numbers = range(checked.start, checked.stop) if isinstance(checked, slice) else checked.tolist()
+        unclosed(self._env)
+        with self._transaction() as txn:
+            values = map(txn.get, map(self._key, numbers))
+            decoded = self._timed(self._all_decoded)(numbers, list(values))
+            parts = [self._parts(value) for value in decoded]
+            return {f.name: _joined(f, count, [part[f.name] for part in parts]) for f in self.schema.fields}
+
+    def placement(self) -> dict[str, Placement]:
+        """Return the locations in raw values: of the fixed fields, and of a single ragged one."""
+        if self._codec or len(self.schema.ragged) > 1:
+            return {}
+        offset, size = self._values()
+        file = np.broadcast_to(np.int64(0), offset.shape)
+        (ragged,) = self.schema.ragged
+        return {
+            **{name: Listed((self._path,), file, offset, within) for name, *_, within in self._columns},
+            ragged.name: ListedSpans((self._path,), file, offset, size, self._head),
+        }
+
+    def blocks(self) -> tuple[()]:
+        """Return no blocks: values differ in size."""
+        return ()
+
+    def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
+        self._read_rows(np.arange(start, stop), out)
+
+    def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
+        batch = self.batch(rows)
+        for name, target in out.items():
+            target[...] = batch[name]
+
+    def _wrong_sizes(self, size: Index) -> npt.NDArray[np.bool_]:
+        """Return which values cannot hold a sample with one ragged field."""
+        (ragged,) = self.schema.ragged
+        wrong: npt.NDArray[np.bool_] = (size < self._head) | ((size - self._head) % ragged.sample_bytes != 0)
+        return wrong
+
+    def _check_size(self, row: int, value: Any) -> None:
+        """Check what `_parts` relies on: that the lengths fill the value."""
+        counts = self._counts(value) if len(value) >= self._head else []
+        ends = sum(n * f.sample_bytes for n, f in zip(counts, self.schema.ragged, strict=False))
+        if min(counts, default=-1) < 0 or self._head + ends != len(value):
+            raise corrupt(self._path, f"sample {row} as long as its lengths say", f"{len(value)} bytes")
+
+    def _counts(self, value: Any) -> list[int]:
+        """Return the length of each ragged field."""
+        counts: list[int] = np.frombuffer(value, LENGTH, len(self.schema.ragged), self._size).tolist()
+        return counts
+
+    @property
+    def _head(self) -> int:
+        """Bytes before the elements of the first ragged field."""
+        return self._size + LENGTH.itemsize * len(self.schema.ragged)
+
+    def _parts(self, value: Any) -> dict[str, Array]:
+        """Return the fields of a checked value as views."""
+        parts: dict[str, Array] = {}
+        for name, dtype, shape, elements, offset in self._columns:
+            parts[name] = np.frombuffer(value, dtype, elements, offset).reshape(shape)
+        begin = self._head
+        for field, count in zip(self.schema.ragged, self._counts(value), strict=True):
+            flat = np.frombuffer(value, field.dtype, count * field.elements, begin)
+            parts[field.name] = flat.reshape(count, *field.inner)
+            begin += count * field.sample_bytes
+        return {field.name: parts[field.name] for field in self.schema.fields}
+
+
+def _joined(field: Field, count: int, samples: Iterable[Array]) -> Any:
+    """Return the samples of a field as one array, or as a ragged one."""
+    arrays = list(samples)
+    if not field.is_ragged:
+        whole = np.empty((count, *field.shape), field.dtype)
+        for slot, array in enumerate(arrays):
+            whole[slot] = array
+        return whole
+    return Ragged.of(arrays, field.inner, field.dtype)

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
-from iobench.base.errors import IobenchError, LoaderFailed
+from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed
 from iobench.base.options import Options, declared
 from iobench.dataset.opener import Opener
 from iobench.formats import Format, Rows, Schema
@@ -19,7 +19,7 @@ from iobench.loading.loaders._job import Job
 from iobench.loading.order import ORDERS, Order, refuse_ragged
 from iobench.loading.portable_error import PortableError
 from iobench.loading.tensors import pinned
-from iobench.loading.user_errors import WORKER_TRACEBACK
+from iobench.loading.user_errors import WORKER_DIED, first_line
 
 if TYPE_CHECKING:  # imports torch
     from iobench.loading.host_to_device import HostBatch
@@ -28,7 +28,6 @@ Self = TypeVar("Self", bound="Loader")
 # the rows of each batch for a map-style loader, the epoch's number for an iterable-style one
 EpochRequest: TypeAlias = "Sequence[Rows] | int"
 
-WORKER_DIED = "DataLoader worker"  # torch's message begins with it, and gives no class of its own
 AHEAD = 2  # batches that each worker reads ahead, unless a loader has an option for it
 
 
@@ -179,6 +178,17 @@ class Loader(Options, ABC):
         """Return the rows of each batch of this rank's epoch; every rank has the same number of batches."""
         return order.batches(samples, epoch)
 
+    @property
+    def ranks_obstacle(self) -> InvalidSettings | None:
+        """Why it cannot be one of several ranks; None if it can."""
+        if not self.iterable_style:
+            return None
+        return InvalidSettings(
+            "it chooses its own rows, and iobench does not know how it shares them among ranks",
+            kind="ranks-own-order",
+            hint="measure it in one process",
+        )
+
     def padding_samples(self, order: Order, samples: int) -> int:
         """Return how many rows at the end of this rank's epoch are also read by another rank."""
         return 0
@@ -218,7 +228,8 @@ class Epochs(ABC):
         except PortableError as error:
             failed: Exception = error.with_traceback(None).unwrap()
         except IobenchError as error:
-            failed = error.with_traceback(None).changed(problem=_last_line(error.problem))
+            problem = first_line(error.problem, type(error).__name__)
+            failed = error.with_traceback(None).changed(problem=problem)
         except Exception as error:  # noqa: BLE001 - a loader of another package may raise anything
             failed = failure(self.loader, self.opener, error)
         finally:
@@ -264,7 +275,8 @@ def failure(loader: Loader, opener: Opener, error: Exception) -> LoaderFailed:
     """Return a LoaderFailed of one line for an error that a loader raised."""
     if refused := system_error(error):
         return refused.converted(LoaderFailed)
-    name, message = type(error).__name__, _last_line(str(error.with_traceback(None)))
+    name = type(error).__name__
+    message = first_line(str(error.with_traceback(None)), name)
     kind = "worker-died" if message.startswith(WORKER_DIED) else "raised"
     if not isinstance(error, (RuntimeError, OSError)) and message:
         message = f"{name}: {message}"
@@ -272,15 +284,3 @@ def failure(loader: Loader, opener: Opener, error: Exception) -> LoaderFailed:
     if isinstance(error, EOFError | ConnectionError) and loader.workers:
         kind, message = "worker-died", f"{WORKER_DIED} died while it sent a batch; its pid is unknown"
     return LoaderFailed(f"loader {loader.display_name}: {message or name}", kind=kind, path=opener.path)
-
-
-def _last_line(message: str) -> str:
-    """Return the first line of a message; the last one if torch put a worker's traceback into it.
-
-    Datasets of other packages raise errors in workers whose class torch calls with such a text.
-    """
-    first, *more = message.strip().splitlines() or [""]
-    if WORKER_TRACEBACK.partition(" (")[0] not in message:
-        return first
-    name, _, text = more[-1].partition(": ")
-    return text or name

@@ -16,11 +16,10 @@ from iobench.base.errors import InvalidSettings, TargetError
 from iobench.base.options import word as option_word
 from iobench.formats import Format
 from iobench.loading import target, user_errors
-from iobench.loading.inspection import is_dataloader
+from iobench.loading.inspection import is_dataloader, is_lazy, named_tensors, samples_of
 from iobench.loading.loaders._job import Job
 from iobench.loading.loaders._loader import AHEAD, Epochs, Loader
-from iobench.loading.signature import signature_of
-from iobench.loading.user_batch import is_lazy, named_tensors, samples_of
+from iobench.loading.target import signature_of
 
 if TYPE_CHECKING:
     from iobench.loading.host_to_device import HostBatch
@@ -211,8 +210,8 @@ class UserLoaderEpochs(Epochs):
             yield from iterator
         except TargetError:
             raise
-        except Exception as error:  # a user's loader may raise anything
-            problem = f"{self._name} raised {user_errors.summarize(error)}"
+        except user_errors.USER_ERRORS as error:
+            problem = f"{self._name} {user_errors.outcome(error)}"
             if location := user_errors.location(error):
                 problem = f"{problem} ({location})"
             raise user_errors.target_error(problem, error) from error

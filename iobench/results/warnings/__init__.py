@@ -23,11 +23,11 @@ MACHINE_KINDS = (
     "unstable-cpu-speed",
 )
 
-_CHECKS = (*round_quality.CHECKS, *cache_state.CHECKS, *environment.CHECKS, *method.CHECKS)
+_CHECKS = (*cache_state.CHECKS, *method.CHECKS, *round_quality.CHECKS, *environment.CHECKS)
 
 
 def warnings_of(records: Sequence[Record], more_rounds: str = MORE_ROUNDS) -> list[RunWarning]:
-    """Return all warnings about these records.
+    """Return all warnings about these records, those that could change the answer most first.
 
     `more_rounds` is the hint for more rounds of the command that shows them.
     """
@@ -46,7 +46,7 @@ def case_warnings(
             cases=[str(labels[key]) for key in warning.cases],
             hints=tuple(more_rounds if hint == MORE_ROUNDS else hint for hint in warning.hints),
         )
-        for warning in (*results, *_unverified(groups))
+        for warning in (*_unverified(groups), *results)
         if warning is not None
     ]
 

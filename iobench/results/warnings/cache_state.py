@@ -209,23 +209,26 @@ def _page_reclaim(groups: Cases) -> RunWarning | None:
 
 def _read_on_open(groups: Cases) -> RunWarning | None:
     """Warn if opening read the data of a cold case before the clock started."""
-    shares = {
-        key: statistics.median(
-            (r.disk.opening_bytes or 0) * r.timing.epochs / r.timing.logical_bytes for r in rounds
-        )
-        for key, rounds in groups.items()
-        if rounds[0].cache.mode == "cold"
-    }
-    read = {key: share for key, share in shares.items() if share > OPENING_SHARE}
+    read = {key: share for key, rounds in groups.items() if (share := read_on_open(rounds))}
     if not read:
         return None
     return RunWarning(
         "read-on-open",
-        f"not cold: opening read up to {max(read.values()):.0%} of the data before the clock started",
+        f"not cold: opening read up to {max(read.values()):.0%} of the data before the clock started, "
+        "so these cases are not in the verdict",
         list(read),
         ("measure more data", "add the time of opening, which --json and the report show"),
         {"share": max(read.values())},
     )
+
+
+def read_on_open(rounds: Sequence[Record]) -> float:
+    """Return the share of the data that opening read in cold rounds; 0 where so little that they are cold."""
+    if rounds[0].cache.mode != "cold":
+        return 0.0
+    shares = [(r.disk.opening_bytes or 0) * r.timing.epochs / r.timing.logical_bytes for r in rounds]
+    share = statistics.median(shares)
+    return share if share > OPENING_SHARE else 0.0
 
 
 def _least_residency(rounds: Sequence[Record]) -> float | None:

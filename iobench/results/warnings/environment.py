@@ -196,8 +196,8 @@ def _quartile_spread(values: Sequence[float]) -> float:
 
 
 def _foreign_reads(record: Record) -> float:
-    """Return the bytes that other processes read from the same disk, per logical byte; 0 without a disk."""
-    if record.cache.mode == "remote":
+    """Return the bytes that other processes read from the same disk, per logical byte; 0 without any."""
+    if record.cache.mode == "remote" or not record.timing.logical_bytes:
         return 0.0
     if record.disk.device_read_bytes is None or record.disk.read_bytes is None:
         return 0.0

@@ -53,7 +53,7 @@ def _sample_coverage(groups: Cases) -> RunWarning | None:
     lossy = {key: check for key, check in checks.items() if check and (check.dropped or check.repeated)}
     if not lossy:
         return None
-    samples = max(groups[key][0].dataset.samples for key in lossy)
+    samples = max(groups[key][0].dataset.samples or 0 for key in lossy)
     counts = {name: max(getattr(check, name) for check in lossy.values()) for name in ("dropped", "repeated")}
     counted = " and ".join(f"{name} {count:,}" for name, count in counts.items() if count)
     return RunWarning(

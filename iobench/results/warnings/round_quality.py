@@ -55,11 +55,14 @@ def _spread(groups: Cases) -> RunWarning | None:
     wide = [key for key, spread in spreads.items() if spread > MAX_SPREAD]
     if not wide:
         return None
+    own = [r for key in wide for r in groups[key] if r.facets["loader"] == "native"]  # may gather by torch
+    threads = max((r.processor.torch_threads or 1 for r in own), default=1)
+    fewer = (f"try OMP_NUM_THREADS=1: torch's {threads} threads wait for each other beside other work",)
     return RunWarning(
         "round-spread",
         f"rounds differ by up to {max(spreads.values()):.0%} (robust standard deviation)",
         wide,
-        ("stop background work", "prepare more data", MORE_ROUNDS),
+        ("stop background work", *(fewer if threads > 1 else ()), "prepare more data", MORE_ROUNDS),
         {"spread": max(spreads.values())},
     )
 

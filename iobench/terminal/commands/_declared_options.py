@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from iobench.base.units import bytes_word, parse_elements
-from iobench.bench.command_option import CommandOption, declared
+from iobench.bench.options import CommandOption, declared
 from iobench.terminal.commands._options import listed_numbers, parsed, words_of
 
 T = TypeVar("T")

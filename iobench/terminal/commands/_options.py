@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -12,7 +13,8 @@ import typer
 from typer.core import TyperCommand, TyperOption
 
 from iobench.base.errors import InvalidSettings
-from iobench.bench.command_option import DEVICE_HELP
+from iobench.base.standard_streams import stdout_to_stderr
+from iobench.bench.options import DEVICE_HELP
 
 if TYPE_CHECKING:
     from iobench.formats import Field
@@ -37,14 +39,24 @@ Hash = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Device = Annotated[str, typer.Option(help=DEVICE_HELP)]
 SOURCE_FORMAT_HELP = "Format of your own data, like tokens:dtype=uint16,window=513. [default: detected]"
+FIELD_HELP = (
+    "A field of each sample, for data without a schema: x=float32[3,224,224]; repeatable, in the order of "
+    "the fields in a sample."
+)
 ON_ERROR_HELP = "skip leaves out images of --source that cannot be decoded, and counts them. [default: stop]"
 ON_ERROR = ("stop", "skip")
+FILES = ("samples", "parts", "fields")
+FILES_HELP = (
+    "What each file in a folder is: one of the samples, several of them end to end (parts), or one "
+    "of the fields. [default: inferred]"
+)
 SourceFormat = Annotated[str | None, typer.Option(help=SOURCE_FORMAT_HELP)]
 TimeLimit = Annotated[float, typer.Option(help="Time limit in seconds.")]
 Timeout = Annotated[float, typer.Option(help="Kill the loader after this many seconds without a batch.")]
 Out = Annotated[
     Path | None, typer.Option(help="Append records here. [default: a new file in DATA_DIR/results]")
 ]
+Long = Annotated[bool, typer.Option("--long", help="Show a line for each case, not a matrix.")]
 MinDifference = Annotated[str, typer.Option(help="Smallest difference that counts as one.")]
 
 
@@ -144,8 +156,58 @@ def records_of(paths: Iterable[Path]) -> list[Record]:
     return records
 
 
+WRITERS = ("report", "export")  # of a file, which may be /dev/stdout
+LIST_HELP = "LIST: each value makes cases of its own; with commas, but --format and --loader are repeated."
+GROUPS = {  # of the options in a command's help; the others follow as options of loaders
+    "run": {
+        "Options that most runs need": (
+            *("format", "loader", "name", "device", "cache", "order", "batch_size", "rounds", "max_time"),
+            *("sudo", "out", "help"),
+        ),
+        "What is read": (
+            *("recommended_options", "batch_tokens", "block_size", "window_size", "collate", "seed"),
+            *("data_dir", "s3_endpoint", "object_cache"),
+        ),
+        "How long": ("round_seconds", "max_batches", "warmup", "timeout"),
+        "Training step": ("model", "step_ms", "strict", "headroom"),
+        "How it is measured": ("isolate", "limits", "profile", "trace"),
+        "Ranks and hosts": ("ranks", "ray", "ranks_per_host"),
+        "Plans and output": (
+            *("plan", "save_plan", "resume", "min_difference", "prices", "long", "wide", "as_json"),
+        ),
+    }
+}
+
+
 class Command(TyperCommand):
-    """A command that notes, for an option given more than once, that only the last value counts."""
+    """A command whose results alone are printed to stdout, and not what a user's code or a library prints.
+
+    It notes, for an option given more than once, that only the last value counts. Its help shows many
+    options in GROUPS.
+    """
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, and the options by group."""
+        left = {one.name: one for one in self.get_params(ctx) if one.get_help_record(ctx)}
+        arguments = [name for name, one in left.items() if one.param_type_name == "argument"]
+        groups = GROUPS.get(str(self.name), {})
+        for title, names in {
+            "Arguments": arguments,
+            **groups,
+            "Options of single loaders" if groups else "Options": list(left),
+        }.items():
+            records = [left.pop(name).get_help_record(ctx) or ("", "") for name in names if name in left]
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl([(one.replace("<list[str]>", "LIST"), text) for one, text in records])
+        if groups:
+            formatter.write_paragraph()
+            formatter.write_text(LIST_HELP)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        with nullcontext() if self.name in WRITERS else stdout_to_stderr():
+            return super().invoke(ctx)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse as typer does, after a note for each repeated option."""

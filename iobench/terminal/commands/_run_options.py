@@ -11,8 +11,7 @@ import typer
 from iobench.base.errors import InvalidSettings
 from iobench.base.options import Option
 from iobench.base.options import declared as loader_declared
-from iobench.bench.command_option import declared, flag_of
-from iobench.bench.options import RunOptions
+from iobench.bench.options import RunOptions, declared, flag_of
 from iobench.loading import loaders
 from iobench.loading.loaders import DEFAULT_LOADERS
 from iobench.terminal.commands._declared_options import made_of, with_options

@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from iobench.base.errors import InvalidSettings, SourceError
 from iobench.base.units import parse_elements, parse_shape
-from iobench.bench.command_option import check_declared, command_option, declared
+from iobench.bench.options import check_declared, command_option, declared
 from iobench.terminal.commands._options import (
+    FIELD_HELP,
+    FILES,
+    FILES_HELP,
     ON_ERROR,
     ON_ERROR_HELP,
     SOURCE_FORMAT_HELP,
     fields_of,
+    fields_with_extents,
     parsed,
 )
 
@@ -20,7 +24,7 @@ if TYPE_CHECKING:
     from iobench.dataset.sources import Source
 
 OF_GENERATED = ("size", "dtype", "seed", "compressibility", "fields", "lengths")
-OF_SOURCE = ("columns", "source_format", "on_error")
+OF_SOURCE = ("columns", "source_format", "on_error", "files", "field")
 OF_RAGGED = ("fields", "lengths", "size", "seed")
 
 
@@ -62,6 +66,7 @@ class SourceOptions:
         "selects arrays. [default: data added to --name, else generated]",
     )
     source_format: str | None = command_option(None, SOURCE_FORMAT_HELP)
+    field: tuple[str, ...] = command_option((), FIELD_HELP, repeatable=True)
     columns: str | None = command_option(
         None,
         "Columns of one dtype in a table given by --source: packed makes them one field, separate keeps a "
@@ -69,6 +74,8 @@ class SourceOptions:
         choices=("packed", "separate"),
     )
     on_error: str | None = command_option(None, ON_ERROR_HELP, choices=ON_ERROR)
+
+    files: str | None = command_option(None, FILES_HELP, choices=FILES)
 
     def __post_init__(self) -> None:
         check_declared(self)
@@ -87,7 +94,7 @@ class SourceOptions:
         return [
             one.flag
             for one in declared(type(self))
-            if one.name in names and getattr(self, one.name) is not None
+            if one.name in names and getattr(self, one.name) not in (None, ())
         ]
 
     @property
@@ -104,7 +111,8 @@ class SourceOptions:
             shape = parsed("--sample-shape", parse_shape, self.sample_shape, True)
         if self.source is not None:
             columns, on_error = self.columns or "packed", self.on_error or "stop"
-            return open_source(self.source, shape, columns, self.source_format, on_error)
+            fields = fields_with_extents(self.field)
+            return open_source(self.source, shape, columns, self.source_format, on_error, self.files, fields)
         try:
             if self.fields is not None or self.lengths is not None:
                 return self._ragged()

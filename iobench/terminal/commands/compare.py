@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,8 +14,22 @@ import typer
 from iobench.base.errors import InvalidSettings
 from iobench.base.finding import Finding
 from iobench.base.units import parse_percent
+from iobench.bench.budget import Budget
+from iobench.bench.options import flag_of
+from iobench.results.run_warning import LONGER
 from iobench.results.stats import ENOUGH_ROUNDS
-from iobench.terminal.commands._options import AsJson, DataDir, MinDifference, parsed, records_of, words_of
+from iobench.terminal.commands._options import (
+    AsJson,
+    DataDir,
+    Device,
+    MinDifference,
+    Out,
+    TimeLimit,
+    Timeout,
+    parsed,
+    records_of,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from iobench.results.compare import CompareResult
@@ -21,13 +37,30 @@ if TYPE_CHECKING:
 
 
 INCONCLUSIVE_CODE = 3  # exit code of --fail-on if the machine changed between the runs
+OF_LOADERS = ("max_time", "device", "timeout", "out")  # options that need --run
+OF_FILES = ("force", "data_dir")  # options that exclude it
 
 
 def compare(
+    context: typer.Context,
     base: Annotated[
-        str, typer.Argument(help="Run to compare with: a name or a file of records; several with commas.")
+        str,
+        typer.Argument(
+            help="Run to compare with: a name or a file of records, several with commas; with --run a loader."
+        ),
     ],
-    new: Annotated[list[str], typer.Argument(help="Newer runs, one or more.")],
+    new: Annotated[list[str], typer.Argument(help="Newer runs or loaders, one or more.")],
+    run: Annotated[
+        bool,
+        typer.Option(
+            "--run",
+            help="Measure loaders of your own in turns: --run base/train.py:make head/train.py:make.",
+        ),
+    ] = False,
+    max_time: TimeLimit = 60.0,
+    device: Device = "auto",
+    timeout: Timeout = 60.0,
+    out: Out = None,
     min_difference: MinDifference = "5%",
     fail_on: Annotated[
         str | None,
@@ -45,20 +78,32 @@ def compare(
     as_json: AsJson = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
-    """Compare newer runs with an earlier one, case by case."""
+    """Compare newer runs with an earlier one, case by case.
+
+    Example: iobench compare before.jsonl after.jsonl --fail-on slower:5%
+    """
     from iobench.results import compare as comparing
     from iobench.terminal import compared, display
 
-    allowed = _allowed(fail_on)
+    began, allowed = time.monotonic(), _allowed(fail_on)
     if as_json and markdown:
         raise InvalidSettings("--json with --markdown", kind="conflicting-options", hint="give one of them")
-    base_records, newer = _records(data_dir, base), {name: _records(data_dir, name) for name in new}
-    names = {_stems(name): records for name, records in newer.items()}
-    named = names if len(names) == len(newer) else newer
     smallest = parsed("--min-difference", parse_percent, min_difference)
-    result = comparing.compare(
-        base_records, named, base_name=_stems(base), min_difference=smallest, force=force
-    )
+    _check_typed(context, OF_FILES if run else OF_LOADERS, "without" if run else "with")
+    judge: Callable[..., CompareResult]
+    if run:
+        from iobench.advise.loaders_in_turns import measured_in_turns
+
+        budget = Budget(max_time, began)
+        sides = measured_in_turns([base, *new], device=device, budget=budget, timeout_s=timeout, out=out)
+        judge = partial(comparing.compare_in_turns, base, sides)
+    else:
+        newer = {name: _records(data_dir, name) for name in new}
+        stems = {_stems(name): records for name, records in newer.items()}
+        newer = stems if len(stems) == len(newer) else newer
+        sides = {_stems(base): _records(data_dir, base), **newer}
+        judge = partial(comparing.compare, sides[_stems(base)], newer, base_name=_stems(base), force=force)
+    result = judge(min_difference=smallest)
     if as_json:
         display.as_json(result)
     elif markdown:
@@ -67,12 +112,21 @@ def compare(
         display.result(compared.compared_table(result), "", compared.compared_line(result))
     for line in result.unmatched_notes if allowed is None else ():
         display.note(line)
-    _warn(result, {result.base: base_records, **named})
+    _warn(result, sides)
     if allowed is not None:
-        judged = comparing.compare(
-            base_records, named, base_name=result.base, min_difference=allowed, force=True
-        )
-        _judge(judged, str(fail_on))
+        _judge(judge(min_difference=allowed), str(fail_on))
+
+
+def _check_typed(context: typer.Context, names: Sequence[str], other: str) -> None:
+    """Raise InvalidSettings for an option that applies only with, or without, --run."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise InvalidSettings(
+                f"{flag_of(name)} applies {other} --run",
+                kind="conflicting-options",
+                hint="add --run" if other == "with" else "omit it",
+            )
 
 
 def _warn(result: CompareResult, runs: Mapping[str, Sequence[Record]]) -> None:
@@ -87,8 +141,8 @@ def _warn(result: CompareResult, runs: Mapping[str, Sequence[Record]]) -> None:
     for warning in result.warnings:
         display.warning(warning)
     if min(min(one.rounds) for one in result.cases) < ENOUGH_ROUNDS:
-        few, hint = f"intervals need {ENOUGH_ROUNDS} rounds or more", f"measure with --rounds {ENOUGH_ROUNDS}"
-        display.warning(Finding("few-rounds", few, hint))
+        hint = LONGER if result.in_turns else f"measure with --rounds {ENOUGH_ROUNDS}"
+        display.warning(Finding("few-rounds", f"intervals need {ENOUGH_ROUNDS} rounds or more", hint))
 
 
 def _records(data_dir: Path, name: str) -> list[Record]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 import typer
 
-from iobench.bench.command_option import check_above_zero
+from iobench.bench.budget import Budget
+from iobench.bench.options import check_above_zero
 from iobench.terminal.commands._options import AsJson, Device, TimeLimit, Timeout
 
 
@@ -27,8 +27,11 @@ def diagnose(
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Find out why your DataLoader is slow, and what to change."""
-    began = time.monotonic()
+    """Find out why your DataLoader is slow, and what to change.
+
+    Example: iobench diagnose train.py:make_loader
+    """
+    budget = Budget(max_time)
     from iobench.advise import diagnose as session
     from iobench.host.device import pick_device
     from iobench.terminal import display
@@ -37,11 +40,10 @@ def diagnose(
     diagnosis = session.diagnose(
         target,
         batches=batches,
-        max_time_s=max_time,
         timeout_s=timeout,
         variants=variants,
         device=str(pick_device(device)),
         on_status=display.note,
-        began=began,
+        budget=budget,
     )
     display.answer(diagnosis, as_json)

@@ -12,7 +12,7 @@ from iobench.base.errors import InvalidSettings
 from iobench.base.text import printable
 from iobench.base.units import counted
 from iobench.results.trend import MIN_RUNS, MIN_STEP_RUNS
-from iobench.terminal.commands._options import AsJson, Command, DataDir, records_of
+from iobench.terminal.commands._options import AsJson, Command, DataDir, Long, records_of
 
 if TYPE_CHECKING:
     from iobench.results.run_index import PastRun
@@ -53,10 +53,15 @@ def show(
     context: typer.Context,
     name: RunName,
     data_dir: Here = None,
+    long: Long = False,
     wide: Annotated[bool, typer.Option("--wide", help="Show every metric.")] = False,
+    warnings: Annotated[bool, typer.Option("--warnings", help="Show every warning.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the tables of a past run."""
+    """Print the tables of a past run.
+
+    Example: iobench runs show NAME --wide
+    """
     from iobench.results import history
     from iobench.results.summary import summarise
     from iobench.results.verdict import as_json as summary_as_json
@@ -66,12 +71,15 @@ def show(
     if as_json:
         display.as_json(summary_as_json(summarise(records)))
     else:
-        display.records(records, wide=wide)
+        display.records(records, wide=wide, long=long, name=name, warnings=warnings)
 
 
 @app.command(cls=Command)
 def trend(context: typer.Context, data_dir: Here = None, as_json: AsJson = False) -> None:
-    """Show each case over several runs, and its steps."""
+    """Show each case over several runs, and its steps.
+
+    Example: iobench runs trend
+    """
     from iobench.results import history
     from iobench.terminal import display, tables
 
@@ -97,7 +105,10 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     data_dir: Here = None,
 ) -> None:
-    """Delete the records and traces of a past run."""
+    """Delete the records and traces of a past run.
+
+    Example: iobench runs delete NAME --yes
+    """
     from iobench.results import history
     from iobench.terminal import display
 
@@ -119,7 +130,10 @@ def export(
     names: Annotated[list[str] | None, typer.Argument(help="Runs. [default: all]")] = None,
     data_dir: Here = None,
 ) -> None:
-    """Write past runs as one table, one row per round."""
+    """Write past runs as one table, one row per round.
+
+    Example: iobench runs export --out rounds.csv
+    """
     from iobench.results import history
     from iobench.terminal import display
 

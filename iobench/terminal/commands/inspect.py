@@ -9,7 +9,7 @@ import typer
 
 from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.base.units import parse_elements
-from iobench.bench.command_option import check_above_zero
+from iobench.bench.options import check_above_zero
 from iobench.terminal.commands._options import (
     AsJson,
     DataDir,
@@ -21,14 +21,20 @@ from iobench.terminal.commands._options import (
 
 
 def formats(as_json: AsJson = False) -> None:
-    """List the formats, their options, and which are installed."""
+    """List the formats, their options, and which are installed.
+
+    Example: iobench formats
+    """
     from iobench import formats as storage
 
     _describe("format", storage.describe(), as_json)
 
 
 def loaders(as_json: AsJson = False) -> None:
-    """List the loaders, their options, and which are installed."""
+    """List the loaders, their options, and which are installed.
+
+    Example: iobench loaders
+    """
     from iobench.loading import loaders as known
 
     _describe("loader", known.describe(), as_json)
@@ -60,10 +66,13 @@ def verify(
     data_dir: DataDir = Path("data"),
     name: NameOrAddress = None,
 ) -> None:
-    """Read every artifact again and compare it with its manifest."""
-    from iobench.dataset.hashing import hash_rest, hashed_in_part
+    """Read every artifact again and compare it with its manifest.
+
+    Example: iobench verify
+    """
     from iobench.dataset.remote_dataset import dataset_named
     from iobench.dataset.staging import locked
+    from iobench.dataset.verify import hash_rest, hashed_in_part
     from iobench.dataset.verify import verify as reread
     from iobench.terminal import display, tables
 
@@ -106,8 +115,11 @@ def limits(
     name: NameOrAddress = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the bandwidth limits of disk, memory and device."""
-    from iobench.bench.limit_survey import survey
+    """Measure the bandwidth limits of disk, memory and device.
+
+    Example: iobench limits --device cuda
+    """
+    from iobench.bench.limits import survey
     from iobench.dataset.remote_dataset import dataset_named
     from iobench.host.device import pick_device
     from iobench.terminal import display, tables

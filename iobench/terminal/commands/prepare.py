@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from iobench.base.credentials import shown_address
 from iobench.base.errors import InvalidSettings, IobenchError
+from iobench.base.finding import Finding
 from iobench.terminal.commands._declared_options import made_of, with_options
-from iobench.terminal.commands._options import DataDir, S3Endpoint, run_command
+from iobench.terminal.commands._options import AsJson, DataDir, S3Endpoint, run_command
 from iobench.terminal.commands._source_options import SourceOptions
 
 if TYPE_CHECKING:
@@ -49,19 +51,24 @@ def prepare(
             help="Copy the dataset to the same path on every host of the Ray cluster at this address."
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Write an array into each format, read it back and compare."""
+    """Write an array into each format, read it back and compare.
+
+    Example: iobench prepare --size 1e7
+    """
     from iobench.dataset.prepare import prepare as write
-    from iobench.dataset.publish import publish
+    from iobench.dataset.remote_dataset import publish
     from iobench.terminal import display, tables
 
     options = made_of(SourceOptions, typed)
     with display.progress() as progress:
         if options.source is not None:
-            progress(f"inspecting {options.source}", 0, 0)
+            progress(f"inspecting {shown_address(str(options.source))}", 0, 0)
         chosen = (None if options.name_data else _added(data_dir, name)) or options.open()
+    notes = list[Finding]()
     for note in chosen.notes:
-        display.warning(note)
+        display.warn_or_keep(notes, note)
     variants, skipped = _variants(format, chosen.schema)
     with ExitStack() as ends, display.progress() as progress:
         store = None
@@ -79,8 +86,7 @@ def prepare(
         if store is not None:
             publish(manifest, store, overwrite, progress)
             manifest = replace(manifest, url=store.url)
-    renamed = tables.renamed_lines(rows, manifest.schema)
-    display.result(tables.dataset_line(manifest), tables.prepared_table(rows), *renamed)
+    display.dataset(manifest, rows, notes, as_json, *tables.renamed_lines(rows, manifest.schema))
     for error in skipped:
         display.note(f"skipped: {error}")
     if ray is not None:
@@ -110,7 +116,7 @@ def _variants(words: Sequence[str] | None, schema: Schema) -> tuple[list[str], l
 
 def _target(to: str, s3_endpoint: str | None, ray: str | None, overwrite: bool) -> ObjectStore:
     """Return the object store to upload to; raises before anything is written if that is impossible."""
-    from iobench.dataset.publish import check_target
+    from iobench.dataset.remote_dataset import check_target
     from iobench.objects.url import use_endpoint
 
     if ray is not None:
@@ -121,9 +127,8 @@ def _target(to: str, s3_endpoint: str | None, ray: str | None, overwrite: bool) 
 
 def _added(data_dir: Path, name: str | None) -> Source | None:
     """Return the data that were added to this dataset, as a source; None if there are none."""
-    from iobench.dataset.added_source import AddedSource
-    from iobench.dataset.dataset_folders import check_name
-    from iobench.dataset.manifest import Manifest
+    from iobench.dataset.add import AddedSource
+    from iobench.dataset.manifest import Manifest, check_name
     from iobench.dataset.manifest_file import FILE_NAME
 
     if name is None or not (data_dir / check_name(name) / FILE_NAME).is_file():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,9 @@ from iobench.base.errors import InvalidSettings
 from iobench.base.units import parse_shape
 from iobench.terminal.commands._declared_options import made_of, with_options
 from iobench.terminal.commands._options import (
+    FIELD_HELP,
+    FILES,
+    FILES_HELP,
     ON_ERROR,
     ON_ERROR_HELP,
     AsJson,
@@ -22,6 +25,7 @@ from iobench.terminal.commands._options import (
     S3Endpoint,
     SourceFormat,
     checked_choice,
+    fields_with_extents,
     parsed,
 )
 
@@ -52,26 +56,38 @@ def recommend(
         ),
     ] = None,
     on_error: Annotated[str | None, typer.Option(help=ON_ERROR_HELP)] = None,
+    files: Annotated[str | None, typer.Option(help=FILES_HELP)] = None,
+    field: Annotated[list[str] | None, typer.Option(help=FIELD_HELP)] = None,
     typed: Mapping[str, Any],
     data_dir: DataDir = Path("data"),
     s3_endpoint: S3Endpoint = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recommend format, loader and settings, with code to paste."""
+    """Recommend format, loader and settings, with code to paste.
+
+    Example: iobench recommend --source photos/
+    """
     from iobench.advise.recommend import recommend as search
     from iobench.advise.recommendation import save
-    from iobench.bench.run_strategies import AutoRounds
+    from iobench.bench.budget import Budget
     from iobench.objects.url import use_endpoint
     from iobench.terminal import display, live
 
     began = time.monotonic()
     use_endpoint(s3_endpoint)
     requirements = made_of(Requirements, typed)
+    budget = Budget(requirements.max_time_s, began)
     hash_s = HASHING * requirements.max_time_s
-    of, words = _data(name, source, add, source_format, sample_shape, on_error, data_dir, hash_s)
-    with live.view(AutoRounds(requirements.max_time_s), each_round=False) as observer:
+    given = {
+        "--source-format": source_format,
+        "--sample-shape": sample_shape,
+        "--on-error": on_error,
+        "--files": files,
+    }
+    of, words = _data(name, source, add, given, field or [], data_dir, hash_s)
+    with live.view(None, requirements.max_time_s, each_round=False) as observer:
         recommendation = search(
-            of, requirements, data_dir=data_dir, source_words=words, observer=observer, began=began
+            of, requirements, data_dir=data_dir, source_words=words, observer=observer, budget=budget
         )
     display.answer(recommendation, as_json)
     saved = save(recommendation, data_dir)
@@ -87,59 +103,61 @@ def _data(
     name: str | None,
     source: Path | None,
     added: Path | None,
-    source_format: str | None,
-    sample_shape: str | None,
-    on_error: str | None,
+    given: Mapping[str, str | None],
+    fields: Sequence[str],
     data_dir: Path,
     hash_s: float,
 ) -> tuple[Manifest | Source, list[str]]:
     """Return the dataset or the source, and the `iobench prepare` arguments that name the source."""
-    for option, word in (("--sample-shape", sample_shape), ("--on-error", on_error)):
-        if source is None and word is not None:
+    for option in ("--sample-shape", "--on-error", "--files"):
+        if source is None and given[option] is not None:
             problem = f"{option} without --source"
             raise InvalidSettings(problem, kind="missing-option", hint="use it with --source")
     if source is not None and (name is not None or added is not None):
         other = "--name" if name is not None else "--add"
         raise InvalidSettings(f"{other} with --source", kind="conflicting-options", hint="give one of them")
     if added is not None:
-        return _added(added, source_format, name, data_dir, hash_s), []
+        return _added(added, given["--source-format"], name, fields, data_dir, hash_s), []
     if source is None:
-        if source_format is not None:
-            raise InvalidSettings(
-                "--source-format without --source or --add",
-                kind="missing-option",
-                hint="use it with one of them",
-            )
-        from iobench.dataset.added_source import AddedSource
+        for option, word in (("--source-format", given["--source-format"]), ("--field", fields or None)):
+            if word is not None:
+                problem = f"{option} without --source or --add"
+                raise InvalidSettings(problem, kind="missing-option", hint="use it with one of them")
+        from iobench.dataset.add import AddedSource
         from iobench.dataset.remote_dataset import dataset_named
 
         manifest = dataset_named(data_dir, name)
         return (AddedSource(manifest) if set(manifest.artifacts) == set(manifest.added) else manifest), []
-    return _opened(source, source_format, sample_shape, on_error)
+    return _opened(source, given, fields)
 
 
-def _opened(
-    path: Path, format: str | None, sample_shape: str | None, on_error: str | None
-) -> tuple[Source, list[str]]:
+def _opened(path: Path, given: Mapping[str, str | None], fields: Sequence[str]) -> tuple[Source, list[str]]:
     """Return the user's data as a source, and the `iobench prepare` arguments that name it."""
     from iobench.dataset.sources import open_source
     from iobench.terminal import display
 
+    format, sample_shape, on_error, files = given.values()
     if on_error is not None:
         checked_choice("--on-error", on_error, ON_ERROR)
+    if files is not None:
+        checked_choice("--files", files, FILES)
     shape = None if sample_shape is None else parsed("--sample-shape", parse_shape, sample_shape, True)
-    given = {"--source-format": format, "--sample-shape": sample_shape, "--on-error": on_error}
-    words = [word for option, value in given.items() if value is not None for word in (option, value)]
-    source = open_source(path, shape, format=format, on_error=on_error or "stop")
+    typed = [*given.items(), *(("--field", field) for field in fields)]
+    words = [word for option, value in typed if value is not None for word in (option, value)]
+    described = fields_with_extents(fields)
+    source = open_source(
+        path, shape, format=format, on_error=on_error or "stop", files=files, fields=described
+    )
     for note in source.notes:
         display.warning(note)
     return source, ["--source", str(path), *words]
 
 
-def _added(path: Path, format: str | None, name: str | None, data_dir: Path, hash_s: float) -> Source:
+def _added(
+    path: Path, format: str | None, name: str | None, fields: Sequence[str], data_dir: Path, hash_s: float
+) -> Source:
     """Return the user's own files, registered in place, as the source of a sample."""
-    from iobench.dataset.add import add
-    from iobench.dataset.added_source import AddedSource
+    from iobench.dataset.add import AddedSource, add
     from iobench.terminal import display
 
     with display.progress() as progress:
@@ -147,6 +165,7 @@ def _added(path: Path, format: str | None, name: str | None, data_dir: Path, has
             path,
             format,
             name=name,
+            fields=fields_with_extents(fields),
             data_dir=data_dir,
             hash_s=hash_s,
             progress=progress,

@@ -21,7 +21,10 @@ def report(
     png: Annotated[Path | None, typer.Option(help="Folder for each chart as PNG and SVG.")] = None,
     data_dir: DataDir = Path("data"),
 ) -> None:
-    """Write an HTML page with the results and their meaning."""
+    """Write an HTML page with the results and their meaning.
+
+    Example: iobench report --out report.html
+    """
     if sys.flags.optimize > 1:
         raise ReportError(
             "the charts' library needs docstrings",

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from iobench.bench.command_option import check_above_zero
+from iobench.bench.options import check_above_zero
 from iobench.terminal.commands._options import AsJson, DataDir, NameOrAddress, S3Endpoint, listed_numbers
 
 MOST = 1024  # ranks or workers
@@ -46,9 +46,10 @@ def resume_check(
     """Kill and resume loaders; count lost and repeated samples.
 
     A user's function takes neither format nor order nor batch size: give arguments in its word.
+
+    Example: iobench resume-check stream
     """
-    from iobench.bench.resumable_loaders import resumable_loaders
-    from iobench.bench.resume_check import ResumePlan, resume_check
+    from iobench.bench.resume_check import ResumePlan, resumable_loaders, resume_check
     from iobench.objects.url import use_endpoint
     from iobench.terminal import display
 

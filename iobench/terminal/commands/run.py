@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from iobench.base import interrupts
-from iobench.base.errors import InvalidSettings
+from iobench.base.errors import InvalidSettings, ManifestError
 from iobench.base.exit_codes import INTERRUPTED
 from iobench.base.units import parse_percent
 from iobench.bench.case import content_of
-from iobench.bench.command_option import flag_of
+from iobench.bench.options import flag_of
 from iobench.terminal.commands._options import (
     AsJson,
     DataDir,
+    Long,
     MinDifference,
     NameOrAddress,
     Out,
@@ -51,7 +52,7 @@ def run(
         str | None, typer.Option(help="Address of a Ray cluster: run on all of its hosts.")
     ] = None,
     ranks_per_host: Annotated[
-        str | None, typer.Option(help="With --ray: ranks per host; a list. [default: 1]")
+        str | None, typer.Option(help="With --ray: ranks per host, like 1,2. [default: 1]")
     ] = None,
     min_difference: MinDifference = "5%",
     data_dir: DataDir = Path("data"),
@@ -64,13 +65,19 @@ def run(
     resume: Annotated[
         str | None, typer.Option(help="Resume an interrupted run, given by name or file.")
     ] = None,
+    long: Long = False,
     wide: Annotated[bool, typer.Option("--wide", help="Show every metric.")] = False,
     as_json: AsJson = False,
     out: Out = None,
 ) -> None:
-    """Measure how fast each loader reads each format."""
-    from iobench.bench import plan_file
-    from iobench.bench.resume import interrupted_run
+    """Measure how fast each loader reads each format.
+
+    Example: iobench run --format memmap --device cuda
+    """
+    from iobench.bench import plans
+    from iobench.bench.budget import Budget
+    from iobench.bench.plans import interrupted_run
+    from iobench.bench.run import new_path
     from iobench.bench.run import run as measure
     from iobench.dataset.remote_dataset import dataset_named
     from iobench.objects.url import use_endpoint
@@ -91,13 +98,20 @@ def run(
         options, manifest = planned.run, dataset_named(data_dir, planned.dataset)
     if over is not None:
         passed = sys.argv[1:] + ([] if name or plan else ["--name", manifest.name])
-        raise typer.Exit(
-            scaling.run_over(over, manifest, options, passed, out, (smallest, as_json, wide), began)
-        )
+        file = out or new_path(manifest)
+        code = scaling.run_over(over, manifest, options, passed, file, (smallest, as_json, wide, long), began)
+        if code == INTERRUPTED:
+            ranks_of = f"--standalone --nproc-per-node {over.numbers[0]}"
+            starts = (
+                f"torchrun {ranks_of} -m iobench" if over.address is None and len(over.numbers) == 1 else None
+            )
+            display.note(f"iobench: interrupted; {_saved(file, data_dir, starts, file.exists())}")
+            sys.exit(INTERRUPTED)
+        raise typer.Exit(code)
     if save_plan is not None:
-        plan_file.save(save_plan, options, manifest.name, content_of(manifest))
+        plans.save(save_plan, options, manifest.name, content_of(manifest))
     display.note(tables.dataset_line(manifest, None if name or plan or resume else data_dir))
-    with live.view(options.strategy()) as observer:
+    with live.view(options.stopping_rule().planned, options.seconds) as observer:
         outcome = measure(
             manifest,
             options,
@@ -105,11 +119,13 @@ def run(
             observer=observer,
             earlier_records=rounds_before,
             backend=context.obj,
-            began=began,
+            budget=Budget(options.seconds, began),
         )
-    _show(outcome, smallest, as_json, wide)
+    _show(outcome, smallest, as_json, wide, long)
     if outcome.interrupted:
-        display.note(f"iobench: interrupted; {_saved(context, outcome, data_dir)}")
+        starts = "iobench" if context.obj is None else "torchrun … -m iobench"
+        saved = _saved(outcome.path, data_dir, starts, bool(outcome.records))
+        display.note(f"iobench: interrupted; {saved}")
         sys.exit(INTERRUPTED)
     raise typer.Exit(1 if outcome.failures or outcome.stopped or not outcome.valid_records else 0)
 
@@ -118,13 +134,22 @@ def _asked(
     context: typer.Context, typed: Mapping[str, Any], plan: Path | None, data_dir: Path, name: str | None
 ) -> tuple[RunOptions, Manifest]:
     """Return the options and the dataset of a new run: as typed, or those of a plan."""
-    from iobench.bench import plan_file
+    from iobench.bench import plans
     from iobench.dataset.remote_dataset import dataset_named
+    from iobench.loading.loaders import is_target
 
     if plan is None:
-        return parse(typed), dataset_named(data_dir, name)
+        options = parse(typed)
+        try:
+            return options, dataset_named(data_dir, name)
+        except ManifestError as error:
+            own = next(filter(is_target, options.loader), None)
+            if own is None or error.kind != "no-dataset":
+                raise
+            hint = f"'iobench diagnose {own}' needs none; for others, 'iobench prepare --size 1e7' first"
+            raise error.changed(hint=hint) from None
     _check_alone(context, f"the plan {plan}", "edit the plan, or omit --plan", {*typed} - {"max_time"})
-    planned = plan_file.load(plan)
+    planned = plans.load(plan)
     manifest = dataset_named(data_dir, name or planned.dataset)
     _check_content(plan, planned.content, manifest)
     if typed["max_time"] is None:
@@ -156,13 +181,14 @@ def _over(
     return over
 
 
-def _saved(context: typer.Context, outcome: Run, data_dir: Path) -> str:
-    """Say what was saved of an interrupted run, and the command that resumes it."""
-    if not outcome.records:
+def _saved(path: Path, data_dir: Path, starts: str | None, measured: bool) -> str:
+    """Say what was saved of an interrupted run, and the command that resumes it, if it can be."""
+    if not measured:
         return "nothing was measured yet"
-    named = outcome.path.parent.resolve() == (data_dir / "results").resolve()
-    name = outcome.path.stem if named else str(outcome.path)
-    starts = "iobench" if context.obj is None else "torchrun … -m iobench"
+    if starts is None:
+        return f"the rounds measured so far are saved in {path}; several numbers of ranks cannot be resumed"
+    named = path.parent.resolve() == (data_dir / "results").resolve()
+    name = path.stem if named else str(path)
     command = run_command(data_dir, "--resume", name)
     return f"the rounds measured so far are saved; resume with: {starts} {command}"
 
@@ -193,17 +219,17 @@ def _check_content(plan: Path, content: str | None, manifest: Manifest) -> None:
         )
 
 
-def _show(outcome: Run, smallest: float, as_json: bool, wide: bool) -> None:
+def _show(outcome: Run, smallest: float, as_json: bool, wide: bool, long: bool) -> None:
     """Print the results; Ctrl-C interrupts the run, but not this."""
     try:
         with interrupts.deferred() as check:
-            _print(outcome, smallest, as_json, wide)
+            _print(outcome, smallest, as_json, wide, long)
             check()
     except KeyboardInterrupt:
         outcome.interrupted = True
 
 
-def _print(outcome: Run, smallest: float, as_json: bool, wide: bool) -> None:
+def _print(outcome: Run, smallest: float, as_json: bool, wide: bool, long: bool) -> None:
     from iobench.results.summary import summarise
     from iobench.results.verdict import as_json as summary_as_json
     from iobench.terminal import display
@@ -211,7 +237,7 @@ def _print(outcome: Run, smallest: float, as_json: bool, wide: bool) -> None:
     if as_json:
         display.as_json({**outcome.as_dict(), **summary_as_json(summarise(outcome.valid_records, smallest))})
     else:
-        display.run(outcome, smallest, wide)
+        display.run(outcome, smallest, wide, long)
     labels = outcome.labels
     by_reason: dict[tuple[str, str], list[str]] = {}
     for key, error in outcome.failures.items():

@@ -17,7 +17,10 @@ def study(
     data_dir: DataDir = Path("data"),
     as_json: AsJson = False,
 ) -> None:
-    """Repeat a published experiment and check each of its claims."""
+    """Repeat a published experiment and check each of its claims.
+
+    Example: iobench study iteration
+    """
     from iobench import studies
     from iobench.host.device import pick_device
     from iobench.terminal import display, tables

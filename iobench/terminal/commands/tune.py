@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from iobench.base.units import parse_elements
+from iobench.bench.budget import Budget
 from iobench.bench.options import MODELS
 from iobench.terminal.commands._options import AsJson, DataDir, Device, Out, TimeLimit, Timeout, parsed
 
@@ -38,10 +38,13 @@ def tune(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the fastest settings of your own DataLoader."""
-    began = time.monotonic()
+    """Find the fastest settings of your own DataLoader.
+
+    Example: iobench tune train.py:make_loader:batch_size=64
+    """
+    budget = Budget(max_time)
     from iobench.advise.tune import tune as search
-    from iobench.advise.tuning_findings import next_step
+    from iobench.advise.tuning import next_step
     from iobench.terminal import display
 
     result = search(
@@ -52,13 +55,12 @@ def tune(
         headroom=headroom,
         max_memory_bytes=parsed("--max-memory", parse_elements, max_memory) if max_memory else None,
         max_workers=max_workers,
-        max_time_s=max_time,
         timeout_s=timeout,
         seed=seed,
         data_dir=data_dir,
         out=out,
         on_status=display.note,
-        began=began,
+        budget=budget,
     )
     display.answer(result, as_json)
     if not as_json:

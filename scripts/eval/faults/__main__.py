@@ -23,7 +23,7 @@ from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
-from eval.faults import kinds, preload
+from eval.faults import fuzz, kinds, preload
 from eval.faults.registry import KINDS, Trials
 
 
@@ -32,13 +32,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seed", type=int, default=0, help="of the random choices")
     parser.add_argument("--quick", action="store_true", help="fewer faults of each kind")
-    parser.add_argument("--kind", action="append", choices=sorted(KINDS), help="only this kind; repeatable")
+    parser.add_argument(
+        "--kind", action="append", help="only this kind, or these targets of --fuzz; repeatable"
+    )
+    parser.add_argument("--fuzz", type=float, metavar="SECONDS", help="fuzz the parsers instead")
     parser.add_argument("--folder", type=Path, help="work here, to test this file system")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="kinds to run at once")
     options = parser.parse_args()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if options.fuzz:
+        preload.load()
+        preload.shorten_rounds()
+        return fuzz.fuzz(options)
     names = options.kind or sorted(KINDS)
+    if unknown := sorted({*names} - {*KINDS}):
+        parser.error(f"--kind {' '.join(unknown)}: choose from {' '.join(sorted(KINDS))}")
     print(f"{'kind':24} {'faults':>6} {'failures':>8} {'seconds':>8}", flush=True)
     preload.load()
     preload.shorten_rounds()

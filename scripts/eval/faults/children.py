@@ -139,11 +139,16 @@ def run_or_raise(work: Callable[[], None]) -> None:
 
 
 def drop_rights() -> None:
-    """Make this process, a child of root, that of a user without rights; nothing for other users."""
+    """Make this process, a child of root, that of a user without rights; nothing for other users.
+
+    Raises RuntimeError where that user cannot read the program itself.
+    """
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(NO_RIGHTS, NO_RIGHTS, NO_RIGHTS)
         os.setresuid(NO_RIGHTS, NO_RIGHTS, NO_RIGHTS)
+        if not os.access(__file__, os.R_OK):
+            raise RuntimeError(f"user {NO_RIGHTS} cannot read {__file__}: chmod o+rx its folders")
 
 
 def limit_memory(more_bytes: int) -> None:

@@ -1,11 +1,17 @@
-"""Mutations of JSON: other types, ranges, names and depths."""
+"""Mutations of JSON (other types, ranges, names and depths) and of any bytes."""
 
 from __future__ import annotations
 
 import copy
 import json
 import random
+import re
+import struct
 from typing import Any
+
+from crc32c import crc32c
+
+from iobench.contrib.formats.tfrecord import masked
 
 RAW = "RAW:"  # the rest goes into the file unquoted
 VALUES: list[Any] = [
@@ -16,6 +22,11 @@ VALUES: list[Any] = [
     *(RAW + "[" * depth + "]" * depth for depth in (20, 900, 100_000)),
     *(RAW + '{"x":' * depth + "1" + "}" * depth for depth in (20, 900)),
 ]
+INTEGERS = [struct.Struct(order + code) for order in "<>" for code in "BHIQ"]
+NUMBERS = (
+    *(0, 1, 7, 8, 127, 128, 255, 65535),
+    *(2**power + more for power in (31, 32, 40, 62, 63) for more in (-1, 0)),
+)
 
 
 def mutated(body: dict[str, Any], rng: random.Random) -> str:
@@ -66,3 +77,91 @@ def text_of(body: dict[str, Any]) -> str:
     for raw in (value for value in VALUES if isinstance(value, str) and value.startswith(RAW)):
         text = text.replace(json.dumps(raw), raw[len(RAW) :])
     return text
+
+
+def changed(name: str, content: bytes, other: bytes, rng: random.Random) -> bytes:
+    """Return the content of a file with one to four changes; `other` is that of a file to take a part of."""
+    if name.endswith((".json", ".jsonl")) and rng.random() < 0.5:
+        lines = content.split(b"\n") if name.endswith("l") else [content]
+        number = rng.randrange(len(lines))
+        try:
+            body = json.loads(lines[number])
+            for _ in range(rng.choice((1, 1, 2))):
+                mutated(body, rng)
+            lines[number] = text_of(body).encode(errors="surrogatepass")
+            return b"\n".join(lines)
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            pass  # no JSON any more, or no object
+    data = bytearray(content)
+    for _ in range(rng.choice((1, 1, 1, 2, 4))):
+        rng.choice(CHANGES)(data, other, place(len(data), rng), rng)
+    return bytes(data) if rng.random() < 0.5 else repaired(name, data)
+
+
+def place(size: int, rng: random.Random) -> int:
+    """Return an offset in a file, most often in its head or its end, where indexes are."""
+    part = rng.choice((16, 128, 600, size, size))
+    offset = rng.randrange(max(1, min(part, size)))
+    return offset if rng.random() < 0.7 else max(0, size - 1 - offset)
+
+
+def _bit(data: bytearray, other: bytes, at: int, rng: random.Random) -> None:
+    data[at : at + 1] = bytes(byte ^ 1 << rng.randrange(8) for byte in data[at : at + 1])
+
+
+def _bytes(data: bytearray, other: bytes, at: int, rng: random.Random) -> None:
+    data[at : at + rng.choice((1, 1, 4, 16))] = rng.choice((b"\0", b"\xff", rng.randbytes(1))) * rng.choice(
+        (1, 1, 4, 16)
+    )
+
+
+def _number(data: bytearray, other: bytes, at: int, rng: random.Random) -> None:
+    """Set an integer, or change it a little."""
+    packed = rng.choice(INTEGERS)
+    if at + packed.size > len(data):
+        return
+    at -= at % packed.size if rng.random() < 0.5 else 0
+    value = (
+        packed.unpack_from(data, at)[0] + rng.randrange(-9, 10) if rng.random() < 0.4 else rng.choice(NUMBERS)
+    )
+    packed.pack_into(data, at, (value if rng.random() < 0.8 else -value) % (1 << 8 * packed.size))
+
+
+def _digits(data: bytearray, other: bytes, at: int, rng: random.Random) -> None:
+    """Replace a number in text."""
+    numbers = [*re.finditer(rb"-?\d+", data)]
+    if numbers:
+        start, end = rng.choice(numbers).span()
+        data[start:end] = str(rng.choice((*NUMBERS, -1, 10**30, 1.5))).encode()
+
+
+def _cut(data: bytearray, other: bytes, at: int, rng: random.Random) -> None:
+    del data[at : at + rng.choice((1, 2, 8, 64, len(data)))]
+
+
+def _splice(data: bytearray, other: bytes, at: int, rng: random.Random) -> None:
+    """Insert or overwrite with a range of a file."""
+    source = other if rng.random() < 0.5 else bytes(data)
+    start, length = place(len(source), rng), rng.choice((1, 4, 16, 64, 512))
+    part = source[start : start + length]
+    data[at : at + (len(part) if rng.random() < 0.5 else 0)] = part
+
+
+CHANGES = (_bit, _bytes, _number, _number, _digits, _cut, _splice)
+
+
+def repaired(name: str, data: bytearray) -> bytes:
+    """Return it with right checksums of a tar's heads or of TFRecords."""
+    if name.endswith(".tar"):
+        for head in range(0, len(data) - 511, 512):
+            if data[head + 257 : head + 262] == b"ustar":
+                data[head + 148 : head + 156] = b" " * 8
+                data[head + 148 : head + 156] = b"%06o\0 " % sum(data[head : head + 512])
+    at = 0
+    while "tfrecord" in name and at + 16 <= len(data):
+        size = int.from_bytes(data[at : at + 8], "little")
+        for start, end in ((at, at + 8), (at + 12, at + 12 + size)):
+            if end + 4 <= len(data):
+                data[end : end + 4] = masked(crc32c(bytes(data[start:end]))).to_bytes(4, "little")
+        at += 16 + size
+    return bytes(data)

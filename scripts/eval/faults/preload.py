@@ -14,7 +14,7 @@ import torch
 
 import iobench
 from iobench.base import thresholds
-from iobench.bench import case_limits
+from iobench.bench import limits
 from iobench.report import page
 from iobench.terminal import cli
 
@@ -46,5 +46,5 @@ def shorten_rounds() -> None:
     Reports go without their script: it never changes, and V8 needs seconds to start in each child.
     """
     page._script = lambda: ""  # type: ignore[assignment]
-    case_limits.SECONDS = thresholds.ROUND_S = SHORT_S
+    limits.SECONDS = thresholds.ROUND_S = SHORT_S
     torch.set_num_threads(1)  # several trials share the cores

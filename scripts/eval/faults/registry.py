@@ -12,12 +12,15 @@ Every module of `kinds` is imported.
 
 from __future__ import annotations
 
+import importlib
 import random
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+TESTS = Path(__file__).parents[3] / "tests"
 T = TypeVar("T")
 Outcome: TypeAlias = "tuple[str, str | None]"  # the fault, and its failure if there is one
 
@@ -52,3 +55,9 @@ def kind(name: str) -> Callable[[Inject], Inject]:
         return inject
 
     return declare
+
+
+def module_of_tests(name: str) -> Any:
+    """Import a module of the tests."""
+    sys.path += [str(folder) for folder in (TESTS, TESTS / "faults") if str(folder) not in sys.path]
+    return importlib.import_module(name)

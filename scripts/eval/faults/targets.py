@@ -30,7 +30,6 @@ EXTRA_VARIANTS = (
     "hdf5:chunk_bytes=20000,compression=gzip",
     "zarr:chunk_bytes=5000,shard_bytes=20000,codec=zstd",
     "parquet:row_group_bytes=20000,codec=zstd",
-    "blosc2:chunk_bytes=20000,codec=zstd",
 )
 FORMATS_PER_DATASET = 3  # formats in one dataset
 IMAGE_SIDE = 16  # pixels

@@ -66,7 +66,7 @@ def clock(check: Check) -> Verdict:
     import torch
 
     from iobench.bench import epoch
-    from iobench.bench.device_clock import DeviceClock
+    from iobench.bench.meter import DeviceClock
     from iobench.bench.training import Trainer
     from iobench.loading import loaders
     from iobench.loading.host_to_device import HostToDevice

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from eval.gpu_check import commands, device_checks, register
+from eval.gpu_check import commands, device_checks
 from eval.gpu_check.check import FAIL, Check, Verdict
 
 
@@ -62,13 +62,6 @@ PLAN = (
         "clock", 15, "compute and wait time by the device's clock, strict and not", device_checks.clock, True
     ),
     Step("cuDNN", 12, "the training step uses cuDNN convolutions", device_checks.cudnn, True),
-    Step(
-        "host register",
-        8,
-        "an experiment: cudaHostRegister of a read-only memory map",
-        register.host_register,
-        True,
-    ),
     Step("run, warm", 40, "all default loaders over four formats", _run("warm", "none")),
     Step("run, cold", 50, "the same from a cold disk", _run("cold", "none")),
     Step("run, warm, training", 50, "with a training step", _run("warm", "mlp")),

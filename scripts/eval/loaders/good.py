@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import h5py
 import lmdb
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -19,10 +19,8 @@ from torch.utils.data import (
     get_worker_info,
 )
 
+from eval.loaders.answers import CORES, Answer, Augmented, Computed
 from eval.loaders.data import ROWS, WIDE, lengths
-from eval.loaders.datasets import Augmented, Computed, padded
-
-CORES = len(os.sched_getaffinity(0))
 
 
 class WholeBatches(Dataset):
@@ -125,6 +123,10 @@ def remote(folder: Path):
     return DataLoader(Computed(2000, fetch), 16, num_workers=16, persistent_workers=True, prefetch_factor=4)
 
 
+def padded(rows):
+    return pad_sequence(rows, batch_first=True)
+
+
 class ByLength:
     """Batches of sequences of similar length."""
 
@@ -222,11 +224,11 @@ def pairs(folder: Path):
     return whole(Computed(512, views), 32)
 
 
-LOADERS = {
-    one.__name__: one
-    for one in (
+ANSWERS = dict.fromkeys(
+    (
         *(arrays, many_fields, memmapped_images, tokens, hdf5, lmdb_batches),
         *(augmented, remote, bucketed, web_dataset, hugging_face),
         *(shared_stream, crops, table, pairs),
-    )
-}
+    ),
+    Answer(),
+)

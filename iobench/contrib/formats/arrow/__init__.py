@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from iobench.base.errors import CorruptArtifact, expecting
-from iobench.base.files import regular
+from iobench.base.files import name_problem, regular
 from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.contrib.formats.shared.rebatch import slabs
@@ -28,6 +28,7 @@ from iobench.formats import (
     Schema,
     split_selection,
 )
+from iobench.formats.folders import files_in
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.arrow.reader import ArrowReader
@@ -80,6 +81,10 @@ class Arrow(Format, Detectable, Checkable):
         """Return True for a file whose name ends in .arrow, or a folder that `datasets` saved."""
         return (path.suffix == ".arrow" and path.is_file()) or (path / STATE_FILE).is_file()
 
+    def files(self, path: Path) -> Sequence[Path]:
+        """Return the data files that `datasets` saved in a folder, and their descriptions."""
+        return [*files_of(path), *files_in(path, ".json")]
+
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema; a column of bytes, or of lists that differ in length, is a ragged field."""
         from iobench.contrib.formats.arrow.reader import infer_schema_of
@@ -90,7 +95,7 @@ class Arrow(Format, Detectable, Checkable):
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Return a note if columns of bytes, such as encoded images, are read."""
         from iobench.contrib.formats.arrow.reader import MappedBatches
-        from iobench.contrib.formats.shared.column_shapes import column_notes
+        from iobench.contrib.formats.shared.arrow_columns import column_notes
 
         file = files_of(split_selection(path)[0])[0]
         return column_notes(file, schema, MappedBatches(file).schema)
@@ -112,7 +117,7 @@ def files_of(path: Path) -> list[Path]:
     with expecting(path / STATE_FILE, "the file list that datasets writes", damage):
         state = json.loads(regular(path / STATE_FILE).read_bytes())
         names = [str(entry["filename"]) for entry in state["_data_files"]]
-    if not names or any(Path(name).name != name for name in names):
+    if not names or any("/" in name or name_problem(name) for name in names):
         raise CorruptArtifact(
             "it names files outside the folder" if names else "it names no files",
             kind="outside-folder" if names else "empty",

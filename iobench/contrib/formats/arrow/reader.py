@@ -15,19 +15,19 @@ from iobench.base.files import regular
 from iobench.base.text import listed
 from iobench.contrib.formats.shared.arrow_columns import (
     DAMAGE,
+    ColumnShapes,
+    NestedLists,
     arrays,
     columns_of,
     holds_extents,
     leaf_of,
     ragged_of,
     sample_shape,
+    selected,
     selected_columns,
     values,
 )
-from iobench.contrib.formats.shared.byte_columns import selected
 from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
-from iobench.contrib.formats.shared.column_shapes import ColumnShapes
-from iobench.contrib.formats.shared.nested_lists import NestedLists
 from iobench.formats import (
     Array,
     Batch,

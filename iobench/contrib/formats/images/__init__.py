@@ -5,7 +5,8 @@
 
 PNG is lossless. A JPEG artifact is verified against the pixels that its own files decode to.
 Existing folders with one folder per class, as torchvision's ImageFolder reads them, can be read in place:
-field `image` holds the pixels, `label` the number of the class in the order of the folders' names.
+field `image` holds the pixels, `label` the number of the class in the order of the folders' names. With a
+shape, images of more types than these are decoded.
 """
 
 from __future__ import annotations
@@ -27,16 +28,15 @@ from iobench.contrib.formats.shared.external import unequal_samples
 from iobench.contrib.formats.shared.sample_files import (
     NumberedFiles,
     class_reader,
-    classes,
     file_writers,
-    is_class_folder,
 )
 from iobench.contrib.formats.shared.scaled_images import COMPARED, ScaledImages, length_of
 from iobench.formats import VARIES, Array, Batch, Detectable, Field, Reader, Schema, own_extents, with_extents
+from iobench.formats.folders import IMAGES, ClassFolder, has_suffix, is_class_folder
 from iobench.formats.npy import Npy
 
 HELD = "uint8 (height, width, 3), (3, height, width) or (height, width)"
-SUFFIXES = (".png", ".jpg", ".jpeg")
+WHOLE = (".png", ".jpg", ".jpeg")  # that are decoded without a shape
 QUALITY = 90
 SCALED = "add it with --format images:shape=3x224x224, which scales and crops each image"
 
@@ -89,7 +89,7 @@ class Images(ScaledImages, Detectable):
         return batch if self.lossy is None else {name: self._recoded(array) for name, array in batch.items()}
 
     def _recoded(self, array: Array) -> Array:
-        from iobench.formats.pixels import channels_last, decoded
+        from iobench.formats.image_decoding import channels_last, decoded
 
         if array.ndim == 1:
             return array
@@ -102,7 +102,7 @@ class Images(ScaledImages, Detectable):
         """Return the image file of uint8 pixels (H, W, 3), (3, H, W) or (H, W)."""
         from PIL import Image
 
-        from iobench.formats.pixels import channels_last
+        from iobench.formats.image_decoding import channels_last
 
         file = BytesIO()
         image = Image.fromarray(np.ascontiguousarray(channels_last(pixels)))
@@ -164,10 +164,11 @@ class Images(ScaledImages, Detectable):
         """Return a reader, which checks each image when it is read."""
         from iobench.contrib.formats.images.reader import ImageReader
 
-        if self.sniff(path):
-            return self._existing(path, schema)
         if not path.is_dir():
             raise corrupt(path, "a folder of images", "no such folder")
+        written = [self._files(path, field.name) for field in schema.fields if field.shape]
+        if not any(files.exist(schema.samples) for files in written):
+            return self._existing(path, schema)
         images = {}
         for field in schema.fields:
             if field.shape:
@@ -181,26 +182,29 @@ class Images(ScaledImages, Detectable):
         """Return a reader of a folder per class; its first field with a shape is the image."""
         from iobench.contrib.formats.images.reader import ImageReader, UnscaledReader
 
-        files, labels = classes(path, SUFFIXES)
-        decode = self.decode()
+        folder, decode = ClassFolder.of(path, IMAGES), self.decode()
         if decode is None and schema.ragged:
-            return class_reader(path, schema, files, labels, _stored_bytes)
+            return class_reader(folder, schema, _stored_bytes)
         if decode is not None and schema.extents:
-            return UnscaledReader(path, schema, files, labels, decode)
+            return UnscaledReader(folder, schema, decode)
         names = [field.name for field in schema.fields if field.shape]
-        scalars = {field.name: labels for field in schema.fields if not field.shape}
-        return ImageReader(path, schema, dict.fromkeys(names, files), scalars, decode)
+        scalars = {field.name: folder.labels for field in schema.fields if not field.shape}
+        return ImageReader(path, schema, dict.fromkeys(names, folder.files), scalars, decode)
 
     def sniff(self, path: Path) -> bool:
-        """Return True for a folder that contains only folders, the first of them with image files."""
-        return is_class_folder(path, SUFFIXES)
+        """Return True for a folder with image files in its subfolders, and no other data in it."""
+        return is_class_folder(path, IMAGES)
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """Return the images of all classes."""
+        return ClassFolder.of(path, IMAGES).files
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of fields `image` and `label`; reads the header of every image.
 
-        CorruptArtifact if an image cannot be read, or of kind ``unequal-shapes``, ``link`` or ``no-files``.
+        CorruptArtifact if an image cannot be read, of kind ``unequal-shapes``, or as from `ClassFolder.of`.
         """
-        files, _ = classes(path, SUFFIXES)
+        files = self.files(path)
         names = [one.name for one in fields if one.name not in own_extents(fields).values()]
         image, label = names if len(names) == 2 else ("image", "label")
         shape = (VARIES,) if self.encoded else self.scaled_shape or self._common_shape(path, files)
@@ -215,12 +219,12 @@ class Images(ScaledImages, Detectable):
 
     def _common_shape(self, path: Path, files: Sequence[Path]) -> tuple[int, ...]:
         """Return the shape of all images; CorruptArtifact if there are several, or one cannot be read."""
-        from iobench.formats.pixels import shape_of
+        from iobench.formats.image_decoding import shape_of
 
         try:
             shapes = {shape_of(file): file for file in files}
         except CorruptArtifact as error:
-            if error.kind == "unsupported-image":
+            if error.kind == "unsupported-image" or not has_suffix(error.path or "", WHOLE):
                 raise error.changed(hint=f"convert it first, or {SCALED}") from error
             raise
         if len(shapes) > 1:
@@ -236,14 +240,14 @@ class Images(ScaledImages, Detectable):
         return next(iter(shapes))
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
-        """Return how far the pixels of some images are from Pillow's, for another decoder or scale."""
+        """Return how labels were taken, and how far pixels of another decoder or scale are from Pillow's."""
+        folder = ClassFolder.of(path, IMAGES)
         if self.lossless:
-            return []
+            return folder.notes()
         from iobench.contrib.formats.images.reader import stored_image
 
-        files = classes(path, SUFFIXES)[0]
-        some = files[:: math.ceil(len(files) / COMPARED)]
-        return self.other_pixels([(file, stored_image(file)) for file in some])
+        some = folder.files[:: math.ceil(len(folder.files) / COMPARED)]
+        return folder.notes() + self.other_pixels([(file, stored_image(file)) for file in some])
 
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes, a partial block per file, and the growth of incompressible images."""

@@ -23,7 +23,8 @@ from iobench.formats import (
     unclosed,
     with_own_extents,
 )
-from iobench.formats.pixels import channels_last, decoded
+from iobench.formats.folders import ClassFolder
+from iobench.formats.image_decoding import channels_last, decoded
 
 
 def as_stored(file: Path, stored: bytes | memoryview, pixels: Array) -> None:
@@ -100,15 +101,13 @@ class UnscaledReader(Reader):
     Other fields are the labels. The extents alone are read from the headers.
     """
 
-    def __init__(
-        self, path: Path, schema: Schema, files: Sequence[Path], labels: Array, decoder: ScaledDecoder
-    ) -> None:
+    def __init__(self, folder: ClassFolder, schema: Schema, decoder: ScaledDecoder) -> None:
         super().__init__(schema)
-        if len(files) != schema.samples:
-            raise corrupt(path, f"{schema.samples} files", len(files))
+        if len(folder.files) != schema.samples:
+            raise corrupt(folder.path, f"{schema.samples} files", len(folder.files))
         (self._image,), (self._extents,) = schema.ragged, schema.extents.values()
-        self._labels, self._decode_one = labels, decoder.decode
-        self._files: Sequence[Path] | None = files
+        self._labels, self._decode_one = folder.labels, decoder.decode
+        self._files: Sequence[Path] | None = folder.files
 
     def batch(self, rows: Rows | Sequence[int]) -> Batch:
         """Return the rows in new arrays; IndexError outside 0..len-1."""

@@ -51,7 +51,7 @@ class Lance(Format, Detectable, Addressable):
         """Write the dataset without the transaction file and the version hint, which only writers need."""
         import pyarrow as pa
 
-        from iobench.contrib.formats.lance.library import lance
+        from iobench.contrib.formats.lance.reader import lance
         from iobench.contrib.formats.shared.arrow_columns import arrow_schema, record_batch
 
         columns = arrow_schema(schema)
@@ -73,8 +73,7 @@ class Lance(Format, Detectable, Addressable):
 
     def open_at(self, address: StoreAddress, schema: Schema) -> LanceReader:
         """Check column types, the number of rows and the names of the files, and return a reader."""
-        from iobench.contrib.formats.lance.reader import LanceReader
-        from iobench.contrib.formats.lance.store import opened_at, store_errors
+        from iobench.contrib.formats.lance.reader import LanceReader, opened_at, store_errors
 
         errors = partial(store_errors, address.url)
         return LanceReader(Path(address.url), schema, opened_at(address), errors)
@@ -93,7 +92,7 @@ class Lance(Format, Detectable, Addressable):
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Return a note if columns of bytes, such as encoded images, are read."""
         from iobench.contrib.formats.lance.reader import opened
-        from iobench.contrib.formats.shared.column_shapes import column_notes
+        from iobench.contrib.formats.shared.arrow_columns import column_notes
 
         path = split_selection(path)[0]
         return column_notes(path, schema, opened(path).schema)

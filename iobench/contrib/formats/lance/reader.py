@@ -1,9 +1,13 @@
-"""Reader of Lance datasets through the library's `take`."""
+"""Reader of Lance datasets through the library's `take`, from a disk or by its own client from S3."""
 
 from __future__ import annotations
 
+import os
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -11,17 +15,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from iobench.base.errors import corrupt
-from iobench.base.files import regular
+from iobench.base.errors import CorruptArtifact, IobenchError, LoaderFailed, corrupt, is_panic
+from iobench.base.files import name_problem, regular
 from iobench.base.text import reason
-from iobench.contrib.formats.lance.library import errors_as, lance
 from iobench.contrib.formats.shared.arrow_columns import (
+    DAMAGE,
+    ColumnShapes,
     arrays,
     check_type,
     columns_of,
     selected_columns,
 )
-from iobench.contrib.formats.shared.column_shapes import ColumnShapes
 from iobench.formats import (
     Array,
     Batch,
@@ -30,12 +34,72 @@ from iobench.formats import (
     Reader,
     Rows,
     Schema,
+    StoreAddress,
     identity,
     index_of,
     map_arrays,
     only_sample,
     unclosed,
 )
+
+os.environ.setdefault("LANCE_LOG", "error")  # Lance reads it on import
+
+import lance
+
+# Lance warns at each fork of a process that has imported it; the processes that read it are never forked.
+warnings.filterwarnings("ignore", "lance is not fork-safe")
+
+__all__ = ["errors_as", "lance"]
+
+STDERR = 2
+_captured = threading.Lock()
+
+
+@contextmanager
+def errors_as(converted: Callable[[BaseException], IobenchError]) -> Iterator[None]:
+    """Raise what `converted` returns for errors and panics of Lance, CorruptArtifact as it is."""
+    try:
+        with _without_panics():
+            yield
+    except CorruptArtifact:
+        raise
+    except BaseException as error:
+        if not (is_panic(error) or isinstance(error, DAMAGE)):
+            raise
+        raise converted(error) from None  # its text may repeat what a store answered
+
+
+@contextmanager
+def _without_panics() -> Iterator[None]:
+    """Suppress the message and backtrace that Lance prints on stderr before it raises a panic.
+
+    Captures stderr meanwhile; the captured output is written afterwards unless there was a panic.
+    """
+    if not _captured.acquire(blocking=False):  # another thread captures stderr already
+        yield
+        return
+    try:
+        original, capture = os.dup(STDERR), os.memfd_create("stderr")
+    except OSError:  # there is no stderr
+        _captured.release()
+        yield
+        return
+    panicked = False
+    try:
+        os.dup2(capture, STDERR)
+        yield
+    except BaseException as error:
+        panicked = is_panic(error)
+        raise
+    finally:
+        os.dup2(original, STDERR)
+        output = b"" if panicked else os.pread(capture, os.fstat(capture).st_size, 0)
+        os.close(original)
+        os.close(capture)
+        _captured.release()
+        if output:
+            os.write(STDERR, output)
+
 
 Errors: TypeAlias = Callable[[Path, str], AbstractContextManager[None]]
 
@@ -63,7 +127,7 @@ def check_files(dataset: Any, exists: Callable[[str], bool]) -> None:
     assert dataset.schema is not None  # reading it raises on damaged metadata
     for fragment in dataset.get_fragments():
         for file in fragment.data_files():
-            if getattr(file, "base_id", None) is not None or Path(file.path).name != file.path:
+            if getattr(file, "base_id", None) is not None or "/" in file.path or name_problem(file.path):
                 raise OSError(f"data outside its folder: {file.path}")
             if not exists(f"data/{file.path}"):
                 raise OSError(f"no file data/{file.path}")
@@ -151,3 +215,37 @@ def damage_as_error(path: Path, expected: str) -> Iterator[None]:
     """Raise CorruptArtifact in place of the errors and panics that Lance raises on damaged files."""
     with errors_as(lambda error: corrupt(path, expected, reason(error))):
         yield
+
+
+def opened_at(address: StoreAddress) -> Any:
+    """Open the newest version of a dataset; CorruptArtifact if a file of it is not among the objects."""
+    with store_errors(address.url):
+        dataset = lance.dataset(address.url, storage_options=_storage_options(address))
+        with damage_as_error(Path(address.url), "a Lance dataset"):
+            check_files(dataset, address.names.__contains__)
+    return dataset
+
+
+def _storage_options(address: StoreAddress) -> dict[str, str]:
+    """Return what Lance does not find in the environment by itself, without credentials."""
+    options = {"aws_skip_signature": "true"} if address.public else {}
+    if address.endpoint is not None:
+        options |= {"aws_endpoint": address.endpoint, "aws_region": address.region}
+        options["allow_http"] = str(address.endpoint.startswith("http://")).lower()
+    return options
+
+
+@contextmanager
+def store_errors(url: str, *read: object) -> Iterator[None]:
+    """Raise `store_error` for errors and panics of Lance's client, whatever is `read`."""
+    try:
+        with errors_as(partial(store_error, url)):
+            yield
+    except CorruptArtifact as error:
+        raise error.changed(path=url) from None
+
+
+def store_error(url: str, error: BaseException) -> LoaderFailed:
+    """Return the error for one of Lance's client, without the address and the answer of the store."""
+    found = reason(error).rpartition(" - ")[2].partition(": <")[0].partition(", /")[0]
+    return LoaderFailed("lance could not read the objects", kind="store-failed", path=url, found=found)

@@ -16,12 +16,13 @@ from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.contrib.formats.shared.rebatch import slabs
 from iobench.formats import COMPLEX, NUMPY_DTYPES, Batch, Detectable, Field, Format, Schema, split_selection
+from iobench.formats.folders import files_in
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.parquet.reader import ParquetReader
 
 DATA_FILE = "data.parquet"
-PATTERN = "*.parquet"
+SUFFIX = ".parquet"
 MAGIC = b"PAR1"
 BYTES = ("uint8", "int8")
 WIDENED = ("uint16", "int16")  # stored in four bytes
@@ -67,8 +68,12 @@ class Parquet(Format, Detectable):
     def sniff(self, path: Path) -> bool:
         """Return True for a file whose name ends in .parquet, or a folder where one has Parquet's magic."""
         if path.is_dir():
-            return any(map(_has_magic, path.glob(PATTERN)))
-        return path.suffix == ".parquet" and path.is_file()
+            return any(map(_has_magic, files_in(path, SUFFIX)))
+        return path.suffix == SUFFIX and path.is_file()
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """Return the Parquet files in a folder."""
+        return files_of(path)
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema; a column of bytes, or of lists that differ in length, is a ragged field.
@@ -83,7 +88,7 @@ class Parquet(Format, Detectable):
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Return a note if columns of bytes, such as encoded images, are read."""
         from iobench.contrib.formats.parquet.reader import columns_in
-        from iobench.contrib.formats.shared.column_shapes import column_notes
+        from iobench.contrib.formats.shared.arrow_columns import column_notes
 
         file = files_of(split_selection(path)[0])[0]
         return column_notes(file, schema, columns_in(file))
@@ -110,7 +115,7 @@ def files_of(path: Path) -> list[Path]:
     """Return a single file, or the Parquet files of a folder in the order of their names."""
     if not path.is_dir():
         return [path]
-    files = sorted(file for file in path.glob(PATTERN) if not file.is_symlink())
+    files = files_in(path, SUFFIX)
     if not files:
         raise corrupt(path, "Parquet files", "none")
     return files

@@ -15,6 +15,7 @@ from iobench.base.errors import corrupt, expecting
 from iobench.base.files import regular
 from iobench.contrib.formats.shared.arrow_columns import (
     DAMAGE,
+    ColumnShapes,
     arrays,
     check_type,
     columns_of,
@@ -23,7 +24,6 @@ from iobench.contrib.formats.shared.arrow_columns import (
     selected_columns,
 )
 from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
-from iobench.contrib.formats.shared.column_shapes import ColumnShapes
 from iobench.formats import Array, Field, Ragged, Schema, unclosed
 
 CACHED = 2  # decoded row groups: the current one and the next in order
@@ -45,24 +45,36 @@ def infer_schema_of(
         samples += parquet.metadata.num_rows
         columns = _schema_of(file, parquet)
         every = every or columns.names
-        for name, chunk in _chunks(file, parquet, selected_columns(path, columns, fields, chosen)):
+        names = selected_columns(path, columns, fields, chosen)
+        for name, chunk in _chunks(file, parquet, names):
             shapes.add(file, name, chunk)
     return shapes.schema(files[0], samples, fields, every)
 
 
 def _chunks(file: Path, parquet: pq.ParquetFile, names: Sequence[str]) -> Iterator[tuple[str, pa.Array]]:
-    """Yield columns of a file: scalars without rows, lists and bytes in chunks."""
-    lists = []
+    """Yield columns of a file in chunks: lists, bytes, and scalars that may be null; others without rows."""
+    decoded = []
     for name in names:
         kind = parquet.schema_arrow.field(name).type
-        if isinstance(kind, pa.BaseExtensionType) or not is_leaf(plain_type(kind)):
-            lists.append(name)
+        is_list = isinstance(kind, pa.BaseExtensionType) or not is_leaf(plain_type(kind))
+        if is_list or _may_be_null(parquet, name):
+            decoded.append(name)
         else:
             yield name, pa.array([], kind)
-    for number in range(parquet.num_row_groups if lists else 0):
+    for number in range(parquet.num_row_groups if decoded else 0):
         with expecting(file, f"a readable row group {number}", DAMAGE):
-            table = parquet.read_row_group(number, lists)
-        yield from ((name, chunk) for name in lists for chunk in table.column(name).chunks)
+            table = parquet.read_row_group(number, decoded)
+        yield from ((name, chunk) for name in decoded for chunk in table.column(name).chunks)
+
+
+def _may_be_null(parquet: pq.ParquetFile, name: str) -> bool:
+    """Return whether a column of scalars may hold nulls, by the statistics of its row groups."""
+    if not parquet.schema_arrow.field(name).nullable:
+        return False
+    number = next(n for n in range(len(parquet.schema)) if parquet.schema.column(n).path == name)
+    groups = (parquet.metadata.row_group(group) for group in range(parquet.num_row_groups))
+    counted = [group.column(number).statistics for group in groups if group.num_rows]
+    return any(one is None or not one.has_null_count or one.null_count for one in counted)
 
 
 def columns_in(file: Path) -> pa.Schema:

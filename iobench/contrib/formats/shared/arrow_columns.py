@@ -8,7 +8,10 @@ length a field in which several axes vary, with that of its extents. A column of
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,42 +20,149 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.finding import Finding
 from iobench.base.text import listed
-from iobench.contrib.formats.shared.byte_columns import as_lists, check_present, holds_bytes, list_type
-from iobench.contrib.formats.shared.external import not_fixed
-from iobench.contrib.formats.shared.nested_lists import NestedLists
+from iobench.contrib.formats.shared.external import not_fixed, unequal_samples
 from iobench.formats import (
+    COMPLEX,
+    NUMPY_DTYPES,
     VARIES,
     Array,
     Batch,
     Field,
+    Index,
     Ragged,
     Schema,
+    arrays_schema,
     check_offsets,
     fields_by_name,
     joined,
     offsets_of,
+    own_extents,
     raw_bytes,
     select_arrays,
     unstorable_columns,
+    with_extents,
 )
+
+STRUCT = {"bytes", "path"}  # columns of an embedded file
+DECODING = "decode them after loading, such as in StreamLoader's transform"
+
+
+def holds_bytes(kind: pa.DataType) -> bool:
+    """Return whether a column holds bytes of any length, alone or with the path of a file."""
+    if pa.types.is_struct(kind):
+        return {field.name for field in kind} == STRUCT and _is_binary(kind.field("bytes").type)
+    return _is_binary(kind)
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def list_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type that a column of bytes is read as."""
+    stored = kind.field("bytes").type if pa.types.is_struct(kind) else kind
+    return (pa.large_list if pa.types.is_large_binary(stored) else pa.list_)(pa.uint8())
+
+
+def as_lists(column: pa.Array) -> pa.Array:
+    """Return a column of bytes as lists of uint8, which share its memory."""
+    kind = list_type(column.type)
+    stored = _part(column, "bytes")
+    if not len(stored):
+        return pa.array([], kind)
+    validity, offsets, data = stored.buffers()
+    values = pa.Array.from_buffers(pa.uint8(), data.size if data else 0, [None, data])
+    return pa.Array.from_buffers(
+        kind, len(stored), [validity, offsets], stored.null_count, stored.offset, [values]
+    )
+
+
+def _part(column: pa.Array, name: str) -> pa.Array:
+    """Return the bytes or paths of a column, which are null where the struct is; bytes alone as they are."""
+    if not pa.types.is_struct(column.type):
+        return column
+    return column.flatten()[column.type.get_field_index(name)]
+
+
+def selected(batch: pa.RecordBatch, names: Iterable[str]) -> pa.RecordBatch:
+    """Return these columns of a record batch, those of bytes as lists, without paths."""
+    columns = {name: batch.column(name) for name in names}
+    return pa.RecordBatch.from_pydict(
+        {name: as_lists(one) if holds_bytes(one.type) else one for name, one in columns.items()}
+    )
+
+
+def check_present(path: Path, name: str, column: pa.Array, first: int) -> None:
+    """Raise CorruptArtifact (``nulls``) if a sample of a column of bytes has none.
+
+    `first` is the number of the first sample.
+    """
+    if not (stored := _part(column, "bytes")).null_count:
+        return
+    row = stored.is_null().to_pylist().index(True)
+    file = _part(column, "path")[row].as_py() if pa.types.is_struct(column.type) else None
+    raise CorruptArtifact(
+        f"column {name}: sample {first + row:,} has no bytes",
+        kind="nulls",
+        path=path,
+        expected="the bytes of each sample",
+        found="a null" if file is None else f"the path {file} alone",
+        hint=None if file is None else "save the dataset with save_to_disk, which embeds the files",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class NestedLists:
+    """Lists whose outer axes are one.
+
+    `lengths`, int64, and `extents`, int32 of shape ``(rows, axes)``, are those of each sample; `inner` holds
+    the elements of all samples, as an Arrow array.
+    """
+
+    lengths: Index
+    extents: Array
+    inner: pa.Array
+
+    @classmethod
+    def of(cls, path: Path, name: str, column: pa.Array, axes: int, first: int = 0) -> NestedLists:
+        """Return a column with its first axes merged; `first` is the number of its first sample, in errors.
+
+        CorruptArtifact for a null, or (``unequal-shapes``) a sample that is not rectangular.
+        """
+        counts, extents = np.ones(len(column), np.int64), []
+        for _ in range(axes):
+            lengths, starts = list_lengths(path, name, column), offsets_of(counts)
+            sizes = np.zeros(len(counts), np.int64)
+            sizes[counts > 0] = lengths[starts[:-1][counts > 0]]
+            wrong = np.flatnonzero(lengths != np.repeat(sizes, counts))
+            if wrong.size:
+                sample = int(np.searchsorted(starts, wrong[0], side="right")) - 1
+                found = sorted(set(lengths[starts[sample] : starts[sample + 1]].tolist()))
+                problem = f"column {name}: sample {first + sample:,} is not rectangular"
+                lengths_found = f"lists of {found[0]:,} to {found[-1]:,}"
+                raise unequal_samples(path, problem, "inner lists of one length", lengths_found)
+            counts, column = counts * sizes, column.flatten()
+            extents.append(sizes)
+        return cls(counts, np.stack(extents, axis=1).astype(np.int32), column)
+
+
+def list_lengths(path: Path, name: str, column: pa.Array) -> Index:
+    """Return the length of each list of a column; CorruptArtifact if some are missing."""
+    if column.null_count:
+        raise corrupt(path, f"lists in column {name}", f"{column.null_count} nulls", kind="nulls")
+    if pa.types.is_fixed_size_list(column.type):
+        return np.full(len(column), column.type.list_size, np.int64)
+    offsets: Index = column.offsets.to_numpy(zero_copy_only=True).astype(np.int64)
+    return np.diff(offsets)
+
 
 # what pyarrow raises for damaged files
 DAMAGE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, OverflowError)
 
-VALUES = {
-    "bool": pa.bool_(),
-    "uint8": pa.uint8(),
-    "int8": pa.int8(),
-    "uint16": pa.uint16(),
-    "int16": pa.int16(),
-    "uint32": pa.uint32(),
-    "int32": pa.int32(),
-    "uint64": pa.uint64(),
-    "int64": pa.int64(),
-    "float16": pa.float16(),
-    "float32": pa.float32(),
-    "float64": pa.float64(),
+VALUES = {"bool": pa.bool_()} | {
+    name: getattr(pa, name)() for name in NUMPY_DTYPES if name not in ("bool", *COMPLEX)
 }
 NAMES = {value: dtype for dtype, value in VALUES.items()}
 
@@ -111,12 +221,38 @@ def sample_shape(
             return (VARIES,), "uint8"
     whole = column = plain(column)
     shape: tuple[int, ...] = ()
+    check_no_nulls(path, name, whole, first)
     while not is_leaf(column.type):
         shape, column = (*shape, _size(path, name, column, may_vary)), column.flatten()
     varying = varying_axes(shape)
     if varying > 1:
         NestedLists.of(path, name, whole, varying, first)
     return (*[VARIES] * varying, *shape[varying:]), _dtype(path, name, column.type)
+
+
+def check_no_nulls(path: Path, name: str, column: pa.Array, first: int | None = None) -> None:
+    """Raise CorruptArtifact (``nulls``) if a column or its lists hold nulls.
+
+    `first` is the number of the first sample; None if it is not known.
+    """
+    if not _has_nulls(column):
+        return
+    row = next(row for row in range(len(column)) if _has_nulls(column.slice(row, 1)))
+    at = "a sample" if first is None else f"sample {first + row:,}"
+    raise CorruptArtifact(
+        f"column {name}: {at} is null, or holds one",
+        kind="nulls",
+        path=path,
+        expected="no nulls",
+        found=f"one among {column.type}",
+        hint="fill it or drop its row, as by fillna and dropna of pandas; or select other columns with '::'",
+    )
+
+
+def _has_nulls(column: pa.Array) -> bool:
+    while not (column.null_count or is_leaf(column.type)):
+        column = column.flatten()
+    return bool(column.null_count)
 
 
 def varying_axes(shape: Sequence[int]) -> int:
@@ -221,24 +357,25 @@ def selected_columns(
 ) -> list[str]:
     """Return the columns to read: those of `fields`, those of `chosen` names, or all.
 
-    CorruptArtifact (``unsupported-dtype``) if all are read and some hold neither numbers nor bytes, with the
-    selection of the others.
+    CorruptArtifact (``unsupported-dtype``) if some hold neither numbers nor bytes, with the selection of the
+    others.
     """
     names, requested = fields_by_name(path, columns.names), {field.name for field in fields}
     if requested:
         return [name for field, name in names.items() if field in requested]
-    if chosen:
-        return select_arrays(path, columns.names, chosen)
-    refused = {
-        one.name: one.type
-        for one in columns
-        if not isinstance(one.type, pa.BaseExtensionType)
-        and is_leaf(plain_type(one.type))
-        and one.type not in NAMES
-    }
-    if refused:
-        raise unstorable_columns(path, refused, [name for name in columns.names if name not in refused])
-    return list(columns.names)
+    taken = select_arrays(path, columns.names, chosen) if chosen else columns.names
+    refused = {one.name: one.type for one in columns if _element(one.type) not in NAMES}
+    if wrong := {name: kind for name, kind in refused.items() if name in taken}:
+        raise unstorable_columns(path, wrong, [name for name in columns.names if name not in refused])
+    return list(taken)
+
+
+def _element(kind: pa.DataType) -> pa.DataType:
+    """Return the type of what the lists of a column hold in the end."""
+    kind = plain_type(kind)
+    while not is_leaf(kind):
+        kind = kind.value_type
+    return kind
 
 
 def ragged_of(path: Path, field: Field, column: pa.Array) -> Ragged:
@@ -249,10 +386,9 @@ def ragged_of(path: Path, field: Field, column: pa.Array) -> Ragged:
         elements = values(leaf_of(path, inner, nested.inner))
         return Ragged(elements.reshape(-1, *field.inner), offsets_of(nested.lengths))
     column, expected = plain(column), f"{field.name}: lists of {field.dtype} {field.inner}"
-    is_list = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
-    if column.null_count or not is_list:
-        nulls = "nulls" if column.null_count else None
-        raise corrupt(path, expected, f"{column.null_count} nulls in {column.type}", kind=nulls)
+    check_no_nulls(path, field.name, column)
+    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+        raise corrupt(path, expected, column.type)
     offsets = column.offsets.to_numpy(zero_copy_only=True).astype(np.int64)
     begin, end = int(offsets[0]), int(offsets[-1])
     if not 0 <= begin <= end <= len(column.values):
@@ -275,20 +411,17 @@ def leaf_of(path: Path, field: Field, column: pa.Array) -> pa.Array:
     if isinstance(column.type, pa.FixedShapeTensorType):
         return _tensor_leaf(path, field, column)
     column, count = plain(column), rows
+    check_no_nulls(path, field.name, column)
     for size in field.shape:
-        if column.null_count or is_leaf(column.type):
-            nulls = "nulls" if column.null_count else None
-            raise corrupt(path, expected, f"{column.null_count} nulls in {column.type}", kind=nulls)
+        if is_leaf(column.type):
+            raise corrupt(path, expected, column.type)
         if pa.types.is_fixed_size_list(column.type) and column.type.list_size != size:
             raise corrupt(path, expected, f"{column.type}")
         column, count = column.flatten(), count * size
         if len(column) != count:
             raise corrupt(path, f"{expected} in {rows} rows", f"{len(column)} values")
-    if NAMES.get(column.type) != field.dtype or len(column) != rows * field.elements or column.null_count:
-        nulls = "nulls" if column.null_count else None
-        raise corrupt(
-            path, expected, f"{column.null_count} nulls in {len(column)} of {column.type}", kind=nulls
-        )
+    if NAMES.get(column.type) != field.dtype or len(column) != rows * field.elements:
+        raise corrupt(path, expected, f"{len(column)} of {column.type}")
     return column
 
 
@@ -321,14 +454,65 @@ def arrays(path: Path, schema: Schema, table: pa.Table | pa.RecordBatch, names: 
     for field in schema.fields:
         column = table.column(names[field.name])
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-        parts = [_part(path, field, chunk) for chunk in chunks if len(chunk)]
+        parts = [_rows_of(path, field, chunk) for chunk in chunks if len(chunk)]
         batch[field.name] = joined([batch[field.name], *parts])
     return batch
 
 
-def _part(path: Path, field: Field, column: pa.Array) -> Any:
+def _rows_of(path: Path, field: Field, column: pa.Array) -> Any:
     if field.is_ragged:
         return ragged_of(path, field, column)
     if holds_extents(field, column.type):
         return NestedLists.of(path, field.name, column, *field.shape).extents
     return values(leaf_of(path, field, column)).reshape(-1, *field.shape)
+
+
+class ColumnShapes:
+    """Shapes and dtypes of the columns of files that another program wrote, from their pieces."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[str, tuple[tuple[int, ...], str]] = {}
+        self._elements: Counter[str] = Counter()
+        self._rows: Counter[str] = Counter()
+
+    def add(self, path: Path, name: str, column: pa.Array) -> None:
+        """Add a piece of a column, in the file at `path`; CorruptArtifact if it does not fit the others."""
+        shape, dtype = sample_shape(path, name, column, True, self._rows[name])
+        self._rows[name] += len(column)
+        self._elements[name] += _elements(plain(column))
+        known, known_dtype = self._shapes.setdefault(name, (shape, dtype))
+        if dtype != known_dtype or len(shape) != len(known):
+            raise not_fixed(path, f"column {name}", f"{self._shapes[name]} and {(shape, dtype)}")
+        pairs = zip(known, shape, strict=True)
+        varying = varying_axes([size if size == other else VARIES for size, other in pairs])
+        self._shapes[name] = (*[VARIES] * varying, *shape[varying:]), dtype
+
+    def schema(self, path: Path, samples: int, fields: Sequence[Field], every: Sequence[str]) -> Schema:
+        """Return the schema of these columns, or of those in `fields`, of a table with columns `every`."""
+        if not samples:
+            raise CorruptArtifact("it holds no rows", kind="empty", path=path)
+        arrays = {name: ((samples, *shape), dtype) for name, (shape, dtype) in self._shapes.items()}
+        inner = {
+            name: math.prod(size for size in shape if size != VARIES)
+            for name, (shape, _) in self._shapes.items()
+        }
+        totals = {name: count // max(1, inner[name]) for name, count in self._elements.items()}
+        named = set(own_extents(fields).values()) - set(every)
+        requested = [field for field in fields if field.name not in named]
+        schema = arrays_schema(path, arrays, every, requested, totals)
+        return replace(schema, fields=with_extents(schema.fields))
+
+
+def _elements(column: pa.Array) -> int:
+    """Return the number of elements in all lists of a column."""
+    return len(column) if is_leaf(column.type) else _elements(column.flatten())
+
+
+def column_notes(path: Path, schema: Schema, columns: pa.Schema) -> list[Finding]:
+    """Return a note if fields of a table at `path` are columns of bytes."""
+    names = columns_of(path, schema, columns.names)
+    encoded = [name for name, own in names.items() if holds_bytes(columns.field(own).type)]
+    if not encoded:
+        return []
+    message = f"{listed(encoded)}: encoded bytes, not decoded"
+    return [Finding("encoded-bytes", message, DECODING, {"fields": ", ".join(encoded)})]

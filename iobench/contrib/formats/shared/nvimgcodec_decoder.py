@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 
-from iobench.base.native_stderr import native_stderr_hidden
+from iobench.base.standard_streams import native_stderr_hidden
 from iobench.contrib.formats.shared.random_crop import Box
 from iobench.formats import Array
 

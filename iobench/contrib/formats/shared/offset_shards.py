@@ -8,24 +8,50 @@ gaps.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import struct
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, corrupt, expecting
+from iobench.base.errors import UnsupportedSchema, corrupt, expecting
 from iobench.base.files import regular
 from iobench.contrib.formats.shared.external import unequal_samples
-from iobench.contrib.formats.shared.packed_images import PackedImages
-from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, runs
-from iobench.formats import Array, Chunked, Field, Index, Listed, ListedSpans, LoadOrBuild, Placement
+from iobench.contrib.formats.shared.placed_reader import Maps, runs
+from iobench.contrib.formats.shared.record_writer import filled, sample_bytes
+from iobench.contrib.formats.shared.records import Column, Decoder, Records, RecordSource, pixels
+from iobench.formats import Array, Batch, Field, Index
 
+INDEX = "index.json"
 WORD = 4  # bytes of a size or an offset
 COUNT_AT = 2 * WORD
 MOST_SHARD_BYTES = (1 << 32) - 1  # limit of a u32 offset
 MOST_SAMPLE_BYTES = MOST_SHARD_BYTES - (1 << 20)
+Self = TypeVar("Self", bound="OffsetShards")
+Prefix: TypeAlias = Callable[[Field, int], bytes]
+
+
+def read_index(path: Path) -> dict[str, Any]:
+    """Read a JSON index; CorruptArtifact if it is not one."""
+    with expecting(path, "an index", (OSError, ValueError, RecursionError, MemoryError)):
+        index = json.loads(regular(path).read_bytes())
+    if not isinstance(index, dict):
+        raise corrupt(path, "an index", type(index).__name__)
+    return index
+
+
+def maps_of(files: Sequence[Path], sizes: Sequence[int]) -> Maps:
+    """Return the mapped shards; CorruptArtifact if one is missing or not of the size in the index."""
+    for file, size in zip(files, sizes, strict=True):
+        if not file.is_file():
+            raise corrupt(file, f"{size} bytes", "no such file", kind="missing-file")
+        if (actual := file.stat().st_size) != size:
+            kind = "truncated" if actual < size else "trailing-bytes"
+            raise corrupt(file, f"{size} bytes", actual, kind=kind)
+    return Maps(files)
 
 
 @dataclass(frozen=True)
@@ -33,7 +59,6 @@ class ShardColumn:
     """A column of a sample."""
 
     size: int | None  # bytes of the column; None if each sample stores its size
-    head: int | None = None  # position of the column's size among the sizes at the start of a sample
     field: Field | None = None  # field that the column holds; None if it is not read
     prefix: bytes = b""  # bytes before the column's values
     count: str = ""  # dtype of a ragged sample's length within the prefix, from COUNT_AT on
@@ -52,163 +77,84 @@ class ShardColumn:
         return len(self.prefix) + self.field.sample_bytes
 
 
-@dataclass(frozen=True)
-class SampleColumns:
-    """Layout of a sample: the number of sizes that it begins with (`heads`), and its columns."""
+class OffsetShards(RecordSource):
+    """Shards of `rows` samples each, which an index at `path` lists."""
 
-    heads: int
-    columns: tuple[ShardColumn, ...]
+    def __init__(self, path: Path, files: Sequence[Path], rows: Sequence[int], sizes: Sequence[int]) -> None:
+        self.path, self.files, self.rows, self._sizes = path, tuple(files), rows, sizes
+        self.samples = sum(rows)
+        self._layout: tuple[ShardColumn, ...] = ()
 
-    def sizes(self, stored: Array, begins: Index) -> Array:
-        """Return the bytes of all columns of the samples at these offsets, int64 (samples, columns)."""
-        heads = np.zeros((len(begins), max(1, self.heads)), np.int64)
-        if self.heads:
-            for some, piece in runs(stored, begins, WORD * self.heads):
-                heads[some] = piece.view("<u4")
-        known = [
-            heads[:, c.head] if c.head is not None else np.full(len(begins), c.size) for c in self.columns
-        ]
-        return np.stack(known, 1).astype(np.int64)
+    def opened(self: Self) -> Self:
+        """Map the shards, and return this; CorruptArtifact if one is missing or not of the index's size."""
+        self.maps = maps_of(self.files, self._sizes)
+        return self
 
+    @abstractmethod
+    def layout(self, fields: Sequence[Field]) -> tuple[ShardColumn, ...]:
+        """Return the columns of a sample with these fields selected; CorruptArtifact if one is another."""
 
-@dataclass(frozen=True)
-class _Chunk:
-    """Offsets of a shard's samples, and of the columns within them: one row for all, or one per sample."""
+    def check(self, fields: Sequence[Field]) -> None:
+        """Raise CorruptArtifact for fields that the index does not list so."""
+        if fields:
+            self._layout = self.layout(fields)
 
-    begins: Index
-    relative: Array  # (1 or samples, columns)
-    sizes: Array  # (samples that were read, columns)
-    stride: int | None
+    def scan(self) -> Iterator[Records]:
+        """Yield the samples of each shard; CorruptArtifact if its table contradicts the index."""
+        first = 0
+        for number, (path, rows) in enumerate(zip(self.maps.files, self.rows, strict=True)):
+            edges = offsets_of(self.maps[number], path, rows)
+            yield Records(self.maps, np.full(rows, number, np.int64), edges[:-1], np.diff(edges), first)
+            first += rows
 
+    def columns(
+        self, records: Records, fields: Sequence[Field], thorough: bool = False
+    ) -> Mapping[str, Column]:
+        """Return the columns of the fields.
 
-def read_index(path: Path) -> dict[str, Any]:
-    """Read a JSON index; CorruptArtifact if it is not one."""
-    with expecting(path, "an index", (OSError, ValueError, RecursionError, MemoryError)):
-        index = json.loads(regular(path).read_bytes())
-    if not isinstance(index, dict):
-        raise corrupt(path, "an index", type(index).__name__)
-    return index
+        In a shard of samples of one known size, only those of the first are read, unless this is `thorough`.
+        CorruptArtifact if tables or sizes contradict each other, or a field is not of one size.
+        """
+        layout = self._layout or self.layout(fields)
+        heads = WORD * sum(column.size is None for column in layout)
+        stored, path = self.maps[int(records.file[0])], records.path(0)
+        begins, lengths = records.offset, records.length
+        if int(lengths.min()) < heads:
+            raise corrupt(path, f"samples of at least {heads} bytes", int(lengths.min()))
+        known = all(column.expected is not None and column.field is not None for column in layout)
+        one = known and not thorough and bool((lengths == lengths[0]).all())
+        sampled = begins[:1] if one else begins
+        sizes = _sizes(stored, sampled, layout)
+        ends = heads + np.cumsum(sizes, 1)
+        if (wrong := np.flatnonzero(ends[:, -1] != lengths[: len(sampled)])).size:
+            row = int(wrong[0])
+            raise corrupt(path, f"{ends[row, -1]} bytes in sample {row}", int(lengths[row]))
+        columns = {}
+        for column, end, size in zip(layout, ends.T, sizes.T, strict=True):
+            if (field := column.field) is None:
+                continue
+            if not column.encoded:
+                _check(stored, path, column, sampled + end - size, size)
+            values = size - len(column.prefix) if column.listed else None
+            total = int(size.sum() - len(size) * len(column.prefix)) // field.sample_bytes
+            begin = begins + end - size + len(column.prefix)
+            columns[field.name] = Column(begin, values, column.encoded, total if field.is_ragged else 0)
+        return columns
 
-
-def inside(folder: Path, name: object) -> Path:
-    """Return the path of a file that an index names; CorruptArtifact if it is outside the folder."""
-    parts = PurePosixPath(name).parts if isinstance(name, str) else ()
-    if not parts or ".." in parts or parts[0] == "/" or "\0" in str(name):
-        raise CorruptArtifact(
-            "the index names a file outside the folder", kind="outside-folder", path=folder, found=repr(name)
-        )
-    return folder.joinpath(*parts)
-
-
-def maps_of(files: Sequence[Path], sizes: Sequence[int]) -> Maps:
-    """Return the mapped shards; CorruptArtifact if one is missing or not of the size in the index."""
-    for file, size in zip(files, sizes, strict=True):
-        if not file.is_file():
-            raise corrupt(file, f"{size} bytes", "no such file", kind="missing-file")
-        if (actual := file.stat().st_size) != size:
-            kind = "truncated" if actual < size else "trailing-bytes"
-            raise corrupt(file, f"{size} bytes", actual, kind=kind)
-    return Maps(files)
-
-
-def locations_in(
-    maps: Maps, rows: Sequence[int], items: SampleColumns, load_or_build: LoadOrBuild
-) -> FieldLocations:
-    """Return the locations of the fields in shards of `rows` samples each.
-
-    If some fields are encoded or ragged, the offsets come through `load_or_build`.
-    """
-    if not any(column.listed for column in items.columns):
-        return FieldLocations(placements(maps, rows, items))
-    lists = load_or_build("samples", lambda: [listed(maps, rows, items)])
-    placement: dict[str, Placement] = {}
-    blocks = []
-    for field, encoded in ((column.field, column.encoded) for column in items.columns):
-        if field is None:
-            continue
-        file, offset = lists["file"], lists[f"{field.name}.offset"]
-        if encoded:
-            blocks.append(packed_images(lists, field).blocks(maps.files, field))
-        elif field.is_ragged:
-            placement[field.name] = ListedSpans(maps.files, file, offset, lists[f"{field.name}.size"])
-        else:
-            placement[field.name] = Listed(maps.files, file, offset)
-    return FieldLocations(placement, blocks)
+    def decoder(self, field: Field) -> Decoder:
+        """Return the decoder of images of the field's shape."""
+        return pixels()
 
 
-def packed_images(lists: Mapping[str, Array], field: Field) -> PackedImages:
-    """Return the images of a field from the arrays of `listed`."""
-    offset, size = lists[f"{field.name}.offset"], lists[f"{field.name}.size"]
-    return PackedImages(field.name, lists["file"], offset, size)
-
-
-def listed(maps: Maps, rows: Sequence[int], items: SampleColumns) -> dict[str, Array]:
-    """Return the shard of each sample, each field's offset in it, and the sizes of encoded and ragged fields.
-
-    CorruptArtifact if tables or sizes contradict each other, a field is not of one size, or a ragged one not
-    of whole elements.
-    """
-    chunks = [_chunk(maps, number, count, items, True) for number, count in enumerate(rows)]
-    lists = {"file": np.repeat(np.arange(len(chunks)), rows)}
-    for index, column in enumerate(items.columns):
-        if column.field is None:
-            continue
-        within = [chunk.relative[:, index] + len(column.prefix) for chunk in chunks]
-        offset = [c.begins + w for c, w in zip(chunks, within, strict=True)]
-        lists[f"{column.field.name}.offset"] = np.concatenate(offset)
-        if column.listed:
-            sizes = np.concatenate([chunk.sizes[:, index] for chunk in chunks])
-            lists[f"{column.field.name}.size"] = sizes - len(column.prefix)
-    return lists
-
-
-def placements(maps: Maps, rows: Sequence[int], items: SampleColumns) -> Mapping[str, Placement]:
-    """Return the locations of the fields in shards of `rows` samples each.
-
-    In a shard whose samples are all of one size, only the sizes of the first are read.
-
-    CorruptArtifact if tables or sizes contradict each other, or a field is not of one size.
-    """
-    chunks = [_chunk(maps, number, count, items, False) for number, count in enumerate(rows)]
-    first = np.append(0, np.cumsum(rows)[:-1]).astype(np.int64)
-    strides = {chunk.stride for chunk in chunks}
-    located: dict[str, Placement] = {}
-    for index, column in enumerate(items.columns):
-        if column.field is None:
-            continue
-        within = [chunk.relative[:, index] + len(column.prefix) for chunk in chunks]
-        stride = next(iter(strides))
-        if len(strides) == 1 and stride is not None:
-            offset = np.array([c.begins[0] + w[0] for c, w in zip(chunks, within, strict=True)], np.int64)
-            located[column.field.name] = Chunked(maps.files, first, np.arange(len(chunks)), offset, stride)
-        else:
-            offset = np.concatenate([c.begins + w for c, w in zip(chunks, within, strict=True)])
-            file = np.repeat(np.arange(len(chunks)), rows)
-            located[column.field.name] = Listed(maps.files, file, offset)
-    return located
-
-
-def _chunk(maps: Maps, number: int, rows: int, items: SampleColumns, thorough: bool) -> _Chunk:
-    stored, path = maps[number], maps.files[number]
-    edges = offsets_of(stored, path, rows)
-    begins, lengths = edges[:-1], np.diff(edges)
-    even = bool((lengths == lengths[0]).all())
-    known = all(column.expected is not None and column.field is not None for column in items.columns)
-    sampled = begins[:1] if even and known and not thorough else begins
-    if int(lengths.min()) < WORD * items.heads:
-        raise corrupt(path, f"samples of at least {WORD * items.heads} bytes", int(lengths.min()))
-    sizes = items.sizes(stored, sampled)
-    ends = WORD * items.heads + np.cumsum(sizes, 1)
-    relative = ends - sizes
-    if (wrong := np.flatnonzero(ends[:, -1] != lengths[: len(sampled)])).size:
-        row = int(wrong[0])
-        raise corrupt(path, f"{ends[row, -1]} bytes in sample {row}", int(lengths[row]))
-    for index, column in enumerate(items.columns):
-        if column.field is not None and not column.encoded:
-            _check(stored, path, column, sampled + relative[:, index], sizes[:, index])
-    alike = bool((relative == relative[0]).all())
-    stride = int(lengths[0]) if even and alike else None
-    return _Chunk(begins, relative[:1] if alike else relative, sizes, stride)
+def _sizes(stored: Array, begins: Index, layout: Sequence[ShardColumn]) -> Array:
+    """Return the bytes of all columns of the samples at these offsets, int64 (samples, columns)."""
+    count = sum(column.size is None for column in layout)
+    heads = np.zeros((len(begins), max(1, count)), np.int64)
+    for some, piece in runs(stored, begins, WORD * count) if count else ():
+        heads[some] = piece.view("<u4")
+    stated = iter(heads.T)
+    known = [next(stated) if c.size is None else np.full(len(begins), c.size) for c in layout]
+    return np.stack(known, 1).astype(np.int64)
 
 
 def offsets_of(stored: Array, path: Path, rows: int) -> Index:
@@ -227,38 +173,87 @@ def offsets_of(stored: Array, path: Path, rows: int) -> Index:
 
 def _check(stored: Array, path: Path, column: ShardColumn, begins: Index, sizes: Array) -> None:
     """Raise CorruptArtifact if a column differs from its field in one of these samples."""
-    field = column.field
+    field, width = column.field, len(column.prefix)
     assert field is not None
+    expected = np.tile(np.frombuffer(column.prefix, np.uint8), (len(sizes) if field.is_ragged else 1, 1))
+    lengths = sizes - width
     if field.is_ragged:
-        _check_ragged(stored, path, column, field, begins, sizes - len(column.prefix))
-        return
-    if (wrong := np.flatnonzero(sizes != column.expected)).size:
+        if (wrong := np.flatnonzero((lengths % field.sample_bytes != 0) | (lengths < 0))).size:
+            multiple = f"a multiple of {field.sample_bytes} bytes in sample {wrong[0]} of {field.name}"
+            raise corrupt(path, multiple, f"{lengths[wrong[0]]} bytes")
+        counts = (lengths // field.sample_bytes).astype(column.count or "<u4")
+        if column.prefix:
+            expected[:, COUNT_AT : COUNT_AT + WORD] = counts.view(np.uint8).reshape(-1, WORD)
+    elif (wrong := np.flatnonzero(sizes != column.expected)).size:
         raise unequal_samples(
             path,
             f"{field.name} in sample {wrong[0]} of the shard",
             f"{column.expected} bytes of {field.dtype} {field.shape}",
             f"{sizes[wrong[0]]} bytes",
         )
-    if column.prefix:
-        expected = np.frombuffer(column.prefix, np.uint8)
-        for some, prefixes in runs(stored, begins, len(column.prefix)):
-            if (wrong := np.flatnonzero((prefixes != expected).any(1))).size:
-                problem = f"{field.name} in sample {some.start + int(wrong[0])} of the shard"
-                raise unequal_samples(path, problem, f"{field.dtype} {field.shape}", "another shape or dtype")
+    for some, prefixes in runs(stored, begins, width) if width else ():
+        differ = (prefixes != (expected[some] if field.is_ragged else expected)).any(1)
+        if (wrong := np.flatnonzero(differ)).size:
+            row, typed = some.start + int(wrong[0]), f"{field.dtype} {field.shape}"
+            if field.is_ragged:
+                typed = f"{counts[row]} × {field.dtype} {field.inner}"
+                raise corrupt(path, f"{field.name} of {typed} in sample {row}", "another shape or dtype")
+            problem = f"{field.name} in sample {row} of the shard"
+            raise unequal_samples(path, problem, typed, "another shape or dtype")
 
 
-def _check_ragged(
-    stored: Array, path: Path, column: ShardColumn, field: Field, begins: Index, sizes: Array
-) -> None:
-    """Raise CorruptArtifact if values of these bytes differ from a ragged field in one of these samples."""
-    if (wrong := np.flatnonzero((sizes % field.sample_bytes != 0) | (sizes < 0))).size:
-        multiple = f"a multiple of {field.sample_bytes} bytes in sample {wrong[0]} of {field.name}"
-        raise corrupt(path, multiple, f"{sizes[wrong[0]]} bytes")
-    count = slice(COUNT_AT, COUNT_AT + WORD)
-    for some, prefixes in runs(stored, begins, len(column.prefix)) if column.prefix else ():
-        expected = np.tile(np.frombuffer(column.prefix, np.uint8), (len(prefixes), 1))
-        lengths = (sizes[some] // field.sample_bytes).astype(column.count)
-        expected[:, count] = lengths.view(np.uint8).reshape(-1, WORD)
-        if (wrong := np.flatnonzero((prefixes != expected).any(1))).size:
-            place = f"{field.name} of {lengths[wrong[0]]} × {field.dtype} {field.inner}"
-            raise corrupt(path, f"{place} in sample {some.start + int(wrong[0])}", "another shape or dtype")
+def write_ragged_shards(
+    path_of: Callable[[int], Path], records: Iterable[bytes], shard_bytes: int, description: bytes = b""
+) -> list[int]:
+    """Write samples that differ in length into shards of this size; return the samples of each.
+
+    The samples of a shard are in memory until it is full.
+    """
+    counts, most = [], shard_bytes - 2 * WORD - len(description)
+    for number, shard in enumerate(filled(records, most, WORD)):
+        with open(path_of(number), "xb") as file:
+            file.write(table(np.array(list(map(len, shard)), np.int64), description))
+            file.writelines(shard)
+        counts.append(len(shard))
+    return counts
+
+
+def ragged_records(
+    format_name: str, fields: Sequence[Field], batches: Iterable[Batch], prefix: Prefix | None = None
+) -> Iterator[bytes]:
+    """Yield the bytes of each sample: sizes of columns, then the columns.
+
+    Without `prefix` only ragged columns have a size. With it all have, and it returns the bytes before the
+    values of a field, of which a sample has this length. UnsupportedSchema if a sample is too large.
+    """
+    sized = [prefix is not None or field.is_ragged for field in fields]
+    for batch in batches:
+        columns = [(memory, edges.tolist()) for memory, edges in (sample_bytes(batch, f) for f in fields)]
+        for row in range(len(columns[0][1]) - 1):
+            parts = [memory[edges[row] : edges[row + 1]] for memory, edges in columns]
+            heads = [b""] * len(parts)
+            if prefix is not None:
+                heads = [prefix(f, len(p) // f.sample_bytes) for f, p in zip(fields, parts, strict=True)]
+            sizes = [len(head) + len(part) for head, part in zip(heads, parts, strict=True)]
+            if sum(sizes) > MOST_SAMPLE_BYTES:
+                raise UnsupportedSchema(
+                    f"format {format_name} cannot hold sample {row} of a batch",
+                    kind="sample-too-large",
+                    expected=f"at most {MOST_SAMPLE_BYTES:,} bytes",
+                    found=f"{sum(sizes):,}",
+                )
+            stated = [size for size, states in zip(sizes, sized, strict=True) if states]
+            both = [one for pair in zip(heads, parts, strict=True) for one in pair]
+            yield b"".join([struct.pack(f"<{len(stated)}I", *stated), *both])
+
+
+def table(sizes: Index, description: bytes = b"") -> bytes:
+    """Return the start of a shard of samples of so many bytes: table and description."""
+    begin = WORD * (len(sizes) + 2) + len(description)
+    edges = begin + np.append(0, np.cumsum(sizes))
+    return struct.pack("<I", len(sizes)) + edges.astype("<u4").tobytes() + description
+
+
+def rows_in_shard(shard_bytes: int, sample_bytes: int, extra: int) -> int:
+    """Return the samples per shard: at least one, and no more than a u32 offset allows."""
+    return max(1, (min(shard_bytes, MOST_SHARD_BYTES) - extra) // (sample_bytes + WORD))

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from iobench.base import interrupts
-from iobench.base.errors import CorruptArtifact, corrupt, expecting
+from iobench.base.errors import corrupt
 from iobench.formats import (
     Array,
     Field,
@@ -26,6 +24,7 @@ from iobench.formats import (
     TimingWrapper,
     unclosed,
 )
+from iobench.formats.folders import ClassFolder
 
 MOST_WRITERS = 4  # threads
 WRITTEN = 500  # files written before Ctrl-C acts
@@ -42,6 +41,10 @@ class NumberedFiles:
     def of(self, row: int) -> Path:
         """Return the file of a row."""
         return self.folder / f"{row // FOLDER_FILES:03}" / f"{row:09}{self.suffix}"
+
+    def exist(self, samples: int) -> bool:
+        """Return whether the first or the last one is there, so that iobench wrote them."""
+        return self.of(0).is_file() or self.of(samples - 1).is_file()
 
     def new(self, start: int, count: int) -> list[Path]:
         """Return the files of these rows, after their folders were made."""
@@ -114,45 +117,10 @@ class FileColumn(RaggedColumn):
         self._files = None
 
 
-def is_class_folder(path: Path, suffixes: Collection[str]) -> bool:
-    """Return True for a folder that contains only folders, the first of them with files of these suffixes."""
-    with contextlib.suppress(OSError):
-        entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
-        if entries and all(entry.is_dir() for entry in entries):
-            return any(file.suffix.lower() in suffixes for file in min(entries).iterdir())
-    return False
-
-
-def classes(path: Path, suffixes: Collection[str]) -> tuple[list[Path], Array]:
-    """Return the files of a folder with one folder per class, sorted, and their int64 labels.
-
-    CorruptArtifact if the folder cannot be read, or (``link``, ``no-files``) for what is in it.
-    """
-    found: list[Path] = []
-    labels: list[int] = []
-    with expecting(path, "a folder per class", OSError):
-        folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and entry.name[0] != ".")
-        for number, folder in enumerate(folders):
-            files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in suffixes)
-            linked = [file for file in (folder, *files) if file.is_symlink()]
-            if linked:
-                raise CorruptArtifact(
-                    "a symbolic link", kind="link", path=linked[0], expected="files in this folder"
-                )
-            found += files
-            labels += [number] * len(files)
-    if not found:
-        problem = f"no folder in it has {' or '.join(sorted(suffixes))} files"
-        raise CorruptArtifact(problem, kind="no-files", path=path)
-    return found, np.array(labels, np.int64)
-
-
-def class_reader(
-    path: Path, schema: Schema, files: Sequence[Path], labels: Array, decode: Callable[[Path, Field], Array]
-) -> RaggedReader:
-    """Return a reader of the files of `classes`: samples of different lengths, and their labels."""
-    if len(files) != schema.samples:
-        raise corrupt(path, f"{schema.samples} files", f"{len(files)}")
-    columns = {field.name: FileColumn(field, files, decode) for field in schema.ragged}
-    fixed = MappedReader(schema.fixed, {field.name: labels for field in schema.fixed.fields}, {})
+def class_reader(folder: ClassFolder, schema: Schema, decode: Callable[[Path, Field], Array]) -> RaggedReader:
+    """Return a reader of a folder's files, samples of different lengths, and their labels."""
+    if len(folder.files) != schema.samples:
+        raise corrupt(folder.path, f"{schema.samples} files", f"{len(folder.files)}")
+    columns = {field.name: FileColumn(field, folder.files, decode) for field in schema.ragged}
+    fixed = MappedReader(schema.fixed, {field.name: folder.labels for field in schema.fixed.fields}, {})
     return RaggedReader(schema, fixed, columns)

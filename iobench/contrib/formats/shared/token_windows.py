@@ -36,6 +36,7 @@ from iobench.formats import (
     raw_bytes,
     unclosed,
 )
+from iobench.formats.folders import NOT_READ
 
 FIELD = "tokens"  # of a file that another program wrote
 WINDOW = 1025  # nanoGPT's block_size of 1024, and the target of the last input
@@ -168,7 +169,7 @@ class TokenWindows(Format, Detectable):
         if not rest:
             return []
         message = f"the last {counted(rest, 'token')} of {stream.tokens:,} are in no window"
-        return [Finding("coverage", message, values={"tokens": stream.tokens, "left_over": rest})]
+        return [Finding(NOT_READ, message, values={"tokens": stream.tokens, "left_over": rest})]
 
     def _step(self, schema: Schema, written: bool) -> int:
         """Return the tokens from a window to the next, in what `write` made or in a file."""

@@ -9,42 +9,69 @@ the caller names; each may differ in length from record to record.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+import itertools
+import re
+import struct
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt
 from iobench.base.files import regular
+from iobench.base.finding import Finding
 from iobench.base.options import option
-from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
-from iobench.contrib.formats.shared.schema_file import check_described, describe
-from iobench.contrib.formats.tfrecord import example
-from iobench.contrib.formats.tfrecord.fields import fields_of, lists_of, locations_of, totals_of
-from iobench.contrib.formats.tfrecord.records import HEAD, TFRecords, lengths_are_right
-from iobench.contrib.formats.tfrecord.writer import MOST_BYTES, PREFIX, most_bytes, write_files
-from iobench.formats import (
-    DTYPES,
-    Array,
-    Batch,
-    Convert,
-    Detectable,
-    Field,
-    Format,
-    Index,
-    LoadOrBuild,
-    Schema,
-    identity,
+from iobench.base.text import listed
+from iobench.contrib.formats.shared.external import as_options, check_lengths, not_fixed
+from iobench.contrib.formats.shared.placed_reader import Maps, runs
+from iobench.contrib.formats.shared.record_writer import (
+    RecordTemplate,
+    ShardWriter,
+    filled,
+    rows_within,
+    sample_bytes,
 )
+from iobench.contrib.formats.shared.records import (
+    WHOLE,
+    Column,
+    Decoder,
+    RecordFormat,
+    Records,
+    RecordSource,
+)
+from iobench.contrib.formats.shared.schema_file import check_described, describe
+from iobench.contrib.formats.tfrecord.example import (
+    BYTES,
+    FLOATS,
+    INTS,
+    counts_of,
+    encoded,
+    layout_in,
+    spans_of,
+    unpacked,
+)
+from iobench.formats import DTYPES, VARIES, Array, Batch, Field, Index, Schema, fields_by_name, raw_bytes
+from iobench.formats.folders import files_in, parts_not_read
+
+NAME = re.compile(r"\.tfrec|-\d{5}-of-\d{5}$")  # as TensorFlow's datasets name shards, with or without suffix
+PREFIX = "iobench-"  # of files written by iobench, which come with a schema
+MOST_BYTES = (1 << 31) - 1  # of a protocol buffer
+HEADS = 64  # bytes that surround a value and its name, at most
+LENGTH, CRC = struct.Struct("<Q"), struct.Struct("<I")
+HEAD, TAIL = LENGTH.size + CRC.size, CRC.size
+PIECE = 1 << 19  # records scanned at a time: their lists take 12 MiB
+GZIP = b"\x1f\x8b"
+POLYNOMIAL = 0x82F63B78  # Castagnoli's, reflected
+MASK_DELTA = 0xA282EAD8  # TensorFlow, tsl/lib/hash/crc32c.h
 
 
 @dataclass(frozen=True)
-class TfRecord(Format, Detectable):
+class TfRecord(RecordFormat):
     """TFRecord files of tf.train.Example with one bytes value per field."""
 
     name: ClassVar[str] = "tfrecord"
@@ -61,25 +88,38 @@ class TfRecord(Format, Detectable):
         """Raise UnsupportedSchema also for samples that are too large for a protocol buffer."""
         super().check_schema(schema)
         sizes = [field.sample_bytes for field in schema.fields]
-        size = sum(sizes) + sum(len(p) for p in example.encoded(schema.fields, sizes) if isinstance(p, bytes))
+        size = sum(sizes) + sum(len(p) for p in encoded(schema.fields, sizes) if isinstance(p, bytes))
         self._refuse_large(schema, size, MOST_BYTES, "a protocol buffer")
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the files and the schema."""
         path.mkdir()
-        write_files(path, schema, batches, self.shard_bytes)
+        if schema.ragged:  # the number of files is not known before, so no name holds it
+            records = itertools.chain.from_iterable(_records(schema, batch) for batch in batches)
+            for number, held in enumerate(filled(records, self.shard_bytes)):
+                with open(path / f"{PREFIX}{number:05d}.tfrecord", "xb") as file:
+                    file.writelines(held)
+        else:
+            _TFRecordWriter(path, schema, self.shard_bytes).write(batches)
         describe(path, schema)
-
-    def open(self, path: Path, schema: Schema, random: bool = False) -> TfRecordReader:
-        """Return a reader, which scans the records when rows are first read."""
-        files = _files(path)
-        if files[0].name.startswith(PREFIX):
-            check_described(path, schema)
-        return TfRecordReader(schema, Maps(files))
 
     def size_bound(self, schema: Schema) -> int:
         """Return the bytes of the records and of the schema file."""
-        return most_bytes(schema, self.shard_bytes)
+        if schema.ragged:
+            each = HEAD + TAIL + sum(HEADS + len(field.name.encode()) for field in schema.fields)
+            records = schema.logical_bytes + schema.samples * each
+            files = min(schema.samples, 1 + 2 * records // self.shard_bytes)
+        else:
+            writer = _TFRecordWriter(Path(), schema, self.shard_bytes)
+            records, files = schema.samples * len(writer.record.pattern), writer.shards
+        return records + files * 4096 + (1 << 20)
+
+    def source(self, path: Path, schema: Schema | None = None) -> Examples:
+        """Open the record files."""
+        files = _files(path)
+        if schema is not None and files[0].name.startswith(PREFIX):
+            check_described(path, schema)
+        return Examples(path, Maps(files))
 
     def sniff(self, path: Path) -> bool:
         """Return True for a file, or a folder of files, that begin with a length and its checksum."""
@@ -88,58 +128,273 @@ class TfRecord(Format, Detectable):
                 head = file.read(HEAD)
         except (CorruptArtifact, OSError):
             return False
-        return len(head) == HEAD and bool(lengths_are_right(np.frombuffer(head, np.uint8)[None])[0])
+        return len(head) == HEAD and bool(_lengths_are_right(np.frombuffer(head, np.uint8)[None])[0])
 
-    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """Return the schema of the first record, or that of `fields`; checks all other records."""
-        with closing(Maps(_files(path))) as maps:
-            pieces = TFRecords.scanned(maps)
-            first, samples, totals = next(pieces), 0, Counter[str]()
-            found = tuple(fields) or fields_of(path, first)
-            for lists in lists_of(chain([first], pieces), found):
-                samples += len(lists["begin_0"])
-                totals.update(totals_of(lists, found))
-            return Schema(samples, found, totals=dict(totals))
+    def files(self, path: Path) -> Sequence[Path]:
+        """Return the record files in a folder."""
+        return _files(path)
+
+    def notes(self, path: Path, schema: Schema) -> list[Finding]:
+        """Return the features of the first record that are not read."""
+        source = self.source(path)
+        with closing(source):
+            names = fields_by_name(path, sorted(layout_in(next(source.scan()), 0).spans))
+        return parts_not_read("feature", names.keys() - {field.name for field in schema.fields})
 
 
 def _files(path: Path) -> list[Path]:
     """Return a single file, or the record files of a folder in the order of their names."""
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if ".tfrec" in file.name)
+        files = [file for file in files_in(path, "") if NAME.search(file.name)]
         if not files:
-            raise corrupt(path, "a folder of .tfrecord files", "none")
+            raise CorruptArtifact(
+                "it holds no TFRecords by their names",
+                kind="no-records",
+                path=path,
+                expected="files with .tfrecord in their names",
+                found=listed([entry.name for entry in sorted(path.iterdir())]) or "an empty folder",
+                hint="add that to their names, or name one file instead of the folder",
+            )
         return files
     if not path.is_file():
         raise corrupt(path, "TFRecord files", "no such folder")
     return [path]
 
 
-class TfRecordReader(PlacedReader):
-    """Verifies the checksum of every record that it reads, as TensorFlow does."""
+class Examples(RecordSource):
+    """Records of an Example each, whose checksums are verified as they are read, as TensorFlow does."""
 
-    def __init__(self, schema: Schema, maps: Maps) -> None:
-        super().__init__(schema, maps, self._locate)
-        self._records: TFRecords | None = None
+    def __init__(self, path: Path, maps: Maps) -> None:
+        self.maps, self._path = maps, path
+        self._kinds: dict[str, int] = {}  # of the features of the fields, by name
+        self._complete = False  # no record may have other features
 
-    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """Return one sample after its record's checksum was verified."""
-        sample = super().sample(row, convert)
-        self._verify(np.array([row]))
-        return sample
+    def scan(self) -> Iterator[Records]:
+        """Yield the records.
 
-    def _locate(self, load_or_build: LoadOrBuild) -> FieldLocations:
-        lists = load_or_build("records", lambda: (part.lists() for part in TFRecords.scanned(self._maps)))
-        self._records = records = TFRecords(self._maps, lists["file"], lists["offset"], lists["length"])
-        if len(records.file) != self.schema.samples:
-            folder = self._maps.files[0].parent
-            raise corrupt(folder, f"{self.schema.samples} records", len(records.file))
-        features = load_or_build("features", lambda: lists_of(records.pieces(), self.schema.fields))
-        return locations_of(records, self.schema, features)
+        CorruptArtifact of kind ``truncated``, ``compressed`` or ``wrong-checksum`` (of a length).
+        """
+        first = 0
+        for number, path in enumerate(self.maps.files):
+            for offset, length in _walk(self.maps[number], path):
+                file = np.full(len(offset), number, np.int64)
+                yield Records(self.maps, file, offset, length, first)
+                first += len(offset)
 
-    def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
-        super()._read_rows(rows, out)
-        self._verify(rows)
+    def fields(self, records: Records) -> tuple[Field, ...]:
+        """Return the fields of the first record's features, which all others must have.
 
-    def _verify(self, rows: Index) -> None:
-        if self._records is not None:
-            self._records.verify(rows)
+        CorruptArtifact of kind ``name-clash``, or ``fields-needed``: a feature of bytes does not state its
+        dtype and shape.
+        """
+        layout = layout_in(records, 0)
+        names = fields_by_name(self._path, sorted(layout.spans))
+        kinds = {key: layout.spans[key].kind for key in names.values()}
+        begin, size = spans_of(records, kinds)
+        places = {key: (begin[number], size[number]) for number, key in enumerate(kinds)}
+        known = [
+            _field(records, name, kinds[key], *places[key])
+            for name, key in names.items()
+            if kinds[key] != BYTES
+        ]
+        if unknown := [name for name, key in names.items() if kinds[key] == BYTES]:
+            shapes = ["SHAPE" if np.ptp(places[names[name]][1]) == 0 else "*" for name in unknown]
+            typed = [as_options(known)] if known else []
+            typed += [f"--field '{name}=DTYPE[{shape}]'" for name, shape in zip(unknown, shapes, strict=True)]
+            raise CorruptArtifact(
+                f"bytes of {', '.join(names[name] for name in unknown)} do not describe dtype and shape",
+                kind="fields-needed",
+                path=self._path,
+                hint=f"name the fields to read: {' '.join(typed)}",
+            )
+        self._complete = True
+        return tuple(known)
+
+    def columns(
+        self, records: Records, fields: Sequence[Field], thorough: bool = False
+    ) -> Mapping[str, Column]:
+        """Return the values of the fields' features, and the records.
+
+        CorruptArtifact of kind ``fields-differ`` if a feature has another dtype, or a record has other
+        features than those that were inferred; ``unequal-shapes`` if one has another length.
+        """
+        self._kinds = self._kinds or self._kinds_of(records, fields)
+        begins, sizes = spans_of(records, self._kinds, as_options(fields) if self._complete else None)
+        columns = {WHOLE: Column(records.offset, records.length)}
+        for number, (field, kind) in enumerate(zip(fields, self._kinds.values(), strict=True)):
+            begin, size = begins[number], sizes[number]
+            if kind == INTS:
+                counts, unit, each = counts_of(records, begin, size), "numbers", field.elements
+            else:
+                counts, unit, each = size, "bytes", field.sample_bytes
+            check_lengths(field, counts, each, unit, records.path, records.first)
+            total = int(counts.sum()) // each if field.is_ragged else 0
+            stored = size if kind == INTS or field.is_ragged else None
+            columns[field.name] = Column(begin, stored, kind == INTS, total)
+        return columns
+
+    def decoder(self, field: Field) -> Decoder:
+        """Return the decoder of packed integers."""
+
+        def elements(path: Path, stored: memoryview) -> Array:
+            try:
+                return unpacked(stored)
+            except ValueError as error:
+                raise corrupt(path, "packed integers", error) from error
+
+        return Decoder(elements)
+
+    def verify(self, file: Index, offset: Index, size: Index, rows: Index) -> None:
+        """Raise CorruptArtifact (``wrong-checksum``) if the data of a record do not match its checksum."""
+        from crc32c import crc32c
+
+        ends = offset + size
+        for number, begin, end, row in zip(*(a.tolist() for a in (file, offset, ends, rows)), strict=True):
+            stored = self.maps[number].data
+            (expected,) = CRC.unpack(stored[end : end + TAIL])
+            if (actual := masked(crc32c(stored[begin:end]))) != expected:
+                raise corrupt(
+                    self.maps.files[number],
+                    f"checksum {expected:08x} of record {row}",
+                    f"{actual:08x}",
+                    kind="wrong-checksum",
+                )
+
+    def _kinds_of(self, records: Records, fields: Sequence[Field]) -> dict[str, int]:
+        """Return the kind of the feature of each field, by its name in the first record."""
+        layout, folder = layout_in(records, 0), self.maps.files[0].parent
+        names = fields_by_name(folder, sorted(layout.spans))
+        if missing := [field.name for field in fields if field.name not in names]:
+            raise corrupt(folder, f"features {', '.join(missing)}", ", ".join(names) or "none")
+        kinds = {names[field.name]: layout.spans[names[field.name]].kind for field in fields}
+        for field, kind in zip(fields, kinds.values(), strict=True):
+            stored = {FLOATS: "float32", INTS: "int64"}.get(kind, field.dtype)
+            if field.dtype != stored:
+                raise CorruptArtifact(
+                    f"feature {field.name} has another dtype",
+                    kind="fields-differ",
+                    path=records.path(0),
+                    expected=field.dtype,
+                    found=stored,
+                )
+        return kinds
+
+
+def _field(records: Records, name: str, kind: int, begin: Index, size: Index) -> Field:
+    """Return the field of a list of floats or integers; one value is a scalar."""
+    counts = size // 4 if kind == FLOATS else counts_of(records, begin, size)
+    dtype, count = "float32" if kind == FLOATS else "int64", int(counts.max())
+    if not count:
+        raise not_fixed(records.path(0), f"feature {name}", "only empty lists")
+    if counts.min() < count:
+        return Field(name, (VARIES,), dtype)
+    return Field(name, () if count == 1 else (count,), dtype)
+
+
+def _walk(stored: Array, path: Path) -> Iterator[tuple[Index, Index]]:
+    """Yield offset and length of the data of a file's records, piece by piece."""
+    data, place = stored.data, 0
+    offset, length = array("q"), array("q")
+    while place < len(data):
+        left = len(data) - place
+        size = LENGTH.unpack_from(data, place)[0] if left >= HEAD + TAIL else left
+        if size > left - HEAD - TAIL:
+            if place == 0 and data[: len(GZIP)] == GZIP:
+                raise CorruptArtifact(
+                    "the file is compressed",
+                    kind="compressed",
+                    path=path,
+                    hint="write its records without compression",
+                )
+            raise corrupt(path, f"a record of {size} bytes at byte {place}", f"{left} bytes", "truncated")
+        offset.append(place + HEAD)
+        length.append(size)
+        place += HEAD + size + TAIL
+        if len(offset) == PIECE or place >= len(data):
+            found = np.frombuffer(offset, np.int64)
+            for some, heads in runs(stored, found - HEAD, HEAD):
+                if (wrong := np.flatnonzero(~_lengths_are_right(heads))).size:
+                    at = f"the length of a record at byte {found[some][wrong[0]] - HEAD}"
+                    raise corrupt(path, at, "another checksum", kind="wrong-checksum")
+            yield found, np.frombuffer(length, np.int64)
+            offset, length = array("q"), array("q")
+
+
+def masked(crc: int) -> int:
+    """Return a crc32c as TFRecords store it."""
+    return ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF
+
+
+def _lengths_are_right(heads: Array) -> Array:
+    """Return a mask of the record heads, uint8 (records, 12), whose length matches its checksum.
+
+    For many rows of few bytes this is faster than a call of the library for each.
+    """
+    table, crc = _crc_table(), np.full(len(heads), 0xFFFFFFFF, np.uint32)
+    for column in heads[:, : LENGTH.size].T:
+        crc = table[(crc ^ column) & 0xFF] ^ crc >> np.uint32(8)
+    crc = ~crc
+    right: Array = (crc >> np.uint32(15) | crc << np.uint32(17)) + np.uint32(MASK_DELTA)
+    return np.asarray(right == np.ascontiguousarray(heads[:, LENGTH.size :]).view("<u4")[:, 0])
+
+
+@functools.cache
+def _crc_table() -> Array:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, table >> 1 ^ np.uint32(POLYNOMIAL), table >> 1).astype(np.uint32)
+    return table
+
+
+class _TFRecordWriter(ShardWriter):
+    """Writer of records that differ only in the fields' bytes and the checksum."""
+
+    def __init__(self, path: Path, schema: Schema, shard_bytes: int) -> None:
+        self._path = path
+        parts = encoded(schema.fields, [field.sample_bytes for field in schema.fields])
+        size = sum(len(p) if isinstance(p, bytes) else p.sample_bytes for p in parts)
+        record = RecordTemplate.of([_head(size), *parts, bytes(TAIL)])
+        super().__init__(schema, record, rows_within(shard_bytes, len(record.pattern)))
+
+    def path_of(self, number: int) -> Path:
+        return self._path / f"{PREFIX}{number:05d}-of-{self.shards:05d}.tfrecord"
+
+    def stamp(self, table: Array, first: int) -> None:
+        from crc32c import crc32c
+
+        data, width = raw_bytes(table), table.shape[1]
+        for row in range(len(table)):
+            end = (row + 1) * width - TAIL
+            CRC.pack_into(data, end, masked(crc32c(data[row * width + HEAD : end])))
+
+
+def _records(schema: Schema, batch: Batch) -> Iterator[bytes]:
+    """Yield the record of each sample of a batch, which differ in length."""
+    from crc32c import crc32c
+
+    columns = {field.name: sample_bytes(batch, field) for field in schema.fields}
+    edges = np.stack([ends for _, ends in columns.values()], 1)
+    for low, high in itertools.pairwise(edges.tolist()):
+        sizes = [end - begin for begin, end in zip(low, high, strict=True)]
+        values = {
+            name: memory[begin:end]
+            for (name, (memory, _)), begin, end in zip(columns.items(), low, high, strict=True)
+        }
+        parts = encoded(schema.fields, sizes)
+        data = b"".join(part if isinstance(part, bytes) else values[part.name] for part in parts)
+        if len(data) > MOST_BYTES:
+            raise UnsupportedSchema(
+                "format tfrecord cannot hold a sample",
+                kind="sample-too-large",
+                expected=f"at most {MOST_BYTES:,} bytes, the limit of a protocol buffer",
+                found=f"{len(data):,}",
+            )
+        yield b"".join([_head(len(data)), data, CRC.pack(masked(crc32c(data)))])
+
+
+def _head(size: int) -> bytes:
+    """Return the length of a record's data, and its checksum."""
+    from crc32c import crc32c
+
+    length = LENGTH.pack(size)
+    return length + CRC.pack(masked(crc32c(length)))

@@ -13,13 +13,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from iobench.formats import Array, Field
+from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.contrib.formats.shared.placed_reader import runs
+from iobench.contrib.formats.shared.records import Records
+from iobench.formats import Array, Field, Index
 
 BYTES, FLOATS, INTS = 1, 2, 3
 VARINT, FIXED_8, RUN, FIXED_4 = 0, 1, 2, 5  # wire types
 ENTRY = b"\x0a"  # field 1, a run of bytes
 VALUE = b"\x12"  # field 2, a run of bytes
 LONGEST_VARINT = 10
+AT_ONCE, LAYOUTS = 4096, 16  # records compared together, and layouts tried among them
 
 
 class BadExample(ValueError):
@@ -146,12 +150,6 @@ def _varint(data: memoryview, place: int, end: int) -> tuple[int, int]:
     raise BadExample("an unterminated number")
 
 
-def counts(packed: Array) -> Array:
-    """Return the number of varints in each row of `packed`, uint8 (rows, bytes)."""
-    ends: Array = (packed < 128).sum(1)
-    return ends
-
-
 def unpacked(stored: memoryview) -> Array:
     """Return packed varints as int64; ValueError if the last is unterminated or one is too long."""
     raw = np.frombuffer(stored, np.uint8)
@@ -167,3 +165,69 @@ def unpacked(stored: memoryview) -> Array:
     bits = (raw & 127).astype(np.uint64) << (7 * within).astype(np.uint64)
     numbers: Array = np.bitwise_or.reduceat(bits, begins).view(np.int64)
     return numbers
+
+
+def layout_in(records: Records, row: int) -> ExampleLayout:
+    """Return the layout of a record; CorruptArtifact if it is not an Example."""
+    try:
+        return layout_of(records.data(row))
+    except BadExample as error:
+        expected = f"record {records.first + row} as a tf.train.Example"
+        raise corrupt(records.path(row), expected, error) from error
+
+
+def spans_of(
+    records: Records, features: Mapping[str, int], options: str | None = None
+) -> tuple[Array, Array]:
+    """Return offsets and bytes of the values of each feature, int64 (features, records).
+
+    With `options`, which select the features, a record with others is refused.
+
+    Parses one record and compares many others with it at once: records whose bytes between the values are
+    equal have the same layout. This avoids parsing each record.
+    """
+    count = len(records)
+    begin, size = np.empty((len(features), count), np.int64), np.empty((len(features), count), np.int64)
+    for low in range(0, count, AT_ONCE):
+        left, tried = np.arange(low, min(low + AT_ONCE, count)), 0
+        while left.size:
+            row, tried = int(left[0]), tried + 1
+            layout = layout_in(records, row)
+            alike = _alike(records, left, row, layout) if tried <= LAYOUTS else left == row
+            if options is not None and (others := layout.spans.keys() - features.keys()):
+                raise CorruptArtifact(
+                    f"record {records.first + row} has a feature that the first one lacks: {min(others)}",
+                    kind="fields-differ",
+                    path=records.path(row),
+                    hint=f"write it to all records, or name the fields to read: {options}",
+                )
+            for number, (key, kind) in enumerate(features.items()):
+                span = layout.spans.get(key)
+                if span is None or (span.kind != kind and span.begin < span.end):
+                    actual, where = "none" if span is None else "values of another type", records.first + row
+                    raise corrupt(records.path(row), f"feature {key} in record {where}", actual)
+                begin[number, left[alike]] = records.offset[left[alike]] + span.begin
+                size[number, left[alike]] = span.end - span.begin
+            left = left[~alike]
+    return begin, size
+
+
+def _alike(records: Records, rows: Index, row: int, layout: ExampleLayout) -> Array:
+    """Return a mask of the records that equal record `row` in all bytes between the values."""
+    alike: Array = records.length[rows] == layout.size
+    data, stored = np.frombuffer(records.data(row), np.uint8), records.maps[int(records.file[row])]
+    for low, high in layout.between:
+        at = np.flatnonzero(alike)
+        for some, piece in runs(stored, records.offset[rows[at]] + low, high - low):
+            alike[at[some]] = (piece == data[low:high]).all(1)
+    return alike
+
+
+def counts_of(records: Records, begin: Index, size: Index) -> Index:
+    """Return the number of packed integers in each record, of values at these places."""
+    counts, stored = np.zeros(len(size), np.int64), records.maps[int(records.file[0])]
+    for width in np.unique(size[size > 0]).tolist():
+        rows = np.flatnonzero(size == width)
+        for some, packed in runs(stored, begin[rows], width):
+            counts[rows[some]] = (packed < 128).sum(1)
+    return counts

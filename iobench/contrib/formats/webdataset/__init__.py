@@ -9,34 +9,80 @@ and files of raw bytes whose fields the caller names.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from iobench.base.errors import CorruptArtifact, corrupt
+import numpy as np
+
+from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt
 from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.options import option
-from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, PlacedReader
-from iobench.contrib.formats.shared.scaled_images import COMPARED, ScaledImages
-from iobench.contrib.formats.webdataset.tar import BLOCK, is_tar
-from iobench.contrib.formats.webdataset.tar_columns import columns_of
-from iobench.contrib.formats.webdataset.tar_fields import (
-    check_fields,
-    fields_of,
-    lists_of,
-    locations_of,
-    stored_name,
+from iobench.contrib.formats.shared.external import as_options, check_lengths, unequal_samples
+from iobench.contrib.formats.shared.placed_reader import Maps, runs
+from iobench.contrib.formats.shared.record_writer import (
+    RecordTemplate,
+    ShardWriter,
+    filled,
+    rows_within,
+    sample_bytes,
 )
-from iobench.contrib.formats.webdataset.writer import most_bytes, write_shards
-from iobench.formats import Array, Batch, Detectable, Field, LoadOrBuild, Schema, fields_by_name, with_extents
+from iobench.contrib.formats.shared.records import (
+    Column,
+    Decoder,
+    ImageRecords,
+    RecordFormat,
+    Records,
+    RecordSource,
+    extents,
+    pixels,
+    pixels_of_others,
+)
+from iobench.contrib.formats.shared.scaled_images import ScaledImages
+from iobench.contrib.formats.webdataset.tar import (
+    BLOCK,
+    DIGIT,
+    END,
+    MOST_BYTES,
+    TarColumn,
+    TarHeaders,
+    TarPiece,
+    first_suffixes,
+    is_tar,
+    pieces_of,
+    whole,
+)
+from iobench.formats import (
+    DTYPES,
+    VARIES,
+    Array,
+    Batch,
+    Field,
+    Index,
+    Schema,
+    fields_by_name,
+    names_within,
+    own_extents,
+    stored_names,
+    unsupported_dtype,
+    with_extents,
+)
+from iobench.formats.folders import files_in, parts_not_read
+from iobench.formats.npy import LONGEST, header_of, read_plain_header
+
+NUMBERS = {"cls", "cls2", "class", "count", "index", "inx", "id"}  # webdataset decodes them as int
+IMAGES = {"png", "jpg", "jpeg"}
+OTHER_IMAGES = {"ppm", "pgm", "pbm", "webp", "bmp", "tif", "tiff"}
+DIGITS = 9  # of a sample's number, as in WebDataset's own examples
+COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
 
 
 @dataclass(frozen=True)
-class WebDataset(ScaledImages, Detectable):
+class WebDataset(ScaledImages, RecordFormat):
     """Tar shards of .npy files, one file per field and sample."""
 
     name: ClassVar[str] = "webdataset"
@@ -49,39 +95,42 @@ class WebDataset(ScaledImages, Detectable):
 
     def stored_name(self, name: str) -> str:
         """Return the name in lower case, in which webdataset reads every name."""
-        return stored_name(name)
+        return _stored_name(name)
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the shards."""
         path.mkdir()
-        write_shards(path, schema, batches, self.shard_bytes)
+        if not schema.ragged:
+            _TarWriter(path, schema, self.shard_bytes).write(batches)
+            return
+        records = _ragged_records(_headers(schema, lambda one: 0), batches)
+        for number, held in enumerate(filled(records, self.shard_bytes)):
+            with open(_path_of(path, number), "xb") as file:
+                file.writelines([*held, END])
 
-    def open(self, path: Path, schema: Schema, random: bool = False) -> PlacedReader:
-        """Return a reader, which scans the shards' headers when rows are first read."""
-        maps, decode = Maps(_shards(path)), self.decode()
-
-        def locate(load_or_build: LoadOrBuild) -> FieldLocations:
-            lists = load_or_build("members", lambda: lists_of(maps, schema.samples, schema.fields, self))
-            return locations_of(maps, schema, lists, self, decode)
-
-        reader = PlacedReader(schema, maps, locate)
-        if decode is not None:
-            reader.epoch = decode.epoch
-        return reader
+    def source(self, path: Path, schema: Schema | None = None) -> TarShards:
+        """Open the shards."""
+        return TarShards(Maps(_shards(path)), self, () if schema is None else schema.fields)
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
-        """Return how far the pixels of some images are from Pillow's, for another decoder or scale."""
-        if self.lossless:
-            return []
-        with closing(self.open(path, schema)) as reader:
-            images = next(one for one in reader.blocks() if schema.field(one.fields[0]).shape)
-            rows = range(0, schema.samples, math.ceil(schema.samples / COMPARED))
-            stored = [(images.files[images.file[row]], reader.stored_block(images, row)) for row in rows]
-            return self.other_pixels(stored)
+        """Return the files that are not read, and how far other decoders' pixels are from Pillow's."""
+        with closing(Maps(_shards(path))) as maps:
+            suffixes = suffixes_of(first_suffixes(maps), schema.fields)
+        left = set(suffixes.values()) - {suffixes.get(field.name) for field in schema.fields}
+        notes = parts_not_read("file", {f".{suffix}" for suffix in left})
+        return notes + pixels_of_others(self, path, schema)
 
     def size_bound(self, schema: Schema) -> int:
         """Return the bytes of the records plus two empty blocks per shard."""
-        return most_bytes(schema, self.shard_bytes)
+        if schema.ragged:
+            headers = _headers(schema, lambda one: 0)
+            each = sum(len(header.blocks) + len(header_of(one, 0)) + 2 * BLOCK for one, header in headers)
+            records = schema.logical_bytes + schema.samples * each
+            shards = min(schema.samples, 1 + 2 * records // self.shard_bytes)
+        else:
+            writer = _TarWriter(Path(), schema, self.shard_bytes)
+            records, shards = schema.samples * len(writer.record.pattern), writer.shards
+        return records + shards * (len(END) + 4096) + (1 << 20)
 
     def sniff(self, path: Path) -> bool:
         """Return True for an archive, or a folder with archives, named .tar."""
@@ -92,40 +141,31 @@ class WebDataset(ScaledImages, Detectable):
         except (CorruptArtifact, OSError):
             return False
 
+    def files(self, path: Path) -> Sequence[Path]:
+        """Return the archives in a folder."""
+        return _shards(path)
+
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of the files that all samples have, or that of `fields`."""
         with closing(Maps(_shards(path))) as maps:
-            samples, columns = columns_of(maps)
-            fields_by_name(path, (suffix.removesuffix(".npy") for suffix in columns))
-            check_fields(columns, maps, fields, self)
-            known = tuple(fields) or with_extents(fields_of(columns, maps, self))
-            totals = dict.fromkeys((field.name for field in known if field.is_ragged), 0)
-            for lists in lists_of(maps, samples, known, self, thorough=True):
-                for number, field in enumerate(known):
-                    if field.is_ragged:
-                        totals[field.name] += _length(lists, number, field)
-            return Schema(samples, known, totals=totals)
-
-
-def _length(lists: Mapping[str, Array], number: int, field: Field) -> int:
-    """Return the sum of the lengths of the samples in a piece of `lists_of`."""
-    of_images = lists.get(f"length_{number}")
-    if of_images is not None:
-        return int(of_images.sum())
-    return int(lists[f"size_{number}"].sum()) // field.sample_bytes
+            piece = whole(maps)
+            _check_complete(piece, fields, self)
+            fields_by_name(path, (suffix.removesuffix(".npy") for suffix in piece.columns))
+            _check_fields(piece, fields, self)
+            known = tuple(fields) or with_extents(_fields_of(piece, self))
+        return super().infer_schema(path, known)
 
 
 def _shards(path: Path) -> list[Path]:
     """Return a single archive, or the archives of a folder in the order of their names."""
     if path.is_dir():
-        shards = sorted(file for file in path.iterdir() if file.suffix == ".tar")
+        shards = files_in(path, ".tar")
         if not shards:
-            packed = next((f for f in path.iterdir() if ".tar." in f.name or f.suffix == ".tgz"), None)
-            if packed is not None:
+            if packed := files_in(path, COMPRESSED):
                 raise CorruptArtifact(
                     "the archive is compressed",
                     kind="compressed",
-                    path=packed,
+                    path=packed[0],
                     hint="decompress it to a plain .tar",
                 )
             raise corrupt(path, "a folder of .tar shards", "none")
@@ -133,3 +173,342 @@ def _shards(path: Path) -> list[Path]:
     if not path.is_file():
         raise corrupt(path, "tar shards", "no such folder")
     return [path]
+
+
+class TarShards(RecordSource):
+    """Samples of tar shards; images are decoded as the format says, and `fields` are those that are read."""
+
+    def __init__(self, maps: Maps, images: ScaledImages, fields: Sequence[Field] = ()) -> None:
+        self.maps, self._images = maps, images
+        self._extents = set(own_extents(fields).values())
+        self._decode = images.decode()
+        self.epoch = self._decode.epoch if self._decode else None
+
+    def scan(self) -> Iterator[Records]:
+        """Yield the samples; CorruptArtifact as from `pieces_of`."""
+        return pieces_of(self.maps)
+
+    def columns(
+        self, records: Records, fields: Sequence[Field], thorough: bool = False
+    ) -> Mapping[str, Column]:
+        """Return the values of the fields, or where these are decoded, their files.
+
+        If `thorough`, the headers of images are read; otherwise one of another shape is refused when it is
+        decoded.
+        """
+        assert isinstance(records, TarPiece)
+        suffixes, columns = suffixes_of(records.columns, fields), dict[str, Column]()
+        images = {own: name for name, own in own_extents(fields).items()}
+        for field in fields:
+            suffix = suffixes.get(field.name) or suffixes.get(images.get(field.name, ""))
+            if suffix is None:
+                path, found = self.maps.files[0].parent, ", ".join(records.columns)
+                raise corrupt(path, f"files of field {field.name} in every sample", found)
+            offset, size = records.columns[suffix].offset, records.columns[suffix].size
+            if field.name not in suffixes:  # the extents of the images
+                columns[field.name] = Column(offset, size, True)
+            elif self._encoded(suffix, field):
+                total, kind = 0, _kind(suffix)
+                files = ImageRecords(self.maps, f".{suffix}", records.file, offset, size, records.first)
+                if thorough and kind in IMAGES and not self._images.shape:
+                    files.check(field, _as_bytes(fields))
+                if thorough and field.is_ragged:
+                    total = int(files.lengths(field).sum())
+                columns[field.name] = Column(offset, size, True, total)
+            else:
+                before = _bytes_before(records, field, suffix)
+                total = int((size - before).sum()) // field.sample_bytes if field.is_ragged else 0
+                columns[field.name] = Column(
+                    offset + before, size - before if field.is_ragged else None, total=total
+                )
+        return columns
+
+    def decoder(self, field: Field) -> Decoder:
+        """Return the decoder of images, of their extents, or of integers as text."""
+        if field.name in self._extents:
+            return extents()
+        if field.is_ragged or _is_decoded(field, self._images):
+            return pixels(self._decode)
+        return Decoder(_integer)
+
+    def _encoded(self, suffix: str, field: Field) -> bool:
+        """Return True if files are decoded for a field; CorruptArtifact if they hold another."""
+        kind = _kind(suffix)
+        if kind in NUMBERS and (field.dtype, field.shape) != ("int64", ()):
+            path = self.maps.files[0].parent
+            raise corrupt(path, f"{field.name} as {field.dtype} {field.shape}", "integers, int64")
+        return kind in NUMBERS or (kind in IMAGES and _is_decoded(field, self._images))
+
+
+def _integer(path: Path, stored: memoryview) -> Array:
+    """Return an integer in decimal digits."""
+    try:
+        return np.array(int(bytes(stored)), np.int64)
+    except (ValueError, OverflowError) as error:
+        raise corrupt(path, "an integer", bytes(stored[:20]), kind="not-a-number") from error
+
+
+def _bytes_before(piece: TarPiece, field: Field, suffix: str) -> Index:
+    """Return the bytes before each array in its file; CorruptArtifact if headers or sizes do not match."""
+    size = piece.columns[suffix].size
+    before = _headers_in(piece, field, suffix) if _kind(suffix) == "npy" else np.zeros(len(size), np.int64)
+    check_lengths(field, size - before, field.sample_bytes, "bytes", piece.path, piece.first)
+    return before
+
+
+def _headers_in(piece: TarPiece, field: Field, suffix: str) -> Index:
+    """Return the length of each sample's .npy header; parses only headers other than the usual ones."""
+    offset, size = piece.columns[suffix].offset, piece.columns[suffix].size
+    usual, which = _usual_headers(field, size)
+    lengths, width, stored = np.zeros(len(size), np.int64), usual.shape[1], piece.maps[int(piece.file[0])]
+    inside = np.flatnonzero(offset + width <= len(stored))
+    for some, starts in runs(stored, offset[inside], width):
+        same = (starts == usual[which[inside[some]]]).all(1)
+        lengths[inside[some]] = np.where(same, width, 0)
+    for row in np.flatnonzero(lengths == 0).tolist():
+        path, what = piece.path(row), f"{field.name} of sample {piece.first + row}"
+        header = read_plain_header(bytes(piece.start(suffix, row, LONGEST)), what, path)
+        lengths[row] = header.offset
+        if not _holds(field, header.dtype.name, header.shape):
+            found = f"{header.dtype} {header.shape}"
+            raise unequal_samples(path, f"{what} has another shape or dtype", field.typed, found)
+        if header.data_bytes != size[row] - header.offset:
+            raise corrupt(path, f"{header.data_bytes:,} bytes of {what}", f"{size[row] - header.offset:,}")
+    return lengths
+
+
+def _usual_headers(field: Field, size: Index) -> tuple[Array, Index]:
+    """Return the .npy headers that NumPy writes, uint8 (headers, bytes), and the number of each file's.
+
+    A ragged field has one for each different size of its files.
+    """
+    if not field.is_ragged:
+        return np.frombuffer(header_of(field), np.uint8)[None], np.zeros(len(size), np.int64)
+    row = replace(field, shape=field.inner)
+    different, which = np.unique(size, return_inverse=True)
+    width = len(header_of(row, 0))
+    lengths = np.maximum(0, different - width) // field.sample_bytes
+    headers = [header_of(row, length) for length in lengths.tolist()]
+    known = b"".join(header if len(header) == width else bytes(width) for header in headers)
+    return np.frombuffer(known, np.uint8).reshape(-1, width), which
+
+
+def _holds(field: Field, dtype: str, shape: tuple[int, ...]) -> bool:
+    """Return whether an array of this dtype and shape is a sample of a field."""
+    same = shape[1:] == field.inner and len(shape) > 0 if field.is_ragged else shape == field.shape
+    return same and dtype == field.dtype
+
+
+def _fits(field: Field, size: Any) -> Any:
+    """Return whether samples of a field have so many bytes."""
+    return size % field.sample_bytes == 0 if field.is_ragged else size == field.sample_bytes
+
+
+def _fields_of(piece: TarPiece, images: ScaledImages) -> tuple[Field, ...]:
+    """Return the field of each column; `images` says how images are decoded.
+
+    CorruptArtifact of kind ``fields-needed``, or ``unsupported-image`` for image types that are not decoded;
+    the hint lists the options that select the other fields or describe these.
+    """
+    names = {suffix: name for name, suffix in suffixes_of(piece.columns).items()}
+    inferred = _inferred(piece, images)
+    known = [field for field in inferred.values() if field is not None]
+    for suffix, column in piece.columns.items():
+        if inferred[suffix] is None:
+            hint, image = _instead(names[suffix], column, known), _kind(suffix) in OTHER_IMAGES
+            raise CorruptArtifact(
+                f"images .{suffix} are not supported"
+                if image
+                else f"files .{suffix} do not describe dtype and shape",
+                kind="unsupported-image" if image else "fields-needed",
+                path=piece.path(0),
+                hint=f"convert them to PNG or JPEG, or {hint}" if image else hint,
+            )
+    return tuple(known)
+
+
+def _inferred(piece: TarPiece, images: ScaledImages) -> dict[str, Field | None]:
+    """Return the field of each suffix; None for those that do not describe themselves."""
+    return {
+        suffix: _field_of(name, suffix, piece, images) for name, suffix in suffixes_of(piece.columns).items()
+    }
+
+
+def _check_complete(piece: TarPiece, fields: Sequence[Field], images: ScaledImages) -> None:
+    """Raise CorruptArtifact (``missing-files``) if some samples lack files that others have.
+
+    Those are allowed whose fields are not among `fields`, if the caller names some.
+    """
+    suffixes = suffixes_of([*piece.columns, *piece.lacking], fields)
+    asked = {suffixes.get(field.name) for field in fields}
+    for suffix, (path, key) in piece.lacking.items():
+        if fields and suffix not in asked:
+            continue
+        known = [] if fields else list(filter(None, _inferred(piece, images).values()))
+        raise CorruptArtifact(
+            f"sample {key} has no .{suffix}, which other samples have",
+            kind="missing-files",
+            path=path,
+            hint="give every sample the same files"
+            + (f", or leave .{suffix} out: {as_options(known)}" if known else ""),
+        )
+
+
+def _instead(name: str, column: TarColumn, known: Sequence[Field]) -> str:
+    """Return the options to type for files that do not describe their contents."""
+    ways = [f"select the other fields: {as_options(known)}"] if known else []
+    if not column.varies:
+        ways.append(f"describe their {column.size[0]:,} bytes: --field '{name}=DTYPE[SHAPE]'")
+    else:
+        ways.append(f"read their bytes, not decoded: --field '{name}=uint8[*]'")
+    return ", or ".join(ways)
+
+
+def _check_fields(piece: TarPiece, fields: Sequence[Field], images: ScaledImages) -> None:
+    """Raise CorruptArtifact (``fields-differ``) if the first sample's files do not match `fields`."""
+    suffixes = suffixes_of(piece.columns, fields)
+    for field in fields:
+        suffix = suffixes.get(field.name)
+        if suffix is None:
+            continue
+        size, stored = int(piece.columns[suffix].size[0]), _field_of(field.name, suffix, piece, images)
+        if _kind(suffix) in IMAGES and not _is_decoded(field, images):
+            stored = None  # the encoded bytes are read
+        if stored == field:
+            continue
+        if stored is not None and not _holds(field, stored.dtype, stored.shape):
+            expected, found, hint = field.typed, stored.typed, f"use {as_options([stored])}"
+        elif stored is None and not _fits(field, size):
+            expected, found = f"{field.sample_bytes:,} bytes", f"{size:,} bytes"
+            hint = "give the dtype and shape of all bytes of a file"
+        else:
+            continue
+        raise CorruptArtifact(
+            f"{as_options([field])} does not match the first .{suffix} file",
+            kind="fields-differ",
+            path=piece.path(0),
+            expected=expected,
+            found=found,
+            hint=hint,
+        )
+
+
+def _stored_name(name: str) -> str:
+    """Return the name in lower case, in which webdataset reads it."""
+    return name.lower()
+
+
+def suffixes_of(columns: Iterable[str], fields: Sequence[Field] = ()) -> dict[str, str]:
+    """Return the suffix of each field's files: `x.npy` of x, `train-x.npy` of train_x."""
+    own = {suffix.removesuffix(".npy"): suffix for suffix in columns}
+    names = names_within(own, fields, _stored_name)
+    return {field: own[name] for field, name in names.items() if name in own}
+
+
+def _field_of(name: str, suffix: str, piece: TarPiece, images: ScaledImages) -> Field | None:
+    """Return the field of this name that a column's first file describes; None if it describes none."""
+    kind, path, column = _kind(suffix), piece.path(0), piece.columns[suffix]
+    if kind == "npy":
+        start = bytes(piece.start(suffix, 0, LONGEST))
+        header = read_plain_header(start, f"the first .{suffix}", path)
+        shape, dtype = header.shape, header.dtype
+        if dtype.name not in DTYPES:
+            raise unsupported_dtype(path, f"files .{suffix}", dtype)
+        return Field(name, (VARIES, *shape[1:]) if shape and column.varies else shape, dtype.name)
+    if kind in NUMBERS:
+        return Field(name, (), "int64")
+    if kind in IMAGES:
+        files = ImageRecords(piece.maps, f".{suffix}", piece.file, column.offset, column.size)
+        return Field(name, images.scaled_shape or files.shape(0), "uint8")
+    return None
+
+
+def _kind(suffix: str) -> str:
+    return suffix.rpartition(".")[2]
+
+
+def _is_decoded(field: Field, images: ScaledImages) -> bool:
+    """Return whether a field holds pixels, not the bytes of image files."""
+    return field.dtype == "uint8" and (field.shape == images.scaled_shape or field.is_image)
+
+
+def _as_bytes(fields: Sequence[Field]) -> str:
+    """Return the advice to read the files of images of different sizes without decoding."""
+    stored = [Field(one.name, (VARIES,), "uint8") if one.is_image else one for one in fields]
+    return (
+        "scale and crop them: --format webdataset:shape=3x224x224; keep their sizes: --format "
+        f"'webdataset:shape=*x*x3'; or read the bytes of the files, not decoded: {as_options(stored)}"
+    )
+
+
+def _path_of(path: Path, number: int) -> Path:
+    return path / f"{number:06d}.tar"
+
+
+def _headers(schema: Schema, size_of: Callable[[Field], int]) -> list[tuple[Field, TarHeaders]]:
+    """Return each field with the tar headers of its files, of this size."""
+    digits = DIGIT.decode() * max(DIGITS, len(str(schema.samples - 1)))
+    names = stored_names(schema.fields, _stored_name)
+    return [
+        (field, TarHeaders(f"{digits}.{names[field.name]}.npy", size_of(field))) for field in schema.fields
+    ]
+
+
+class _TarWriter(ShardWriter):
+    """Writer of samples of one size: per field tar and .npy header, the array, zeros up to a whole block."""
+
+    def __init__(self, path: Path, schema: Schema, shard_bytes: int) -> None:
+        self._path, at = path, 0
+        self._headers: list[tuple[int, TarHeaders]] = []
+        parts: list[bytes | Field] = []
+        for field, header in _headers(schema, lambda one: len(header_of(one)) + one.sample_bytes):
+            self._headers.append((at, header))
+            parts += [header.blocks, header_of(field), field, bytes(-header.size % BLOCK)]
+            at += len(header.blocks) + header.size + -header.size % BLOCK
+        super().__init__(schema, RecordTemplate.of(parts), rows_within(shard_bytes, at))
+
+    def path_of(self, number: int) -> Path:
+        return _path_of(self._path, number)
+
+    def stamp(self, table: Array, first: int) -> None:
+        for begin, header in self._headers:
+            header.number(table, begin, np.arange(first, first + len(table)))
+
+    def end(self, number: int) -> bytes:
+        return END
+
+
+def _ragged_records(headers: Sequence[tuple[Field, TarHeaders]], batches: Iterable[Batch]) -> Iterator[bytes]:
+    """Yield the files of each sample, which differ in length."""
+    first = 0
+    for batch in batches:
+        columns = [_files(batch, first, field, header) for field, header in headers]
+        for files in zip(*columns, strict=True):
+            yield b"".join(files)
+            first += 1
+
+
+def _files(batch: Batch, first: int, field: Field, header: TarHeaders) -> Iterator[bytes]:
+    """Yield the file of each sample of a batch, of which the first has this number."""
+    memory, edges = sample_bytes(batch, field)
+    begins = [_npy_header(field, size // field.sample_bytes) for size in np.diff(edges).tolist()]
+    sizes = np.diff(edges) + np.fromiter(map(len, begins), np.int64, len(begins))
+    if (largest := int(sizes.max(initial=0))) > MOST_BYTES:
+        raise UnsupportedSchema(
+            f"format webdataset cannot hold a sample of {field.name}",
+            kind="sample-too-large",
+            expected=f"at most {MOST_BYTES:,} bytes",
+            found=f"{largest:,}",
+        )
+    heads = np.empty((len(sizes), len(header.blocks)), np.uint8)
+    heads[:] = np.frombuffer(header.blocks, np.uint8)
+    header.number(heads, 0, np.arange(first, first + len(sizes)), sizes)
+    for row, (head, begin) in enumerate(zip(heads, begins, strict=True)):
+        array = memory[edges[row] : edges[row + 1]]
+        yield b"".join([head.data, begin, array, bytes(-int(sizes[row]) % BLOCK)])
+
+
+@lru_cache(1 << 16)
+def _npy_header(field: Field, length: int) -> bytes:
+    """Return the .npy header of a sample of this length."""
+    return header_of(replace(field, shape=field.inner), length) if field.is_ragged else header_of(field)

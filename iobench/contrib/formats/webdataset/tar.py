@@ -1,4 +1,4 @@
-"""Tar archives: scan for the offsets of the files, and headers for many files at once.
+"""Tar archives: the samples in them, consecutive files of one name up to the first dot, and headers to write.
 
 Supports POSIX.1-1988 (ustar) and POSIX.1-2001 (pax) headers and GNU's long names, as Python's tarfile writes.
 """
@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import tarfile
 from array import array
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.files import name_problem
 from iobench.base.text import shortened
-from iobench.contrib.formats.shared.placed_reader import runs
+from iobench.contrib.formats.shared.placed_reader import Maps, runs
+from iobench.contrib.formats.shared.records import Records
 from iobench.formats import Array, Index
 
 BLOCK = tarfile.BLOCKSIZE
-PIECE = 1 << 16  # headers whose checksums are verified together
+HEADERS = 1 << 16  # whose checksums are verified together
+PIECE = 1 << 20  # samples whose files are listed together, which bounds the memory of a scan
 MAGIC_AT, MAGIC = 257, b"ustar"
 SIZE, CHECKSUM = slice(124, 135), slice(148, 156)
 END = bytes(2 * BLOCK)
@@ -65,7 +68,7 @@ def members(stored: Array, path: Path) -> Iterator[TarMember]:
         if header[:1] in (b"\0", b""):
             break
         headers.append(place)
-        if len(headers) == PIECE:
+        if len(headers) == HEADERS:
             _check_sums(stored, headers, path)
             headers = array("q")
         kind, size, begin = header[156:157], _size(header, path, place), place + BLOCK
@@ -134,7 +137,7 @@ def _name(header: bytes) -> str:
 
 
 def _refuse_outside(name: str, path: Path) -> None:
-    if name[:1] == "/" or (".." in name and ".." in PurePosixPath(name).parts):
+    if (name[:1] == "/" or ".." in name) and name_problem(str(PurePosixPath(name))):
         raise CorruptArtifact(
             "a name points outside the archive",
             kind="unsafe-path",
@@ -179,6 +182,199 @@ def _check_sums(stored: Array, headers: array[int], path: Path) -> None:
                 recorded[wrong[0]],
                 kind="wrong-checksum",
             )
+
+
+@dataclass(frozen=True)
+class TarColumn:
+    """Offset and size of the files with one suffix, one per sample of a piece in order.
+
+    `varies` is True if sizes differ, in a column of `whole`.
+    """
+
+    offset: Index
+    size: Index
+    varies: bool = False
+
+
+@dataclass(frozen=True)
+class TarPiece(Records):
+    """Consecutive samples of one archive, at most PIECE.
+
+    Attributes
+    ----------
+    columns : mapping
+        The files of each suffix that all of them have.
+    lacking : mapping
+        Of each other suffix, the archive and the key of the first sample without it.
+    key : str
+        That of the first sample.
+    samples : int
+        Their number.
+    """
+
+    columns: Mapping[str, TarColumn] = field(default_factory=dict)
+    lacking: Mapping[str, tuple[Path, str]] = field(default_factory=dict)
+    key: str = ""
+    samples: int = 0
+
+    def start(self, suffix: str, row: int, most: int) -> memoryview:
+        """Return the first bytes of a sample's file, at most so many."""
+        begin, size = int(self.columns[suffix].offset[row]), int(self.columns[suffix].size[row])
+        return self.maps[int(self.file[row])][begin : begin + min(size, most)].data
+
+
+def whole(maps: Maps) -> TarPiece:
+    """Return the first piece of all archives, with what is known of all: samples, suffixes that all have.
+
+    CorruptArtifact as from `pieces_of`.
+    """
+    pieces = pieces_of(maps)
+    first = next(pieces)
+    samples, lacking = first.samples, dict(first.lacking)
+    sizes = {suffix: {*_extremes(column)} for suffix, column in first.columns.items()}
+    for piece in pieces:
+        samples += piece.samples
+        known = {*first.columns, *lacking}
+        for suffix in known - {*piece.columns, *piece.lacking}:
+            lacking.setdefault(suffix, (piece.path(0), piece.key))
+        for suffix in {*piece.columns, *piece.lacking} - known:
+            lacking[suffix] = first.path(0), first.key
+        for suffix, place in piece.lacking.items():
+            lacking.setdefault(suffix, place)
+        for suffix in sizes.keys() & piece.columns.keys():
+            sizes[suffix] |= {*_extremes(piece.columns[suffix])}
+    columns = {
+        suffix: replace(column, varies=len(sizes[suffix]) > 1)
+        for suffix, column in first.columns.items()
+        if suffix not in lacking
+    }
+    if not columns:
+        raise _missing(maps, lacking)
+    return replace(first, columns=columns, lacking=lacking, samples=samples)
+
+
+def first_suffixes(maps: Maps) -> set[str]:
+    """Return the suffixes of the first sample's files."""
+    suffixes, keys = set[str](), set[str]()
+    for member in members(maps[0], maps.files[0]):
+        if named := _key_and_suffix(member.name):
+            keys.add(named[0])
+            if len(keys) > 1:
+                break
+            suffixes.add(named[1])
+    return suffixes
+
+
+def _key_and_suffix(name: str) -> tuple[str, str] | None:
+    """Return the key of a file's sample, and its suffix; None for files that webdataset skips as well."""
+    folder, slash, base = name.rpartition("/")
+    stem, _, suffix = base.partition(".")
+    if not (stem and suffix) or name.startswith("__"):
+        return None
+    return folder + slash + stem, suffix.lower()
+
+
+def _extremes(column: TarColumn) -> tuple[int, int]:
+    """Return the smallest and the largest size."""
+    return int(column.size.min()), int(column.size.max())
+
+
+def pieces_of(maps: Maps) -> Iterator[TarPiece]:
+    """Yield all samples in pieces.
+
+    CorruptArtifact of kind ``missing-files`` if no suffix exists in all samples, ``repeated-file`` if a
+    sample has a suffix twice, or an archive is damaged.
+    """
+    first = 0
+    for number in range(len(maps.files)):
+        for scanned in _scanned(maps, number):
+            yield scanned.whole(first)
+            first += scanned.samples
+    if not first:
+        raise _missing(maps, ())
+
+
+def _scanned(maps: Maps, number: int) -> Iterator[_Scanned]:
+    """Yield the pieces of an archive as they are scanned."""
+    piece, key = _Scanned(maps, number), None
+    for member in members(maps[number], maps.files[number]):
+        named = _key_and_suffix(member.name)
+        if named is None:
+            continue
+        if key != named[0]:
+            if piece.samples == PIECE:
+                yield piece
+                piece = _Scanned(maps, number)
+            key = named[0]
+            piece.begin(key)
+        piece.add(named[1], member)
+    if piece.samples:
+        yield piece
+
+
+class _Scanned:
+    """A piece while its archive is scanned."""
+
+    def __init__(self, maps: Maps, number: int) -> None:
+        self.samples = 0
+        self._maps, self._number, self._path = maps, number, maps.files[number]
+        self._columns: dict[str, tuple[array[int], array[int]]] = {}
+        self._lacking: dict[str, tuple[Path, str]] = {}
+
+    def begin(self, key: str) -> None:
+        """Begin the next sample."""
+        if self.samples:
+            self._end()
+        else:
+            self._key = key
+        self._newest = key
+        self.samples += 1
+
+    def add(self, suffix: str, member: TarMember) -> None:
+        """Add a file of the newest sample, unless an earlier sample lacks this suffix."""
+        if suffix not in self._columns:
+            self._columns[suffix] = array("q"), array("q")
+        offset, size = self._columns[suffix]
+        if len(offset) == self.samples:
+            raise CorruptArtifact(
+                f"sample {self._newest} has two files .{suffix}",
+                kind="repeated-file",
+                path=self._path,
+                hint="give each sample another key",
+            )
+        if len(offset) == self.samples - 1:
+            offset.append(member.offset)
+            size.append(member.size)
+
+    def whole(self, first: int) -> TarPiece:
+        """Return the piece behind so many samples; CorruptArtifact if no suffix exists in all of its own."""
+        self._end()
+        columns = {
+            suffix: TarColumn(np.frombuffer(offset, np.int64), np.frombuffer(size, np.int64))
+            for suffix, (offset, size) in self._columns.items()
+            if suffix not in self._lacking
+        }
+        if not columns:
+            raise _missing(self._maps, self._columns)
+        file, one = np.full(self.samples, self._number), next(iter(columns.values()))
+        places = (self._maps, file, one.offset, one.size, first)
+        return TarPiece(*places, columns, self._lacking, self._key, self.samples)
+
+    def _end(self) -> None:
+        """Note which suffixes the newest sample lacks."""
+        for suffix, (offset, _) in self._columns.items():
+            if len(offset) < self.samples:
+                self._lacking.setdefault(suffix, (self._path, self._newest if offset else self._key))
+
+
+def _missing(maps: Maps, suffixes: Iterable[str]) -> CorruptArtifact:
+    return CorruptArtifact(
+        "no suffix exists in all samples",
+        kind="missing-files",
+        path=maps.files[0].parent,
+        expected="samples with the same files each",
+        found=", ".join(f".{suffix}" for suffix in sorted(suffixes)[:9]) or "no samples",
+    )
 
 
 @dataclass

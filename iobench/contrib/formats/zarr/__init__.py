@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.contrib.formats.shared.rebatch import fill_arrays
-from iobench.formats import ArrayFormat, Batch, Detectable, Field, Schema, StoredArray, stored_arrays
+from iobench.formats import (
+    ArrayFormat,
+    Batch,
+    Detectable,
+    Field,
+    Groups,
+    Schema,
+    StoredArray,
+    split_selection,
+    stored_arrays,
+)
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.zarr.reader import ZarrReader
@@ -33,6 +43,7 @@ class Zarr(ArrayFormat, Detectable):
     modules: ClassVar[tuple[str, ...]] = ("zarr",)
     extra: ClassVar[str] = "zarr"
     survives_unlink: ClassVar[bool] = False
+    selectable: ClassVar[bool] = True
 
     chunk_bytes: int = option(1 << 20, "bytes per chunk of whole samples", minimum=1)
     shard_bytes: int = option(0, "bytes per shard of whole chunks; 0 stores one file per chunk", minimum=0)
@@ -63,29 +74,34 @@ class Zarr(ArrayFormat, Detectable):
             rows[array.name] = shard
         fill_arrays(opened, rows, batches)
 
-    def open_arrays(
-        self, path: Path, schema: Schema, random: bool = False, others: Collection[str] = ()
-    ) -> ZarrReader:
+    def open_arrays(self, path: Path, schema: Schema, random: bool = False) -> ZarrReader:
         """Check the metadata, and the files of all chunks that `write` stored, and return a reader."""
         from iobench.contrib.formats.zarr.reader import ZarrReader
 
-        return ZarrReader(path, schema, others)
+        return ZarrReader(path, schema)
 
     def sniff(self, path: Path) -> bool:
         """Return True for a folder with Zarr metadata."""
         return any((path / name).is_file() for name in METADATA)
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """Return the schema of an array, or of all arrays in a group and its subgroups."""
+        """Return the schema of an array, or of all in a group and its subgroups, or of those after `::`."""
         from iobench.contrib.formats.zarr.reader import infer_schema_of
 
-        return infer_schema_of(path, fields)
+        path, chosen = split_selection(path)
+        return infer_schema_of(path, fields, chosen)
+
+    def groups(self, path: Path) -> Groups:
+        """Return the groups below a group that hold alike arrays."""
+        from iobench.contrib.formats.zarr.reader import open_arrays
+
+        return Groups.of({name: (one.shape, one.dtype.name) for name, one in open_arrays(path)[0].items()})
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Report the chunks that are not stored, which may be intended or a loss."""
         from iobench.contrib.formats.zarr.reader import not_stored
 
-        return not_stored(path, schema)
+        return not_stored(split_selection(path)[0], schema)
 
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes, a whole last shard and chunk per field, and the overhead of chunks."""

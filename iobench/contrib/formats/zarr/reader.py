@@ -1,10 +1,13 @@
-"""Reader of Zarr through its library."""
+"""Reader of Zarr through its library, which opens no array with a codec that could run code of the file."""
 
 from __future__ import annotations
 
+import itertools
+import json
+import math
 import os
 import stat
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,13 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 
-from iobench.base.errors import corrupt
+from iobench.base.errors import CorruptArtifact, corrupt, damage, expecting
+from iobench.base.files import regular
 from iobench.base.finding import Finding
-from iobench.base.text import reason
 from iobench.contrib.formats.shared.external import check_stored
-from iobench.contrib.formats.zarr.arrays import DAMAGE, open_arrays
-from iobench.contrib.formats.zarr.missing import missing_chunks
-from iobench.contrib.formats.zarr.placement import ZarrChunks, chunks_of
+from iobench.contrib.formats.zarr.chunks import INDEX_CODECS, MISSING, ZarrChunks, chunks_of, read_index
 from iobench.formats import (
     Array,
     Batch,
@@ -34,17 +35,131 @@ from iobench.formats import (
     fields_by_name,
     identity,
     native,
+    select_arrays,
     unclosed,
 )
 
+OURS = "iobench"
+METADATA = {"zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"}
+# what zarr and its codecs raise for damaged metadata and chunks
+DAMAGE = (
+    *(OSError, ValueError, KeyError, TypeError, RuntimeError),
+    *(AttributeError, IndexError, AssertionError, SystemError, MemoryError, OverflowError, RecursionError),
+)
+# of versions 3 and 2; others, such as numcodecs' pickle, run code from the file
+CODECS = {
+    *("bytes", "sharding_indexed", "zstd", "blosc", "gzip", "crc32c", "transpose"),
+    *("zlib", "lz4", "bz2", "lzma", "shuffle", "delta", "bitround", "fixedscaleoffset", "packbits"),
+}
 
-def infer_schema_of(path: Path, fields: Sequence[Field]) -> Schema:
+
+def open_arrays(path: Path) -> tuple[dict[str, zarr.Array[Any]], bool]:
+    """Return the arrays of a group and its subgroups by path, or the one at `path`; True if iobench wrote it.
+
+    CorruptArtifact if it is not Zarr, or (``unknown-codec``) if a codec is not one that only decompresses.
+    """
+    with expecting(path, "a Zarr group", DAMAGE):
+        folders = _array_folders(path)
+        # consolidated metadata may be stale, and were not checked above
+        node = zarr.open(path, mode="r", use_consolidated=False)
+        if isinstance(node, zarr.Array):
+            return {path.name.partition(".")[0]: node}, False
+        # by name, because `members()` warns of each other file in the folder, such as a seal
+        named = ((name, node[name]) for name in folders)
+        return {n: member for n, member in named if isinstance(member, zarr.Array)}, node.attrs.get(OURS) == 1
+
+
+def _array_folders(path: Path) -> list[str]:
+    """Return the folders of arrays below `path`; CorruptArtifact (``unknown-codec``) for unsafe codecs."""
+    folders = []
+    for folder, below, names in os.walk(path):
+        is_array = [_is_array(Path(folder, name)) for name in sorted(METADATA.intersection(names))]
+        for one in is_array:
+            folders += [os.path.relpath(folder, path)] if one else []
+        if any(is_array):
+            below.clear()  # folders of chunks, possibly very many
+    return sorted(folders)
+
+
+def _is_array(file: Path) -> bool:
+    """Return True if metadata describe an array; refuses unsafe codecs."""
+    if file.is_symlink():
+        raise corrupt(file, "metadata in this folder", "a link", kind="link")
+    stored = regular(file).read_bytes()
+    if file.name not in ("zarr.json", ".zarray"):
+        return False
+    described = json.loads(stored)
+    named = [*(described.get("codecs") or ()), *(described.get("filters") or ())]
+    named += [described["compressor"]] if described.get("compressor") else []
+    for codec in named:
+        _refuse(file, codec)
+    return file.name == ".zarray" or described.get("node_type") == "array"
+
+
+def _refuse(file: Path, codec: Mapping[str, Any]) -> None:
+    name = str(codec.get("name") or codec.get("id")).removeprefix("numcodecs.")
+    if name not in CODECS:
+        raise CorruptArtifact(
+            "unknown codec",
+            kind="unknown-codec",
+            path=file,
+            expected=f"one of {', '.join(sorted(CODECS))}",
+            found=name,
+        )
+    options = codec.get("configuration", {})
+    for inner in (*options.get("codecs", ()), *options.get("index_codecs", ())):  # of shards
+        _refuse(file, inner)
+
+
+def missing_chunks(array: zarr.Array[Any], folder: Path) -> tuple[int, int]:
+    """Return the number of chunks of an array in `folder` that are not stored, and of all its chunks.
+
+    Checks each file, and in shards their indexes if they are encoded as zarr writes them.
+    """
+    whole = array.shards or array.chunks
+    counts = [math.ceil(size / step) for size, step in zip(array.shape, whole, strict=True)]
+    total = math.prod(math.ceil(n / step) for n, step in zip(array.shape, array.chunks, strict=True))
+    missing = 0
+    for place in itertools.product(*map(range, counts)):
+        file = folder / array.metadata.encode_chunk_key(place)
+        if not os.path.isfile(file):
+            missing += int(_held(array, place).sum())
+        elif array.shards is not None:
+            missing += _missing_in_shard(array, file, place)
+    return missing, total
+
+
+def _held(array: zarr.Array[Any], place: tuple[int, ...]) -> Any:
+    """Return a bool array of the shard's chunks (or the only chunk) that lie within the array."""
+    within = np.ones((), bool)
+    for size, whole, step, number in zip(
+        array.shape, array.shards or array.chunks, array.chunks, place, strict=True
+    ):
+        begins = number * whole + np.arange(0, whole, step) < size
+        within = within[..., None] & begins
+    return within
+
+
+def _missing_in_shard(array: zarr.Array[Any], file: Path, place: tuple[int, ...]) -> int:
+    metadata: Any = array.metadata.to_dict()
+    codec = dict(metadata["codecs"][0])
+    known = [dict(one) for one in codec["configuration"]["index_codecs"]] == INDEX_CODECS
+    if not known or codec["configuration"].get("index_location", "end") != "end":
+        return 0
+    held = _held(array, place)
+    entries = read_index(file, held.size)[:, 0].reshape(held.shape)
+    return int((held & (entries == MISSING)).sum())
+
+
+def infer_schema_of(path: Path, fields: Sequence[Field], chosen: Sequence[str] = ()) -> Schema:
     """Return the schema of arrays that another program wrote; CorruptArtifact if chunks are damaged."""
     arrays, _ = open_arrays(path)
-    shapes = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
+    every = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
+    shapes = {name: every[name] for name in select_arrays(path, every, chosen)}
     stored = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
     stored_bytes = sum(file.lstat().st_size for file in stored)
-    schema = check_stored(path, arrays_schema(path, shapes, fields=fields), stored_bytes)
+    schema = arrays_schema(path, shapes, every, fields, others=every)
+    check_stored(path, schema, stored_bytes)
     names = fields_by_name(path, arrays)
     for field in schema.fields:
         array = arrays[names[field.name]]
@@ -73,14 +188,11 @@ def not_stored(path: Path, schema: Schema) -> list[Finding]:
 class ZarrReader(Reader):
     """Reads through zarr, which decodes chunks in its own threads."""
 
-    def __init__(self, path: Path, schema: Schema, others: Collection[str] = ()) -> None:
+    def __init__(self, path: Path, schema: Schema) -> None:
         super().__init__(schema)
         self._path = path
         arrays, ours = open_arrays(path)
         names = fields_by_name(path, arrays)
-        expected_names = {*others, *(field.name for field in schema.fields)}
-        if ours and set(names) != expected_names:
-            raise corrupt(path, f"arrays {', '.join(sorted(expected_names))}", ", ".join(names))
         self._arrays: dict[str, zarr.Array[Any]] | None = {}
         self._folders: dict[str, Path] = {}
         # built on demand, because it checks each of possibly many files
@@ -172,7 +284,7 @@ class ZarrReader(Reader):
             values = read()
         except DAMAGE as error:
             folder, expected = self._folders[name], f"readable chunks of {name}{_damaged_rows(array, rows)}"
-            raise corrupt(folder, expected, reason(error), "damaged-chunk") from error
+            raise damage(error, folder, expected, "damaged-chunk") from error
         if not self._path.exists():  # zarr reads missing chunks as zeros
             raise corrupt(self._path, "a Zarr group", "no such folder")
         return native(np.asarray(values))

@@ -16,8 +16,8 @@ from eval.faults.scenarios import NAME, PrepareCall
 from eval.faults.targets import accepts, installed_formats
 from iobench import studies
 from iobench.formats import Field, Schema
-from iobench.studies._base import StudyResult
 from iobench.studies._rounds import Measurements
+from iobench.studies._study import StudyResult
 
 SIZE = 1 << 20  # bytes of the disk
 IMAGES = Schema(1, (Field("x", (32, 32, 3), "uint8"),))

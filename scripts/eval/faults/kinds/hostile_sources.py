@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from eval.faults.children import run_forked
-from eval.faults.of_tests import module_of_tests
-from eval.faults.registry import Outcome, Trials, kind
+from eval.faults.registry import Outcome, Trials, kind, module_of_tests
 
 PER_CHILD = 20
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 import json
+import random
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,22 +17,22 @@ import numpy as np
 
 import iobench
 from eval.faults.children import failure_of, run_forked, run_or_raise
-from eval.faults.object_server import SeededFaults, object_server
-from eval.faults.registry import Outcome, Trials, kind
-from iobench.dataset.publish import check_target, publish
-from iobench.dataset.remote_dataset import open_dataset
+from eval.faults.registry import Outcome, Trials, kind, module_of_tests
+from iobench.dataset.remote_dataset import check_target, open_dataset, publish
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import ORDERS, Order
 from iobench.objects import client
 
 VARIANTS, SAMPLES, WIDTH, BATCH = ("npy", "lmdb"), 400, 64, 16
-TIMEOUT, STALL_S, PAUSE_S = "300ms", 0.6, 0.002  # short, so that a trial is
+TIMEOUT_S, STALL_S, PAUSE_S = 0.3, 0.6, 0.002  # short, so that a trial is
 SHARE = 0.2  # of the requests that meet a fault
 LEAST_REQUESTS = 24  # of an epoch
 REQUEST_BYTES, COALESCE_BYTES = 2048, 256  # small, so that an epoch has many
 FIRST_REQUESTS = 20  # of an epoch: the first batch needs fewer, the epoch more
 RETRIES, END_S = 20, 3.0  # of an epoch that is left early: it takes one timeout, and not one for each try
+PASSING = ("reset", "unavailable", "short", "drip", "stall")  # a later try may succeed
+MOST_IN_A_ROW = 3  # faults of one range: less than the client's tries
 Batches: TypeAlias = "Generator[dict[str, Any], None, None]"
 
 
@@ -108,7 +110,7 @@ def _replaced(folder: Path, read: Read, variant: str, order: str, seed: int, log
 
 def _whole(folder: Path, faults: SeededFaults, read: Read, variant: str, order: str, log: Path) -> None:
     """Read an epoch, and compare its samples."""
-    client.TIMEOUT_S, client.PAUSE_S = TIMEOUT, PAUSE_S
+    client.TIMEOUT_S, client.PAUSE_S = TIMEOUT_S, PAUSE_S
     source, server = _arrays(), object_server(folder / "served", faults, STALL_S)
     try:
         with server.running():
@@ -123,7 +125,7 @@ def _whole(folder: Path, faults: SeededFaults, read: Read, variant: str, order: 
 
 def _left(folder: Path, read: Read, variant: str, order: str, seed: int, log: Path) -> None:
     """Leave an epoch early, while all requests but the first ones stall."""
-    client.TIMEOUT_S, client.PAUSE_S = TIMEOUT, PAUSE_S
+    client.TIMEOUT_S, client.PAUSE_S = TIMEOUT_S, PAUSE_S
     faults = SeededFaults(0, seed, "stall", after=FIRST_REQUESTS)
     server = object_server(folder / "served", faults, STALL_S)
     with server.running():
@@ -135,3 +137,44 @@ def _left(folder: Path, read: Read, variant: str, order: str, seed: int, log: Pa
         seconds = time.monotonic() - began
     log.write_text(json.dumps(faults.injected or {"left": 1}))
     assert seconds < END_S, f"the end took {seconds:.1f} s"
+
+
+def object_server(folder: Path, faults: SeededFaults, stall_s: float) -> Any:
+    """Return a `RangeServer` of the files of a folder; its stalls are longer than the client waits."""
+    server = module_of_tests("range_server").RangeServer(folder)
+    server.stall_s = stall_s
+    server.fault = lambda number, name: faults.next_of(server.requests[-1])
+    return server
+
+
+class SeededFaults:
+    """Faults of ranged requests.
+
+    Parameters
+    ----------
+    share : float
+        Of the requests that meet one of PASSING.
+    seed : int
+        Of the faults.
+    lasting : str, optional
+        Fault of all requests after the first `after`: "stall", or "replaced" (another version).
+    """
+
+    def __init__(self, share: float, seed: int, lasting: str | None = None, after: int = 0) -> None:
+        self.injected = Counter[str]()
+        self._share, self._lasting, self._left = share, lasting, after
+        self._rng, self._in_a_row = random.Random(seed), Counter[object]()
+
+    def next_of(self, request: object) -> str | None:
+        """Return the fault of a request for a range, and count it."""
+        self._left -= 1
+        if self._lasting and self._left < 0:
+            fault = self._lasting
+        elif self._rng.random() < self._share and self._in_a_row[request] < MOST_IN_A_ROW:
+            fault = self._rng.choice(PASSING)
+            self._in_a_row[request] += fault != "drip"
+        else:
+            del self._in_a_row[request]
+            return None
+        self.injected[fault] += 1
+        return fault

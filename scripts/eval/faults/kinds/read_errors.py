@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.faults.children import REFUSED, failure_of, run_forked
-from eval.faults.of_tests import module_of_tests
 from eval.faults.reading import READERS
-from eval.faults.registry import Outcome, Trials, kind
+from eval.faults.registry import Outcome, Trials, kind, module_of_tests
 from eval.faults.targets import VerifiedDatasets, variants
 from iobench import Manifest
 from iobench.dataset.opener import Opener

@@ -1,0 +1,266 @@
+"""Decoding: JPEG files by other libraries or at a smaller scale, and checks of all decoding.
+
+Only the decoding is replaced: ``Image.open`` reads the header, and what a dataset does with the image stays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from iobench import formats
+from iobench.advise.checks.call_costs import WORK
+from iobench.advise.checks.evidence import SHARE, Advice, Evidence, measured
+from iobench.advise.checks.sample_calls import Size, replaced
+from iobench.advise.checks.sample_checks import applies, fits_in_memory, is_cached, share_of
+from iobench.base.units import bytes_text, counted
+from iobench.bench.budget import Budget
+from iobench.formats import Array, Format, WholeDecoder
+from iobench.results.run_warning import Values
+
+if TYPE_CHECKING:  # they take long to import
+    from PIL.JpegImagePlugin import JpegImageFile
+
+    from iobench.advise.checks.profiling import Profile
+
+ONCE = "decode once: 'iobench prepare --source {}'"
+STORED = "store them decoded, so that a part of each can be read: 'iobench prepare --source {}'"
+STREAM = "let StreamLoader decode{}: format='{}'; 'iobench recommend --source {}' compares decoders"
+NO_DECODER = "none is installed: pip install 'iobench[simplejpeg]'"
+SIDES = (224, 224)  # of images whose size is unknown
+MODES = ("L", "RGB")  # which need no conversion
+
+
+@dataclass(frozen=True)
+class JpegFile:
+    """Bytes of a file that Pillow decodes, its mode, and its width and height."""
+
+    stored: bytes
+    mode: str
+    size: tuple[int, int]
+
+    def pillow(self) -> Array:
+        """Return the pixels as Pillow decodes them."""
+        from PIL import Image
+
+        with Image.open(BytesIO(self.stored)) as image:
+            return np.asarray(image)
+
+    def decoded_by(self, decoder: WholeDecoder) -> Array:
+        """Return the pixels as another library decodes them."""
+        return decoder.decode(self.stored, self.mode, self.size)
+
+
+@dataclass(frozen=True)
+class DecoderSpeed:
+    """Measurements of a decoder in one thread."""
+
+    decoder: WholeDecoder
+    times: float  # of Pillow's speed, from files to arrays
+    files: int  # JPEG files that both decoded
+    most: int  # largest difference of their pixels, of 255
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The decoder and its measurements, by name."""
+        named = {"decoder": self.decoder.name, "code": self.decoder.code}
+        return {**named, "times": self.times, "files": self.files, "most": self.most}
+
+
+@contextmanager
+def recorded() -> Iterator[list[JpegFile]]:
+    """Give a list to which each JPEG file is added that Pillow decodes in the block."""
+    files = list[JpegFile]()
+    with _loaded_by(lambda image: files.append(_file(image))):
+        yield files
+
+
+def loaded_by(decoder: WholeDecoder) -> AbstractContextManager[None]:
+    """Let another library decode the JPEG images that Pillow opens."""
+    from PIL import Image
+
+    def load(image: JpegImageFile) -> None:
+        image.im, image.tile = Image.fromarray(_file(image).decoded_by(decoder)).im, []
+
+    return _loaded_by(load)
+
+
+def speed(decoder: WholeDecoder, files: Sequence[JpegFile], budget: Budget) -> DecoderSpeed:
+    """Compare a decoder with Pillow over the same files in turns; raises what the decoder raises."""
+    files[0].decoded_by(decoder)  # imports the library
+    pillow, other, most = defaultdict[int, list[float]](list), defaultdict[int, list[float]](list), 0
+    for number, file in cycle(enumerate(files)):
+        own = _timed(file.pillow, pillow[number])
+        pixels = _timed(partial(file.decoded_by, decoder), other[number])
+        most = max(most, int(np.abs(own.astype(np.int16) - pixels).max()))
+        if budget.over:
+            break
+    times = sum(map(min, pillow.values())) / sum(map(min, other.values()))
+    return DecoderSpeed(decoder, times, len(pillow), most)
+
+
+def _loaded_by(load: Callable[[JpegImageFile], None]) -> AbstractContextManager[None]:
+    """Call a function for each JPEG image that will be decoded whole, before Pillow's own method."""
+    from PIL.JpegImagePlugin import JpegImageFile
+
+    def other(own: Callable[[JpegImageFile], Any]) -> Any:
+        def loaded(image: JpegImageFile) -> Any:
+            whole = image.tile and not getattr(image, "decoderconfig", ())  # else a user drafted it
+            if whole and image.format == "JPEG" and image.mode in MODES:
+                load(image)
+            return own(image)
+
+        return loaded
+
+    return replaced(JpegImageFile, "load", other)
+
+
+def drafted(size: Size) -> AbstractContextManager[None]:
+    """Let ``Image.open`` return images that will be decoded at the smallest scale not below a size.
+
+    libjpeg decodes to a half, a quarter or an eighth of each side in a fraction of the time.
+    """
+    from PIL import Image
+
+    def other(own: Callable[..., Any]) -> Any:
+        def opened(*arguments: Any, **options: Any) -> Any:
+            image = own(*arguments, **options)
+            image.draft(None, size)
+            return image
+
+        return opened
+
+    return replaced(Image, "open", other)
+
+
+def _file(image: JpegImageFile) -> JpegFile:
+    """Return an image's file, whose position stays."""
+    file = image.fp
+    assert file is not None
+    position = file.tell()
+    file.seek(0)
+    stored = file.read()
+    file.seek(position)
+    return JpegFile(stored, image.mode, image.size)
+
+
+def _timed(decode: Callable[[], Array], taken: list[float]) -> Array:
+    """Call a function, and append the seconds that it takes."""
+    began = time.perf_counter()
+    pixels = decode()
+    taken.append(time.perf_counter() - began)
+    return pixels
+
+
+def _cure(evidence: Evidence) -> str:
+    """Return what to do instead of decoding in each epoch, by the formats and decoders that are installed."""
+    profile, source = evidence.fetching, evidence.sample.folder or "FOLDER"
+    if profile is None or not _of_images(profile) or not evidence.varying:
+        return (STORED if evidence.varying else ONCE).format(source)
+    height, width = evidence.sample.sides or SIDES
+    cropping = formats.parse(f"images:shape=3x{height}x{width},crop=random")
+    return STREAM.format(", random crops included", scaling_variant(cropping) or cropping.variant, source)
+
+
+def scaling_variant(format: Format) -> str | None:
+    """Return the variant of a format whose installed decoder decodes images at a smaller scale, if any."""
+    installed = [f"decoder={one.name}" for one in format.jpeg_decoders()]
+    scaling = [one for one in format.other_decoders(large=True) if "dct_scaling=yes" in one]
+    return next((one for one in scaling if any(word in one for word in installed)), None)
+
+
+def decoder_hint(format: Format) -> str | None:
+    """Return what decodes a format's images faster than Pillow; None where Pillow does not decode them."""
+    if not format.other_decoders():
+        return None
+    faster = scaling_variant(format)
+    return STREAM.format("", faster, "FOLDER") if faster else f"of other JPEG decoders {NO_DECODER}"
+
+
+def _of_images(profile: Profile) -> bool:
+    """Return True if what is decoded is mostly images."""
+    return profile.costs.get("images", 0.0) > profile.costs.get("decoding", 0.0) / 2
+
+
+def _share(evidence: Evidence) -> float | None:
+    """Return the share of decoding and scaling; None where it is small, or caching no faster."""
+    costs = evidence.fetching.costs if evidence.fetching else {}
+    share = costs.get("decoding", 0.0) + costs.get("scaling", 0.0)
+    return min(share, 1.0) if share >= SHARE and not evidence.refuted("cache") else None
+
+
+def decoding(evidence: Evidence) -> Advice | None:
+    """Repeated decoding of the same samples in each epoch."""
+    share = _share(evidence)
+    if share is None or any(
+        "decoding" in work.contains and applies(evidence, name) for name, work in WORK.items()
+    ):
+        return None
+    if (
+        evidence.sample.whole_sound
+        and evidence.fetching
+        and evidence.fetching.costs.get("sound", 0.0) >= SHARE
+    ):
+        return None
+    cached, size = evidence.gain(is_cached), bytes_text(evidence.loop.dataset_bytes)
+    if cached is None and (draft(evidence) or other_decoder(evidence)):
+        return None
+    what = (
+        "decoding and scaling images" if evidence.fetching and _of_images(evidence.fetching) else "decoding"
+    )
+    message = f"{share:.0%} of the time is spent {what}, again in each epoch"
+    values: Values = {"share": share, "dataset_bytes": evidence.loop.dataset_bytes}
+    if cached is not None:
+        hint = f"cache the decoded samples in memory: all of them take {size}"
+        return Advice("decoding", message, hint, {**values, "cached": 1}, *measured(cached))
+    fits = not evidence.varying and fits_in_memory(evidence.loop)
+    fitting = f"; decoded they take {size}, which fits in memory" if fits else ""
+    return Advice("decoding", message, f"{_cure(evidence)}{fitting}", values)
+
+
+def draft(evidence: Evidence) -> Advice | None:
+    """JPEG images that are decoded whole, and then made much smaller."""
+    known = next((one for one in evidence.candidates if one.kind == "draft" and not one.failure), None)
+    tried = evidence.gain(lambda one: one is known)
+    if known is None or (tried is None and _share(evidence) is None):
+        return None
+    width, height = (known.changes[side] for side in ("width", "height"))
+    return Advice(
+        "jpeg-draft",
+        f"JPEG images are decoded whole, and then resized to {width} × {height}",
+        f"call image.draft(None, ({width}, {height})) after Image.open(): it decodes at a smaller scale",
+        {"width": width, "height": height, "share": _share(evidence) or 0.0},
+        *measured(tried),
+    )
+
+
+def other_decoder(evidence: Evidence) -> Advice | None:
+    """JPEG images that another library decodes faster than Pillow."""
+    tried = next((one for one in evidence.candidates if one.kind == "decoder" and not one.failure), None)
+    share = share_of(evidence, "decoding")
+    if tried is None or share is None:
+        return None
+    gain, found = evidence.gain(lambda one: one is tried), tried.changes
+    limit = 1 / (1 - share + share / found["times"])
+    tensors = (
+        f"make tensors of {found['code']} in place of Pillow's images: at most {limit:.1f} × (estimated)"
+    )
+    change = f"decode by Image.fromarray({found['code']})" if gain else tensors
+    return Advice(
+        "jpeg-decoder",
+        f"{share:.0%} of the time is spent decoding; {found['decoder']} decodes these JPEG files to arrays "
+        f"{found['times']:.1f} × as fast as Pillow (measured on {counted(found['files'], 'file')}; pixels "
+        f"differ by at most {found['most']} of 255)",
+        f"{change}; or {_cure(evidence)}",
+        {"share": share, "limit": limit, **found},
+        *measured(gain),
+    )

@@ -1,0 +1,202 @@
+"""Loaders of several versions of a program, measured in turns in one run, each in a process of its own.
+
+A neighbor that takes half of the machine slows both sides of a pair of rounds alike, so that a busy machine
+costs rounds and not the verdict. Each process has the modules of one version only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import time
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from iobench.advise.settings.settings_race import MIN_TURN_S, UNVERIFIED, LiveCase, LiveExecutors
+from iobench.advise.settings.turn import Consumer, Turn, TurnSpec
+from iobench.base.errors import CaseDied, InvalidSettings, IobenchError, TargetError
+from iobench.base.standard_streams import stdout_to_stderr
+from iobench.bench.budget import Budget
+from iobench.bench.case import Case
+from iobench.bench.executor import Executor, Tick
+from iobench.bench.options import RunOptions
+from iobench.bench.part import Proof
+from iobench.bench.policies import FinalRounds
+from iobench.bench.run import run
+from iobench.host.child import Child, ChildEnded, ChildHung, SharedCount
+from iobench.host.device import pick_device
+from iobench.loading.loaders._user_loader import UserLoader
+from iobench.loading.target import parse_target
+from iobench.results import stats
+from iobench.results.parts import ContentCheckPart, DatasetPart, Measured
+from iobench.results.record import Record
+from iobench.results.run_warning import LONGER
+
+ROUNDS = 40  # of each loader, at most
+WANTED = 15  # rounds that fit in the time: an epoch for which there is less time is cut off
+FIRST = 0.1  # share of the time, for the first turn of all loaders
+
+
+def measured_in_turns(
+    targets: Sequence[str],
+    *,
+    device: str = "auto",
+    budget: Budget | None = None,
+    timeout_s: float = 60.0,
+    out: Path | None = None,
+) -> dict[str, list[Record]]:
+    """Return the records of the loaders that these functions make, whose rounds were taken in turns.
+
+    Parameters
+    ----------
+    targets
+        Functions as ``base/train.py:make_loader:batch_size=64``.
+    device
+        Where each batch goes.
+    budget
+        Time for everything, 60 seconds by default.
+    timeout_s
+        Time without a batch after which a loader is given up.
+    out
+        File that records are appended to; by default none.
+
+    Raises
+    ------
+    TargetError, CaseDied
+        A loader cannot be made, or fails, or hangs.
+    InvalidSettings
+        The same function twice.
+    """
+    if len(set(targets)) < len(targets):
+        raise InvalidSettings(
+            "loaders to compare", kind="same-loader", expected="different ones", found=" ".join(targets)
+        )
+    budget, place = budget or Budget(60.0), str(pick_device(device))
+    cases = [
+        LiveCase(
+            target,
+            content="",
+            device=place,
+            batch_size=0,
+            variant="",
+            loader=UserLoader("", target, (), (), None, ""),
+        )
+        for target in targets
+    ]
+    lengths = _Lengths(budget, len(cases))
+    executors = {case.key: _Process(case.dataset, timeout_s, lengths) for case in cases}
+    try:
+        made = run(
+            None,
+            RunOptions(limits=False),
+            out=out,
+            cases=cases,
+            policy=FinalRounds(budget, ROUNDS, at_least=stats.MIN_ROUNDS),
+            backend=LiveExecutors(executors, lambda: None),
+            budget=budget,
+            live=DatasetPart(name="own loaders", samples=None, fields=[]),
+        )
+    finally:
+        for one in executors.values():
+            one.close()
+    if made.interrupted:
+        raise KeyboardInterrupt
+    for error in made.failures.values():
+        raise error
+    rounds = {case.dataset: [one for one in made.records if one.settings_key == case.key] for case in cases}
+    if not all(rounds.values()):
+        raise TargetError("a round of each loader takes more than the time", kind="no-time", hint=LONGER)
+    return rounds
+
+
+class _Lengths:
+    """Lengths of turns in the time for `loaders` of them."""
+
+    def __init__(self, budget: Budget, loaders: int) -> None:
+        self._budget, self._loaders = budget, loaders
+        self.epoch_s: dict[str, float] = {}  # by the key of the case, from its first turn
+
+    @property
+    def first_s(self) -> float:
+        """Seconds for the first turn of a loader."""
+        return FIRST * self._budget.left() / self._loaders
+
+    @cached_property
+    def round_s(self) -> float | None:
+        """Seconds after which the epoch of a round is cut off; None for whole epochs."""
+        left_s = self._budget.left()
+        if WANTED * sum(self.epoch_s.values()) <= left_s:
+            return None
+        return max(MIN_TURN_S, left_s / WANTED / self._loaders)
+
+
+class _Process(Executor):
+    """Executor of one loader, in a process of its own."""
+
+    def __init__(self, target: str, timeout_s: float, lengths: _Lengths) -> None:
+        self._target, self._timeout_s, self._lengths = target, timeout_s, lengths
+        self._child = Child(f"{__name__}:serve")  # imports torch while others do
+
+    def prove(self, case: Case, warmup: int, tick: Tick, limit_s: float = math.inf) -> Proof:
+        """Run a turn that counts for nothing."""
+        began = time.monotonic()
+        self._child.send((self._target, case.device))
+        _, epoch_s = self._turn(min(limit_s, self._lengths.first_s), tick)
+        self._lengths.epoch_s[case.key] = epoch_s
+        return Proof(ContentCheckPart(unverified=[UNVERIFIED]), took_s=time.monotonic() - began)
+
+    def measure(
+        self, case: Case, number: int, tick: Tick, batches: int | None = None, limit_s: float = math.inf
+    ) -> list[Measured]:
+        """Time one turn."""
+        return [self._turn(self._lengths.round_s, tick)[0]]
+
+    def _turn(self, limit_s: float | None, tick: Tick) -> tuple[Measured, float]:
+        """Let the process take a turn, and return what it measured and the seconds of a whole epoch."""
+        try:
+            self._child.send(limit_s)
+            self._child.wait(self._timeout_s, tick.check_interrupt)
+            answer = self._child.receive()
+        except ChildEnded:
+            message = f"{self._target}: its process {self._child.exit_reason()}"
+            raise CaseDied(message, kind="process-ended") from None
+        except ChildHung as error:
+            message = f"{self._target}: no batch came for {error.limit_s:g} s"
+            raise CaseDied(message, kind="timeout", hint="allow more time with --timeout") from None
+        if isinstance(answer, Exception):
+            raise answer
+        measured: tuple[Measured, float] = answer
+        return measured
+
+    def close(self) -> None:
+        """End the process with its workers."""
+        self._child.end()
+
+
+def serve(connection: Connection, heartbeats: SharedCount) -> None:
+    """Take turns over one loader, one for each limit in seconds that the parent sends, until it ends."""
+    target, device = connection.recv()
+    beats = itertools.count(1)
+
+    def beat() -> None:
+        heartbeats.count = next(beats)
+
+    with stdout_to_stderr(), contextlib.suppress(EOFError):
+        while True:
+            connection.send(_turn_of(target, device, connection.recv(), beat))
+
+
+def _turn_of(
+    target: str, device: str, limit_s: float | None, beat: Callable[[], None]
+) -> tuple[Measured, float] | IobenchError:
+    """Return a turn over a new loader and the seconds of its epoch, or the error that ended it."""
+    try:
+        call = parse_target(target)  # the module is imported once
+        turn = Turn(call.build, 0, TurnSpec(Consumer(device), limit_s)).run(Tick(beat))
+    except IobenchError as error:
+        named = error.problem if error.path else f"{target}: {error.problem}"
+        return error.changed(problem=named)  # without its frames, which do not pickle
+    return turn.measured, turn.epoch_s

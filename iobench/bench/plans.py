@@ -1,0 +1,164 @@
+"""Plans of runs: files that hold one, and the resuming of an interrupted run."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from iobench.base.errors import InvalidSettings, RecordError
+from iobench.base.files import system_errors_as
+from iobench.base.machine import Machine
+from iobench.base.text import listed
+from iobench.bench.case import Case
+from iobench.bench.options import RunOptions
+from iobench.results import record_file, record_json
+from iobench.results.cases import by_case, labels, labels_of
+from iobench.results.record import Record
+
+ABOUT = "# Run with: iobench run --plan FILE"
+
+
+@dataclass(frozen=True)
+class SavedPlan:
+    """Options of a run, the name of its dataset, and the dataset's checksum when the plan was written."""
+
+    run: RunOptions
+    dataset: str | None = None
+    content: str | None = None
+
+
+def save(path: Path, options: RunOptions, dataset: str, content: str) -> None:
+    """Write a plan file; raises InvalidSettings if it cannot be written."""
+    import tomli_w
+
+    # TOML has no None: every default of None is implied
+    settings = {name: value for name, value in asdict(options).items() if value is not None}
+    table = {"dataset": dataset, "content": content, "run": settings}
+    if os.path.exists(path) and not path.is_file():
+        raise InvalidSettings("--save-plan", kind="not-a-file", path=path, expected="a regular file")
+    with system_errors_as(
+        InvalidSettings, "--save-plan", path, kind="not-writable", hint="name another file"
+    ):
+        path.write_text(f"{ABOUT}\n{tomli_w.dumps(table)}")
+
+
+def load(path: Path) -> SavedPlan:
+    """Return the plan in a file; raises InvalidSettings if it is not one."""
+    if os.path.exists(path) and not path.is_file():
+        raise InvalidSettings(
+            "--plan", kind="not-a-file", path=path, expected="a regular file", hint="--save-plan writes one"
+        )
+    try:
+        table = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InvalidSettings(f"--plan: {reason}", kind="not-readable", path=path) from error
+    known = {spec.name for spec in fields(RunOptions)}
+    body = table.get("run")
+    if not isinstance(body, dict):
+        raise InvalidSettings(
+            "--plan", kind="not-a-plan", path=path, expected="a table [run]", hint="--save-plan writes one"
+        )
+    unknown = [*(set(table) - {"dataset", "content", "run"}), *(name for name in body if name not in known)]
+    if unknown:
+        raise InvalidSettings(
+            f"--plan: a run has no setting {', '.join(unknown)}",
+            kind="unknown-option",
+            path=path,
+            hint="remove it from the file",
+        )
+    try:
+        texts = msgspec.convert(
+            {key: table.get(key) for key in ("dataset", "content")}, dict[str, str | None]
+        )
+        return SavedPlan(msgspec.convert(body, RunOptions), **texts)
+    except msgspec.ValidationError as error:
+        raise InvalidSettings(f"--plan: {error}", kind="invalid-value", path=path) from error
+
+
+REMEASURE = "start a new run without --resume"
+
+
+def plan_of_run(options: RunOptions, cases: Sequence[Case]) -> dict[str, Any]:
+    """Return the plan for a run's first record: the options, and the keys of their cases."""
+    body: dict[str, Any] = record_json.plain(options)
+    return {"run": body, "cases": [case.key for case in cases]}
+
+
+def interrupted_run(path: Path) -> tuple[SavedPlan, list[Record]]:
+    """Return the plan and the rounds of the last run in a file of records.
+
+    Raises RecordError if the file cannot be read, or holds no plan.
+    """
+    every, _ = record_file.read(path)
+    rounds = [one for one in every if one.run == every[-1].run]
+    first, plan = rounds[0], rounds[0].plan or {}
+    if "run" not in plan:
+        raise RecordError(
+            "--resume: the run's first record holds no plan", kind="no-plan", path=path, hint=REMEASURE
+        )
+    try:
+        options = msgspec.convert(plan["run"], RunOptions)
+    except (msgspec.ValidationError, InvalidSettings) as error:
+        raise RecordError(
+            f"--resume: the run's plan cannot be read: {error}",
+            kind="invalid-plan",
+            path=path,
+            hint=REMEASURE,
+        ) from error
+    return SavedPlan(options, first.dataset.name, first.dataset.content), rounds
+
+
+def check_same(rounds: Sequence[Record], cases: Sequence[Case], machine: Callable[[Case], Machine]) -> None:
+    """Raise InvalidSettings if data, cases or machine have changed since these rounds were made.
+
+    `machine` returns the machine that a case is measured on.
+    """
+    first, now = rounds[0], {case.key: case for case in cases}
+    if first.dataset.content != cases[0].content:
+        raise InvalidSettings(
+            f"--resume: dataset {cases[0].dataset} holds other data than the run measured",
+            kind="other-content",
+            expected=f"content {first.dataset.content}",
+            found=cases[0].content,
+            hint=f"prepare it as it was, or {REMEASURE}",
+        )
+    planned = set((first.plan or {}).get("cases", ()))
+    new, gone = [key for key in now if key not in planned], planned - set(now)
+    if new or gone:
+        names = {key: str(label) for key, label in labels({k: c.facets for k, c in now.items()}).items()}
+        groups = by_case(rounds)
+        names |= {groups[key][0].settings_key: str(label) for key, label in labels_of(groups).items()}
+        shown = listed([names.get(key, key) for key in [*new, *sorted(gone)]])
+        raise InvalidSettings(
+            f"--resume: the run's plan now makes other cases ({shown}), because a format was prepared or "
+            "removed, or a loader changed",
+            kind="other-cases",
+            hint=REMEASURE,
+        )
+    for key, one in {one.settings_key: one for one in rounds}.items():
+        if differs := _differences(one.machine, machine(now[key])):
+            raise InvalidSettings(
+                f"--resume: the machine has changed ({'; '.join(differs)})",
+                kind="other-machine",
+                hint=REMEASURE,
+            )
+
+
+def _differences(before: Machine, now: Machine) -> list[str]:
+    """Return the properties in which a machine has changed, in words."""
+    was, is_ = _plain(before), _plain(now)
+    return [f"{name} was {was[name]}, is {is_[name]}" for name in was if was[name] != is_[name]]
+
+
+def _plain(machine: Machine) -> dict[str, Any]:
+    parts: dict[str, Any] = {**asdict(machine), "memory_bytes": f"{machine.memory_bytes / 2**30:.0f} GiB"}
+    parts["gpu"] = machine.gpu and (machine.gpu.name, machine.gpu.cuda, machine.gpu.driver)
+    disk, versions = parts.pop("disk"), parts.pop("versions")
+    return {**parts, **{f"disk {name}": disk[name] for name in disk}, **versions}

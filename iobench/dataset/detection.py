@@ -1,0 +1,140 @@
+"""The format that reads data of other programs; for what none reads, how to convert it."""
+
+from __future__ import annotations
+
+import shlex
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from iobench import formats
+from iobench.base.errors import SourceError
+from iobench.base.files import regular
+from iobench.base.finding import Finding
+from iobench.base.text import listed
+from iobench.dataset import sandbox
+from iobench.dataset.file_set import TABLES
+from iobench.dataset.sources.source import LABELLED
+from iobench.formats.folders import contains_images, suffix_of
+
+PACKED = {  # by the first bytes: the program, and how to unpack
+    b"\x1f\x8b": ("gzip", "gunzip -k"),
+    b"\x28\xb5\x2f\xfd": ("Zstandard", "unzstd"),
+    b"\xfd7zXZ": ("xz", "unxz -k"),
+    b"BZh": ("bzip2", "bunzip2 -k"),
+}
+IMAGE = 'numpy.save("{stem}.npy", numpy.asarray(PIL.Image.open("{name}"))[None])'
+SOUND = 'numpy.save("{stem}.npy", soundfile.read("{name}", dtype="float32")[0])'
+TEXT = 'numpy.save("{stem}.npy", numpy.loadtxt("{name}"))'
+PICKLE = 'numpy.save("{stem}.npy", {read}("{name}")), which runs what the file says'
+TABLE = 'pandas.{read}("{name}").to_csv("{stem}.csv", index=False)'
+CONVERSIONS = {  # one line of Python
+    **dict.fromkeys((".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff"), IMAGE),
+    **dict.fromkeys((".wav", ".flac", ".ogg", ".mp3"), SOUND),
+    **dict.fromkeys((".txt", ".dat", ".data"), TEXT),
+    **dict.fromkeys((".pkl", ".pickle"), PICKLE.replace("{read}", "pandas.read_pickle")),
+    ".joblib": PICKLE.replace("{read}", "joblib.load"),
+    ".arff": 'pandas.DataFrame(scipy.io.arff.loadarff("{name}")[0]).to_csv("{stem}.csv", index=False)',
+    ".json": 'pandas.read_json("{name}").to_json("{stem}.jsonl", orient="records", lines=True)',
+    ".nii": 'numpy.save("{stem}.npy", nibabel.load("{name}").get_fdata())',
+    ".fits": 'numpy.save("{stem}.npy", astropy.io.fits.getdata("{name}").astype("float32"))',
+    ".feather": 'pandas.read_feather("{name}").to_parquet("{stem}.parquet")',
+    ".orc": 'pandas.read_orc("{name}").to_parquet("{stem}.parquet")',
+    ".xlsx": TABLE.replace("{read}", "read_excel"),
+    ".xls": TABLE.replace("{read}", "read_excel"),
+    ".dta": TABLE.replace("{read}", "read_stata"),
+    ".sav": TABLE.replace("{read}", "read_spss"),
+    ".sas7bdat": TABLE.replace("{read}", "read_sas"),
+}
+READ = ".npy, .npz, .pt, .csv, .tsv, .jsonl, .h5, .hdf5, .mat, .nc"
+ADAPTED = {  # single files that no format reads in place, by suffix: the adapter
+    ".npz": "npz",
+    ".pt": "torch",
+    ".pth": "torch",
+    **TABLES,
+    ".mat": "mat",
+    ".nc": "netcdf",
+}
+
+
+@dataclass(frozen=True)
+class Detected:
+    """The format variant that reads data, and what was inferred about a folder of several files."""
+
+    variant: str
+    notes: tuple[Finding, ...] = ()
+
+
+def detect(path: Path, flag: str, files: str | None = None) -> Detected:
+    """Return the only format that recognizes data; `files` is the relation of those in a folder, if given.
+
+    SourceError if it is not exactly one; `flag` is the option of the command that names one.
+    """
+    result, adds = sandbox.sniff(path, files), flag == "--format"
+    if result.ambiguity:
+        hint = f"give {flag} {result.formats[0]}" if result.formats else f"give {flag}"
+        if result.members:
+            members = [shlex.quote(str(path / name)) for name in [*result.members][:3]]
+            ways = [f"'iobench add {member}'" for member in members] if adds else members
+            hint = f"{'add' if adds else 'name'} one of them: {' or '.join(ways)}" + (
+                f", or {hint}" if result.formats else ""
+            )
+        raise SourceError(result.ambiguity, kind="ambiguous-format", path=path, hint=hint)
+    tables = not adds or result.formats[:1] not in [(kind,) for kind in TABLES.values()]
+    if tables and (name := result.first_format(path)):
+        return Detected(name, result.notes)
+    if adds and path.is_dir() and contains_images(path):
+        problem = "its images are in no subfolder"
+        raise SourceError(problem, kind="unrecognized", path=path, hint=LABELLED)
+    if not tables or (adds and suffix_of(path) in ADAPTED and not path.is_dir()):
+        problem = f"{path.suffix or result.formats[0]} is not read in place"
+        hint = f"convert it with 'iobench prepare --source {shlex.quote(str(path))}'"
+        raise SourceError(problem, kind="unrecognized", path=path, hint=hint)
+    if not path.is_dir():
+        raise unrecognized(path, flag)
+    asked = ", ".join(name for name in formats.names() if name not in result.missing)
+    missing = f"; libraries missing for {listed(result.missing)}" if result.missing else ""
+    raise SourceError(
+        f"no format recognizes the folder ({asked}{missing}), and it contains no image",
+        kind="unrecognized",
+        path=path,
+        hint=f"give {flag} if it is one of them; otherwise convert it first; {LABELLED}",
+    )
+
+
+def unrecognized(path: Path, flag: str) -> SourceError:
+    """Return the error for a file that no format recognizes; `flag` is the option that names one."""
+    suffix, problem = path.suffix.lower(), f"{path.suffix or 'a file without a suffix'} is not read"
+    packed = _packed_by(path)
+    if packed:
+        problem, hint = packed
+    elif suffix in CONVERSIONS:
+        hint = "convert it: " + CONVERSIONS[suffix].format(name=path.name, stem=path.stem)
+        if CONVERSIONS[suffix] in (IMAGE, SOUND):
+            hint = f"give a folder of such files, in one subfolder per label; or {hint}"
+    else:
+        name = formats.meant(suffix[1:])
+        usual = f"if it is {name}, give {flag} {name}; " if name else ""
+        hint = f"{usual}{READ} and folders are read, other files where {flag} names their format"
+    return SourceError(problem, kind="compressed" if packed else "unrecognized", path=path, hint=hint)
+
+
+def _packed_by(path: Path) -> tuple[str, str] | None:
+    """Return problem and hint for a file that is packed; None for any other."""
+    name = shlex.quote(path.name)
+    with open(regular(path), "rb") as file:
+        head = file.read(8)
+    for magic, (program, command) in PACKED.items():
+        if head.startswith(magic):
+            return f"it is packed by {program}", f"unpack it: {command} {name}"
+    if not head.startswith(b"PK") or path.suffix.lower() in CONVERSIONS:  # Excel's files are zip archives
+        return None
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = {Path(entry).name for entry in archive.namelist()}
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return None
+    zarr = bool(names & {"zarr.json", ".zgroup", ".zarray"})
+    folder = shlex.quote(path.stem.removesuffix(".zarr") + ".zarr" * zarr)
+    kind = "a Zarr store in a zip archive" if zarr else "a zip archive"
+    return f"it is {kind}", f"unpack it, and give the folder: unzip {name} -d {folder}"

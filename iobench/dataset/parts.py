@@ -1,0 +1,492 @@
+"""Format parts: several files, folders, or groups of a file, of one other format, end to end.
+
+`write` makes numbered folders of parts, equal in length. Of data that other programs
+wrote, the parts are the files in a folder, or the alike groups of a file, in natural order (`part2` before
+`part10`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from iobench import formats
+from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchema, corrupt
+from iobench.base.finding import Finding
+from iobench.base.options import option
+from iobench.base.units import counted
+from iobench.dataset.file_set import WHOLE, load, parts_in, shapes_in
+from iobench.formats import (
+    Array,
+    Batch,
+    Blocks,
+    Checkable,
+    Convert,
+    Detectable,
+    Field,
+    Format,
+    Index,
+    MappedReader,
+    Placement,
+    Reader,
+    Rows,
+    Schema,
+    TimingWrapper,
+    identity,
+    joined,
+    offsets_of,
+    split_selection,
+)
+from iobench.formats.array_schema import with_selection
+from iobench.formats.folders import parts_not_read
+from iobench.formats.placement import end_to_end
+from iobench.formats.reader import Build
+
+WRITTEN = "iobench-part-"  # begins the name of each folder that `write` makes
+MOST_OPEN = 64  # parts that one reader has open: each takes descriptors, and memory for a cache of chunks
+MOST_WHOLE = 2  # of those, parts that are in memory as wholes
+
+
+@dataclass(frozen=True)
+class Parts(Format, Detectable, Checkable):
+    """Several parts in one other format."""
+
+    name: ClassVar[str] = "parts"
+    summary: ClassVar[str] = "several files of one other format, end to end"
+    library: ClassVar[str] = "numpy"
+    survives_unlink: ClassVar[bool] = False
+    selectable: ClassVar[bool] = True
+    offered: ClassVar[bool] = False
+
+    of: str = option("npy", "format of each part, with its options after +, such as tokens+window=513")
+    count: int = option(4, "parts that are written", minimum=1)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.part, Format) and not self.part.offered:
+            problem = f"parts cannot be {self.part.name}"
+            raise InvalidOption(problem, kind="invalid-value", hint="name another format")
+        # attributes of a class elsewhere: here they are those of the format of the parts
+        for name in ("dtypes", "forkable", "empty_page"):
+            object.__setattr__(self, name, getattr(self.part, name, getattr(self, name)))
+
+    @cached_property
+    def part(self) -> Any:
+        """The format of each part."""
+        name, *options = self.of.split("+")
+        return WholeFile() if name in WHOLE else formats.parse(f"{name}:{','.join(options)}")
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """PyPI names of the packages of the format of the parts."""
+        known: tuple[str, ...] = self.part.libraries
+        return known
+
+    @property
+    def parallel(self) -> bool:
+        """As the format of the parts."""
+        return bool(self.part.parallel)
+
+    @property
+    def lossless(self) -> bool:
+        """As the format of the parts."""
+        return bool(self.part.lossless)
+
+    def roundtrip(self, batch: Batch) -> Batch:
+        """Return the batch as the format of the parts will return it."""
+        known: Batch = self.part.roundtrip(batch)
+        return known
+
+    def check_schema(self, schema: Schema) -> None:
+        """Raise UnsupportedSchema also for what the format of the parts cannot hold."""
+        super().check_schema(schema)
+        self.part.check_schema(schema)
+
+    def size_bound(self, schema: Schema) -> int:
+        """Return the bound of all parts."""
+        rows = -(-schema.samples // self.count)
+        return self.count * int(self.part.size_bound(replace(schema, samples=rows)))
+
+    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
+        """Write parts of equal length, `00000` and so on; the last may be shorter."""
+        path.mkdir()
+        rest = iter(batches)
+        for number, length in enumerate(self._lengths(schema.samples)):
+            some, rest = _split(rest, length)
+            self.part.write(path / f"{WRITTEN}{number:05}", replace(schema, samples=length), some)
+
+    def _lengths(self, samples: int) -> list[int]:
+        """Return the numbers of samples in the parts that `write` makes."""
+        rows = -(-samples // self.count)
+        return [min(rows, samples - start) for start in range(0, samples, rows)]
+
+    def open(self, path: Path, schema: Schema, random: bool = False) -> PartsReader:
+        """Return a reader, which opens a part when a row of it is requested."""
+        path, chosen = split_selection(path)
+        if not any(path.glob(f"{WRITTEN}*")):
+            paths = [with_selection(file, chosen) for file in parts_in(path, self.part)]
+            return PartsReader(schema, self.part, paths, random)
+        lengths = self._lengths(schema.samples)
+        paths = [path / f"{WRITTEN}{number:05}" for number in range(len(lengths))]
+        reader = PartsReader(schema, self.part, paths, random, lengths)
+        reader.check()
+        return reader
+
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
+        """Return the schema of all parts; each is described.
+
+        CorruptArtifact of kind ``missing-array``, ``unequal-shapes`` or ``no-files``, and as of the format.
+        """
+        path, chosen = split_selection(path)
+        parts = parts_in(path, self.part)
+        if not parts:
+            raise CorruptArtifact("it holds no parts", kind="no-files", path=path)
+        for part in parts if path.is_dir() else ():
+            if inside := set(self.part.others(part)).intersection(parts):
+                raise CorruptArtifact(
+                    f"it holds what is in {counted(len(inside), 'file')} beside it",
+                    kind="several-readings",
+                    path=part,
+                    hint=f"name {part} alone to read all of them, or move it out of the folder",
+                )
+        schemas = [self.part.infer_schema(with_selection(file, chosen), fields) for file in parts]
+        first: Schema = schemas[0]
+        for file, schema in zip(parts, schemas, strict=True):
+            if schema.fields != first.fields:
+                raise _unlike(file, schema, parts[0], first)
+        totals = {name: sum(schema.totals[name] for schema in schemas) for name in first.totals}
+        return replace(first, samples=sum(schema.samples for schema in schemas), totals=totals)
+
+    def files(self, path: Path) -> Sequence[Path] | None:
+        """Return the files that are parts; None if folders are."""
+        parts = parts_in(path, self.part)
+        return parts if all(part.is_file() for part in parts) else None
+
+    def others(self, path: Path) -> Sequence[Path]:
+        """Return the other files of a file of groups."""
+        path, chosen = split_selection(path)
+        parts = (with_selection(one, chosen) for one in parts_in(path, self.part))
+        return sorted({other for part in parts for other in self.part.others(part)})
+
+    def notes(self, path: Path, schema: Schema) -> list[Finding]:
+        """Return the notes about the parts, the first one of each kind."""
+        path, chosen = split_selection(path)
+        notes: dict[str, list[Finding]] = {}
+        for file in parts_in(path, self.part):
+            part = with_selection(file, chosen)
+            for note in self.part.notes(part, self.part.infer_schema(part)):
+                notes.setdefault(note.kind, []).append(note)
+        left = self.part.groups(path).left if self.part.sniff(path) else ()
+        return parts_not_read("array", left, " outside of the groups") + [
+            first
+            if not others
+            else replace(first, message=f"{first.message}; likewise {counted(len(others), 'time')} more")
+            for first, *others in notes.values()
+        ]
+
+    def check(self, path: Path, schema: Schema) -> None:
+        """Check each part, if its format has to be checked."""
+        if isinstance(self.part, Checkable):
+            with closing(self.open(path, schema)) as reader:
+                for part, own in reader.parts():
+                    self.part.check(part, own)
+
+
+def _split(batches: Iterator[Batch], count: int) -> tuple[Iterator[Batch], Iterator[Batch]]:
+    """Return the first samples of batches, and the others, which may be read when the first ones were."""
+    kept: list[Batch] = []
+
+    def first() -> Iterator[Batch]:
+        left = count
+        while left:
+            batch = next(batches)
+            length = len(next(iter(batch.values())))
+            if length > left:
+                kept.append({name: array[left:] for name, array in batch.items()})
+                batch, length = {name: array[:left] for name, array in batch.items()}, left
+            left -= length
+            yield batch
+
+    return first(), itertools.chain(_popped(kept), batches)
+
+
+def _popped(kept: list[Batch]) -> Iterator[Batch]:
+    while kept:
+        yield kept.pop()
+
+
+def _unlike(file: Path, schema: Schema, other: Path, first: Schema) -> CorruptArtifact:
+    """Return the error for a part with other fields than the first one."""
+    names = {field.name for field in schema.fields} ^ {field.name for field in first.fields}
+    return CorruptArtifact(
+        f"its fields are not those of {other.name}",
+        kind="missing-array" if names else "unequal-shapes",
+        path=file,
+        expected=first.describe(),
+        found=schema.describe(),
+        hint="move it out of the folder, name one file to read, or append ::NAME,NAME to read what all have",
+    )
+
+
+class WholeFile(Detectable):
+    """The methods of a format that parts need, for files of arrays that are read as wholes."""
+
+    libraries, parallel, lossless = ("numpy",), False, True
+
+    def sniff(self, path: Path) -> bool:
+        """Return True for a file of arrays."""
+        return path.suffix.lower()[1:] in WHOLE
+
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
+        """Return the schema of the arrays in a file; the first axis is the sample axis."""
+        return formats.arrays_schema(path, {name: (a.shape, a.dtype) for name, a in shapes_in(path).items()})
+
+    def open(self, path: Path, schema: Schema, random: bool = False) -> MappedReader:
+        """Load a file."""
+        arrays = load(path)
+        names = formats.field_names(arrays)
+        fields = {field.name: arrays[names[field.name]] for field in schema.fields}
+        return MappedReader(schema, {name: formats.native(array) for name, array in fields.items()}, {})
+
+    def check_schema(self, schema: Schema) -> None:
+        """Raise UnsupportedSchema: such files are not written."""
+        raise UnsupportedSchema("such parts are only read", kind="not-written", hint="name another format")
+
+
+class PartsReader(Reader):
+    """Reads rows of parts, a bounded number of which are open at once.
+
+    `lengths` are the numbers of samples in the parts; by default they are looked up when they are needed.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        form: Any,
+        paths: Sequence[Path],
+        random: bool,
+        lengths: Sequence[int] | None = None,
+    ) -> None:
+        super().__init__(schema)
+        self._form, self._paths, self._random, self._lengths = form, paths, random, lengths
+        self._lock, self._open = threading.Lock(), OrderedDict[int, _OpenPart]()
+        self._most = MOST_WHOLE if isinstance(form, WholeFile) else MOST_OPEN
+        self._known: tuple[list[Schema], Index] | None = None
+        self._closed = False
+
+    def parts(self) -> Iterator[tuple[Path, Schema]]:
+        """Yield path and schema of each part."""
+        yield from zip(self._paths, self._schemas(), strict=True)
+
+    def check(self) -> None:
+        """Open each part once; raises CorruptArtifact if one is damaged."""
+        try:
+            for _ in self._each():
+                pass
+        except BaseException:
+            self.close()
+            raise
+
+    def batch(self, rows: Rows | Sequence[int]) -> Batch:
+        """Return the rows in new arrays, ragged fields as `Ragged`; IndexError outside 0..len-1."""
+        if not self.schema.ragged:
+            return super().batch(rows)
+        checked, count = self._checked(rows)
+        if not count:
+            self._schemas()  # ValueError if it is closed
+            return self.schema.empty(0)
+        parts, positions = [], []
+        for number, local, at in self._shares(checked):
+            with self._reader(number) as reader:
+                parts.append(reader.batch(local))
+            positions.append(at)
+        batch = {field.name: joined([part[field.name] for part in parts]) for field in self.schema.fields}
+        if isinstance(checked, slice):
+            return batch
+        order = np.argsort(np.concatenate(positions))
+        return {name: array[order] for name, array in batch.items()}
+
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
+        """Return one sample, as the reader of its part does."""
+        self._check_row(row)
+        self._schemas()
+        assert self._known is not None
+        number = int(np.searchsorted(self._known[1], row, side="right")) - 1
+        with self._reader(number) as reader:
+            return reader.sample(row - int(self._known[1][number]), convert)
+
+    def time_decoding(self, timed: TimingWrapper) -> None:
+        """Time the decoding of all parts."""
+        self._timed = timed
+        with self._lock:
+            for part in self._open.values():
+                part.reader.time_decoding(timed)
+
+    def placement(self) -> Mapping[str, Placement]:
+        """Return the locations of the fields that all parts have stored as in memory."""
+        places = [reader.placement() for reader in self._each()]
+        common = [field.name for field in self.schema.fields if all(field.name in one for one in places)]
+        lengths = np.diff(self._starts())
+        return {name: end_to_end([one[name] for one in places], lengths) for name in common}
+
+    def blocks(self) -> Sequence[Blocks]:
+        """Return the blocks of all parts, if each has them of the same fields."""
+        parts = [reader.blocks() for reader in self._each()]
+        if len({tuple(one.fields for one in part) for part in parts}) != 1:
+            return ()
+        return [self._joined_blocks(same) for same in zip(*parts, strict=True)]
+
+    def close(self) -> None:
+        """Close all parts."""
+        with self._lock:
+            self._closed, parts = True, list(self._open.values())
+            self._open.clear()
+            for part in parts:
+                part.drop()
+
+    def _schemas(self) -> list[Schema]:
+        """Return the schema of each part."""
+        if self._closed:
+            raise ValueError("this reader is closed")
+        if self._known is None:
+            index = {} if self._lengths else self.load_or_build("parts", self._lengths_of_parts)
+            rows = np.array(self._lengths) if self._lengths else index["rows"]
+            if int(rows.sum()) != self.schema.samples:
+                found = counted(int(rows.sum()), "sample")
+                raise corrupt(self._paths[0].parent, counted(self.schema.samples, "sample"), found)
+            schemas = [
+                Schema(
+                    int(count),
+                    self.schema.fields,
+                    totals={f.name: int(index[f.name][n]) for f in self.schema.ragged},
+                )
+                for n, count in enumerate(rows)
+            ]
+            self._known = schemas, offsets_of(rows)
+        return self._known[0]
+
+    def _lengths_of_parts(self) -> Iterator[dict[str, Array]]:
+        schemas = [self._form.infer_schema(path) for path in self._paths]
+        lengths = {"rows": np.array([one.samples for one in schemas])}
+        for field in self.schema.ragged:
+            lengths[field.name] = np.array([one.totals.get(field.name, 0) for one in schemas])
+        yield lengths
+
+    def _starts(self) -> Index:
+        """Return the first row of each part, and the number of rows."""
+        self._schemas()
+        assert self._known is not None
+        return self._known[1]
+
+    def _shares(self, rows: Rows) -> Iterator[tuple[int, Rows, Any]]:
+        """Yield the number of each part, the rows of it, and their positions among all of `rows`."""
+        starts = self._starts()
+        if isinstance(rows, slice):
+            first, last = np.searchsorted(starts, (rows.start, rows.stop - 1), side="right") - 1
+            for number in range(int(first), int(last) + 1):
+                low, high = (int(edge) for edge in starts[number : number + 2])
+                low, high = max(low, rows.start), min(high, rows.stop)
+                begin = int(starts[number])
+                if low < high:
+                    at = slice(low - rows.start, high - rows.start)
+                    yield number, slice(low - begin, high - begin), at
+            return
+        numbers = np.searchsorted(starts, rows, side="right") - 1
+        order = np.argsort(numbers, kind="stable")
+        found, edges = np.unique(numbers[order], return_index=True)
+        for number, places in zip(found.tolist(), np.split(order, edges[1:]), strict=True):
+            yield number, rows[places] - starts[number], places
+
+    def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
+        for number, local, at in self._shares(slice(start, stop)):
+            with self._reader(number) as reader:
+                reader.read(local, {name: array[at] for name, array in out.items()})
+
+    def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
+        for number, local, at in self._shares(rows):
+            some = {name: np.empty((len(at), *array.shape[1:]), array.dtype) for name, array in out.items()}
+            with self._reader(number) as reader:
+                reader.read(local, some)
+            for name, array in out.items():
+                array[at] = some[name]
+
+    def _each(self) -> Iterator[Reader]:
+        for number in range(len(self._schemas())):
+            with self._reader(number) as reader:
+                yield reader
+
+    @contextmanager
+    def _reader(self, number: int) -> Iterator[Reader]:
+        """Yield the reader of a part, which stays open while it is used."""
+        schema = self._schemas()[number]
+        with self._lock:
+            part = self._open.get(number)
+            if part is None:
+                part = self._open[number] = _OpenPart(self._opened(number, schema))
+            part.users += 1
+            self._open.move_to_end(number)
+            while len(self._open) > self._most:
+                self._open.popitem(last=False)[1].drop()
+        try:
+            yield part.reader
+        finally:
+            with self._lock:
+                part.users -= 1
+                part.close_if_unused()
+
+    def _opened(self, number: int, schema: Schema) -> Reader:
+        path, _ = split_selection(self._paths[number])
+        reader: Reader = self._form.open(path, schema, self._random)
+        reader.load_or_build = partial(self._index_of_part, number)
+        reader.epoch = self.epoch
+        reader.time_decoding(self._timed)
+        return reader
+
+    def _index_of_part(self, number: int, name: str, build: Build) -> dict[str, Array]:
+        return self.load_or_build(f"{name}-{number}", build)
+
+    def _joined_blocks(self, parts: Sequence[Blocks]) -> Blocks:
+        files = tuple(file for part in parts for file in part.files)
+        bases = offsets_of(np.array([len(part.files) for part in parts]))[:-1]
+        first = _added(self._starts()[:-1], [part.first for part in parts])
+        file = _added(bases, [part.file for part in parts])
+        offset = np.concatenate([part.offset for part in parts])
+        stored = np.concatenate([part.stored for part in parts])
+        edges = offsets_of(np.array([len(part.first) for part in parts]))
+
+        def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
+            part = int(np.searchsorted(edges, number, side="right")) - 1
+            parts[part].decode(number - int(edges[part]), stored, out)
+
+        return Blocks(parts[0].fields, files, first, file, offset, stored, decode)
+
+
+@dataclass
+class _OpenPart:
+    """An open reader of a part, closed when it is dropped and nothing uses it."""
+
+    reader: Reader
+    users: int = 0
+    dropped: bool = False
+
+    def drop(self) -> None:
+        self.dropped = True
+        self.close_if_unused()
+
+    def close_if_unused(self) -> None:
+        if self.dropped and not self.users:
+            self.reader.close()
+
+
+def _added(bases: Index, parts: Sequence[Index]) -> Index:
+    """Return the numbers of all parts, each with the base of its part added."""
+    return np.concatenate([base + part for base, part in zip(bases, parts, strict=True)])

@@ -1,0 +1,318 @@
+"""Adapters of the sandbox for files of arrays that no format maps: .npy in another order, .npz, .mat, .nc.
+
+Nothing is unpickled. The members of a .npz archive are read in parallel streams. MATLAB's files before 7.3
+are loaded whole; their vectors, which are matrices of one row or column, become arrays of one axis. Classic
+NetCDF is mapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import tempfile
+import zipfile
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from iobench import formats
+from iobench.base.errors import CorruptArtifact, expecting
+from iobench.base.files import regular
+from iobench.base.finding import Finding
+from iobench.base.text import reason, shortened
+from iobench.dataset.sources.source import BATCH_BYTES
+from iobench.formats import Array, Batch, Field, Schema, arrays_schema, native, raw_bytes, select_arrays
+from iobench.formats.array_schema import DTYPE_HINT, ShapeAndDtype, suggesting_selection
+from iobench.formats.hdf5.datasets import attribute_notes
+from iobench.formats.npy import SINGLE, NpyHeader, header_in, notes_of, read_header, wrong_size
+
+# Errors of damaged archives; ValueError is for damaged headers and for locked or overlapping members.
+DAMAGE = (
+    *(OSError, ValueError, EOFError, RuntimeError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error, struct.error),
+)
+SPARSE = {"format", "shape", "data"}  # members that scipy.sparse.save_npz writes
+PIECE_BYTES = 1 << 20  # unpacked at a time
+NUMBERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "single", "double")
+LOGICAL = "logical"
+
+
+def in_slices(arrays: Mapping[str, Array], schema: Schema) -> Iterator[Batch]:
+    """Yield the rows of arrays in any order of axes and bytes."""
+    rows = schema.batch_rows(BATCH_BYTES)
+    for start in range(0, schema.samples, rows):
+        yield {
+            f.name: native(np.array(arrays[f.name][start : start + rows], order="C")) for f in schema.fields
+        }
+
+
+class NpyAdapter(formats.Detectable):
+    """The methods of a format that the sandbox uses, for .npy in Fortran order or another byte order."""
+
+    name = variant = "unmapped-npy"
+
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
+        """Return the schema of the array, which is the field `x`."""
+        header = header_in(path)
+        return arrays_schema(path, {SINGLE: (header.shape, header.dtype)})
+
+    def batches(self, path: Path, schema: Schema) -> Iterator[Batch]:
+        """Yield the rows of the mapped array."""
+        with expecting(path, "a .npy file", DAMAGE):
+            yield from in_slices({SINGLE: np.load(path, mmap_mode="r", allow_pickle=False)}, schema)
+
+    def notes(self, path: Path, schema: Schema) -> list[Finding]:
+        """Return a note if the file may hold token ids."""
+        return notes_of(schema)
+
+
+class NpzAdapter(formats.Detectable):
+    """The methods of a format that the sandbox uses, for .npz archives; each array is a field."""
+
+    name = variant = "npz"
+
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
+        """Return the schema of all arrays, or of those named after `::`."""
+        path, chosen = formats.split_selection(path)
+        shapes: dict[str, ShapeAndDtype] = {}
+        for name, header in _headers(path, chosen).items():
+            members = {f"{name}/{member}": header.member(member) for member in header.dtype.names or ()}
+            shapes |= members or {name: (header.shape, header.dtype)}
+        return arrays_schema(path, shapes, shapes)
+
+    def batches(self, path: Path, schema: Schema) -> Iterator[Batch]:
+        """Yield batches read from all members in parallel."""
+        rows, own = schema.batch_rows(BATCH_BYTES), dict[str, tuple[str, str | None]]()
+        with expecting(path, "a .npz archive", DAMAGE, "damaged"), ExitStack() as stack:
+            archive = stack.enter_context(zipfile.ZipFile(regular(path)))
+            streams, headers, maps = dict[str, IO[bytes]](), dict[str, NpyHeader](), dict[str, Array]()
+            for field in schema.fields:
+                original = schema.renamed.get(field.name, field.name)
+                name, _, member = original.rpartition("/")
+                if f"{original}.npy" in archive.namelist():
+                    name, member = original, ""
+                own[field.name] = name, member or None
+                if name not in streams:
+                    streams[name] = stack.enter_context(archive.open(f"{name}.npy"))
+                    headers[name] = read_header(streams[name])
+            for name, header in headers.items():
+                if header.by_columns:
+                    file = stack.enter_context(tempfile.TemporaryFile())
+                    for piece in _pieces(streams[name], name, header.data_bytes):
+                        file.write(piece)
+                    file.flush()
+                    maps[name] = np.memmap(file, header.dtype, "r", shape=header.shape, order="F")
+            for start in range(0, schema.samples, rows):
+                count, read = min(rows, schema.samples - start), dict[str, Array]()
+                for name, header in headers.items():
+                    if name in maps:
+                        read[name] = np.array(maps[name][start : start + count], order="C")
+                        continue
+                    read[name] = np.empty((count, *header.shape[1:]), header.dtype)
+                    view, at = raw_bytes(read[name]), 0
+                    for piece in _pieces(streams[name], name, len(view)):
+                        view[at : at + len(piece)] = piece
+                        at += len(piece)
+                arrays = {
+                    field: read[name] if m is None else read[name][m] for field, (name, m) in own.items()
+                }
+                yield {field: native(np.ascontiguousarray(array)) for field, array in arrays.items()}
+            for name, stream in streams.items():
+                if stream.read(1):  # reading to the end also checks the checksum
+                    raise EOFError(f"{name}.npy is longer than its header says")
+
+
+def _pieces(stream: IO[bytes], name: str, left: int) -> Iterator[bytes]:
+    """Yield the next `left` bytes of a member; EOFError if it ends before."""
+    while left:
+        if not (piece := stream.read(min(left, PIECE_BYTES))):
+            raise EOFError(f"{name}.npy is truncated")
+        yield piece
+        left -= len(piece)
+
+
+def _headers(path: Path, chosen: Sequence[str]) -> dict[str, NpyHeader]:
+    """Read the headers of the chosen members, by name without `.npy`."""
+    with expecting(path, "a .npz archive", DAMAGE, "damaged"), zipfile.ZipFile(regular(path)) as archive:
+        return _chosen_headers(path, archive, chosen)
+
+
+def _chosen_headers(path: Path, archive: zipfile.ZipFile, chosen: Sequence[str]) -> dict[str, NpyHeader]:
+    members = archive.infolist()
+    names = [member.filename.removesuffix(".npy") for member in members]
+    available = list(dict.fromkeys(names))
+    if not chosen and set(available) >= SPARSE:
+        code = f'numpy.save("{path.stem}.npy", scipy.sparse.load_npz("{path.name}").toarray())'
+        problem, hint = "a sparse matrix of SciPy", f"convert it: {code}"
+        raise CorruptArtifact(problem, kind="sparse", path=path, hint=hint)
+    selected = set(select_arrays(path, available, chosen))
+    headers: dict[str, NpyHeader] = {}
+    for name, member in zip(names, members, strict=True):
+        if name not in selected:
+            continue
+        try:
+            if name in headers:
+                raise _member_error(path, member, "name-clash", "appears twice")
+            _check_member(path, member)
+            headers[name] = _header(path, archive, member)
+            _check_array(path, member, headers[name])
+        except CorruptArtifact as error:
+            readable = dict(_readable(path, archive))
+            raise suggesting_selection(error, path, readable, selected) from error.__cause__
+    return headers
+
+
+def _readable(path: Path, archive: zipfile.ZipFile) -> Iterator[tuple[str, ShapeAndDtype]]:
+    """Yield shape and dtype of each member that can be read; a name that appears twice is not selected."""
+    members = archive.infolist()
+    counts = Counter(member.filename for member in members)
+    for member in members:
+        with contextlib.suppress(CorruptArtifact):
+            _check_member(path, member)
+            header = _header(path, archive, member)
+            _check_array(path, member, header)
+            if counts[member.filename] == 1:
+                yield member.filename.removesuffix(".npy"), (header.shape, header.dtype)
+
+
+def _header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NpyHeader:
+    try:
+        with archive.open(member) as stream:
+            return read_header(stream)
+    except DAMAGE as error:
+        raise _member_error(path, member, "damaged", f"cannot be read: {reason(error)}") from error
+
+
+def _check_member(path: Path, member: zipfile.ZipInfo) -> None:
+    """Raise CorruptArtifact if a member of an archive is not an array that np.savez writes."""
+    if not member.filename.endswith(".npy"):
+        is_folder = member.filename.endswith("/")
+        problem = "is a folder" if is_folder else "is not an .npy file"
+        raise _member_error(path, member, "not-an-array", problem, "remove it from the archive")
+    if ".." in member.filename.split("/"):
+        raise _member_error(path, member, "invalid-name", "has a name that points out of the archive")
+    if member.flag_bits & 1:
+        raise _member_error(path, member, "encrypted", "is encrypted", "save it without a password")
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        hint = "save it with np.savez or np.savez_compressed"
+        raise _member_error(path, member, "unsupported-compression", "has an unsupported compression", hint)
+
+
+def _check_array(path: Path, member: zipfile.ZipInfo, header: NpyHeader) -> None:
+    """Raise CorruptArtifact if the array of a member cannot be read."""
+    if header.dtype.hasobject:  # before its size, which is that of a pickle
+        dtype = shortened(str(header.dtype))
+        raise _member_error(path, member, "unsupported-dtype", f"has the dtype {dtype}", DTYPE_HINT)
+    size = member.file_size - header.offset
+    if size != header.data_bytes:
+        raise wrong_size(path, header, size, f"{shortened(member.filename)!r}: ")
+
+
+def _member_error(
+    path: Path, member: zipfile.ZipInfo, kind: str, problem: str, hint: str | None = None
+) -> CorruptArtifact:
+    return CorruptArtifact(f"{shortened(member.filename)!r} {problem}", kind=kind, path=path, hint=hint)
+
+
+class MatAdapter(formats.Detectable):
+    """The methods of a format that the sandbox uses, for MATLAB's files before version 7.3."""
+
+    name = variant = "mat"
+
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
+        """Return the schema of all arrays, or of those named after `::`; the first axis is samples."""
+        path, chosen = formats.split_selection(path)
+        kinds = _kinds(path)
+        names = select_arrays(path, kinds, chosen)
+        numbers = [name for name, kind in kinds.items() if kind in (*NUMBERS, LOGICAL)]
+        if refused := {name: kinds[name] for name in names if name not in numbers}:
+            error = formats.unstorable_columns(path, refused, numbers, "array")
+            if set(refused.values()) != {"sparse"}:
+                raise error
+            dense = {name: f'm["{name}"]' + ".toarray()" * (name in refused) for name in names}
+            raise error.changed(hint=_conversion(path, dense))
+        shapes = {name: (array.shape, array.dtype) for name, array in _matlab(path, names).items()}
+        try:
+            return arrays_schema(path, shapes, kinds)
+        except CorruptArtifact as error:
+            ends = {shape[-1] for shape, _ in shapes.values()} & {shape[0] for shape, _ in shapes.values()}
+            if error.kind != "unequal-lengths" or len(ends) != 1:
+                raise
+            (count,) = ends
+            moved = {
+                name: f'm["{name}"]' if shape[0] == count else f'numpy.moveaxis(m["{name}"], -1, 0)'
+                for name, (shape, _) in shapes.items()
+            }
+            hint = f"if the last axis of some is that of the samples, {_conversion(path, moved)}"
+            raise error.changed(hint=hint) from None
+
+    def batches(self, path: Path, schema: Schema) -> Iterator[Batch]:
+        """Yield the rows of the loaded arrays."""
+        names = {field.name: schema.renamed.get(field.name, field.name) for field in schema.fields}
+        arrays = _matlab(path, list(names.values()))
+        return in_slices({name: arrays[own] for name, own in names.items()}, schema)
+
+
+class NetcdfAdapter(formats.Detectable):
+    """The methods of a format that the sandbox uses, for classic NetCDF, whose arrays are mapped."""
+
+    name = variant = "netcdf"
+
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
+        """Return the schema of all variables, or of those named after `::`; the first axis is samples."""
+        path, chosen = formats.split_selection(path)
+        variables = _variables(path)
+        names = select_arrays(path, variables, chosen)
+        shapes = {name: (variables[name].data.shape, variables[name].data.dtype) for name in names}
+        return arrays_schema(path, shapes, variables)
+
+    def batches(self, path: Path, schema: Schema) -> Iterator[Batch]:
+        """Yield the rows of the mapped arrays."""
+        variables = _variables(path)
+        names = {field.name: schema.renamed.get(field.name, field.name) for field in schema.fields}
+        return in_slices({name: variables[own].data for name, own in names.items()}, schema)
+
+    def notes(self, path: Path, schema: Schema) -> list[Finding]:
+        """Report attributes that say what the numbers stand for."""
+        variables = _variables(formats.split_selection(path)[0])
+        names = formats.field_names(variables)
+        return attribute_notes({one.name: variables[names[one.name]]._attributes for one in schema.fields})
+
+
+def _kinds(path: Path) -> dict[str, str]:
+    """Return MATLAB's class of each variable, without what it keeps for itself."""
+    from scipy import io
+
+    return {name: kind for name, _, kind in io.whosmat(path, appendmat=False) if not name.startswith("__")}
+
+
+def _conversion(path: Path, arrays: Mapping[str, str]) -> str:
+    """Return the hint at a conversion; `arrays` are expressions of `m`, the loaded file."""
+    named = ", ".join(f"{name}={code}" for name, code in arrays.items())
+    return f'convert it: m = scipy.io.loadmat("{path.name}"); numpy.savez("{path.stem}.npz", {named})'
+
+
+def _matlab(path: Path, names: Sequence[str]) -> dict[str, Array]:
+    """Load arrays of a file, vectors with one axis."""
+    from scipy import io
+
+    kinds = _kinds(path)
+    loaded = io.loadmat(path, appendmat=False, variable_names=names)
+    arrays = {name: loaded[name].astype(bool) if kinds[name] == LOGICAL else loaded[name] for name in names}
+    return {name: one.reshape(-1) if _is_vector(one) else one for name, one in arrays.items()}
+
+
+def _is_vector(array: Array) -> bool:
+    return array.ndim == 2 and 1 in array.shape and array.size > 1
+
+
+def _variables(path: Path) -> dict[str, Any]:
+    from scipy import io
+
+    variables: dict[str, Any] = io.netcdf_file(path, mmap=True).variables
+    return variables

@@ -1,0 +1,415 @@
+"""Adapters of the sandbox for tables in text, packed by gzip or not.
+
+Of .csv files, each column is a field of scalars. The first line names the columns and shows their separator:
+a comma, semicolon, tab or bar. The others are read as pandas reads them.
+
+Of .jsonl files, each key is a field: one object of numbers and lists of numbers per line. Lists that differ
+in length are a ragged field. Integers in lists, such as token ids, have the smallest of the dtypes uint16,
+uint32 and int64 that holds all of them: JSON has no dtypes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import itertools
+import re
+import shlex
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from csv import Error as CellError
+from csv import reader as cells_of
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+
+from iobench import formats
+from iobench.base.errors import CorruptArtifact, needing
+from iobench.base.finding import Finding
+from iobench.base.text import enumerated, reason, shortened
+from iobench.dataset.file_set import tables_in
+from iobench.formats import VARIES, Array, Batch, Field, Ragged, Schema
+
+with needing("a .csv or .jsonl source", "parquet"):
+    import pyarrow
+    from pyarrow import csv, json
+
+BLOCK_BYTES = 4 << 20  # parsed together
+DAMAGE = (OSError, EOFError, ValueError, zlib.error)  # of packed files
+
+
+def blocks(path: Path) -> Iterator[bytes]:
+    """Yield a file in blocks of whole lines, unpacked by gzip if it is packed."""
+    with open(path, "rb") as stored:
+        packed = stored.read(2) == b"\x1f\x8b"
+        stored.seek(0)
+        file = cast(BinaryIO, gzip.GzipFile(fileobj=stored)) if packed else stored
+        while block := file.read(BLOCK_BYTES):
+            block += file.readline()
+            if block.strip():
+                yield block
+
+
+def widened(before: Any, now: Any) -> Any:
+    """Return the Arrow type that holds the values of two blocks, either None; ArrowTypeError if none does."""
+    first, second = (pyarrow.schema([("", kind)]) for kind in (before or now, now or before))
+    return pyarrow.unify_schemas([first, second], promote_options="permissive").field(0).type
+
+
+@contextlib.contextmanager
+def _table_errors(path: Path, what: str = "a table of numbers") -> Iterator[None]:
+    """Turn what pyarrow and damaged files raise into CorruptArtifact (``not-a-table``)."""
+    try:
+        yield
+    except (pyarrow.ArrowException, CellError, *DAMAGE) as error:
+        if isinstance(error, (CorruptArtifact, MemoryError)):
+            raise
+        problem = f"cannot be read as {what}: {reason(error)}"
+        raise CorruptArtifact(problem, kind="not-a-table", path=path) from error
+
+
+SEPARATORS = ",;\t|"
+MISSING = ["", "NA", "N/A", "n/a", "NULL", "null", "<NA>"]  # nan is a number
+INDEX = "Unnamed: 0"  # what pandas calls a first column without a name, the index that its to_csv writes
+COUNTED = 4  # columns that are named 0, 1, 2 … by pandas and not the first sample of a table
+
+
+class CsvAdapter(formats.Detectable):
+    """Adapter for tables."""
+
+    name = variant = "csv"
+
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
+        """Return the schema of the columns in the first line, or of those named after `::`.
+
+        The whole file is read once to count its lines and to check that all cells are numbers.
+        """
+        path, chosen = formats.split_selection(path)
+        every, samples, counts = _tables(path), 0, True
+        names = formats.select_arrays(path, every[0].names, chosen)
+        types: dict[str, Any] = dict.fromkeys(names)
+        for layout in every:
+            before = samples
+            for piece in layout.pieces(types):
+                for name in names:
+                    types[name] = _wider(types[name], piece.column(name).type)
+                if refused := {name: kind for name, kind in types.items() if not _is_stored(kind)}:
+                    raise layout.refusal(refused, piece, bool(chosen))
+                for name in names:
+                    _check_cells(layout.path, name, piece.column(name), samples - before)
+                if INDEX in names:
+                    expected = np.arange(samples - before, samples - before + len(piece))
+                    counts = counts and np.array_equal(piece.column(INDEX).to_numpy(), expected)
+                samples += len(piece)
+        if not samples:
+            raise CorruptArtifact("no numbers below the line of column names", kind="empty", path=path)
+        if not chosen and len(names) > 1 and INDEX in names and counts:
+            del types[INDEX]
+        shapes = {name: ((samples,), np.dtype(kind.to_pandas_dtype())) for name, kind in types.items()}
+        return formats.arrays_schema(path, shapes, every[0].names)
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """Return the files of a folder."""
+        return tables_in(path)[1]
+
+    def batches(self, path: Path, schema: Schema) -> Iterator[Batch]:
+        """Yield all rows."""
+        every = _tables(path)
+        names = formats.field_names(every[0].names)
+        types = {names[field.name]: pyarrow.from_numpy_dtype(field.dtype) for field in schema.fields}
+        for piece in itertools.chain.from_iterable(layout.pieces(types) for layout in every):
+            yield {field.name: piece.column(names[field.name]).to_numpy() for field in schema.fields}
+
+    def notes(self, path: Path, schema: Schema) -> list[Finding]:
+        """Return a note if the column that counts the rows is not read."""
+        path, chosen = formats.split_selection(path)
+        layout = _Columns(tables_in(path)[1][0])
+        if chosen or INDEX not in layout.names or len(schema.fields) == len(layout.names):
+            return []
+        message = "1 column not read: the first, without a name, counts the rows, as pandas' index"
+        hint = f"to read it, select it by its name, '::{INDEX},…'"
+        return [Finding("coverage", message, hint, {"columns": 1})]
+
+
+class _Columns:
+    """The first line of a file: separator, and the name of each column as pandas gives it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with _table_errors(path):
+            first = next(blocks(path), b"").lstrip().removeprefix(b"\xef\xbb\xbf")
+        if first.startswith((b"\xff\xfe", b"\xfe\xff")):
+            hint = f"iconv -f UTF-16 -t UTF-8 {shlex.quote(path.name)} > utf-8.csv"
+            raise CorruptArtifact("it is text in UTF-16", kind="not-a-table", path=path, hint=hint)
+        line, second = [*first.split(b"\n", 2), b""][:2]
+        try:
+            self.encoding, text = "utf-8", line.decode().strip("\r")
+        except UnicodeDecodeError:  # as in the files of Windows and in old ones
+            self.encoding, text = "latin-1", line.decode("latin-1").strip("\r")
+        counts = Counter(re.sub('"[^"]*"', "", text))
+        self.separator = max(SEPARATORS, key=lambda one: counts[one])
+        if not counts[self.separator] and len(text.split()) == len(second.split()) > 1:
+            code = f'pandas.read_csv("{path.name}", sep=r"\\s+").to_csv("table.csv", index=False)'
+            problem = "its columns are separated by blanks"
+            raise CorruptArtifact(problem, kind="not-a-table", path=path, hint=f"convert it: {code}")
+        if "\r" in text:
+            hint = rf"tr '\r' '\n' < {shlex.quote(path.name)} > lines.csv"
+            raise CorruptArtifact("lines end in carriage returns", kind="not-a-table", path=path, hint=hint)
+        with _table_errors(path):
+            cells = next(cells_of([text], delimiter=self.separator, skipinitialspace=True), [])
+        own = [cell.strip() for cell in cells]
+        counted = len(own) >= COUNTED and own == [str(number) for number in range(len(own))]
+        if own and all(map(_reads_as_number, own)) and not counted:
+            raise _without_names(path)
+        self.names: list[str] = []
+        for number, cell in enumerate(own):
+            name = cell or f"Unnamed: {number}"
+            others = (f"{name}.{again}" for again in itertools.count(1))
+            self.names.append(next(one for one in itertools.chain([name], others) if one not in self.names))
+
+    def pieces(self, types: dict[str, Any]) -> Iterator[Any]:
+        """Yield the columns of `types`, by name, in tables of a few MiB; of any type where it is None."""
+        read = csv.ReadOptions(use_threads=False, column_names=self.names)
+        told = {name: kind for name, kind in types.items() if kind is not None}
+        # other columns may hold text in any encoding
+        convert = csv.ConvertOptions(
+            check_utf8=False,
+            include_columns=list(types),
+            column_types=told,
+            null_values=MISSING,
+            strings_can_be_null=True,
+        )
+        parse = csv.ParseOptions(delimiter=self.separator)
+        with _table_errors(self.path):
+            for number, block in enumerate(blocks(self.path)):
+                lines = block.lstrip().partition(b"\n")[2] if number == 0 else block
+                if lines.strip():
+                    read.block_size = len(lines)
+                    yield csv.read_csv(pyarrow.py_buffer(lines), read, parse, convert).combine_chunks()
+
+    def refusal(self, refused: dict[str, Any], piece: Any, chosen: bool) -> CorruptArtifact:
+        """Return the error for columns, by name with their types, that hold no numbers."""
+        others = [name for name in self.names if name not in refused]
+        if others and not chosen and all(map(_reads_as_number, others)):
+            return _without_names(self.path)
+        first = [str(piece.column(name)[0].as_py()).strip() for name in refused]
+        if self.separator != "," and all(re.fullmatch(r"-?\d+,\d+", value) for value in first):
+            arguments = f'"{self.path.name}", sep={self.separator!r}, decimal=",", encoding="{self.encoding}"'
+            code = f'pandas.read_csv({arguments}).to_csv("table.csv", index=False)'
+            problem, hint = "its numbers have decimal commas", f"convert it: {code}"
+            return CorruptArtifact(problem, kind="decimal-commas", path=self.path, found=first[0], hint=hint)
+        return formats.unstorable_columns(self.path, refused, [] if chosen else others)
+
+
+def _tables(path: Path) -> list[_Columns]:
+    """Return the tables of a file, or of the files of a folder, which have the same columns."""
+    first, *others = map(_Columns, tables_in(path)[1])
+    for one in others:
+        if differing := set(one.names) ^ set(first.names):
+            raise CorruptArtifact(
+                f"its columns are not those of {first.path.name}",
+                kind="missing-array",
+                path=one.path,
+                found=f"{enumerated(sorted(map(shortened, differing)))} in one of them",
+                hint="move it out of the folder, or name one file to read",
+            )
+    return [first, *others]
+
+
+def _wider(before: Any, now: Any) -> Any:
+    """Return the type of a column of which two blocks have these types: text if no other is both."""
+    try:
+        return widened(before, now)
+    except pyarrow.ArrowException:
+        return pyarrow.string()
+
+
+def _check_cells(path: Path, name: str, column: Any, before: int) -> None:
+    if column.null_count:
+        row = before + column.is_null().to_pylist().index(True)
+        raise CorruptArtifact(
+            f"column {shortened(name)} has an empty cell in sample {row}",
+            kind="empty-cell",
+            path=path,
+            hint="fill it, or select other columns with '::'",
+        )
+
+
+def _without_names(path: Path) -> CorruptArtifact:
+    return CorruptArtifact(
+        "the first line contains numbers",
+        kind="no-column-names",
+        path=path,
+        hint="add a first line that names the columns, like x,y,label",
+    )
+
+
+def _is_stored(kind: Any) -> bool:
+    types = pyarrow.types
+    stored = (types.is_null, types.is_boolean, types.is_integer, types.is_floating)
+    return any(is_one(kind) for is_one in stored)
+
+
+def _reads_as_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+NARROW = ("uint16", "uint32")
+
+
+class JsonlAdapter(formats.Detectable):
+    """Adapter for tables."""
+
+    name = variant = "jsonl"
+
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
+        """Return the schema of the keys of the lines, or of those named after `::`.
+
+        The whole file is read once to count its lines, and to check that all values are numbers of one type.
+        """
+        path, chosen = formats.split_selection(path)
+        keys, known, samples = dict[str, Key](), list[str](), 0
+        for piece in _pieces(path):
+            known += [name for name in piece.schema.names if name not in known]
+            names = formats.select_arrays(path, known, chosen)
+            _check_numbers(path, piece.schema, [name for name in names if name in piece.schema.names])
+            for name in names:
+                key = keys.setdefault(name, Key(path, name))
+                if name not in piece.schema.names:
+                    raise key.missing(samples)
+                if samples and key.kind is None:
+                    raise key.missing(0)
+                key.add(piece.column(name), samples)
+            samples += piece.num_rows
+        if not samples:
+            raise CorruptArtifact("it holds no lines", kind="empty", path=path)
+        shapes = {name: ((samples, *key.shape), key.dtype) for name, key in keys.items()}
+        totals = {name: key.total for name, key in keys.items()}
+        return formats.arrays_schema(path, shapes, known, totals=totals)
+
+    def batches(self, path: Path, schema: Schema) -> Iterator[Batch]:
+        """Yield all samples."""
+        names = {field.name: schema.renamed.get(field.name, field.name) for field in schema.fields}
+        columns = pyarrow.schema([(names[field.name], _type(field)) for field in schema.fields])
+        for piece in _pieces(path, columns):
+            yield {field.name: _array(field, piece.column(names[field.name])) for field in schema.fields}
+
+    def files(self, path: Path) -> Sequence[Path]:
+        """Return the files of a folder."""
+        return tables_in(path)[1]
+
+
+@dataclass
+class Key:
+    """Statistics of the values under one key so far: type, lengths, total."""
+
+    path: Path
+    name: str
+    kind: Any = None  # Arrow's type that holds all values
+    is_list: bool | None = None
+    shortest: int | None = None  # of the lists; None for single numbers
+    longest: int = 0
+    total: int = 0
+    low: int = 0
+    high: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of a sample."""
+        if self.shortest is None:
+            return ()
+        return (self.longest if self.shortest == self.longest else VARIES,)
+
+    @property
+    def dtype(self) -> str:
+        """NumPy dtype that holds all values."""
+        dtype: str = np.dtype(self.kind.to_pandas_dtype()).name
+        if self.shortest is None or dtype != "int64" or self.low < 0:
+            return dtype
+        return next((narrow for narrow in NARROW if self.high <= np.iinfo(narrow).max), dtype)
+
+    def add(self, column: Any, before: int) -> None:
+        """Add the values of the lines from `before` on; CorruptArtifact if they are no numbers."""
+        flat, is_list = column, pyarrow.types.is_list(column.type)
+        if is_list:
+            flat, lengths = column.flatten(), np.diff(column.offsets.to_numpy())
+            self.shortest = int(min(lengths.min(), lengths[0] if self.shortest is None else self.shortest))
+            self.longest = max(self.longest, int(lengths.max()))
+            self.total += len(flat)
+        if column.null_count or flat.null_count:
+            lists = [one if isinstance(one, list) else [one] for one in column.to_pylist()]
+            raise self.missing(before + next(i for i, one in enumerate(lists) if None in one))
+        try:
+            self.kind = widened(self.kind, flat.type)
+        except pyarrow.ArrowException:
+            raise self._changed(flat.type, before) from None
+        if self.is_list not in (None, is_list):
+            raise self._changed(column.type, before)
+        self.is_list = is_list
+        if pyarrow.types.is_integer(flat.type) and len(flat):
+            values = flat.to_numpy()
+            self.low, self.high = min(self.low, int(values.min())), max(self.high, int(values.max()))
+
+    def missing(self, row: int) -> CorruptArtifact:
+        """Return the error for a line that lacks the key, or a number under it."""
+        return CorruptArtifact(
+            f"key {shortened(self.name)} has no number in sample {row:,}",
+            kind="empty-cell",
+            path=self.path,
+            hint="give every line the same keys with numbers, or select other keys with '::'",
+        )
+
+    def _changed(self, kind: Any, before: int) -> CorruptArtifact:
+        problem = f"key {shortened(self.name)} holds another kind of value from about sample {before:,} on"
+        expected = f"list of {self.kind}" if self.is_list else self.kind
+        return CorruptArtifact(problem, kind="not-a-table", path=self.path, expected=expected, found=kind)
+
+
+def _check_numbers(path: Path, schema: Any, names: Sequence[str]) -> None:
+    """Raise CorruptArtifact, with the selection of the others, if keys hold no numbers or lists of them."""
+    numbers = [one.name for one in schema if _is_number(one.type)]
+    if refused := {name: schema.field(name).type for name in names if name not in numbers}:
+        raise formats.unstorable_columns(path, refused, numbers)
+
+
+def _is_number(kind: Any) -> bool:
+    """Return True for a number, a list of numbers or of none, or a missing value, which has its own error."""
+    types = pyarrow.types
+    value = kind.value_type if types.is_list(kind) else kind
+    known = (types.is_integer, types.is_floating, types.is_boolean, types.is_null)
+    return any(is_one(value) for is_one in known)
+
+
+def _pieces(path: Path, schema: Any = None) -> Iterator[Any]:
+    """Yield the lines in record batches: of the keys in `schema`, or all of any type."""
+    others = "infer" if schema is None else "ignore"
+    parsed = json.ParseOptions(schema, unexpected_field_behavior=others)
+    with _table_errors(path, "lines of JSON objects"):
+        for block in itertools.chain.from_iterable(
+            map(blocks, tables_in(path)[1])
+        ):  # pyarrow's own streaming reader holds 32 blocks
+            options = json.ReadOptions(use_threads=False, block_size=len(block))
+            yield from json.read_json(pyarrow.py_buffer(block), options, parsed).to_batches()
+
+
+def _type(field: Field) -> Any:
+    """Return the Arrow type of a key's values as JSON has them: integers of 64 bits."""
+    kind = pyarrow.int64() if field.dtype in NARROW else pyarrow.from_numpy_dtype(field.dtype)
+    return pyarrow.list_(kind) if field.shape else kind
+
+
+def _array(field: Field, column: Any) -> Any:
+    """Return the values under a key."""
+    flat = column.flatten() if field.shape else column
+    values: Array = flat.to_numpy(zero_copy_only=False).astype(field.dtype, copy=False)
+    if not field.is_ragged:
+        return values.reshape(-1, *field.shape)
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    return Ragged(values, offsets - offsets[0])

@@ -1,0 +1,224 @@
+"""Folders that other programs wrote: which files belong to them, their labels, and which files are not read.
+
+Every format, source and command lists such folders by these functions, so all see the same samples.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from iobench.base.errors import CorruptArtifact, expecting
+from iobench.base.finding import Finding
+from iobench.base.text import enumerated
+from iobench.base.units import counted
+from iobench.formats.schema import Array
+
+JPEG = (".jpg", ".jpeg", ".jpe", ".jfif")
+# those of torchvision's ImageFolder, and others of the same types
+IMAGES = (*JPEG, ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
+# files of which each may be a sample
+ARRAYS = (".npy", ".npz", ".pt", ".pth", ".safetensors", ".h5", ".hdf5", ".gz")
+PACKED = ".npy.gz"
+# of what describes a folder per class, and lies in it
+DESCRIBING = ("", ".txt", ".md", ".csv", ".tsv", ".json", ".yaml", ".yml", ".xml", ".html", ".pdf", ".db")
+ARCHIVER = "__MACOSX"  # folder of what macOS's archiver knows of each file
+NOT_READ = "not-read"  # kind of the note that counts files
+SPLIT = re.compile(r"(train|training|val|valid|validation|dev|test|testing|eval)(?![a-z])", re.IGNORECASE)
+MOST_LOOKS = 10_000  # entries below a folder by which its kind is recognized
+MOST_NAMED = 9
+
+
+def is_hidden(name: str) -> bool:
+    """Return True for files and folders that systems and editors put next to a user's."""
+    return name.startswith(".") or name == ARCHIVER
+
+
+def entries_of(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder sorted by name, without hidden ones."""
+    with os.scandir(folder) as scan:
+        return sorted((one for one in scan if not is_hidden(one.name)), key=lambda one: one.name)
+
+
+def files_below(folder: str | os.PathLike[str]) -> Iterator[os.DirEntry[str]]:
+    """Yield all but folders below a folder, without hidden entries; links to folders are not followed."""
+    for entry in entries_of(folder):
+        if entry.is_dir(follow_symlinks=False):
+            yield from files_below(entry.path)
+        elif not entry.is_dir():
+            yield entry
+
+
+def files_in(folder: Path, ends: str | tuple[str, ...]) -> list[Path]:
+    """Return the files directly in a folder whose names end so, in natural order, without hidden ones."""
+    names = (one for one in entries_of(folder) if one.name.endswith(ends) and not one.is_dir())
+    return sorted((Path(one.path) for one in names), key=natural)
+
+
+def natural(file: Path | str) -> list[str]:
+    """Return a key by which `part2` comes before `part10`."""
+    return [part.zfill(20) if part.isdigit() else part for part in re.split(r"(\d+)", str(file))]
+
+
+def suffix_of(path: Path) -> str:
+    """Return the suffix in small letters, with the one before `.gz`."""
+    return "".join(path.suffixes[-2 if path.suffix.lower() == ".gz" else -1 :]).lower()
+
+
+def has_suffix(name: str, suffixes: Collection[str]) -> bool:
+    """Return whether a name ends in one of these suffixes, in any case."""
+    return os.path.splitext(name)[1].lower() in suffixes
+
+
+def is_class_folder(path: Path, suffixes: Collection[str]) -> bool:
+    """Return True for a folder with files of these suffixes in its subfolders, and no other data in it."""
+    try:
+        entries = entries_of(path)
+        folders, plain = [entry for entry in entries if entry.is_dir()], {*DESCRIBING, *suffixes}
+        if not all(has_suffix(entry.name, plain) for entry in entries if not entry.is_dir()):
+            return False
+        below = (entry for folder in folders for entry in files_below(folder.path))
+        return any(
+            has_suffix(entry.name, suffixes) for entry, _ in zip(below, range(MOST_LOOKS), strict=False)
+        )
+    except OSError:
+        return False
+
+
+def contains_images(path: Path) -> bool:
+    """Return whether a folder has images in its subfolders and no other data, or images directly in it."""
+    loose = (entry for entry in entries_of(path) if not entry.is_dir())
+    return is_class_folder(path, IMAGES) or any(has_suffix(entry.name, IMAGES) for entry in loose)
+
+
+@dataclass(frozen=True)
+class ClassFolder:
+    """A folder with a subfolder per class, as torchvision's ImageFolder reads it.
+
+    Attributes
+    ----------
+    path : Path
+        The folder.
+    classes : tuple of str
+        Names of its subfolders, sorted; the position of a name is its label.
+    files : tuple of Path
+        Files of all classes, those in folders inside a class's included.
+    labels : int64 array
+        Label of each file.
+    """
+
+    path: Path
+    classes: tuple[str, ...]
+    files: tuple[Path, ...]
+    labels: Array
+
+    @classmethod
+    def of(cls, path: Path, suffixes: Collection[str], links: bool = False) -> ClassFolder:
+        """List the files of these suffixes.
+
+        CorruptArtifact of kind ``no-label`` for such a file outside of the subfolders, ``several-splits`` for
+        folders like train and val, ``no-files`` without a file, or ``link`` unless `links` are allowed.
+        """
+        files: list[Path] = []
+        labels: list[int] = []
+        with expecting(path, "a folder per class", OSError):
+            entries = entries_of(path)
+            folders = [entry for entry in entries if entry.is_dir()]
+            loose = [one for one in entries if has_suffix(one.name, suffixes) and not one.is_dir()]
+            linked = [Path(one.path) for one in folders if one.is_symlink()]
+            for label, folder in enumerate(folders):
+                own = [one for one in files_below(folder.path) if has_suffix(one.name, suffixes)]
+                linked += [Path(one.path) for one in own if one.is_symlink()]
+                files += sorted(Path(one.path) for one in own)
+                labels += [label] * len(own)
+        names = tuple(folder.name for folder in folders)
+        if loose:
+            raise CorruptArtifact(
+                "it is in no label's subfolder",
+                kind="no-label",
+                path=loose[0].path,
+                hint="put files into one subfolder per label, or move it out of the folder",
+            )
+        if not files:
+            problem = f"no file in its {counted(len(folders), 'subfolder')} ends in {enumerated(suffixes)}"
+            raise CorruptArtifact(problem, kind="no-files", path=path)
+        _check_splits(path, [names[label] for label in sorted(set(labels))])
+        if linked and not links:
+            raise CorruptArtifact(
+                "a symbolic link", kind="link", path=linked[0], expected="files in this folder"
+            )
+        return cls(path, names, tuple(files), np.array(labels, np.int64))
+
+    def notes(self) -> list[Finding]:
+        """Return how labels were taken, where folders lie inside those of the classes."""
+        inner = {file.parent for file in self.files if file.parent.parent != self.path}
+        if not inner:
+            return []
+        message = (
+            f"the {counted(len(self.classes), 'label')} are the folders in {self.path.name}; "
+            f"{counted(len(inner), 'folder')} inside them take the label of the outer one"
+        )
+        hint = f"if inner folders are the labels, name the outer one, such as {self.path / self.classes[0]}"
+        return [Finding("inner-folders", message, hint, {"labels": len(self.classes), "inner": len(inner)})]
+
+
+def _check_splits(path: Path, names: Collection[str]) -> None:
+    """Raise CorruptArtifact if folders are named like splits, which no labels are."""
+    if names and all(map(SPLIT.match, names)):
+        raise CorruptArtifact(
+            f"its folders are splits of a dataset, not labels: {enumerated(names, most=MOST_NAMED)}",
+            kind="several-splits",
+            path=path,
+            hint=f"name one of them: {' or '.join(str(path / name) for name in list(names)[:MOST_NAMED])}",
+        )
+
+
+def not_read(path: Path, read: Iterable[Path], reader: str) -> list[Finding]:
+    """Return a note that counts the files below a folder by suffix that are not among those `read`.
+
+    `reader` names what reads the folder.
+    """
+    own, counts, total = {os.fspath(file) for file in read}, Counter[str](), 0
+    for folder, inner, names in os.walk(path):
+        inner.sort()
+        below = os.path.relpath(folder, path).split(os.sep) if folder != os.fspath(path) else []
+        hidden = any(map(is_hidden, below))
+        total += len(names)
+        for name in names:
+            if os.path.join(folder, name) not in own:
+                suffix = os.path.splitext(name)[1].lower() or "without a suffix"
+                counts["hidden" if hidden or is_hidden(name) else suffix] += 1
+    if not counts:
+        return []
+    parts = [f"{count:,} {word}" for word, count in counts.most_common()]
+    message = (
+        f"{reader} did not read {sum(counts.values()):,} of {counted(total, 'file')}: "
+        f"{enumerated(parts, most=MOST_NAMED)}"
+    )
+    return [Finding(NOT_READ, message, None, {"files": total, "not_read": sum(counts.values()), **counts})]
+
+
+def parts_not_read(noun: str, names: Collection[str], place: str = " of each sample") -> list[Finding]:
+    """Return a note that counts files, features or arrays that are not read, by default of each sample."""
+    if not names:
+        return []
+    message = f"{counted(len(names), noun)}{place} not read: {enumerated(sorted(names), MOST_NAMED)}"
+    return [Finding(NOT_READ, message, None, {f"{noun}s": len(names)})]
+
+
+def joined_splits(path: Path, read: Iterable[Path]) -> list[Finding]:
+    """Return a note if the files read are named after several splits of a dataset."""
+    names = (os.path.relpath(file, path).split(os.sep) for file in read)
+    matches = (SPLIT.match(one[0]) or SPLIT.match(one[-1]) for one in names)
+    counts = Counter(match[1].lower() for match in matches if match)
+    if len(counts) < 2:
+        return []
+    message = "read as one dataset: " + enumerated([counted(n, f"{name} file") for name, n in counts.items()])
+    hint = "to measure one alone, name its file, or put its files into a folder of their own"
+    return [Finding("several-splits", message, hint, dict(counts))]

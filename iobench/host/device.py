@@ -1,0 +1,413 @@
+"""Devices that batches go to: the only module that uses the backend-specific APIs of torch.
+
+torch.accelerator is used where it suffices. A backend with its own API has a class, and its line in KINDS.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, Protocol
+
+from iobench.base.errors import DeviceUnavailable, InvalidSettings
+from iobench.base.units import counted
+from iobench.host.memory import Bytes, touched_array
+from iobench.host.nvml import Gpu
+
+if TYPE_CHECKING:
+    import torch
+
+KNOWN = ("cuda", "xpu", "mps")  # backends that are known even if this torch is built without them
+
+
+class Mark(Protocol):
+    """A position in a device's queue of work, and the time at which the device reached it."""
+
+    def reached(self) -> bool:
+        """Return True if all work before the mark is done."""
+
+    def seconds_since(self, earlier: Any) -> float:
+        """Return the seconds from another mark of the same kind to this one; both must be reached."""
+
+
+class HostMark:
+    """A point in time on the host, reached as soon as it is made."""
+
+    def __init__(self) -> None:
+        self._at = time.perf_counter()
+
+    def reached(self) -> bool:
+        """Return True."""
+        return True
+
+    def seconds_since(self, earlier: HostMark) -> float:
+        """Return the seconds from another mark to this one."""
+        return self._at - earlier._at
+
+
+class DeviceMark:
+    """A recorded timing event of a device, never recorded again."""
+
+    def __init__(self, event: Any) -> None:
+        self._event = event
+
+    def reached(self) -> bool:
+        """Return True if the device has finished all work before the mark."""
+        return bool(self._event.query())
+
+    def seconds_since(self, earlier: DeviceMark) -> float:
+        """Return the seconds from another mark to this one, by the device's clock."""
+        return float(earlier._event.elapsed_time(self._event)) / 1e3
+
+
+class Device:
+    """Interface of a device; this class is the CPU, where nothing is copied, awaited or freed."""
+
+    pins = False  # True if host memory can be pinned for it
+    side_streams = False  # True if copies can run concurrently with the consumer's stream
+
+    def __init__(self, device: torch.device) -> None:
+        self.torch = device
+        self.is_host = device.type == "cpu"
+
+    def __str__(self) -> str:
+        return str(self.torch)
+
+    def use(self) -> None:
+        """Make it the calling thread's current device, which torch's pinning threads use."""
+
+    def current(self) -> AbstractContextManager[Any]:
+        """Make it the current device for a block.
+
+        The current device of a new thread is device 0, which would be initialized otherwise.
+        """
+        return nullcontext()
+
+    def synchronize(self) -> None:
+        """Wait until all submitted work is done."""
+
+    def mark(self) -> Mark:
+        """Record a mark behind the work submitted to the current stream so far."""
+        return HostMark()
+
+    def memory(self, count: int) -> Bytes:
+        """Return `count` bytes of host memory to copy from, pinned if possible, else touched.
+
+        Raises MemoryError or RuntimeError if the system refuses.
+        """
+        return touched_array(count)
+
+    def peak_bytes(self) -> tuple[int, int] | None:
+        """Return peak memory (allocated, reserved) in bytes since `reset_peak`; None if not counted."""
+        return None
+
+    def reset_peak(self) -> None:
+        """Reset the peak memory statistics."""
+
+    def empty_caches(self) -> None:
+        """Release the device memory that torch caches.
+
+        Pinned host memory stays: pinning it again may take longer than an epoch.
+        """
+
+    def allocations(self) -> int | None:
+        """Return the number of allocations requested from the driver; None if not counted."""
+        return None
+
+    @property
+    def uuid(self) -> str | None:
+        """UUID by which the driver's management library knows the device; None without one."""
+        return None
+
+    def identity(self) -> dict[str, Any] | None:
+        """Return the device's name, memory, driver and link for the record; None for the CPU."""
+        return None
+
+
+class Accelerator(Device):
+    """A device driven through torch.accelerator, such as XPU; base class of CUDA and MPS."""
+
+    pins = True
+    side_streams = True
+
+    def use(self) -> None:
+        """Make it the calling thread's current device."""
+        import torch
+
+        torch.accelerator.set_device_index(self.torch)
+
+    def current(self) -> AbstractContextManager[Any]:
+        """Make it the current device for a block."""
+        import torch
+
+        return torch.accelerator.device_index(self.torch.index)
+
+    def synchronize(self) -> None:
+        """Wait until all streams of the device are done."""
+        import torch
+
+        torch.accelerator.synchronize(self.torch)
+
+    def mark(self) -> Mark:
+        """Record a mark behind the work submitted to the current stream so far."""
+        event = self.timing_event()
+        event.record(self.current_stream())
+        return DeviceMark(event)
+
+    def memory(self, count: int) -> Bytes:
+        """Return `count` bytes of pinned memory from torch's caching allocator."""
+        import torch
+
+        with self.current():
+            array: Bytes = torch.empty(count, dtype=torch.uint8, pin_memory=True).numpy()
+        return array
+
+    def peak_bytes(self) -> tuple[int, int] | None:
+        """Return peak memory (allocated, reserved) in bytes since `reset_peak`."""
+        import torch
+
+        api = torch.accelerator
+        return api.max_memory_allocated(self.torch), api.max_memory_reserved(self.torch)
+
+    def reset_peak(self) -> None:
+        """Reset the peak memory statistics."""
+        import torch
+
+        torch.accelerator.reset_peak_memory_stats(self.torch)
+
+    def empty_caches(self) -> None:
+        """Release the device memory that torch caches."""
+        import torch
+
+        torch.accelerator.empty_cache()
+
+    def allocations(self) -> int | None:
+        """Return the number of allocations that torch has requested from the driver."""
+        import torch
+
+        stats = torch.accelerator.memory_stats(self.torch)  # empty before the first allocation
+        return stats.get("num_device_alloc") if stats else 0
+
+    def identity(self) -> dict[str, Any] | None:
+        """Return the device's name and memory in bytes, from torch."""
+        import torch
+
+        properties = torch.get_device_module(self.torch).get_device_properties(self.torch)
+        return {"name": properties.name, "memory_bytes": properties.total_memory, "driver": None}
+
+    @functools.cached_property
+    def side_stream(self) -> Any:
+        """Stream for copies, in addition to the consumer's; one for the life of the process.
+
+        Memory cached by torch belongs to a stream: a new stream per epoch would request new memory from
+        the driver in each epoch.
+        """
+        return self._new_stream()
+
+    def current_stream(self) -> Any:
+        """Return the current stream of the calling thread."""
+        import torch
+
+        return torch.accelerator.current_stream(self.torch)
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        """Make `stream` the current stream for a block."""
+        context: AbstractContextManager[Any] = stream
+        return context
+
+    def event(self) -> Any:
+        """Return an event to be recorded once; threads that wait for it sleep where possible."""
+        import torch
+
+        return torch.Event(self.torch)
+
+    def timing_event(self) -> Any:
+        """Return an event that notes the device's time."""
+        import torch
+
+        return torch.Event(self.torch, enable_timing=True)
+
+    def _new_stream(self) -> Any:
+        import torch
+
+        return torch.Stream(self.torch)
+
+
+class Cuda(Accelerator):
+    """A CUDA device, with blocking events and NVML's description of the card."""
+
+    def current_stream(self) -> Any:
+        """Return the current stream of the calling thread."""
+        import torch
+
+        return torch.cuda.current_stream(self.torch)
+
+    def on(self, stream: Any) -> AbstractContextManager[Any]:
+        """Make `stream` the current stream for a block."""
+        import torch
+
+        return torch.cuda.stream(stream)
+
+    def event(self) -> Any:
+        """Return an event that lets waiting threads sleep."""
+        import torch
+
+        return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+
+    @property
+    def uuid(self) -> str | None:
+        """UUID by which NVML knows the device."""
+        import torch
+
+        return str(torch.cuda.get_device_properties(self.torch).uuid)
+
+    def identity(self) -> dict[str, Any]:
+        """Return the device's name, memory in bytes, UUID, CUDA version and NVML's facts."""
+        import torch
+
+        properties = torch.cuda.get_device_properties(self.torch)
+        with Gpu.of(self.uuid) as gpu:
+            facts = gpu.facts()
+        own = {"name": properties.name, "memory_bytes": properties.total_memory, "uuid": self.uuid}
+        return {**own, "cuda": torch.version.cuda, **facts}
+
+    def timing_event(self) -> Any:
+        """Return an event that notes the device's time."""
+        import torch
+
+        return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+
+    def _new_stream(self) -> Any:
+        import torch
+
+        return torch.cuda.Stream(self.torch)  # type: ignore[no-untyped-call]
+
+
+class Mps(Accelerator):
+    """An MPS device: one stream, no pinned memory, no memory statistics; copies block the consumer."""
+
+    pins = False
+    side_streams = False
+
+    def memory(self, count: int) -> Bytes:
+        """Return `count` bytes of touched memory."""
+        return touched_array(count)
+
+    def peak_bytes(self) -> tuple[int, int] | None:
+        """Return None: MPS does not count."""
+        return None
+
+    def reset_peak(self) -> None:
+        """Do nothing: MPS does not count."""
+
+    def allocations(self) -> int | None:
+        """Return None: MPS does not count."""
+        return None
+
+    def identity(self) -> dict[str, Any]:
+        """Return the device's name and its recommended maximum memory in bytes."""
+        import torch
+
+        return {"name": "MPS", "memory_bytes": torch.mps.recommended_max_memory(), "driver": None}
+
+
+KINDS: dict[str, type[Device]] = {"cpu": Device, "cuda": Cuda, "mps": Mps}
+
+
+@functools.cache
+def device_of(device: torch.device) -> Device:
+    """Return the API of a device, the same object for the life of the process."""
+    return KINDS.get(device.type, Accelerator)(device)
+
+
+def device_named(name: str) -> Device:
+    """Return the API of a device by its name, such as "cuda:1"."""
+    import torch
+
+    return device_of(torch.device(name))
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device of a name, such as "cuda:1"; "auto" is the accelerator, or the CPU without one.
+
+    A name without a number is the current device, as torchrun's ranks set it.
+
+    Raises
+    ------
+    InvalidSettings
+        If the name is not auto, cpu or a backend of torch.
+    DeviceUnavailable
+        If the machine does not have the device.
+    """
+    import torch
+
+    here, count = _accelerator()
+    kind, colon, index = name.partition(":")
+    known = tuple(dict.fromkeys((*KNOWN, *([here] if here else []))))
+    if kind not in ("auto", "cpu", *known) or (colon and (kind not in known or not index.isdecimal())):
+        raise InvalidSettings(
+            f"unknown device {name!r}", kind="unknown-device", hint=f"use one of {_names(known)}"
+        )
+    if kind == "cpu" or (kind == "auto" and not count):
+        return torch.device("cpu")
+    available = count if kind in ("auto", here) else 0
+    number = int(index) if index else torch.accelerator.current_device_index() if available else 0
+    if number >= available:
+        raise DeviceUnavailable(
+            f"--device {name} is not on this machine",
+            found=_devices(kind, available),
+            hint="use --device cpu or auto",
+        )
+    assert here is not None
+    return torch.device(here, number)
+
+
+def own_device(name: str, local_rank: int) -> str:
+    """Return the device that a rank uses for a device name, and make it this process's current one.
+
+    A name without a number stands for one device per rank; a name with a number is shared by all ranks.
+    Raises DeviceUnavailable if the host has too few devices.
+    """
+    import torch
+
+    here, count = _accelerator()
+    if name == "cpu" or ":" in name or name != here:
+        return str(pick_device(name))
+    if local_rank >= count:
+        raise DeviceUnavailable(
+            f"--device {name}: no device is left for local rank {local_rank}",
+            kind="too-many-ranks",
+            found=_devices(name, count),
+            hint=f"start fewer ranks, or share one device by --device {name}:0",
+        )
+    torch.accelerator.set_device_index(local_rank)
+    return f"{name}:{local_rank}"
+
+
+def in_use() -> str:
+    """Return the accelerator that this process has initialized, or "cpu"; imports nothing."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return "cpu"
+    kind = _accelerator()[0]
+    begun = getattr(torch.get_device_module(kind), "is_initialized", bool) if kind else bool
+    return kind if kind and begun() else "cpu"
+
+
+def _accelerator() -> tuple[str | None, int]:
+    """Return the kind of accelerator that this torch is built for, and the number of devices."""
+    import torch
+
+    accelerator = torch.accelerator.current_accelerator()
+    return (accelerator.type, torch.accelerator.device_count()) if accelerator else (None, 0)
+
+
+def _devices(kind: str, count: int) -> str:
+    return counted(count, f"{kind.upper()} device") if count else f"no {kind.upper()} device"
+
+
+def _names(known: tuple[str, ...]) -> str:
+    numbered = [name for kind in known for name in ((kind,) if kind == "mps" else (kind, f"{kind}:0"))]
+    return ", ".join(["auto", "cpu", *numbered, "…"])

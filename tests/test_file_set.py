@@ -1,0 +1,496 @@
+"""Several files as one dataset: parts, samples or fields, as their shapes and names say."""
+
+import gzip
+import io
+import json
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from kinds import kind
+
+import iobench
+from iobench.base.errors import SourceError
+from iobench.dataset.add import add
+from iobench.dataset.sources import open_source
+
+X = np.random.default_rng(0).random((12, 9, 2))
+
+
+def npy(file, x):
+    np.save(file, x)
+
+
+def packed(file, x):
+    stream = io.BytesIO()
+    np.save(stream, x)
+    file.write_bytes(gzip.compress(stream.getvalue()))
+
+
+def npz(file, x):
+    np.savez(file, x=x, y=len(file.stem))
+
+
+def pt(file, x):
+    torch.save({"x": torch.from_numpy(x), "y": len(file.stem)}, file)
+
+
+def safetensors(file, x):
+    numpy = pytest.importorskip("safetensors.numpy")
+    numpy.save_file({"x": x, "y": np.array(len(file.stem))}, file)
+
+
+def hdf5(file, x, **options):
+    with h5py.File(file, "w") as opened:
+        opened.create_dataset("x", data=x, **options)
+
+
+def hdf5_sample(file, x):
+    hdf5(file, x)
+    with h5py.File(file, "a") as opened:
+        opened["y"] = len(file.stem)
+
+
+WRITERS = {".npy": npy, ".npy.gz": packed, ".npz": npz, ".pt": pt, ".safetensors": safetensors, ".h5": hdf5}
+SAMPLES = WRITERS | {".h5": hdf5_sample}
+
+
+def folder_of(folder, suffix, samples, names="{}", writers=WRITERS):
+    """Write each array into a file of its own."""
+    for row, sample in enumerate(samples):
+        file = folder / f"{names.format(row)}{suffix}"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        writers[suffix](file, sample)
+    return folder
+
+
+def read(folder, tmp_path, **options):
+    """Return what `add` and `prepare` read of a folder, which has to be the same, and their notes."""
+    source, notes = open_source(folder, **options), []
+    manifest, row = add(folder, data_dir=tmp_path / "data", warn=notes.append, **options)
+    assert [one.values for one in notes if one.kind == "files"] == [
+        one.values for one in source.notes if one.kind == "files"
+    ]
+    with manifest.opener(row.variant)() as reader:
+        batch = reader.batch(slice(None))
+        order = np.random.default_rng(1).permutation(len(reader))
+        mixed = reader.batch(order)
+        sample = reader.sample(len(reader) - 1)
+    assert [field.typed for field in source.schema.fields] == [
+        field.typed for field in manifest.schema.fields
+    ]
+    prepared = {name: [part[name] for part in source.batches()] for name in batch}
+    loader = iobench.StreamLoader(manifest.root, format=row.variant, batch_size=5, order="sequential")
+    streamed = list(loader)
+    for name, array in batch.items():
+        if hasattr(array, "offsets"):
+            assert (
+                np.concatenate([part.values for part in prepared[name]]).tobytes() == array.values.tobytes()
+            )
+            assert mixed[name].values.tobytes() == array[order].values.tobytes()
+            values = torch.cat([part[name].values for part in streamed]).numpy()
+            assert values.tobytes() == array.values.tobytes()
+            continue
+        np.testing.assert_array_equal(np.concatenate(prepared[name]), array)
+        np.testing.assert_array_equal(mixed[name], array[order])
+        np.testing.assert_array_equal(sample[name], array[-1])
+        np.testing.assert_array_equal(torch.cat([part[name] for part in streamed]).numpy(), array)
+    return batch, notes, row.variant
+
+
+@pytest.mark.parametrize("suffix", SAMPLES)
+def test_each_numbered_file_is_a_sample(tmp_path, suffix):
+    batch, notes, variant = read(folder_of(tmp_path / "a", suffix, X, writers=SAMPLES), tmp_path)
+    assert variant == "samples"
+    np.testing.assert_array_equal(batch["x"], X)  # in natural order: 2 before 10
+    if "y" in batch:
+        assert batch["y"].tolist() == [1] * 10 + [2] * 2
+    told = [] if "y" in batch else [{"files": 12, "relation": "samples"}]
+    assert [note.values for note in notes if note.kind == "files"] == told
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": (3, 2)}, {"chunks": (3, 2), "compression": "gzip"}])
+def test_hdf5_files_of_several_lengths_are_parts(tmp_path, options):
+    for number in range(1, 12):
+        (tmp_path / "a").mkdir(exist_ok=True)
+        hdf5(tmp_path / f"a/patient{number}.h5", X[number, : 3 + number % 5], **options)
+    batch, notes, variant = read(tmp_path / "a", tmp_path)
+    assert variant == "parts:of=hdf5"
+    np.testing.assert_array_equal(batch["x"], np.concatenate([X[n, : 3 + n % 5] for n in range(1, 12)]))
+    assert [note.values for note in notes if note.kind == "files"] == [{"files": 11, "relation": "parts"}]
+
+
+def test_folders_in_one_format_are_parts(tmp_path):
+    for number in (10, 9):
+        folder_of(tmp_path / f"a/e{number}", ".npy", [X[number], X[number, :, 0]], "f{}")
+    batch, _, variant = read(tmp_path / "a", tmp_path)
+    assert variant == "parts"  # of npy
+    np.testing.assert_array_equal(batch["f0"], np.concatenate([X[9], X[10]]))
+
+
+def test_shards_of_tokens_with_and_without_headers_are_parts(tmp_path):
+    tokens, header = np.arange(70_000, dtype=np.uint16) % 50_000, np.zeros(256, np.int32)
+    header[:3] = 20240520, 1, len(tokens)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/shard_0.bin").write_bytes(header.tobytes() + tokens.tobytes())
+    np.save(tmp_path / "a/shard_1.npy", tokens[:2049])
+    batch, notes, variant = read(tmp_path / "a", tmp_path)
+    assert variant == "parts:of=tokens"
+    assert batch["tokens"].shape == (68 + 2, 1025)
+    np.testing.assert_array_equal(batch["tokens"][-1], tokens[1024:2049])
+    assert [note.values["left_over"] for note in notes] == [len(tokens) - 68 * 1024 - 1]
+
+
+def test_shards_of_tokens_in_npy_are_asked_for(tmp_path):
+    folder = folder_of(tmp_path / "a", ".npy", [np.arange(2000, dtype=np.uint16)] * 3)
+    with pytest.raises(SourceError, check=kind("several-readings")) as caught:
+        open_source(folder)
+    assert "parts:of=tokens" in caught.value.hint
+    assert add(folder, "parts:of=tokens", data_dir=tmp_path / "data")[0].schema.samples == 3
+
+
+def test_a_subfolder_per_class_is_a_label(tmp_path):
+    folder = folder_of(tmp_path / "a", ".npy", X[:2], "cat/{}")
+    batch, _, _ = read(folder_of(folder, ".npy", X[2:5], "dog/x{}"), tmp_path)
+    np.testing.assert_array_equal(batch["x"], X[:5])
+    assert batch["label"].tolist() == [0, 0, 1, 1, 1]
+
+
+def test_numbers_next_to_each_file_are_fields(tmp_path):
+    folder = folder_of(tmp_path / "a", ".npy", X)
+    for row in range(12):
+        (folder / f"{row}.cls").write_text(f"{row}\n")
+        (folder / f"{row}.json").write_text(f'{{"age": {row / 2}, "name": "a"}}')
+        (folder / f"{row}.txt").write_text("a caption")
+    batch, notes, _ = read(folder, tmp_path)
+    assert batch["cls"].tolist() == list(range(12))
+    assert batch["age"].tolist() == [row / 2 for row in range(12)]
+    (left,) = [note for note in notes if note.kind == "not-read"]
+    assert left.values == {"files": 48, "not_read": 12, ".txt": 12}
+    (folder / "7.cls").unlink()
+    with pytest.raises(SourceError, check=kind("missing-label")):
+        open_source(folder)
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_files_of_several_lengths_are_samples_of_several_lengths(tmp_path, save):
+    (tmp_path / "a").mkdir()
+    samples = [X[row, : 3 + row % 4] for row in range(6)]
+    for row, sample in enumerate(samples):
+        save(tmp_path / f"a/{row}.npz", x=sample, y=row)
+    batch, _, variant = read(tmp_path / "a", tmp_path)
+    assert (variant, batch["y"].tolist()) == ("samples", list(range(6)))
+    np.testing.assert_array_equal(batch["x"].values, np.concatenate(samples))
+
+
+@pytest.mark.parametrize(
+    ("relation", "shape"), [("samples", (3, 9, 2)), ("parts", (27, 2)), ("fields", (9, 2))]
+)
+def test_files_that_may_be_read_in_several_ways_are_asked_for(tmp_path, relation, shape):
+    folder = tmp_path / "a"
+    for row, name in enumerate(("left", "middle", "right")):
+        folder_of(folder, ".npy", X[row : row + 1], name)
+    for opened in (open_source, lambda folder: add(folder, data_dir=tmp_path / "data")):
+        with pytest.raises(SourceError, check=kind("several-readings")) as caught:
+            opened(folder)
+        assert f"--files {relation}" in caught.value.hint
+    batch, _, _ = read(folder, tmp_path, files=relation)
+    assert next(iter(batch.values())).shape == shape
+    assert len(batch) == (3 if relation == "fields" else 1)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".npz", ".pt", ".h5"])
+def test_files_that_are_named_as_parts_are_joined(tmp_path, suffix):
+    writers = {".npz": lambda file, x: np.savez(file, x=x), ".pt": lambda file, x: pt_parts(file, x)}
+    folder = folder_of(tmp_path / "a", suffix, [X[:8, 0], X[8:, 0]], "part-{}", WRITERS | writers)
+    batch, notes, _ = read(folder, tmp_path)
+    np.testing.assert_array_equal(batch["x"], X[:, 0])
+    assert notes[0].values["relation"] == "parts"
+
+
+def pt_parts(file, x):
+    torch.save({"x": torch.from_numpy(x)}, file)
+
+
+def test_arrays_of_one_length_and_several_kinds_are_fields(tmp_path):
+    batch, _, variant = read(folder_of(tmp_path / "a", ".npy", [X, X[:, 0, 0]], "f{}"), tmp_path)
+    assert (variant, [*batch]) == ("npy", ["f0", "f1"])
+
+
+def test_parts_with_other_fields_are_named(tmp_path):
+    folder = folder_of(tmp_path / "a", ".h5", X[:3, :, 0], "part{}")
+    with h5py.File(folder / "part1.h5", "a") as opened:
+        opened["z"] = np.zeros(9)
+    with pytest.raises(SourceError, check=kind("missing-array", path=folder / "part1.h5")):
+        add(folder, "parts:of=hdf5", data_dir=tmp_path / "data")
+
+
+def lacking(folder):
+    np.savez(folder / "3.npz", x=X[3])
+
+
+def of_another_shape(folder):
+    np.savez(folder / "3.npz", x=X[3, :, 0], y=1)
+
+
+def pickled(folder):
+    np.savez(folder / "3.npz", x=np.array([{}]), y=1)
+
+
+def cut_off(folder):
+    (folder / "3.npz").write_bytes((folder / "2.npz").read_bytes()[:200])
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (lacking, "missing-array"),
+        (of_another_shape, "unequal-shapes"),
+        (pickled, "unequal-shapes"),
+        (cut_off, "damaged"),
+    ],
+)
+def test_a_file_that_differs_is_named(tmp_path, change, cause):
+    folder = folder_of(tmp_path / "a", ".npz", X)
+    change(folder)
+    with pytest.raises(SourceError, check=kind(cause, path=folder / "3.npz")):
+        open_source(folder)
+
+
+def test_links_of_a_download_cache_to_its_blobs_are_followed(tmp_path):
+    repository = tmp_path / "hub/datasets--a--b"
+    folder = repository / "snapshots/1f3a/data"
+    folder.mkdir(parents=True)
+    (repository / "blobs").mkdir()
+    for row in range(3):
+        np.savez(tmp_path / "x.npz", x=X[row], y=row)
+        (tmp_path / "x.npz").rename(repository / f"blobs/{row}f")
+        (folder / f"{row}.npz").symlink_to(f"../../../blobs/{row}f")
+    assert read(folder, tmp_path)[0]["y"].tolist() == [0, 1, 2]
+    (folder / "3.npz").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").write_bytes(b"")
+    with pytest.raises(SourceError, check=kind("link-outside")):
+        open_source(folder)
+
+
+CHUNKS = {"chunks": (2, 2)}
+LAYOUTS = {"contiguous": {}, "chunked": CHUNKS, "packed": {**CHUNKS, "compression": "gzip"}}
+
+
+def raw_files(folder, **options):
+    """Write three files with five rows of x each, below a folder; return their names."""
+    (folder / "raw").mkdir(parents=True)
+    for number in range(3):
+        hdf5(folder / f"raw/p{number}.h5", X[number, :5], **options)
+    return [f"raw/p{number}.h5" for number in range(3)]
+
+
+def virtual(file, names, shape=(15, 2), place=lambda number: slice(5 * number, 5 * number + 5), part=...):
+    layout = h5py.VirtualLayout(shape, "f8")
+    for number, name in enumerate(names):
+        layout[place(number)] = h5py.VirtualSource(name, "x", (5, 2))[part]
+    with h5py.File(file, "w") as opened:
+        opened.create_virtual_dataset("x", layout)
+    return file
+
+
+def end_to_end(folder, names):
+    return virtual(folder / "all.h5", names), X[:3, :5].reshape(15, 2)
+
+
+def parts_of_rows(folder, names):
+    file = virtual(folder / "all.h5", names, (6, 2), lambda n: slice(2 * n, 2 * n + 2), slice(1, 3))
+    return file, X[:3, 1:3].reshape(6, 2)
+
+
+def stacked(folder, names):
+    return virtual(folder / "all.h5", names, (3, 5, 2), lambda number: number), X[:3, :5]
+
+
+def side_by_side(folder, names):
+    file = virtual(folder / "all.h5", names, (5, 6), lambda n: (slice(None), slice(2 * n, 2 * n + 2)))
+    return file, np.concatenate(X[:3, :5], 1)
+
+
+def of_virtual(folder, names):
+    virtual(folder / "inner.h5", names)
+    layout = h5py.VirtualLayout((15, 2), "f8")
+    layout[:] = h5py.VirtualSource("inner.h5", "x", (15, 2))
+    with h5py.File(folder / "all.h5", "w") as opened:
+        opened.create_virtual_dataset("x", layout)
+    return folder / "all.h5", X[:3, :5].reshape(15, 2)
+
+
+def linked(folder, names):
+    with h5py.File(folder / "all.h5", "w") as opened:
+        opened["x"] = h5py.ExternalLink(names[1], "/x")
+    return folder / "all.h5", X[1, :5]
+
+
+def linked_group(folder, names):
+    with h5py.File(folder / "all.h5", "w") as opened:
+        opened["p"] = h5py.ExternalLink(names[1], "/")
+    return folder / "all.h5", X[1, :5]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "make", [end_to_end, parts_of_rows, stacked, side_by_side, of_virtual, linked, linked_group]
+)
+def test_data_of_other_hdf5_files_are_read_where_they_lie(tmp_path, make, layout):
+    file, rows = make(tmp_path / "a", raw_files(tmp_path / "a", **LAYOUTS[layout]))
+    batch, _, variant = read(file, tmp_path)
+    np.testing.assert_array_equal(next(iter(batch.values())), rows)
+    manifest, _ = add(file, data_dir=tmp_path / "data", overwrite=True)
+    with manifest.opener(variant)() as reader:
+        known = reader.placement()
+    runs = make in (end_to_end, linked, linked_group) or (make is parts_of_rows and layout == "contiguous")
+    assert bool(known) == (runs and layout != "packed")
+    files = {one.name for one in manifest.files_of(variant)}
+    assert files >= {"all.h5", "p1.h5"}
+    (tmp_path / "a/raw/p1.h5").touch()
+    with pytest.raises(iobench.base.errors.CorruptArtifact, check=kind("changed")):
+        manifest.opener(variant)
+
+
+def missing(folder, names):
+    (folder / names[2]).unlink()
+    return virtual(folder / "all.h5", names)
+
+
+def shorter(folder, names):
+    hdf5(folder / names[2], X[0, :4])
+    return virtual(folder / "all.h5", names)
+
+
+def partly_covered(folder, names):
+    return virtual(folder / "all.h5", names[:2])
+
+
+def outside(folder, names):
+    hdf5(folder.parent / "p3.h5", X[0, :5])
+    return virtual(folder / "all.h5", [*names[:2], "../p3.h5"])
+
+
+def link_outside(folder, names):
+    hdf5(folder.parent / "p3.h5", X[0, :5])
+    (folder / names[2]).unlink()
+    (folder / names[2]).symlink_to(folder.parent / "p3.h5")
+    return virtual(folder / "all.h5", names)
+
+
+@pytest.mark.parametrize(
+    ("make", "cause"),
+    [
+        (missing, "missing-file"),
+        (shorter, "not-stored"),
+        (partly_covered, "not-stored"),
+        (outside, "external-data"),
+        (link_outside, "link-outside"),
+    ],
+)
+def test_fill_values_in_place_of_data_are_never_read(tmp_path, make, cause):
+    file = make(tmp_path / "a", raw_files(tmp_path / "a"))
+    for opened in (open_source, lambda file: add(file, data_dir=tmp_path / "data")):
+        with pytest.raises(SourceError, check=kind(cause)):
+            opened(file)
+
+
+def test_a_folder_with_a_file_that_is_composed_of_the_others_is_refused(tmp_path):
+    names = raw_files(tmp_path / "a")
+    file = virtual(tmp_path / "a/all.h5", names)
+    with pytest.raises(SourceError, check=kind("several-readings", path=file)):
+        add(tmp_path / "a", "parts:of=hdf5", data_dir=tmp_path / "data")
+
+
+def groups_of(file, lengths, equal=False):
+    """Write a group of x and y per number, as robomimic does; return all rows of x."""
+    with h5py.File(file, "w") as opened:
+        for number, length in enumerate(lengths):
+            opened[f"data/demo_{number}/obs/x"] = X[number, :length]
+            opened[f"data/demo_{number}/y"] = np.full(length, number)
+        opened["mask/train"] = [b"demo_0", b"demo_1"]
+    return np.concatenate([X[number, :length] for number, length in enumerate(lengths)])
+
+
+def test_groups_of_a_file_are_parts(tmp_path):
+    lengths = [3 + number % 4 for number in range(12)]
+    rows = groups_of(tmp_path / "a.hdf5", lengths)
+    batch, notes, variant = read(tmp_path / "a.hdf5", tmp_path)
+    assert (variant, [*batch]) == ("parts:of=hdf5", ["obs_x", "y"])
+    np.testing.assert_array_equal(batch["obs_x"], rows)  # in natural order: demo_2 before demo_10
+    assert {note.kind: note.values for note in notes} == {
+        "files": {"groups": 12, "relation": "parts"},
+        "not-read": {"arrays": 1},
+    }
+
+
+@pytest.mark.parametrize(
+    ("relation", "fields"),
+    [
+        ("samples", {"obs_x": (3, 4, 2)}),
+        ("parts", {"obs_x": (12, 2)}),
+        ("fields", {"data_demo_0_obs_x": (4, 2)}),
+    ],
+)
+def test_groups_that_may_be_read_in_several_ways_are_asked_for(tmp_path, relation, fields):
+    groups_of(tmp_path / "a.h5", [4, 4, 4])
+    for opened in (open_source, lambda file: add(file, data_dir=tmp_path / "data")):
+        with pytest.raises(SourceError, check=kind("several-readings")) as caught:
+            opened(tmp_path / "a.h5")
+        assert f"--files {relation}" in caught.value.hint
+    batch, _, _ = read(tmp_path / "a.h5", tmp_path, files=relation)
+    assert {name: batch[name].shape for name in fields} == fields
+
+
+def test_a_group_per_patient_with_one_number_each_is_a_sample(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as opened:
+        for number, name in enumerate(("anna", "bert", "carl")):
+            opened[f"{name}/slices"], opened[f"{name}/age"] = X[number, : 3 + number], 30 + number
+    batch, _, variant = read(tmp_path / "a.h5", tmp_path)
+    assert (variant, batch["age"].tolist()) == ("samples", [30, 31, 32])
+    np.testing.assert_array_equal(batch["slices"].values, np.concatenate([X[n, : 3 + n] for n in range(3)]))
+
+
+def test_groups_of_a_zarr_store_are_parts(tmp_path):
+    zarr = pytest.importorskip("zarr")
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w")
+    for number in range(12):
+        group.create_array(f"data/demo_{number}/x", data=X[number, : 3 + number % 4])
+    batch, notes, variant = read(tmp_path / "a.zarr", tmp_path)
+    assert variant == "parts:of=zarr"
+    np.testing.assert_array_equal(batch["x"], np.concatenate([X[n, : 3 + n % 4] for n in range(12)]))
+    assert notes[0].values == {"groups": 12, "relation": "parts"}
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_tables_in_text_in_a_folder_are_parts(tmp_path, suffix):
+    (tmp_path / "a").mkdir()
+    lines = {"csv": "{},0.5\n", "jsonl": '{{"n": {}, "r": 0.5}}\n'}[suffix]
+    for number in (1, 2, 10):
+        head = "n,r\n" if suffix == "csv" else ""
+        (tmp_path / f"a/part{number}.{suffix}").write_text(head + lines.format(number) * number)
+    (tmp_path / "a/README.md").write_text("what they are")
+    source = open_source(tmp_path / "a")
+    (batch,) = source.batches()
+    assert batch["n"].tolist() == [1] + [2] * 2 + [10] * 10
+    assert [note.values for note in source.notes] == [{"files": 4, "not_read": 1, ".md": 1}]
+    with pytest.raises(SourceError, check=kind("unrecognized")) as caught:
+        add(tmp_path / "a", data_dir=tmp_path / "data")
+    assert "iobench prepare --source" in caught.value.hint
+    (tmp_path / f"a/part3.{suffix}").write_text("n,z\n1,2\n" if suffix == "csv" else '{"n": 1}\n')
+    with pytest.raises(SourceError, check=kind("missing-array" if suffix == "csv" else "empty-cell")):
+        open_source(tmp_path / "a")
+
+
+@pytest.mark.parametrize("command", [("add",), ("prepare", "--format", "npy", "--source")])
+def test_a_line_says_whether_all_was_read(tmp_path, inside, command):
+    folder = folder_of(tmp_path / "a", ".npy", X)
+    words = (*command, folder, "--data-dir", tmp_path / "data")
+    assert "read: 12 files, all that they hold" in inside(*words).stderr
+    assert json.loads(inside(*words, "--json").stdout)["read"] == {"files": 12, "complete": True}
+    (folder / "notes.md").write_text("")
+    done = inside(*words, "--overwrite")
+    assert "read: 12 files, and something was left out" in done.stderr
+    assert "1 of 13 files: 1 .md" in done.stderr

@@ -1,0 +1,140 @@
+"""Folders as other programs leave them: every command sees the same samples, and counts what is not read."""
+
+import json
+
+import numpy as np
+import pytest
+from kinds import kind
+from PIL import Image
+
+from iobench import formats
+from iobench.advise.measured_data import from_source
+from iobench.advise.requirements import Requirements
+from iobench.base.errors import SourceError
+from iobench.dataset.add import add
+from iobench.dataset.sources import open_source
+
+SHAPE, VARIANT = (3, 8, 8), "images:shape=3x8x8"
+
+
+def write(folder, *names):
+    """Write an image, or for other suffixes a few bytes, under each name."""
+    for number, name in enumerate(names):
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if name.endswith("/"):
+            file.mkdir(exist_ok=True)
+        elif file.name.startswith("._") or file.suffix in (".heic", ".txt", ".db", ""):
+            file.write_bytes(b"\0\5\26\7")
+        else:
+            Image.new("RGB", (9, 9), (20 * number, 0, 0)).save(file)
+    return folder
+
+
+USUAL = ("cat/0.jpg", "cat/1.jpg", "dog/2.jpg")
+LAYOUTS = {  # files, labels, and the numbers of files that are not read
+    "macos": ((*USUAL, "cat/._0.jpg", "__MACOSX/cat/._1.jpg", "dog/.DS_Store"), [0, 0, 1], {"hidden": 3}),
+    "notebook": ((*USUAL, "cat/.ipynb_checkpoints/0-checkpoint.jpg"), [0, 0, 1], {"hidden": 1}),
+    "an empty class": ((*USUAL, "ant/"), [1, 1, 2], {}),
+    "inner folders": (("cat/big/0.jpg", "cat/small/1.jpg", "dog/2.jpg"), [0, 0, 1], {}),
+    "other images": ((*USUAL, "dog/3.webp", "dog/4.bmp", "dog/5.tif"), [0, 0, 1, 1, 1, 1], {}),
+    "other suffixes": ((*USUAL, "dog/3.heic", "dog/4.heic", "cat/a.txt"), [0, 0, 1], {".heic": 2, ".txt": 1}),
+    "a description": ((*USUAL, "README", "Thumbs.db"), [0, 0, 1], {"without a suffix": 1, ".db": 1}),
+}
+
+
+@pytest.mark.parametrize(("names", "labels", "left"), LAYOUTS.values(), ids=LAYOUTS)
+def test_add_prepare_and_recommend_see_the_same_samples(tmp_path, names, labels, left):
+    folder, notes = write(tmp_path / "pets", *names), []
+    source = open_source(folder, SHAPE)
+    manifest, _ = add(folder, VARIANT, data_dir=tmp_path / "data", warn=notes.append)
+    assert formats.get("images").sniff(folder)
+    (batch,) = source.batches()
+    with manifest.opener(VARIANT)() as reader:
+        added = reader.batch(slice(None))
+    assert added["label"].tolist() == batch["y"].tolist() == labels
+    np.testing.assert_array_equal(added["image"], batch["x"])
+    counted = [{**one.values} for one in source.notes if one.kind == "not-read"]
+    for values in counted:
+        assert values.pop("files") == values.pop("not_read") + len(labels)
+    assert counted == ([left] if left else [])
+    assert [n.values for n in notes if n.kind == "not-read"] == [
+        n.values for n in source.notes if n.kind == "not-read"
+    ]
+    measured = from_source(
+        source, [], Requirements(formats=("npy",)), tmp_path / "samples", lambda text: None
+    )
+    assert measured.own_format == VARIANT
+
+
+def test_labels_of_inner_folders_are_said(tmp_path):
+    source = open_source(write(tmp_path / "a", "cat/big/0.jpg", "cat/small/1.jpg", "dog/2.jpg"), SHAPE)
+    (note,) = source.notes
+    assert (note.kind, note.values) == ("inner-folders", {"labels": 2, "inner": 2})
+    assert str(tmp_path / "a/cat") in note.hint
+
+
+@pytest.mark.parametrize(
+    ("names", "cause", "named"),
+    [
+        (("train/cat/0.jpg", "val/cat/1.jpg"), "several-splits", ["train", "val"]),
+        (("0.jpg", "1.jpg"), "no-label", ["0.jpg"]),
+        ((*USUAL, "3.jpg"), "no-label", ["3.jpg"]),
+    ],
+)
+def test_what_is_no_folder_per_class_is_refused_alike(tmp_path, names, cause, named):
+    folder = write(tmp_path / "a", *names)
+    for read in (
+        lambda: open_source(folder, SHAPE),
+        lambda: add(folder, VARIANT, data_dir=tmp_path / "data"),
+    ):
+        with pytest.raises(SourceError, check=kind(cause)) as caught:
+            read()
+        assert all(str(folder / name) in str(caught.value) for name in named)
+
+
+def test_speech_in_a_folder_per_speaker_and_chapter_is_read_where_it_lies(tmp_path):
+    soundfile, folder = pytest.importorskip("soundfile"), tmp_path / "speech"
+    for row, chapter in enumerate(("1272/128104", "1272/135031", "84/121123")):
+        (folder / chapter).mkdir(parents=True)
+        soundfile.write(folder / chapter / "0.flac", np.full(9, row, np.int16), 16_000)
+        (folder / chapter / "0.trans.txt").write_text("WORDS")
+    notes = []
+    manifest, _ = add(folder, data_dir=tmp_path / "data", warn=notes.append)
+    with manifest.opener("audio")() as reader:
+        batch = reader.batch(slice(None))
+    assert batch["label"].tolist() == [0, 0, 1]
+    assert batch["audio"].values[::9].tolist() == [0, 1, 2]
+    assert {note.kind: note.values for note in notes} == {
+        "inner-folders": {"labels": 2, "inner": 3},
+        "not-read": {"files": 6, "not_read": 3, ".txt": 3},
+    }
+
+
+@pytest.mark.parametrize("command", ["add", "prepare"])
+def test_what_is_not_read_is_the_last_line_about_the_data_and_in_json(tmp_path, inside, command):
+    folder, data = write(tmp_path / "pets", *USUAL, "dog/3.heic"), ("--data-dir", tmp_path / "data")
+    words = {
+        "add": (folder, "--format", VARIANT),
+        "prepare": ("--source", folder, "--sample-shape", "3x8x8", "--format", "npy"),
+    }
+    done = inside(command, *words[command], *data)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-2].endswith(": 1 .heic")
+    done = inside(command, *words[command], *data, "--json")
+    (note,) = json.loads(done.stdout)["notes"]
+    assert (note["kind"], note["values"]) == ("not-read", {"files": 4, "not_read": 1, ".heic": 1})
+
+
+def test_shards_of_several_splits_are_named(tmp_path):
+    parquet, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    (tmp_path / "tables").mkdir()
+    for name in ("train-0", "train-1", "test-0", "._test-0"):
+        parquet.write_table(pa.table({"a": [1.0, 2.0]}), tmp_path / "tables" / f"{name}.parquet")
+    notes = []
+    manifest, _ = add(tmp_path / "tables", data_dir=tmp_path / "data", warn=notes.append)
+    assert manifest.schema.samples == 6
+    assert {note.kind: note.values for note in notes} == {
+        "several-splits": {"train": 2, "test": 1},
+        "not-read": {"files": 4, "not_read": 1, "hidden": 1},
+    }
