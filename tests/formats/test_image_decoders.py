@@ -130,7 +130,7 @@ def test_add_says_how_far_its_pixels_are_from_pillows(photos, fmt, tmp_path):
 @pytest.mark.parametrize("mode", ["RGB", "L"])
 def test_a_part_has_the_pixels_of_the_whole_image(word, options, mode):
     usable(word)
-    decode_part = import_module(f"{jpeg_decoders.__package__}.{word}_decoder").decode_part
+    decode_part = JPEG_LIBRARIES[word].load()
     rng, stored = np.random.default_rng(0), BytesIO()
     Image.fromarray(rng.integers(0, 256, (90, 131, 3), np.uint8)).convert(mode).save(
         stored, "JPEG", **options
@@ -145,14 +145,14 @@ def test_a_part_has_the_pixels_of_the_whole_image(word, options, mode):
 @pytest.mark.parametrize("word", JPEG_LIBRARIES)
 def test_a_decoder_starts_no_thread_that_a_fork_would_lose(word):
     usable(word)
-    module = import_module(f"{jpeg_decoders.__package__}.{word}_decoder")
+    decode = JPEG_LIBRARIES[word].load()
     stored = BytesIO()
     smooth((1500, 2000), np.random.default_rng(0)).save(stored, "JPEG")
     before = os.listdir("/proc/self/task")
     if JPEG_LIBRARIES[word].parts:
-        pixels = module.decode_part(stored.getvalue(), "RGB", (0, 0, 2000, 1500))
+        pixels = decode(stored.getvalue(), "RGB", (0, 0, 2000, 1500))
     else:
-        pixels = module.decode_jpeg(stored.getvalue(), "RGB", (2000, 1500), (2000, 1500))
+        pixels = decode(stored.getvalue(), "RGB", (2000, 1500), (2000, 1500))
     assert pixels.shape == (1500, 2000, 3)
     assert os.listdir("/proc/self/task") == before
 
@@ -176,10 +176,10 @@ def test_a_library_that_is_not_installed_is_named_with_its_extra(photos, tmp_pat
     ("word", "hint"), [("torchvision", "--upgrade 'iobench[torchvision]'"), ("turbojpeg", "libturbojpeg0")]
 )
 def test_a_library_that_cannot_be_imported_is_named_with_the_reason(monkeypatch, word, hint):
-    def broken(name):
+    def broken():
         raise RuntimeError("operator torchvision::nms does not exist")
 
-    monkeypatch.setattr(jpeg_decoders, "import_module", broken)
+    monkeypatch.setitem(JPEG_LIBRARIES, word, replace(JPEG_LIBRARIES[word], load=broken))
     with pytest.raises(MissingDependency, check=kind("broken-library")) as caught:
         jpeg_decoder(word, False)
     assert "torchvision::nms" in caught.value.found

@@ -1,4 +1,4 @@
-"""Decoders of JPEG files besides Pillow: each is a module here, imported when used, and a line of the table.
+"""Decoders of JPEG files besides Pillow: each is a function here and a line of the table.
 
 They call libjpeg-turbo without a copy in between, and torch scales with vector instructions, which Pillow's
 scaling lacks. Their pixels differ from Pillow's by one level here and there. A decoder of parts skips what a
@@ -7,51 +7,156 @@ random crop does not use, and returns the same pixels of the rest.
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
-from importlib import import_module
-from typing import TYPE_CHECKING, TypeAlias
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from iobench.base.errors import MissingDependency
 from iobench.base.registry import is_installed
+from iobench.base.standard_streams import native_stderr_hidden
 from iobench.base.text import reason
 from iobench.formats import Array, WholeDecoder
 
 if TYPE_CHECKING:
-    from iobench.contrib.formats.shared.random_crop import Box
     from iobench.formats.image_decoding import ImageLayout, JpegDecoder
 
 Size: TypeAlias = tuple[int, int]  # width and height
 
 # Returns pixels (H, W, C) of a JPEG file that is RGB or gray, in mode RGB or L, not turned by EXIF, at the
 # smallest scale not below the second size; the first is the image's. Raises anything on damaged files.
-DecodeJpeg: TypeAlias = "Callable[[bytes, str, Size, Size], Array]"
+DecodeJpeg: TypeAlias = "Callable[[bytes, str, Size, Size], Any]"
 
-# Returns the pixels of a part of such a file.
-DecodePart: TypeAlias = "Callable[[bytes, str, Box], Array]"
+# Returns the pixels of a part (left, top, right, bottom) of such a file.
+DecodePart: TypeAlias = "Callable[[bytes, str, tuple[int, int, int, int]], Any]"
+
+
+@cache
+def _simplejpeg() -> DecodeJpeg:
+    import simplejpeg
+
+    from iobench.formats.image_decoding import DCT_SCALE
+
+    def decode(stored: bytes, mode: str, size: Size, least: Size) -> Any:
+        colors, (width, height) = {"RGB": "RGB", "L": "GRAY"}[mode], least
+        return simplejpeg.decode_jpeg(
+            stored, colors, min_height=height, min_width=width, min_factor=DCT_SCALE
+        )
+
+    return decode
+
+
+@cache
+def _torchvision() -> DecodeJpeg:
+    """Return a decoder on the CPU and of the whole size."""
+    import torch
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    modes = {"RGB": ImageReadMode.RGB, "L": ImageReadMode.GRAY}
+
+    def decode(stored: bytes, mode: str, size: Size, least: Size) -> Any:
+        writable = bytearray(stored)  # torch warns of a tensor that must not be written to
+        pixels = decode_jpeg(torch.frombuffer(writable, dtype=torch.uint8), modes[mode])
+        return pixels.permute(1, 2, 0).numpy()
+
+    return decode
+
+
+@cache
+def _opencv() -> DecodeJpeg:
+    """Return a decoder to RGB.
+
+    A conversion of BGR would start OpenCV's pool of threads, which a forked worker of DataLoader lacks.
+    """
+    import cv2
+
+    modes = {"RGB": cv2.IMREAD_COLOR_RGB, "L": cv2.IMREAD_GRAYSCALE}  # the first is new in 4.11
+    reduced = {  # with the bit that each adds to a mode
+        8: cv2.IMREAD_REDUCED_GRAYSCALE_8,
+        4: cv2.IMREAD_REDUCED_GRAYSCALE_4,
+        2: cv2.IMREAD_REDUCED_GRAYSCALE_2,
+    }
+
+    def decode(stored: bytes, mode: str, size: Size, least: Size) -> Any:
+        flags = modes[mode] | reduced.get(_dct_part(size, least), 0) | cv2.IMREAD_IGNORE_ORIENTATION
+        pixels: Array | None = cv2.imdecode(np.frombuffer(stored, np.uint8), flags)
+        if pixels is None:
+            raise ValueError("OpenCV does not say why")
+        return pixels.reshape(*pixels.shape[:2], -1)
+
+    return decode
+
+
+@cache
+def _nvimgcodec() -> DecodePart:
+    os.environ.setdefault("PYNVIMGCODEC_VERBOSITY", "0")  # it would print two lines for a damaged file
+    with native_stderr_hidden():  # five lines about decoders for a GPU that are not installed
+        import nvidia.nvimgcodec as nvimgcodec  # if it is missing, the error has its whole name
+
+    params = {
+        mode: nvimgcodec.DecodeParams(apply_exif_orientation=False, color_spec=colors)
+        for mode, colors in {"RGB": nvimgcodec.ColorSpec.SRGB, "L": nvimgcodec.ColorSpec.GRAY}.items()
+    }
+    on_cpu = nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)
+
+    class ThreadDecoder(threading.local):
+        """A decoder for each thread, which decodes on the CPU without others."""
+
+        def __init__(self) -> None:
+            self.decode = nvimgcodec.Decoder(
+                device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY, max_num_cpu_threads=1, backends=[on_cpu]
+            ).decode
+
+    decoder = ThreadDecoder()
+
+    def decode(stored: bytes, mode: str, box: tuple[int, int, int, int]) -> Any:
+        left, top, right, bottom = box
+        region = nvimgcodec.Region(top, left, bottom, right)
+        image = decoder.decode(
+            nvimgcodec.CodeStream(stored).get_sub_code_stream(region=region), params=params[mode]
+        )
+        if image is None:
+            raise ValueError("nvImageCodec does not say why")
+        return np.asarray(image)
+
+    return decode
+
+
+@cache
+def _turbojpeg() -> DecodeJpeg:
+    """Return the decoder of PyTurboJPEG, which loads the system's TurboJPEG library."""
+    from turbojpeg import TJPF_GRAY, TJPF_RGB, TurboJPEG
+
+    modes, library = {"RGB": TJPF_RGB, "L": TJPF_GRAY}, TurboJPEG()
+    return lambda stored, mode, size, least: library.decode(stored, modes[mode], (1, _dct_part(size, least)))
 
 
 @dataclass(frozen=True)
 class JpegLibrary:
-    """Library that `decode_jpeg`, or `decode_part`, in the module `<its word>_decoder` here calls.
+    """Library that decodes JPEG files; an extra of iobench, named by its word, installs it.
 
-    An extra of iobench, named by the word, installs it.
+    `load` imports the library and returns its decoder, a DecodePart if it decodes `parts` alone.
     """
 
     module: str
     packages: tuple[str, ...]  # on PyPI, each of which provides the module
+    load: Callable[[], Any]
     code: str  # expression of the pixels (H, W, 3) of `data`, the bytes of a file
     dct_scaling: bool = True  # it decodes at a part of the size, too
-    parts: bool = False  # it decodes a part of the image alone: `decode_part`
+    parts: bool = False
     needs: str = ""  # hint for what its package does not bring
 
 
 JPEG_LIBRARIES = {
-    "simplejpeg": JpegLibrary("simplejpeg", ("simplejpeg",), "simplejpeg.decode_jpeg(data)"),
+    "simplejpeg": JpegLibrary("simplejpeg", ("simplejpeg",), _simplejpeg, "simplejpeg.decode_jpeg(data)"),
     "torchvision": JpegLibrary(
         "torchvision",
         ("torchvision",),
+        _torchvision,
         "torchvision.io.decode_jpeg(torch.frombuffer(bytearray(data), dtype=torch.uint8), 'RGB')"
         ".permute(1, 2, 0).numpy()",
         dct_scaling=False,
@@ -59,11 +164,13 @@ JPEG_LIBRARIES = {
     "opencv": JpegLibrary(
         "cv2",
         ("opencv-python-headless", "opencv-python"),
+        _opencv,
         "cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR_RGB | cv2.IMREAD_IGNORE_ORIENTATION)",
     ),
     "nvimgcodec": JpegLibrary(
         "nvidia.nvimgcodec",
         ("nvidia-nvimgcodec-cu12", "nvidia-nvimgcodec-cu13"),
+        _nvimgcodec,
         "np.asarray(nvimgcodec.Decoder(device_id=nvimgcodec.NVIMGCODEC_DEVICE_CPU_ONLY, "
         "backends=[nvimgcodec.Backend(nvimgcodec.BackendKind.CPU_ONLY)]).decode(data))",
         dct_scaling=False,
@@ -72,6 +179,7 @@ JPEG_LIBRARIES = {
     "turbojpeg": JpegLibrary(
         "turbojpeg",
         ("PyTurboJPEG",),
+        _turbojpeg,
         "TurboJPEG().decode(data, TJPF_RGB)",
         needs="install TurboJPEG (Debian: libturbojpeg0); if it is older than 3, pip install 'PyTurboJPEG<2'",
     ),
@@ -83,11 +191,9 @@ def jpeg_decoder(word: str, dct_scaling: bool) -> JpegDecoder:
 
     Raises MissingDependency of kind ``broken-library`` if the library is installed but cannot be imported.
     """
-    from iobench.contrib.formats.shared.torch_scaling import fitted
-
     library = JPEG_LIBRARIES[word]
     try:
-        module = import_module(f"{__package__}.{word}_decoder")
+        decode = library.load()
     except Exception as error:  # of libraries that lack a system library, or were built for another torch
         raise MissingDependency(
             f"decoder={word}: {library.module} cannot be imported",
@@ -97,8 +203,29 @@ def jpeg_decoder(word: str, dct_scaling: bool) -> JpegDecoder:
             or f"pip install --upgrade 'iobench[{word}]', or install a build for this torch and system",
         ) from error
 
-    used = _part(module.decode_part) if library.parts else _cropped(module.decode_jpeg, dct_scaling)
-    return lambda stored, size, layout: fitted(used(stored, size, layout), layout, size)
+    def used(stored: bytes, size: Size, layout: ImageLayout) -> Array:
+        if library.parts:
+            return _fitted(decode(stored, layout.mode, layout.box(size)), layout, size)
+        pixels = decode(stored, layout.mode, size, layout.sufficient(size) if dct_scaling else size)
+        left, top, right, bottom = layout.box((pixels.shape[1], pixels.shape[0]))
+        return _fitted(pixels[top:bottom, left:right], layout, size)
+
+    return used
+
+
+def _fitted(pixels: Array, layout: ImageLayout, size: Size) -> Array:
+    """Return pixels (H, W, C), which a layout uses of an image of a size, scaled as it fits them."""
+    import torch
+
+    width, height = layout.scaled(size)
+    image = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+    if image.shape[2:] != (height, width):
+        image = torch.nn.functional.interpolate(image, (height, width), mode="bilinear", antialias=True)
+    top, left = (height - layout.height) // 2, (width - layout.width) // 2
+    cut = image[0, :, top : top + layout.height, left : left + layout.width]
+    ordered = cut if layout.channels_first else cut.permute(1, 2, 0)
+    array: Array = np.ascontiguousarray(ordered.numpy()).reshape(layout.shape)
+    return array
 
 
 def installed_decoders() -> Iterator[WholeDecoder]:
@@ -117,25 +244,8 @@ def _whole(word: str, stored: bytes, mode: str, size: Size) -> Array:
     return jpeg_decoder(word, dct_scaling=False)(stored, size, layout)
 
 
-def dct_part(size: Size, least: Size) -> int:
+def _dct_part(size: Size, least: Size) -> int:
     """Return the largest of 8, 4, 2 and 1 by which a size is divided without falling below the least."""
     return next(
         (part for part in (8, 4, 2) if all(a >= part * b for a, b in zip(size, least, strict=True))), 1
     )
-
-
-def _part(decode_part: DecodePart) -> JpegDecoder:
-    """Return a decoder of what a layout uses of an image."""
-    return lambda stored, size, layout: decode_part(stored, layout.mode, layout.box(size))
-
-
-def _cropped(decode_jpeg: DecodeJpeg, dct_scaling: bool) -> JpegDecoder:
-    """Return a decoder of whole images, of which it keeps what a layout uses."""
-
-    def decode(stored: bytes, size: Size, layout: ImageLayout) -> Array:
-        least = layout.sufficient(size) if dct_scaling else size
-        pixels = decode_jpeg(stored, layout.mode, size, least)
-        left, top, right, bottom = layout.box((pixels.shape[1], pixels.shape[0]))
-        return pixels[top:bottom, left:right]
-
-    return decode
