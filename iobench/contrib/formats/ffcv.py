@@ -26,7 +26,7 @@ from iobench.base.options import option
 from iobench.base.text import reason
 from iobench.contrib.formats.shared.external import as_options, check_lengths, unequal_samples
 from iobench.contrib.formats.shared.placed_reader import Maps
-from iobench.contrib.formats.shared.record_writer import sample_bytes
+from iobench.contrib.formats.shared.record_writer import refuse_large, sample_bytes
 from iobench.contrib.formats.shared.records import (
     Column,
     Decoder,
@@ -381,13 +381,10 @@ def _samples(schema: Schema, batches: Iterable[Batch], page: int) -> Iterator[tu
                 if field.is_ragged
                 else batch[field.name]
             )
-        if total.max(initial=0) > page:
-            raise UnsupportedSchema(
-                f"format ffcv cannot hold sample {row + int(total.argmax())}",
-                kind="sample-too-large",
-                expected=f"at most {page:,} bytes, a page",
-                found=f"{total.max():,}",
-                hint=f"use --format ffcv:page_bytes={1 << int(total.max() - 1).bit_length()}",
+        if (largest := int(total.max(initial=0))) > page:
+            hint = f"use --format ffcv:page_bytes={1 << (largest - 1).bit_length()}"
+            refuse_large(
+                f"format ffcv cannot hold sample {row + int(total.argmax())}", largest, page, "a page", hint
             )
         yield from zip(*columns, strict=True)
         row += len(total)

@@ -32,14 +32,12 @@ from iobench.contrib.formats.shared.offset_shards import (
     maps_of,
     ragged_records,
     read_index,
-    rows_in_shard,
     table,
-    write_ragged_shards,
 )
-from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter
+from iobench.contrib.formats.shared.record_writer import ShardWriter
 from iobench.contrib.formats.shared.records import Column, RecordFormat, Records, RecordSource
 from iobench.contrib.formats.shared.token_windows import WINDOW, window_field
-from iobench.formats import DTYPES, Batch, Field, Schema, fields_by_name, unsupported_dtype
+from iobench.formats import DTYPES, Batch, Field, Index, Schema, fields_by_name, unsupported_dtype
 from iobench.formats.folders import NOT_READ
 
 LOADER, TOKENS_LOADER = "PyTreeLoader", "TokensLoader"
@@ -95,13 +93,7 @@ class LitData(RecordFormat):
         """Write the chunks, then the index."""
         path.mkdir()
         writer = _ChunkWriter(path, schema, self.chunk_bytes)
-        if schema.ragged:
-            records = ragged_records(self.name, schema.fields, batches, header_of)
-            rows = write_ragged_shards(writer.path_of, records, self.chunk_bytes)
-        else:
-            writer.write(batches)
-            rows = [writer.rows_of(number) for number in range(writer.shards)]
-        writer.write_index(rows)
+        writer.write_index(writer.write(batches))
 
     def source(self, path: Path, schema: Schema | None = None) -> RecordSource:
         """Compare the sizes of chunks and index, and open the chunks."""
@@ -413,20 +405,20 @@ class _ChunkWriter(ShardWriter):
 
     def __init__(self, path: Path, schema: Schema, chunk_bytes: int) -> None:
         self._path, self._chunk_bytes = path, chunk_bytes
-        parts: list[bytes | Field] = []
+        sizes = [len(header_of(field)) + field.sample_bytes for field in schema.fields]
+        parts: list[bytes | Field] = [struct.pack(f"<{len(sizes)}I", *(size & 0xFFFFFFFF for size in sizes))]
         for field in schema.fields:
             parts += [header_of(field), field]
-        sizes = [len(header_of(field)) + field.sample_bytes for field in schema.fields]
-        record = RecordTemplate.of(
-            [struct.pack(f"<{len(sizes)}I", *(size & 0xFFFFFFFF for size in sizes)), *parts]
-        )
-        super().__init__(schema, record, rows_in_shard(chunk_bytes, len(record.pattern), 2 * WORD))
+        super().__init__(schema, parts, chunk_bytes, 2 * WORD, WORD)
 
     def path_of(self, number: int) -> Path:
         return self._path / f"chunk-0-{number}.bin"
 
-    def begin(self, number: int) -> bytes:
-        return table(np.full(self.rows_of(number), len(self.record.pattern)))
+    def begin(self, sizes: Index) -> bytes:
+        return table(sizes)
+
+    def records(self, batches: Iterable[Batch]) -> Iterator[bytes]:
+        return ragged_records("litdata", self.schema.fields, batches, header_of)
 
     def write_index(self, rows: Sequence[int]) -> None:
         """Write the index: the chunks, with the samples of each, and the description of a sample."""

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
-
-import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.files import path_below
@@ -29,13 +27,11 @@ from iobench.contrib.formats.shared.offset_shards import (
     ShardColumn,
     ragged_records,
     read_index,
-    rows_in_shard,
     table,
-    write_ragged_shards,
 )
-from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter
+from iobench.contrib.formats.shared.record_writer import ShardWriter
 from iobench.contrib.formats.shared.records import Column, ImageRecords, RecordFormat, Records
-from iobench.formats import Batch, Field, Schema, fields_by_name
+from iobench.formats import Batch, Field, Index, Schema, fields_by_name
 
 VERSION = 2
 NUMBERS = "uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 float32 float64".split()
@@ -78,14 +74,8 @@ class Mds(RecordFormat):
         """Write the shards, then the index."""
         path.mkdir()
         writer = _ShardWriter(path, schema, self.shard_bytes)
-        if schema.ragged:
-            records = ragged_records(self.name, writer.fields, batches)
-            rows = write_ragged_shards(writer.path_of, records, self.shard_bytes, writer.description)
-        else:
-            writer.write(batches)
-            rows = [writer.rows_of(number) for number in range(writer.shards)]
         shards = []
-        for number, count in enumerate(rows):
+        for number, count in enumerate(writer.write(batches)):
             file = writer.path_of(number)
             raw = {"basename": file.name, "bytes": file.stat().st_size, "hashes": {}}
             shards.append(writer.config | {"zip_data": None, "samples": count, "raw_data": raw})
@@ -287,7 +277,7 @@ def _encoding(field: Field) -> str:
 
 
 class _ShardWriter(ShardWriter):
-    """Writer of samples of one size, and the description of shards of any."""
+    """Writer of shards, each with a description."""
 
     def __init__(self, path: Path, schema: Schema, shard_bytes: int) -> None:
         self._path = path
@@ -303,12 +293,13 @@ class _ShardWriter(ShardWriter):
             "column_sizes": [None if field.is_ragged else field.sample_bytes for field in self.fields],
         }
         self.description = json.dumps(self.config, sort_keys=True).encode()
-        record = RecordTemplate.of(self.fields if not schema.ragged else [b"\0"])
-        rows = rows_in_shard(shard_bytes, len(record.pattern), 2 * WORD + len(self.description))
-        super().__init__(schema, record, rows)
+        super().__init__(schema, self.fields, shard_bytes, 2 * WORD + len(self.description), WORD)
 
     def path_of(self, number: int) -> Path:
         return self._path / f"shard.{number:05d}.mds"
 
-    def begin(self, number: int) -> bytes:
-        return table(np.full(self.rows_of(number), len(self.record.pattern)), self.description)
+    def begin(self, sizes: Index) -> bytes:
+        return table(sizes, self.description)
+
+    def records(self, batches: Iterable[Batch]) -> Iterator[bytes]:
+        return ragged_records("mds", self.fields, batches)

@@ -21,12 +21,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.contrib.formats.shared.external import check_lengths, unequal_samples
 from iobench.contrib.formats.shared.placed_reader import Maps, runs
-from iobench.contrib.formats.shared.record_writer import RecordTemplate, ShardWriter
+from iobench.contrib.formats.shared.record_writer import (
+    ShardWriter,
+    check_described,
+    describe,
+    refuse_large,
+)
 from iobench.contrib.formats.shared.records import Column, Decoder, RecordFormat, Records, RecordSource
-from iobench.contrib.formats.shared.schema_file import check_described, describe
 from iobench.formats import DTYPES, Array, Batch, Field, Index, Schema, raw_bytes
 from iobench.formats.schema import LENGTH, payloads
 
@@ -59,12 +63,9 @@ class RecordIO(RecordFormat):
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the records, the index and the schema."""
         path.mkdir()
-        if schema.ragged:
-            begins = _write_ragged(path / DATA_FILE, schema, batches)
-        else:
-            writer = _RecordIOWriter(path / DATA_FILE, schema)
-            writer.write(batches)
-            begins = writer.begins
+        writer = _RecordIOWriter(path / DATA_FILE, schema)
+        writer.write(batches)
+        begins = writer.begins
         with open(path / INDEX_FILE, "wb") as index:
             for low in range(0, len(begins), PIECE):
                 index.write(_index_of(np.frombuffer(begins[low : low + PIECE], np.int64), low))
@@ -335,27 +336,8 @@ def _in_parts(data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def _write_ragged(file: Path, schema: Schema, batches: Iterable[Batch]) -> array[int]:
-    """Write samples that differ in length as payloads, one by one; return the offset of each."""
-    begins = array("q")
-    with open(file, "xb") as opened:
-        for batch in batches:
-            for payload in payloads(schema, batch):
-                row, size = len(begins), IR_HEADER.size + len(payload)
-                if size > MOST_BYTES:
-                    raise UnsupportedSchema(
-                        f"format recordio cannot hold sample {row}",
-                        kind="sample-too-large",
-                        expected=f"at most {MOST_BYTES:,} bytes, the limit of a record",
-                        found=f"{size:,}",
-                    )
-                begins.append(opened.tell())
-                opened.write(_in_parts(IR_HEADER.pack(0, 0.0, row, 0) + payload))
-    return begins
-
-
 class _RecordIOWriter(ShardWriter):
-    """Writer of one file of equally large records, except those that contain the magic word."""
+    """Writer of one file; records that contain the magic word are larger than others of one size."""
 
     def __init__(self, file: Path, schema: Schema) -> None:
         self._file = file
@@ -363,10 +345,29 @@ class _RecordIOWriter(ShardWriter):
         self._end = 0
         self.begins = array("q")
         head, padding = HEAD.pack(MAGIC, self._size) + bytes(IR_HEADER.size), bytes(-self._size % WORD)
-        super().__init__(schema, RecordTemplate.of([head, *schema.fields, padding]), schema.samples)
+        whole = schema.samples * (len(head) + schema.sample_bytes + len(padding))
+        super().__init__(schema, [head, *schema.fields, padding], whole)
 
     def path_of(self, number: int) -> Path:
         return self._file
+
+    def write(self, batches: Iterable[Batch]) -> list[int]:
+        if not self.schema.ragged:
+            return super().write(batches)
+        with open(self._file, "xb") as opened:  # one by one: there is only this file
+            for record in self.records(batches):
+                self.begins.append(opened.tell())
+                opened.write(record)
+        return [len(self.begins)]
+
+    def records(self, batches: Iterable[Batch]) -> Iterator[bytes]:
+        row = 0
+        for batch in batches:
+            for payload in payloads(self.schema, batch):
+                what, size = f"format recordio cannot hold sample {row}", IR_HEADER.size + len(payload)
+                refuse_large(what, size, MOST_BYTES, "the limit of a record")
+                yield _in_parts(IR_HEADER.pack(0, 0.0, row, 0) + payload)
+                row += 1
 
     def stamp(self, table: Array, first: int) -> None:
         at = HEAD.size + ID_AT

@@ -18,7 +18,6 @@ import numpy as np
 
 from iobench.base.errors import corrupt, expecting
 from iobench.base.files import regular
-from iobench.contrib.formats.shared.record_writer import write_at
 from iobench.formats import (
     ArrayFormat,
     Batch,
@@ -83,7 +82,7 @@ class Safetensors(ArrayFormat, Detectable):
             file.truncate(len(header) + sum(array.nbytes for array in arrays))
             for batch in batches:
                 for name, rows in batch.items():
-                    write_at(file.fileno(), raw_bytes(rows), offsets[name])
+                    _write_at(file.fileno(), raw_bytes(rows), offsets[name])
                     offsets[name] += rows.nbytes
 
     def open_arrays(self, path: Path, schema: Schema, random: bool = False) -> SafetensorsReader:
@@ -213,6 +212,13 @@ def _header(arrays: Collection[StoredArray]) -> tuple[bytes, dict[str, int]]:
     base = SIZE.size + len(text)
     offsets = {name: base + entry["data_offsets"][0] for name, entry in described.items()}
     return SIZE.pack(len(text)) + text, offsets
+
+
+def _write_at(descriptor: int, data: memoryview, offset: int) -> None:
+    """Write all of `data` to a file, from byte `offset`."""
+    while data:
+        written = os.pwrite(descriptor, data, offset)
+        data, offset = data[written:], offset + written
 
 
 def _place(file: Path, field: Field, samples: int, tensor: Tensor | None) -> int:

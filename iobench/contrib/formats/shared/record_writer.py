@@ -1,20 +1,26 @@
-"""Writer of samples as records: whole batches as byte tables with a row per sample."""
+"""Writer of samples as records: whole batches as byte tables with a row per sample, or one by one.
+
+A schema file describes artifacts whose data files hold raw bytes only.
+"""
 
 from __future__ import annotations
 
 import itertools
-import os
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from iobench.base.errors import UnsupportedSchema, corrupt, expecting
+from iobench.base.files import regular
 from iobench.formats import Array, Batch, Field, Index, Ragged, Schema, raw_bytes
 
 PIECE_BYTES = 4 << 20  # of records that are assembled at once
+SCHEMA_FILE = "schema.json"
 
 
 @dataclass(frozen=True)
@@ -48,30 +54,33 @@ class RecordTemplate:
 
 
 class ShardWriter(ABC):
-    """Writes samples into files of `shard_rows` samples each; the last file holds the rest."""
+    """Writes samples into files of at most `shard_bytes`; one that is larger has a file of its own.
 
-    def __init__(self, schema: Schema, record: RecordTemplate, shard_rows: int) -> None:
-        self.schema, self.record = schema, record
-        self.shard_rows = min(shard_rows, schema.samples)
+    `parts` are those of a record of samples of one size. Of the bytes of a file, `head` come before its
+    records, and `extra` are added for each.
+    """
+
+    def __init__(
+        self, schema: Schema, parts: Sequence[bytes | Field], shard_bytes: int, head: int = 0, extra: int = 0
+    ) -> None:
+        self.schema, self.record = schema, RecordTemplate.of(parts)
+        self._room, self._extra = shard_bytes - head, extra
+        self._rows = min(max(1, self._room // (len(self.record.pattern) + extra)), schema.samples)
 
     @property
     def shards(self) -> int:
-        """Number of files."""
-        return -(-self.schema.samples // self.shard_rows)
-
-    def rows_of(self, number: int) -> int:
-        """Return the number of samples in a file."""
-        return min(self.shard_rows, self.schema.samples - number * self.shard_rows)
+        """Number of files of samples of one size."""
+        return -(-self.schema.samples // self._rows)
 
     @abstractmethod
     def path_of(self, number: int) -> Path:
         """Return the path of a file."""
 
-    def begin(self, number: int) -> bytes:
-        """Return the bytes before a file's records; empty unless overridden."""
+    def begin(self, sizes: Index) -> bytes:
+        """Return the bytes before a file's records of these sizes; empty unless overridden."""
         return b""
 
-    def end(self, number: int) -> bytes:
+    def end(self) -> bytes:
         """Return the bytes after a file's records; empty unless overridden."""
         return b""
 
@@ -83,17 +92,25 @@ class ShardWriter(ABC):
         """Return the bytes to write for stamped records; the records themselves unless overridden."""
         return raw_bytes(table)
 
-    def write(self, batches: Iterable[Batch]) -> None:
-        """Write all files."""
-        pieces = self._pieces(batches)
-        for number, inside in itertools.groupby(pieces, lambda piece: piece[0] // self.shard_rows):
+    @abstractmethod
+    def records(self, batches: Iterable[Batch]) -> Iterator[bytes]:
+        """Yield the record of each sample, where these differ in length."""
+
+    def write(self, batches: Iterable[Batch]) -> list[int]:
+        """Write all files; return the number of samples in each."""
+        if self.schema.ragged:
+            return self._write_groups(self.records(batches))
+        counts, pieces = list[int](), self._pieces(batches)
+        for number, inside in itertools.groupby(pieces, lambda piece: piece[0] // self._rows):
+            counts.append(min(self._rows, self.schema.samples - number * self._rows))
             with open(self.path_of(number), "xb") as file:
-                file.write(self.begin(number))
+                file.write(self.begin(np.full(counts[-1], len(self.record.pattern))))
                 for first, batch in inside:
                     table = self.record.table(batch)
                     self.stamp(table, first)
                     file.write(self.stored(table, first))
-                file.write(self.end(number))
+                file.write(self.end())
+        return counts
 
     def _pieces(self, batches: Iterable[Batch]) -> Iterator[tuple[int, Batch]]:
         """Yield pieces of the batches with their first sample; no piece crosses the end of a file."""
@@ -101,11 +118,26 @@ class ShardWriter(ABC):
         for batch in batches:
             count, low = len(next(iter(batch.values()))), 0
             while low < count:
-                inside = self.shard_rows - (start + low) % self.shard_rows
+                inside = self._rows - (start + low) % self._rows
                 high = min(count, low + most, low + inside)
                 yield start + low, {name: array[low:high] for name, array in batch.items()}
                 low = high
             start += count
+
+    def _write_groups(self, records: Iterable[bytes]) -> list[int]:
+        """Write records that differ in length; those of a file are in memory until it is full."""
+        counts, held, size = list[int](), list[bytes](), 0
+        for record in itertools.chain(records, [None]):
+            if record is None or (held and size + len(record) + self._extra > self._room):
+                with open(self.path_of(len(counts)), "xb") as file:
+                    file.write(self.begin(np.array(list(map(len, held)), np.int64)))
+                    file.writelines([*held, self.end()])
+                counts.append(len(held))
+                held, size = [], 0
+            if record is not None:
+                held.append(record)
+                size += len(record) + self._extra
+        return counts
 
 
 def sample_bytes(batch: Mapping[str, Any], field: Field) -> tuple[memoryview, Index]:
@@ -115,29 +147,36 @@ def sample_bytes(batch: Mapping[str, Any], field: Field) -> tuple[memoryview, In
     return raw_bytes(np.ascontiguousarray(ragged.values)), ragged.offsets * field.sample_bytes
 
 
-def filled(records: Iterable[bytes], most: int, extra: int = 0) -> Iterator[list[bytes]]:
-    """Yield records of different lengths in groups of at most `most` bytes each, with `extra` per record.
-
-    A record that is longer comes alone. A group is in memory until it is full.
-    """
-    held: list[bytes] = []
-    size = 0
-    for record in records:
-        if held and size + len(record) + extra > most:
-            yield held
-            held, size = [], 0
-        held.append(record)
-        size += len(record) + extra
-    yield held
+def sample_parts(batch: Mapping[str, Any], fields: Sequence[Field]) -> Iterator[list[memoryview]]:
+    """Yield the memory of each sample's fields."""
+    columns = [(memory, edges.tolist()) for memory, edges in (sample_bytes(batch, one) for one in fields)]
+    for row in range(len(columns[0][1]) - 1):
+        yield [memory[edges[row] : edges[row + 1]] for memory, edges in columns]
 
 
-def write_at(descriptor: int, data: memoryview, offset: int) -> None:
-    """Write all of `data` to a file, from byte `offset`."""
-    while data:
-        written = os.pwrite(descriptor, data, offset)
-        data, offset = data[written:], offset + written
+def refuse_large(what: str, size: int, most: int, limit: str = "", hint: str | None = None) -> None:
+    """Raise UnsupportedSchema (``sample-too-large``) if a sample takes more bytes than its `limit`."""
+    if size > most:
+        expected = f"at most {most:,} bytes{limit and ', '}{limit}"
+        raise UnsupportedSchema(
+            what, kind="sample-too-large", expected=expected, found=f"{size:,}", hint=hint
+        )
 
 
-def rows_within(shard_bytes: int, record_bytes: int) -> int:
-    """Return the number of records that fit in a file of `shard_bytes`, at least one."""
-    return max(1, shard_bytes // record_bytes)
+def describe(path: Path, schema: Schema) -> None:
+    """Write the schema into a folder: samples, and each field's name, shape and dtype."""
+    (path / SCHEMA_FILE).write_text(_text(schema))
+
+
+def check_described(path: Path, schema: Schema) -> None:
+    """Raise CorruptArtifact if the schema in a folder differs from `schema`."""
+    file = path / SCHEMA_FILE
+    with expecting(file, "the schema", OSError):
+        content = regular(file).read_bytes()
+    if content != _text(schema).encode():
+        raise corrupt(file, "this dataset's schema", "another")
+
+
+def _text(schema: Schema) -> str:
+    plain = {"samples": schema.samples, "fields": [asdict(field) for field in schema.fields]}
+    return json.dumps(plain) + "\n"

@@ -22,7 +22,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.options import option
@@ -30,11 +30,11 @@ from iobench.base.text import listed
 from iobench.contrib.formats.shared.external import as_options, check_lengths, not_fixed
 from iobench.contrib.formats.shared.placed_reader import Maps, runs
 from iobench.contrib.formats.shared.record_writer import (
-    RecordTemplate,
     ShardWriter,
-    filled,
-    rows_within,
-    sample_bytes,
+    check_described,
+    describe,
+    refuse_large,
+    sample_parts,
 )
 from iobench.contrib.formats.shared.records import (
     WHOLE,
@@ -44,7 +44,6 @@ from iobench.contrib.formats.shared.records import (
     Records,
     RecordSource,
 )
-from iobench.contrib.formats.shared.schema_file import check_described, describe
 from iobench.contrib.formats.tfrecord.example import (
     BYTES,
     FLOATS,
@@ -94,13 +93,7 @@ class TfRecord(RecordFormat):
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the files and the schema."""
         path.mkdir()
-        if schema.ragged:  # the number of files is not known before, so no name holds it
-            records = itertools.chain.from_iterable(_records(schema, batch) for batch in batches)
-            for number, held in enumerate(filled(records, self.shard_bytes)):
-                with open(path / f"{PREFIX}{number:05d}.tfrecord", "xb") as file:
-                    file.writelines(held)
-        else:
-            _TFRecordWriter(path, schema, self.shard_bytes).write(batches)
+        _TFRecordWriter(path, schema, self.shard_bytes).write(batches)
         describe(path, schema)
 
     def size_bound(self, schema: Schema) -> int:
@@ -347,17 +340,17 @@ def _crc_table() -> Array:
 
 
 class _TFRecordWriter(ShardWriter):
-    """Writer of records that differ only in the fields' bytes and the checksum."""
+    """Writer of records, which differ only in the fields' bytes and the checksum if they are of one size."""
 
     def __init__(self, path: Path, schema: Schema, shard_bytes: int) -> None:
         self._path = path
         parts = encoded(schema.fields, [field.sample_bytes for field in schema.fields])
         size = sum(len(p) if isinstance(p, bytes) else p.sample_bytes for p in parts)
-        record = RecordTemplate.of([_head(size), *parts, bytes(TAIL)])
-        super().__init__(schema, record, rows_within(shard_bytes, len(record.pattern)))
+        super().__init__(schema, [_head(size), *parts, bytes(TAIL)], shard_bytes)
 
     def path_of(self, number: int) -> Path:
-        return self._path / f"{PREFIX}{number:05d}-of-{self.shards:05d}.tfrecord"
+        of = "" if self.schema.ragged else f"-of-{self.shards:05d}"  # whose number is not known before
+        return self._path / f"{PREFIX}{number:05d}{of}.tfrecord"
 
     def stamp(self, table: Array, first: int) -> None:
         from crc32c import crc32c
@@ -367,29 +360,20 @@ class _TFRecordWriter(ShardWriter):
             end = (row + 1) * width - TAIL
             CRC.pack_into(data, end, masked(crc32c(data[row * width + HEAD : end])))
 
+    def records(self, batches: Iterable[Batch]) -> Iterator[bytes]:
+        from crc32c import crc32c
 
-def _records(schema: Schema, batch: Batch) -> Iterator[bytes]:
-    """Yield the record of each sample of a batch, which differ in length."""
-    from crc32c import crc32c
-
-    columns = {field.name: sample_bytes(batch, field) for field in schema.fields}
-    edges = np.stack([ends for _, ends in columns.values()], 1)
-    for low, high in itertools.pairwise(edges.tolist()):
-        sizes = [end - begin for begin, end in zip(low, high, strict=True)]
-        values = {
-            name: memory[begin:end]
-            for (name, (memory, _)), begin, end in zip(columns.items(), low, high, strict=True)
-        }
-        parts = encoded(schema.fields, sizes)
-        data = b"".join(part if isinstance(part, bytes) else values[part.name] for part in parts)
-        if len(data) > MOST_BYTES:
-            raise UnsupportedSchema(
+        fields = self.schema.fields
+        for values in itertools.chain.from_iterable(sample_parts(batch, fields) for batch in batches):
+            parts, rest = encoded(fields, list(map(len, values))), iter(values)  # in the order of the fields
+            data = b"".join(part if isinstance(part, bytes) else next(rest) for part in parts)
+            refuse_large(
                 "format tfrecord cannot hold a sample",
-                kind="sample-too-large",
-                expected=f"at most {MOST_BYTES:,} bytes, the limit of a protocol buffer",
-                found=f"{len(data):,}",
+                len(data),
+                MOST_BYTES,
+                "the limit of a protocol buffer",
             )
-        yield b"".join([_head(len(data)), data, CRC.pack(masked(crc32c(data)))])
+            yield b"".join([_head(len(data)), data, CRC.pack(masked(crc32c(data)))])
 
 
 def _head(size: int) -> bytes:

@@ -9,7 +9,7 @@ and files of raw bytes whose fields the caller names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -18,17 +18,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.contrib.formats.shared.external import as_options, check_lengths, unequal_samples
 from iobench.contrib.formats.shared.placed_reader import Maps, runs
 from iobench.contrib.formats.shared.record_writer import (
-    RecordTemplate,
     ShardWriter,
-    filled,
-    rows_within,
+    refuse_large,
     sample_bytes,
 )
 from iobench.contrib.formats.shared.records import (
@@ -95,18 +93,12 @@ class WebDataset(ScaledImages, RecordFormat):
 
     def stored_name(self, name: str) -> str:
         """Return the name in lower case, in which webdataset reads every name."""
-        return _stored_name(name)
+        return name.lower()
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the shards."""
         path.mkdir()
-        if not schema.ragged:
-            _TarWriter(path, schema, self.shard_bytes).write(batches)
-            return
-        records = _ragged_records(_headers(schema, lambda one: 0), batches)
-        for number, held in enumerate(filled(records, self.shard_bytes)):
-            with open(_path_of(path, number), "xb") as file:
-                file.writelines([*held, END])
+        _TarWriter(path, schema, self.shard_bytes).write(batches)
 
     def source(self, path: Path, schema: Schema | None = None) -> TarShards:
         """Open the shards."""
@@ -122,13 +114,13 @@ class WebDataset(ScaledImages, RecordFormat):
 
     def size_bound(self, schema: Schema) -> int:
         """Return the bytes of the records plus two empty blocks per shard."""
+        writer = _TarWriter(Path(), schema, self.shard_bytes)
         if schema.ragged:
-            headers = _headers(schema, lambda one: 0)
-            each = sum(len(header.blocks) + len(header_of(one, 0)) + 2 * BLOCK for one, header in headers)
+            both = zip(schema.fields, writer.headers, strict=True)
+            each = sum(len(header.blocks) + len(header_of(one, 0)) + 2 * BLOCK for one, (_, header) in both)
             records = schema.logical_bytes + schema.samples * each
             shards = min(schema.samples, 1 + 2 * records // self.shard_bytes)
         else:
-            writer = _TarWriter(Path(), schema, self.shard_bytes)
             records, shards = schema.samples * len(writer.record.pattern), writer.shards
         return records + shards * (len(END) + 4096) + (1 << 20)
 
@@ -393,15 +385,10 @@ def _check_fields(piece: TarPiece, fields: Sequence[Field], images: ScaledImages
         )
 
 
-def _stored_name(name: str) -> str:
-    """Return the name in lower case, in which webdataset reads it."""
-    return name.lower()
-
-
 def suffixes_of(columns: Iterable[str], fields: Sequence[Field] = ()) -> dict[str, str]:
     """Return the suffix of each field's files: `x.npy` of x, `train-x.npy` of train_x."""
     own = {suffix.removesuffix(".npy"): suffix for suffix in columns}
-    names = names_within(own, fields, _stored_name)
+    names = names_within(own, fields, str.lower)
     return {field: own[name] for field, name in names.items() if name in own}
 
 
@@ -441,51 +428,42 @@ def _as_bytes(fields: Sequence[Field]) -> str:
     )
 
 
-def _path_of(path: Path, number: int) -> Path:
-    return path / f"{number:06d}.tar"
-
-
-def _headers(schema: Schema, size_of: Callable[[Field], int]) -> list[tuple[Field, TarHeaders]]:
-    """Return each field with the tar headers of its files, of this size."""
-    digits = DIGIT.decode() * max(DIGITS, len(str(schema.samples - 1)))
-    names = stored_names(schema.fields, _stored_name)
-    return [
-        (field, TarHeaders(f"{digits}.{names[field.name]}.npy", size_of(field))) for field in schema.fields
-    ]
-
-
 class _TarWriter(ShardWriter):
-    """Writer of samples of one size: per field tar and .npy header, the array, zeros up to a whole block."""
+    """Writer of a file per field: tar and .npy header, the array, zeros up to a whole block."""
 
     def __init__(self, path: Path, schema: Schema, shard_bytes: int) -> None:
         self._path, at = path, 0
-        self._headers: list[tuple[int, TarHeaders]] = []
+        self.headers: list[tuple[int, TarHeaders]] = []  # of each field, with its place in a record
         parts: list[bytes | Field] = []
-        for field, header in _headers(schema, lambda one: len(header_of(one)) + one.sample_bytes):
-            self._headers.append((at, header))
-            parts += [header.blocks, header_of(field), field, bytes(-header.size % BLOCK)]
-            at += len(header.blocks) + header.size + -header.size % BLOCK
-        super().__init__(schema, RecordTemplate.of(parts), rows_within(shard_bytes, at))
+        digits = DIGIT.decode() * max(DIGITS, len(str(schema.samples - 1)))
+        names = stored_names(schema.fields, str.lower)
+        for field in schema.fields:
+            begin = b"" if schema.ragged else header_of(field)
+            size = 0 if schema.ragged else len(begin) + field.sample_bytes
+            header = TarHeaders(f"{digits}.{names[field.name]}.npy", size)
+            self.headers.append((at, header))
+            parts += [header.blocks, begin, field, bytes(-size % BLOCK)]
+            at += len(header.blocks) + size + -size % BLOCK
+        super().__init__(schema, parts, shard_bytes)
 
     def path_of(self, number: int) -> Path:
-        return _path_of(self._path, number)
+        return self._path / f"{number:06d}.tar"
 
     def stamp(self, table: Array, first: int) -> None:
-        for begin, header in self._headers:
+        for begin, header in self.headers:
             header.number(table, begin, np.arange(first, first + len(table)))
 
-    def end(self, number: int) -> bytes:
+    def end(self) -> bytes:
         return END
 
-
-def _ragged_records(headers: Sequence[tuple[Field, TarHeaders]], batches: Iterable[Batch]) -> Iterator[bytes]:
-    """Yield the files of each sample, which differ in length."""
-    first = 0
-    for batch in batches:
-        columns = [_files(batch, first, field, header) for field, header in headers]
-        for files in zip(*columns, strict=True):
-            yield b"".join(files)
-            first += 1
+    def records(self, batches: Iterable[Batch]) -> Iterator[bytes]:
+        first, fields = 0, self.schema.fields
+        for batch in batches:
+            both = zip(fields, self.headers, strict=True)
+            columns = [_files(batch, first, field, header) for field, (_, header) in both]
+            for files in zip(*columns, strict=True):
+                yield b"".join(files)
+                first += 1
 
 
 def _files(batch: Batch, first: int, field: Field, header: TarHeaders) -> Iterator[bytes]:
@@ -493,13 +471,8 @@ def _files(batch: Batch, first: int, field: Field, header: TarHeaders) -> Iterat
     memory, edges = sample_bytes(batch, field)
     begins = [_npy_header(field, size // field.sample_bytes) for size in np.diff(edges).tolist()]
     sizes = np.diff(edges) + np.fromiter(map(len, begins), np.int64, len(begins))
-    if (largest := int(sizes.max(initial=0))) > MOST_BYTES:
-        raise UnsupportedSchema(
-            f"format webdataset cannot hold a sample of {field.name}",
-            kind="sample-too-large",
-            expected=f"at most {MOST_BYTES:,} bytes",
-            found=f"{largest:,}",
-        )
+    what = f"format webdataset cannot hold a sample of {field.name}"
+    refuse_large(what, int(sizes.max(initial=0)), MOST_BYTES)
     heads = np.empty((len(sizes), len(header.blocks)), np.uint8)
     heads[:] = np.frombuffer(header.blocks, np.uint8)
     header.number(heads, 0, np.arange(first, first + len(sizes)), sizes)
