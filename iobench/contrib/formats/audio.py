@@ -22,12 +22,12 @@ from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.base.text import reason
 from iobench.contrib.formats.shared.sample_files import (
-    FileColumn,
+    FilesReader,
     NumberedFiles,
     class_reader,
     file_writers,
 )
-from iobench.formats import VARIES, Array, Batch, Detectable, Field, Format, RaggedReader, Schema
+from iobench.formats import VARIES, Array, Batch, Detectable, Field, Format, Schema
 from iobench.formats.folders import ClassFolder, is_class_folder
 from iobench.formats.npy import Npy
 
@@ -100,18 +100,18 @@ class Audio(Format, Detectable):
 
         soundfile.write(file, clip, self.rate, subtype=SUBTYPES[clip.dtype.name])
 
-    def open(self, path: Path, schema: Schema, random: bool = False) -> RaggedReader:
+    def open(self, path: Path, schema: Schema, random: bool = False) -> FilesReader:
         """Return a reader, which checks each clip's length, channels and dtype when it is read."""
         if wrong := [field for field in schema.fields if field.shape and not _is_clip(field)]:
             raise corrupt(path, wrong[0].typed, "clips and scalars")
         written = [NumberedFiles(path / field.name, ".wav") for field in schema.ragged]
         if not any(files.exist(schema.samples) for files in written):
             return class_reader(ClassFolder.of(path, SUFFIXES), schema, _decoded)
-        columns = {}
-        for field in schema.ragged:
-            files = NumberedFiles(path / field.name, ".wav").existing(schema.samples, "a clip")
-            columns[field.name] = FileColumn(field, files, _decoded)
-        return RaggedReader(schema, Npy().open(path, schema.fixed), columns)
+        existing = {
+            field.name: files.existing(schema.samples, "a clip")
+            for field, files in zip(schema.ragged, written, strict=True)
+        }
+        return FilesReader(path, schema, existing, Npy().open(path, schema.fixed), _decoded)
 
     def sniff(self, path: Path) -> bool:
         """Return True for a folder with sound files in its subfolders, and no other data in it."""

@@ -26,11 +26,14 @@ from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.contrib.formats.shared.external import unequal_samples
 from iobench.contrib.formats.shared.sample_files import (
+    Decode,
+    FilesReader,
+    Fill,
     NumberedFiles,
     class_reader,
     file_writers,
 )
-from iobench.contrib.formats.shared.scaled_images import COMPARED, ScaledImages, length_of
+from iobench.contrib.formats.shared.scaled_images import COMPARED, ScaledImages, extents_of, length_of
 from iobench.formats import VARIES, Array, Batch, Detectable, Field, Reader, Schema, own_extents, with_extents
 from iobench.formats.folders import IMAGES, ClassFolder, has_suffix, is_class_folder
 from iobench.formats.npy import Npy
@@ -162,34 +165,29 @@ class Images(ScaledImages, Detectable):
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> Reader:
         """Return a reader, which checks each image when it is read."""
-        from iobench.contrib.formats.images.reader import ImageReader
-
         if not path.is_dir():
             raise corrupt(path, "a folder of images", "no such folder")
-        written = [self._files(path, field.name) for field in schema.fields if field.shape]
-        if not any(files.exist(schema.samples) for files in written):
+        images = [field for field in schema.fields if field.shape]
+        if not any(self._files(path, field.name).exist(schema.samples) for field in images):
             return self._existing(path, schema)
-        images = {}
-        for field in schema.fields:
-            if field.shape:
-                if not _is_image(field):
-                    raise corrupt(path, f"{field.name}: {field.dtype} {field.shape}", "images")
-                images[field.name] = self._files(path, field.name).existing(schema.samples, "an image")
-        scalars = tuple(field for field in schema.fields if not field.shape)
-        return ImageReader(path, schema, images, Npy().open(path, Schema(schema.samples, scalars)))
+        files = {}
+        for field in images:
+            if not _is_image(field):
+                raise corrupt(path, f"{field.name}: {field.dtype} {field.shape}", "images")
+            files[field.name] = self._files(path, field.name).existing(schema.samples, "an image")
+        scalars = Schema(schema.samples, tuple(field for field in schema.fields if not field.shape))
+        return FilesReader(path, schema, files, Npy().open(path, scalars), _stored_bytes, _filled())
 
     def _existing(self, path: Path, schema: Schema) -> Reader:
-        """Return a reader of a folder per class; its first field with a shape is the image."""
-        from iobench.contrib.formats.images.reader import ImageReader, UnscaledReader
-
-        folder, decode = ClassFolder.of(path, IMAGES), self.decode()
-        if decode is None and schema.ragged:
-            return class_reader(folder, schema, _stored_bytes)
-        if decode is not None and schema.extents:
-            return UnscaledReader(folder, schema, decode)
-        names = [field.name for field in schema.fields if field.shape]
-        scalars = {field.name: folder.labels for field in schema.fields if not field.shape}
-        return ImageReader(path, schema, dict.fromkeys(names, folder.files), scalars, decode)
+        """Return a reader of a folder per class."""
+        folder, scaled = ClassFolder.of(path, IMAGES), self.decode()
+        if scaled is None:
+            return class_reader(folder, schema, _stored_bytes, _filled())
+        decode: Decode = lambda file, field: scaled.decode(file, _stored(file))  # noqa: E731
+        fill: Fill = lambda file, pixels: scaled(file, _stored(file), pixels)  # noqa: E731
+        reader = class_reader(folder, schema, decode, _fill_extents if schema.extents else fill)
+        reader.epoch = scaled.epoch
+        return reader
 
     def sniff(self, path: Path) -> bool:
         """Return True for a folder with image files in its subfolders, and no other data in it."""
@@ -244,10 +242,8 @@ class Images(ScaledImages, Detectable):
         folder = ClassFolder.of(path, IMAGES)
         if self.lossless:
             return folder.notes()
-        from iobench.contrib.formats.images.reader import stored_image
-
         some = folder.files[:: math.ceil(len(folder.files) / COMPARED)]
-        return folder.notes() + self.other_pixels([(file, stored_image(file)) for file in some])
+        return folder.notes() + self.other_pixels([(file, _stored(file)) for file in some])
 
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes, a partial block per file, and the growth of incompressible images."""
@@ -257,10 +253,27 @@ class Images(ScaledImages, Detectable):
         return super().size_bound(schema) + schema.samples * (noise + (8 << 10) * len(images))
 
 
+def _stored(file: Path) -> bytes:
+    with expecting(file, "an image", OSError):
+        return regular(file).read_bytes()
+
+
 def _stored_bytes(file: Path, field: Field) -> Array:
-    """Return the bytes of a file."""
     with expecting(file, "a file", OSError):
         return np.fromfile(regular(file), np.uint8)
+
+
+def _filled() -> Fill:
+    """Return a function that decodes an image of exactly the shape of its pixels."""
+    from iobench.formats.image_decoding import channels_last, decoded
+
+    return lambda file, pixels: decoded(file, _stored(file), channels_last(pixels))
+
+
+def _fill_extents(file: Path, extents: Array) -> None:
+    """Set height and width to those that the header states."""
+    with expecting(file, "an image", OSError), open(regular(file), "rb") as stored:
+        extents[:] = extents_of(file, stored)
 
 
 def _is_image(field: Field) -> bool:
