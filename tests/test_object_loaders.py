@@ -24,7 +24,7 @@ from iobench.dataset.verify import verify
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
-from iobench.objects import object_file
+from iobench.objects import reader
 
 pytest_plugins = ("object_fixtures",)
 pytestmark = pytest.mark.usefixtures("quick_retries")
@@ -428,7 +428,7 @@ def test_the_files_that_a_library_reads_by_our_client_are_cached(s3, tmp_path):
 
 
 def test_a_file_of_an_object_holds_its_bytes(server, remote, tmp_path, monkeypatch):
-    monkeypatch.setattr(object_file, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(reader, "FILE_PIECE_BYTES", 1000)
     opener = remote.opener("npy")
     (path,) = (tmp_path / "served/mine").glob("npy-*/x.npy")
     server.fault = lambda number, name: "reset" if number == 2 else None

@@ -33,9 +33,8 @@ from iobench.formats import (
 from iobench.formats.reader import FirstRows
 from iobench.host.maps import guarded
 from iobench.objects.client import ObjectStore, StoredObject
-from iobench.objects.object_file import ObjectFile
 from iobench.objects.piece_cache import ObjectCache
-from iobench.objects.reader import RangeReader, RemoteFiles
+from iobench.objects.reader import ObjectFile, RangeReader, RemoteFiles
 from iobench.objects.request_log import WorkerLog
 from iobench.objects.url import store_address
 

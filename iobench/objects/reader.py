@@ -1,7 +1,8 @@
-"""Read rows of an artifact in an object store by ranges, without the library of its format."""
+"""Read rows of an artifact in an object store by ranges, or an object as a file, without other libraries."""
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from iobench.objects.request_pool import Request, RequestPool
 IN_FLIGHT = 64
 REQUEST_BYTES = 4 << 20  # each waits for the store, and the slowest one holds up a batch: fewer wait less
 COALESCE_BYTES = 64 << 10
+FILE_PIECE_BYTES = 8 << 20  # of an object that is read as a file: as other clients of S3 split large ones
 MAX_GAP = 32 << 20  # of COALESCE_BYTES; files lie further apart in the reader's address space
 
 
@@ -181,3 +183,36 @@ def request_begins(starts: Index, ends: Index, request_bytes: int, coalesce_byte
             fits = int(np.searchsorted(covered[low:high], starts[low] + request_bytes, side="right"))
             low += max(1, fits)
     return begins
+
+
+class ObjectFile(io.RawIOBase):
+    """Reads an object of an artifact by ranged GETs, one after the other.
+
+    Raises LoaderFailed, CorruptArtifact or InvalidSettings as RemoteFiles.store and its reads do.
+    """
+
+    _store: ObjectStore | None = None  # until it is opened
+
+    def __init__(self, files: RemoteFiles, name: str) -> None:
+        self._store, self._name, self._object = files.store(), name, files.objects[name]
+        self._position, self._piece = 0, memoryview(b"")
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the start of a buffer; 0 at the end of the object."""
+        if not self._piece and (length := min(FILE_PIECE_BYTES, self._object.size - self._position)):
+            assert self._store is not None
+            self._piece = self._store.get(self._name, self._position, length, self._object.etag)
+            self._position += length
+        count = min(len(buffer), len(self._piece))
+        buffer[:count], self._piece = self._piece[:count], self._piece[count:]
+        return count
+
+    def close(self) -> None:
+        """Close the client."""
+        if self._store is not None:
+            self._store.close()
+        super().close()

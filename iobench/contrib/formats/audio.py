@@ -179,7 +179,6 @@ def _opened(file: Path) -> Iterator[Any]:
 
 
 def _header(file: Path) -> Header:
-    """Return what a file says of its clip."""
     with _opened(file) as opened:
         return Header(opened.frames, opened.channels, opened.samplerate, opened.subtype)
 

@@ -34,7 +34,6 @@ from iobench.contrib.formats.shared.records import (
     Records,
     RecordSource,
     pixels_of_others,
-    undecodable,
 )
 from iobench.contrib.formats.shared.scaled_images import ScaledImages
 from iobench.formats import (
@@ -258,7 +257,7 @@ class Beton(RecordSource):
             else:
                 decoded(path, stored, out)
 
-        return Decoder(undecodable, into)
+        return Decoder(into=into)
 
     def _metadata(self, own: str) -> tuple[Any, int]:
         """Return the metadata of a field, and the byte at which they lie in those of a sample."""
@@ -349,7 +348,6 @@ def _image_file(metadata: Any, stored: memoryview) -> memoryview:
 
 
 def _ffcv_field(kinds: Any, field: Field) -> Any:
-    """Return FFCV's description of a field."""
     if field.is_ragged:
         return kinds.BytesField()
     if not field.shape and field.dtype in SCALARS:

@@ -126,9 +126,7 @@ class LitData(RecordFormat):
 
 
 class Chunks(OffsetShards):
-    """Chunks of an index; `leaves` are the serializers of a sample's leaves, by name."""
-
-    leaves: dict[str, str]
+    """Chunks of an index; what is `stored` are the serializers of a sample's leaves."""
 
     @classmethod
     def read(cls, folder: Path) -> Chunks:
@@ -151,33 +149,26 @@ class Chunks(OffsetShards):
         kinds, names = config.get("data_format"), _leaf_names(path, config.get("data_spec"))
         if not isinstance(kinds, list) or [type(one) for one in kinds] != [str] * len(names):
             raise corrupt(path, f"a serializer for each of {', '.join(names)}", kinds, kind="invalid-index")
-        read.leaves = dict(zip(names, kinds, strict=True))
+        read.stored = dict(zip(names, kinds, strict=True))
         return read
 
     def fields(self, records: Records) -> tuple[Field, ...]:
         """Return the field of each leaf, read from the first sample; CorruptArtifact if not an array."""
-        sample, count = bytes(records.data(0)), len(self.leaves)
+        sample, count = bytes(records.data(0)), len(self.stored)
         if len(sample) < WORD * count:
             raise corrupt(records.path(0), f"sizes of {count} leaves", f"{len(sample)} bytes")
         at, fields = WORD * count, []
-        names = fields_by_name(self.path, self.leaves)
+        names = fields_by_name(self.path, self.stored)
         for (field, leaf), size in zip(names.items(), struct.unpack_from(f"<{count}I", sample), strict=True):
-            fields.append(_field_of(self.path, field, self.leaves[leaf], sample[at : at + size]))
+            fields.append(_field_of(self.path, field, self.stored[leaf], sample[at : at + size]))
             at += size
         return tuple(fields)
 
-    def layout(self, fields: Sequence[Field]) -> tuple[ShardColumn, ...]:
-        """Return a sample's leaves with these fields selected; CorruptArtifact if a leaf is another."""
-        names = fields_by_name(self.path, self.leaves)
-        if missing := [field.name for field in fields if field.name not in names]:
-            raise corrupt(self.path, f"leaves {', '.join(missing)}", ", ".join(self.leaves))
-        selected = {names[field.name]: field for field in fields}
-        columns = []
-        for name, kind in self.leaves.items():
-            field = selected.get(name)
-            prefix = b"" if field is None else _prefix_of(self.path, name, kind, field)
-            columns.append(ShardColumn(None, field, prefix, ">u4" if kind == "tensor" else "<u4"))
-        return tuple(columns)
+    def column(self, name: str, field: Field | None) -> ShardColumn:
+        """Return a leaf, which holds a field if one is given; CorruptArtifact if it holds another."""
+        kind = self.stored[name]
+        prefix = b"" if field is None else _prefix_of(self.path, name, kind, field)
+        return ShardColumn(None, field, prefix, ">u4" if kind == "tensor" else "<u4")
 
 
 @dataclass
@@ -288,7 +279,6 @@ def _read_chunks(folder: Path) -> tuple[list[Any], dict[str, Any]]:
 
 
 def _sizes_of(path: Path, chunk: Any) -> tuple[int, int]:
-    """Return samples and bytes of a chunk."""
     known = chunk if isinstance(chunk, dict) else {}
     samples, size = known.get("chunk_size"), known.get("chunk_bytes")
     if type(samples) is not int or type(size) is not int or samples < 1:

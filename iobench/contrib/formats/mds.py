@@ -108,7 +108,6 @@ class Mds(RecordFormat):
 class MdsShards(OffsetShards):
     """Shards of an index: their common columns, and the hashes of each."""
 
-    stored: Mapping[str, str]  # encoding of each column, by name in their order
     hashes: Sequence[Mapping[str, str]]
 
     @classmethod
@@ -163,20 +162,13 @@ class MdsShards(OffsetShards):
             fields.append(Field(name, shape, known.dtype))
         return tuple(fields)
 
-    def layout(self, fields: Sequence[Field]) -> tuple[ShardColumn, ...]:
-        """Return a sample's columns with these fields selected; CorruptArtifact if a column is another."""
-        names = fields_by_name(self.path, self.stored)
-        if missing := [field.name for field in fields if field.name not in names]:
-            raise corrupt(self.path, f"columns {', '.join(missing)}", ", ".join(self.stored))
-        selected = {names[field.name]: field for field in fields}
-        columns = []
-        for name, encoding in self.stored.items():
-            known, field = _known_size(encoding), selected.get(name)
-            if field is not None:
-                self._compare(name, field)
-            size = None if known is None else known.sample_bytes
-            columns.append(ShardColumn(size, field, encoded=field is not None and encoding in IMAGES))
-        return tuple(columns)
+    def column(self, name: str, field: Field | None) -> ShardColumn:
+        """Return a column, which holds a field if one is given; CorruptArtifact if it holds another."""
+        known = _known_size(self.stored[name])
+        if field is not None:
+            self._compare(name, field)
+        size = None if known is None else known.sample_bytes
+        return ShardColumn(size, field, encoded=field is not None and self.stored[name] in IMAGES)
 
     def columns(
         self, records: Records, fields: Sequence[Field], thorough: bool = False
@@ -202,7 +194,7 @@ class MdsShards(OffsetShards):
     def _images(self, records: Records, field: Field, columns: Mapping[str, Column]) -> ImageRecords:
         column = columns[field.name]
         assert column.size is not None
-        return ImageRecords(self.maps, field.name, records.file, column.offset, column.size, records.first)
+        return ImageRecords(self.maps, records.file, column.offset, column.size, records.first, field.name)
 
     def _known(self, name: str) -> Field:
         """Return dtype and shape of a column; CorruptArtifact if it does not describe these."""
@@ -269,7 +261,6 @@ def _known_size(encoding: str) -> Field | None:
 
 
 def _encoding(field: Field) -> str:
-    """Return the encoding of the column of a field."""
     if field.is_ragged:
         return "bytes"  # an ndarray must not be empty
     dtype = "uint8" if field.dtype == "bool" else field.dtype
@@ -277,8 +268,6 @@ def _encoding(field: Field) -> str:
 
 
 class _ShardWriter(ShardWriter):
-    """Writer of shards, each with a description."""
-
     def __init__(self, path: Path, schema: Schema, shard_bytes: int) -> None:
         self._path = path
         self.fields = sorted(schema.fields, key=lambda field: field.name)

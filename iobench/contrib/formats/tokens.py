@@ -157,7 +157,6 @@ def _certain_dtype(path: Path) -> str:
 
 
 def _head(path: Path, most: int) -> bytes:
-    """Return the first bytes of a file."""
     with expecting(path, "a file of tokens", OSError), open(regular(path), "rb") as file:
         return file.read(most)
 

@@ -200,7 +200,6 @@ class DaliEpochs(Epochs):
             return [from_dlpack(output.as_tensor()) for output in outputs]
 
     def _typed(self, outputs: list[torch.Tensor]) -> HostBatch:
-        """Return the fields by name, with the schema's dtypes."""
         import torch
 
         both = zip(self.opener.schema.fields, outputs, strict=True)
@@ -227,7 +226,6 @@ class DaliEpochs(Epochs):
         return pipeline
 
     def _fields(self, source: DaliSource | DaliFileSource) -> Sequence[Any]:
-        """Return the pipeline's outputs, one for each field."""
         from nvidia.dali import fn
 
         if isinstance(source, DaliFileSource):

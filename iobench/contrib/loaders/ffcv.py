@@ -142,7 +142,6 @@ def _file(job: Job) -> Path:
 
 
 def _as_field(part: torch.Tensor, field: Field) -> torch.Tensor:
-    """Return what FFCV read for a field, which may be bytes, in the field's dtype and shape."""
     import torch
 
     return part.view(getattr(torch, field.dtype)).reshape(-1, *field.shape)

@@ -216,7 +216,6 @@ def _parts(collate: Collate, name: str, columns: Mapping[str, Sequence[Array]]) 
 
 
 def _tensors(one: Any) -> Any:
-    """Return a field of a batch of tensors."""
     if not isinstance(one, dict):
         return tensor_of(np.asarray(one))
     if LIST in one:

@@ -151,7 +151,6 @@ class HuggingFaceSamples(SampleDataset):
         return {name: tensor for view in self.open() for name, tensor in view[row].items()}
 
     def __getitems__(self, rows: Sequence[int]) -> list[dict[str, torch.Tensor]]:
-        """Return the samples of these rows, as `datasets` returns them to DataLoader."""
         parts = zip(*(view.__getitems__(list(rows)) for view in self.open()), strict=True)
         return [{name: tensor for part in sample for name, tensor in part.items()} for sample in parts]
 
@@ -165,7 +164,6 @@ class HuggingFaceBatches(HuggingFaceSamples):
     """A Dataset of whole batches of tensors."""
 
     def __getitems__(self, rows: Rows | Sequence[int]) -> dict[str, torch.Tensor]:  # type: ignore[override]
-        """Return the batch of these rows."""
         return {name: tensor for view in self.open() for name, tensor in view[rows].items()}
 
 
@@ -176,7 +174,6 @@ class ArrowBatches(HuggingFaceBatches):
         yield dataset.with_format("arrow")
 
     def __getitems__(self, rows: Rows | Sequence[int]) -> dict[str, torch.Tensor]:  # type: ignore[override]
-        """Return the batch of these rows, in new memory."""
         (view,) = self.open()
         table = view[rows]
         fields = self._opener.schema.fields

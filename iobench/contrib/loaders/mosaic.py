@@ -157,7 +157,6 @@ class MosaicEpochs(Epochs):
         yield from map(self._typed, batches)
 
     def _ragged(self) -> dict[str, Field]:
-        """Return the fields whose samples differ in length, by the names of their columns."""
         columns = field_names(self._dataset.shards[0].column_names)
         return {columns[field.name]: field for field in self.opener.schema.ragged}
 

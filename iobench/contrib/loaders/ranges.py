@@ -145,7 +145,6 @@ class S3TorchConnector(LibraryRanges):
 
 
 def _dataset(address: str) -> Any:
-    """Return a dataset of one object."""
     from s3torchconnector import S3ClientConfig, S3MapDataset, S3ReaderConstructor
 
     return S3MapDataset.from_objects(

@@ -119,7 +119,6 @@ class MemberDecoder:
 
 
 def _columns(schema: Schema, names: list[str]) -> dict[str, str]:
-    """Return the stored name of each field's column."""
     known = field_names(names)
     return {field.name: known[field.name] for field in schema.fields}
 

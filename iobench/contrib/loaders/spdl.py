@@ -119,13 +119,11 @@ class SpdlEpochs(Epochs):
 
 
 def _take_all(requests: queue.SimpleQueue[Rows | None]) -> Iterator[Rows]:
-    """Yield rows from a queue until it returns None."""
     while (rows := requests.get()) is not None:
         yield rows
 
 
 def _raise_errors(item: Any) -> Any:
-    """Return an item; raise it if it is an exception."""
     if isinstance(item, Exception):
         raise item
     return item

@@ -93,7 +93,6 @@ class TensorStoreEpochs(Epochs):
 
 
 def _specs(opener: Opener) -> dict[str, dict[str, Any]]:
-    """Return TensorStore's description of each field's array."""
     if opener.remote is None:
         with opener() as reader:  # checks the files as every loader does
             folders = cast("ZarrReader", reader).folders()

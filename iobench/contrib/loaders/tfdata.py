@@ -147,7 +147,6 @@ class ExampleParser:
 
 
 def _keys(schema: Schema, stored: Iterable[str], file: str) -> dict[str, str]:
-    """Return the feature of each field."""
     keys = field_names(stored)
     for field in schema.fields:
         if field.name not in keys:

@@ -10,6 +10,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.base.errors import InvalidSettings
@@ -147,16 +148,10 @@ def _fetch_function(dataset: SampleDataset, job: Job) -> Callable[[Rows], HostBa
     """Return a picklable function that reads the batch of rows."""
     if isinstance(dataset, BatchDataset):
         return dataset.__getitems__
-    return CollatedSamples(dataset, collate_function(job))
+    return partial(_collated, dataset, collate_function(job))
 
 
-class CollatedSamples:
-    """Reads one sample at a time and collates them as DataLoader does."""
-
-    def __init__(self, dataset: SampleDataset, collate: Callable[[list[Any]], HostBatch]) -> None:
-        self._dataset, self._collate = dataset, collate
-
-    def __call__(self, rows: Rows) -> HostBatch:
-        """Return the batch of these rows."""
-        indices = range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
-        return self._collate([self._dataset[row] for row in indices])
+def _collated(dataset: SampleDataset, collate: Callable[[list[Any]], HostBatch], rows: Rows) -> HostBatch:
+    """Read one sample at a time and collate them as DataLoader does."""
+    indices = range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
+    return collate([dataset[row] for row in indices])

@@ -114,7 +114,9 @@ def check_lists(files: Sequence[Path], schema: Schema) -> None:
             for field in schema.fields:
                 if field.name in names:
                     name = names[field.name]
-                    shape, _ = _shape(opened.file, name, batch, field.is_ragged, first)
+                    with expecting(opened.file, f"lists in column {name}", DAMAGE):
+                        column, ragged = batch.column(name), field.is_ragged
+                        shape, _ = sample_shape(opened.file, name, column, ragged, first)
                     if not _fits(field, shape):
                         raise corrupt(opened.file, f"{name} of shape {field.shape}", shape)
             first += batch.num_rows
@@ -126,13 +128,6 @@ def _fits(field: Field, shape: tuple[int, ...]) -> bool:
         return shape == field.shape
     axes = len(shape) - len(field.inner)
     return axes in (1, field.varying) and shape[axes:] == field.inner
-
-
-def _shape(
-    file: Path, name: str, batch: pa.RecordBatch, may_vary: bool, first: int
-) -> tuple[tuple[int, ...], str]:
-    with expecting(file, f"lists in column {name}", DAMAGE):
-        return sample_shape(file, name, batch.column(name), may_vary, first)
 
 
 class ArrowReader(ChunkedReader):
@@ -224,18 +219,15 @@ class ArrowReader(ChunkedReader):
         stored = self._chunks[name][chunk]
         if isinstance(stored, np.ndarray):
             target[slots] = stored[rows]
-        else:
-            self._copy_bits(self.schema.field(name), stored, rows, target, slots)
-
-    @staticmethod
-    def _copy_bits(field: Field, leaf: Any, rows: slice | Index, target: Array, slots: slice | Index) -> None:
+            return
+        field = self.schema.field(name)  # of bits
         if isinstance(rows, slice):
-            part = leaf.slice(rows.start * field.elements, (rows.stop - rows.start) * field.elements)
+            part = stored.slice(rows.start * field.elements, (rows.stop - rows.start) * field.elements)
             target[slots] = values(part).reshape(-1, *field.shape)
             return
         assert not isinstance(slots, slice)
         for row, slot in zip(rows.tolist(), slots.tolist(), strict=True):
-            part = leaf.slice(row * field.elements, field.elements)
+            part = stored.slice(row * field.elements, field.elements)
             target[slot] = values(part).reshape(field.shape)
 
 

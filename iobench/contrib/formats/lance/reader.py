@@ -219,20 +219,16 @@ def damage_as_error(path: Path, expected: str) -> Iterator[None]:
 
 def opened_at(address: StoreAddress) -> Any:
     """Open the newest version of a dataset; CorruptArtifact if a file of it is not among the objects."""
-    with store_errors(address.url):
-        dataset = lance.dataset(address.url, storage_options=_storage_options(address))
-        with damage_as_error(Path(address.url), "a Lance dataset"):
-            check_files(dataset, address.names.__contains__)
-    return dataset
-
-
-def _storage_options(address: StoreAddress) -> dict[str, str]:
-    """Return what Lance does not find in the environment by itself, without credentials."""
+    # what Lance does not find in the environment by itself, without credentials
     options = {"aws_skip_signature": "true"} if address.public else {}
     if address.endpoint is not None:
         options |= {"aws_endpoint": address.endpoint, "aws_region": address.region}
         options["allow_http"] = str(address.endpoint.startswith("http://")).lower()
-    return options
+    with store_errors(address.url):
+        dataset = lance.dataset(address.url, storage_options=options)
+        with damage_as_error(Path(address.url), "a Lance dataset"):
+            check_files(dataset, address.names.__contains__)
+    return dataset
 
 
 @contextmanager

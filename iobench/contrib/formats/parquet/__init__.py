@@ -87,11 +87,11 @@ class Parquet(Format, Detectable):
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Return a note if columns of bytes, such as encoded images, are read."""
-        from iobench.contrib.formats.parquet.reader import columns_in
+        from iobench.contrib.formats.parquet.reader import opened
         from iobench.contrib.formats.shared.arrow_columns import column_notes
 
         file = files_of(split_selection(path)[0])[0]
-        return column_notes(file, schema, columns_in(file))
+        return column_notes(file, schema, opened(file).schema_arrow)
 
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes plus levels of the values in lists and metadata of the row groups."""

@@ -32,7 +32,9 @@ CACHED = 2  # decoded row groups: the current one and the next in order
 def opened(file: Path) -> pq.ParquetFile:
     """Open a file and read its footer; CorruptArtifact if it is not a Parquet file."""
     with expecting(file, "a Parquet file", DAMAGE):
-        return pq.ParquetFile(regular(file), memory_map=True)
+        parquet = pq.ParquetFile(regular(file), memory_map=True)
+        assert parquet.schema_arrow is not None  # reading it raises on damaged metadata
+    return parquet
 
 
 def infer_schema_of(
@@ -43,9 +45,8 @@ def infer_schema_of(
     for file in files:
         parquet = opened(file)
         samples += parquet.metadata.num_rows
-        columns = _schema_of(file, parquet)
-        every = every or columns.names
-        names = selected_columns(path, columns, fields, chosen)
+        every = every or parquet.schema_arrow.names
+        names = selected_columns(path, parquet.schema_arrow, fields, chosen)
         for name, chunk in _chunks(file, parquet, names):
             shapes.add(file, name, chunk)
     return shapes.schema(files[0], samples, fields, every)
@@ -75,16 +76,6 @@ def _may_be_null(parquet: pq.ParquetFile, name: str) -> bool:
     groups = (parquet.metadata.row_group(group) for group in range(parquet.num_row_groups))
     counted = [group.column(number).statistics for group in groups if group.num_rows]
     return any(one is None or not one.has_null_count or one.null_count for one in counted)
-
-
-def columns_in(file: Path) -> pa.Schema:
-    """Return the columns of a file."""
-    return _schema_of(file, opened(file))
-
-
-def _schema_of(file: Path, parquet: pq.ParquetFile) -> pa.Schema:
-    with expecting(file, "a readable Parquet schema", DAMAGE):
-        return parquet.schema_arrow
 
 
 class ParquetReader(ChunkedReader):
@@ -151,7 +142,7 @@ class ParquetReader(ChunkedReader):
 
 def _names(file: Path, parquet: pq.ParquetFile, schema: Schema) -> dict[str, str]:
     """Return the name of each field's column; CorruptArtifact if it is missing or of another type."""
-    columns = _schema_of(file, parquet)
+    columns = parquet.schema_arrow
     names = columns_of(file, schema, columns.names)
     for field in schema.fields:
         check_type(file, field, columns.field(names[field.name]).type)

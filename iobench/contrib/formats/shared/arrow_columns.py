@@ -371,7 +371,6 @@ def selected_columns(
 
 
 def _element(kind: pa.DataType) -> pa.DataType:
-    """Return the type of what the lists of a column hold in the end."""
     kind = plain_type(kind)
     while not is_leaf(kind):
         kind = kind.value_type
@@ -504,7 +503,6 @@ class ColumnShapes:
 
 
 def _elements(column: pa.Array) -> int:
-    """Return the number of elements in all lists of a column."""
     return len(column) if is_leaf(column.type) else _elements(column.flatten())
 
 

@@ -61,12 +61,9 @@ class ChunkedReader(Reader):
         return {field.name: batch[field.name] for field in self.schema.fields}
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
-        self._read(slice(start, stop), out)
+        self._read_rows(slice(start, stop), out)
 
-    def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
-        self._read(rows, out)
-
-    def _read(self, rows: Rows, out: Mapping[str, Array]) -> None:
+    def _read_rows(self, rows: Rows, out: Mapping[str, Array]) -> None:
         self._check_open()
         for chunk, local, slots in self._pieces(rows):
             for name, target in out.items():

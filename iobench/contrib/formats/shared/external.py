@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact
-from iobench.formats import Array, Field, Index, Schema
+from iobench.formats import Field, Index, Schema
 
 # Data that were never written read as fill values, without end. More than 1 GiB beyond what a codec can
 # compress 10,000 : 1 cannot be data.
@@ -28,12 +28,6 @@ def check_stored(path: Path, schema: Schema, stored_bytes: int) -> Schema:
             found=f"{stored_bytes:,} stored bytes",
         )
     return schema
-
-
-def totals_of(lists: Mapping[str, Array], fields: Iterable[Field]) -> dict[str, int]:
-    """Return the sum of the lengths of each ragged field, whose bytes in each sample are in `NAME.size`."""
-    ragged = (field for field in fields if field.is_ragged)
-    return {one.name: int(lists[f"{one.name}.size"].sum()) // one.sample_bytes for one in ragged}
 
 
 def as_options(fields: Iterable[Field]) -> str:

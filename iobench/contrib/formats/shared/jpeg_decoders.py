@@ -236,7 +236,6 @@ def installed_decoders() -> Iterator[WholeDecoder]:
 
 
 def _whole(word: str, stored: bytes, mode: str, size: Size) -> Array:
-    """Return all pixels of a JPEG file."""
     from iobench.formats.image_decoding import ImageLayout
 
     width, height = size

@@ -24,7 +24,7 @@ from iobench.contrib.formats.shared.external import unequal_samples
 from iobench.contrib.formats.shared.placed_reader import Maps, runs
 from iobench.contrib.formats.shared.record_writer import refuse_large, sample_parts
 from iobench.contrib.formats.shared.records import Column, Decoder, Records, RecordSource, pixels
-from iobench.formats import Array, Batch, Field, Index
+from iobench.formats import Array, Batch, Field, Index, fields_by_name
 
 INDEX = "index.json"
 WORD = 4  # bytes of a size or an offset
@@ -81,6 +81,8 @@ class ShardColumn:
 class OffsetShards(RecordSource):
     """Shards of `rows` samples each, which an index at `path` lists."""
 
+    stored: Mapping[str, str]  # how each column is stored, by name in their order
+
     def __init__(self, path: Path, files: Sequence[Path], rows: Sequence[int], sizes: Sequence[int]) -> None:
         self.path, self.files, self.rows, self._sizes = path, tuple(files), rows, sizes
         self.samples = sum(rows)
@@ -91,9 +93,17 @@ class OffsetShards(RecordSource):
         self.maps = maps_of(self.files, self._sizes)
         return self
 
-    @abstractmethod
     def layout(self, fields: Sequence[Field]) -> tuple[ShardColumn, ...]:
         """Return the columns of a sample with these fields selected; CorruptArtifact if one is another."""
+        names = fields_by_name(self.path, self.stored)
+        if missing := [field.name for field in fields if field.name not in names]:
+            raise corrupt(self.path, f"columns {', '.join(missing)}", ", ".join(self.stored))
+        selected = {names[field.name]: field for field in fields}
+        return tuple(self.column(name, selected.get(name)) for name in self.stored)
+
+    @abstractmethod
+    def column(self, name: str, field: Field | None) -> ShardColumn:
+        """Return a column, which holds a field if one is given; CorruptArtifact if it holds another."""
 
     def check(self, fields: Sequence[Field]) -> None:
         """Raise CorruptArtifact for fields that the index does not list so."""

@@ -205,7 +205,6 @@ class PlacedReader(Reader):
         return elements.reshape(-1, *spec.inner)
 
     def _span(self, place: Placement | None, row: int) -> Array:
-        """Return the stored bytes of a sample of a ragged field."""
         assert isinstance(place, ListedSpans)
         number, offset, size = int(place.file[row]), int(place.offset[row]), int(place.size[row])
         stored = self._maps[number]

@@ -57,7 +57,7 @@ UNEQUAL_IMAGES = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Records:
     """Consecutive records: file number, byte offset and bytes of each.
 
@@ -104,15 +104,20 @@ class Decoder:
     from the bytes of a row.
     """
 
-    elements: Callable[[Path, memoryview], Array]
+    elements: Callable[[Path, memoryview], Array] | None = None
     into: Callable[[Path, memoryview, int, Array], None] | None = None
+
+    def values(self, path: Path, stored: memoryview) -> Array:
+        """Return the values in a new array, of a field that may be ragged."""
+        assert self.elements is not None
+        return self.elements(path, stored)
 
     def fill(self, path: Path, stored: memoryview, row: int, out: Array) -> None:
         """Fill `out`; CorruptArtifact if there are more or fewer values."""
         if self.into is not None:
             self.into(path, stored, row, out)
             return
-        values = self.elements(path, stored)
+        values = self.values(path, stored)
         if values.size != out.size:
             raise corrupt(path, f"{out.size} values", values.size)
         out[...] = values.reshape(out.shape)
@@ -281,7 +286,7 @@ class RecordReader(PlacedReader):
 
         def decode(row: int, stored: memoryview) -> Array:
             with naming(f"{field.name} of sample {row}"):
-                return decoder.elements(places.files[int(places.file[row])], stored)
+                return decoder.values(places.files[int(places.file[row])], stored)
 
         return EncodedSpans(places, decode)
 
@@ -394,7 +399,6 @@ def _continues(chunk: Mapping[str, int], count: int, entry: Mapping[str, int]) -
 
 
 def _expanded(entry: Mapping[str, int], count: int) -> dict[str, Array]:
-    """Return the lists of a chunk of records."""
     rows = np.arange(count)
     return {
         name: value + entry["stride"] * rows if name.endswith(".offset") else np.full(count, value)
@@ -419,12 +423,7 @@ def pixels(scaled: ScaledDecoder | None = None) -> Decoder:
         return Decoder(scaled.decode, lambda path, stored, row, out: scaled(path, stored, out))
     from iobench.formats.image_decoding import decoded
 
-    return Decoder(undecodable, lambda path, stored, row, out: decoded(path, stored, out))
-
-
-def undecodable(path: Path, stored: memoryview) -> Array:
-    """Raise NotImplementedError, in place of `Decoder.elements` for a field that is never ragged."""
-    raise NotImplementedError
+    return Decoder(into=lambda path, stored, row, out: decoded(path, stored, out))
 
 
 def extents() -> Decoder:
@@ -446,39 +445,28 @@ def pixels_of_others(format: ScaledImages, path: Path, schema: Schema) -> list[F
 
 
 @dataclass(frozen=True, eq=False)
-class ImageRecords:
-    """Image files of records: file number, offset and bytes of each; `first` as in `Records`."""
+class ImageRecords(Records):
+    """Records that are image files."""
 
-    maps: Maps
-    what: str  # name of the images in errors
-    file: Index
-    offset: Index
-    size: Index
-    first: int = 0
-
-    def stored(self, row: int) -> tuple[Path, memoryview]:
-        """Return the file of an image, and its bytes there."""
-        number, begin = int(self.file[row]), int(self.offset[row])
-        return self.maps.files[number], self.maps[number][begin : begin + int(self.size[row])].data
+    what: str = ""  # name of the images in errors
 
     def shape(self, row: int) -> tuple[int, ...]:
         """Return the shape of an image; CorruptArtifact if it is not a PNG or JPEG, RGB or gray."""
         from iobench.formats.image_decoding import shape_of
 
-        return shape_of(*self.stored(row), f"{self.what} of sample {self.first + row}")
+        return shape_of(self.path(row), self.data(row), f"{self.what} of sample {self.first + row}")
 
     def check(self, field: Field, instead: str = UNEQUAL_IMAGES) -> None:
         """Raise CorruptArtifact (``unequal-shapes``) if an image has another shape than the field."""
         for row in range(len(self.file)):
             if (shape := self.shape(row)) != field.shape:
                 problem = f"{self.what} of sample {self.first + row} differs in shape"
-                raise unequal_samples(self.stored(row)[0], problem, field.shape, shape, instead)
+                raise unequal_samples(self.path(row), problem, field.shape, shape, instead)
 
     def lengths(self, field: Field) -> Index:
         """Return the pixels of each image, read from its header; CorruptArtifact if it has none."""
         lengths = np.empty(len(self.file), np.int64)
         for row in range(len(lengths)):
             with naming(f"{self.what} of sample {self.first + row}"):
-                path, stored = self.stored(row)
-                lengths[row] = length_of(field, path, BytesIO(stored))
+                lengths[row] = length_of(field, self.path(row), BytesIO(self.data(row)))
         return lengths

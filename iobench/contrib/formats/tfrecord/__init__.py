@@ -377,7 +377,6 @@ class _TFRecordWriter(ShardWriter):
 
 
 def _head(size: int) -> bytes:
-    """Return the length of a record's data, and its checksum."""
     from crc32c import crc32c
 
     length = LENGTH.pack(size)

@@ -201,7 +201,7 @@ class TarShards(RecordSource):
                 columns[field.name] = Column(offset, size, True)
             elif self._encoded(suffix, field):
                 total, kind = 0, _kind(suffix)
-                files = ImageRecords(self.maps, f".{suffix}", records.file, offset, size, records.first)
+                files = ImageRecords(self.maps, records.file, offset, size, records.first, f".{suffix}")
                 if thorough and kind in IMAGES and not self._images.shape:
                     files.check(field, _as_bytes(fields))
                 if thorough and field.is_ragged:
@@ -233,7 +233,6 @@ class TarShards(RecordSource):
 
 
 def _integer(path: Path, stored: memoryview) -> Array:
-    """Return an integer in decimal digits."""
     try:
         return np.array(int(bytes(stored)), np.int64)
     except (ValueError, OverflowError) as error:
@@ -405,7 +404,7 @@ def _field_of(name: str, suffix: str, piece: TarPiece, images: ScaledImages) -> 
     if kind in NUMBERS:
         return Field(name, (), "int64")
     if kind in IMAGES:
-        files = ImageRecords(piece.maps, f".{suffix}", piece.file, column.offset, column.size)
+        files = ImageRecords(piece.maps, piece.file, column.offset, column.size, what=f".{suffix}")
         return Field(name, images.scaled_shape or files.shape(0), "uint8")
     return None
 
@@ -483,5 +482,4 @@ def _files(batch: Batch, first: int, field: Field, header: TarHeaders) -> Iterat
 
 @lru_cache(1 << 16)
 def _npy_header(field: Field, length: int) -> bytes:
-    """Return the .npy header of a sample of this length."""
     return header_of(replace(field, shape=field.inner), length) if field.is_ragged else header_of(field)

@@ -275,7 +275,6 @@ def _key_and_suffix(name: str) -> tuple[str, str] | None:
 
 
 def _extremes(column: TarColumn) -> tuple[int, int]:
-    """Return the smallest and the largest size."""
     return int(column.size.min()), int(column.size.max())
 
 
@@ -295,7 +294,6 @@ def pieces_of(maps: Maps) -> Iterator[TarPiece]:
 
 
 def _scanned(maps: Maps, number: int) -> Iterator[_Scanned]:
-    """Yield the pieces of an archive as they are scanned."""
     piece, key = _Scanned(maps, number), None
     for member in members(maps[number], maps.files[number]):
         named = _key_and_suffix(member.name)
@@ -313,8 +311,6 @@ def _scanned(maps: Maps, number: int) -> Iterator[_Scanned]:
 
 
 class _Scanned:
-    """A piece while its archive is scanned."""
-
     def __init__(self, maps: Maps, number: int) -> None:
         self.samples = 0
         self._maps, self._number, self._path = maps, number, maps.files[number]

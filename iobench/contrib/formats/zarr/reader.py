@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import zarr
 
 from iobench.base.errors import CorruptArtifact, corrupt, damage, expecting
@@ -266,12 +265,9 @@ class ZarrReader(Reader):
         return unclosed(self._arrays)
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
-        self._fill_out(slice(start, stop), out)
+        self._read_rows(slice(start, stop), out)
 
-    def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
-        self._fill_out(rows, out)
-
-    def _fill_out(self, rows: Rows, out: Mapping[str, Array]) -> None:
+    def _read_rows(self, rows: Rows, out: Mapping[str, Array]) -> None:
         for name, target in out.items():
             target[...] = self._read(name, rows)
 
