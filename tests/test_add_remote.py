@@ -163,7 +163,7 @@ def test_add_run_and_verify_as_typed(bucket, tmp_path, inside):
     assert "ranged GET" in inside("limits", *named, "--seconds", "0.01").stdout
     assert complaint_kind(inside("run", *named, "--format", "npy")) == "not-prepared"
     assert complaint_kind(inside("run", *named, "--cache", "cold"), 2) == "conflicting-options"
-    done = inside("recommend", *named, "--max-time", "12")
+    done = inside("recommend", *named, "--max-time", "40")
     assert done.returncode == 0, done.stderr
     assert complaint_kind(inside("prepare", *named, "--size", "1e3")) == "remote-dataset"
 
