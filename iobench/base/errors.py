@@ -82,9 +82,9 @@ class IobenchError(Exception):
     def __init__(
         self,
         problem: str = "",
-        *,
         kind: str | None = None,
         path: str | os.PathLike[str] | None = None,
+        *,
         expected: object = None,
         found: object = None,
         hint: str | None = None,

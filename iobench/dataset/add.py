@@ -91,11 +91,9 @@ def check_free(before: Manifest | None, variant: str, schema: Schema, added: Ext
     existing = before.added.get(variant)
     if existing is None or (existing.path, existing.names) != (added.path, added.names):
         origin = "prepared" if existing is None else f"added from {existing.path}"
-        raise ArtifactExists(
-            f"dataset {before.name} already has {variant} ({origin})",
-            kind="variant-exists",
-            hint="use another --name, or --overwrite to replace the dataset",
-        )
+        problem = f"dataset {before.name} already has {variant} ({origin})"
+        hint = "use another --name, or --overwrite to replace the dataset"
+        raise ArtifactExists(problem, "variant-exists", hint=hint)
 
 
 def extended(before: Manifest | None, made: Manifest) -> Manifest:
@@ -126,7 +124,7 @@ def _same_files(before: Manifest, made: Manifest) -> bool:
 def _other_data(before: Manifest) -> ArtifactExists:
     return ArtifactExists(
         f"dataset {before.name} holds other data in {', '.join(before.artifacts)}",
-        kind="other-data",
+        "other-data",
         hint="use another --name, or 'iobench add --overwrite' to replace the dataset: folders that prepare "
         "wrote are removed, added data stay",
     )
@@ -250,12 +248,8 @@ def _resolved(path: Path) -> Path:
     except OSError as error:
         raise refused_by_system(error, path) from error
     if printable(str(resolved)) != str(resolved):
-        raise SourceError(
-            "the name contains control characters or bytes that are not UTF-8",
-            kind="invalid-name",
-            path=resolved,
-            hint="rename it",
-        )
+        problem = "the name contains control characters or bytes that are not UTF-8"
+        raise SourceError(problem, "invalid-name", resolved, hint="rename it")
     return resolved
 
 
@@ -263,20 +257,12 @@ def _check_separate(path: Path, root: Path) -> None:
     """Raise SourceError if iobench would write into the data, or prepare could remove them."""
     target, path = Path(os.path.realpath(root)), Path(os.path.realpath(path))
     if target == path or path in target.parents:
-        raise SourceError(
-            f"the dataset's folder {root} would be inside the data",
-            kind="nested-folders",
-            path=path,
-            hint="use another --data-dir",
-        )
+        problem = f"the dataset's folder {root} would be inside the data"
+        raise SourceError(problem, "nested-folders", path, hint="use another --data-dir")
     for folder in (path, *path.parents):
         if (folder / seal.FILE_NAME).exists() and (folder.parent / FILE_NAME).exists():
-            raise SourceError(
-                "written by prepare, which may replace it",
-                kind="managed-data",
-                path=path,
-                hint=f"measure it with 'iobench run --name {folder.parent.name}', or add a copy",
-            )
+            hint = f"measure it with 'iobench run --name {folder.parent.name}', or add a copy"
+            raise SourceError("written by prepare, which may replace it", "managed-data", path, hint=hint)
 
 
 def _detected(path: Path, options: AddOptions) -> str:
@@ -314,7 +300,7 @@ def _first_samples(held: Schema, first: Schema | None) -> Schema:
 def _artifact(form: formats.Format, tree: FileTree, added: ExternalData, began: float) -> Artifact:
     """Return the entry of data hashed from `began` on; SourceError if they changed meanwhile."""
     if FileTree.of(tree.path, tree.others).stamp != tree.stamp:
-        raise SourceError("changed while it was hashed", kind="changed", path=tree.path, hint=CLOSE_WRITERS)
+        raise SourceError("changed while it was hashed", "changed", tree.path, hint=CLOSE_WRITERS)
     return Artifact(
         variant=form.variant,
         files={},
@@ -383,25 +369,19 @@ def _split_selection(address: str) -> tuple[str, tuple[str, ...]]:
 
 def _check_free(root: Path, overwrite: bool) -> None:
     if not overwrite and os.path.lexists(root / FILE_NAME):
-        raise ArtifactExists(
-            "there is a dataset of that name",
-            kind="other-data",
-            path=root,
-            hint="use another --name, or --overwrite to replace it; added data stay",
-        )
+        hint = "use another --name, or --overwrite to replace it; added data stay"
+        raise ArtifactExists("there is a dataset of that name", "other-data", root, hint=hint)
 
 
 def _check_decoded(files: RemoteFiles) -> None:
     """Raise InvalidSettings, before anything is downloaded, if most objects are files of images or sounds."""
     decoded = [name for name in files.objects if name.lower().endswith(DECODED)]
     if 2 * len(decoded) > len(files.objects):
+        problem = "add of images or sounds in a file each: they cannot be read by ranges"
+        expected = "samples that are stored as they are in memory"
+        found = f"{counted(len(decoded), 'object')} like {decoded[0]}"
         raise InvalidSettings(
-            "add of images or sounds in a file each: they cannot be read by ranges",
-            kind="no-placement",
-            path=files.url,
-            expected="samples that are stored as they are in memory",
-            found=f"{counted(len(decoded), 'object')} like {decoded[0]}",
-            hint=CONVERT,
+            problem, "no-placement", files.url, expected=expected, found=found, hint=CONVERT
         )
 
 
@@ -421,14 +401,9 @@ def _check_space(files: RemoteFiles) -> None:
     temporary = tempfile.gettempdir()
     needed, free = _bytes(files), shutil.disk_usage(temporary).free
     if needed > free:
-        raise PrepareError(
-            "the objects are downloaded once, to hash them",
-            kind="disk-full",
-            path=temporary,
-            expected=f"{bytes_text(needed)} free",
-            found=bytes_text(free),
-            hint="set TMPDIR to a folder with more space",
-        )
+        problem, expected = "the objects are downloaded once, to hash them", f"{bytes_text(needed)} free"
+        found, hint = bytes_text(free), "set TMPDIR to a folder with more space"
+        raise PrepareError(problem, "disk-full", temporary, expected=expected, found=found, hint=hint)
 
 
 def _download(files: RemoteFiles, folder: Path, progress: Progress) -> None:

@@ -66,7 +66,7 @@ class FileTree:
             size, allocated = size + status.st_size, allocated + 512 * status.st_blocks
             newest = max(newest, status.st_mtime_ns)
         if not names:
-            raise SourceError("the folder contains no file", kind="empty", path=path)
+            raise SourceError("the folder contains no file", "empty", path)
         return cls(
             path,
             tuple(others),
@@ -137,15 +137,11 @@ def _below(folder: str, inside: tuple[str, ...]) -> Iterator[tuple[str, os.stat_
 def _check_link(path: str, inside: tuple[str, ...]) -> None:
     target = os.path.realpath(path)
     if not target.startswith(inside):
-        raise SourceError(
-            f"a link out of the folder, to {target}",
-            kind="link-outside",
-            path=path,
-            hint="replace it by a copy, or name the folder it points to",
-        )
+        hint = "replace it by a copy, or name the folder it points to"
+        raise SourceError(f"a link out of the folder, to {target}", "link-outside", path, hint=hint)
     if os.path.isdir(target):
         problem = "a link to another folder inside the data"
-        raise SourceError(problem, kind="link-to-folder", path=path, hint="remove the link")
+        raise SourceError(problem, "link-to-folder", path, hint="remove the link")
 
 
 AT_ONCE = 4  # files checked with each read: each check releases the GIL
@@ -297,12 +293,9 @@ class ManagedArtifact(ArtifactLocation):
         except PermissionError as error:
             raise no_permission(CorruptArtifact, error.filename) from error
         if sealed is None and self._artifact.remote is not None:
-            raise CorruptArtifact(
-                "it was uploaded to an object store, and has no seal to read it in a folder by",
-                kind="uploaded",
-                path=folder,
-                hint=f"give its address, or register its files: 'iobench add {shlex.quote(str(folder))}'",
-            )
+            problem = "it was uploaded to an object store, and has no seal to read it in a folder by"
+            hint = f"give its address, or register its files: 'iobench add {shlex.quote(str(folder))}'"
+            raise CorruptArtifact(problem, "uploaded", folder, hint=hint)
         if sealed is None:
             raise corrupt(folder / seal.FILE_NAME, "the seal of the artifact", "none", kind="no-seal")
         if not sealed.same_data(expected):
@@ -342,8 +335,8 @@ class ExternalArtifact(ArtifactLocation):
             raise CorruptArtifact(
                 f"changed since it was added to dataset {self._dataset}: "
                 f"{differences(self._added.stamp, now)}",
-                kind="changed",
-                path=self.path,
+                "changed",
+                self.path,
                 hint=self.hint,
             )
 

@@ -79,25 +79,25 @@ def detect(path: Path, flag: str, files: str | None = None) -> Detected:
             hint = f"{'add' if adds else 'name'} one of them: {' or '.join(ways)}" + (
                 f", or {hint}" if result.formats else ""
             )
-        raise SourceError(result.ambiguity, kind="ambiguous-format", path=path, hint=hint)
+        raise SourceError(result.ambiguity, "ambiguous-format", path, hint=hint)
     tables = not adds or result.formats[:1] not in [(kind,) for kind in TABLES.values()]
     if tables and (name := result.first_format(path)):
         return Detected(name, result.notes)
     if adds and path.is_dir() and contains_images(path):
         problem = "its images are in no subfolder"
-        raise SourceError(problem, kind="unrecognized", path=path, hint=LABELLED)
+        raise SourceError(problem, "unrecognized", path, hint=LABELLED)
     if not tables or (adds and suffix_of(path) in ADAPTED and not path.is_dir()):
         problem = f"{path.suffix or result.formats[0]} is not read in place"
         hint = f"convert it with 'iobench prepare --source {shlex.quote(str(path))}'"
-        raise SourceError(problem, kind="unrecognized", path=path, hint=hint)
+        raise SourceError(problem, "unrecognized", path, hint=hint)
     if not path.is_dir():
         raise unrecognized(path, flag)
     asked = ", ".join(name for name in formats.names() if name not in result.missing)
     missing = f"; libraries missing for {listed(result.missing)}" if result.missing else ""
     raise SourceError(
         f"no format recognizes the folder ({asked}{missing}), and it contains no image",
-        kind="unrecognized",
-        path=path,
+        "unrecognized",
+        path,
         hint=f"give {flag} if it is one of them; otherwise convert it first; {LABELLED}",
     )
 
@@ -116,7 +116,7 @@ def unrecognized(path: Path, flag: str) -> SourceError:
         name = formats.meant(suffix[1:])
         usual = f"if it is {name}, give {flag} {name}; " if name else ""
         hint = f"{usual}{READ} and folders are read, other files where {flag} names their format"
-    return SourceError(problem, kind="compressed" if packed else "unrecognized", path=path, hint=hint)
+    return SourceError(problem, "compressed" if packed else "unrecognized", path, hint=hint)
 
 
 def _packed_by(path: Path) -> tuple[str, str] | None:

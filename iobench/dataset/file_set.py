@@ -137,7 +137,7 @@ def _hdf5(path: Path) -> Iterator[Mapping[str, Any]]:
         group = opened if path == file_of(path) else opened[str(path.relative_to(file_of(path)))]
         group.visititems(note)
         if not datasets:
-            raise CorruptArtifact("it holds no arrays", kind="no-arrays", path=path)
+            raise CorruptArtifact("it holds no arrays", "no-arrays", path)
         yield datasets
 
 
@@ -346,25 +346,19 @@ class ArrayShapes:
 
     def _incomplete(self, file: Path, name: str) -> CorruptArtifact:
         lacking, other = (file, self._files[0]) if name in self._first else (self._files[0], file)
-        return CorruptArtifact(
-            f"it has no array {name}, which {other.name} has",
-            kind="missing-array",
-            path=lacking,
-            hint="save the same arrays in every file, move it out of the folder, or name one file to read",
-        )
+        problem = f"it has no array {name}, which {other.name} has"
+        hint = "save the same arrays in every file, move it out of the folder, or name one file to read"
+        return CorruptArtifact(problem, "missing-array", lacking, hint=hint)
 
     def _compare(self, file: Path, name: str, array: ArrayInFile) -> None:
         first = self._first[name]
         inner, same = (array.shape[1:], len(array.shape)), (first.shape[1:], len(first.shape))
         if (inner, array.dtype) != (same, first.dtype):
-            raise CorruptArtifact(
-                f"{name}: the files differ in more than the first axis",
-                kind="unequal-shapes",
-                path=file,
-                expected=f"{first.dtype} {first.shape}, as in {self._files[0].name}",
-                found=f"{array.dtype} {array.shape}",
-                hint="save arrays of one dtype, pad or crop them to one shape, or name one file to read",
-            )
+            problem = f"{name}: the files differ in more than the first axis"
+            expected = f"{first.dtype} {first.shape}, as in {self._files[0].name}"
+            found = f"{array.dtype} {array.shape}"
+            hint = "save arrays of one dtype, pad or crop them to one shape, or name one file to read"
+            raise CorruptArtifact(problem, "unequal-shapes", file, expected=expected, found=found, hint=hint)
 
     @classmethod
     def of_groups(
@@ -416,8 +410,8 @@ class ArrayShapes:
         described = f"its {counted(len(self._files), self._noun)} of {self._described}"
         return CorruptArtifact(
             f"{described} {problem or f'can be read in {len(ways)} ways'}",
-            kind="several-readings",
-            path=path,
+            "several-readings",
+            path,
             hint="; ".join(ways),
         )
 

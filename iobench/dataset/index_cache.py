@@ -268,10 +268,8 @@ class IndexCache:
         """Yield what `build` yields, until the time is over."""
         for number, piece in enumerate(build()):
             if number and time.monotonic() > self._end:
-                raise IndexLate(
-                    "the index of its samples was not built in time",
-                    hint="give a longer --max-time: it is built once",
-                )
+                problem = "the index of its samples was not built in time"
+                raise IndexLate(problem, hint="give a longer --max-time: it is built once")
             yield piece
 
     def _path(self, name: str) -> Path | None:

@@ -158,13 +158,8 @@ class Manifest:
         """
         if variant not in self.artifacts:
             prepared = ", ".join(self.artifacts) or "nothing"
-            raise ManifestError(
-                f"dataset {self.name} does not have the format",
-                kind="not-prepared",
-                expected=variant,
-                found=prepared,
-                hint=self._how_to_get(variant),
-            )
+            problem, hint = f"dataset {self.name} does not have the format", self._how_to_get(variant)
+            raise ManifestError(problem, "not-prepared", expected=variant, found=prepared, hint=hint)
         location = self.location_of(variant)
         location.check()
         added = self.artifacts[variant].added
@@ -285,12 +280,8 @@ def find_dataset(data_dir: str | Path, name: str | None = None) -> Manifest:
         newest_first = _newest_first(data_dir)
         finished = (root for root in newest_first if not any(root.glob(".tmp-*")))
     if not newest_first:
-        raise ManifestError(
-            "no dataset is prepared",
-            kind="no-dataset",
-            path=data_dir,
-            hint="run 'iobench prepare --size 1e7' first",
-        )
+        problem = "no dataset is prepared"
+        raise ManifestError(problem, "no-dataset", data_dir, hint="run 'iobench prepare --size 1e7' first")
     datasets = (Manifest.load(root) for root in finished)
     chosen = next((one for one in datasets if "first" not in one.source), None)
     return chosen or Manifest.load(newest_first[0])
@@ -314,24 +305,13 @@ def _newest_first(data_dir: Path) -> list[Path]:
 def check_name(name: str) -> str:
     """Return the name if it can be a dataset's folder; otherwise raises InvalidSettings."""
     if "://" in name:
-        raise InvalidSettings(
-            f"dataset {shown_address(name)}",
-            kind="remote-dataset",
-            expected="a dataset on a disk",
-            found="an address",
-            hint="prepare --to writes to one; run, recommend, verify, limits and resume-check read from one",
-        )
+        problem, expected = f"dataset {shown_address(name)}", "a dataset on a disk"
+        hint = "prepare --to writes to one; run, recommend, verify, limits and resume-check read from one"
+        raise InvalidSettings(problem, "remote-dataset", expected=expected, found="an address", hint=hint)
     if not DATASET_NAME.fullmatch(name) or name == "results":
-        raise InvalidSettings(
-            f"dataset name {name!r}",
-            kind="invalid-name",
-            hint="start it with a letter or digit, use only those and . _ - = , and not the name 'results'",
-        )
+        hint = "start it with a letter or digit, use only those and . _ - = , and not the name 'results'"
+        raise InvalidSettings(f"dataset name {name!r}", "invalid-name", hint=hint)
     if len(name) > MAX_NAME:
-        raise InvalidSettings(
-            f"dataset name {name[:20]}…",
-            kind="invalid-name",
-            expected=f"at most {MAX_NAME} characters",
-            found=len(name),
-        )
+        problem, expected = f"dataset name {name[:20]}…", f"at most {MAX_NAME} characters"
+        raise InvalidSettings(problem, "invalid-name", expected=expected, found=len(name))
     return name

@@ -184,7 +184,7 @@ def storable(schema: Schema, description: dict[str, Any], path: Path | None = No
         stored: dict[str, Any] = json.loads(json.dumps(description, allow_nan=False))
     except (TypeError, ValueError) as error:
         problem = f"cannot be stored in a manifest: {error}"
-        raise SourceError(problem, kind="not-storable", path=path) from error
+        raise SourceError(problem, "not-storable", path) from error
     return stored
 
 
@@ -298,14 +298,12 @@ def read(path: Path) -> ManifestBody:
             raise OSError("it is not a file")
         content = path.read_bytes()
     except FileNotFoundError:
-        raise ManifestError(
-            "there is no dataset", kind="no-dataset", path=path.parent, hint=_instead(path)
-        ) from None
+        raise ManifestError("there is no dataset", "no-dataset", path.parent, hint=_instead(path)) from None
     except PermissionError as error:
         raise no_permission(ManifestError, path) from error
     except OSError as error:
         problem = f"not a manifest ({_line(error)})"
-        raise ManifestError(problem, kind="not-a-manifest", path=path, hint=REWRITE) from error
+        raise ManifestError(problem, "not-a-manifest", path, hint=REWRITE) from error
     return parse(content, path)
 
 
@@ -327,26 +325,22 @@ def parse(content: bytes, path: Path | str) -> ManifestBody:
         )
     except (ValueError, RecursionError) as error:
         problem = f"not a manifest ({_line(error)})"
-        raise ManifestError(problem, kind="not-a-manifest", path=path, hint=REWRITE) from error
+        raise ManifestError(problem, "not-a-manifest", path, hint=REWRITE) from error
     version = body.get("manifest_version") if isinstance(body, dict) else None
     if type(version) is not int or version < 1:
         problem = "not a manifest of iobench (no manifest_version)"
-        raise ManifestError(problem, kind="not-a-manifest", path=path, hint=REWRITE)
+        raise ManifestError(problem, "not-a-manifest", path, hint=REWRITE)
     if version != VERSION:
-        raise ManifestError(
-            kind="unknown-version",
-            path=path,
-            expected=f"manifest version {VERSION}",
-            found=f"version {str(version)[:20]}",
-            hint=f"use the iobench that wrote it, or {REWRITE}",
-        )
+        expected, found = f"manifest version {VERSION}", f"version {str(version)[:20]}"
+        hint = f"use the iobench that wrote it, or {REWRITE}"
+        raise ManifestError(kind="unknown-version", path=path, expected=expected, found=found, hint=hint)
     try:
         with _converting:
             converted = msgspec.convert(body, ManifestBody)
         check(converted)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
         problem = f"damaged manifest ({_line(error)})"
-        raise ManifestError(problem, kind="damaged-manifest", path=path, hint=REWRITE) from error
+        raise ManifestError(problem, "damaged-manifest", path, hint=REWRITE) from error
     return converted
 
 

@@ -51,21 +51,13 @@ def read_by_library(format: Format, url: str) -> bool:
 def check_ranges(schema: Schema, placed: Collection[str], asked: str, hint: str) -> None:
     """Raise InvalidSettings if a field is not among those `placed`: `asked` needs rows at known places."""
     if schema.ragged:
-        raise InvalidSettings(
-            f"{asked}: samples that differ in length cannot be read by ranges yet",
-            kind="ragged",
-            expected="fields of fixed shape",
-            found=", ".join(field.typed for field in schema.ragged),
-            hint=hint,
-        )
+        problem = f"{asked}: samples that differ in length cannot be read by ranges yet"
+        found = ", ".join(field.typed for field in schema.ragged)
+        raise InvalidSettings(problem, "ragged", expected="fields of fixed shape", found=found, hint=hint)
     if encoded := [field.name for field in schema.fields if field.name not in placed]:
-        raise InvalidSettings(
-            f"{asked}: it cannot be read by ranges yet",
-            kind="no-placement",
-            expected="samples that are stored as they are in memory",
-            found=f"{listed(encoded)} stored encoded",
-            hint=hint,
-        )
+        problem = f"{asked}: it cannot be read by ranges yet"
+        expected, found = "samples that are stored as they are in memory", f"{listed(encoded)} stored encoded"
+        raise InvalidSettings(problem, "no-placement", expected=expected, found=found, hint=hint)
 
 
 def stored_places(
@@ -154,12 +146,9 @@ class RemoteOpener:
         try:
             return restored(fields, arrays or {})
         except KeyError:
-            raise CorruptArtifact(
-                "the cached places of its rows are missing or damaged",
-                kind="missing-index",
-                path=self.index.parent,
-                hint=f"{'add' if self.artifact.external else 'open'} the dataset again by its address",
-            ) from None
+            problem = "the cached places of its rows are missing or damaged"
+            hint = f"{'add' if self.artifact.external else 'open'} the dataset again by its address"
+            raise CorruptArtifact(problem, "missing-index", self.index.parent, hint=hint) from None
 
     def open(self, schema: Schema) -> RangeReader:
         """Open a reader of whole batches by ranges."""

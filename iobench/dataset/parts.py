@@ -74,7 +74,7 @@ class Parts(Format, Detectable, Checkable):
         super().__post_init__()
         if isinstance(self.part, Format) and not self.part.offered:
             problem = f"parts cannot be {self.part.name}"
-            raise InvalidOption(problem, kind="invalid-value", hint="name another format")
+            raise InvalidOption(problem, "invalid-value", hint="name another format")
         # attributes of a class elsewhere: here they are those of the format of the parts
         for name in ("dtypes", "forkable", "empty_page"):
             object.__setattr__(self, name, getattr(self.part, name, getattr(self, name)))
@@ -149,15 +149,12 @@ class Parts(Format, Detectable, Checkable):
         path, chosen = split_selection(path)
         parts = parts_in(path, self.part)
         if not parts:
-            raise CorruptArtifact("it holds no parts", kind="no-files", path=path)
+            raise CorruptArtifact("it holds no parts", "no-files", path)
         for part in parts if path.is_dir() else ():
             if inside := set(self.part.others(part)).intersection(parts):
-                raise CorruptArtifact(
-                    f"it holds what is in {counted(len(inside), 'file')} beside it",
-                    kind="several-readings",
-                    path=part,
-                    hint=f"name {part} alone to read all of them, or move it out of the folder",
-                )
+                problem = f"it holds what is in {counted(len(inside), 'file')} beside it"
+                hint = f"name {part} alone to read all of them, or move it out of the folder"
+                raise CorruptArtifact(problem, "several-readings", part, hint=hint)
         schemas = [self.part.infer_schema(with_selection(file, chosen), fields) for file in parts]
         first: Schema = schemas[0]
         for file, schema in zip(parts, schemas, strict=True):
@@ -229,8 +226,8 @@ def _unlike(file: Path, schema: Schema, other: Path, first: Schema) -> CorruptAr
     names = {field.name for field in schema.fields} ^ {field.name for field in first.fields}
     return CorruptArtifact(
         f"its fields are not those of {other.name}",
-        kind="missing-array" if names else "unequal-shapes",
-        path=file,
+        "missing-array" if names else "unequal-shapes",
+        file,
         expected=first.describe(),
         found=schema.describe(),
         hint="move it out of the folder, name one file to read, or append ::NAME,NAME to read what all have",
@@ -259,7 +256,7 @@ class WholeFile(Detectable):
 
     def check_schema(self, schema: Schema) -> None:
         """Raise UnsupportedSchema: such files are not written."""
-        raise UnsupportedSchema("such parts are only read", kind="not-written", hint="name another format")
+        raise UnsupportedSchema("such parts are only read", "not-written", hint="name another format")
 
 
 class PartsReader(Reader):

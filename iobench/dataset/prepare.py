@@ -211,7 +211,7 @@ class ArtifactWriter:
         elif (check.content, check.ordered) != (self.manifest.content, self.manifest.ordered):
             raise WrongContent(
                 f"dataset {self.manifest.name}: the source's data changed since they were first prepared",
-                kind="source-changed",
+                "source-changed",
                 hint="use --overwrite, or another --name",
             )
 
@@ -238,11 +238,9 @@ def library_of(form: Format) -> str:
     try:
         return f"{form.library} {metadata.version(form.library)}"
     except metadata.PackageNotFoundError:
-        raise PrepareError(
-            f"format {form.name}: no package {form.library!r} is installed, its version is unknown",
-            kind="unknown-library",
-            hint="install it, or name another library in the format",
-        ) from None
+        problem = f"format {form.name}: no package {form.library!r} is installed, its version is unknown"
+        hint = "install it, or name another library in the format"
+        raise PrepareError(problem, "unknown-library", hint=hint) from None
 
 
 def _noting(started: list[float], batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -270,14 +268,9 @@ def _check_space(manifest: Manifest, source: Source, missing: list[str]) -> None
         needed += manifest.schema.logical_bytes
     free = shutil.disk_usage(manifest.root).free
     if needed > free:
-        raise PrepareError(
-            f"not enough disk space for {', '.join(missing)}",
-            kind="disk-full",
-            path=manifest.root,
-            expected=f"up to {bytes_text(needed)}",
-            found=f"{bytes_text(free)} free",
-            hint="use a smaller --size, fewer formats or another --data-dir",
-        )
+        problem, expected = f"not enough disk space for {', '.join(missing)}", f"up to {bytes_text(needed)}"
+        found, hint = f"{bytes_text(free)} free", "use a smaller --size, fewer formats or another --data-dir"
+        raise PrepareError(problem, "disk-full", manifest.root, expected=expected, found=found, hint=hint)
 
 
 __all__ = ["DEFAULT_FORMATS", "Prepared", "prepare", "writable_formats"]
@@ -403,12 +396,9 @@ def sweep_and_load(root: Path, overwrite: bool) -> Manifest | None:
             return None
         raise
     if before.url and not overwrite:
-        raise ArtifactExists(
-            f"the dataset is that of objects at {before.url}, which are only read",
-            kind="remote-dataset",
-            path=root,
-            hint="use another --name, or --overwrite to forget it; the objects are kept",
-        )
+        problem = f"the dataset is that of objects at {before.url}, which are only read"
+        hint = "use another --name, or --overwrite to forget it; the objects are kept"
+        raise ArtifactExists(problem, "remote-dataset", root, hint=hint)
     seal.sweep(root, before.folders)
     index_cache.sweep(root, {*before.folders, *before.added})
     return None if before.url else before
@@ -429,12 +419,9 @@ def _manifest_for(
     if before is None or overwrite:
         return Manifest(root, schema, described, created=utc_now())
     if not same:
-        raise ArtifactExists(
-            f"the dataset holds other data ({_summary(before.schema, before.source)})",
-            kind="other-data",
-            path=root,
-            hint="use --overwrite to replace it, or another --name",
-        )
+        problem = f"the dataset holds other data ({_summary(before.schema, before.source)})"
+        hint = "use --overwrite to replace it, or another --name"
+        raise ArtifactExists(problem, "other-data", root, hint=hint)
     return dataclasses.replace(before, artifacts=dict(before.artifacts))
 
 

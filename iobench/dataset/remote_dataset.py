@@ -73,13 +73,11 @@ def _body(store: ObjectStore) -> ManifestBody:
         if error.kind == "missing-bucket":
             raise error.converted(ManifestError) from None
         hint = f"make one with {upload_command(store.url)}, or 'iobench add' data that are there"
-        raise ManifestError("there is no dataset", kind="no-dataset", path=store.url, hint=hint) from None
+        raise ManifestError("there is no dataset", "no-dataset", store.url, hint=hint) from None
     if not body.artifacts or any(one.remote is None or one.external for one in body.artifacts.values()):
+        problem = "a dataset that was copied there, without the places of its rows"
         raise ManifestError(
-            "a dataset that was copied there, without the places of its rows",
-            kind="not-uploaded",
-            path=store.url,
-            hint=f"upload it with {upload_command(store.url)}",
+            problem, "not-uploaded", store.url, hint=f"upload it with {upload_command(store.url)}"
         )
     return body
 
@@ -146,24 +144,17 @@ def _fits(place: Placement, samples: int) -> bool:
 
 
 def _misplaced(manifest: Manifest, variant: str, field: str) -> CorruptArtifact:
-    return CorruptArtifact(
-        f"{variant}: rows of field {field} lie outside its objects",
-        kind="misplaced-rows",
-        path=manifest.url,
-        hint=manifest.location_of(variant).hint,
-    )
+    problem = f"{variant}: rows of field {field} lie outside its objects"
+    return CorruptArtifact(problem, "misplaced-rows", manifest.url, hint=manifest.location_of(variant).hint)
 
 
 def check_target(address: str, overwrite: bool) -> ObjectStore:
     """Return the store at an address; raises ArtifactExists if a dataset is there and may not be replaced."""
     store = ObjectStore(checked_url(address))
     if store.url.startswith(("http://", "https://")):
-        raise InvalidSettings(
-            f"--to {store.url}",
-            kind="read-only",
-            expected="a place that can be written: s3://, gs://, az:// or file://",
-            hint="write to the folder that the web server shows, with file://",
-        )
+        expected = "a place that can be written: s3://, gs://, az:// or file://"
+        hint = "write to the folder that the web server shows, with file://"
+        raise InvalidSettings(f"--to {store.url}", "read-only", expected=expected, hint=hint)
     if not overwrite and store.exists(FILE_NAME):
         raise ArtifactExists(
             "there is a dataset", kind="other-data", path=store.url, hint="use --overwrite to replace it"

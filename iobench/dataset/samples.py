@@ -224,7 +224,7 @@ def files_of(path: Path) -> tuple[Sequence[Path], Array | None]:
         return folder.files, folder.labels
     found = [file for file in data_files(path) if has_suffix(file.name, ARRAYS)]
     if not found:
-        raise CorruptArtifact(f"it holds no {', '.join(ARRAYS)} file", kind="no-files", path=path)
+        raise CorruptArtifact(f"it holds no {', '.join(ARRAYS)} file", "no-files", path)
     return found, None
 
 
@@ -246,12 +246,9 @@ class Neighbors:
             names = sorted({name for one in values for name in one})
             for file, own in zip(beside, values, strict=True):
                 if lacking := [name for name in names if name not in own]:
-                    raise CorruptArtifact(
-                        f"no number {lacking[0]} in {file.name}, and other samples have one",
-                        kind="missing-label",
-                        path=file.parent,
-                        hint="add it, or move the sample out of the folder",
-                    )
+                    problem = f"no number {lacking[0]} in {file.name}, and other samples have one"
+                    hint = "add it, or move the sample out of the folder"
+                    raise CorruptArtifact(problem, "missing-label", file.parent, hint=hint)
             fields |= {name: np.array([one[name] for one in values]) for name in names}
             read += beside if names else []
         return cls(fields, tuple(read))

@@ -258,7 +258,7 @@ class SandboxWorker:
     def _error(self, kind: str, problem: str, hint: str | None = None) -> SourceError:
         reader = self._data.kind or "any format"
         problem = f"cannot be read as {reader}: {problem}"
-        return SourceError(problem, kind=kind, path=self._data.file, hint=hint)
+        return SourceError(problem, kind, self._data.file, hint=hint)
 
 
 @contextmanager

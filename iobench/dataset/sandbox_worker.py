@@ -70,7 +70,7 @@ def _failure(error: Exception, request: dict[str, Any]) -> SourceError:
         return SourceError(
             f"cannot be read as {reader}: a part of it takes more than {limit} of memory, "
             "the limit for data of other programs",
-            kind="memory-limit",
+            "memory-limit",
             hint="write it in smaller parts, such as row groups or chunks",
         )
     kind = error.kind if isinstance(error, MissingDependency) else None
@@ -115,7 +115,7 @@ def _file_set(path: Path, known: list[Format], forms: list[Format], given: str |
         return FileSet.of(path, known, given)
     if given:
         hint = "omit --files"
-        raise CorruptArtifact("--files is for several files or groups", kind="one-file", path=path, hint=hint)
+        raise CorruptArtifact("--files is for several files or groups", "one-file", path, hint=hint)
     return None
 
 
@@ -144,7 +144,7 @@ def _describe(request: dict[str, Any]) -> Iterator[Reply]:
     _limit(request["memory_bytes"])
     path = Path(request["path"])
     if not isinstance(form, Detectable):
-        raise CorruptArtifact(f"data in {form.name} cannot be added in place", kind="not-addable", path=path)
+        raise CorruptArtifact(f"data in {form.name} cannot be added in place", "not-addable", path)
     schema = form.infer_schema(path, msgspec.convert(request["fields"], tuple[Field, ...]))
     notes, folder = form.notes(path, schema), formats.split_selection(path)[0]
     others = list[str]()
@@ -196,7 +196,7 @@ def _batches(
             yield {name: array[:count] for name, array in left.items()}
             left, done = {name: array[count:] for name, array in left.items()}, done + count
     if done < schema.samples:
-        raise CorruptArtifact("truncated while it was read", kind="truncated", path=path)
+        raise CorruptArtifact("truncated while it was read", "truncated", path)
 
 
 def _length(batch: dict[str, Any]) -> int:
@@ -225,12 +225,9 @@ def _format(request: dict[str, Any]) -> Format:
 def _check_bools(path: str, batch: Batch) -> None:
     """Raise CorruptArtifact if bools have bytes other than 0 and 1, which libraries read differently."""
     if plain_bools(batch) is not batch:
-        raise CorruptArtifact(
-            "bools stored as bytes other than 0 and 1, which libraries read differently",
-            kind="odd-bools",
-            path=path,
-            hint="convert the data with 'iobench prepare --source'",
-        )
+        problem = "bools stored as bytes other than 0 and 1, which libraries read differently"
+        hint = "convert the data with 'iobench prepare --source'"
+        raise CorruptArtifact(problem, "odd-bools", path, hint=hint)
 
 
 def _limit(memory_bytes: int) -> None:

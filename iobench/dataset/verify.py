@@ -104,8 +104,8 @@ def compare(expected: tuple[int, int], folder: Path, content: Checksum, hint: st
     same = content.content == expected[0]
     raise WrongContent(
         "samples in another order" if same else "other content",
-        kind="other-order" if same else "other-content",
-        path=folder,
+        "other-order" if same else "other-content",
+        folder,
         expected=f"checksum {expected[same]:016x}",
         found=f"{content.ordered if same else content.content:016x}",
         hint=hint,
@@ -351,8 +351,8 @@ class _Content:
         location = manifest.location_of(variant)
         raise WrongContent(
             "samples in another order" if moved else "other content",
-            kind="other-order" if moved else "other-content",
-            path=location.path,
+            "other-order" if moved else "other-content",
+            location.path,
             expected=f"row {self.first:,} as it was hashed",
             found=f"{self.wrong:,} of {self.check.samples:,} samples differ, this one first",
             hint=location.hint,
@@ -375,12 +375,9 @@ def _seconds(sample_bytes: int | None, seconds: float | None) -> float:
 
 
 def _no_hashes(manifest: Manifest, variant: str) -> WrongContent:
-    return WrongContent(
-        "the hashes of its samples were not kept",
-        kind="no-hashes",
-        path=manifest.path_of(variant),
-        hint=f"run 'iobench verify --name {manifest.name}', which reads all and keeps them",
-    )
+    problem = "the hashes of its samples were not kept"
+    hint = f"run 'iobench verify --name {manifest.name}', which reads all and keeps them"
+    return WrongContent(problem, "no-hashes", manifest.path_of(variant), hint=hint)
 
 
 def _reread(
@@ -443,11 +440,8 @@ def rows_to_hash(before: Manifest | None, schema: Schema, hash: str, part_s: flo
     """
     if before is not None:
         if hash == "full" and before.part is not None:
-            raise ArtifactExists(
-                f"dataset {before.name} was hashed in part",
-                kind="hashed-in-part",
-                hint=f"run 'iobench verify --name {before.name} --hash full' first",
-            )
+            hint = f"run 'iobench verify --name {before.name} --hash full' first"
+            raise ArtifactExists(f"dataset {before.name} was hashed in part", "hashed-in-part", hint=hint)
         return before.hashed
     if hash == "full" or schema.logical_bytes <= min(WHOLE_BYTES, part_s * READ_BYTES_PER_S):
         return HashedRows.all_of(schema.samples)
@@ -494,12 +488,9 @@ def hash_rest(manifest: Manifest, progress: Progress) -> None:
         first = next(iter(sums))
         for variant, found in sums.items():
             if found != sums[first]:
-                raise WrongContent(
-                    f"other content than {first} in rows that were not hashed before",
-                    kind="other-content",
-                    path=manifest.path_of(variant),
-                    hint=manifest.location_of(variant).hint,
-                )
+                problem = f"other content than {first} in rows that were not hashed before"
+                hint = manifest.location_of(variant).hint
+                raise WrongContent(problem, "other-content", manifest.path_of(variant), hint=hint)
         manifest.content, manifest.ordered = sums[first]
         manifest.part = None
         manifest.save()

@@ -52,24 +52,16 @@ def select_arrays(path: Path, available: Collection[str], chosen: Collection[str
     """
     for name in chosen:
         if not any(_within(other, name) for other in available):
-            raise CorruptArtifact(
-                f"no array {name!r}",
-                kind="unknown-array",
-                path=path,
-                hint=f"{suggestion(name, available)}it holds {listed(available) or 'no arrays'}",
-            )
+            hint = f"{suggestion(name, available)}it holds {listed(available) or 'no arrays'}"
+            raise CorruptArtifact(f"no array {name!r}", "unknown-array", path, hint=hint)
     taken = [name for name in available if not chosen or any(_within(name, one) for one in chosen)]
     if not taken:
-        raise CorruptArtifact("it holds no arrays", kind="no-arrays", path=path)
+        raise CorruptArtifact("it holds no arrays", "no-arrays", path)
     if len(taken) > MAX_FIELDS:
-        raise CorruptArtifact(
-            "too many arrays",
-            kind="too-many-arrays",
-            path=path,
-            expected=f"at most {MAX_FIELDS}",
-            found=f"{len(taken):,}",
-            hint="stack arrays of one sample each into one array; or append ::NAME,NAME to take some of them",
-        )
+        problem, expected = "too many arrays", f"at most {MAX_FIELDS}"
+        found = f"{len(taken):,}"
+        hint = "stack arrays of one sample each into one array; or append ::NAME,NAME to take some of them"
+        raise CorruptArtifact(problem, "too-many-arrays", path, expected=expected, found=found, hint=hint)
     return taken
 
 
@@ -147,14 +139,9 @@ def unstorable_columns(
     """
     text = any("string" in str(kind) for kind in refused.values())
     ways = [TOKENIZED if text else "" if others else DTYPE_HINT, _selecting(list(others))]
-    return CorruptArtifact(
-        f"{what} {listed(list(refused))}: unsupported dtype",
-        kind="unsupported-dtype",
-        path=path,
-        expected="numbers",
-        found=listed(sorted({str(kind) for kind in refused.values()})),
-        hint="; or ".join(filter(None, ways)),
-    )
+    problem = f"{what} {listed(list(refused))}: unsupported dtype"
+    found, hint = listed(sorted({str(kind) for kind in refused.values()})), "; or ".join(filter(None, ways))
+    return CorruptArtifact(problem, "unsupported-dtype", path, expected="numbers", found=found, hint=hint)
 
 
 def arrays_schema(
@@ -202,22 +189,13 @@ def check_sample(what: str, shape: tuple[int, ...], sample_bytes: int, path: Pat
     """
     prefix = f"{what}: " if what else ""
     if len(shape) >= MAX_AXES:
-        raise CorruptArtifact(
-            f"{prefix}too many axes",
-            kind="too-many-axes",
-            path=path,
-            expected=f"at most {MAX_AXES}, the sample axis included",
-            found=len(shape) + 1,
-        )
+        problem, expected = f"{prefix}too many axes", f"at most {MAX_AXES}, the sample axis included"
+        raise CorruptArtifact(problem, "too-many-axes", path, expected=expected, found=len(shape) + 1)
     if sample_bytes > MAX_SAMPLE_BYTES:
-        raise CorruptArtifact(
-            f"{prefix}one sample is too large",
-            kind="sample-too-large",
-            path=path,
-            expected=f"at most {MAX_SAMPLE_BYTES >> 20} MiB",
-            found=f"{sample_bytes >> 20:,} MiB",
-            hint="make the sample axis the first, or cut samples into smaller ones",
-        )
+        problem, expected = f"{prefix}one sample is too large", f"at most {MAX_SAMPLE_BYTES >> 20} MiB"
+        found = f"{sample_bytes >> 20:,} MiB"
+        hint = "make the sample axis the first, or cut samples into smaller ones"
+        raise CorruptArtifact(problem, "sample-too-large", path, expected=expected, found=found, hint=hint)
 
 
 def with_own_extents(field: Field, samples: Sequence[Array]) -> Batch:
@@ -233,7 +211,7 @@ def fields_by_name(path: Path, names: Iterable[str]) -> dict[str, str]:
     """Return the array's own name for each field name; CorruptArtifact (``name-clash``) if two agree."""
     every = list(names)
     if twice := [name for name, count in Counter(every).items() if count > 1]:
-        raise CorruptArtifact(f"two arrays are named {twice[0]!r}", kind="name-clash", path=path)
+        raise CorruptArtifact(f"two arrays are named {twice[0]!r}", "name-clash", path)
     return field_names(every)
 
 
@@ -249,14 +227,14 @@ def _arrays_schema(
     requested = {one.name for one in chosen} or set(names)
     if missing := sorted(requested - set(names)):
         held = f"{suggestion(missing[0], names)}it holds {', '.join(names)}"
-        raise CorruptArtifact(f"no field {', '.join(missing)}", kind="unknown-array", path=path, hint=held)
+        raise CorruptArtifact(f"no field {', '.join(missing)}", "unknown-array", path, hint=held)
     if not names:
-        raise CorruptArtifact("it holds no arrays", kind="no-arrays", path=path)
+        raise CorruptArtifact("it holds no arrays", "no-arrays", path)
     taken = {own: _field(path, own, name, *arrays[own]) for name, own in names.items() if name in requested}
     lengths = {own: arrays[own][0][0] for own in taken}
     if len(set(lengths.values())) > 1:
         shown = listed([f"{shortened(name, 30)} has {count}" for name, count in lengths.items()])
-        raise CorruptArtifact("the arrays differ in length", kind="unequal-lengths", path=path, found=shown)
+        raise CorruptArtifact("the arrays differ in length", "unequal-lengths", path, found=shown)
     fields = tuple(taken.values())
     ragged = {one.name: totals[names[one.name]] for one in fields if one.is_ragged}
     schema = Schema(next(iter(lengths.values())), fields, renamed(fields, names), ragged)
@@ -266,13 +244,8 @@ def _arrays_schema(
 
 def unsupported_dtype(path: Path, what: str, found: object) -> CorruptArtifact:
     """Return the error for data whose dtype formats do not store."""
-    return CorruptArtifact(
-        f"{what}: unsupported dtype".removeprefix(": "),
-        kind="unsupported-dtype",
-        path=path,
-        found=shortened(str(found)),
-        hint=DTYPE_HINT,
-    )
+    problem = f"{what}: unsupported dtype".removeprefix(": ")
+    return CorruptArtifact(problem, "unsupported-dtype", path, found=shortened(str(found)), hint=DTYPE_HINT)
 
 
 def _field(path: Path, original: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any] | str) -> Field:
@@ -287,11 +260,9 @@ def _field(path: Path, original: str, name: str, shape: tuple[int, ...], dtype: 
 def _check_sample_axis(path: Path, what: str, shape: tuple[int, ...]) -> None:
     """Raise CorruptArtifact if an array has no axis of samples, or no element."""
     if not shape:
-        raise CorruptArtifact(f"{what} is a scalar, without a sample axis", kind="no-sample-axis", path=path)
+        raise CorruptArtifact(f"{what} is a scalar, without a sample axis", "no-sample-axis", path)
     if 0 in shape:
-        raise CorruptArtifact(
-            f"{what} is empty", kind="empty-array", path=path, found=f"shape {shortened(str(shape))}"
-        )
+        raise CorruptArtifact(f"{what} is empty", "empty-array", path, found=f"shape {shortened(str(shape))}")
 
 
 def _within(name: str, chosen: str) -> bool:

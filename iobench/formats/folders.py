@@ -139,20 +139,14 @@ class ClassFolder:
                 labels += [label] * len(own)
         names = tuple(folder.name for folder in folders)
         if loose:
-            raise CorruptArtifact(
-                "it is in no label's subfolder",
-                kind="no-label",
-                path=loose[0].path,
-                hint="put files into one subfolder per label, or move it out of the folder",
-            )
+            hint = "put files into one subfolder per label, or move it out of the folder"
+            raise CorruptArtifact("it is in no label's subfolder", "no-label", loose[0].path, hint=hint)
         if not files:
             problem = f"no file in its {counted(len(folders), 'subfolder')} ends in {enumerated(suffixes)}"
-            raise CorruptArtifact(problem, kind="no-files", path=path)
+            raise CorruptArtifact(problem, "no-files", path)
         _check_splits(path, [names[label] for label in sorted(set(labels))])
         if linked and not links:
-            raise CorruptArtifact(
-                "a symbolic link", kind="link", path=linked[0], expected="files in this folder"
-            )
+            raise CorruptArtifact("a symbolic link", "link", linked[0], expected="files in this folder")
         return cls(path, names, tuple(files), np.array(labels, np.int64))
 
     def notes(self) -> list[Finding]:
@@ -171,12 +165,9 @@ class ClassFolder:
 def _check_splits(path: Path, names: Collection[str]) -> None:
     """Raise CorruptArtifact if folders are named like splits, which no labels are."""
     if names and all(map(SPLIT.match, names)):
-        raise CorruptArtifact(
-            f"its folders are splits of a dataset, not labels: {enumerated(names, most=MOST_NAMED)}",
-            kind="several-splits",
-            path=path,
-            hint=f"name one of them: {' or '.join(str(path / name) for name in list(names)[:MOST_NAMED])}",
-        )
+        problem = f"its folders are splits of a dataset, not labels: {enumerated(names, most=MOST_NAMED)}"
+        hint = f"name one of them: {' or '.join(str(path / name) for name in list(names)[:MOST_NAMED])}"
+        raise CorruptArtifact(problem, "several-splits", path, hint=hint)
 
 
 def not_read(path: Path, read: Iterable[Path], reader: str) -> list[Finding]:

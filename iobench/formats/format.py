@@ -83,21 +83,13 @@ class Format(Options, ABC):
         """
         for field in schema.fields:
             if field.is_ragged and not self.holds_ragged:
-                raise UnsupportedSchema(
-                    f"format {self.name} cannot hold field {field.name}",
-                    kind="ragged",
-                    expected="samples of one shape",
-                    found=field.typed,
-                    hint="use --format npy",
-                )
+                problem = f"format {self.name} cannot hold field {field.name}"
+                expected, hint = "samples of one shape", "use --format npy"
+                raise UnsupportedSchema(problem, "ragged", expected=expected, found=field.typed, hint=hint)
             if field.dtype not in self.dtypes:
                 held = ", ".join(dtype for dtype in DTYPES if dtype in self.dtypes)
-                raise UnsupportedSchema(
-                    f"format {self.name} cannot hold field {field.name}",
-                    kind="unsupported-dtype",
-                    expected=f"one of {held}",
-                    found=field.dtype,
-                )
+                problem, expected = f"format {self.name} cannot hold field {field.name}", f"one of {held}"
+                raise UnsupportedSchema(problem, "unsupported-dtype", expected=expected, found=field.dtype)
 
     def stored_name(self, name: str) -> str:
         """Return a similar name that the files hold: the same name unless they cannot hold it."""
@@ -115,12 +107,10 @@ class Format(Options, ABC):
         """
         if sample_bytes > most:
             largest = max(schema.fields, key=lambda field: field.sample_bytes)
-            raise UnsupportedSchema(
-                f"format {self.name} cannot hold samples of {sample_bytes} bytes",
-                kind="sample-too-large",
-                expected=f"at most {most} bytes, the limit of {container}",
-                found=f"{largest.sample_bytes} bytes in field {largest.name} alone",
-            )
+            problem = f"format {self.name} cannot hold samples of {sample_bytes} bytes"
+            expected = f"at most {most} bytes, the limit of {container}"
+            found = f"{largest.sample_bytes} bytes in field {largest.name} alone"
+            raise UnsupportedSchema(problem, "sample-too-large", expected=expected, found=found)
 
     @property
     def libraries(self) -> tuple[str, ...]:

@@ -77,30 +77,17 @@ def shape_of(file: Path, stored: bytes | memoryview | None = None, what: str = "
         with Image.open(regular(file) if stored is None else BytesIO(stored), formats=STORED_KINDS) as image:
             (width, height), mode = image.size, image.mode
     except Image.DecompressionBombError as error:
-        raise CorruptArtifact(
-            f"{what}: too large to be decoded",
-            kind="too-many-pixels",
-            path=file,
-            expected=f"at most {MOST_PIXELS:,} pixels",
-            hint="resize it first",
-        ) from error
+        problem, expected = f"{what}: too large to be decoded", f"at most {MOST_PIXELS:,} pixels"
+        hint = "resize it first"
+        raise CorruptArtifact(problem, "too-many-pixels", file, expected=expected, hint=hint) from error
     except Exception as error:  # decoders raise anything on damaged files
-        raise CorruptArtifact(
-            f"{what}: cannot be read",
-            kind="unreadable",
-            path=file,
-            expected="a PNG or JPEG image",
-            found=reason(error) if stored is None else "other bytes",
-        ) from error
+        problem, expected = f"{what}: cannot be read", "a PNG or JPEG image"
+        found = reason(error) if stored is None else "other bytes"
+        raise CorruptArtifact(problem, "unreadable", file, expected=expected, found=found) from error
     if mode not in ("RGB", "L"):
-        raise CorruptArtifact(
-            f"{what}: unsupported mode",
-            kind="unsupported-image",
-            path=file,
-            expected="RGB or gray (L)",
-            found=mode,
-            hint="convert it first",
-        )
+        problem, expected = f"{what}: unsupported mode", "RGB or gray (L)"
+        hint = "convert it first"
+        raise CorruptArtifact(problem, "unsupported-image", file, expected=expected, found=mode, hint=hint)
     return (height, width, 3) if mode == "RGB" else (height, width)
 
 
@@ -137,7 +124,7 @@ class ImageLayout:
         if partly or not (len(shape) == 2 or self.channels_first or channels_last):
             raise SourceError(
                 f"sample shape {shape_text(shape)} is not an image's",
-                kind="invalid-shape",
+                "invalid-shape",
                 hint="give height x width, height x width x 3 or 3 x height x width, like 3x224x224, or "
                 "'*x*x3' for images of different sizes",
             )
@@ -201,13 +188,10 @@ class ImageDecoder:
         """Decode an open file of `size` bytes; raises SourceError, which names `path`."""
         with image_errors(path):
             if size > MAX_FILE_BYTES:
+                problem = "the file is too large to be decoded"
+                expected = f"at most {bytes_text(MAX_FILE_BYTES)}"
                 raise SourceError(
-                    "the file is too large to be decoded",
-                    kind="file-too-large",
-                    path=path,
-                    expected=f"at most {bytes_text(MAX_FILE_BYTES)}",
-                    found=bytes_text(size),
-                    hint=SHRINK,
+                    problem, "file-too-large", path, expected=expected, found=bytes_text(size), hint=SHRINK
                 )
             with self._one_large_file if size > MAX_FILE_BYTES // 16 else nullcontext():
                 return self._decoded(path, file)
@@ -258,43 +242,32 @@ def image_errors(path: Path) -> Iterator[None]:
         raise
     except UnidentifiedImageError as error:
         problem = f"not an image of a supported type ({', '.join(KINDS)})"
-        raise SourceError(problem, kind="unsupported-image", path=path) from error
+        raise SourceError(problem, "unsupported-image", path) from error
     except Image.DecompressionBombError as error:
         problem = f"more than {MOST_PIXELS:,} pixels"
-        raise SourceError(problem, kind="too-many-pixels", path=path, hint=SHRINK) from error
+        raise SourceError(problem, "too-many-pixels", path, hint=SHRINK) from error
     except Exception as error:  # decoders raise anything on damaged files
         problem = f"cannot be decoded: {reason(error)}"
-        raise SourceError(problem, kind="undecodable", path=path) from error
+        raise SourceError(problem, "undecodable", path) from error
 
 
 def _check(path: Path, image: Image.Image, file: BinaryIO) -> None:
     # the second image of an MPO, which cameras write, is a preview or depth
     if image.format != "MPO" and getattr(image, "is_animated", False):
-        raise SourceError(
-            "contains several images", kind="several-images", path=path, hint="save the one to use"
-        )
+        raise SourceError("contains several images", "several-images", path, hint="save the one to use")
     if image.mode[0] in DEEP:
-        raise SourceError(
-            "pixels have more than 8 bits, which would be clipped",
-            kind="deep-pixels",
-            path=path,
-            expected="8 bits a channel",
-            found=f"mode {image.mode}",
-            hint="save it with 8 bits, or its values as an array",
-        )
+        problem, found = "pixels have more than 8 bits, which would be clipped", f"mode {image.mode}"
+        hint = "save it with 8 bits, or its values as an array"
+        raise SourceError(problem, "deep-pixels", path, expected="8 bits a channel", found=found, hint=hint)
     if image.info.get("progressive") and _scans(file) > MAX_SCANS:
-        raise SourceError(
-            f"more than {MAX_SCANS} scans, about ten times as many as cameras write",
-            kind="too-many-scans",
-            path=path,
-            hint="save it again",
-        )
+        problem = f"more than {MAX_SCANS} scans, about ten times as many as cameras write"
+        raise SourceError(problem, "too-many-scans", path, hint="save it again")
 
 
 def _memory(path: Path, image: Image.Image, layout: ImageLayout) -> int:
     """Return the memory that decoding and fitting an image takes; raises SourceError above the limit."""
     if not image.width or not image.height:
-        raise SourceError("the image has no pixels", kind="no-pixels", path=path)
+        raise SourceError("the image has no pixels", "no-pixels", path)
     pixel_bytes = PIXEL_BYTES * (1 + (image.mode != layout.mode))
     pixel_bytes += COEFFICIENT_BYTES * bool(image.info.get("progressive"))
     pixel_bytes += CANVAS_BYTES * (image.format == "WEBP")
@@ -308,14 +281,9 @@ def _memory(path: Path, image: Image.Image, layout: ImageLayout) -> int:
     if (right - left, bottom - top) != image.size:
         needed += (right - left) * (bottom - top) * PIXEL_BYTES
     if needed > MEMORY_BYTES:
-        raise SourceError(
-            f"decoding {image.width:,} x {image.height:,} pixels takes too much memory",
-            kind="too-much-memory",
-            path=path,
-            expected=f"at most {bytes_text(MEMORY_BYTES)}",
-            found=bytes_text(needed),
-            hint=SHRINK,
-        )
+        problem = f"decoding {image.width:,} x {image.height:,} pixels takes too much memory"
+        expected, found = f"at most {bytes_text(MEMORY_BYTES)}", bytes_text(needed)
+        raise SourceError(problem, "too-much-memory", path, expected=expected, found=found, hint=SHRINK)
     return needed
 
 

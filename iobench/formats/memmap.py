@@ -136,12 +136,8 @@ class Memmap(ArrayFormat, Detectable):
             }
             return SavedTensors(saved.batch_size, merged, saved.refused, saved.left_out)
         if len(fields) != 1:
-            raise CorruptArtifact(
-                "a raw file says neither shape nor dtype",
-                kind="unknown-shape",
-                path=path,
-                hint="give them for one sample: --field x=float32[3,224,224]",
-            )
+            hint = "give them for one sample: --field x=float32[3,224,224]"
+            raise CorruptArtifact("a raw file says neither shape nor dtype", "unknown-shape", path, hint=hint)
         (field,), size = fields, path.stat().st_size
         samples, rest = divmod(size, field.sample_bytes)
         if rest:

@@ -117,15 +117,11 @@ def read_plain_header(start: bytes, what: str, path: Path) -> NpyHeader:
     with expecting(path, f"{what} as a .npy file", ValueError):
         header = read_header(io.BytesIO(start))
     if header.fortran and len(header.shape) > 1:
-        raise CorruptArtifact(
-            f"{what} is in Fortran order", kind="fortran-order", path=path, hint=FORTRAN_HINT
-        )
+        raise CorruptArtifact(f"{what} is in Fortran order", "fortran-order", path, hint=FORTRAN_HINT)
     if header.dtype.hasobject or not header.dtype.isnative:
+        problem, hint = f"{what} has dtype {header.dtype.str}", "save it as a little-endian number type"
         raise CorruptArtifact(
-            f"{what} has dtype {header.dtype.str}",
-            kind="unsupported-dtype" if header.dtype.hasobject else "byte-order",
-            path=path,
-            hint="save it as a little-endian number type",
+            problem, "unsupported-dtype" if header.dtype.hasobject else "byte-order", path, hint=hint
         )
     return header
 
@@ -133,13 +129,11 @@ def read_plain_header(start: bytes, what: str, path: Path) -> NpyHeader:
 def wrong_size(path: Path, header: NpyHeader, size: int, what: str = "") -> CorruptArtifact:
     """Return the error for data of another size than their header says."""
     short = size < header.data_bytes
+    problem = f"{what}{'cut off: fewer' if short else 'more'} bytes of data than its header says"
+    expected, found = f"{header.data_bytes:,}", f"{max(0, size):,}"
+    hint = "copy or save it again" if short else None
     return CorruptArtifact(
-        f"{what}{'cut off: fewer' if short else 'more'} bytes of data than its header says",
-        kind="truncated" if short else "trailing-bytes",
-        path=path,
-        expected=f"{header.data_bytes:,}",
-        found=f"{max(0, size):,}",
-        hint="copy or save it again" if short else None,
+        problem, "truncated" if short else "trailing-bytes", path, expected=expected, found=found, hint=hint
     )
 
 
@@ -217,14 +211,12 @@ class Npy(ArrayFormat, Detectable):
         """Return the schema of a .npy file or of a folder of them; the first axis is the sample axis."""
         headers = {name: header_in(file) for name, file in _files(path).items()}
         if not headers:
-            raise CorruptArtifact("it holds no .npy file", kind="no-arrays", path=path)
+            raise CorruptArtifact("it holds no .npy file", "no-arrays", path)
         for name, header in headers.items():
             if header.shape and (header.by_columns or not header.dtype.isnative):
+                problem = f"{name} is in {'Fortran order' if header.by_columns else 'another byte order'}"
                 raise CorruptArtifact(
-                    f"{name} is in {'Fortran order' if header.by_columns else 'another byte order'}",
-                    kind="fortran-order" if header.by_columns else "byte-order",
-                    path=path,
-                    hint=FORTRAN_HINT,
+                    problem, "fortran-order" if header.by_columns else "byte-order", path, hint=FORTRAN_HINT
                 )
         members = _members(path, headers)
         arrays: dict[str, ShapeAndDtype] = {
@@ -292,13 +284,8 @@ def header_in(file: Path) -> NpyHeader:
         try:
             header = read_header(opened)
         except ValueError as error:
-            raise CorruptArtifact(
-                "not readable as .npy",
-                kind="unreadable",
-                path=file,
-                found=reason(error),
-                hint="copy it again, or save it again with np.save",
-            ) from error
+            problem, hint = "not readable as .npy", "copy it again, or save it again with np.save"
+            raise CorruptArtifact(problem, "unreadable", file, found=reason(error), hint=hint) from error
         size = os.fstat(opened.fileno()).st_size - header.offset
     if size < header.data_bytes and not header.dtype.hasobject:  # objects are a pickle of any size
         raise wrong_size(file, header, size)

@@ -201,8 +201,8 @@ def check_extents(
             f"{name}: the extents of sample {first + sample:,} do not make its length"
             if name
             else f"the extents of sample {sample:,} of a batch do not make its length",
-            kind="wrong-extents",
-            path=path,
+            "wrong-extents",
+            path,
             expected=f"a product of {lengths[sample]:,}",
             found=" x ".join(map(str, extents[sample].tolist())),
         )
@@ -215,21 +215,13 @@ def check_offsets(offsets: npt.NDArray[np.int64], total: int, name: str, path: P
     wrong = falling if falling.size and not (beyond.size and beyond[0] <= falling[0]) else beyond
     if wrong.size:
         sample = int(wrong[0])
-        raise CorruptArtifact(
-            f"{name}: the offsets of sample {sample:,} are wrong",
-            kind="wrong-offsets",
-            path=path,
-            expected=f"rising, from 0 to {total:,}",
-            found=" ".join(f"{offset:,}" for offset in offsets[sample : sample + 2].tolist()),
-        )
+        problem = f"{name}: the offsets of sample {sample:,} are wrong"
+        expected = f"rising, from 0 to {total:,}"
+        found = " ".join(f"{offset:,}" for offset in offsets[sample : sample + 2].tolist())
+        raise CorruptArtifact(problem, "wrong-offsets", path, expected=expected, found=found)
     if (offsets[0], offsets[-1]) != (0, total):
-        raise CorruptArtifact(
-            f"{name}: the offsets do not cover the values",
-            kind="wrong-offsets",
-            path=path,
-            expected=f"0 to {total:,}",
-            found=f"{offsets[0]:,} to {offsets[-1]:,}",
-        )
+        problem, found = f"{name}: the offsets do not cover the values", f"{offsets[0]:,} to {offsets[-1]:,}"
+        raise CorruptArtifact(problem, "wrong-offsets", path, expected=f"0 to {total:,}", found=found)
 
 
 def array_of(tensor: torch.Tensor) -> npt.NDArray[Any]:

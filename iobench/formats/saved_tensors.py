@@ -231,14 +231,9 @@ def _of_folder(folder: Path, path: Path) -> SavedTensors:
     if name in NO_TENSOR:
         return SavedTensors(left_out={"": name})
     if name != PLAIN:
-        raise CorruptArtifact(
-            "saved from an unsupported class",
-            kind="unsupported-class",
-            path=path,
-            expected="a TensorDict or a tensorclass of tensors",
-            found=shortened(name),
-            hint="save td.to_tensordict()",
-        )
+        problem, expected = "saved from an unsupported class", "a TensorDict or a tensorclass of tensors"
+        found, hint = shortened(name), "save td.to_tensordict()"
+        raise CorruptArtifact(problem, "unsupported-class", path, expected=expected, found=found, hint=hint)
     saved = SavedTensors(_sizes(meta.get("shape", [])))
     for key, one in meta.items():
         if not isinstance(one, dict):
@@ -315,7 +310,7 @@ def _stacked(path: Path, dim: object, parts: Iterable[SavedTensors]) -> SavedTen
     """Return the columns of a lazy stack, of which each part is a sample."""
     samples = list(parts)
     if not samples:
-        raise CorruptArtifact("a lazy stack of nothing", kind="no-arrays", path=path)
+        raise CorruptArtifact("a lazy stack of nothing", "no-arrays", path)
     stacked = SavedTensors((len(samples), *samples[0].batch_size))
     for part in samples:
         stacked.left_out.update(part.left_out)
@@ -352,10 +347,5 @@ def _sizes(shape: object) -> tuple[int, ...]:
 
 
 def _not_one_shape(path: Path, found: str) -> CorruptArtifact:
-    return CorruptArtifact(
-        "no tensor of one shape, or of one axis that varies",
-        kind="unequal-shapes",
-        path=path,
-        found=found,
-        hint="save td.contiguous() of it",
-    )
+    problem = "no tensor of one shape, or of one axis that varies"
+    return CorruptArtifact(problem, "unequal-shapes", path, found=found, hint="save td.contiguous() of it")

@@ -190,11 +190,8 @@ def check_placements(placements: Mapping[str, Placement], schema: Schema, varian
         cause = (
             "samples differ in length" if schema.ragged else "samples are not stored as they are in memory"
         )
-        raise InvalidSettings(
-            f"{variant} cannot be read past the page cache: {cause}",
-            kind="no-direct-reads",
-            hint="leave direct out",
-        )
+        problem = f"{variant} cannot be read past the page cache: {cause}"
+        raise InvalidSettings(problem, "no-direct-reads", hint="leave direct out")
 
 
 def _large_blocks(reader: Reader, schema: Schema) -> list[Blocks]:
@@ -241,7 +238,7 @@ def _direct_reader(
             return DirectReader(schema, placements)
         except DirectUnavailable as error:
             if direct:
-                raise InvalidSettings(str(error), kind="no-direct-reads", hint="leave direct out") from error
+                raise InvalidSettings(str(error), "no-direct-reads", hint="leave direct out") from error
     return None
 
 

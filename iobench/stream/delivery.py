@@ -67,7 +67,7 @@ def refuse_child(process: int) -> None:
         raise LoaderFailed(
             f"an epoch of process {process} cannot continue in its forked child {os.getpid()}, "
             "which has none of its threads",
-            kind="forked",
+            "forked",
             hint="start a new epoch in the child",
         )
 

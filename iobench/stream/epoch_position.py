@@ -60,7 +60,7 @@ class EpochPosition:
         if not valid:
             raise InvalidSettings(
                 "the state has an invalid position",
-                kind="invalid-state",
+                "invalid-state",
                 expected=f"an epoch and what remains of {samples} samples",
                 found=f"epoch {state.get('epoch')!r}, remaining {state.get('remaining')!r}, "
                 f"ranks {state.get('ranks')!r}, window_rows {state.get('window_rows')!r}",

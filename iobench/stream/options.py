@@ -52,14 +52,10 @@ def chosen_fields(schema: Schema, names: Sequence[str] | None) -> Schema:
         return schema
     known = [field.name for field in schema.fields]
     if wrong := [name for name in names if name not in known]:
-        raise InvalidSettings(
-            "unknown field",
-            kind="unknown-field",
-            expected=" or ".join(known),
-            found=", ".join(wrong),
-            hint=suggestion(wrong[0], known).rstrip() or None,
-        )
+        problem, expected = "unknown field", " or ".join(known)
+        hint = suggestion(wrong[0], known).rstrip() or None
+        raise InvalidSettings(problem, "unknown-field", expected=expected, found=", ".join(wrong), hint=hint)
     if not names:
-        raise InvalidSettings("fields", kind="no-fields", expected=f"at least one of {', '.join(known)}")
+        raise InvalidSettings("fields", "no-fields", expected=f"at least one of {', '.join(known)}")
     read = dict.fromkeys(one for name in names for one in (name, schema.extents.get(name)) if one)
     return replace(schema.chosen(read), fields=tuple(map(schema.field, read)))

@@ -337,12 +337,8 @@ class Pipeline(BatchDelivery):
 
 def _checked(made: Tensors) -> Tensors:
     if not isinstance(made, dict) or not all(isinstance(value, TENSORS) for value in made.values()):
-        raise LoaderFailed(
-            "transform returned a wrong type",
-            kind="invalid-transform",
-            expected="a dict of tensors",
-            found=_kind(made),
-        )
+        problem = "transform returned a wrong type"
+        raise LoaderFailed(problem, "invalid-transform", expected="a dict of tensors", found=_kind(made))
     return made
 
 

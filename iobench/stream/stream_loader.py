@@ -205,11 +205,9 @@ class StreamLoader:
 
     def __getitem__(self, row: object) -> Any:
         """Refuse to be the dataset of a DataLoader, whose place it takes."""
-        raise InvalidSettings(
-            "a StreamLoader is no dataset: it takes the place of torch's DataLoader",
-            kind="not-a-dataset",
-            hint="iterate over it: it yields batches on the device",
-        )
+        problem = "a StreamLoader is no dataset: it takes the place of torch's DataLoader"
+        hint = "iterate over it: it yields batches on the device"
+        raise InvalidSettings(problem, "not-a-dataset", hint=hint)
 
     def close(self) -> None:
         """Close the files and release the memory that are kept between epochs; the next epoch opens them."""
@@ -235,20 +233,12 @@ class StreamLoader:
         cannot be split into the same number of batches for each rank.
         """
         if not isinstance(state, dict):
-            raise InvalidSettings(
-                "not a state of a StreamLoader",
-                kind="invalid-state",
-                expected="a dict",
-                found=type(state).__name__,
-            )
+            problem = "not a state of a StreamLoader"
+            raise InvalidSettings(problem, "invalid-state", expected="a dict", found=type(state).__name__)
         for name, own in self._identity().items():
             if state.get(name) != own:
-                raise InvalidSettings(
-                    f"the state is from a loader with another {name}",
-                    kind="other-loader",
-                    expected=repr(own),
-                    found=repr(state.get(name)),
-                )
+                problem, expected = f"the state is from a loader with another {name}", repr(own)
+                raise InvalidSettings(problem, "other-loader", expected=expected, found=repr(state.get(name)))
         order = self._ranked()
         position = EpochPosition.from_state(state, order, self._samples)
         position.division(order, self._samples)
@@ -274,13 +264,11 @@ class StreamLoader:
         order = self._ranked()
         now, then = (ProcessRank(one.rank, one.world_size) for one in (order, self._order))
         if self._consumed and now != then:
-            raise InvalidSettings(
-                "rank in the middle of an epoch",
-                kind="rank-changed",
-                expected=f"rank {then.rank} of {then.world_size}, as when it began",
-                found=f"{now.rank} of {now.world_size}",
-                hint="begin the epoch when the process group exists, or give rank and world_size",
-            )
+            problem = "rank in the middle of an epoch"
+            expected = f"rank {then.rank} of {then.world_size}, as when it began"
+            found = f"{now.rank} of {now.world_size}"
+            hint = "begin the epoch when the process group exists, or give rank and world_size"
+            raise InvalidSettings(problem, "rank-changed", expected=expected, found=found, hint=hint)
         return order
 
     def _epoch_start(self, order: Order) -> EpochPosition:

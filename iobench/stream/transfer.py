@@ -86,11 +86,9 @@ class SideStreamTransfer(Transfer):
             try:
                 block = self._device_api.memory(pinned)
             except (RuntimeError, MemoryError) as error:
-                raise LoaderFailed(
-                    f"{bytes_text(pinned)} of memory cannot be pinned: {reason(error)}",
-                    kind="out-of-memory",
-                    hint="use a smaller batch size or fewer threads",
-                ) from error
+                problem = f"{bytes_text(pinned)} of memory cannot be pinned: {reason(error)}"
+                hint = "use a smaller batch size or fewer threads"
+                raise LoaderFailed(problem, "out-of-memory", hint=hint) from error
             memory += [block[number * size :][:count] for number in range(held)]
         return memory
 

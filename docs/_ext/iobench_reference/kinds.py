@@ -66,33 +66,39 @@ def _parsed(path: Path) -> ast.Module:
 
 
 @functools.cache
-def _calls_in(path: Path) -> list[tuple[ast.Call, ast.AST]]:
-    """Return every call of a module with the function around it."""
-    return list(_calls(_parsed(path), _parsed(path)))
+def _calls_in(path: Path) -> list[tuple[ast.Call, ast.AST, ast.Module]]:
+    """Return every call of a module with the function and the block around it."""
+    return list(_calls(_parsed(path), _parsed(path), _parsed(path)))
 
 
 def _uses(path: Path, callables: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Use]]:
-    for call, around in _calls_in(path):
+    for call, around, block in _calls_in(path):
         called = getattr(call.func, "id", getattr(call.func, "attr", ""))
         if called not in callables:
             continue
         given = dict(zip(callables[called], call.args, strict=False))
         given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
-        message = _text(given.get("message", given.get("problem")), around)
-        hint = _text(given.get("hint", given.get("hints")), around)
-        meaning = _text(given.get("cause"), around) or _docstring(around)
-        for kind in _literals(given.get("kind"), around, _parsed(path)):
+        message = _text(given.get("message", given.get("problem")), block, around)
+        hint = _text(given.get("hint", given.get("hints")), block, around)
+        meaning = _text(given.get("cause"), block, around) or _docstring(around)
+        for kind in _literals(given.get("kind"), block, around, _parsed(path)):
             yield kind, Use(called, meaning, message, hint)
 
 
-def _calls(node: ast.AST, around: ast.AST) -> Iterator[tuple[ast.Call, ast.AST]]:
-    """Yield every call with the function around it: the innermost one that has a docstring."""
+def _calls(
+    node: ast.AST, around: ast.AST, block: ast.Module
+) -> Iterator[tuple[ast.Call, ast.AST, ast.Module]]:
+    """Yield every call with the function around it, the innermost one that has a docstring, and its block."""
     if isinstance(node, _Function) and (ast.get_docstring(node) or isinstance(around, ast.Module)):
         around = node
     if isinstance(node, ast.Call):
-        yield node, around
-    for child in ast.iter_child_nodes(node):
-        yield from _calls(child, around)
+        yield node, around, block
+    for _, value in ast.iter_fields(node):
+        several = value if isinstance(value, list) else [value]
+        inner = ast.Module(several, []) if several and isinstance(several[0], ast.stmt) else block
+        for child in several:
+            if isinstance(child, ast.AST):
+                yield from _calls(child, around, inner)
 
 
 def _docstring(around: ast.AST) -> str:
@@ -126,19 +132,31 @@ def _text(value: ast.expr | None, *scopes: ast.AST) -> str:
 
 
 def _assigned(name: ast.expr | None, *scopes: ast.AST) -> list[ast.expr]:
-    """Return what is assigned to a name in a function or at the top of a module, alone or in a tuple."""
-    statements = [
-        statement
+    """Return what is assigned to a name in the first of the scopes that has it, alone or in a tuple."""
+    values = (
+        [
+            value
+            for statement in _assignments(scope)
+            for target, value in _pairs(statement.targets[0], statement.value)
+            if isinstance(name, ast.Name) and isinstance(target, ast.Name) and target.id == name.id
+        ]
         for scope in scopes
-        for statement in (scope.body if isinstance(scope, ast.Module) else ast.walk(scope))
-        if isinstance(statement, ast.Assign)
-    ]
-    return [
-        value
-        for statement in statements
-        for target, value in _pairs(statement.targets[0], statement.value)
-        if isinstance(name, ast.Name) and isinstance(target, ast.Name) and target.id == name.id
-    ]
+    )
+    return next(filter(None, values), [])
+
+
+def _assignments(node: ast.AST) -> Iterator[ast.Assign]:
+    """Yield the assignments in a block or function, without those in inner blocks that leave it."""
+    if isinstance(node, ast.Assign):
+        yield node
+    for _, value in ast.iter_fields(node):
+        inner = value if isinstance(value, list) and value and isinstance(value[0], ast.AST) else []
+        leaves = inner and not isinstance(node, (ast.Module, *_Function))
+        if leaves and isinstance(inner[-1], (ast.Raise, ast.Return)):
+            continue
+        for child in inner:
+            if not isinstance(node, ast.Module) or not isinstance(child, (*_Function, ast.ClassDef)):
+                yield from _assignments(child)
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:

@@ -106,19 +106,20 @@ def _class(cls: type[IobenchError]) -> str:
 
 def _sections(what: str, kinds: dict[str, list[Use]]) -> Iterable[str]:
     for kind, uses in kinds.items():
-        use = main_use(uses)
+        meaning = main_use(uses).meaning
+        alike = [use for use in uses if use.meaning == meaning]
         yield section(
             code(kind),
-            paragraphs(use.meaning),
-            _listed("Printed", use.message),
-            _listed("What helps", use.hint),
+            paragraphs(meaning),
+            _listed("Printed", [use.message for use in alike]),
+            _listed("What helps", [use.hint for use in alike]),
             label=f"{what}-{kind.replace(' ', '-')}",
         )
 
 
-def _listed(title: str, lines: str) -> str:
+def _listed(title: str, texts: list[str]) -> str:
     """Return one line beside its title, or several below it."""
-    first, *more = lines.splitlines() or [""]
+    first, *more = dict.fromkeys(line for text in texts for line in text.splitlines()) or [""]
     if more:
         return f"{title}, one of:\n\n" + "\n".join(f"- {prose(line)}" for line in (first, *more))
     return f"{title}: {prose(first)}" if first else ""

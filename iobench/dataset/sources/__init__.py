@@ -89,10 +89,10 @@ def open_source(
             return kind(path, sample_shape or (3, 224, 224), on_error == "skip")
         if on_error == "skip":
             problem = "--on-error skip is for folders of images without --source-format"
-            raise SourceError(problem, kind="conflicting-options", path=path, hint="omit --on-error")
+            raise SourceError(problem, "conflicting-options", path, hint="omit --on-error")
         if files and format:
             problem = "--files is for data without --source-format"
-            raise SourceError(problem, kind="conflicting-options", path=path, hint="omit --files")
+            raise SourceError(problem, "conflicting-options", path, hint="omit --files")
         variant = format and formats.parse(format).variant
         return _open(path, sample_shape, columns == "packed", variant, fields, files)
 
@@ -100,12 +100,9 @@ def open_source(
 def check_selectable(path: Path, form: formats.Format, names: Sequence[str]) -> None:
     """Raise SourceError if arrays are named in data whose format has none to select."""
     if names and not (isinstance(form, formats.Detectable) and form.selectable):
-        raise SourceError(
-            f"format {form.name} cannot select arrays by name",
-            kind="not-selectable",
-            path=path,
-            hint=f"omit ::{','.join(names)} to take all arrays",
-        )
+        problem = f"format {form.name} cannot select arrays by name"
+        hint = f"omit ::{','.join(names)} to take all arrays"
+        raise SourceError(problem, "not-selectable", path, hint=hint)
 
 
 def _open(
@@ -132,7 +129,7 @@ def _open(
         raise _has_its_shape(path)
     if fields and describes_itself:
         problem = f"--field with {suffix}, which describes its fields"
-        raise SourceError(problem, kind="conflicting-options", path=path, hint="omit --field")
+        raise SourceError(problem, "conflicting-options", path, hint="omit --field")
     if format:
         detected = Detected(format)
     elif suffix == ".npy":
@@ -160,4 +157,4 @@ def _scaled(path: Path, variant: str, shape: tuple[int, ...] | None) -> str:
 
 def _has_its_shape(path: Path) -> SourceError:
     problem = "--sample-shape is for images and generated data"
-    return SourceError(problem, kind="conflicting-options", path=path, hint="omit --sample-shape")
+    return SourceError(problem, "conflicting-options", path, hint="omit --sample-shape")

@@ -149,7 +149,7 @@ def _chosen_headers(path: Path, archive: zipfile.ZipFile, chosen: Sequence[str])
     if not chosen and set(available) >= SPARSE:
         code = f'numpy.save("{path.stem}.npy", scipy.sparse.load_npz("{path.name}").toarray())'
         problem, hint = "a sparse matrix of SciPy", f"convert it: {code}"
-        raise CorruptArtifact(problem, kind="sparse", path=path, hint=hint)
+        raise CorruptArtifact(problem, "sparse", path, hint=hint)
     selected = set(select_arrays(path, available, chosen))
     headers: dict[str, NpyHeader] = {}
     for name, member in zip(names, members, strict=True):
@@ -216,7 +216,7 @@ def _check_array(path: Path, member: zipfile.ZipInfo, header: NpyHeader) -> None
 def _member_error(
     path: Path, member: zipfile.ZipInfo, kind: str, problem: str, hint: str | None = None
 ) -> CorruptArtifact:
-    return CorruptArtifact(f"{shortened(member.filename)!r} {problem}", kind=kind, path=path, hint=hint)
+    return CorruptArtifact(f"{shortened(member.filename)!r} {problem}", kind, path, hint=hint)
 
 
 class MatAdapter(formats.Detectable):

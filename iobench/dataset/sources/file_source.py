@@ -30,13 +30,8 @@ SCALED = "--sample-shape 3x224x224 scales and crops them; 'iobench add' also rea
 def check_fields(path: Path, schema: Schema, fields: Sequence[Field]) -> None:
     """Raise SourceError if data have other fields than those given."""
     if fields and schema.fields != tuple(fields):
-        raise SourceError(
-            "the data have other fields than --field",
-            kind="fields-differ",
-            path=path,
-            expected=_text(fields),
-            found=_text(schema.fields),
-        )
+        problem = "the data have other fields than --field"
+        raise SourceError(problem, "fields-differ", path, expected=_text(fields), found=_text(schema.fields))
 
 
 def _text(fields: Sequence[Field]) -> str:
@@ -126,7 +121,7 @@ class FileSource(Source):
 
     def _check(self) -> None:
         if FileTree.of(self.path, self._others).stamp != self._stamp:
-            raise SourceError("changed while it was read", kind="changed", path=self.path, hint=CLOSE_WRITERS)
+            raise SourceError("changed while it was read", "changed", self.path, hint=CLOSE_WRITERS)
 
 
 TABLES = frozenset({"arrow", "csv", "jsonl", "lance", "parquet"})  # kinds of source that are tables

@@ -69,10 +69,10 @@ class Synthetic(Source):
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             known = f"one of {', '.join(DTYPES)}"
-            raise SourceError("dtype", kind="unknown-dtype", expected=known, found=repr(self.dtype))
+            raise SourceError("dtype", "unknown-dtype", expected=known, found=repr(self.dtype))
         shape, elements = "x".join(map(str, self.sample_shape)), math.prod(self.sample_shape)
         if not self.sample_shape or min(self.sample_shape) < 1:
-            raise SourceError(f"sample shape {self.sample_shape} has no element", kind="invalid-shape")
+            raise SourceError(f"sample shape {self.sample_shape} has no element", "invalid-shape")
         if not 0 <= self.compressibility <= 1:
             raise _out_of_range("compressibility", "0 to 1", self.compressibility)
         if not 0 <= self.seed < MAX_SEED:
@@ -123,7 +123,7 @@ class Synthetic(Source):
 
 
 def _out_of_range(what: str, expected: str, value: float) -> SourceError:
-    return SourceError(what, kind="out-of-range", expected=expected, found=value)
+    return SourceError(what, "out-of-range", expected=expected, found=value)
 
 
 def noise(
@@ -172,7 +172,7 @@ class GeneratedLengths(Source):
         if len(ragged) != 1:
             found = ", ".join(field.typed for field in self.fields)
             expected = "exactly one field whose samples differ in length, like tokens=uint16[*]"
-            raise SourceError("--fields", kind="invalid-fields", expected=expected, found=found)
+            raise SourceError("--fields", "invalid-fields", expected=expected, found=found)
         (field,) = ragged
         self._extents = _extents(self.lengths, self.size // field.elements, self.seed, field.varying)
         self._lengths = self._extents.prod(1)
@@ -182,7 +182,7 @@ class GeneratedLengths(Source):
         try:
             self.schema = Schema(len(self._lengths), with_extents(self.fields), totals=totals)
         except ValueError as error:
-            raise SourceError(f"--fields: {error}", kind="invalid-fields") from None
+            raise SourceError(f"--fields: {error}", "invalid-fields") from None
         self._own = field.extents
         self.name = f"{field.name}-{field.dtype}-{self.schema.samples}"
 
@@ -231,7 +231,7 @@ def _extents(text: str, total: int, seed: int, axes: int) -> Extents:
 def _drawn(draw: Callable[[], npt.NDArray[Any]], total: int, axes: int) -> Extents:
     """Draw extents until their products make `total`; the last sample is shortened along its first axis."""
     if total < 1:
-        raise SourceError("--size", kind="out-of-range", expected="at least one element", found=total)
+        raise SourceError("--size", "out-of-range", expected="at least one element", found=total)
     drawn, left = [], total
     while left > 0:
         extents = np.rint(np.clip(draw(), 0, math.floor(total ** (1 / axes)))).astype(np.int64)
@@ -257,21 +257,17 @@ def _from_file(path: Path, axes: int) -> Extents:
     if not array or lengths.dtype.kind not in "iu" or not lengths.ndim or lengths.shape[1:] != shape:
         found = f"{lengths.dtype} {lengths.shape}" if array else "an archive"
         expected = f"integers of shape (samples, {axes})" if shape else "one axis of integers"
-        raise SourceError("--lengths", kind="invalid-lengths", path=path, expected=expected, found=found)
+        raise SourceError("--lengths", "invalid-lengths", path, expected=expected, found=found)
     extents = lengths.reshape(-1, axes)
     wrong = np.flatnonzero(((extents < 0) | (extents > MOST)).any(1))
     if wrong.size or not extents.all(1).any():
         found = f"{lengths[wrong[0]]} of sample {wrong[0]:,}" if wrong.size else "no length above 0"
         raise SourceError(
-            "--lengths",
-            kind="invalid-lengths",
-            path=path,
-            expected="lengths of 0 or more, not all 0",
-            found=found,
+            "--lengths", "invalid-lengths", path, expected="lengths of 0 or more, not all 0", found=found
         )
     checked: Extents = extents.astype(np.int64)
     return checked
 
 
 def _invalid(text: str) -> SourceError:
-    return SourceError(f"--lengths {text!r} is no distribution", kind="invalid-lengths", hint=HINT)
+    return SourceError(f"--lengths {text!r} is no distribution", "invalid-lengths", hint=HINT)

@@ -71,7 +71,7 @@ class ImageFolder(Source):
         self.notes = (*folder.notes(), *not_read(self.path, folder.files, "a folder of images"))
         self._damaged = list(self._undecodable()) if skip_damaged else []
         if not self._files:
-            raise SourceError("no image can be decoded", kind="no-images", path=path)
+            raise SourceError("no image can be decoded", "no-images", path)
         self._note_damaged()
         self._inspect()
 

@@ -83,7 +83,7 @@ def open_regular(path: Path) -> BinaryIO:
 def check_unchanged(path: Path, file: BinaryIO, state: FileState) -> None:
     """Raise SourceError if an open file is not in this state."""
     if FileState.of(os.fstat(file.fileno())) != state:
-        raise SourceError("changed while it was read", kind="changed", path=path, hint=CLOSE_WRITERS)
+        raise SourceError("changed while it was read", "changed", path, hint=CLOSE_WRITERS)
 
 
 @contextlib.contextmanager
@@ -102,7 +102,7 @@ def refused_by_system(error: OSError, path: str | os.PathLike[str]) -> SourceErr
     if refused := system_error(error):
         return refused.converted(SourceError)
     kind = "missing-file" if isinstance(error, FileNotFoundError) else None
-    return SourceError(error.strerror or reason(error), kind=kind, path=error.filename or path)
+    return SourceError(error.strerror or reason(error), kind, error.filename or path)
 
 
 def no_such_path(path: Path) -> SourceError:
@@ -111,24 +111,19 @@ def no_such_path(path: Path) -> SourceError:
     if colon and scheme.isalnum():
         return SourceError(
             "data of other programs are read from a disk, not from an address",
-            kind="remote-data",
-            path=f"{scheme}://{place.lstrip('/')}",
+            "remote-data",
+            f"{scheme}://{place.lstrip('/')}",
             hint="download the data, or mount them as a folder, and give that path; 'iobench add' takes an "
             "address, too",
         )
-    return SourceError("no such file or folder", kind="missing-file", path=path)
+    return SourceError("no such file or folder", "missing-file", path)
 
 
 def check_regular(path: str | os.PathLike[str], status: os.stat_result, hint: str | None = None) -> None:
     """Raise SourceError for anything but a regular file."""
     if not stat.S_ISREG(status.st_mode):
-        raise SourceError(
-            kind="not-a-file",
-            path=path,
-            expected="a regular file",
-            found=_KINDS.get(stat.S_IFMT(status.st_mode), "something else"),
-            hint=hint,
-        )
+        found = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
+        raise SourceError(kind="not-a-file", path=path, expected="a regular file", found=found, hint=hint)
 
 
 BATCH_BYTES = 8 << 20
@@ -226,21 +221,15 @@ def checked(source: Source) -> Iterator[Batch]:
         count = len(next(iter(batch.values()))) if batch else 0
         expected = {f.name: ((count, *f.merged_shape), f.dtype) for f in schema.fields}
         if not count or {n: (a.shape, a.dtype.name) for n, a in batch.items()} != expected:
-            raise SourceError(
-                f"arrays of source {source.name} changed while they were read",
-                kind="changed",
-                hint=CLOSE_WRITERS,
-            )
+            problem = f"arrays of source {source.name} changed while they were read"
+            raise SourceError(problem, "changed", hint=CLOSE_WRITERS)
         samples += count
         native = {name: map_values(_native, array) for name, array in batch.items()}
         yield plain_bools(native)
     if samples != schema.samples:
+        problem = f"source {source.name} yielded another number of samples than its schema has"
         raise SourceError(
-            f"source {source.name} yielded another number of samples than its schema has",
-            kind="wrong-length",
-            expected=f"{schema.samples:,}",
-            found=f"{samples:,}",
-            hint=CLOSE_WRITERS,
+            problem, "wrong-length", expected=f"{schema.samples:,}", found=f"{samples:,}", hint=CLOSE_WRITERS
         )
 
 

@@ -68,7 +68,7 @@ def _table_errors(path: Path, what: str = "a table of numbers") -> Iterator[None
         if isinstance(error, (CorruptArtifact, MemoryError)):
             raise
         problem = f"cannot be read as {what}: {reason(error)}"
-        raise CorruptArtifact(problem, kind="not-a-table", path=path) from error
+        raise CorruptArtifact(problem, "not-a-table", path) from error
 
 
 SEPARATORS = ",;\t|"
@@ -105,7 +105,7 @@ class CsvAdapter(formats.Detectable):
                     counts = counts and np.array_equal(piece.column(INDEX).to_numpy(), expected)
                 samples += len(piece)
         if not samples:
-            raise CorruptArtifact("no numbers below the line of column names", kind="empty", path=path)
+            raise CorruptArtifact("no numbers below the line of column names", "empty", path)
         if not chosen and len(names) > 1 and INDEX in names and counts:
             del types[INDEX]
         shapes = {name: ((samples,), np.dtype(kind.to_pandas_dtype())) for name, kind in types.items()}
@@ -143,7 +143,7 @@ class _Columns:
             first = next(blocks(path), b"").lstrip().removeprefix(b"\xef\xbb\xbf")
         if first.startswith((b"\xff\xfe", b"\xfe\xff")):
             hint = f"iconv -f UTF-16 -t UTF-8 {shlex.quote(path.name)} > utf-8.csv"
-            raise CorruptArtifact("it is text in UTF-16", kind="not-a-table", path=path, hint=hint)
+            raise CorruptArtifact("it is text in UTF-16", "not-a-table", path, hint=hint)
         line, second = [*first.split(b"\n", 2), b""][:2]
         try:
             self.encoding, text = "utf-8", line.decode().strip("\r")
@@ -154,10 +154,10 @@ class _Columns:
         if not counts[self.separator] and len(text.split()) == len(second.split()) > 1:
             code = f'pandas.read_csv("{path.name}", sep=r"\\s+").to_csv("table.csv", index=False)'
             problem = "its columns are separated by blanks"
-            raise CorruptArtifact(problem, kind="not-a-table", path=path, hint=f"convert it: {code}")
+            raise CorruptArtifact(problem, "not-a-table", path, hint=f"convert it: {code}")
         if "\r" in text:
             hint = rf"tr '\r' '\n' < {shlex.quote(path.name)} > lines.csv"
-            raise CorruptArtifact("lines end in carriage returns", kind="not-a-table", path=path, hint=hint)
+            raise CorruptArtifact("lines end in carriage returns", "not-a-table", path, hint=hint)
         with _table_errors(path):
             cells = next(cells_of([text], delimiter=self.separator, skipinitialspace=True), [])
         own = [cell.strip() for cell in cells]
@@ -200,7 +200,7 @@ class _Columns:
             arguments = f'"{self.path.name}", sep={self.separator!r}, decimal=",", encoding="{self.encoding}"'
             code = f'pandas.read_csv({arguments}).to_csv("table.csv", index=False)'
             problem, hint = "its numbers have decimal commas", f"convert it: {code}"
-            return CorruptArtifact(problem, kind="decimal-commas", path=self.path, found=first[0], hint=hint)
+            return CorruptArtifact(problem, "decimal-commas", self.path, found=first[0], hint=hint)
         return formats.unstorable_columns(self.path, refused, [] if chosen else others)
 
 
@@ -209,13 +209,10 @@ def _tables(path: Path) -> list[_Columns]:
     first, *others = map(_Columns, tables_in(path)[1])
     for one in others:
         if differing := set(one.names) ^ set(first.names):
-            raise CorruptArtifact(
-                f"its columns are not those of {first.path.name}",
-                kind="missing-array",
-                path=one.path,
-                found=f"{enumerated(sorted(map(shortened, differing)))} in one of them",
-                hint="move it out of the folder, or name one file to read",
-            )
+            problem = f"its columns are not those of {first.path.name}"
+            found = f"{enumerated(sorted(map(shortened, differing)))} in one of them"
+            hint = "move it out of the folder, or name one file to read"
+            raise CorruptArtifact(problem, "missing-array", one.path, found=found, hint=hint)
     return [first, *others]
 
 
@@ -230,21 +227,13 @@ def _wider(before: Any, now: Any) -> Any:
 def _check_cells(path: Path, name: str, column: Any, before: int) -> None:
     if column.null_count:
         row = before + column.is_null().to_pylist().index(True)
-        raise CorruptArtifact(
-            f"column {shortened(name)} has an empty cell in sample {row}",
-            kind="empty-cell",
-            path=path,
-            hint="fill it, or select other columns with '::'",
-        )
+        problem = f"column {shortened(name)} has an empty cell in sample {row}"
+        raise CorruptArtifact(problem, "empty-cell", path, hint="fill it, or select other columns with '::'")
 
 
 def _without_names(path: Path) -> CorruptArtifact:
-    return CorruptArtifact(
-        "the first line contains numbers",
-        kind="no-column-names",
-        path=path,
-        hint="add a first line that names the columns, like x,y,label",
-    )
+    hint = "add a first line that names the columns, like x,y,label"
+    return CorruptArtifact("the first line contains numbers", "no-column-names", path, hint=hint)
 
 
 def _is_stored(kind: Any) -> bool:
@@ -289,7 +278,7 @@ class JsonlAdapter(formats.Detectable):
                 key.add(piece.column(name), samples)
             samples += piece.num_rows
         if not samples:
-            raise CorruptArtifact("it holds no lines", kind="empty", path=path)
+            raise CorruptArtifact("it holds no lines", "empty", path)
         shapes = {name: ((samples, *key.shape), key.dtype) for name, key in keys.items()}
         totals = {name: key.total for name, key in keys.items()}
         return formats.arrays_schema(path, shapes, known, totals=totals)
@@ -359,17 +348,14 @@ class Key:
 
     def missing(self, row: int) -> CorruptArtifact:
         """Return the error for a line that lacks the key, or a number under it."""
-        return CorruptArtifact(
-            f"key {shortened(self.name)} has no number in sample {row:,}",
-            kind="empty-cell",
-            path=self.path,
-            hint="give every line the same keys with numbers, or select other keys with '::'",
-        )
+        problem = f"key {shortened(self.name)} has no number in sample {row:,}"
+        hint = "give every line the same keys with numbers, or select other keys with '::'"
+        return CorruptArtifact(problem, "empty-cell", self.path, hint=hint)
 
     def _changed(self, kind: Any, before: int) -> CorruptArtifact:
         problem = f"key {shortened(self.name)} holds another kind of value from about sample {before:,} on"
         expected = f"list of {self.kind}" if self.is_list else self.kind
-        return CorruptArtifact(problem, kind="not-a-table", path=self.path, expected=expected, found=kind)
+        return CorruptArtifact(problem, "not-a-table", self.path, expected=expected, found=kind)
 
 
 def _check_numbers(path: Path, schema: Any, names: Sequence[str]) -> None:

@@ -91,13 +91,13 @@ def _contents(
     except UnpicklingError as error:  # torch's message explains how to run the file's code instead
         raise CorruptArtifact(
             "contains more than tensors, or is damaged; nothing else is unpickled",
-            kind="not-tensors",
-            path=path,
+            "not-tensors",
+            path,
             hint=SAVE,
         ) from error
     except DAMAGE as error:
         problem = f"cannot be read as mapped tensors: {reason(error)}"
-        raise CorruptArtifact(problem, kind="damaged", path=path, hint=SAVE) from error
+        raise CorruptArtifact(problem, "damaged", path, hint=SAVE) from error
     tensors: dict[str, torch.Tensor | list[torch.Tensor]] = {}
     refused: dict[str, CorruptArtifact] = {}
 
@@ -145,13 +145,9 @@ def _typed(path: Path, name: str, stored: torch.Tensor | list[torch.Tensor]) -> 
         or len({s[1:] for s in shapes}) > 1
     ):
         found = listed([str(shape) for shape in sorted(shapes)])
-        raise CorruptArtifact(
-            f"the tensors of list {shortened(name)} differ in more than their first axis",
-            kind="unequal-shapes",
-            path=path,
-            found=found,
-            hint="save tensors of one dtype, and of one shape behind the first axis",
-        )
+        problem = f"the tensors of list {shortened(name)} differ in more than their first axis"
+        hint = "save tensors of one dtype, and of one shape behind the first axis"
+        raise CorruptArtifact(problem, "unequal-shapes", path, found=found, hint=hint)
     for one in stored:
         dtype = _dtype(path, name, one)
     shape = (VARIES, *first.shape[1:]) if len(shapes) > 1 else tuple(first.shape)
@@ -169,11 +165,6 @@ def _check_stored(path: Path, name: str, tensor: torch.Tensor) -> None:
     """Raise CorruptArtifact if few stored numbers stand for many: reading could take any amount of memory."""
     logical, stored = tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()
     if logical > stored:
-        raise CorruptArtifact(
-            f"{shortened(name)} repeats its stored numbers",
-            kind="repeated-storage",
-            path=path,
-            expected=f"{logical:,} bytes",
-            found=f"{stored:,}",
-            hint="save .contiguous() of it",
-        )
+        problem, expected = f"{shortened(name)} repeats its stored numbers", f"{logical:,} bytes"
+        found, hint = f"{stored:,}", "save .contiguous() of it"
+        raise CorruptArtifact(problem, "repeated-storage", path, expected=expected, found=found, hint=hint)

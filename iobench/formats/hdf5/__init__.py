@@ -70,11 +70,8 @@ class Hdf5(ArrayFormat, Detectable):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.compression and not self.chunk_bytes:
-            raise InvalidOption(
-                f"hdf5: compression={self.compression} needs chunks",
-                kind="conflicting-options",
-                found="chunk_bytes=0, which is contiguous",
-            )
+            problem = f"hdf5: compression={self.compression} needs chunks"
+            raise InvalidOption(problem, "conflicting-options", found="chunk_bytes=0, which is contiguous")
 
     def write_arrays(self, path: Path, arrays: Collection[StoredArray], batches: Iterable[Batch]) -> None:
         """Write `data.h5` into reserved space, because HDF5 crashes when a full disk refuses a write."""
@@ -248,15 +245,15 @@ def _inspected(path: Path) -> tuple[Path, dict[str, Described]]:
     file = path / FILE_NAME if path.is_dir() else file_of(path)
     if path.is_dir() and not file.exists():
         problem, found = "not an HDF5 file", f"a folder without {FILE_NAME}"
-        raise CorruptArtifact(problem, kind="unreadable", path=path, found=found)
+        raise CorruptArtifact(problem, "unreadable", path, found=found)
     if file.stem.endswith(("-m", "-r")):
         name = file.stem[:-2]
         twin = file.with_name(f"{name}{'-r' if file.stem.endswith('-m') else '-m'}{file.suffix}")
         if twin.exists():
             raise CorruptArtifact(
                 "one of the two files of HDF5's split driver",
-                kind="split-files",
-                path=file,
+                "split-files",
+                file,
                 found=f"{twin.name} beside it",
                 hint=f"copy what h5py.File({name!r}, driver='split') holds into one file",
             )

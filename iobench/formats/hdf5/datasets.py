@@ -75,10 +75,10 @@ def other_file(origin: Path, name: str) -> Path:
     found = shortened(name, 200)
     if name_problem(inside):
         problem, hint = "its data are in a file outside its folder", f"{COPY}, or move the file beside it"
-        raise CorruptArtifact(problem, kind="external-data", found=found, hint=hint)
+        raise CorruptArtifact(problem, "external-data", found=found, hint=hint)
     if not (file := origin.parent / inside).exists():
         problem, hint = "its data are in a file that is missing", "restore the file, or leave the data out"
-        raise CorruptArtifact(problem, kind="missing-file", found=found, hint=hint)
+        raise CorruptArtifact(problem, "missing-file", found=found, hint=hint)
     return file
 
 
@@ -132,7 +132,7 @@ def sources_of(dataset: h5py.Dataset, path: Path) -> list[VirtualSource]:
         target, own = map(_selected, spaces)
         if "%" in name + key or target is None or h5py.h5s.UNLIMITED in target[2]:
             problem = "a virtual dataset whose number of sources is open"
-            raise CorruptArtifact(problem, kind="external-data", found=shortened(name, 200), hint=COPY)
+            raise CorruptArtifact(problem, "external-data", found=shortened(name, 200), hint=COPY)
         file = path if name == SAME_FILE else other_file(path, name)
         sources.append(VirtualSource(file, key, target, own))
     return sources
@@ -150,10 +150,10 @@ def _selected(space: Any) -> Selection | None:
 def files_of_virtual(dataset: h5py.Dataset, path: Path, levels: int = MAX_LEVELS) -> set[Path]:
     """Return the files of a virtual dataset's sources; raises a refusal unless they hold all of it."""
     if not levels:
-        raise CorruptArtifact("its sources are virtual datasets of such", kind="external-data", hint=COPY)
+        raise CorruptArtifact("its sources are virtual datasets of such", "external-data", hint=COPY)
     if os.environ.get("HDF5_VDS_PREFIX"):
         hint = "unset it, and keep the sources beside the file"
-        raise CorruptArtifact("HDF5_VDS_PREFIX moves its sources", kind="external-data", hint=hint)
+        raise CorruptArtifact("HDF5_VDS_PREFIX moves its sources", "external-data", hint=hint)
     files, covered = set[Path](), h5py.h5s.create_simple(dataset.shape)
     covered.select_none()
     for source in sources_of(dataset, path):
@@ -161,7 +161,7 @@ def files_of_virtual(dataset: h5py.Dataset, path: Path, levels: int = MAX_LEVELS
             if not isinstance(stored, h5py.Dataset) or not _holds(stored, source):
                 problem = "a source of it is missing, or smaller than the part that it stands for"
                 found = f"{source.key} in {source.file.name}"
-                raise CorruptArtifact(problem, kind="not-stored", found=shortened(found, 200))
+                raise CorruptArtifact(problem, "not-stored", found=shortened(found, 200))
             files.add(source.file)
             if is_virtual(stored):
                 files |= files_of_virtual(stored, source.file, levels - 1)
@@ -170,7 +170,7 @@ def files_of_virtual(dataset: h5py.Dataset, path: Path, levels: int = MAX_LEVELS
         covered.select_hyperslab(*source.target, op=h5py.h5s.SELECT_OR)
     if (rest := math.prod(dataset.shape) - covered.get_select_npoints()) > 0:
         problem, found = "part of it has no source", f"{rest:,} elements that read as the fill value"
-        raise CorruptArtifact(problem, kind="not-stored", found=found)
+        raise CorruptArtifact(problem, "not-stored", found=found)
     return files - {path}
 
 
@@ -235,7 +235,7 @@ def _linked(group: h5py.Group, name: str, path: Path, levels: int) -> dict[str, 
     target = group.id.links.get_val(name.encode("utf-8", "surrogateescape"))
     other, key = (one.decode("utf-8", "surrogateescape") for one in target)
     if not levels:
-        raise CorruptArtifact("links to files that link to others", kind="external-data", hint=COPY)
+        raise CorruptArtifact("links to files that link to others", "external-data", hint=COPY)
     with open_file(file := other_file(path, other)) as opened:
         every, key = described(opened, file, levels - 1), key.strip("/")
     linked = {
@@ -245,7 +245,7 @@ def _linked(group: h5py.Group, name: str, path: Path, levels: int) -> dict[str, 
     }
     if not linked:
         problem, found = "a link to data that its file does not hold", f"{key} in {file.name}"
-        raise CorruptArtifact(problem, kind="dangling-link", found=shortened(found))
+        raise CorruptArtifact(problem, "dangling-link", found=shortened(found))
     return linked
 
 
@@ -268,18 +268,15 @@ def _other_link(file: h5py.Group, name: str, kind: int, paths: dict[str, str]) -
     """Return why a link within the file that is not a hard link is refused; None for a soft link."""
     if kind != h5py.h5l.TYPE_SOFT:
         return CorruptArtifact(
-            "a user-defined link, which only the program that defined it follows", kind="unknown-link"
+            "a user-defined link, which only the program that defined it follows", "unknown-link"
         )
     target = file.id.links.get_val(name.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
     at = "" if target.startswith("/") else paths.get(name.rpartition("/")[0], "")
     for part in target.split("/"):
         path = f"{at}/{part}".strip("/") if part not in ("", ".") else at
         if path not in paths:
-            return CorruptArtifact(
-                "a soft link to a path that is not in the file",
-                kind="dangling-link",
-                found=repr(shortened(target)),
-            )
+            problem = "a soft link to a path that is not in the file"
+            return CorruptArtifact(problem, "dangling-link", found=repr(shortened(target)))
         at = paths[path]
     return None
 
@@ -326,7 +323,7 @@ def _dataset(group: h5py.Group, name: str, whole: Described) -> dict[str, Descri
 
 
 def _unsupported(found: str) -> CorruptArtifact:
-    return CorruptArtifact("unsupported dtype", kind="unsupported-dtype", found=found, hint=DTYPE_HINT)
+    return CorruptArtifact("unsupported dtype", "unsupported-dtype", found=found, hint=DTYPE_HINT)
 
 
 def without_samples(datasets: Mapping[str, Described]) -> set[str]:
@@ -385,14 +382,14 @@ def not_stored(dataset: h5py.Dataset) -> CorruptArtifact | None:
     properties = dataset.id.get_create_plist()
     if target := data_elsewhere(dataset):
         problem = "its data are in another file"
-        return CorruptArtifact(problem, kind="external-data", found=target, hint=COPY)
+        return CorruptArtifact(problem, "external-data", found=target, hint=COPY)
     if dataset.shape is None or 0 in dataset.shape:
         return None
     for code, name in _filters(properties):
         if not h5py.h5z.filter_avail(code):
             return CorruptArtifact(
                 f"compressed with {name or 'a filter'} ({code}), which is not installed",
-                kind="unknown-codec",
+                "unknown-codec",
                 hint="install the filter's plug-in in HDF5_PLUGIN_PATH",
             )
     logical = math.prod(dataset.shape) * dataset.dtype.itemsize
@@ -403,7 +400,7 @@ def not_stored(dataset: h5py.Dataset) -> CorruptArtifact | None:
     if chunk_bytes > MAX_CHUNK_BYTES:
         return CorruptArtifact(
             "its chunks are too large, because each must fit in memory",
-            kind="chunks-too-large",
+            "chunks-too-large",
             expected=f"at most {MAX_CHUNK_BYTES >> 20} MiB",
             found=f"{chunk_bytes >> 20:,} MiB",
             hint="rewrite it with h5repack and smaller chunks",
@@ -415,9 +412,7 @@ def not_stored(dataset: h5py.Dataset) -> CorruptArtifact | None:
 
 def _incomplete(declared: int, stored: int, unit: str) -> CorruptArtifact:
     problem = "part of it was never written"
-    return CorruptArtifact(
-        problem, kind="not-stored", expected=f"{declared:,} {unit}", found=f"{stored:,} stored"
-    )
+    return CorruptArtifact(problem, "not-stored", expected=f"{declared:,} {unit}", found=f"{stored:,} stored")
 
 
 def _filters(properties: Any) -> Iterator[tuple[int, str]]:

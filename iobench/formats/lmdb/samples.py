@@ -90,13 +90,10 @@ def keys_of(path: Path, stored: Lookup) -> Keys:
     else:
         keys = Keys(False, len(first), int.from_bytes(first, "big"))
     if not first or keys.start > 1 or (not keys.digits and len(first) not in (4, 8)):
-        raise CorruptArtifact(
-            "the keys are not sample numbers",
-            kind="not-sample-keys",
-            path=path,
-            expected="numbers from 0 or 1, in digits or as big-endian integers of 4 or 8 bytes",
-            found=f"{shortened(repr(first))} as the first key",
-        )
+        problem = "the keys are not sample numbers"
+        expected = "numbers from 0 or 1, in digits or as big-endian integers of 4 or 8 bytes"
+        found = f"{shortened(repr(first))} as the first key"
+        raise CorruptArtifact(problem, "not-sample-keys", path, expected=expected, found=found)
     return keys
 
 
@@ -117,14 +114,10 @@ def infer_schema(path: Path, stored: Lookup, fields: Sequence[Field]) -> Schema:
     """
     samples, lengths = _scanned(path, stored)
     if len(lengths) > 1:
-        raise CorruptArtifact(
-            "the samples differ in size",
-            kind="unequal-shapes",
-            path=path,
-            expected="values of one size",
-            found=f"{min(lengths):,} to {max(lengths):,} bytes",
-            hint="pad the samples to one shape, or crop them to one, and write them again",
-        )
+        problem, expected = "the samples differ in size", "values of one size"
+        found = f"{min(lengths):,} to {max(lengths):,} bytes"
+        hint = "pad the samples to one shape, or crop them to one, and write them again"
+        raise CorruptArtifact(problem, "unequal-shapes", path, expected=expected, found=found, hint=hint)
     return _schema_of_values(path, samples, lengths.pop(), tuple(fields))
 
 
@@ -138,47 +131,32 @@ def _scanned(path: Path, stored: Lookup) -> tuple[int, set[int]]:
         if number is None:
             others.append(shortened(repr(key), 40))
             if len(others) > MOST_OTHERS:
-                raise CorruptArtifact(
-                    "too many keys that are not sample numbers",
-                    kind="not-sample-keys",
-                    path=path,
-                    expected=f"at most {MOST_OTHERS}",
-                    found=listed(others),
-                )
+                problem, expected = "too many keys that are not sample numbers", f"at most {MOST_OTHERS}"
+                found = listed(others)
+                raise CorruptArtifact(problem, "not-sample-keys", path, expected=expected, found=found)
             continue
         if not samples:
             _refuse_encoded(path, stored.value(offset, size))
         samples, highest = samples + 1, max(highest, number)
         lengths.add(size)
     if highest != samples - 1:  # keys are distinct, so the highest tells whether all are there
-        raise CorruptArtifact(
-            "samples are missing",
-            kind="missing-samples",
-            path=path,
-            expected=f"{highest + 1} samples, because the last key is {highest + keys.start}",
-            found=samples,
-        )
+        problem = "samples are missing"
+        expected = f"{highest + 1} samples, because the last key is {highest + keys.start}"
+        raise CorruptArtifact(problem, "missing-samples", path, expected=expected, found=samples)
     return samples, lengths
 
 
 def _schema_of_values(path: Path, samples: int, value_bytes: int, fields: tuple[Field, ...]) -> Schema:
     if not fields:
-        raise CorruptArtifact(
-            f"values of {value_bytes:,} bytes do not describe their fields",
-            kind="fields-needed",
-            path=path,
-            hint="name them in stored order: --field 'x=float32[3,224,224]' --field 'y=int64'",
-        )
+        problem = f"values of {value_bytes:,} bytes do not describe their fields"
+        hint = "name them in stored order: --field 'x=float32[3,224,224]' --field 'y=int64'"
+        raise CorruptArtifact(problem, "fields-needed", path, hint=hint)
     schema = Schema(samples, fields)
     if schema.sample_bytes != value_bytes:
-        raise CorruptArtifact(
-            "the fields given with --field do not match the values",
-            kind="fields-differ",
-            path=path,
-            expected=f"{schema.sample_bytes:,} bytes",
-            found=f"{value_bytes:,} bytes",
-            hint="name all fields of a value in stored order, with dtypes and shapes as written",
-        )
+        problem = "the fields given with --field do not match the values"
+        expected, found = f"{schema.sample_bytes:,} bytes", f"{value_bytes:,} bytes"
+        hint = "name all fields of a value in stored order, with dtypes and shapes as written"
+        raise CorruptArtifact(problem, "fields-differ", path, expected=expected, found=found, hint=hint)
     check_sample("", (), schema.sample_bytes, path)
     return schema
 
@@ -189,10 +167,5 @@ def _refuse_encoded(path: Path, value: bytes) -> None:
     if value[:1] == b"\x80" and value[1:2] in (b"\2", b"\3", b"\4", b"\5") and value[-1:] == b".":
         kinds.append("pickles, which iobench never loads")
     if kinds:
-        raise CorruptArtifact(
-            "the values are not raw arrays",
-            kind="encoded-values",
-            path=path,
-            found=kinds[0],
-            hint="write array.tobytes(), or prepare another format",
-        )
+        problem, hint = "the values are not raw arrays", "write array.tobytes(), or prepare another format"
+        raise CorruptArtifact(problem, "encoded-values", path, found=kinds[0], hint=hint)
