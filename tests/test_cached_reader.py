@@ -18,7 +18,7 @@ from iobench.dataset.artifact_location import ChangeDetector
 from iobench.formats import Chunked, Field, Schema, Strided
 from iobench.host import counters, memory, page_cache
 from iobench.host.io_engines import DirectUnavailable
-from iobench.stream import backend_selection, cached_reader, direct_reader, readahead, readahead_window
+from iobench.stream import backend_selection, cached_reader, direct_reader, readahead
 from iobench.stream.backend_selection import MAX_THREADS, MAX_THREADS_LARGE, select_backend
 from iobench.stream.block_reader import BlockReader
 from iobench.stream.cached_reader import CachedReader
@@ -76,9 +76,7 @@ class Stored:
 @pytest.fixture(params=[SMALL, LARGE])
 def stored(request, by_file, tmp_path, monkeypatch):
     monkeypatch.setattr(readahead, "PIECE_BYTES", 256 << 10)  # many steps of the thread in a small file
-    monkeypatch.setattr(
-        readahead_window, "PIECE_BYTES", 64 << 10
-    )  # in which small rows lie far from each other
+    monkeypatch.setattr(readahead, "WINDOW_BYTES", 64 << 10)  # in which small rows lie far from each other
     return Stored(tmp_path / "rows", request.param)
 
 

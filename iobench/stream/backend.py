@@ -20,10 +20,9 @@ from iobench.host import page_cache
 from iobench.host.maps import SIGBUS_HANDLED, MapGuard
 from iobench.objects.reader import RangeReader
 from iobench.stream.block_reader import BlockReader
-from iobench.stream.cached_reader import CachedReader
+from iobench.stream.cached_reader import CachedReader, SpanReader
 from iobench.stream.direct_reader import DirectReader
 from iobench.stream.options import StreamOptions
-from iobench.stream.span_reader import SpanReader
 
 
 class Backend:

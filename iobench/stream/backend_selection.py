@@ -27,15 +27,13 @@ from iobench.stream.backend import (
     remote_backend,
 )
 from iobench.stream.block_reader import BlockReader
-from iobench.stream.cached_reader import CachedReader
+from iobench.stream.cached_reader import CachedReader, SpanReader
+from iobench.stream.consumer_delivery import GatherDelivery, ViewDelivery, segments_of
 from iobench.stream.delivery import BatchDelivery
 from iobench.stream.direct_reader import DirectReader
-from iobench.stream.gathering import GatherDelivery
 from iobench.stream.options import StreamOptions
 from iobench.stream.pipeline import Pipeline, Transform
-from iobench.stream.span_reader import SpanReader
 from iobench.stream.transfer import Transfer
-from iobench.stream.views import ViewDelivery, segments_of
 
 FITS = 0.5  # share of the free memory: smaller data will stay in the page cache
 MAX_THREADS = 4

@@ -1,15 +1,29 @@
-"""Read rows through the page cache, which a readahead thread fills if the files are cold."""
+"""Read rows, or samples of different lengths, through the page cache; a thread fills it if files are cold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from iobench.formats import Array, Index, Placement, Schema
+from iobench.base.errors import corrupt
+from iobench.formats import (
+    Array,
+    Index,
+    Placement,
+    Ragged,
+    Rows,
+    Schema,
+    Spans,
+    index_of,
+    offsets_of,
+    raw_bytes,
+)
+from iobench.formats.placement import PIECE_ROWS
 from iobench.host.maps import SIGBUS_HANDLED
-from iobench.stream.addresses import RowAddresses
-from iobench.stream.gather import Gather, gather_for
+from iobench.stream.addresses import NEAR_BYTES, AddressSpace, RowAddresses, merged
+from iobench.stream.gather import Gather, gather_for, gather_spans
 from iobench.stream.mapped_files import MappedFiles
 from iobench.stream.readahead import ReadaheadReader
 
@@ -83,3 +97,126 @@ class CachedReader(ReadaheadReader):
             return
         for slot, position in enumerate(self.addresses.positions(name, rows).tolist()):
             self._files.read(position, target[slot : slot + 1])
+
+
+class SpanAddresses(AddressSpace):
+    """Positions of samples of different lengths; CorruptArtifact if they do not lie in their file.
+
+    Where samples begin is kept in memory: 8 bytes per sample of each field, 16 if they are not adjacent.
+    `widths` are mean lengths in bytes.
+    """
+
+    def __init__(self, schema: Schema, placements: Mapping[str, Spans]) -> None:
+        places = {field.name: placements[field.name] for field in schema.fields}
+        super().__init__(schema, (path for place in places.values() for path in place.files))
+        self._edges: dict[str, tuple[Index, Index]] = {}
+        for field in schema.fields:
+            place = places[field.name]
+            begins, ends = place.edges(self.samples, self.starts[self.numbers(place.files)])
+            self._check_edges(field.name, place, begins, ends)
+            self._edges[field.name] = begins, ends
+            self.widths[field.name] = max(1, int((ends - begins).sum()) // self.samples)
+
+    def _check_edges(self, name: str, place: Spans, begins: Index, ends: Index) -> None:
+        """Raise CorruptArtifact for a sample that ends behind its file, or before it begins."""
+        numbers = self.numbers(place.files)
+        starts, sizes = self.starts[numbers], np.array(self.sizes)[numbers]
+        for low in range(0, self.samples, PIECE_ROWS):
+            begin, end = begins[low : low + PIECE_ROWS], ends[low : low + PIECE_ROWS]
+            file, _ = place.locate(np.arange(low, low + len(begin)))
+            if (beyond := np.flatnonzero(end > starts[file] + sizes[file])).size:
+                of, last = int(file[beyond[0]]), int(end[beyond[0]])
+                expected = f"{last - int(starts[of])} bytes"
+                raise corrupt(place.files[of], expected, f"{sizes[of]} bytes", kind="truncated")
+            if (wrong := np.flatnonzero((begin < starts[file]) | (end < begin))).size:
+                found = "a sample that ends before it begins"
+                path = place.files[int(file[wrong[0]])]
+                raise corrupt(path, f"{name} in rising order", found, kind="bad-placement")
+
+    def byte_ranges(self, name: str, rows: Index) -> tuple[Index, Index]:
+        """Return start and end positions of these rows of a field."""
+        begins, ends = self._of(name)
+        return begins[rows], ends[rows]
+
+    def ranges(self, start: int, stop: int, names: Sequence[str]) -> tuple[Index, Index]:
+        """Return the sorted, merged position ranges of the rows `start` to `stop` - 1 of these fields."""
+        lows, highs = [], []
+        for name in names:
+            begins, ends = self._of(name)
+            adjacent = self.is_adjacent(name)
+            lows.append(begins[start : start + 1] if adjacent else begins[start:stop])
+            highs.append(ends[stop - 1 : stop] if adjacent else ends[start:stop])
+        return merged(np.concatenate(lows), np.concatenate(highs), NEAR_BYTES)
+
+    def is_adjacent(self, name: str) -> bool:
+        """Return True if each sample begins where the one before ends."""
+        begins, ends = self._of(name)
+        return begins.base is ends.base is not None
+
+    def close(self) -> None:
+        """Release the offsets. Later calls raise ValueError."""
+        self._edges.clear()
+
+    def _of(self, name: str) -> tuple[Index, Index]:
+        if name not in self._edges:
+            raise ValueError("this reader is closed")
+        return self._edges[name]
+
+
+class SpanReader(ReadaheadReader):
+    """Reads ragged fields into memory whose offsets the caller has set; see `offsets`.
+
+    Raises CorruptArtifact if a file ends too early, OSError if the disk fails.
+    """
+
+    decodes = False
+
+    def __init__(self, schema: Schema, placements: Mapping[str, Spans], cold: bool) -> None:
+        self._addresses = SpanAddresses(schema, placements)
+        adjacent = all(self._addresses.is_adjacent(field.name) for field in schema.fields)
+        super().__init__(schema, self._addresses, cold, reads_slices=adjacent)
+        self._files = MappedFiles(self._addresses, cold, adjacent)
+
+    def offsets(self, name: str, rows: Rows) -> Index:
+        """Return the offsets of a batch of these rows of a ragged field."""
+        checked, _ = self._checked(rows)
+        low, high = self._addresses.byte_ranges(name, index_of(checked))
+        return offsets_of((high - low) // self.schema.field(name).sample_bytes)
+
+    def close(self) -> None:
+        """Stop reading ahead and release the maps."""
+        self.stop()
+        self._files.close()
+        self._addresses.close()
+
+    def _check_out(self, count: int, out: Mapping[str, Any]) -> None:
+        for name, field in out.items():
+            own = self.schema.field(name)
+            if not isinstance(field, Ragged) or len(field) != count or field.dtype != np.dtype(own.dtype):
+                raise ValueError(f"out[{name!r}] does not hold {count} samples of {own.typed}")
+
+    def _read_slice(self, start: int, stop: int, out: Mapping[str, Any]) -> None:
+        self.wait_for(stop)
+        rows = np.arange(start, stop)
+        for name, field in out.items():
+            if field.nbytes and self._addresses.is_adjacent(name):
+                low, _ = self._addresses.byte_ranges(name, rows[:1])
+                self._files.copy(int(low[0]), field.values)
+            else:
+                self._copy_rows(rows, {name: field})
+
+    def _copy_rows(self, rows: Index, out: Mapping[str, Any]) -> None:
+        for name, field in out.items():
+            if field.nbytes:
+                self._gather(name, rows, field.values)
+
+    def _gather(self, name: str, rows: Index, values: Array) -> None:
+        low, high = self._addresses.byte_ranges(name, rows)
+        target = np.frombuffer(raw_bytes(values), np.uint8)
+        if SIGBUS_HANDLED:
+            gather_spans(self._files.memory, low, high - low, target)
+            self._files.check()
+            return
+        targets = offsets_of(high - low).tolist()
+        for position, first, last in zip(low.tolist(), targets, targets[1:], strict=False):
+            self._files.read(position, target[first:last])

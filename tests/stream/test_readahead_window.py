@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import iobench
 from iobench.formats import Blocks, Field, Schema, Strided
 from iobench.host import page_cache
-from iobench.stream import mapped_files, readahead, readahead_window
+from iobench.stream import mapped_files, readahead
 from iobench.stream.addresses import RowAddresses
 from iobench.stream.block_reader import BlockAddresses, BlockReader
 from iobench.stream.cached_reader import CachedReader
-from iobench.stream.readahead_window import ReadaheadWindow
+from iobench.stream.readahead import ReadaheadWindow
 
 SAMPLES = 8_000
 IMAGE, VECTOR, LABEL = 150_528, 512, 8
@@ -34,7 +34,7 @@ IN_BLOCKS = [
 @pytest.fixture(autouse=True)
 def nothing_is_small(monkeypatch):
     """Small files stand for large ones here."""
-    monkeypatch.setattr(readahead_window, "SMALL_BYTES", 0)
+    monkeypatch.setattr(readahead, "SMALL_BYTES", 0)
 
 
 def places(folder, samples=SAMPLES, **widths):
@@ -64,14 +64,14 @@ def places(folder, samples=SAMPLES, **widths):
     ids=["images", "labels apart", "labels among them", "vectors", "vectors in blocks", "vectors and labels"],
 )
 def test_only_fields_in_long_ranges_are_requested(tmp_path, monkeypatch, widths, batches, requested):
-    monkeypatch.setattr(readahead_window, "PIECE_BYTES", 4 << 20)
+    monkeypatch.setattr(readahead, "WINDOW_BYTES", 4 << 20)
     laid = RowAddresses(*places(tmp_path, 16 * SAMPLES, **widths))
     assert set(ReadaheadWindow(laid, batches).fields) == requested
 
 
 @pytest.mark.parametrize(("stored", "requested"), [(200, set()), (60_000, {"x"})])
 def test_large_blocks_are_requested(tmp_path, monkeypatch, stored, requested):
-    monkeypatch.setattr(readahead_window, "PIECE_BYTES", 1 << 20)
+    monkeypatch.setattr(readahead, "WINDOW_BYTES", 1 << 20)
     path, count = tmp_path / "blocks", SAMPLES // 2
     with open(path, "wb") as file:
         os.truncate(file.fileno(), 70_000 * count)
@@ -85,7 +85,7 @@ def test_large_blocks_are_requested(tmp_path, monkeypatch, stored, requested):
 def test_a_small_dataset_is_requested_as_a_whole_unless_few_of_its_rows_are_needed(
     tmp_path, monkeypatch, requested, rows, small
 ):
-    monkeypatch.setattr(readahead_window, "SMALL_BYTES", VECTOR * SAMPLES)
+    monkeypatch.setattr(readahead, "SMALL_BYTES", VECTOR * SAMPLES)
     schema, result = places(tmp_path, SAMPLES, x=VECTOR)
     page_cache.evict([tmp_path / "x"])
     batches = np.array_split(np.random.default_rng(3).permutation(SAMPLES)[:rows], 4)
@@ -97,7 +97,7 @@ def test_a_small_dataset_is_requested_as_a_whole_unless_few_of_its_rows_are_need
 
 
 def test_a_dataset_larger_than_that_is_not_small(tmp_path, monkeypatch):
-    monkeypatch.setattr(readahead_window, "SMALL_BYTES", VECTOR * SAMPLES - 1)
+    monkeypatch.setattr(readahead, "SMALL_BYTES", VECTOR * SAMPLES - 1)
     assert not ReadaheadWindow(RowAddresses(*places(tmp_path, SAMPLES, x=VECTOR)), AT_RANDOM).is_small
 
 
@@ -108,7 +108,7 @@ def test_pieces_are_all_rows_after_the_first_batch_in_their_order(tmp_path_facto
     batches = np.split(order, ends[:-1])
     laid = RowAddresses(*places(tmp_path_factory.getbasetemp(), x=IMAGE))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(readahead_window, "PIECE_BYTES", rows_each * IMAGE)
+        patched.setattr(readahead, "WINDOW_BYTES", rows_each * IMAGE)
         made = ReadaheadWindow(laid, batches)
         pieces = list(made.pieces())
     assert np.concatenate([order[:0], *pieces]).tolist() == order[lengths[0] :].tolist()
@@ -150,7 +150,7 @@ def requested(monkeypatch):
 
 
 def test_requests_are_a_bounded_number_of_rows_ahead(images, requested, monkeypatch):
-    monkeypatch.setattr(readahead_window, "PIECE_BYTES", 1_000_000)  # ten rows
+    monkeypatch.setattr(readahead, "WINDOW_BYTES", 1_000_000)  # ten rows
     monkeypatch.setattr(readahead, "REQUESTED_BYTES", 3_000_000)  # thirty
     schema, result, rows = images
     batches = np.array_split(np.random.default_rng(3).permutation(200), 20)
@@ -167,7 +167,7 @@ def test_requests_are_a_bounded_number_of_rows_ahead(images, requested, monkeypa
 
 def test_rows_are_taken_only_after_their_request(images, requested, monkeypatch):
     """A page that was not requested would be read alone, while the accessing thread waits."""
-    monkeypatch.setattr(readahead_window, "PIECE_BYTES", 600_000)
+    monkeypatch.setattr(readahead, "WINDOW_BYTES", 600_000)
     schema, result, _ = images
     batches, seen = np.array_split(np.random.default_rng(3).permutation(200), 20), []
     advise, read_each = os.posix_fadvise, CachedReader.read_each
@@ -205,7 +205,7 @@ def test_no_request_is_larger_than_the_kernels_readahead(images, monkeypatch, re
 
 def test_all_requested_rows_come_into_the_cache(tmp_path, monkeypatch):
     """The kernel reads no more than its readahead per request, so long ranges need several."""
-    monkeypatch.setattr(readahead_window, "PIECE_BYTES", 40_000_000)
+    monkeypatch.setattr(readahead, "WINDOW_BYTES", 40_000_000)
     schema, result = places(tmp_path, 2000, x=40_000)
     (tmp_path / "x").write_bytes(np.random.default_rng(0).bytes(80_000_000))
     page_cache.evict([tmp_path / "x"])

@@ -34,7 +34,7 @@ from iobench import Manifest
 from iobench.base.errors import CorruptArtifact, InvalidSettings, LoaderFailed
 from iobench.formats import Reader
 from iobench.host import io_engines, page_cache
-from iobench.stream import pipeline, readahead, readahead_window
+from iobench.stream import pipeline, readahead
 from iobench.stream.direct_reader import DirectReader
 
 pytest_plugins = ("stream_fixtures",)
@@ -407,7 +407,7 @@ def broken(*_):
 def test_a_disk_that_fails_ahead_of_the_cache_is_one_line(monkeypatch, vectors, name, order):
     one = loader(vectors, name, order=order)  # reads files to check them
     page_cache.evict(vectors.files_of(name))
-    monkeypatch.setattr(readahead_window, "SMALL_BYTES", 0)  # pages of small files are not read, but touched
+    monkeypatch.setattr(readahead, "SMALL_BYTES", 0)  # pages of small files are not read, but touched
     monkeypatch.setattr(os, "preadv", broken)
     with pytest.raises(LoaderFailed, check=kind("read-error")) as caught:
         list(one)

@@ -40,7 +40,7 @@ from iobench.base.errors import (
 from iobench.host import page_cache
 from iobench.loading.order import ORDERS, Order
 from iobench.stream import direct_reader as direct_reads
-from iobench.stream import readahead, readahead_window
+from iobench.stream import readahead
 from iobench.stream.epoch_position import EpochPosition
 
 pytest_plugins = ("stream_fixtures",)
@@ -64,8 +64,8 @@ def test_every_sample_comes_once_in_its_place_and_nothing_is_left(pictures, name
 )
 def test_cold_files_give_the_same_batches(by_file, monkeypatch, pictures, name, order, long_bytes):
     monkeypatch.setattr(readahead, "PIECE_BYTES", 1 << 13)
-    monkeypatch.setattr(readahead_window, "PIECE_BYTES", 1 << 13)
-    monkeypatch.setattr(readahead_window, "LONG_BYTES", long_bytes)
+    monkeypatch.setattr(readahead, "WINDOW_BYTES", 1 << 13)
+    monkeypatch.setattr(readahead, "LONG_BYTES", long_bytes)
     page_cache.evict(pictures.files_of(name))
     assert_batches(loader(pictures, name, order=order), SOURCE, rows_of(order))
     assert_nothing_left(pictures.root)

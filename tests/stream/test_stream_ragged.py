@@ -17,9 +17,9 @@ from iobench import StreamLoader, formats
 from iobench.base.errors import CorruptArtifact, InvalidSettings
 from iobench.formats import AdjacentSpans, Field, ListedSpans, Ragged, Schema, offsets_of
 from iobench.host import page_cache
-from iobench.stream import gather, pipeline, readahead, readahead_window
+from iobench.stream import gather, pipeline, readahead
+from iobench.stream.cached_reader import SpanAddresses
 from iobench.stream.gather import gather_spans
-from iobench.stream.span_reader import SpanAddresses
 
 HOLDERS = [name for name in installed_formats() if formats.class_of(name).holds_ragged and name != "audio"]
 PLACED = ["npy", "memmap", "safetensors", "hdf5:chunk_bytes=0"]
@@ -70,9 +70,9 @@ def test_every_sample_comes_once_in_its_place_in_two_epochs(ragged, source, name
 @pytest.mark.parametrize("name", [*PLACED, "parquet", "lmdb"])
 @pytest.mark.parametrize("long_bytes", [1, 1 << 20])
 def test_cold_files_give_the_same_batches(monkeypatch, ragged, source, name, order, long_bytes):
-    for module, piece in ((readahead, 1 << 13), (readahead_window, 1 << 13)):
-        monkeypatch.setattr(module, "PIECE_BYTES", piece)
-    monkeypatch.setattr(readahead_window, "LONG_BYTES", long_bytes)
+    for name in ("PIECE_BYTES", "WINDOW_BYTES"):
+        monkeypatch.setattr(readahead, name, 1 << 13)
+    monkeypatch.setattr(readahead, "LONG_BYTES", long_bytes)
     page_cache.evict(ragged.files_of(name))
     assert_batches(loader(ragged, name, order=order), source, rows_of(order))
     assert_nothing_left(ragged.root)

@@ -27,7 +27,7 @@ from stream_cases import (
 
 from iobench.base.errors import CorruptArtifact
 from iobench.host import page_cache
-from iobench.stream import gathering
+from iobench.stream import consumer_delivery
 from iobench.stream.cached_reader import CachedReader
 from iobench.stream.gather import Elements
 from iobench.testing.loaders import files_in_use
@@ -111,7 +111,7 @@ def test_cold_files_are_read_into_the_page_cache_ahead_of_their_views(own_vector
 @pytest.mark.parametrize("order", ["random", "block"])
 def test_rows_in_memory_are_gathered_in_groups(monkeypatch, vectors, name, order):
     monkeypatch.setattr(page_cache, "residency", lambda files, sampled: 1.0)
-    monkeypatch.setattr(gathering, "GROUP_BYTES", 3000 * 1024)
+    monkeypatch.setattr(consumer_delivery, "GROUP_BYTES", 3000 * 1024)
     one = loader(vectors, name, order=order, batch_size=1000)
     for epoch in range(2):
         rows = rows_of(order, epoch, samples=VECTORS, batch_size=1000)
@@ -123,8 +123,10 @@ def test_the_thread_gathers_only_while_the_consumer_sleeps(monkeypatch, vectors,
     """Each look at the clocks is a millisecond after the one before, of which it `worked` so long."""
     clocks = {"perf_counter_ns": itertools.count(0, 1_000_000), "thread_time_ns": itertools.count(0, worked)}
     monkeypatch.setattr(page_cache, "residency", lambda files, sampled: 1.0)
-    monkeypatch.setattr(gathering, "GROUP_BYTES", 1)
-    monkeypatch.setattr(gathering, "time", SimpleNamespace(**{n: c.__next__ for n, c in clocks.items()}))
+    monkeypatch.setattr(consumer_delivery, "GROUP_BYTES", 1)
+    monkeypatch.setattr(
+        consumer_delivery, "time", SimpleNamespace(**{n: c.__next__ for n, c in clocks.items()})
+    )
     threads, gather = [], CachedReader.gather
 
     def noting(self, rows, out):
@@ -154,10 +156,10 @@ def test_torch_s_threads_are_used_where_they_are_faster_and_only_there(monkeypat
         gather(self, rows, out)
 
     monkeypatch.setattr(page_cache, "residency", lambda files, sampled: 1.0)
-    monkeypatch.setattr(gathering, "GROUP_BYTES", 1)
-    monkeypatch.setattr(gathering, "one_thread", one_thread)
+    monkeypatch.setattr(consumer_delivery, "GROUP_BYTES", 1)
+    monkeypatch.setattr(consumer_delivery, "one_thread", one_thread)
     clocks = SimpleNamespace(perf_counter_ns=clock.__next__, thread_time_ns=lambda: 0)
-    monkeypatch.setattr(gathering, "time", clocks)
+    monkeypatch.setattr(consumer_delivery, "time", clocks)
     monkeypatch.setattr(CachedReader, "gather", timed)
     assert sum(len(batch["y"]) for batch in loader(vectors, "npy", order="random", batch_size=64)) == VECTORS
     assert len(ways) == VECTORS // 64

@@ -22,14 +22,15 @@ import lz4.frame
 from iobench.base.options import option
 from iobench.formats.format import Checkable, Detectable, Format
 from iobench.formats.lmdb.pages import EMPTY_LEAF, Lookup, begins, check_tree, read_meta
-from iobench.formats.lmdb.reader import LmdbReader, RaggedLmdbReader
-from iobench.formats.lmdb.samples import (
+from iobench.formats.lmdb.reader import (
     CODECS,
     HEADER,
     KEY,
     LAYOUT,
     MAGIC,
     SCHEMA_KEY,
+    LmdbReader,
+    RaggedLmdbReader,
     data_file,
     described,
     infer_schema,
