@@ -40,17 +40,7 @@ from iobench.dataset.artifact_location import FileTree
 from iobench.dataset.checksum import Checksum, HashedRows
 from iobench.dataset.detection import detect
 from iobench.dataset.manifest import Manifest, check_name
-from iobench.dataset.manifest_file import (
-    FILE_NAME,
-    Artifact,
-    Checksums,
-    ExternalData,
-    FileStamp,
-    HashedPart,
-    RemoteData,
-    check_readable,
-    storable,
-)
+from iobench.dataset.manifest_file import FILE_NAME, Artifact, Checksums, ExternalData, FileStamp, HashedPart
 from iobench.dataset.opener import PLACES, check_ranges, index_of, read_by_library, stored_places
 from iobench.dataset.prepare import CLOCK_S, Prepared, library_of, sweep_and_load
 from iobench.dataset.remote_dataset import check_places
@@ -64,15 +54,7 @@ from iobench.dataset.sources.source import (
     refused_by_system,
 )
 from iobench.dataset.staging import locked, new_generation, os_errors
-from iobench.dataset.verify import (
-    PART_S,
-    HashWriter,
-    Progress,
-    hash_rows,
-    hashed_in_part,
-    no_progress,
-    rows_to_hash,
-)
+from iobench.dataset.verify import PART_S, HashWriter, Progress, hash_rows, hashed_in_part, no_progress
 from iobench.formats import Batch, Field, Schema
 from iobench.formats.array_schema import with_selection
 from iobench.objects.download import download, find
@@ -197,7 +179,7 @@ def add_files(path: str | Path, options: AddOptions) -> tuple[Manifest, Prepared
     tree = FileTree.of(_resolved(path))
     stem = "-".join((tree.path.stem, *names))
     root = Path(options.data_dir) / check_name(options.name or default_name(stem))
-    check_readable(root)
+    manifest_file.check_readable(root)
     _check_separate(tree.path, root)
     form = formats.parse(options.format or _detected(tree.path, options))
     check_selectable(path, form, names)
@@ -215,7 +197,7 @@ def add_files(path: str | Path, options: AddOptions) -> tuple[Manifest, Prepared
         before = None if options.overwrite else present
         check_free(before, form.variant, schema, added)
         others = before if before is not None and set(before.artifacts) - {form.variant} else None
-        rows = rows_to_hash(others, schema, options.hash, options.hash_s)
+        rows = verify.rows_to_hash(others, schema, options.hash, options.hash_s)
         seconds = options.hash_s if others is None else math.inf
         began, report = time.perf_counter(), partial(options.progress, f"hashing {form.variant}")
         check, hashed = hash_rows(data, schema, rows, seconds, writer, report)
@@ -320,7 +302,7 @@ def _manifest(
     source: dict[str, Any] = {"kind": "added", "format": artifact.variant, "path": artifact.added.path}
     source["arrays"] = list(artifact.added.names)
     source |= {"renamed": schema.renamed} if schema.renamed else {}
-    described = storable(schema, source, Path(artifact.added.path))
+    described = manifest_file.storable(schema, source, Path(artifact.added.path))
     part = None if hashed.whole else HashedPart(hashed.piece_rows, hashed.pieces)
     artifacts = {artifact.variant: artifact}
     return Manifest(root, schema, described, check.content, check.ordered, utc_now(), artifacts, part)
@@ -467,7 +449,9 @@ def _registered(
         files=stamps,
         folder=f"{variant}-{new_generation()}",
         added=None,
-        remote=RemoteData({n: one.etag for n, one in files.objects.items()}, places, added=address),
+        remote=manifest_file.RemoteData(
+            {n: one.etag for n, one in files.objects.items()}, places, added=address
+        ),
     )
     source = {**local.source, "path": address}
     made = dataclasses.replace(local, root=root, url=files.url, source=source, artifacts={variant: artifact})

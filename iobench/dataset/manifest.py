@@ -37,16 +37,7 @@ from iobench.dataset.artifact_location import (
     RemoteArtifact,
 )
 from iobench.dataset.checksum import HashedRows
-from iobench.dataset.manifest_file import (
-    FILE_NAME,
-    VERSION,
-    Artifact,
-    Checksums,
-    ExternalData,
-    HashedPart,
-    ManifestBody,
-    check_readable,
-)
+from iobench.dataset.manifest_file import FILE_NAME, Artifact, Checksums, ExternalData, ManifestBody
 from iobench.dataset.opener import Opener, RemoteOpener
 from iobench.dataset.seal import Seal
 from iobench.formats import Schema
@@ -87,7 +78,7 @@ class Manifest:
     ordered: int | None = None
     created: str = ""
     artifacts: dict[str, Artifact] = field(default_factory=dict)
-    part: HashedPart | None = None
+    part: manifest_file.HashedPart | None = None
     url: str = ""
     index_end: float = math.inf
 
@@ -220,7 +211,7 @@ class Manifest:
     def body(self) -> ManifestBody:
         """Return the content of the manifest file."""
         return ManifestBody(
-            manifest_version=VERSION,
+            manifest_version=manifest_file.VERSION,
             created=self.created,
             samples=self.schema.samples,
             fields=self.schema.fields,
@@ -237,7 +228,7 @@ class Manifest:
     def load(cls, root: str | Path) -> Manifest:
         """Load the manifest of a dataset folder; raises ManifestError as `manifest_file.read` does."""
         root = Path(root)
-        check_readable(root)
+        manifest_file.check_readable(root)
         body = manifest_file.read(root / FILE_NAME)
         content, ordered = body.checksum.numbers
         return cls(

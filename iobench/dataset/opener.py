@@ -14,22 +14,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from iobench import formats
 from iobench.base.errors import CorruptArtifact, InvalidSettings
 from iobench.base.text import listed
 from iobench.dataset.index_cache import IndexCache, stamp_of
 from iobench.dataset.manifest_file import Artifact, StoredPlacement
-from iobench.formats import (
-    Addressable,
-    Array,
-    Checkable,
-    Chunked,
-    Format,
-    Listed,
-    Placement,
-    Reader,
-    Schema,
-    Strided,
-)
+from iobench.formats import Addressable, Array, Checkable, Chunked, Format, Placement, Reader, Schema, Strided
 from iobench.formats.reader import FirstRows
 from iobench.host.maps import guarded
 from iobench.objects.client import ObjectStore, StoredObject
@@ -93,7 +83,7 @@ def restored(fields: Mapping[str, StoredPlacement], arrays: Mapping[str, Array])
         elif one.kind == "chunked":
             placements[name] = Chunked(files, stride=one.stride, **own)
         else:
-            placements[name] = Listed(files, within=one.offset, **own)
+            placements[name] = formats.Listed(files, within=one.offset, **own)
     return placements
 
 

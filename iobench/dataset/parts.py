@@ -25,27 +25,7 @@ from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.base.units import counted
 from iobench.dataset.file_set import WHOLE, load, parts_in, shapes_in
-from iobench.formats import (
-    Array,
-    Batch,
-    Blocks,
-    Checkable,
-    Convert,
-    Detectable,
-    Field,
-    Format,
-    Index,
-    MappedReader,
-    Placement,
-    Reader,
-    Rows,
-    Schema,
-    TimingWrapper,
-    identity,
-    joined,
-    offsets_of,
-    split_selection,
-)
+from iobench.formats import Array, Batch, Blocks, Index, Reader, Rows, Schema, offsets_of, split_selection
 from iobench.formats.array_schema import with_selection
 from iobench.formats.folders import parts_not_read
 from iobench.formats.placement import end_to_end
@@ -57,7 +37,7 @@ MOST_WHOLE = 2  # of those, parts that are in memory as wholes
 
 
 @dataclass(frozen=True)
-class Parts(Format, Detectable, Checkable):
+class Parts(formats.Format, formats.Detectable, formats.Checkable):
     """Several parts in one other format."""
 
     name: ClassVar[str] = "parts"
@@ -72,7 +52,7 @@ class Parts(Format, Detectable, Checkable):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.part, Format) and not self.part.offered:
+        if isinstance(self.part, formats.Format) and not self.part.offered:
             problem = f"parts cannot be {self.part.name}"
             raise InvalidOption(problem, "invalid-value", hint="name another format")
         # attributes of a class elsewhere: here they are those of the format of the parts
@@ -141,7 +121,7 @@ class Parts(Format, Detectable, Checkable):
         reader.check()
         return reader
 
-    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
+    def infer_schema(self, path: Path, fields: Sequence[formats.Field] = ()) -> Schema:
         """Return the schema of all parts; each is described.
 
         CorruptArtifact of kind ``missing-array``, ``unequal-shapes`` or ``no-files``, and as of the format.
@@ -192,7 +172,7 @@ class Parts(Format, Detectable, Checkable):
 
     def check(self, path: Path, schema: Schema) -> None:
         """Check each part, if its format has to be checked."""
-        if isinstance(self.part, Checkable):
+        if isinstance(self.part, formats.Checkable):
             with closing(self.open(path, schema)) as reader:
                 for part, own in reader.parts():
                     self.part.check(part, own)
@@ -234,7 +214,7 @@ def _unlike(file: Path, schema: Schema, other: Path, first: Schema) -> CorruptAr
     )
 
 
-class WholeFile(Detectable):
+class WholeFile(formats.Detectable):
     """The methods of a format that parts need, for files of arrays that are read as wholes."""
 
     libraries, parallel, lossless = ("numpy",), False, True
@@ -243,16 +223,18 @@ class WholeFile(Detectable):
         """Return True for a file of arrays."""
         return path.suffix.lower()[1:] in WHOLE
 
-    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
+    def infer_schema(self, path: Path, fields: Sequence[formats.Field] = ()) -> Schema:
         """Return the schema of the arrays in a file; the first axis is the sample axis."""
         return formats.arrays_schema(path, {name: (a.shape, a.dtype) for name, a in shapes_in(path).items()})
 
-    def open(self, path: Path, schema: Schema, random: bool = False) -> MappedReader:
+    def open(self, path: Path, schema: Schema, random: bool = False) -> formats.MappedReader:
         """Load a file."""
         arrays = load(path)
         names = formats.field_names(arrays)
         fields = {field.name: arrays[names[field.name]] for field in schema.fields}
-        return MappedReader(schema, {name: formats.native(array) for name, array in fields.items()}, {})
+        return formats.MappedReader(
+            schema, {name: formats.native(array) for name, array in fields.items()}, {}
+        )
 
     def check_schema(self, schema: Schema) -> None:
         """Raise UnsupportedSchema: such files are not written."""
@@ -306,13 +288,15 @@ class PartsReader(Reader):
             with self._reader(number) as reader:
                 parts.append(reader.batch(local))
             positions.append(at)
-        batch = {field.name: joined([part[field.name] for part in parts]) for field in self.schema.fields}
+        batch = {
+            field.name: formats.joined([part[field.name] for part in parts]) for field in self.schema.fields
+        }
         if isinstance(checked, slice):
             return batch
         order = np.argsort(np.concatenate(positions))
         return {name: array[order] for name, array in batch.items()}
 
-    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
+    def sample(self, row: int, convert: formats.Convert = formats.identity) -> dict[str, Any]:
         """Return one sample, as the reader of its part does."""
         self._check_row(row)
         self._schemas()
@@ -321,14 +305,14 @@ class PartsReader(Reader):
         with self._reader(number) as reader:
             return reader.sample(row - int(self._known[1][number]), convert)
 
-    def time_decoding(self, timed: TimingWrapper) -> None:
+    def time_decoding(self, timed: formats.TimingWrapper) -> None:
         """Time the decoding of all parts."""
         self._timed = timed
         with self._lock:
             for part in self._open.values():
                 part.reader.time_decoding(timed)
 
-    def placement(self) -> Mapping[str, Placement]:
+    def placement(self) -> Mapping[str, formats.Placement]:
         """Return the locations of the fields that all parts have stored as in memory."""
         places = [reader.placement() for reader in self._each()]
         common = [field.name for field in self.schema.fields if all(field.name in one for one in places)]

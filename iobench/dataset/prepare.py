@@ -22,7 +22,7 @@ from iobench import formats
 from iobench.base.errors import ArtifactExists, CorruptArtifact, IobenchError, PrepareError, WrongContent
 from iobench.base.text import utc_now
 from iobench.base.units import bytes_text, counted
-from iobench.dataset import index_cache, seal
+from iobench.dataset import index_cache, seal, verify
 from iobench.dataset.artifact_location import stamps, stored_bytes
 from iobench.dataset.checksum import Checksum, HashedRows
 from iobench.dataset.manifest import Manifest, check_name
@@ -40,16 +40,7 @@ from iobench.dataset.staging import (
     temporary,
     writing_back,
 )
-from iobench.dataset.verify import (
-    HashWriter,
-    Progress,
-    compare,
-    hash_rest,
-    no_progress,
-    read_back,
-    stored_hashes,
-    verify_artifact,
-)
+from iobench.dataset.verify import HashWriter, Progress, compare, hash_rest, no_progress, read_back
 from iobench.formats import Batch, Format, Schema, identity
 from iobench.formats.array_schema import with_selection
 
@@ -118,7 +109,7 @@ class ArtifactWriter:
         if self.manifest.unchanged(variant):
             return "present"
         try:  # touched since it was verified: compare its content
-            verify_artifact(self.manifest, variant, self.progress)
+            verify.verify_artifact(self.manifest, variant, self.progress)
         except (CorruptArtifact, WrongContent):  # others say nothing about the content
             return "repaired"
         self.manifest.artifacts[variant] = self.manifest.location_of(variant).restamped()
@@ -218,7 +209,7 @@ class ArtifactWriter:
     def _verify(self, opener: Opener, activity: str, expected: Checksum, writer: HashWriter) -> None:
         """Read an artifact back, compare it, and keep the hashes of its samples."""
         content, hashed = Checksum(opener.schema), HashedRows.all_of(opener.schema.samples)
-        for rows, hashes in stored_hashes(opener, hashed, partial(self.progress, activity)):
+        for rows, hashes in verify.stored_hashes(opener, hashed, partial(self.progress, activity)):
             content.add_hashes(hashes, rows)
             writer.append(hashes)
         compare((expected.content, expected.ordered), opener.path, content)

@@ -20,24 +20,7 @@ from iobench.base.errors import CorruptArtifact, corrupt, expecting
 from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.dataset.file_set import ArrayShapes, data_files, file_of, load, shapes_in
-from iobench.formats import (
-    Array,
-    Batch,
-    Detectable,
-    Field,
-    Format,
-    Groups,
-    Index,
-    Listed,
-    ListedSpans,
-    Placement,
-    Ragged,
-    Reader,
-    Rows,
-    Schema,
-    index_of,
-    unclosed,
-)
+from iobench.formats import Array, Batch, Detectable, Field, Index, Placement, Ragged, Schema, unclosed
 from iobench.formats.folders import (
     ARRAYS,
     ClassFolder,
@@ -54,7 +37,7 @@ MOST_MAPPED = 30_000  # files: the kernel lets a process map 65,530
 
 
 @dataclass(frozen=True)
-class Samples(Format, Detectable):
+class Samples(formats.Format, Detectable):
     """A .npz file per sample; of data of other programs, also other files of arrays."""
 
     name: ClassVar[str] = "samples"
@@ -116,7 +99,7 @@ class Samples(Format, Detectable):
         return ClassFolder.of(path, ARRAYS).notes() if is_class_folder(path, ARRAYS) else []
 
 
-class SamplesReader(Reader):
+class SamplesReader(formats.Reader):
     """Loads a file for each sample; none stays open between reads."""
 
     def __init__(self, schema: Schema, files: Sequence[Path], labels: Array | None) -> None:
@@ -125,10 +108,10 @@ class SamplesReader(Reader):
         self._labels, self._names = labels, formats.field_names(load(files[0]))
         self._others: Mapping[str, Array] | None = None
 
-    def batch(self, rows: Rows | Sequence[int]) -> Batch:
+    def batch(self, rows: formats.Rows | Sequence[int]) -> Batch:
         """Return the rows in new arrays; IndexError outside 0..len-1."""
         checked, count = self._checked(rows)
-        return self._timed(self._loaded)(index_of(checked)) if count else self.schema.empty(0)
+        return self._timed(self._loaded)(formats.index_of(checked)) if count else self.schema.empty(0)
 
     def placement(self) -> Mapping[str, Placement]:
         """Return the places of the arrays that lie in their files as in memory."""
@@ -145,9 +128,9 @@ class SamplesReader(Reader):
                 continue
             size = index[f"{field.name}.size"]
             if field.is_ragged:
-                places[field.name] = ListedSpans(files, numbers, offset, size)
+                places[field.name] = formats.ListedSpans(files, numbers, offset, size)
             elif (size == field.sample_bytes).all():
-                places[field.name] = Listed(files, numbers, offset)
+                places[field.name] = formats.Listed(files, numbers, offset)
         return places
 
     def close(self) -> None:
@@ -207,7 +190,7 @@ class SamplesReader(Reader):
             target[...] = batch[name]
 
 
-def groups_of(path: Path) -> Groups:
+def groups_of(path: Path) -> formats.Groups:
     """Return the alike groups of an HDF5 file."""
     from iobench.formats.hdf5 import Hdf5
 

@@ -13,21 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from iobench import formats
 from iobench.base.errors import CorruptArtifact, SourceError
 from iobench.base.text import reason
 from iobench.dataset.sources.source import BATCH_BYTES, Source
-from iobench.formats import (
-    DTYPES,
-    Array,
-    Batch,
-    Field,
-    Index,
-    Ragged,
-    Schema,
-    check_sample,
-    offsets_of,
-    with_extents,
-)
+from iobench.formats import DTYPES, Array, Batch, Field, Index, Ragged, Schema, check_sample, offsets_of
 
 BLOCKS_IN_FLIGHT = 3
 MAX_SEED = 1 << 63
@@ -180,7 +170,7 @@ class GeneratedLengths(Source):
         check_sample(f"sample {longest:,}", (), int(self._lengths[longest]) * field.sample_bytes)
         totals = {field.name: int(self._lengths.sum())}
         try:
-            self.schema = Schema(len(self._lengths), with_extents(self.fields), totals=totals)
+            self.schema = Schema(len(self._lengths), formats.with_extents(self.fields), totals=totals)
         except ValueError as error:
             raise SourceError(f"--fields: {error}", "invalid-fields") from None
         self._own = field.extents
