@@ -38,7 +38,7 @@ from iobench.base.units import bytes_text, counted
 from iobench.dataset import index_cache, manifest_file, sandbox, seal, verify
 from iobench.dataset.artifact_location import FileTree
 from iobench.dataset.checksum import Checksum, HashedRows
-from iobench.dataset.detection import detect
+from iobench.dataset.detection import Detected, detect
 from iobench.dataset.manifest import Manifest, check_name
 from iobench.dataset.manifest_file import FILE_NAME, Artifact, Checksums, ExternalData, FileStamp, HashedPart
 from iobench.dataset.opener import PLACES, check_ranges, index_of, read_by_library, stored_places
@@ -82,25 +82,15 @@ def extended(before: Manifest | None, made: Manifest) -> Manifest:
     """Add the new artifact to a dataset of the same data; raises ArtifactExists if it holds other data."""
     if before is None or set(before.artifacts) <= set(made.artifacts):
         return made
-    if _data_of(before) == _data_of(made):
+    alike = (before.schema, before.part) == (made.schema, made.part)
+    if alike and (before.content, before.ordered) == (made.content, made.ordered):
         return dataclasses.replace(before, artifacts={**before.artifacts, **made.artifacts})
-    ((variant, artifact),) = made.artifacts.items()
-    if not formats.parse(variant).lossless and _same_files(before, made):
+    ((variant, artifact),), (added,) = made.artifacts.items(), made.added.values()
+    same_files = any((one.path, one.stamp) == (added.path, added.stamp) for one in before.added.values())
+    if alike and same_files and not formats.parse(variant).lossless:  # decoded in another way
         artifact = msgspec.structs.replace(artifact, checksum=Checksums.of(made.content, made.ordered))
         return dataclasses.replace(before, artifacts={**before.artifacts, variant: artifact})
     raise _other_data(before)
-
-
-def _data_of(manifest: Manifest) -> tuple[object, ...]:
-    return manifest.schema, manifest.part, manifest.content, manifest.ordered
-
-
-def _same_files(before: Manifest, made: Manifest) -> bool:
-    """Return whether both describe the same samples of the same files, which are decoded in other ways."""
-    if (before.schema, before.part) != (made.schema, made.part):
-        return False
-    (added,) = made.added.values()
-    return any((one.path, one.stamp) == (added.path, added.stamp) for one in before.added.values())
 
 
 def _other_data(before: Manifest) -> ArtifactExists:
@@ -181,12 +171,17 @@ def add_files(path: str | Path, options: AddOptions) -> tuple[Manifest, Prepared
     root = Path(options.data_dir) / check_name(options.name or default_name(stem))
     manifest_file.check_readable(root)
     _check_separate(tree.path, root)
-    form = formats.parse(options.format or _detected(tree.path, options))
+    detected = Detected(options.format) if options.format else detect(tree.path, "--format", options.files)
+    for note in detected.notes:
+        options.warn(note)
+    form = formats.parse(detected.variant)
     check_selectable(path, form, names)
     selected = with_selection(tree.path, names)
     described = _described(UntrustedData(selected, form.variant, tree.stamp.bytes), options)
     tree, held = FileTree.of(tree.path, described.others), described.schema
-    schema = _first_samples(held, options.first)
+    schema, first = held, options.first
+    if first is not None and first.samples < held.samples:
+        schema = dataclasses.replace(held, samples=first.samples, totals=first.totals)
     check_fields(path, schema, options.fields)
     stored = () if schema is held else (held.samples, held.totals)
     added = ExternalData(str(tree.path), tree.stamp, names, bool(options.fields), tree.others, *stored)
@@ -203,7 +198,7 @@ def add_files(path: str | Path, options: AddOptions) -> tuple[Manifest, Prepared
         check, hashed = hash_rows(data, schema, rows, seconds, writer, report)
         artifact = _artifact(form, tree, added, began)
         made = _manifest(root, schema, artifact, check, hashed)
-        if options.first is not None:
+        if first is not None:
             made.source["first"] = schema.samples
         manifest = extended(before, made)
         manifest.save()
@@ -212,13 +207,6 @@ def add_files(path: str | Path, options: AddOptions) -> tuple[Manifest, Prepared
     if manifest.part is not None:
         options.warn(hashed_in_part(manifest))
     return manifest, Prepared(form.variant, "added", artifact, schema.logical_bytes)
-
-
-def check_shard(path: Path, options: AddOptions) -> None:
-    """Raise as `add_files` for one of several shards, where all would be refused before they are hashed."""
-    form = formats.parse(options.format or detect(path, "--format").variant)
-    data = UntrustedData(path, form.variant, path.stat().st_size)
-    options.accept(data, _described(data, dataclasses.replace(options, warn=lambda note: None)).schema)
 
 
 def _resolved(path: Path) -> Path:
@@ -247,14 +235,6 @@ def _check_separate(path: Path, root: Path) -> None:
             raise SourceError("written by prepare, which may replace it", "managed-data", path, hint=hint)
 
 
-def _detected(path: Path, options: AddOptions) -> str:
-    """Return the format variant that reads data, after the warnings about how their files relate."""
-    detected = detect(path, "--format", options.files)
-    for note in detected.notes:
-        options.warn(note)
-    return detected.variant
-
-
 def _described(data: UntrustedData, options: AddOptions) -> Description:
     """Describe data; an error names the format that recognizes them if another was given."""
     try:
@@ -270,13 +250,6 @@ def _described(data: UntrustedData, options: AddOptions) -> Description:
     for note in description.notes:
         options.warn(note)
     return description
-
-
-def _first_samples(held: Schema, first: Schema | None) -> Schema:
-    """Return the schema of the first samples, or of all if these are not fewer."""
-    if first is None or first.samples >= held.samples:
-        return held
-    return dataclasses.replace(held, samples=first.samples, totals=first.totals)
 
 
 def _artifact(form: formats.Format, tree: FileTree, added: ExternalData, began: float) -> Artifact:
@@ -337,7 +310,8 @@ def add_remote(address: str, options: AddOptions) -> tuple[Manifest, Prepared]:
             _download_checked(files, base, here)
             local, row = add_files(with_selection(copy, names), here)
         made = _registered(local, row.variant, files, base, address, root, options.overwrite)
-    return made, dataclasses.replace(row, artifact=_sized(row.artifact, files))
+    sized = msgspec.structs.replace(row.artifact, stored_bytes=_bytes(files))  # not that of the copy
+    return made, dataclasses.replace(row, artifact=sized)
 
 
 def _split_selection(address: str) -> tuple[str, tuple[str, ...]]:
@@ -374,7 +348,10 @@ def _download_checked(files: RemoteFiles, folder: Path, options: AddOptions) -> 
     if len(rest) > 1 and any(all(name.endswith(suffix) for name in rest) for suffix in SHARDS):
         first = next(iter(rest))
         _download(RemoteFiles(files.url, {first: rest.pop(first)}), folder, options.progress)
-        check_shard(folder / first, options)
+        form = formats.parse(options.format or detect(folder / first, "--format").variant)
+        data = UntrustedData(folder / first, form.variant, (folder / first).stat().st_size)
+        quiet = dataclasses.replace(options, warn=lambda note: None)
+        options.accept(data, _described(data, quiet).schema)  # raises as `add_files` would for all
     _download(RemoteFiles(files.url, rest), folder, options.progress)
 
 
@@ -428,11 +405,6 @@ def _check_ranges(place: str, data: UntrustedData, schema: Schema) -> None:
     check_ranges(schema, placed, f"add of objects in format {data.kind}", CONVERT)
 
 
-def _sized(artifact: Artifact, files: RemoteFiles) -> Artifact:
-    """Return an artifact with the size of the objects in place of that of their copy on a disk."""
-    return msgspec.structs.replace(artifact, stored_bytes=_bytes(files))
-
-
 def _bytes(files: RemoteFiles) -> int:
     return sum(one.size for one in files.objects.values())
 
@@ -444,14 +416,14 @@ def _registered(
     with local.opener(variant)() as reader:
         places, arrays = stored_places(reader.placement(), base)
     stamps = {n: FileStamp(one.size, (base / n).stat().st_mtime_ns) for n, one in files.objects.items()}
+    etags = {n: one.etag for n, one in files.objects.items()}
     artifact = msgspec.structs.replace(
-        _sized(local.artifacts[variant], files),
+        local.artifacts[variant],
+        stored_bytes=_bytes(files),
         files=stamps,
         folder=f"{variant}-{new_generation()}",
         added=None,
-        remote=manifest_file.RemoteData(
-            {n: one.etag for n, one in files.objects.items()}, places, added=address
-        ),
+        remote=manifest_file.RemoteData(etags, places, added=address),
     )
     source = {**local.source, "path": address}
     made = dataclasses.replace(local, root=root, url=files.url, source=source, artifacts={variant: artifact})

@@ -15,7 +15,6 @@ import itertools
 import os
 import shlex
 import stat
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -185,11 +184,12 @@ def _stamp(file: str) -> tuple[int, int, int, int] | None:
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino
 
 
-class ArtifactLocation(ABC):
-    """Location of an artifact's files."""
+class ArtifactLocation:
+    """Location of an artifact's files; by default none of them is on this machine, and none can change."""
 
     path: Path  # the path that its format opens
     hint: str  # remedy if the files are not those that were verified
+    _artifact: Artifact
 
     def with_hint(self, error: IobenchError) -> IobenchError:
         """Replace the remedy for artifacts written by prepare by this location's."""
@@ -207,21 +207,20 @@ class ArtifactLocation(ABC):
             raise
 
     @property
-    @abstractmethod
     def files(self) -> list[Path]:
         """All data files; raises CorruptArtifact if they cannot be listed."""
+        return []
 
-    @abstractmethod
     def check(self) -> None:
         """Raise CorruptArtifact if the files visibly changed since they were verified; reads no data."""
 
-    @abstractmethod
     def unchanged(self) -> bool:
         """Return whether no file was touched since it was verified."""
+        return True
 
-    @abstractmethod
     def restamped(self) -> Artifact:
         """Return the artifact with the current stamps of its files."""
+        return self._artifact
 
 
 class ManagedArtifact(ArtifactLocation):
@@ -359,29 +358,13 @@ class ExternalArtifact(ArtifactLocation):
 
 
 class RemoteArtifact(ArtifactLocation):
-    """Objects in an object store, each read in the version that the manifest records."""
+    """Objects in an object store: each request names the version that the manifest records."""
 
     def __init__(self, root: Path, schema: Schema, artifact: Artifact, url: str) -> None:
         self.path, self._artifact = root, artifact  # the folder of manifest and indexes
         self.hint = f"upload it again with {upload_command(url, ' --overwrite')}"
         if artifact.remote is not None and (address := artifact.remote.added):
             self.hint = f"hash them again: {_command(root, schema, artifact.variant, address)} --overwrite"
-
-    @property
-    def files(self) -> list[Path]:
-        """None: no file is on this machine."""
-        return []
-
-    def check(self) -> None:
-        """Do nothing: each request names the version that it expects."""
-
-    def unchanged(self) -> bool:
-        """Return True: an object of another version is an error of the request."""
-        return True
-
-    def restamped(self) -> Artifact:
-        """Return the artifact as it is."""
-        return self._artifact
 
 
 def _size(file: str) -> int | None:

@@ -250,7 +250,10 @@ class IndexCache:
         if stored and (cached := self.cached(name)) is not None:
             return cached
         kept_indexes[key] = built = build_now(name, build)
-        while len(kept_indexes) > 1 and sum(map(_bytes, kept_indexes.values())) > MEMORY_BYTES:
+        while (
+            len(kept_indexes) > 1
+            and sum(array.nbytes for one in kept_indexes.values() for array in one.values()) > MEMORY_BYTES
+        ):
             kept_indexes.popitem(last=False)
         return built
 
@@ -311,7 +314,3 @@ def sweep(root: Path, listed: Collection[str]) -> None:
                 path.unlink()
     with contextlib.suppress(OSError):  # it is not empty, or not there
         (root / FOLDER).rmdir()
-
-
-def _bytes(arrays: dict[str, Array]) -> int:
-    return sum(array.nbytes for array in arrays.values())

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,7 +29,6 @@ from iobench.formats import Array, Batch, Blocks, Index, Reader, Rows, Schema, o
 from iobench.formats.array_schema import with_selection
 from iobench.formats.folders import parts_not_read
 from iobench.formats.placement import end_to_end
-from iobench.formats.reader import Build
 
 WRITTEN = "iobench-part-"  # begins the name of each folder that `write` makes
 MOST_OPEN = 64  # parts that one reader has open: each takes descriptors, and memory for a cache of chunks
@@ -299,11 +298,10 @@ class PartsReader(Reader):
     def sample(self, row: int, convert: formats.Convert = formats.identity) -> dict[str, Any]:
         """Return one sample, as the reader of its part does."""
         self._check_row(row)
-        self._schemas()
-        assert self._known is not None
-        number = int(np.searchsorted(self._known[1], row, side="right")) - 1
+        starts = self._starts()
+        number = int(np.searchsorted(starts, row, side="right")) - 1
         with self._reader(number) as reader:
-            return reader.sample(row - int(self._known[1][number]), convert)
+            return reader.sample(row - int(starts[number]), convert)
 
     def time_decoding(self, timed: formats.TimingWrapper) -> None:
         """Time the decoding of all parts."""
@@ -335,7 +333,13 @@ class PartsReader(Reader):
                 part.drop()
 
     def _schemas(self) -> list[Schema]:
-        """Return the schema of each part."""
+        return self._parts()[0]
+
+    def _starts(self) -> Index:
+        return self._parts()[1]
+
+    def _parts(self) -> tuple[list[Schema], Index]:
+        """Return the schema of each part, and the first row of each and the number of rows."""
         if self._closed:
             raise ValueError("this reader is closed")
         if self._known is None:
@@ -353,7 +357,7 @@ class PartsReader(Reader):
                 for n, count in enumerate(rows)
             ]
             self._known = schemas, offsets_of(rows)
-        return self._known[0]
+        return self._known
 
     def _lengths_of_parts(self) -> Iterator[dict[str, Array]]:
         schemas = [self._form.infer_schema(path) for path in self._paths]
@@ -361,12 +365,6 @@ class PartsReader(Reader):
         for field in self.schema.ragged:
             lengths[field.name] = np.array([one.totals.get(field.name, 0) for one in schemas])
         yield lengths
-
-    def _starts(self) -> Index:
-        """Return the first row of each part, and the number of rows."""
-        self._schemas()
-        assert self._known is not None
-        return self._known[1]
 
     def _shares(self, rows: Rows) -> Iterator[tuple[int, Rows, Any]]:
         """Yield the number of each part, the rows of it, and their positions among all of `rows`."""
@@ -427,13 +425,10 @@ class PartsReader(Reader):
     def _opened(self, number: int, schema: Schema) -> Reader:
         path, _ = split_selection(self._paths[number])
         reader: Reader = self._form.open(path, schema, self._random)
-        reader.load_or_build = partial(self._index_of_part, number)
+        reader.load_or_build = lambda name, build: self.load_or_build(f"{name}-{number}", build)
         reader.epoch = self.epoch
         reader.time_decoding(self._timed)
         return reader
-
-    def _index_of_part(self, number: int, name: str, build: Build) -> dict[str, Array]:
-        return self.load_or_build(f"{name}-{number}", build)
 
     def _joined_blocks(self, parts: Sequence[Blocks]) -> Blocks:
         files = tuple(file for part in parts for file in part.files)

@@ -91,7 +91,8 @@ class ArtifactWriter:
                     if not self.overwrite:
                         self._list()
             if self.overwrite and missing:
-                self._keep_the_rest()
+                if self.before is not None and _identity(self.before) == _identity(self.manifest):
+                    self.manifest.artifacts = {**self.before.artifacts, **self.manifest.artifacts}
                 self._list()
         except BaseException:
             self._discard()
@@ -166,12 +167,6 @@ class ArtifactWriter:
         self.made.append((target, sealed))  # before the rename: prepare may be killed right after it
         folder.rename(target)
         sync_directory(target.parent)
-
-    def _keep_the_rest(self) -> None:
-        """Keep artifacts listed that existed before and hold the same data."""
-        made, before = self.manifest, self.before
-        if before is not None and _identity(before) == _identity(made):
-            made.artifacts = {**before.artifacts, **made.artifacts}
 
     def _list(self) -> None:
         """Run steps 4 and 5: list the new artifacts and remove those they replace."""

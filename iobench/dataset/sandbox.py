@@ -131,9 +131,7 @@ def sniff(path: Path, files: str | None = None) -> SniffResult:
     Raises SourceError if that relation is not certain, or the libraries asked crash or exceed their limits.
     """
     with _worker(UntrustedData(path, "", 0), "sniff", files=files) as worker:
-        result = worker.message()
-        notes = tuple(Finding(**note) for note in result["notes"])
-        return SniffResult(tuple(result["formats"]), result["missing"], result["members"], notes)
+        return msgspec.convert(worker.message(), SniffResult)
 
 
 @dataclass(frozen=True)
@@ -151,10 +149,7 @@ def describe(data: UntrustedData, fields: Sequence[Field] = ()) -> Description:
     Raises SourceError if the schema cannot be inferred or the data cannot be stored.
     """
     with _worker(data, "describe", fields=msgspec.to_builtins(fields)) as worker:
-        result = worker.message()
-        notes = tuple(Finding(**note) for note in result["notes"])
-        others = msgspec.convert(result["others"], tuple[str, ...])
-        return Description(msgspec.convert(result["schema"], Schema), notes, others)
+        return msgspec.convert(worker.message(), Description)
 
 
 def placed(data: UntrustedData, schema: Schema) -> list[str]:

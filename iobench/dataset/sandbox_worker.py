@@ -192,15 +192,13 @@ def _batches(
     left: dict[str, Any] = schema.empty(0)
     for batch in adapter.batches(path, schema):
         left = {name: joined([array, batch[name]]) for name, array in left.items()}
-        while done < schema.samples and _length(left) >= (count := min(rows, schema.samples - done)):
+        length = len(next(iter(left.values())))
+        while done < schema.samples and length >= (count := min(rows, schema.samples - done)):
             yield {name: array[:count] for name, array in left.items()}
             left, done = {name: array[count:] for name, array in left.items()}, done + count
+            length -= count
     if done < schema.samples:
         raise CorruptArtifact("truncated while it was read", "truncated", path)
-
-
-def _length(batch: dict[str, Any]) -> int:
-    return len(next(iter(batch.values())))
 
 
 def _opener(request: dict[str, Any], schema: Schema) -> Opener:

@@ -70,8 +70,8 @@ def test_every_sample_comes_once_in_its_place_in_two_epochs(ragged, source, name
 @pytest.mark.parametrize("name", [*PLACED, "parquet", "lmdb"])
 @pytest.mark.parametrize("long_bytes", [1, 1 << 20])
 def test_cold_files_give_the_same_batches(monkeypatch, ragged, source, name, order, long_bytes):
-    for name in ("PIECE_BYTES", "WINDOW_BYTES"):
-        monkeypatch.setattr(readahead, name, 1 << 13)
+    for constant in ("PIECE_BYTES", "WINDOW_BYTES"):
+        monkeypatch.setattr(readahead, constant, 1 << 13)
     monkeypatch.setattr(readahead, "LONG_BYTES", long_bytes)
     page_cache.evict(ragged.files_of(name))
     assert_batches(loader(ragged, name, order=order), source, rows_of(order))
