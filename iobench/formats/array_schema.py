@@ -252,17 +252,12 @@ def _field(path: Path, original: str, name: str, shape: tuple[int, ...], dtype: 
     what, typed = shortened(original), dtype if isinstance(dtype, str) else native_dtype(dtype).name
     if typed not in DTYPES:
         raise unsupported_dtype(path, what, dtype)
-    _check_sample_axis(path, what, shape)
-    check_sample(what, shape[1:], 0, path)
-    return Field(name, tuple(shape[1:]), typed)
-
-
-def _check_sample_axis(path: Path, what: str, shape: tuple[int, ...]) -> None:
-    """Raise CorruptArtifact if an array has no axis of samples, or no element."""
     if not shape:
         raise CorruptArtifact(f"{what} is a scalar, without a sample axis", "no-sample-axis", path)
     if 0 in shape:
         raise CorruptArtifact(f"{what} is empty", "empty-array", path, found=f"shape {shortened(str(shape))}")
+    check_sample(what, shape[1:], 0, path)
+    return Field(name, tuple(shape[1:]), typed)
 
 
 def _within(name: str, chosen: str) -> bool:

@@ -144,7 +144,11 @@ class ClassFolder:
         if not files:
             problem = f"no file in its {counted(len(folders), 'subfolder')} ends in {enumerated(suffixes)}"
             raise CorruptArtifact(problem, "no-files", path)
-        _check_splits(path, [names[label] for label in sorted(set(labels))])
+        used = [names[label] for label in sorted(set(labels))]
+        if used and all(map(SPLIT.match, used)):
+            problem = f"its folders are splits of a dataset, not labels: {enumerated(used, most=MOST_NAMED)}"
+            hint = f"name one of them: {' or '.join(str(path / name) for name in used[:MOST_NAMED])}"
+            raise CorruptArtifact(problem, "several-splits", path, hint=hint)
         if linked and not links:
             raise CorruptArtifact("a symbolic link", "link", linked[0], expected="files in this folder")
         return cls(path, names, tuple(files), np.array(labels, np.int64))
@@ -160,14 +164,6 @@ class ClassFolder:
         )
         hint = f"if inner folders are the labels, name the outer one, such as {self.path / self.classes[0]}"
         return [Finding("inner-folders", message, hint, {"labels": len(self.classes), "inner": len(inner)})]
-
-
-def _check_splits(path: Path, names: Collection[str]) -> None:
-    """Raise CorruptArtifact if folders are named like splits, which no labels are."""
-    if names and all(map(SPLIT.match, names)):
-        problem = f"its folders are splits of a dataset, not labels: {enumerated(names, most=MOST_NAMED)}"
-        hint = f"name one of them: {' or '.join(str(path / name) for name in list(names)[:MOST_NAMED])}"
-        raise CorruptArtifact(problem, "several-splits", path, hint=hint)
 
 
 def not_read(path: Path, read: Iterable[Path], reader: str) -> list[Finding]:

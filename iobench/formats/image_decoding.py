@@ -202,17 +202,14 @@ class ImageDecoder:
             layout = self._layout.for_image(image.size, file)
             with self._memory.taken(_memory(path, image, layout)):
                 try:
-                    if self._jpeg is not None and self._keeps_colors(image):
+                    keeps_colors = image.format == "JPEG" and image.mode in ("L", self._layout.mode)
+                    if self._jpeg is not None and keeps_colors:
                         return self._jpeg(_whole_jpeg(file), image.size, layout)
                     if self._dct_scaling:
                         image.draft(None, layout.sufficient(image.size))
                     return layout.fit(image)
                 finally:
                     image.close()  # release the pixels before others allocate as many
-
-    def _keeps_colors(self, image: Image.Image) -> bool:
-        """Return whether an image is a JPEG in the layout's colors, or gray."""
-        return image.format == "JPEG" and image.mode in ("L", self._layout.mode)
 
 
 def _whole_jpeg(file: BinaryIO) -> bytes:

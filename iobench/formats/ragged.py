@@ -16,12 +16,6 @@ from iobench.base.errors import CorruptArtifact
 if TYPE_CHECKING:
     import torch
 
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import torch
-
 LONG = 100  # elements per sample: longer ones are gathered faster by slices than by element
 VARIES = -1  # in a field's shape, as in torch and NumPy: an axis whose size is not given
 

@@ -323,13 +323,9 @@ def plain_bools(batch: Batch) -> Batch:
     odd = {
         name: map_values(lambda values: values.view(np.uint8) != 0, array)
         for name, array in batch.items()
-        if array.dtype == np.bool_ and _is_odd(array.values if isinstance(array, Ragged) else array)
+        if array.dtype == np.bool_ and getattr(array, "values", array).view(np.uint8).max(initial=0) > 1
     }
     return {**batch, **odd} if odd else batch
-
-
-def _is_odd(bools: Array) -> bool:
-    return bool(bools.view(np.uint8).max(initial=0) > 1)
 
 
 LENGTH = np.dtype("<i8")

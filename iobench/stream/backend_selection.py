@@ -123,9 +123,7 @@ def select_backend(
         unchanged = ChangeDetector(files)  # first: changes during the opening count
         cold = is_cold(files)  # before a reader reads them
         with ExitStack() as ends:
-            guard = FolderMapGuard(
-                opener.path, opener.empty_page
-            )  # a reader accesses its maps to locate rows
+            guard = FolderMapGuard(opener.path, opener.empty_page)  # locating rows accesses maps
             ends.callback(guard.release)
             reader, placements, blocks = _inspected(opener, schema, guard)
             ends.callback(reader.close)
@@ -185,9 +183,8 @@ def check_direct(opener: Opener, schema: Schema, options: StreamOptions) -> None
 def check_placements(placements: Mapping[str, Placement], schema: Schema, variant: str) -> None:
     """Raise InvalidSettings if a field has to be decoded, or samples differ in length."""
     if schema.ragged or {field.name for field in schema.fields} - placements.keys():
-        cause = (
-            "samples differ in length" if schema.ragged else "samples are not stored as they are in memory"
-        )
+        other = "samples are not stored as they are in memory"
+        cause = "samples differ in length" if schema.ragged else other
         problem = f"{variant} cannot be read past the page cache: {cause}"
         raise InvalidSettings(problem, "no-direct-reads", hint="leave direct out")
 

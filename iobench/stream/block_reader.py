@@ -167,7 +167,9 @@ class DecodedBlocks:
             self._unused.pop(number, None)
         for number in numbers:
             if number not in self._blocks:
-                slot = self._free.pop() if self._free else self._evicted()
+                if not self._free:  # evict the least recently used block
+                    self._free.append(self._blocks.pop(self._unused.popitem(last=False)[0]).slot)
+                slot = self._free.pop()
                 block = Decoding(slot, self._counts[number])
                 self._blocks[number] = self._undecoded[number] = block
                 self._begins[number] = slot * self._rows
@@ -176,11 +178,6 @@ class DecodedBlocks:
             block.users += 1
         self._changed.notify_all()  # waiting threads may decode these blocks
         return blocks
-
-    def _evicted(self) -> int:
-        """Evict the least recently used block and return its slot."""
-        number, _ = self._unused.popitem(last=False)
-        return self._blocks.pop(number).slot
 
     def _give_back(self, blocks: Mapping[int, Decoding], taken: Mapping[int, int]) -> None:
         """Release blocks, of each of which `taken` rows were taken.

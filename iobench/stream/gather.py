@@ -149,10 +149,8 @@ _omp_set_num_threads = _of_openmp()
 LONG_BYTES = 8 << 10  # from this mean length on, one copy of a sample costs less than two of its blocks
 LEAST_BLOCK, MOST_BLOCK = 16, 512
 BLOCKS = 4  # per sample of mean length: fewer would copy more bytes for nothing, more cost more look-ups
-STEP_BYTES = (
-    1 << 20
-)  # copied by one call: small enough for the cache, and more than the 500 items up to which
-# NumPy holds the GIL
+# copied by one call: small enough for the cache, and more than the 500 items up to which NumPy holds the GIL
+STEP_BYTES = 1 << 20
 
 
 def gather_spans(memory: Bytes, begins: Index, lengths: Index, out: Bytes) -> None:

@@ -30,9 +30,8 @@ from iobench.stream.group_memory import GroupMemory
 from iobench.stream.transfer import Tensors, Transfer
 from iobench.stream.worker_pool import WorkerPool
 
-Filled: TypeAlias = (
-    "tuple[list[Tensors], Exception | None]"  # batches, and the error that kept the next from being made
-)
+# batches, and the error that kept the next from being made
+Filled: TypeAlias = "tuple[list[Tensors], Exception | None]"
 
 
 class BatchGroup:

@@ -200,8 +200,9 @@ class Readahead:
     def _work(self) -> None:
         self._begun.wait()
         try:
-            if self._window is not None and self._window.is_small:
-                self._request_stored()
+            if self._window is not None and self._window.is_small:  # faster than to read into a buffer
+                self._request_ranges(*self._addresses.ranges(self._rows.start, self._rows.stop, self._stored))
+                self._end_stored()
             else:
                 self._read_stored()
             if self._window is not None and self._window.fields:
@@ -236,11 +237,6 @@ class Readahead:
                 self._reach(*pending.popleft())
         finally:
             readers.close()
-        self._end_stored()
-
-    def _request_stored(self) -> None:
-        """Request whole fields in stored order, which is faster than to read them into a buffer."""
-        self._request_ranges(*self._addresses.ranges(self._rows.start, self._rows.stop, self._stored))
         self._end_stored()
 
     def _end_stored(self) -> None:

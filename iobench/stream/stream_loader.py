@@ -153,10 +153,9 @@ class StreamLoader:
             self._order = batching.order_over(opener)  # of the rank that was looked up last
         self._given = given_rank(rank, world_size)
         self._window_bytes, self._epoch, self._consumed = window_bytes, 0, 0
-        self._begun: EpochPosition | None = (
-            None  # where the consumed batches began; None: at the epoch's start
-        )
-        self._rest: EpochPosition | None = None  # where the next loop begins; likewise
+        # where the consumed batches began, and where the next loop begins; None: at the epoch's start
+        self._begun: EpochPosition | None = None
+        self._rest: EpochPosition | None = None
         self._keeper = DeliveryKeeper()
         self._changed: IobenchError | None = None  # of files in an epoch that was left
         if self._given:

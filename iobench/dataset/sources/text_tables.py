@@ -378,9 +378,8 @@ def _pieces(path: Path, schema: Any = None) -> Iterator[Any]:
     others = "infer" if schema is None else "ignore"
     parsed = json.ParseOptions(schema, unexpected_field_behavior=others)
     with _table_errors(path, "lines of JSON objects"):
-        for block in itertools.chain.from_iterable(
-            map(blocks, tables_in(path)[1])
-        ):  # pyarrow's own streaming reader holds 32 blocks
+        # pyarrow's own streaming reader holds 32 blocks
+        for block in itertools.chain.from_iterable(map(blocks, tables_in(path)[1])):
             options = json.ReadOptions(use_threads=False, block_size=len(block))
             yield from json.read_json(pyarrow.py_buffer(block), options, parsed).to_batches()
 

@@ -89,12 +89,8 @@ def _contents(
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except UnpicklingError as error:  # torch's message explains how to run the file's code instead
-        raise CorruptArtifact(
-            "contains more than tensors, or is damaged; nothing else is unpickled",
-            "not-tensors",
-            path,
-            hint=SAVE,
-        ) from error
+        problem = "contains more than tensors, or is damaged; nothing else is unpickled"
+        raise CorruptArtifact(problem, "not-tensors", path, hint=SAVE) from error
     except DAMAGE as error:
         problem = f"cannot be read as mapped tensors: {reason(error)}"
         raise CorruptArtifact(problem, "damaged", path, hint=SAVE) from error

@@ -48,7 +48,7 @@ from iobench.formats.hdf5.datasets import (
     without_samples,
 )
 from iobench.formats.placement import Blocks, Chunked, Index, Placement, Strided, end_to_end
-from iobench.formats.reader import Convert, Reader, Rows, identity
+from iobench.formats.reader import Convert, Reader, Rows, identity, unclosed
 from iobench.formats.schema import Array, Batch, Field, Schema, field_names, raw_bytes
 
 # HDF5's default chunk cache, and room for the compressed chunks that a random batch touches.
@@ -258,13 +258,9 @@ def _inspected(path: Path) -> tuple[Path, dict[str, Described]]:
         name = file.stem[:-2]
         twin = file.with_name(f"{name}{'-r' if file.stem.endswith('-m') else '-m'}{file.suffix}")
         if twin.exists():
-            raise CorruptArtifact(
-                "one of the two files of HDF5's split driver",
-                "split-files",
-                file,
-                found=f"{twin.name} beside it",
-                hint=f"copy what h5py.File({name!r}, driver='split') holds into one file",
-            )
+            problem = "one of the two files of HDF5's split driver"
+            hint = f"copy what h5py.File({name!r}, driver='split') holds into one file"
+            raise CorruptArtifact(problem, "split-files", file, found=f"{twin.name} beside it", hint=hint)
     with expecting(file, "an HDF5 file", DATASET_DAMAGE, "unreadable"), open_file(file) as opened:
         below = "" if path.is_dir() else os.path.relpath(path, file).removeprefix(".")
         if not below or (group := own_object(opened, below)) is not None:
@@ -321,26 +317,24 @@ class Hdf5Reader(Reader):
         self, schema: Schema, path: Path, files: ExitStack, datasets: dict[str, h5py.Dataset]
     ) -> None:
         super().__init__(schema)
-        self._path, self._files, self._datasets = path, files, datasets
+        self._path, self._files = path, files
+        self._datasets: dict[str, h5py.Dataset] | None = datasets
         self._native = all(dataset.dtype.isnative for dataset in datasets.values())
 
     def placement(self) -> dict[str, Placement]:
         """Return the location of each field that is contiguous, or in unfiltered chunks of whole samples."""
-        if not self._datasets:
-            raise ValueError("this reader is closed")
         places = {name: placed(dataset, _file_of(dataset)) for name, dataset in self._native_ones()}
         return {name: place for name, place in places.items() if place is not None}
 
     def blocks(self) -> list[Blocks]:
         """Return the chunks of each field that is compressed by deflate, shuffled or not."""
-        if not self._datasets:
-            raise ValueError("this reader is closed")
         tables = [encoded(dataset, name, _file_of(dataset)) for name, dataset in self._native_ones()]
         return [blocks for blocks in tables if blocks is not None]
 
     def _native_ones(self) -> list[tuple[str, h5py.Dataset]]:
         """Return the datasets in this machine's byte order; external files may hold others."""
-        return [(name, dataset) for name, dataset in self._datasets.items() if dataset.dtype.isnative]
+        datasets = unclosed(self._datasets)
+        return [(name, dataset) for name, dataset in datasets.items() if dataset.dtype.isnative]
 
     def batch(self, rows: Rows | Sequence[int]) -> Batch:
         """Return the rows in new arrays; a slice uses h5py's fast path."""
@@ -352,11 +346,9 @@ class Hdf5Reader(Reader):
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """Return one sample in new arrays."""
-        if not self._datasets:
-            raise ValueError("this reader is closed")
-        sample = {}
+        datasets, sample = unclosed(self._datasets), {}
         try:
-            for name, dataset in self._datasets.items():
+            for name, dataset in datasets.items():
                 value = dataset[row]  # what h5py returns of a scalar is no array
                 sample[name] = convert(np.asarray(value, None if self._native else native_dtype(value.dtype)))
             return sample
@@ -365,7 +357,7 @@ class Hdf5Reader(Reader):
 
     def close(self) -> None:
         """Close the files."""
-        self._datasets = {}
+        self._datasets = None
         self._files.close()
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
@@ -379,17 +371,20 @@ class Hdf5Reader(Reader):
             if dataset.chunks is None:
                 some = np.asarray(dataset[unique], target.dtype)
                 np.take(some, inverse, axis=0, out=target, mode="clip")
-            else:
-                _gather_chunked(dataset, unique, inverse, target)
+                return
+            # row by row in file order, so that each chunk is decoded once while it is cached: a list
+            # selection over chunks of few samples is up to 50 times slower
+            order = np.argsort(inverse, kind="stable")
+            for slot, row in zip(order.tolist(), unique[inverse[order]].tolist(), strict=True):
+                target[slot] = dataset[row]
 
         self._read(gather, out)
 
     def _read(self, gather: Any, out: Mapping[str, Array]) -> None:
-        if not self._datasets:
-            raise ValueError("this reader is closed")
+        datasets = unclosed(self._datasets)
         with expecting(self._path, "readable chunks", OSError):
             for name, target in out.items():
-                gather(self._datasets[name], target)
+                gather(datasets[name], target)
 
 
 def _file_of(dataset: h5py.Dataset | Member) -> Path:
@@ -408,18 +403,6 @@ def _read_slab(dataset: h5py.Dataset, start: int, target: Array) -> None:
     selected = dataset.id.get_space()
     selected.select_hyperslab((start,) + (0,) * (target.ndim - 1), target.shape)
     dataset.id.read(h5py.h5s.create_simple(target.shape), selected, target)
-
-
-def _gather_chunked(
-    dataset: h5py.Dataset, unique: npt.NDArray[np.int64], inverse: npt.NDArray[np.int64], target: Array
-) -> None:
-    """Read row by row in file order, so that each chunk is decoded once while it is cached.
-
-    A list selection over chunks of few samples is up to 50 times slower than this loop.
-    """
-    order = np.argsort(inverse, kind="stable")
-    for slot, row in zip(order.tolist(), unique[inverse[order]].tolist(), strict=True):
-        target[slot] = dataset[row]
 
 
 @dataclass(frozen=True)

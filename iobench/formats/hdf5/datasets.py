@@ -285,7 +285,11 @@ def _dataset(group: h5py.Group, name: str, whole: Described) -> dict[str, Descri
     identifier = h5py.h5d.open(group.id, name.encode("utf-8", "surrogateescape"))
     kind = identifier.get_type().get_class()
     if kind in _KINDS:
-        found = f"{_KINDS[kind]} ({shortened(_dtype_text(identifier))})"
+        try:
+            text = str(identifier.dtype)
+        except DAMAGE:
+            text = "no NumPy dtype"
+        found = f"{_KINDS[kind]} ({shortened(text)})"
         return {name: replace(whole, refused=_unsupported(found), shape=identifier.shape or ())}
     dataset = h5py.Dataset(identifier)
     try:
@@ -370,13 +374,6 @@ def attribute_notes(attributes: Mapping[str, Mapping[str, Any]]) -> list[Finding
     return notes
 
 
-def _dtype_text(identifier: Any) -> str:
-    try:
-        return str(identifier.dtype)
-    except DAMAGE:
-        return "no NumPy dtype"
-
-
 def not_stored(dataset: h5py.Dataset) -> CorruptArtifact | None:
     """Return a refusal if data are in a raw file, incomplete, in chunks too large, or need a plug-in."""
     properties = dataset.id.get_create_plist()
@@ -385,12 +382,13 @@ def not_stored(dataset: h5py.Dataset) -> CorruptArtifact | None:
         return CorruptArtifact(problem, "external-data", found=target, hint=COPY)
     if dataset.shape is None or 0 in dataset.shape:
         return None
-    for code, name in _filters(properties):
+    for number in range(properties.get_nfilters()):
+        code, _, _, name = properties.get_filter(number)
         if not h5py.h5z.filter_avail(code):
+            codec = shortened(name.decode(errors="replace")) or "a filter"
+            problem = f"compressed with {codec} ({code}), which is not installed"
             return CorruptArtifact(
-                f"compressed with {name or 'a filter'} ({code}), which is not installed",
-                "unknown-codec",
-                hint="install the filter's plug-in in HDF5_PLUGIN_PATH",
+                problem, "unknown-codec", hint="install the filter's plug-in in HDF5_PLUGIN_PATH"
             )
     logical = math.prod(dataset.shape) * dataset.dtype.itemsize
     if properties.get_layout() != h5py.h5d.CHUNKED:
@@ -398,13 +396,10 @@ def not_stored(dataset: h5py.Dataset) -> CorruptArtifact | None:
         return None if stored >= logical else _incomplete(logical, stored, "bytes")
     chunk_bytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
     if chunk_bytes > MAX_CHUNK_BYTES:
-        return CorruptArtifact(
-            "its chunks are too large, because each must fit in memory",
-            "chunks-too-large",
-            expected=f"at most {MAX_CHUNK_BYTES >> 20} MiB",
-            found=f"{chunk_bytes >> 20:,} MiB",
-            hint="rewrite it with h5repack and smaller chunks",
-        )
+        problem = "its chunks are too large, because each must fit in memory"
+        expected, found = f"at most {MAX_CHUNK_BYTES >> 20} MiB", f"{chunk_bytes >> 20:,} MiB"
+        hint = "rewrite it with h5repack and smaller chunks"
+        return CorruptArtifact(problem, "chunks-too-large", expected=expected, found=found, hint=hint)
     chunks = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
     stored = dataset.id.get_num_chunks()
     return _incomplete(chunks, stored, "chunks") if stored < chunks else None
@@ -413,9 +408,3 @@ def not_stored(dataset: h5py.Dataset) -> CorruptArtifact | None:
 def _incomplete(declared: int, stored: int, unit: str) -> CorruptArtifact:
     problem = "part of it was never written"
     return CorruptArtifact(problem, "not-stored", expected=f"{declared:,} {unit}", found=f"{stored:,} stored")
-
-
-def _filters(properties: Any) -> Iterator[tuple[int, str]]:
-    for number in range(properties.get_nfilters()):
-        code, _, _, name = properties.get_filter(number)
-        yield code, shortened(name.decode(errors="replace"))

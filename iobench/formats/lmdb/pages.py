@@ -25,34 +25,16 @@ META = 8
 MAGIC, VERSION = 0xBEEFC0DE, 1
 INTEGER_KEYS, ONE_FILE = 8, 0x4000  # the flags of the tree of free pages, the second of an environment
 
-_TREE = np.dtype(
-    [
-        ("page_bytes", "<u4"),
-        ("flags", "<u2"),
-        ("depth", "<u2"),
-        ("branches", "<u8"),
-        ("leaves", "<u8"),
-        ("alone", "<u8"),
-        ("entries", "<u8"),
-        ("root", "<u8"),
-    ]
-)
-_META = np.dtype(
-    [
-        ("number", "<u8"),
-        ("pad", "<u2"),
-        ("kind", "<u2"),
-        ("bounds", "<u4"),
-        ("magic", "<u4"),
-        ("version", "<u4"),
-        ("address", "<u8"),
-        ("map_bytes", "<u8"),
-        ("free", _TREE),
-        ("main", _TREE),
-        ("last", "<u8"),
-        ("transaction", "<u8"),
-    ]
-)
+
+def _record(**fields: Any) -> np.dtype[Any]:
+    return np.dtype([*fields.items()])
+
+
+_SIZES = dict.fromkeys(("branches", "leaves", "alone", "entries", "root"), "<u8")
+_TREE = _record(page_bytes="<u4", flags="<u2", depth="<u2", **_SIZES)
+_HEAD = {"number": "<u8", "pad": "<u2", "kind": "<u2", "bounds": "<u4", "magic": "<u4", "version": "<u4"}
+_BEHIND = {"address": "<u8", "map_bytes": "<u8", "free": _TREE, "main": _TREE, "last": "<u8"}
+_META = _record(**_HEAD, **_BEHIND, transaction="<u8")
 
 
 @dataclass(frozen=True)
@@ -353,12 +335,8 @@ class _Tree:
         while done < len(into):
             got = os.preadv(self.descriptor, [into[done:].data], offset + done)
             if not got:
-                raise corrupt(
-                    self.path,
-                    f"at least {offset + len(into)} bytes",
-                    f"{offset + done} bytes",
-                    kind="truncated",
-                )
+                needed, end = f"at least {offset + len(into)} bytes", f"{offset + done} bytes"
+                raise corrupt(self.path, needed, end, kind="truncated")
             done += got
 
     def damaged(self, where: str, expected: object, found: object) -> Exception:

@@ -221,9 +221,8 @@ class SharedEnvironment:
         with self._lock:
             key = next(key for key, (known, _, _) in self._open.items() if known is env)
             _, users, owner = self._open[key]
-            if (
-                users > 1 or owner != os.getpid()
-            ):  # an environment from before a fork can be read, but closing it may hang
+            # an environment from before a fork can be read, but closing it may hang
+            if users > 1 or owner != os.getpid():
                 self._open[key] = (env, max(0, users - 1), owner)
             else:
                 del self._open[key]
@@ -275,7 +274,8 @@ class LmdbReader(Reader):
         # a decoded payload has no header, nor do values of other programs
         first = 0 if codec or self._keys else HEADER.size
         fixed = schema.fixed
-        self._columns = _columns(fixed, first)
+        offsets = fixed.offsets(first)
+        self._columns = [(f.name, f.dtype, f.shape, f.elements, offsets[f.name]) for f in fixed.fields]
         self._size = first + fixed.sample_bytes  # of a value, or of its part before ragged fields
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
@@ -480,12 +480,6 @@ def _copy(values: list[Any], start: int, parts: Sequence[tuple[memoryview, int, 
     for target, offset, width in parts:
         slots = np.frombuffer(target, np.uint8).reshape(-1, width)
         slots[start : start + len(values)] = table[:, offset : offset + width]
-
-
-def _columns(schema: Schema, first: int) -> list[tuple[str, str, tuple[int, ...], int, int]]:
-    """Return name, dtype, shape, elements and offset of each field; the first begins at byte `first`."""
-    offsets = schema.offsets(first)
-    return [(f.name, f.dtype, f.shape, f.elements, offsets[f.name]) for f in schema.fields]
 
 
 class RaggedLmdbReader(LmdbReader):
