@@ -139,14 +139,8 @@ def untrusted(path: Path, variant: str, added: ExternalData, schema: Schema) -> 
 class AddOptions:
     """Options of `add`, and of its callers within iobench.
 
-    Attributes
-    ----------
-    format, name, fields, data_dir, overwrite, hash, hash_s, progress, warn, files
-        As in `add`.
-    first : Schema or None
-        Make a dataset of the first samples, of which all are hashed: their number, and their totals.
-    accept : callable
-        Called with the data and their schema before they are hashed; may raise.
+    `first` makes a dataset of the first samples, of which all are hashed: their number, and their totals.
+    `accept` is called with the data and their schema before they are hashed, and may raise.
     """
 
     format: str | None = None

@@ -184,16 +184,10 @@ def parts_in(folder: Path, form: Detectable) -> list[Path]:
 
 @dataclass(frozen=True)
 class FileSet:
-    """Files of a folder, or groups of a file, that are one dataset.
+    """Files of a folder, or groups of a file, that are one dataset, by one of the RELATIONS.
 
-    Attributes
-    ----------
-    relation : str
-        One of RELATIONS.
-    variant : str
-        Format variant that reads the folder so.
-    notes : tuple of Finding
-        The relation that was inferred, if the files may have another one.
+    `variant` is the format variant that reads the folder so; `notes` say what was inferred, if the files may
+    have another relation.
     """
 
     relation: str

@@ -69,12 +69,8 @@ def select_arrays(path: Path, available: Collection[str], chosen: Collection[str
 class Groups:
     """Groups of one file whose arrays are alike: the same names, dtypes, and shapes of a sample.
 
-    Attributes
-    ----------
-    arrays : dict
-        Shape and dtype of the arrays in each group by its path, in natural order; empty without several.
-    left : tuple of str
-        What lies outside of them.
+    `arrays` are shape and dtype of the arrays in each group by its path, in natural order, empty without
+    several; `left` is what lies outside of them.
     """
 
     arrays: Mapping[str, Mapping[str, ShapeAndDtype]] = field(default_factory=dict)

@@ -101,16 +101,8 @@ def contains_images(path: Path) -> bool:
 class ClassFolder:
     """A folder with a subfolder per class, as torchvision's ImageFolder reads it.
 
-    Attributes
-    ----------
-    path : Path
-        The folder.
-    classes : tuple of str
-        Names of its subfolders, sorted; the position of a name is its label.
-    files : tuple of Path
-        Files of all classes, those in folders inside a class's included.
-    labels : int64 array
-        Label of each file.
+    `classes` are the names of its subfolders, sorted; the position of a name is its label. `files` are those
+    of all classes, also in folders inside a class's; `labels` has the label of each.
     """
 
     path: Path

@@ -233,16 +233,8 @@ class Positions(Protocol):
 class ScatterPlan:
     """Requested rows of some fields, sorted by position.
 
-    Attributes
-    ----------
-    starts, ends : int64 array
-        Positions of each row in the address space.
-    fields : int64 array
-        Index of each row's field.
-    slots : int64 array
-        Index of each row in its batch.
-    targets : list of arrays
-        Memory of each field, one void item per row.
+    `starts` and `ends` are the positions of each row in the address space, `fields` the index of its field,
+    and `slots` its index in the batch. `targets` is the memory of each field, one void item per row.
     """
 
     starts: Index

@@ -25,16 +25,8 @@ NEAR_BYTES = 64 << 10  # gaps up to this size are read along with the rows; smal
 class AddressSpace(ABC):
     """Files side by side in one address space. An address in it is called a position (bytes, int64).
 
-    Attributes
-    ----------
-    samples : int
-        Rows of the dataset.
-    widths : dict of str to int
-        Bytes of a sample, by field.
-    files, sizes : sequences
-        Paths of the files and their sizes in bytes.
-    starts : int64 array
-        Position of each file's first byte and, as one item more, the end of the last file.
+    `widths` are the bytes of a sample by field, `sizes` those of the `files`. `starts` holds the position of
+    each file's first byte and, as one item more, the end of the last file.
     """
 
     def __init__(self, schema: Schema, paths: Iterable[Path]) -> None:

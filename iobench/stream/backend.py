@@ -28,21 +28,9 @@ from iobench.stream.options import StreamOptions
 class Backend:
     """The format's own reader, the number of threads for it, and a check that its files do not change.
 
-    Parameters
-    ----------
-    path : Path
-        The artifact.
-    reader : Reader
-        Its open reader.
-    threads : int
-        Number of reading threads.
-    unchanged : ChangeDetector
-        Checked with each read.
-    guards : sequence of MapGuard
-        Guards over maps that a library has made of the files: an unreadable page is an error like any other,
-        if the library copes with an empty page.
-    parallel : bool
-        True if several threads read sooner than one.
+    `unchanged` is checked with each read. `guards` watch over maps that a library has made of the files: an
+    unreadable page is an error like any other, if the library copes with an empty page. Several threads read
+    sooner than one if the format is `parallel`.
     """
 
     direct = False  # True if it reads past the page cache

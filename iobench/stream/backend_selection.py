@@ -92,27 +92,10 @@ def select_backend(
     else past it, unless `direct` decides. Encoded blocks are read through the page cache and decoded by one
     thread per processor. If a field has neither, or its blocks are small, everything is read by the format's
     reader, in one thread unless it is `parallel`. Samples of different lengths are read through the page
-    cache only.
+    cache only. With `views`, batches in stored order are views of the files where they can be.
 
-    Parameters
-    ----------
-    opener : Opener
-        Opens the artifact.
-    schema : Schema
-        The fields to read.
-    options : StreamOptions
-        Those that are None are chosen here.
-    batch_size : int
-        Samples of a batch.
-    views : bool
-        True if batches in stored order are views of the files where they can be.
-
-    Raises
-    ------
-    InvalidSettings
-        If `direct` is True and the artifact, its file system or its store does not allow it.
-    LoaderFailed
-        If the disk fails.
+    Raises InvalidSettings if `direct` is True and the artifact, its file system or its store does not allow
+    it, LoaderFailed if the disk fails.
     """
     if opener.remote is not None:
         check_direct(opener, schema, options)

@@ -59,16 +59,8 @@ class DecodedBlocks:
     rows were all taken is not needed again in the epoch, and its slot is reused next: the first use of
     memory, which the kernel fills with zeros, takes longer than some codecs.
 
-    Parameters
-    ----------
-    counts : int64 array
-        Rows of each block.
-    specs : dict of str to (shape, dtype)
-        Shape and dtype of a sample of each field.
-    room : int
-        Bytes of all slots; there are at least two slots per thread.
-    threads : int
-        Threads that take rows at the same time.
+    `counts` are the rows of each block, `specs` shape and dtype of a sample of each field. All slots take
+    `room` bytes, but there are at least two slots for each of the `threads` that take rows at the same time.
     """
 
     def __init__(self, counts: Index, specs: Mapping[str, Spec], room: int, threads: int) -> None:
@@ -90,17 +82,9 @@ class DecodedBlocks:
     def take(self, numbers: Index, at: Index, out: Batch, decode: Decode) -> None:
         """Copy rows into a batch, decoding their blocks as needed.
 
-        With one call if there is room for all their blocks, else some blocks at a time. An error of `decode`
-        is raised in every thread that needs the block.
-
-        Parameters
-        ----------
-        numbers, at : int64 array
-            Block of each row, and the row's index in its block.
-        out : dict of str to array
-            The batch, one array of rows per field.
-        decode : callable
-            Decodes a block.
+        `numbers` are the blocks of the rows, `at` their indices in the blocks. With one call if there is room
+        for all their blocks, else some blocks at a time. An error of `decode` is raised in every thread that
+        needs the block.
         """
         rows_of = _counted(numbers)
         if len(rows_of) <= self._most_at_once:
@@ -335,19 +319,9 @@ class BlockReader(ReadaheadReader):
 
 
 def _whole_blocks(numbers: Index, at: Index, counts: Index) -> Iterator[tuple[int, int, bool]]:
-    """Split rows into whole blocks in their order (True) and the rows between them (False).
+    """Yield the ranges of rows that are one whole block in its order (True), and those between them (False).
 
-    Parameters
-    ----------
-    numbers, at : int64 array
-        Block of each row, and the row's index in its block.
-    counts : int64 array
-        Rows of each block.
-
-    Yields
-    ------
-    low, high, whole
-        Range of the rows, and whether it is one whole block.
+    `numbers` are the blocks of the rows, `at` their indices in the blocks, `counts` the rows of each block.
     """
     breaks = np.flatnonzero((np.diff(numbers) != 0) | (np.diff(at) != 1)) + 1
     begins, ends = np.append(0, breaks), np.append(breaks, len(numbers))

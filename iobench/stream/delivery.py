@@ -18,12 +18,8 @@ from iobench.stream.transfer import Tensors
 class BatchDelivery(ABC):
     """A backend opened for epochs of one order; each way to deliver their batches is a subclass.
 
-    Attributes
-    ----------
-    completed : bool
-        True if the last epoch came to its end.
-    read_ahead : int
-        Most batches that are read ahead of the consumer.
+    `completed` is True if the last epoch came to its end. At most `read_ahead` batches are read ahead of the
+    consumer.
     """
 
     completed = False

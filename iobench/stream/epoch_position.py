@@ -22,14 +22,9 @@ Ranges = tuple[tuple[int, int], ...]
 class EpochPosition:
     """The part of an epoch that remains, the same on every rank.
 
-    Attributes
-    ----------
-    epoch : int
-        The epoch's number.
-    remaining : tuple of (int, int)
-        Ascending ranges of positions in the epoch's order. In random order they are one range.
-    ranks, window_rows : int
-        World size and samples per window with which the epoch began: they determine block order.
+    `remaining` holds ascending ranges of positions in the epoch's order; in random order they are one range.
+    `ranks` and `window_rows` are the world size and the samples per window with which the epoch began: they
+    determine block order.
     """
 
     epoch: int
@@ -139,10 +134,7 @@ class RemainingBatches(Sequence[Rows]):
 class RemainingRows:
     """Rows between two positions of a rank's share of what remains of an epoch.
 
-    Attributes
-    ----------
-    share : Order
-        Order of the rank to which this share would belong in a whole epoch of as many samples.
+    `share` is the order of the rank to which this share would belong in a whole epoch of as many samples.
     """
 
     def __init__(self, order: Order, samples: int, position: EpochPosition) -> None:

@@ -24,16 +24,8 @@ Allocate = Callable[[int, int], list[Bytes]]  # (bytes per slot, slots) -> page-
 class Ring:
     """Slots of equal size; further ones are allocated on demand, larger ones if more bytes are needed.
 
-    Parameters
-    ----------
-    slot_bytes : int
-        Size of a slot.
-    keep : int
-        Number of free slots to keep; more are released.
-    allocate : callable
-        Allocates slots.
-    at_once : bool
-        Allocate `keep` slots at once; otherwise each in the thread that needs it first.
+    `keep` free slots are kept, and more are released. They are allocated together if `at_once`, otherwise
+    each in the thread that needs it first.
     """
 
     def __init__(self, slot_bytes: int, keep: int, allocate: Allocate, at_once: bool = True) -> None:
@@ -111,15 +103,9 @@ SLACK = 1.25  # times the mean, for ragged fields of a group; a group that needs
 class FilledGroup:
     """The samples of consecutive batches.
 
-    Attributes
-    ----------
-    tensors : dict
-        A tensor per field; of a ragged field the values of all batches, and the offsets of one batch after
-        the other, each from 0 on.
-    sizes : list of int
-        Samples of each batch.
-    lengths : dict of str to list of int
-        Length of each batch's values, by ragged field.
+    `tensors` has one per field: of a ragged field the values of all batches, and the offsets of one batch
+    after the other, each from 0 on. `sizes` are the samples of each batch, `lengths` the length of each
+    batch's values, by ragged field.
     """
 
     tensors: Tensors
@@ -143,18 +129,8 @@ class FilledGroup:
 class GroupMemory:
     """A ring of slots per field, because a label that the user keeps must not keep an image.
 
-    A ragged field has a second ring, for the offsets of its batches.
-
-    Parameters
-    ----------
-    schema : Schema
-        The fields.
-    samples, batches : int
-        Most samples and batches of a group.
-    keep : int
-        Number of slots of a ring.
-    transfer : Transfer
-        Allocates them.
+    A ragged field has a second ring, for the offsets of its batches. A group has at most this many `samples`
+    and `batches`; each ring keeps `keep` slots, which `transfer` allocates.
     """
 
     def __init__(self, schema: Schema, samples: int, batches: int, keep: int, transfer: Transfer) -> None:
@@ -166,16 +142,9 @@ class GroupMemory:
         self._offsets = {f.name: ring((samples + batches) * 8) for f in schema.ragged}
 
     def take(self, samples: int, offsets: Mapping[str, Index], begins: Mapping[str, int]) -> Batch:
-        """Return memory for a group.
+        """Return memory for a group, given the offsets of each ragged field's samples.
 
-        Parameters
-        ----------
-        samples : int
-            Samples of the group.
-        offsets : mapping of str to int64 array
-            Offsets of each ragged field's samples.
-        begins : mapping of str to int
-            Offset in a page at which a field's memory begins, 0 by default.
+        A field's memory begins at its offset in a page in `begins`, 0 by default.
         """
         slot: dict[str, Any] = {}
         for f in self._fields:

@@ -126,19 +126,8 @@ def naming(path: Path) -> Iterator[None]:
 class MappedFiles:
     """Bytes at positions of an address space: from a map if they are in memory, else by plain reads.
 
-    Attributes
-    ----------
-    memory : uint8 array
-        The map of all files. Call `check` after each access.
-
-    Parameters
-    ----------
-    addresses : AddressSpace
-        The files, which its reader closes.
-    cold : bool
-        True if the bytes may not be in memory.
-    reads_slices : bool
-        True if slices are read in long pieces, for which the kernel reads ahead.
+    `memory` is the map of all files; call `check` after each access. Bytes may not be in memory if `cold`. If
+    `reads_slices`, slices are read in long pieces, for which the kernel reads ahead.
     """
 
     def __init__(self, addresses: AddressSpace, cold: bool, reads_slices: bool) -> None:

@@ -37,18 +37,9 @@ Filled: TypeAlias = "tuple[list[Tensors], Exception | None]"
 class BatchGroup:
     """Consecutive batches of an epoch, read piece by piece; each piece is claimed by one thread.
 
-    Attributes
-    ----------
-    rows : slice or int64 array
-        Rows of all batches.
-    sizes : list of int
-        Samples of each batch.
-    slot : dict of str to array
-        Memory of all batches, from `divide` on; the thread that finishes the group takes it away.
-    error : BaseException or None
-        An error while a piece was read.
-    result : SimpleQueue
-        Receives the batches, or an error, when the group is finished.
+    `rows` are those of all batches, `sizes` the samples of each. `slot` is the memory of all batches, from
+    `divide` on; the thread that finishes the group takes it away. `error` is one while a piece was read.
+    `result` receives the batches, or an error, when the group is finished.
     """
 
     def __init__(self, rows: Rows, sizes: list[int]) -> None:

@@ -121,11 +121,8 @@ def others_at_end(stored: Lookup, keys: Keys) -> int:
 def infer_schema(path: Path, stored: Lookup, fields: Sequence[Field]) -> Schema:
     """Return the schema of raw values that hold `fields`; checks all keys and the length of all values.
 
-    Raises
-    ------
-    CorruptArtifact
-        Kind ``not-sample-keys``, ``missing-samples``, ``unequal-shapes``, ``encoded-values``,
-        ``fields-needed`` or ``fields-differ``.
+    CorruptArtifact of kind ``not-sample-keys``, ``missing-samples``, ``unequal-shapes``, ``encoded-values``,
+    ``fields-needed`` or ``fields-differ``.
     """
     samples, lengths = _scanned(path, stored)
     if len(lengths) > 1:
