@@ -41,12 +41,7 @@ class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def same_data(self, other: Seal) -> bool:
         """Return whether both describe the same samples in the same fields."""
-        return (self.content, self.ordered, self.samples, self.fields) == (
-            other.content,
-            other.ordered,
-            other.samples,
-            other.fields,
-        )
+        return msgspec.structs.replace(other, folder=self.folder, files=self.files) == self
 
 
 def write(folder: Path, seal: Seal) -> None:

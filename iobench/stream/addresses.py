@@ -50,9 +50,14 @@ class AddressSpace(ABC):
     def byte_ranges(self, name: str, rows: Index) -> tuple[Index, Index]:
         """Return start and end positions of the stored bytes of these rows of a field, in any order."""
 
-    @abstractmethod
+    def stretches(self, name: str, start: int, stop: int) -> tuple[Index, Index]:
+        """Return start and end positions of the bytes of the rows `start` to `stop` - 1 of a field."""
+        return self.byte_ranges(name, np.arange(start, stop))
+
     def ranges(self, start: int, stop: int, names: Sequence[str]) -> tuple[Index, Index]:
         """Return the sorted, merged position ranges of the rows `start` to `stop` - 1 of these fields."""
+        lows, highs = zip(*(self.stretches(name, start, stop) for name in names), strict=True)
+        return merged(np.concatenate(lows), np.concatenate(highs), NEAR_BYTES)
 
     def pages(self, rows: Index, names: Sequence[str]) -> tuple[Index, Index]:
         """Return the sorted, merged position ranges, in whole pages, of these rows of these fields."""
@@ -175,18 +180,12 @@ class RowAddresses(AddressSpace):
         low = self.positions(name, rows)
         return low, low + self.widths[name]
 
-    def ranges(self, start: int, stop: int, names: Sequence[str]) -> tuple[Index, Index]:
-        """Return the sorted, merged position ranges of the rows `start` to `stop` - 1 of these fields."""
-        lows, highs = [], []
-        for name in names:
-            runs, width = self.runs(name, start, stop), self.widths[name]
-            if runs is not None:
-                low, count = np.array(runs).T
-            else:
-                low, count = self.positions(name, np.arange(start, stop)), np.int64(1)
-            lows.append(low)
-            highs.append(low + count * width)
-        return merged(np.concatenate(lows), np.concatenate(highs), NEAR_BYTES)
+    def stretches(self, name: str, start: int, stop: int) -> tuple[Index, Index]:
+        """Return start and end positions of these rows of a field, adjacent rows together."""
+        if (runs := self.runs(name, start, stop)) is None:
+            return super().stretches(name, start, stop)
+        low, count = np.array(runs).T
+        return low, low + count * self.widths[name]
 
     def _of(self, name: str) -> Placement:
         if name not in self._placements:

@@ -17,7 +17,7 @@ from iobench.formats import Array, Batch, Blocks, Index, Schema
 from iobench.formats.placement import sorted_by
 from iobench.host.maps import GuardedMap
 from iobench.host.memory import untouched_array
-from iobench.stream.addresses import NEAR_BYTES, AddressSpace, merged
+from iobench.stream.addresses import AddressSpace
 from iobench.stream.gather import Elements
 from iobench.stream.readahead import ReadaheadReader
 
@@ -209,13 +209,6 @@ class BlockAddresses(AddressSpace):
         numbers = np.unique(table.number(rows))
         low = self.low(table, numbers)
         return low, low + table.stored[numbers]
-
-    def ranges(self, start: int, stop: int, names: Sequence[str]) -> tuple[Index, Index]:
-        """Return the sorted, merged position ranges of the blocks of rows `start` to `stop` - 1."""
-        rows = np.arange(start, stop)
-        ranges = [self.byte_ranges(name, rows) for name in names]
-        low, high = (np.concatenate(ends) for ends in zip(*ranges, strict=True))
-        return merged(low, high, NEAR_BYTES)
 
     def low(self, table: Blocks, numbers: Index) -> Index:
         """Return the start positions of these blocks."""

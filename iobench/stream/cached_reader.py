@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from iobench.formats import (
 )
 from iobench.formats.placement import PIECE_ROWS
 from iobench.host.maps import SIGBUS_HANDLED
-from iobench.stream.addresses import NEAR_BYTES, AddressSpace, RowAddresses, merged
+from iobench.stream.addresses import AddressSpace, RowAddresses
 from iobench.stream.gather import Gather, gather_for, gather_spans
 from iobench.stream.mapped_files import MappedFiles
 from iobench.stream.readahead import ReadaheadReader
@@ -138,15 +138,12 @@ class SpanAddresses(AddressSpace):
         begins, ends = self._of(name)
         return begins[rows], ends[rows]
 
-    def ranges(self, start: int, stop: int, names: Sequence[str]) -> tuple[Index, Index]:
-        """Return the sorted, merged position ranges of the rows `start` to `stop` - 1 of these fields."""
-        lows, highs = [], []
-        for name in names:
-            begins, ends = self._of(name)
-            adjacent = self.is_adjacent(name)
-            lows.append(begins[start : start + 1] if adjacent else begins[start:stop])
-            highs.append(ends[stop - 1 : stop] if adjacent else ends[start:stop])
-        return merged(np.concatenate(lows), np.concatenate(highs), NEAR_BYTES)
+    def stretches(self, name: str, start: int, stop: int) -> tuple[Index, Index]:
+        """Return start and end positions of these rows of a field, adjacent rows together."""
+        begins, ends = self._of(name)
+        if self.is_adjacent(name):
+            return begins[start : start + 1], ends[stop - 1 : stop]
+        return begins[start:stop], ends[start:stop]
 
     def is_adjacent(self, name: str) -> bool:
         """Return True if each sample begins where the one before ends."""

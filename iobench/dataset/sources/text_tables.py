@@ -367,10 +367,7 @@ def _check_numbers(path: Path, schema: Any, names: Sequence[str]) -> None:
 
 def _is_number(kind: Any) -> bool:
     """Return True for a number, a list of numbers or of none, or a missing value, which has its own error."""
-    types = pyarrow.types
-    value = kind.value_type if types.is_list(kind) else kind
-    known = (types.is_integer, types.is_floating, types.is_boolean, types.is_null)
-    return any(is_one(value) for is_one in known)
+    return _is_stored(kind.value_type if pyarrow.types.is_list(kind) else kind)
 
 
 def _pieces(path: Path, schema: Any = None) -> Iterator[Any]:
