@@ -210,8 +210,12 @@ def check(body: ManifestBody) -> None:
     expected = body.schema.logical_bytes
     if body.logical_bytes != expected:
         raise ValueError(f"logical_bytes is {body.logical_bytes}, but samples and fields make {expected}")
-    if body.hashed:
-        _check_part(body, body.hashed)
+    if part := body.hashed:
+        if part.piece_rows * part.pieces >= body.samples:
+            hashed = f"{part.pieces} hashed pieces of {part.piece_rows} rows"
+            raise ValueError(f"{hashed} are no part of the samples")
+        if any(not artifact.external or artifact.checksum for artifact in body.artifacts.values()):
+            raise ValueError("an artifact that prepare wrote is hashed in part")
     folders: set[str] = set()
     for variant, artifact in body.artifacts.items():
         _check_artifact(variant, artifact)
@@ -223,13 +227,6 @@ def check(body: ManifestBody) -> None:
         if artifact.folder in folders:
             raise ValueError(f"two artifacts are in {artifact.folder}")
         folders.add(artifact.folder)
-
-
-def _check_part(body: ManifestBody, part: HashedPart) -> None:
-    if part.piece_rows * part.pieces >= body.samples:
-        raise ValueError(f"{part.pieces} hashed pieces of {part.piece_rows} rows are no part of the samples")
-    if any(not artifact.external or artifact.checksum for artifact in body.artifacts.values()):
-        raise ValueError("an artifact that prepare wrote is hashed in part")
 
 
 def _check_artifact(variant: str, artifact: Artifact) -> None:

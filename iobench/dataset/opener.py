@@ -164,17 +164,15 @@ class Opener:
 
     def __call__(self) -> Reader:
         """Open a new reader."""
+        if self.remote is not None and self.remote.placed:
+            return self.remote.open(self.schema)
         if self.remote is not None:
-            return self._open_remote(self.remote)
+            assert isinstance(self.format, Addressable)  # checked by `check_places`
+            files = self.remote.files
+            return self.format.open_at(store_address(files.url, files.objects), self.schema)
         reader = self.format.open(self.path, self.stored_schema, self.random)
         reader.load_or_build = self.index_cache
         return reader if self.stored is None else FirstRows(reader, self.schema)
-
-    def _open_remote(self, remote: RemoteOpener) -> Reader:
-        if remote.placed:
-            return remote.open(self.schema)
-        assert isinstance(self.format, Addressable)  # checked by `check_places`
-        return self.format.open_at(store_address(remote.files.url, remote.files.objects), self.schema)
 
     @property
     def stored_schema(self) -> Schema:

@@ -199,7 +199,8 @@ class SandboxWorker:
             if not isinstance(message, dict):
                 raise ValueError("no object")
         if "problem" in message:
-            raise self._reported(message)
+            path, file = message.get("path") or "", self._data.file  # a path not inside the data is ours
+            raise SourceError(**message | {"path": path if Path(path).is_relative_to(file) else str(file)})
         return message
 
     def batch(self, schema: Schema, count: int) -> Batch:
@@ -244,11 +245,6 @@ class SandboxWorker:
             raise self._error("timeout", problem, hint) from error
         except ValueError as error:
             raise self._error("invalid-reply", "the reading process sent an invalid reply") from error
-
-    def _reported(self, fields: dict[str, Any]) -> SourceError:
-        """Return the worker's error; its path is the user's if it is not one inside the data."""
-        path, file = fields.get("path") or "", self._data.file
-        return SourceError(**fields | {"path": path if Path(path).is_relative_to(file) else str(file)})
 
     def _error(self, kind: str, problem: str, hint: str | None = None) -> SourceError:
         reader = self._data.kind or "any format"

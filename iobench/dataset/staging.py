@@ -50,7 +50,9 @@ def locked(root: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            _remove_if_unused(root)
+            if [path.name for path in root.iterdir()] == [LOCK]:  # a refused prepare leaves nothing behind
+                (root / LOCK).unlink()
+                root.rmdir()
 
 
 def _lock(root: Path) -> IO[str]:
@@ -78,13 +80,6 @@ def _make(root: Path) -> None:
     for path in missing:
         with contextlib.suppress(PermissionError):  # a folder may be writable but not readable
             sync_directory(path.parent)
-
-
-def _remove_if_unused(root: Path) -> None:
-    """Remove a folder that contains only the lock, so that a refused prepare leaves nothing behind."""
-    if [path.name for path in root.iterdir()] == [LOCK]:
-        (root / LOCK).unlink()
-        root.rmdir()
 
 
 def new_generation() -> str:

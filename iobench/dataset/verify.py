@@ -55,10 +55,6 @@ READER_BYTES = 256 << 20  # read through one reader: mapped pages count as its m
 Report = Callable[[int, int], None]  # bytes done, bytes in total
 
 
-def no_report(done: int, total: int) -> None:
-    """Ignore a report of progress."""
-
-
 def read_back(opener: Opener, rows: int | None = None, hashed: HashedRows | None = None) -> Iterator[Batch]:
     """Yield samples in new arrays.
 
@@ -84,7 +80,7 @@ def read_back(opener: Opener, rows: int | None = None, hashed: HashedRows | None
 
 
 def stored_hashes(
-    opener: Opener, hashed: HashedRows, report: Report = no_report
+    opener: Opener, hashed: HashedRows, report: Report = lambda done, total: None
 ) -> Iterator[tuple[Index, npt.NDArray[np.int64]]]:
     """Read rows and yield them with their hashes, in the order of the list; `report` gets the progress."""
     hasher, rows = Checksum(opener.schema), opener.schema.batch_rows(BATCH_BYTES)
@@ -290,19 +286,13 @@ def verify(
     for error in missing.values():
         on_skip(error)
     named = [formats.parse(v).variant for v in variants] or list(manifest.artifacts)
-    present = [variant for variant in named if variant not in missing]
-    return {variant: _damage(manifest, variant, progress, sample_bytes) for variant in present}
-
-
-def _damage(
-    manifest: Manifest, variant: str, progress: Progress, sample_bytes: int | None
-) -> IobenchError | None:
-    """Reread an artifact in order and return its damage; None if it is intact."""
-    try:
-        verify_artifact(manifest, variant, progress, sample_bytes)
-    except IobenchError as error:
-        return error.changed()
-    return None
+    damages: dict[str, IobenchError | None] = {v: None for v in named if v not in missing}
+    for variant in damages:
+        try:
+            verify_artifact(manifest, variant, progress, sample_bytes)
+        except IobenchError as error:
+            damages[variant] = error.changed()
+    return damages
 
 
 def verify_in_time(manifest: Manifest, variant: str, seconds: float) -> None:
@@ -329,9 +319,18 @@ def verify_artifact(
     opener, location = manifest.opener(variant), manifest.location_of(variant)
     with location.hinting(), expecting(opener.path, "readable files", OSError, "read-error"):
         report = partial(progress, f"verifying {variant}")
-        content = _reread(manifest, variant, sample_bytes, report, _seconds(sample_bytes, seconds))
+        limit_s = math.inf if sample_bytes is None else SAMPLE_S
+        content = _reread(manifest, variant, sample_bytes, report, limit_s if seconds is None else seconds)
     if content.wrong:
-        content.refuse(manifest, variant)
+        moved = content.check.content == manifest.checksums_of(variant)[0]
+        raise WrongContent(
+            "samples in another order" if moved else "other content",
+            "other-order" if moved else "other-content",
+            location.path,
+            expected=f"row {content.first:,} as it was hashed",
+            found=f"{content.wrong:,} of {content.check.samples:,} samples differ, this one first",
+            hint=location.hint,
+        )
     if sample_bytes is None and not content.ended:
         compare(manifest.checksums_of(variant), opener.path, content.check, location.hint)
 
@@ -344,34 +343,6 @@ class _Content:
     wrong: int = 0
     first: int = 0
     ended: bool = False  # by the time
-
-    def refuse(self, manifest: Manifest, variant: str) -> None:
-        """Raise WrongContent that names the first wrong row."""
-        moved = self.check.content == manifest.checksums_of(variant)[0]
-        location = manifest.location_of(variant)
-        raise WrongContent(
-            "samples in another order" if moved else "other content",
-            "other-order" if moved else "other-content",
-            location.path,
-            expected=f"row {self.first:,} as it was hashed",
-            found=f"{self.wrong:,} of {self.check.samples:,} samples differ, this one first",
-            hint=location.hint,
-        )
-
-
-def sampled_rows(manifest: Manifest, sample_bytes: int) -> HashedRows:
-    """Return hashed rows of about that size, spread over the dataset."""
-    hashed = manifest.hashed
-    sample = HashedRows.part_of(manifest.schema, sample_bytes)
-    if manifest.part is None:
-        return sample
-    return replace(hashed, pieces=min(hashed.pieces, sample.pieces))
-
-
-def _seconds(sample_bytes: int | None, seconds: float | None) -> float:
-    if seconds is not None:
-        return seconds
-    return math.inf if sample_bytes is None else SAMPLE_S
 
 
 def _no_hashes(manifest: Manifest, variant: str) -> WrongContent:
@@ -387,7 +358,11 @@ def _reread(
     kept, end = kept_hashes(manifest, variant), time.monotonic() + seconds
     if sample_bytes is not None and kept is None:
         raise _no_hashes(manifest, variant)
-    hashed = manifest.hashed if sample_bytes is None else sampled_rows(manifest, sample_bytes)
+    hashed = manifest.hashed
+    if sample_bytes is not None:  # rows of about that size, spread over the dataset
+        sample = HashedRows.part_of(manifest.schema, sample_bytes)
+        part = replace(hashed, pieces=min(hashed.pieces, sample.pieces))
+        hashed = sample if manifest.part is None else part
     content = _Content(Checksum(manifest.schema))
     with HashWriter.temporary(manifest.root) as writer:
         for rows, hashes in _hashes(manifest, variant, hashed, report):

@@ -304,11 +304,8 @@ def _matlab(path: Path, names: Sequence[str]) -> dict[str, Array]:
     kinds = _kinds(path)
     loaded = io.loadmat(path, appendmat=False, variable_names=names)
     arrays = {name: loaded[name].astype(bool) if kinds[name] == LOGICAL else loaded[name] for name in names}
-    return {name: one.reshape(-1) if _is_vector(one) else one for name, one in arrays.items()}
-
-
-def _is_vector(array: Array) -> bool:
-    return array.ndim == 2 and 1 in array.shape and array.size > 1
+    vectors = {name for name, one in arrays.items() if one.ndim == 2 and 1 in one.shape and one.size > 1}
+    return {name: one.reshape(-1) if name in vectors else one for name, one in arrays.items()}
 
 
 def _variables(path: Path) -> dict[str, Any]:

@@ -72,7 +72,11 @@ class ImageFolder(Source):
         self._damaged = list(self._undecodable()) if skip_damaged else []
         if not self._files:
             raise SourceError("no image can be decoded", "no-images", path)
-        self._note_damaged()
+        if self._damaged:
+            count = f"{counted(len(self._damaged), 'image')} of {len(self._files) + len(self._damaged):,}"
+            named = enumerated([str(error.changed(hint=None)) for error in self._damaged], most=1)
+            message, values = f"skipped {count}: {named}", {"skipped": len(self._damaged)}
+            self.notes = (*self.notes, Finding("damaged-skipped", message, MOVED, {**values}))
         self._inspect()
 
     def _inspect(self) -> None:
@@ -112,15 +116,6 @@ class ImageFolder(Source):
                     else:
                         yield error
         self._files = good
-
-    def _note_damaged(self) -> None:
-        """Note the images that were left out."""
-        if not self._damaged:
-            return
-        count = f"{counted(len(self._damaged), 'image')} of {len(self._files) + len(self._damaged):,}"
-        named = enumerated([str(error.changed(hint=None)) for error in self._damaged], most=1)
-        message, values = f"skipped {count}: {named}", {"skipped": len(self._damaged)}
-        self.notes = (*self.notes, Finding("damaged-skipped", message, MOVED, {**values}))
 
     def _look(self, path: Path) -> tuple[float, float, bool]:
         """Return how many times larger an image is than the samples, and whether it has colors.

@@ -99,7 +99,11 @@ class CsvAdapter(formats.Detectable):
                 if refused := {name: kind for name, kind in types.items() if not _is_stored(kind)}:
                     raise layout.refusal(refused, piece, bool(chosen))
                 for name in names:
-                    _check_cells(layout.path, name, piece.column(name), samples - before)
+                    if (column := piece.column(name)).null_count:
+                        row = samples - before + column.is_null().to_pylist().index(True)
+                        problem = f"column {shortened(name)} has an empty cell in sample {row}"
+                        hint = "fill it, or select other columns with '::'"
+                        raise CorruptArtifact(problem, "empty-cell", layout.path, hint=hint)
                 if INDEX in names:
                     expected = np.arange(samples - before, samples - before + len(piece))
                     counts = counts and np.array_equal(piece.column(INDEX).to_numpy(), expected)
@@ -222,13 +226,6 @@ def _wider(before: Any, now: Any) -> Any:
         return widened(before, now)
     except pyarrow.ArrowException:
         return pyarrow.string()
-
-
-def _check_cells(path: Path, name: str, column: Any, before: int) -> None:
-    if column.null_count:
-        row = before + column.is_null().to_pylist().index(True)
-        problem = f"column {shortened(name)} has an empty cell in sample {row}"
-        raise CorruptArtifact(problem, "empty-cell", path, hint="fill it, or select other columns with '::'")
 
 
 def _without_names(path: Path) -> CorruptArtifact:
