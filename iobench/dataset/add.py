@@ -264,7 +264,6 @@ def _artifact(form: formats.Format, tree: FileTree, added: ExternalData, began: 
 def _manifest(
     root: Path, schema: Schema, artifact: Artifact, check: Checksum, hashed: HashedRows
 ) -> Manifest:
-    """Return a manifest of this artifact alone."""
     assert artifact.added is not None
     source: dict[str, Any] = {"kind": "added", "format": artifact.variant, "path": artifact.added.path}
     source["arrays"] = list(artifact.added.names)

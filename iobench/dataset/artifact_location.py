@@ -381,7 +381,6 @@ def _size(file: str) -> int | None:
 
 
 def _command(root: Path, schema: Schema, variant: str, data: str, fields_given: bool = False) -> str:
-    """Return the command that hashes the same data again."""
     words = ["iobench", "add", data, "--name", root.name, "--format", variant]
     words += [f"--field={field.typed}" for field in schema.fields if fields_given]
     return shlex.join(words if root.parent == Path("data") else [*words, "--data-dir", str(root.parent)])

@@ -304,7 +304,6 @@ def _plain(total: Any) -> Any:
 
 
 def _on_host(array: Any) -> Any:
-    """Return a CPU tensor as an array over its memory."""
     return array if isinstance(array, np.ndarray) or array.device.type != "cpu" else array_of(array)
 
 

@@ -103,7 +103,6 @@ class IndexFile:
         return Path(f"{self._prefix}-{number}.tmp")
 
     def _file(self, name: str, dtype: np.dtype[Any]) -> BinaryIO:
-        """Return the file of an array."""
         if name not in self._arrays:
             path = self._name(len(self._arrays))
             path.parent.mkdir(exist_ok=True)

@@ -222,7 +222,6 @@ class SandboxWorker:
         return batch
 
     def _values(self, field: Field, offsets: Index, schema: Schema) -> Ragged:
-        """Receive the values of a ragged field."""
         with self._failures():
             total = int(offsets[-1])
             if offsets[0] or (np.diff(offsets) < 0).any() or total > schema.totals[field.name]:

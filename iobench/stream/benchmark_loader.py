@@ -69,7 +69,6 @@ class StreamEpochs(Epochs):
         return self._delivery.read_ahead
 
     def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
-        """Yield the batches that the threads read."""
         return self._delivery.run(request)
 
     def close(self) -> None:
@@ -99,7 +98,6 @@ class StatefulStreamEpochs(Epochs):
         )
 
     def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
-        """Yield the batches of the StreamLoader's next epoch."""
         yield from self.resumable(self._stream)
 
     def close(self) -> None:

@@ -140,7 +140,6 @@ class ViewDelivery(BatchDelivery):
         return batch
 
     def _copied(self, rows: Rows) -> Tensors:
-        """Return a copy of these rows in reused memory."""
         slot = self._memory.take(row_count(rows), {}, {})
         self._cached.read(rows, slot)
         return tensors_of(slot)

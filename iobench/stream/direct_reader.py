@@ -116,7 +116,6 @@ class DirectReader(Reader):
                 self._gather(plan.part(low, high))
 
     def _copy(self, start: int, target: memoryview) -> None:
-        """Fill `target` with the bytes from a position on."""
         into = np.frombuffer(target, np.uint8)
         if len(into) >= 2 * PAGE and (address_of(into) - start) % PAGE == 0:
             self._read_into(start, into)

@@ -163,7 +163,6 @@ class RemainingRows:
         return np.concatenate(parts)
 
     def _parts(self, low: int, high: int) -> Iterable[Index]:
-        """Yield the rows at a range of positions."""
         if self._order.kind == "sequential":
             yield np.arange(low, high)
             return

@@ -74,7 +74,6 @@ class FileSource(Source):
         self.losses = self._losses(options.get("shape"))
 
     def _losses(self, shape: object) -> tuple[str, ...]:
-        """Return what a dataset of these samples lacks."""
         if [field.name for field in self.schema.fields] == ["tokens"]:
             length = self.schema.fields[0].elements
             return (f"windows of {length} tokens are written: another length means writing again",)

@@ -175,7 +175,6 @@ class ImageFolder(Source):
                 yield {**self._pixels(list(pool.map(decode, files))), "y": labels}
 
     def _pixels(self, images: Sequence[Array]) -> Batch:
-        """Return the fields of pixels of a batch."""
         return {"x": np.stack(images)}
 
     def _decoder(self) -> Callable[[ImageFile], Array]:
@@ -226,5 +225,4 @@ def _header(one: ImageFile) -> tuple[int, int, bool]:
 
 
 def _image_threads() -> ThreadPoolExecutor:
-    """Return threads that decode images."""
     return ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, MAX_THREADS))

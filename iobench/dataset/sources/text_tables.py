@@ -385,7 +385,6 @@ def _type(field: Field) -> Any:
 
 
 def _array(field: Field, column: Any) -> Any:
-    """Return the values under a key."""
     flat = column.flatten() if field.shape else column
     values: Array = flat.to_numpy(zero_copy_only=False).astype(field.dtype, copy=False)
     if not field.is_ragged:

@@ -275,7 +275,6 @@ def file_of(path: Path) -> Path:
 
 
 def _readable(datasets: Mapping[str, Described]) -> dict[str, ShapeAndDtype]:
-    """Return shape and dtype of what can be read."""
     return {
         name: (one.shape, one.dtype)
         for name, one in datasets.items()

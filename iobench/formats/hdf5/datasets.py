@@ -175,7 +175,6 @@ def files_of_virtual(dataset: h5py.Dataset, path: Path, levels: int = MAX_LEVELS
 
 
 def _holds(stored: h5py.Dataset, source: VirtualSource) -> bool:
-    """Return whether a source has all elements of its part."""
     if source.own is None:
         _, _, count, block = source.target
         return bool(math.prod(stored.shape) == math.prod(count) * math.prod(block))

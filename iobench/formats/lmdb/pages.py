@@ -410,7 +410,6 @@ class Lookup:
         yield from list(zip(nodes.keys(), offset.tolist(), size.tolist(), strict=True))[::step]
 
     def _nodes(self, number: int, kind: int) -> Nodes:
-        """Return the nodes of a page."""
         size = self._meta.page_bytes
         if not 2 <= number <= self._meta.last:
             found = f"page {number}"

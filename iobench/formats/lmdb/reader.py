@@ -537,17 +537,14 @@ class RaggedLmdbReader(LmdbReader):
             raise corrupt(self._path, f"sample {row} as long as its lengths say", f"{len(value)} bytes")
 
     def _counts(self, value: Any) -> list[int]:
-        """Return the length of each ragged field."""
         counts: list[int] = np.frombuffer(value, LENGTH, len(self.schema.ragged), self._size).tolist()
         return counts
 
     @property
     def _head(self) -> int:
-        """Bytes before the elements of the first ragged field."""
         return self._size + LENGTH.itemsize * len(self.schema.ragged)
 
     def _parts(self, value: Any) -> dict[str, Array]:
-        """Return the fields of a checked value as views."""
         parts: dict[str, Array] = {}
         for name, dtype, shape, elements, offset in self._columns:
             parts[name] = np.frombuffer(value, dtype, elements, offset).reshape(shape)
