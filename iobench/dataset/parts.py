@@ -8,10 +8,8 @@ wrote, the parts are the files in a folder, or the alike groups of a file, in na
 from __future__ import annotations
 
 import itertools
-import threading
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -22,6 +20,7 @@ import numpy as np
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchema, corrupt
 from iobench.base.finding import Finding
+from iobench.base.open_pool import OpenPool
 from iobench.base.options import option
 from iobench.base.units import counted
 from iobench.dataset.file_set import WHOLE, load, parts_in, shapes_in
@@ -256,10 +255,9 @@ class PartsReader(Reader):
     ) -> None:
         super().__init__(schema)
         self._form, self._paths, self._random, self._lengths = form, paths, random, lengths
-        self._lock, self._open = threading.Lock(), OrderedDict[int, _OpenPart]()
-        self._most = MOST_WHOLE if isinstance(form, WholeFile) else MOST_OPEN
+        most = MOST_WHOLE if isinstance(form, WholeFile) else MOST_OPEN
+        self._open: OpenPool[Reader] = OpenPool(self._opened, lambda reader: reader.close(), most)
         self._known: tuple[list[Schema], Index] | None = None
-        self._closed = False
 
     def parts(self) -> Iterator[tuple[Path, Schema]]:
         """Yield path and schema of each part."""
@@ -284,7 +282,7 @@ class PartsReader(Reader):
             return self.schema.empty(0)
         parts, positions = [], []
         for number, local, at in self._shares(checked):
-            with self._reader(number) as reader:
+            with self._open.use(number) as reader:
                 parts.append(reader.batch(local))
             positions.append(at)
         batch = {
@@ -300,15 +298,14 @@ class PartsReader(Reader):
         self._check_row(row)
         starts = self._starts()
         number = int(np.searchsorted(starts, row, side="right")) - 1
-        with self._reader(number) as reader:
+        with self._open.use(number) as reader:
             return reader.sample(row - int(starts[number]), convert)
 
     def time_decoding(self, timed: formats.TimingWrapper) -> None:
         """Time the decoding of all parts."""
         self._timed = timed
-        with self._lock:
-            for part in self._open.values():
-                part.reader.time_decoding(timed)
+        for reader in self._open.present():
+            reader.time_decoding(timed)
 
     def placement(self) -> Mapping[str, formats.Placement]:
         """Return the locations of the fields that all parts have stored as in memory."""
@@ -326,11 +323,7 @@ class PartsReader(Reader):
 
     def close(self) -> None:
         """Close all parts."""
-        with self._lock:
-            self._closed, parts = True, list(self._open.values())
-            self._open.clear()
-            for part in parts:
-                part.drop()
+        self._open.close()
 
     def _schemas(self) -> list[Schema]:
         return self._parts()[0]
@@ -340,7 +333,7 @@ class PartsReader(Reader):
 
     def _parts(self) -> tuple[list[Schema], Index]:
         """Return the schema of each part, and the first row of each and the number of rows."""
-        if self._closed:
+        if self._open.is_closed:
             raise ValueError("this reader is closed")
         if self._known is None:
             index = {} if self._lengths else self.load_or_build("parts", self._lengths_of_parts)
@@ -387,44 +380,25 @@ class PartsReader(Reader):
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
         for number, local, at in self._shares(slice(start, stop)):
-            with self._reader(number) as reader:
+            with self._open.use(number) as reader:
                 reader.read(local, {name: array[at] for name, array in out.items()})
 
     def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
         for number, local, at in self._shares(rows):
             some = {name: np.empty((len(at), *array.shape[1:]), array.dtype) for name, array in out.items()}
-            with self._reader(number) as reader:
+            with self._open.use(number) as reader:
                 reader.read(local, some)
             for name, array in out.items():
                 array[at] = some[name]
 
     def _each(self) -> Iterator[Reader]:
         for number in range(len(self._schemas())):
-            with self._reader(number) as reader:
+            with self._open.use(number) as reader:
                 yield reader
 
-    @contextmanager
-    def _reader(self, number: int) -> Iterator[Reader]:
-        """Yield the reader of a part, which stays open while it is used."""
-        schema = self._schemas()[number]
-        with self._lock:
-            part = self._open.get(number)
-            if part is None:
-                part = self._open[number] = _OpenPart(self._opened(number, schema))
-            part.users += 1
-            self._open.move_to_end(number)
-            while len(self._open) > self._most:
-                self._open.popitem(last=False)[1].drop()
-        try:
-            yield part.reader
-        finally:
-            with self._lock:
-                part.users -= 1
-                part.close_if_unused()
-
-    def _opened(self, number: int, schema: Schema) -> Reader:
+    def _opened(self, number: int) -> Reader:
         path, _ = split_selection(self._paths[number])
-        reader: Reader = self._form.open(path, schema, self._random)
+        reader: Reader = self._form.open(path, self._schemas()[number], self._random)
         reader.load_or_build = lambda name, build: self.load_or_build(f"{name}-{number}", build)
         reader.epoch = self.epoch
         reader.time_decoding(self._timed)
@@ -444,23 +418,6 @@ class PartsReader(Reader):
             parts[part].decode(number - int(edges[part]), stored, out)
 
         return Blocks(parts[0].fields, files, first, file, offset, stored, decode)
-
-
-@dataclass
-class _OpenPart:
-    """An open reader of a part, closed when it is dropped and nothing uses it."""
-
-    reader: Reader
-    users: int = 0
-    dropped: bool = False
-
-    def drop(self) -> None:
-        self.dropped = True
-        self.close_if_unused()
-
-    def close_if_unused(self) -> None:
-        if self.dropped and not self.users:
-            self.reader.close()
 
 
 def _added(bases: Index, parts: Sequence[Index]) -> Index:

@@ -14,7 +14,7 @@ from iobench.formats.placement import ScatterPlan
 from iobench.host.io_engines import ReadFailed, ReadQueue, open_direct
 from iobench.host.memory import PAGE, Bytes, address_of, touched_array
 from iobench.stream.addresses import RowAddresses
-from iobench.stream.mapped_files import MAX_OPEN, DescriptorPool, naming, open_plain, read_into
+from iobench.stream.mapped_files import MAX_OPEN, descriptors, naming, open_plain, read_into
 
 PIECE_BYTES = 1 << 20  # maximum size of one read of adjacent rows
 SMALLEST_SLOT = 8 << 10
@@ -31,7 +31,7 @@ class DirectReader(Reader):
     def __init__(self, schema: Schema, placements: Mapping[str, Placement]) -> None:
         super().__init__(schema)
         self._addresses = RowAddresses(schema, placements)
-        self._files = DescriptorPool(self._addresses.files, open_direct)
+        self._files = descriptors(self._addresses.files, open_direct)
         self._small: dict[str, Array] = {}
         self._queues: list[ReadQueue] = []
         self._own = threading.local()
@@ -43,7 +43,7 @@ class DirectReader(Reader):
                 ):
                     self._small[field.name] = self._whole(field.name)
                 else:
-                    with self._files.descriptor(self._addresses.files.index(place.files[0])):
+                    with self._files.use(self._addresses.files.index(place.files[0])):
                         pass  # raises if it cannot be opened
         except BaseException:
             self.close()
@@ -71,11 +71,11 @@ class DirectReader(Reader):
         rows = np.frombuffer(raw_bytes(array), np.uint8).reshape(len(array), -1)
         starts, width = self._addresses.positions(name, np.arange(len(array))), rows.shape[1]
         first = np.flatnonzero(np.diff(starts, prepend=starts[0] - width - 1) != width).tolist()
-        plain = DescriptorPool(self._addresses.files, open_plain)
+        plain = descriptors(self._addresses.files, open_plain)
         try:
             for low, high in zip(first, [*first[1:], len(rows)], strict=True):
                 number, offset = self._addresses.within(int(starts[low]))
-                with plain.descriptor(number) as file:
+                with plain.use(number) as file:
                     read_into(file, self._addresses.files[number], offset, rows[low:high].reshape(-1))
         finally:
             plain.close()
@@ -172,7 +172,7 @@ class DirectReader(Reader):
         offsets = positions - self._addresses.starts[numbers]
         files, which = np.unique(numbers, return_inverse=True)
         with ExitStack() as stack:
-            opened = [stack.enter_context(self._files.descriptor(number)) for number in files.tolist()]
+            opened = [stack.enter_context(self._files.use(number)) for number in files.tolist()]
             queue = self._queue(int(lengths.max()))
             try:
                 yield from queue.read(np.array(opened)[which], offsets, lengths, into)

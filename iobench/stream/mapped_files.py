@@ -1,19 +1,17 @@
-"""Files of an address space: descriptors opened on demand, a bounded number, and maps side by side."""
+"""Files of an address space: descriptors opened on demand, and maps side by side."""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from iobench.base.errors import corrupt
+from iobench.base.open_pool import OpenPool
 from iobench.formats import Array, raw_bytes
 from iobench.host.disk import is_remote, read_ahead_kib
 from iobench.host.maps import SIGBUS_HANDLED, GuardedMap
@@ -25,57 +23,9 @@ READ_BYTES = 8 << 20  # maximum size of one read call
 REQUEST_BYTES = 128 << 10  # or the disk's readahead if that is larger: Linux reads no more per request
 
 
-@dataclass
-class _Opened:
-    descriptor: int
-    users: int = 0
-
-
-class DescriptorPool:
-    """Thread-safe pool of descriptors by file number; the most recently used stay open."""
-
-    def __init__(self, paths: Sequence[Path], opening: Callable[[Path], int]) -> None:
-        self.paths, self._opening = paths, opening
-        self._opened: OrderedDict[int, _Opened] = OrderedDict()
-        self._lock = threading.Lock()
-        self._closed = False
-
-    @contextmanager
-    def descriptor(self, number: int) -> Iterator[int]:
-        """Yield the descriptor of a file, which stays open until the block ends.
-
-        Raises ValueError after `close`, OSError if the file cannot be opened.
-        """
-        with self._lock:
-            opened = self._taken(number)
-        try:
-            yield opened.descriptor
-        finally:
-            with self._lock:
-                opened.users -= 1
-                self._trim(0 if self._closed else MAX_OPEN)
-
-    def close(self) -> None:
-        """Close all files; those in use are closed when their block ends."""
-        with self._lock:
-            self._closed = True
-            self._trim(0)
-
-    def _taken(self, number: int) -> _Opened:
-        if self._closed:
-            raise ValueError("this reader is closed")
-        if number not in self._opened:
-            self._opened[number] = _Opened(self._opening(self.paths[number]))
-        opened = self._opened[number]
-        opened.users += 1
-        self._opened.move_to_end(number)
-        return opened
-
-    def _trim(self, most: int) -> None:
-        for number in [number for number, opened in self._opened.items() if not opened.users]:
-            if len(self._opened) <= most:
-                break
-            os.close(self._opened.pop(number).descriptor)
+def descriptors(paths: Sequence[Path], opening: Callable[[Path], int]) -> OpenPool[int]:
+    """Return a pool of descriptors by file number; OSError if a file cannot be opened."""
+    return OpenPool(lambda number: opening(paths[number]), os.close, MAX_OPEN)
 
 
 def open_plain(path: Path) -> int:
@@ -137,7 +87,7 @@ class MappedFiles:
         self.memory = mapped.bytes
         if cold:  # a readahead thread reads ahead: page faults must not start a readahead of their own
             mapped.advise_random()
-        self._files = DescriptorPool(addresses.files, partial(_opened, cold and not reads_slices))
+        self._files = descriptors(addresses.files, partial(_opened, cold and not reads_slices))
         first = Path(addresses.files[0])
         self._request_bytes = request_bytes(first) if cold and reads_slices and is_remote(first) else None
 
@@ -162,7 +112,7 @@ class MappedFiles:
         """Fill an array with the bytes from a position on, by plain reads."""
         number, offset = self._addresses.within(position)
         into: Bytes = np.frombuffer(raw_bytes(target), np.uint8)
-        with self._files.descriptor(number) as file:
+        with self._files.use(number) as file:
             if self._request_bytes:
                 request(file, offset, offset + len(into), self._request_bytes)
             read_into(file, self._addresses.files[number], offset, into)

@@ -18,7 +18,7 @@ from iobench.formats import Array, Index, Reader, Rows, Schema
 from iobench.host.disk import is_remote
 from iobench.host.memory import Bytes, touched_array
 from iobench.stream.addresses import AddressSpace
-from iobench.stream.mapped_files import DescriptorPool, open_plain, read_into, request, request_bytes
+from iobench.stream.mapped_files import descriptors, open_plain, read_into, request, request_bytes
 from iobench.stream.worker_pool import Pending, WorkerPool
 
 WINDOW_BYTES = 32 << 20  # rows requested together
@@ -133,7 +133,7 @@ class Readahead:
         self._changed = threading.Condition()
         first_file = Path(addresses.files[0])
         self._request_bytes, self._remote = request_bytes(first_file), is_remote(first_file)
-        self._files = DescriptorPool(addresses.files, open_plain)
+        self._files = descriptors(addresses.files, open_plain)
         self._thread = threading.Thread(target=self._work, name="iobench-ahead", daemon=True)
         self._thread.start()
 
@@ -256,7 +256,7 @@ class Readahead:
             result = self._addresses.ranges(rows.start, rows.stop, self._stored)
             for low, high in zip(*(ends.tolist() for ends in result), strict=True):
                 number, offset = self._addresses.within(low)
-                with self._files.descriptor(number) as file:
+                with self._files.use(number) as file:
                     if self._remote:
                         request(file, offset, offset + high - low, self._request_bytes)
                     for done in range(0, high - low, len(scratch)):
@@ -282,7 +282,7 @@ class Readahead:
         """Request these ranges from the kernel, all at once and without waiting."""
         for low, high in zip(lows.tolist(), highs.tolist(), strict=True):
             number, offset = self._addresses.within(low)
-            with self._files.descriptor(number) as file:
+            with self._files.use(number) as file:
                 request(file, offset, offset + high - low, self._request_bytes)
 
 
