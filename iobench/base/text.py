@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import unicodedata
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
 
 # Controls, invisible and bidirectional formatting, undecodable bytes, line and paragraph separators.
@@ -50,6 +51,12 @@ def suggestion(name: str, known: Collection[str]) -> str:
     """Return `did you mean …? ` with the known name that is spelled most like another; empty if none is."""
     close = difflib.get_close_matches(name, known, n=1)
     return f"did you mean {shortened(close[0], 40)}? " if close else ""
+
+
+def numbered(name: str, first: int = 2, between: str = "_") -> Iterator[str]:
+    """Yield a name, and then it with a number behind it: `x`, `x_2`, `x_3` and so on."""
+    yield name
+    yield from (f"{name}{between}{number}" for number in itertools.count(first))
 
 
 def enumerated(names: Collection[str], most: int = ENUMERATED) -> str:

@@ -38,10 +38,10 @@ from iobench.formats.folders import (
     natural,
     suffix_of,
 )
-from iobench.formats.npy import TOKENS, NpyHeader, read_header
+from iobench.formats.npy import SINGLE, TOKENS, NpyHeader, read_header
 
-SINGLE = "x"  # name of an array without one
 LOCAL_HEADER = struct.Struct("<26xHH")  # of a member of a zip archive: lengths of its name and extra field
+# of archives; ValueError is for damaged headers and for locked or overlapping members
 DAMAGE = (
     *(OSError, ValueError, EOFError, KeyError, RuntimeError, NotImplementedError),
     *(zipfile.BadZipFile, zlib.error, struct.error),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import os
 import shutil
 import time
@@ -20,7 +19,7 @@ from typing import Any
 
 from iobench import formats
 from iobench.base.errors import ArtifactExists, CorruptArtifact, IobenchError, PrepareError, WrongContent
-from iobench.base.text import utc_now
+from iobench.base.text import numbered, utc_now
 from iobench.base.units import bytes_text, counted
 from iobench.dataset import index_cache, seal, verify
 from iobench.dataset.artifact_location import stamps, stored_bytes
@@ -346,9 +345,9 @@ def free_name(source: Source, data_dir: Path, added: Path | None = None) -> str:
 
     It is the source's own, with a number if a dataset of other data has that.
     """
-    numbered = (f"{source.name}-{number}" for number in itertools.count(2))
-    names = itertools.chain([source.name], numbered)
-    return next(name for name in names if is_free(data_dir / name, source, added))
+    return next(
+        name for name in numbered(source.name, between="-") if is_free(data_dir / name, source, added)
+    )
 
 
 def is_free(root: Path, source: Source, added: Path | None = None) -> bool:

@@ -6,7 +6,6 @@ index at which each sample begins and the last one ends.
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from iobench.base.text import numbered
 from iobench.formats.format import Format
 from iobench.formats.placement import AdjacentSpans, Blocks, Placement, Spans, Strided
 from iobench.formats.ragged import Ragged, check_offsets, offsets_of
@@ -117,8 +117,7 @@ def offsets_names(schema: Schema) -> dict[str, str]:
     for field in schema.ragged:
         short = len(field.name.encode()) + len(OFFSETS) + 4 <= MAX_NAME_BYTES
         stem = f"{field.name if short else 'ragged'}{OFFSETS}"
-        numbered = (f"{stem}_{number}" for number in itertools.count(2))
-        names[field.name] = next(one for one in itertools.chain([stem], numbered) if one not in taken)
+        names[field.name] = next(one for one in numbered(stem) if one not in taken)
         taken.add(names[field.name])
     return names
 

@@ -15,7 +15,7 @@ import ml_dtypes  # noqa: F401  # registers bfloat16 with NumPy
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.text import LISTED, listed, printable, shortened, suggestion
+from iobench.base.text import LISTED, listed, numbered, printable, shortened, suggestion
 from iobench.formats.ragged import VARIES, Ragged, map_values
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -293,9 +293,7 @@ def _unique(names: Iterable[str], similar: Callable[[str], str]) -> dict[str, st
     own = list(dict.fromkeys(names))
     kept = {name: name for name in own if similar(name) == name}
     for name in sorted(set(own) - set(kept)):
-        stem = similar(name)
-        numbered = (f"{stem}_{number}" for number in itertools.count(2))
-        kept[next(one for one in itertools.chain([stem], numbered) if one not in kept)] = name
+        kept[next(one for one in numbered(similar(name)) if one not in kept)] = name
     stored = {name: one for one, name in kept.items()}
     return {stored[name]: name for name in own}
 

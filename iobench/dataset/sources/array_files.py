@@ -8,10 +8,8 @@ NetCDF is mapped.
 from __future__ import annotations
 
 import contextlib
-import struct
 import tempfile
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -25,17 +23,13 @@ from iobench.base.errors import CorruptArtifact, expecting
 from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.text import reason, shortened
+from iobench.dataset.file_set import DAMAGE
 from iobench.dataset.sources.source import BATCH_BYTES
 from iobench.formats import Array, Batch, Field, Schema, arrays_schema, native, raw_bytes, select_arrays
 from iobench.formats.array_schema import DTYPE_HINT, ShapeAndDtype, suggesting_selection
 from iobench.formats.hdf5.datasets import attribute_notes
 from iobench.formats.npy import SINGLE, NpyHeader, header_in, notes_of, read_header, wrong_size
 
-# Errors of damaged archives; ValueError is for damaged headers and for locked or overlapping members.
-DAMAGE = (
-    *(OSError, ValueError, EOFError, RuntimeError, NotImplementedError),
-    *(zipfile.BadZipFile, zlib.error, struct.error),
-)
 SPARSE = {"format", "shape", "data"}  # members that scipy.sparse.save_npz writes
 PIECE_BYTES = 1 << 20  # unpacked at a time
 NUMBERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "single", "double")

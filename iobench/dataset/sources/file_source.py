@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ import numpy as np
 from iobench import formats
 from iobench.base.errors import SourceError, no_permission
 from iobench.base.finding import Finding
-from iobench.base.text import shortened
+from iobench.base.text import numbered, shortened
 from iobench.dataset import sandbox
 from iobench.dataset.artifact_location import FileTree
 from iobench.dataset.sandbox import UntrustedData
@@ -177,13 +176,8 @@ def _packed(schema: Schema) -> dict[str, list[str]]:
             alike[field.dtype].append(field.name)
     several = {dtype: columns for dtype, columns in alike.items() if len(columns) > 1}
     taken = {field.name for field in schema.fields}
+    names = {one: f"features_{one}" if len(several) > 1 else "features" for one in several}
     return {
-        _free(f"features_{dtype}" if len(several) > 1 else "features", taken): columns
+        next(name for name in numbered(names[dtype]) if name not in taken): columns
         for dtype, columns in several.items()
     }
-
-
-def _free(name: str, taken: set[str]) -> str:
-    """Return the name, with a number if a column has it."""
-    numbered = (f"{name}_{number}" for number in itertools.count(2))
-    return next(one for one in itertools.chain([name], numbered) if one not in taken)

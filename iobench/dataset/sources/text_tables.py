@@ -29,7 +29,7 @@ import numpy as np
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, needing
 from iobench.base.finding import Finding
-from iobench.base.text import enumerated, reason, shortened
+from iobench.base.text import enumerated, numbered, reason, shortened
 from iobench.dataset.file_set import tables_in
 from iobench.formats import VARIES, Array, Batch, Field, Ragged, Schema
 
@@ -171,8 +171,7 @@ class _Columns:
         self.names: list[str] = []
         for number, cell in enumerate(own):
             name = cell or f"Unnamed: {number}"
-            others = (f"{name}.{again}" for again in itertools.count(1))
-            self.names.append(next(one for one in itertools.chain([name], others) if one not in self.names))
+            self.names.append(next(one for one in numbered(name, 1, ".") if one not in self.names))
 
     def pieces(self, types: dict[str, Any]) -> Iterator[Any]:
         """Yield the columns of `types`, by name, in tables of a few MiB; of any type where it is None."""

@@ -20,8 +20,8 @@ from iobench.base.text import listed, reason, shortened
 from iobench.dataset.sources.source import BATCH_BYTES
 from iobench.formats import DTYPES, VARIES, Batch, Field, Ragged, Schema, array_of
 from iobench.formats.array_schema import ShapeAndDtype, suggesting_selection
+from iobench.formats.npy import SINGLE
 
-SINGLE = "x"  # field name of a tensor that is not in a dict
 MAX_LEVELS = 16
 DAMAGE = (UnpicklingError, RuntimeError, OSError, ValueError, TypeError, KeyError, EOFError, AttributeError)
 SAVE = "save them with torch.save({'x': x, 'y': y}, file)"
