@@ -21,7 +21,7 @@ from iobench import formats
 from iobench.base.errors import ArtifactExists, CorruptArtifact, IobenchError, PrepareError, WrongContent
 from iobench.base.text import numbered, utc_now
 from iobench.base.units import bytes_text, counted
-from iobench.dataset import index_cache, seal, verify
+from iobench.dataset import index_cache, seal, staging, verify
 from iobench.dataset.artifact_location import stamps, stored_bytes
 from iobench.dataset.checksum import Checksum, HashedRows
 from iobench.dataset.manifest import Manifest, check_name
@@ -29,16 +29,7 @@ from iobench.dataset.manifest_file import FILE_NAME, Artifact, Checksums, check_
 from iobench.dataset.opener import Opener
 from iobench.dataset.seal import Seal
 from iobench.dataset.sources import Source, checked, prefetched
-from iobench.dataset.staging import (
-    locked,
-    new_generation,
-    os_errors,
-    remove_temporary,
-    sync,
-    sync_directory,
-    temporary,
-    writing_back,
-)
+from iobench.dataset.staging import locked, new_generation, os_errors, sync, sync_directory, temporary
 from iobench.dataset.verify import HashWriter, Progress, compare, hash_rest, no_progress, read_back
 from iobench.formats import Batch, Format, Schema, identity
 from iobench.formats.array_schema import with_selection
@@ -139,7 +130,7 @@ class ArtifactWriter:
             if not form.lossless:
                 hashed = _hashed(hashed, stored, form.roundtrip)
             counting = contextlib.closing(self._counted(f"writing {variant}", hashed))
-            with writing_back(folder), counting as counted:
+            with staging.writing_back(folder), counting as counted:
                 form.write(folder, schema, counted)
             sync(folder)
             written = time.perf_counter()
@@ -369,7 +360,7 @@ def sweep_and_load(root: Path, overwrite: bool) -> Manifest | None:
     If it cannot be read, the folders that belong to it are unknown: prepare continues only with `overwrite`,
     and all sealed folders stay until a new manifest is listed.
     """
-    remove_temporary(root)
+    staging.remove_temporary(root)
     if not os.path.lexists(root / FILE_NAME):
         seal.sweep(root, ())
         index_cache.sweep(root, ())

@@ -20,15 +20,19 @@ from iobench.base.errors import CorruptArtifact, corrupt, expecting
 from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.dataset.file_set import ArrayShapes, data_files, file_of, load, shapes_in
-from iobench.formats import Array, Batch, Detectable, Field, Index, Placement, Ragged, Schema, unclosed
-from iobench.formats.folders import (
-    ARRAYS,
-    ClassFolder,
-    entries_of,
-    has_suffix,
-    is_class_folder,
-    parts_not_read,
+from iobench.formats import (
+    Array,
+    Batch,
+    Detectable,
+    Field,
+    Index,
+    Placement,
+    Ragged,
+    Schema,
+    folders,
+    unclosed,
 )
+from iobench.formats.folders import ARRAYS, ClassFolder, entries_of, has_suffix, is_class_folder
 
 LABEL = "label"
 FOLDER_FILES = 1000  # per folder that is written
@@ -95,7 +99,7 @@ class Samples(formats.Format, Detectable):
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Return how labels were taken, where folders lie inside those of the classes."""
         if not path.is_dir():
-            return parts_not_read("array", groups_of(path).left, " outside of the groups")
+            return folders.parts_not_read("array", groups_of(path).left, " outside of the groups")
         return ClassFolder.of(path, ARRAYS).notes() if is_class_folder(path, ARRAYS) else []
 
 
