@@ -53,13 +53,9 @@ class CachedStore(ObjectStore):
     ) -> None:
         super().__init__(url, retries, until)
         if not all(one.etag for one in objects.values()):
-            raise InvalidSettings(
-                "an object cache for objects without versions",
-                kind="no-versions",
-                path=url,
-                expected="a server that gives ETags",
-                hint="leave the object cache out",
-            )
+            problem, expected = "an object cache for objects without versions", "a server that gives ETags"
+            hint = "leave the object cache out"
+            raise InvalidSettings(problem, "no-versions", url, expected=expected, hint=hint)
         self._objects = objects
         self._ids = {name: _id(url, name, one) for name, one in objects.items()}
         self._cache = PieceCache(cache, set(self._ids.values()))

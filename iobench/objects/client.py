@@ -216,8 +216,8 @@ class ObjectStore:
     def _replaced(self, name: str, etag: str, found: str) -> CorruptArtifact:
         return CorruptArtifact(
             "the object was replaced since its version was recorded",
-            kind="replaced",
-            path=f"{self.url}/{name}",
+            "replaced",
+            f"{self.url}/{name}",
             expected=f"version {etag}",
             found=f"version {found}" if found else None,
             hint="open the dataset again, or record it again: 'iobench prepare --to … --overwrite', or "
@@ -234,12 +234,9 @@ def check_versions_are_own(url: str, versions: Iterable[str]) -> None:
     """Raise LoaderFailed if a server repeats a credential as a version, which a manifest would store."""
     text = "\n".join(versions)
     if any(secret in text for secret in known_secrets()):
-        raise LoaderFailed(
-            "the server repeats credentials as the ETag of an object",
-            kind="credentials-in-answer",
-            path=url,
-            hint="do not use this server, and change the credentials",
-        )
+        problem = "the server repeats credentials as the ETag of an object"
+        hint = "do not use this server, and change the credentials"
+        raise LoaderFailed(problem, "credentials-in-answer", url, hint=hint)
 
 
 @functools.cache
@@ -264,12 +261,8 @@ def _check_process(url: str) -> None:
     if not _used_by:
         _used_by.append(os.getpid())
     if os.getpid() not in _used_by:
-        raise LoaderFailed(
-            "an object store cannot be read in a forked process after its parent has read one",
-            kind="forked",
-            path=url,
-            hint="start processes with 'spawn' or 'forkserver'",
-        )
+        problem = "an object store cannot be read in a forked process after its parent has read one"
+        raise LoaderFailed(problem, "forked", url, hint="start processes with 'spawn' or 'forkserver'")
 
 
 def _parts(path: Path, sent: Callable[[int], None]) -> Iterator[bytes]:

@@ -42,12 +42,8 @@ def find(address: str, report: Report) -> RemoteFiles:
             check_versions_are_own(url, [one.etag])
             return RemoteFiles(parent, {name: one})
     if url.startswith(("http://", "https://")):
-        raise SourceError(
-            "there is no such object, and a web server does not list its folders",
-            kind="missing-object",
-            path=address,
-            hint="give the address of one file",
-        )
+        problem = "there is no such object, and a web server does not list its folders"
+        raise SourceError(problem, "missing-object", address, hint="give the address of one file")
     return RemoteFiles(url, _below(url, report))
 
 
@@ -69,22 +65,14 @@ def _below(url: str, report: Report) -> dict[str, StoredObject]:
         if one.size:
             objects[_checked(name, url)] = one
         if number == MOST_OBJECTS:
-            raise SourceError(
-                "too many objects below the prefix",
-                kind="too-many-objects",
-                path=url,
-                expected=f"at most {MOST_OBJECTS:,}",
-                hint="name a smaller prefix, or pack the samples into shards with 'iobench prepare --to'",
-            )
+            problem, expected = "too many objects below the prefix", f"at most {MOST_OBJECTS:,}"
+            hint = "name a smaller prefix, or pack the samples into shards with 'iobench prepare --to'"
+            raise SourceError(problem, "too-many-objects", url, expected=expected, hint=hint)
         listed += one.size
         report(f"listing {url}", listed, 0)
     if not objects:
-        raise SourceError(
-            "there is no object below the prefix, or only empty ones",
-            kind="empty",
-            path=url,
-            hint=f"check the address{endpoint_of(url)}",
-        )
+        problem = "there is no object below the prefix, or only empty ones"
+        raise SourceError(problem, "empty", url, hint=f"check the address{endpoint_of(url)}")
     check_versions_are_own(url, [one.etag for one in objects.values()])
     return dict(sorted(objects.items()))
 
@@ -92,12 +80,9 @@ def _below(url: str, report: Report) -> dict[str, StoredObject]:
 def _checked(name: str, address: str) -> str:
     """Return the name of an object if it can be that of a file; else raise CorruptArtifact."""
     if problem := name_problem(name):
+        found, hint = f"{problem}: {shortened(repr(name))}", "rename the object, or name a prefix without it"
         raise CorruptArtifact(
-            "the name of an object cannot be one of a file",
-            kind="invalid-name",
-            path=address,
-            found=f"{problem}: {shortened(repr(name))}",
-            hint="rename the object, or name a prefix without it",
+            "the name of an object cannot be one of a file", "invalid-name", address, found=found, hint=hint
         )
     return name
 
@@ -121,8 +106,8 @@ def download(files: RemoteFiles, folder: Path, report: Report) -> None:
         except (FileExistsError, NotADirectoryError):
             raise SourceError(
                 "two objects would be one file here: one is a folder of the other, or only the case differs",
-                kind="name-clash",
-                path=f"{files.url}/{name}",
+                "name-clash",
+                f"{files.url}/{name}",
                 hint="rename one, or name a prefix without it",
             ) from None
     activity = f"downloading {counted(len(files.objects), 'object')}, {bytes_text(total)}, from {files.url}"

@@ -152,11 +152,9 @@ class RequestPool:
                 if self.stopped:
                     return CancelledError()
                 if time.monotonic() > end:
-                    return LoaderFailed(
-                        "the object store did not answer in the time of the run",
-                        kind="store-stalled",
-                        hint="check the store with 'iobench limits', or allow more time with --max-time",
-                    )
+                    problem = "the object store did not answer in the time of the run"
+                    hint = "check the store with 'iobench limits', or allow more time with --max-time"
+                    return LoaderFailed(problem, "store-stalled", hint=hint)
                 self._repeat(run)
 
     def _repeat(self, run: _Run) -> None:

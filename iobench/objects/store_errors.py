@@ -29,12 +29,9 @@ _BEYOND = "UnexpectedRange"  # in the error for a range that the object does not
 
 def redirected(where: str) -> LoaderFailed:
     """Return the error for a store that sends requests to another scheme, host or port."""
-    return LoaderFailed(
-        "the store redirects to another server, to which iobench sends no credentials",
-        kind="redirected",
-        path=where,
-        hint=f"check {ENDPOINT}; if it is right, set it to the address of that server",
-    )
+    problem = "the store redirects to another server, to which iobench sends no credentials"
+    hint = f"check {ENDPOINT}; if it is right, set it to the address of that server"
+    return LoaderFailed(problem, "redirected", where, hint=hint)
 
 
 def may_pass(error: Exception, fails: Any) -> bool:
@@ -70,22 +67,16 @@ def error_of(error: Exception, fails: Any, where: str) -> IobenchError:
 def _object_error(error: Exception, fails: Any, where: str, code: str | None) -> IobenchError | None:
     """Return the error for an object that exists, is missing, or is not what was expected."""
     if isinstance(error, (FileExistsError, fails.AlreadyExistsError)):
-        return ArtifactExists(
-            "there is a dataset", kind="other-data", path=where, hint="use --overwrite to replace it"
-        )
+        return ArtifactExists("there is a dataset", "other-data", where, hint="use --overwrite to replace it")
     if isinstance(error, FileNotFoundError) or code in _NO_BUCKET:
         return _missing(where, code in _NO_BUCKET)
     if isinstance(error, fails.InvalidPathError):
-        return CorruptArtifact(
-            "the name of an object cannot be one of a file",
-            kind="invalid-name",
-            path=where,
-            expected="names without '.', '..' and empty parts",
-            found=_quoted(str(error)),
-            hint="rename the object, or name a prefix without it",
-        )
+        problem = "the name of an object cannot be one of a file"
+        expected, found = "names without '.', '..' and empty parts", _quoted(str(error))
+        hint = "rename the object, or name a prefix without it"
+        return CorruptArtifact(problem, "invalid-name", where, expected=expected, found=found, hint=hint)
     if _BEYOND in str(error):
-        return CorruptArtifact("the object is smaller than recorded", kind="truncated", path=where)
+        return CorruptArtifact("the object is smaller than recorded", "truncated", where)
     return None
 
 
@@ -94,47 +85,33 @@ def _access_error(error: Exception, fails: Any, where: str, code: str | None) ->
     if _NO_CREDENTIALS in str(error):
         return LoaderFailed(
             "no credentials for the object store",
-            kind="no-credentials",
-            path=where,
+            "no-credentials",
+            where,
             hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (those of a profile: 'aws configure "
             "export-credentials --format env'), or AWS_SKIP_SIGNATURE=true for a public bucket",
         )
     if _is_denied(error, fails):
-        return LoaderFailed(
-            "the object store refused access",
-            kind="access-denied",
-            path=where,
-            found=code or "status 401 or 403",
-            hint="check the credentials in the environment, and whether they may do this",
-        )
+        problem = "the object store refused access"
+        hint = "check the credentials in the environment, and whether they may do this"
+        return LoaderFailed(problem, "access-denied", where, found=code or "status 401 or 403", hint=hint)
     if code in _ELSEWHERE or _REDIRECTED in str(error):
         region = _EXPECTED.search(str(error))
-        return LoaderFailed(
-            "the bucket is in another region",
-            kind="wrong-region",
-            path=where,
-            found=code,
-            hint=f"set AWS_REGION={region[1]}" if region else "set AWS_REGION to that of the bucket",
-        )
+        hint = f"set AWS_REGION={region[1]}" if region else "set AWS_REGION to that of the bucket"
+        return LoaderFailed("the bucket is in another region", "wrong-region", where, found=code, hint=hint)
     if _NOWHERE in str(error):
         return redirected(where)
     if certificate := _CERTIFICATE.search(str(error)):
         return LoaderFailed(
             "the certificate of the object store is not trusted",
-            kind="untrusted-certificate",
-            path=where,
+            "untrusted-certificate",
+            where,
             found=certificate[1],
             hint="check the address; if its certificate is one of your own authority, name the file of that: "
             "SSL_CERT_FILE=authority.pem",
         )
     if isinstance(error, fails.NotSupportedError):
-        return LoaderFailed(
-            "the server does not answer ranged requests",
-            kind="no-ranges",
-            path=where,
-            expected="status 206 with the range",
-            hint="use a server that does, such as nginx",
-        )
+        problem, hint = "the server does not answer ranged requests", "use a server that does, such as nginx"
+        return LoaderFailed(problem, "no-ranges", where, expected="status 206 with the range", hint=hint)
     return None
 
 
@@ -155,12 +132,9 @@ def _suspects(where: str, text: str) -> str:
 
 
 def _missing(where: str, bucket: bool) -> CorruptArtifact:
-    return CorruptArtifact(
-        "there is no such bucket" if bucket else "there is no such object",
-        kind="missing-bucket" if bucket else "missing-object",
-        path=where,
-        hint=f"check its name{endpoint_of(where, ' and the region')}" if bucket else None,
-    )
+    problem = "there is no such bucket" if bucket else "there is no such object"
+    hint = f"check its name{endpoint_of(where, ' and the region')}" if bucket else None
+    return CorruptArtifact(problem, "missing-bucket" if bucket else "missing-object", where, hint=hint)
 
 
 def endpoint_of(where: str, more: str = "") -> str:

@@ -34,22 +34,19 @@ def checked_url(word: str) -> str:
     if parts.scheme not in SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
         problem = f"address {shown_address(word)}"
-        raise InvalidSettings(problem, kind="unknown-scheme", expected=known, found=parts.scheme)
+        raise InvalidSettings(problem, "unknown-scheme", expected=known, found=parts.scheme)
     if parts.scheme != "file" and holds_user(word.partition("://")[2]):  # not shown: it may be a password
         raise InvalidSettings(
             "the address holds a user name or password",
-            kind="credentials-in-url",
+            "credentials-in-url",
             hint="give credentials in the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; "
             "write an '@' in the name of an object as %40",
         )
     names = parts.path.split("/")
     if not _PLAIN.fullmatch(word) or ".." in names or "." in names or not (parts.netloc or parts.path):
-        raise InvalidSettings(
-            f"address {shown_address(word)!r}",
-            kind="invalid-url",
-            expected=f"{parts.scheme}://PLACE/PREFIX, without spaces, queries and '..'",
-            hint="write a space in a name as %20, '#' as %23, '?' as %3F",
-        )
+        expected = f"{parts.scheme}://PLACE/PREFIX, without spaces, queries and '..'"
+        hint = "write a space in a name as %20, '#' as %23, '?' as %3F"
+        raise InvalidSettings(f"address {shown_address(word)!r}", "invalid-url", expected=expected, hint=hint)
     return word.rstrip("/")
 
 
@@ -69,7 +66,7 @@ def s3_endpoint() -> str | None:
 def _checked_endpoint(endpoint: str, name: str) -> str:
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.netloc or "@" in endpoint:
-        raise InvalidSettings(name, kind="invalid-url", expected="an address like http://host:9000")
+        raise InvalidSettings(name, "invalid-url", expected="an address like http://host:9000")
     return endpoint
 
 
