@@ -121,8 +121,8 @@ class ArtifactWriter:
 
     def _write(self, form: Format, batches: Callable[[], Iterator[Batch]]) -> None:
         """Run steps 2 and 3 for one variant: write, verify, seal and rename it, without listing it."""
-        variant, schema, library = form.variant, self.manifest.schema, library_of(form)
-        root = self.manifest.root
+        manifest, variant, library = self.manifest, form.variant, library_of(form)
+        root, schema = manifest.root, manifest.schema
         with temporary(root) as folder, HashWriter.temporary(root) as hashes:
             check, stored = Checksum(schema), Checksum(schema)
             started: list[float] = []
@@ -134,7 +134,11 @@ class ArtifactWriter:
                 form.write(folder, schema, counted)
             sync(folder)
             written = time.perf_counter()
-            self._compare_source(check)
+            if manifest.content is None:
+                manifest.content, manifest.ordered = check.content, check.ordered
+            elif (check.content, check.ordered) != (manifest.content, manifest.ordered):
+                problem = f"dataset {manifest.name}: the source's data changed since they were first prepared"
+                raise WrongContent(problem, "source-changed", hint="use --overwrite, or another --name")
             expected = check if form.lossless else stored
             self._verify(Opener(form, folder, schema), f"verifying {variant}", expected, hashes)
             artifact = Artifact(
@@ -180,16 +184,6 @@ class ArtifactWriter:
                     seal.remove(folder, sealed)
         left = {path.name for path in self.manifest.root.iterdir()}
         index_cache.sweep(self.manifest.root, left | set(self.manifest.added))
-
-    def _compare_source(self, check: Checksum) -> None:
-        if self.manifest.content is None:
-            self.manifest.content, self.manifest.ordered = check.content, check.ordered
-        elif (check.content, check.ordered) != (self.manifest.content, self.manifest.ordered):
-            raise WrongContent(
-                f"dataset {self.manifest.name}: the source's data changed since they were first prepared",
-                "source-changed",
-                hint="use --overwrite, or another --name",
-            )
 
     def _verify(self, opener: Opener, activity: str, expected: Checksum, writer: HashWriter) -> None:
         """Read an artifact back, compare it, and keep the hashes of its samples."""

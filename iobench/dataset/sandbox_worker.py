@@ -164,7 +164,10 @@ def _hash(request: dict[str, Any]) -> Iterator[Reply]:
     first = next(batches)  # sets the limits, which also apply to the checksum of large samples
     check = Checksum(schema)
     for batch in itertools.chain([first], batches):
-        _check_bools(request["path"], batch)
+        if plain_bools(batch) is not batch:
+            problem = "bools stored as bytes other than 0 and 1, which libraries read differently"
+            hint = "convert the data with 'iobench prepare --source'"
+            raise CorruptArtifact(problem, "odd-bools", request["path"], hint=hint)
         yield {}, {"hashes": check.hashes(batch)}
 
 
@@ -218,14 +221,6 @@ def _format(request: dict[str, Any]) -> Format:
     module, name = ADAPTERS[request["kind"]]
     adapter: Format = getattr(importlib.import_module(f"iobench.dataset.sources.{module}"), name)()
     return adapter
-
-
-def _check_bools(path: str, batch: Batch) -> None:
-    """Raise CorruptArtifact if bools have bytes other than 0 and 1, which libraries read differently."""
-    if plain_bools(batch) is not batch:
-        problem = "bools stored as bytes other than 0 and 1, which libraries read differently"
-        hint = "convert the data with 'iobench prepare --source'"
-        raise CorruptArtifact(problem, "odd-bools", path, hint=hint)
 
 
 def _limit(memory_bytes: int) -> None:

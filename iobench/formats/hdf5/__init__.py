@@ -191,11 +191,13 @@ class Hdf5(ArrayFormat, Detectable):
         left_out = left.intersection(select_arrays(path, datasets, chosen))
         names = field_names(datasets)
         used = {field.name: datasets[names[field.name]] for field in schema.fields}
-        notes = [
-            _compressed(name, one.chunk_rows, one.chunk_bytes)
-            for name, one in used.items()
-            if one.packed and one.chunk_rows > 1
-        ]
+        notes, hint = list[Finding](), "'iobench recommend' compares other formats"
+        for name, one in used.items():
+            if one.packed and one.chunk_rows > 1:
+                chunk = f"a chunk of {one.chunk_rows:,} ({bytes_text(one.chunk_bytes)})"
+                message = f"{name}: a sample read at random decompresses {chunk}"
+                values: dict[str, Any] = {"field": name, "samples": one.chunk_rows}
+                notes.append(Finding("compressed-chunks", message, hint, values))
         notes += parts_not_read("dataset", left_out, " without an axis of samples")
         return notes + attribute_notes({name: one.attributes for name, one in used.items()})
 
@@ -234,15 +236,6 @@ def _discard(file: h5py.File) -> None:
     memory = os.memfd_create("discarded")
     os.dup2(memory, file.id.get_vfd_handle())
     os.close(memory)
-
-
-def _compressed(field: str, samples: int, chunk_bytes: int) -> Finding:
-    """Return the note about a field in compressed chunks of several samples."""
-    message = (
-        f"{field}: a sample read at random decompresses a chunk of {samples:,} ({bytes_text(chunk_bytes)})"
-    )
-    hint = "'iobench recommend' compares other formats"
-    return Finding("compressed-chunks", message, hint, {"field": field, "samples": samples})
 
 
 def _inspected(path: Path) -> tuple[Path, dict[str, Described]]:
