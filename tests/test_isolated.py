@@ -238,7 +238,7 @@ SENDING_TO_THE_DEAD = """
 import gc, os
 from iobench.host.child import Child, ChildEnded
 def send():
-    child = Child("iobench.studies._subprocess:serve")
+    child = Child("iobench.studies._rounds:serve")
     os.kill(child.pid, 9)
     child.exit_code()
     try:

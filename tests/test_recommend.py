@@ -25,7 +25,7 @@ from test_warnings import changed
 
 import iobench
 from iobench import formats
-from iobench.advise import alternatives, answer, choice, findings, measured_data, recommendation, search
+from iobench.advise import answer, choice, findings, measured_data, recommendation, search
 from iobench.advise.candidates import (
     candidate_set,
     default_case,
@@ -1282,9 +1282,9 @@ def test_the_size_of_the_users_own_files_is_scaled_to_the_full_size(photos, tmp_
 def test_cases_that_there_was_no_time_for_are_counted(manifest):
     raced = run(manifest, RunOptions(limits=False), policy=SuccessiveHalving(600.0, rounds=1, proofs_s=0.0))
     cases, skipped = len(raced.cases), len(raced.skipped)
-    (finding,) = alternatives.skipped_cases(raced)
+    (finding,) = findings.skipped_cases(raced)
     assert (finding.kind, finding.values["skipped"]) == ("no-time", skipped)
-    (limited,) = alternatives.time_limited(raced)
+    (limited,) = findings.time_limited(raced)
     assert limited.values == {"tried": cases - skipped, "cases": cases}
 
 

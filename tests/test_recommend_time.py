@@ -6,7 +6,7 @@ import pytest
 from kinds import kind
 
 import iobench
-from iobench.advise import alternatives, measured_data, recommendation, search
+from iobench.advise import findings, measured_data, recommendation, search
 from iobench.advise.measured_data import MeasuredData, OutOfTime, from_source, other_samples
 from iobench.advise.requirements import Requirements
 from iobench.advise.search import nothing_measured, skipped_finalists
@@ -51,7 +51,7 @@ def test_data_that_are_wrong_are_proved_wrong_once_for_all_loaders(manifest, mon
         assert len(began) == 2, "one for each format"
         assert set(found.failures) == {case.key for case in found.cases}
         assert {error.kind for error in found.failures.values()} == {"other-content"}
-    assert len(list(alternatives.skipped_cases(found))) == 2, "a line for each reason, not for each case"
+    assert len(list(findings.skipped_cases(found))) == 2, "a line for each reason, not for each case"
 
 
 def test_a_loader_that_is_wrong_over_sound_data_is_wrong_alone(manifest, monkeypatch):
@@ -103,17 +103,17 @@ def test_the_finalists_come_in_the_order_in_which_they_matter(manifest):
 def test_a_missing_comparison_with_the_default_has_its_reason(manifest):
     made = run(manifest, replace(SIX, rounds="1"))
     found = search.SearchResult(MeasuredData(manifest, 1, False), made, made, {}, [])
-    assert list(alternatives.missing_default(found)) == []
+    assert list(findings.missing_default(found)) == []
     default = next(case for case in made.cases if (case.variant, case.loader.name) == ("npy", "dataloader"))
     late = replace(made, records=[one for one in made.records if one.case != default.facets])
-    (finding,) = alternatives.missing_default(replace(found, final=late))
+    (finding,) = findings.missing_default(replace(found, final=late))
     assert finding.kind == "default-no-time"
-    (finding,) = alternatives.missing_default(
+    (finding,) = findings.missing_default(
         replace(found, final=replace(late, failures={default.key: CaseDied("it died")}))
     )
     assert (finding.kind, finding.values["error"]) == ("default-failed", "case-died")
     without = replace(made, cases=[case for case in made.cases if case.loader.name != "dataloader"])
-    (finding,) = alternatives.missing_default(replace(found, race=without))
+    (finding,) = findings.missing_default(replace(found, race=without))
     assert finding.kind == "default-excluded"
 
 

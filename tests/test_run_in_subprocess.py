@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from iobench.host import memory, process_counters
-from iobench.studies._subprocess import run_in_subprocess
+from iobench.studies._rounds import run_in_subprocess
 from iobench.studies.volume import join, memory_group
 
 SOON_S = 60.0

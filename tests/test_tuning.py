@@ -27,15 +27,17 @@ from iobench.advise.settings.candidate import (
     BASELINE,
     HEADROOM,
     Candidate,
+    candidates_table,
     compare_to_baseline,
     slowdown,
+    unsuccessful,
 )
 from iobench.advise.settings.search_space import BATCH_FETCH, LoaderTraits, candidates_for
 from iobench.advise.settings.settings_race import ResourceLimits, SettingsRace
 from iobench.advise.settings.tunable_loader import TunableLoader, spawn_problem
 from iobench.advise.settings.turn import Turn, TurnSpec
 from iobench.advise.settings.watchdog import LEAST, DeadlineReached, Watchdog, loader_budget
-from iobench.advise.tuning import candidates_table, next_step, result_of, unsuccessful
+from iobench.advise.tune import next_step, result_of
 from iobench.base.errors import InvalidSettings, TargetError
 from iobench.base.finding import Finding
 from iobench.bench.budget import Budget
@@ -383,7 +385,7 @@ def test_persistent_workers_do_not_count_as_memory_of_other_candidates():
     before = SettingsRace(TunableLoader(loader), TurnSpec())
     with before.active():
         for candidate in (plain, persistent, persistent, plain):
-            before.warm_up(candidate, 60.0)
+            before.take(candidate, 60.0)
     assert persistent.memory_bytes > plain.memory_bytes + (2 * 120 << 20) * 0.9
 
 

@@ -17,6 +17,7 @@ from iobench.bench.options import RunOptions
 from iobench.dataset.manifest import Manifest
 from iobench.formats import Schema
 from iobench.loading import loaders
+from iobench.results.run_warning import Values
 
 DEFAULT_LOADER, DEFAULT_FORMAT = "dataloader", "npy"
 BUILT_IN = ("stream", "native", DEFAULT_LOADER)  # without a process per case, so they come first
@@ -105,7 +106,17 @@ def candidate_set(
     for word in requirements.formats:
         if word != "all":
             formats.parse(word)  # an unknown format is reported once, not for each loader
-    too_large = _too_large(manifest, requirements)
+    limit, scale = requirements.max_disk_bytes, (requirements.full_bytes or 0) / manifest.schema.logical_bytes
+    needed = {
+        variant: one.stored_bytes * (scale or 1)
+        for variant, one in manifest.artifacts.items()
+        if not one.added
+    }
+    too_large = {
+        variant: _disk_limit(variant, disk_bytes, limit)
+        for variant, disk_bytes in needed.items()
+        if limit is not None and disk_bytes > limit
+    }
     options = RunOptions(
         format=words,
         order=requirements.orders,
@@ -114,22 +125,24 @@ def candidate_set(
         seed=requirements.seed,
     )
     cases, reasons = _cases_by_loader(manifest, requirements, options, device)
-    cases, skipped = (
-        [case for case in cases if case.variant not in too_large],
-        [*too_large.values(), *reasons],
-    )
+    cases = [case for case in cases if case.variant not in too_large]
+    skipped = [*too_large.values(), *reasons]
     if requirements.only == CORE:
         cases = [case for case in cases if not packages_of(case)]
-        skipped.insert(
-            0, Finding("not-core", "formats and loaders that need other packages are excluded by --only core")
-        )
+        message = "formats and loaders that need other packages are excluded by --only core"
+        skipped.insert(0, Finding("not-core", message))
     required = requirements.required_shuffle
     for order in requirements.orders:
-        if (quality := shuffle_of(manifest, requirements, order)) < required:
-            skipped.insert(0, _low_shuffle(order, quality, required))
+        if (quality := _shuffle_of(manifest, requirements, order)) < required:
+            message = f"{order} order: shuffle quality {quality:.2f}, less than --min-shuffle {required:g}"
+            values: Values = {"order": order, "shuffle_quality": quality, "required": required}
+            skipped.insert(0, Finding("low-shuffle-quality", message, values=values))
             cases = [case for case in cases if case.order != order]
     if not cases:
-        raise _nothing_fits(skipped)
+        why = "; ".join(one.sentence for one in skipped[:MAX_REASONS]) or "no format is prepared"
+        more = len(skipped) - MAX_REASONS
+        also = f"; and {more} more" if more > 0 else ""
+        raise InvalidSettings(f"nothing fits the requirements: {why}{also}", kind="nothing-fits")
     first = default_case(cases, next(iter(added), None))  # the others are compared with it
     ordered = [*([first, *_likely_rivals(cases, first, added[1:])] if first else []), *cases]
     return CandidateSet(list({case.key: case for case in ordered}.values()), skipped)
@@ -158,23 +171,6 @@ def skipped_by(error: IobenchError, prefix: str = "", **values: str) -> Finding:
     return Finding(error.kind, prefix + str(error.changed(hint=None)), error.hint, dict(values))
 
 
-def _low_shuffle(order: str, quality: float, required: float) -> Finding:
-    return Finding(
-        "low-shuffle-quality",
-        f"{order} order: shuffle quality {quality:.2f}, less than --min-shuffle {required:g}",
-        values={"order": order, "shuffle_quality": quality, "required": required},
-    )
-
-
-def _nothing_fits(skipped: Sequence[Finding]) -> InvalidSettings:
-    reasons = "; ".join(one.sentence for one in skipped[:MAX_REASONS]) or "no format is prepared"
-    more = len(skipped) - MAX_REASONS
-    return InvalidSettings(
-        f"nothing fits the requirements: {reasons}" + (f"; and {more} more" if more > 0 else ""),
-        kind="nothing-fits",
-    )
-
-
 def _cases_by_loader(
     manifest: Manifest, requirements: Requirements, options: RunOptions, device: str
 ) -> tuple[list[Case], list[Finding]]:
@@ -192,7 +188,7 @@ def _cases_by_loader(
     return cases, list(reasons.values())
 
 
-def shuffle_of(manifest: Manifest, requirements: Requirements, order: str) -> float:
+def _shuffle_of(manifest: Manifest, requirements: Requirements, order: str) -> float:
     """Return the lowest shuffle quality of an order's batches: see `iobench.loading.order`."""
     if order == "random":
         return 1.0
@@ -237,24 +233,7 @@ def default_case(cases: Sequence[Case], own: str | None = None) -> Case | None:
     return over_own[0] if over_own else default_case(cases)
 
 
-def _too_large(manifest: Manifest, requirements: Requirements) -> dict[str, Finding]:
-    """Return a finding for each variant whose full data would exceed the disk limit."""
-    limit = requirements.max_disk_bytes
-    if limit is None:
-        return {}
-    scale = (requirements.full_bytes or 0) / manifest.schema.logical_bytes or 1
-    written = {variant: one for variant, one in manifest.artifacts.items() if not one.added}
-    needed = {variant: one.stored_bytes * scale for variant, one in written.items()}
-    return {
-        variant: _disk_limit(variant, disk_bytes, limit)
-        for variant, disk_bytes in needed.items()
-        if disk_bytes > limit
-    }
-
-
 def _disk_limit(variant: str, disk_bytes: float, limit: int, bound: str = "") -> Finding:
-    return Finding(
-        "disk-limit",
-        f"{variant}: {bound}{bytes_text(disk_bytes)} on disk, more than {bytes_text(limit)}",
-        values={"format": variant, "disk_bytes": disk_bytes, "limit_bytes": limit},
-    )
+    message = f"{variant}: {bound}{bytes_text(disk_bytes)} on disk, more than {bytes_text(limit)}"
+    values: Values = {"format": variant, "disk_bytes": disk_bytes, "limit_bytes": limit}
+    return Finding("disk-limit", message, values=values)

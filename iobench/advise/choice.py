@@ -34,27 +34,32 @@ def finalists_of(result: SearchResult) -> list[Finalist]:
     """
     plain = {case.key: rounds_of(result.final, case.key) for case in result.finalists}
     default = next((key for key, roles in result.roles.items() if DEFAULT in roles and plain.get(key)), None)
-    stepped = _rounds_with_step(result)
+    stepped, run = dict[str, list[Record]](), result.with_step  # by the key of the case without the step
+    if run is not None:
+        plain_keys = {replace(case, step_s=0.0, model="none").key: case.key for case in run.cases}
+        stepped = {key: rounds_of(run, own) for key, own in plain_keys.items()}
     stepping = any(stepped.values()) and (default is None or bool(stepped.get(default)))
-    rounds = rates_of(stepped if stepping else plain)
-    labels = labels_of(result.finalists)
-    measured = []
+    decisive = stepped if stepping else plain
+    rates = {key: {one.round: one.samples_per_s for one in rounds} for key, rounds in decisive.items()}
+    labels, measured = labels_of(result.finalists), list[Finalist]()
     for case in result.finalists:
-        if plain[case.key] and rounds.get(case.key):
-            one = measured_case(result, case, labels[case.key], plain[case.key], result.roles[case.key])
-            if stepped.get(case.key):
-                with_step = _summary(case, stepped[case.key], one.label)
-                one = replace(one, stepped=with_step, step_decides=stepping)
-            against = None
-            if default is not None and default != case.key:
-                others = sum(map(bool, rounds.values())) - 1  # as many as the fastest is compared with
-                against = compared(rounds[case.key], rounds[default], others)
-            waits = one.wait_share is not None and not _keeps_busy(one)  # which the race only estimated
-            roles = [role for role in one.roles if role != CHEAPEST or not waits]
-            cores = _decoding_cores(result, case, plain[case.key])
-            measured.append(replace(one, roles=roles, against_default=against, decoding_cores=cores))
+        rounds, against, cores = plain[case.key], None, None
+        if not rounds or not rates.get(case.key):
+            continue
+        one = measured_case(result, case, labels[case.key], rounds, result.roles[case.key])
+        if stepped.get(case.key):
+            with_step = _summary(case, stepped[case.key], one.label)
+            one = replace(one, stepped=with_step, step_decides=stepping)
+        if default is not None and default != case.key:
+            others = sum(map(bool, rates.values())) - 1  # as many as the fastest is compared with
+            against = compared(rates[case.key], rates[default], others)
+        if decodes(result, case):
+            cores = statistics.median(one.processor.cpu_s / one.timing.epochs_s for one in rounds)
+        waits = one.wait_share is not None and not _keeps_busy(one)  # which the race only estimated
+        roles = [role for role in one.roles if role != CHEAPEST or not waits]
+        measured.append(replace(one, roles=roles, against_default=against, decoding_cores=cores))
     ordered = sorted(measured, key=lambda one: one.rate, reverse=True)
-    return [_placed(one, ordered, rounds) for one in ordered]
+    return [_placed(one, ordered, rates) for one in ordered]
 
 
 def _placed(one: Finalist, ordered: Sequence[Finalist], rounds: Mapping[str, ByRound]) -> Finalist:
@@ -101,13 +106,6 @@ def _summary(case: Case, rounds: Sequence[Record], label: Label) -> CaseSummary:
     return case_summary(case.key, rounds, label, Estimate(1.0, None, None))
 
 
-def _decoding_cores(result: SearchResult, case: Case, rounds: Sequence[Record]) -> float | None:
-    """Return the cores that a case keeps busy, where its data are decoded."""
-    if not decodes(result, case):
-        return None
-    return statistics.median(one.processor.cpu_s / one.timing.epochs_s for one in rounds)
-
-
 def decodes(result: SearchResult, case: Case) -> bool:
     """Return True if most bytes of a sample are stored encoded; False for a user's own loader."""
     if case.loader.user_defined:
@@ -121,19 +119,6 @@ def decodes(result: SearchResult, case: Case) -> bool:
 def rounds_of(run: Run, key: str) -> list[Record]:
     """Return the rounds of a case."""
     return [one for one in run.valid_records if one.settings_key == key]
-
-
-def rates_of(rounds: Mapping[str, Sequence[Record]]) -> dict[str, ByRound]:
-    """Return the samples/s of each case by round."""
-    return {key: {one.round: one.samples_per_s for one in records} for key, records in rounds.items()}
-
-
-def _rounds_with_step(result: SearchResult) -> dict[str, list[Record]]:
-    """Return the rounds with the training step, by the key of the case without it."""
-    run = result.with_step
-    cases = run.cases if run is not None else ()
-    plain = {case.key: replace(case, step_s=0.0, model="none").key for case in cases}
-    return {plain[case.key]: rounds_of(run, case.key) for case in cases} if run is not None else {}
 
 
 @dataclass(frozen=True)

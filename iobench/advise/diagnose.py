@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.advise.diagnosis import Diagnosis
 from iobench.advise.settings import search_space
 from iobench.advise.settings.candidate import BASELINE, BETTER, Candidate, slowdown
-from iobench.advise.settings.settings_race import CUTS, SettingsRace, finalists, hidden_gain
+from iobench.advise.settings.settings_race import CUTS, SettingsRace, finalists
 from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import CYCLES, TurnSpec
 from iobench.advise.settings.watchdog import DeadlineReached, Watchdog, loader_budget
@@ -89,8 +89,10 @@ def diagnose(
     """
     budget = budget or Budget(max_time_s)
     tunable = loader if isinstance(loader, TunableLoader) else TunableLoader(loader)
-    watchdog, background = Watchdog(timeout_s, loader_budget(budget)), list[BackgroundLoad]()
-    trial = _Trial(tunable, watchdog, device, batches, on_status)
+    watchdog, monitor = Watchdog(timeout_s, loader_budget(budget)), BackgroundLoadMonitor(Path.cwd())
+    spec = TurnSpec(batches=batches, guard=watchdog.guard)
+    contest = SettingsRace(tunable, spec, budget=watchdog.budget)
+    trial, background = _Trial(contest, watchdog, device, on_status), list[BackgroundLoad]()
     with watchdog.active():
         on_status("watching the baseline")
         with LineSampler() as lines:
@@ -98,20 +100,22 @@ def diagnose(
         profiles, sample = list[Profile](), SampleCalls()
         if not tunable.single_pass and watchdog.budget.left():
             on_status("profiling the loader")
-            with _recording(background), loader_errors(), visible_opens():
+            monitor.start()
+            with loader_errors(), visible_opens():
                 part = watchdog.part(PROFILE, MOST_S)
                 profiles = profiling.profiles(tunable, part, batches, watchdog.guard, lines.counts)
+            background.append(monitor.stop())
             sample = _sample_calls(tunable, watchdog)
         if variants:
             with loader_errors():
-                trial.run(loop, profiles, sample, race)
+                trial.run(loop, profiles, sample, raced=race)
     return diagnosis.diagnose(
         loop,
         trial.candidates,
         profiles,
         alone=True,
-        background=[*background, *trial.race.background],
-        slowdown=slowdown(trial.race.turns),
+        background=[*background, *contest.background],
+        slowdown=slowdown(contest.turns),
         skipped=trial.skipped,
         sample=sample,
         target=loader if isinstance(loader, str) else "",
@@ -119,68 +123,55 @@ def diagnose(
     )
 
 
+@dataclass
 class _Trial:
-    """Other settings of a loader, and changes of its work, raced against the baseline.
+    """Other settings of a loader, and changes of its work, raced against the baseline."""
 
-    `candidates` are all that took part, the baseline first; `skipped` is why other changes were not tried.
-    """
-
-    def __init__(
-        self,
-        loader: TunableLoader,
-        watchdog: Watchdog,
-        device: str,
-        batches: int | None,
-        on_status: Status,
-    ) -> None:
-        self._loader, self._watchdog, self._device, self._status = loader, watchdog, device, on_status
-        self.race = SettingsRace(
-            loader, TurnSpec(batches=batches, guard=watchdog.guard), budget=watchdog.budget
-        )
-        self.candidates, self.skipped = list[Candidate](), list[Finding]()
+    race: SettingsRace
+    watchdog: Watchdog
+    device: str
+    status: Status
+    candidates: list[Candidate] = field(default_factory=list)  # that took part, the baseline first
+    skipped: list[Finding] = field(default_factory=list)  # why other changes were not tried
 
     def run(self, loop: LoopStats, profiles: Sequence[Profile], sample: SampleCalls, raced: bool) -> None:
         """Race the candidates, and run final rounds of the best of each kind; or find changes alone."""
+        race, budget = self.race, self.watchdog.budget
+        remedies = Remedies(race.loader, loop, profiles, self.watchdog, sample)
         if not raced:
-            remedies = Remedies(self._loader, loop, profiles, self._watchdog, sample)
             self.candidates, self.skipped = [Candidate(BASELINE), *remedies.candidates()], remedies.skipped
             return
-        candidates = self._chosen(loop, profiles, sample)
+        candidates = self._chosen(loop, remedies)
         if len(candidates) < 2:
             return
         self.candidates = candidates
-        with self.race.active():
-            self._status(f"race: {'; '.join(one.name for one in candidates[1:])}")
-            self.race.race(candidates, RACE * self._watchdog.budget.left())
-            chosen = finalists(candidates, best_of_each_kind(candidates), self._watchdog.budget.left())
-            if len(chosen) > 1 and self._watchdog.budget.left():
-                self._status(f"final rounds: {'; '.join(one.name for one in chosen)}")
-                self.race.final_rounds(chosen, self._watchdog.budget.left())
+        with race.active():
+            self.status(f"race: {'; '.join(one.name for one in candidates[1:])}")
+            race.race(candidates, RACE * budget.left())
+            chosen = finalists(candidates, best_of_each_kind(candidates), budget.left())
+            if len(chosen) > 1 and budget.left():
+                self.status(f"final rounds: {'; '.join(one.name for one in chosen)}")
+                race.final_rounds(chosen, budget.left())
 
-    def _chosen(self, loop: LoopStats, profiles: Sequence[Profile], sample: SampleCalls) -> list[Candidate]:
+    def _chosen(self, loop: LoopStats, remedies: Remedies) -> list[Candidate]:
         """Return the baseline and what is worth trying, the most promising first."""
-        starting = loop.first_wait_s > search_space.SLOW_START * loop.epoch_s
         traits = search_space.LoaderTraits(
             loop.whole_epoch,
-            starting,
+            loop.first_wait_s > search_space.SLOW_START * loop.epoch_s,
             loop.idle,
             loop.threads,
-            self._device,
+            self.device,
             (search_space.FORK,),  # the other methods start more slowly: `tune` tries them
-            self._probing,
+            lambda: self.watchdog.within(self.watchdog.part(PROBES).seconds),
         )
-        candidates, skipped = search_space.candidates_for(self._loader, traits)
-        remedies = Remedies(self._loader, loop, profiles, self._watchdog, sample)
+        candidates, skipped = search_space.candidates_for(self.race.loader, traits)
         candidates[1:1] = remedies.candidates()  # before those that take long to start
         cycle_s = max(1, loop.loader.workers or 0) * loop.elapsed_s / loop.batches
         turn_s = max(loop.first_wait_s + CYCLES * cycle_s, 1e-9)
-        fitting = candidates[: max(COMPARED, int(self._watchdog.budget.left() / turn_s - CUTS))]
+        fitting = candidates[: max(COMPARED, int(self.watchdog.budget.left() / turn_s - CUTS))]
         late = answer.no_time([one.name for one in candidates[len(fitting) :]], LONGER)
         self.skipped += [*skipped, *remedies.skipped, *late]
         return fitting
-
-    def _probing(self) -> AbstractContextManager[None]:
-        return self._watchdog.within(self._watchdog.part(PROBES).seconds)
 
 
 def best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -190,23 +181,14 @@ def best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
 
     def expected(one: Candidate) -> tuple[float, int]:
         """Return its rate, or that of an epoch without start-up where the race cannot show it."""
-        share = baseline.first_batch_s[0] / baseline.epoch_s[0] if hidden_gain(baseline, one) else 0.0
+        share = baseline.first_batch_s[0] / baseline.epoch_s[0] if one.hides_gain(baseline) else 0.0
         return max(one.rate, share and baseline.rate / max(1 - share, 0.01)), -len(one.changes)
 
     for one in sorted(others, key=expected, reverse=True):
-        faster = one.rate > BETTER * baseline.rate or hidden_gain(baseline, one)
-        if one.rates and not one.failure and faster:
+        faster = one.rate > BETTER * baseline.rate or one.hides_gain(baseline)
+        if one.works and faster:
             best.setdefault(one.kind, one)
     return list(best.values())[:FINALISTS]
-
-
-@contextmanager
-def _recording(parts: list[BackgroundLoad]) -> Iterator[None]:
-    """Append the load of other processes during the block."""
-    monitor = BackgroundLoadMonitor(Path.cwd())
-    monitor.start()
-    yield
-    parts.append(monitor.stop())
 
 
 def _sample_calls(loader: TunableLoader, watchdog: Watchdog) -> SampleCalls:

@@ -16,8 +16,7 @@ from iobench.advise.checks.sample_calls import SampleCalls
 from iobench.advise.checks.sample_checks import where_the_time_goes
 from iobench.advise.checks.setting_checks import MORE_WORKERS
 from iobench.advise.checks.table import CHECKS
-from iobench.advise.settings.candidate import UNSENDABLE, compare_to_baseline
-from iobench.advise.tuning import candidates_table, unsuccessful, was_tried
+from iobench.advise.settings.candidate import UNSENDABLE, candidates_table, compare_to_baseline, unsuccessful
 from iobench.base.background_load import BackgroundLoad
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, counted, rate_text, seconds_text, three_digits
@@ -59,25 +58,28 @@ def loops_table(loops: Sequence[LoopStats]) -> Columns:
 
 def _rows(stats: LoopStats, alone: bool) -> Iterator[tuple[str, str]]:
     loader = stats.loader
-    settings = (
-        f", {counted(loader.workers, 'worker')}, batch size {loader.batch_size}"
-        if loader.workers is not None
-        else ""
-    )
-    yield "loader", f"{loader.class_name}{f' over {loader.dataset}' if loader.dataset else ''}{settings}"
+    text = f"{loader.class_name}{f' over {loader.dataset}' if loader.dataset else ''}"
+    if loader.workers is not None:
+        text += f", {counted(loader.workers, 'worker')}, batch size {loader.batch_size}"
+    yield "loader", text
     if not stats.batches:
         yield "batches", f"none in {seconds_text(stats.elapsed_s)}"
         return
-    size = bytes_text(stats.bytes / stats.batches)
-    yield (
-        "batches",
-        f"{stats.batches:,} of {size}, {stats.samples:,} samples in {seconds_text(stats.elapsed_s)}",
-    )
+    count = f"{stats.batches:,} of {bytes_text(stats.bytes / stats.batches)}, {stats.samples:,} samples"
+    yield "batches", f"{count} in {seconds_text(stats.elapsed_s)}"
     yield "first batch", seconds_text(stats.first_wait_s)
-    if stats.batches > 1:
-        yield from _steady(stats, alone)
+    if stats.batches > 1:  # the figures of those after the first
+        speed = f"{rate_text(stats.rate)} {'samples' if stats.samples else 'batches'}/s"
+        yield "after that", f"{speed}, {bytes_text(stats.bytes_per_s)}/s"
+        if not alone:
+            waited = f"{seconds_text(stats.wait_s)}, {stats.wait_share:.0%}"
+            yield "waiting", f"{waited}; the step {seconds_text(stats.step_s)}"
+        waits = (stats.wait_p50_s, stats.wait_p99_s, stats.wait_max_s)
+        yield "wait p50, p99, max", ", ".join(map(seconds_text, waits))
     if stats.elapsed_s >= MEASURABLE_S:
-        yield "CPU", _processors(stats)
+        used = f"{stats.cpu_s / stats.elapsed_s:.0%} of a core"
+        workers = f", {counted(stats.workers, 'worker')} {stats.worker_cpu_s / stats.elapsed_s:.0%}"
+        yield "CPU", used + (workers if stats.workers else "")
     if stats.iowait is not None:
         yield "I/O wait", f"{stats.iowait:.0%} of all cores"
     if stats.background.processors is not None:
@@ -90,24 +92,6 @@ def _rows(stats: LoopStats, alone: bool) -> Iterator[tuple[str, str]]:
         growth = stats.memory_growth_bytes or 0
         grew = f", grew by {bytes_text(growth)}" if growth > 0 else ""
         yield "memory", f"{bytes_text(stats.memory_bytes)} of all processes{grew}"
-
-
-def _steady(stats: LoopStats, alone: bool) -> Iterator[tuple[str, str]]:
-    """Yield the figures of the batches after the first."""
-    speed = f"{rate_text(stats.rate)} {'samples' if stats.samples else 'batches'}/s"
-    yield "after that", f"{speed}, {bytes_text(stats.bytes_per_s)}/s"
-    if not alone:
-        waited = f"{seconds_text(stats.wait_s)}, {stats.wait_share:.0%}"
-        yield "waiting", f"{waited}; the step {seconds_text(stats.step_s)}"
-    waits = (stats.wait_p50_s, stats.wait_p99_s, stats.wait_max_s)
-    yield "wait p50, p99, max", ", ".join(map(seconds_text, waits))
-
-
-def _processors(stats: LoopStats) -> str:
-    used = f"{stats.cpu_s / stats.elapsed_s:.0%} of a core"
-    if not stats.workers:
-        return used
-    return f"{used}, {counted(stats.workers, 'worker')} {stats.worker_cpu_s / stats.elapsed_s:.0%}"
 
 
 def profile_table(profile: Profile) -> Columns:
@@ -169,7 +153,7 @@ class Diagnosis(Answer):
     def tables(self) -> Iterator[Columns]:
         """Yield the figures of the loop, the settings that were tried, and the profiles."""
         yield loop_table(self.loop, self.alone)
-        if any(map(was_tried, self.candidates)):
+        if any(one.tried for one in self.candidates):
             yield candidates_table(self.candidates, compare_to_baseline(self.candidates))
         yield from (profile_table(one) for one in self.profiles if one.functions)
 
@@ -199,10 +183,16 @@ def diagnose(
     short = loop.batches < MIN_BATCHES or loop.elapsed_s < MIN_S
     bottleneck = None if alone or short else loop.wait_share >= BOTTLENECK
     warnings = background_warnings([loop.background, *background])
+    busy = bool(warnings)
+    if slowdown is not None:  # whatever its settings
+        message = f"each turn took longer than the one before, {slowdown:.1f} × in total"
+        why = ("look for what the loader keeps from epoch to epoch",)
+        unlike, values = f"{message}: settings cannot be compared", Values({"ratio": slowdown})
+        warnings = [*warnings, RunWarning("slowing-down", unlike, hints=why, values=values)]
     against = compare_to_baseline(candidates) if candidates and slowdown is None else {}
     varying = any(one.kind == VARYING for one in skipped)
     evidence = Evidence(
-        loop, list(candidates), list(profiles), against, bool(warnings), varying, sample or SampleCalls()
+        loop, list(candidates), list(profiles), against, busy, varying, sample or SampleCalls()
     )
     slow = alone or bottleneck
     checks = list(CHECKS.values()) if slow else [CHECKS["memory-growth"]]
@@ -221,7 +211,7 @@ def diagnose(
         outcome=verdict.kind,
         findings=[*filter(None, [_unsharded(loop)]), verdict, *best, *advice, *nothing, *where],
         skipped=late,
-        warnings=[*warnings, *([] if slowdown is None else [_slowing_down(slowdown)])],
+        warnings=warnings,
         loop=loop,
         next_step=_next_step(verdict, [*advice, *nothing, *late], target, max_time_s),
         bottleneck=bottleneck,
@@ -251,22 +241,19 @@ def _unsharded(loop: LoopStats) -> Finding | None:
     own_parts = proved is False and loop.loader.in_order  # each rank's dataset holds other samples
     if not proved and (loop.loader.sharded is None or own_parts):
         return None
-    why = (
-        "ranks received the same first batch"
-        if proved
-        else "no sampler takes the rank's share of its dataset"
+    same, unsharded = (
+        "ranks received the same first batch",
+        "no sampler takes the rank's share of its dataset",
     )
+    why = same if proved else unsharded
     remedy = (
         "shard it with DistributedSampler(dataset), or let Accelerate or a Trainer do so and watch its loader"
         if loop.loader.dataset is not None and not loop.loader.iterable
         else "let it yield the rank's own samples"
     )
-    return Finding(
-        UNSHARDED,
-        f"Every rank reads every sample: {why} ({loop.ranks} ranks)",
-        hint=remedy if proved else f"{remedy}, unless that dataset holds the rank's samples alone",
-        values={"ranks": loop.ranks},
-    )
+    message = f"Every rank reads every sample: {why} ({loop.ranks} ranks)"
+    unless = "" if proved else ", unless that dataset holds the rank's samples alone"
+    return Finding(UNSHARDED, message, remedy + unless, {"ranks": loop.ranks})
 
 
 def _nothing_faster(against: Mapping[str, Comparison]) -> Finding:
@@ -276,16 +263,6 @@ def _nothing_faster(against: Mapping[str, Comparison]) -> Finding:
         return NOTHING_FASTER
     fastest = max(against, key=lambda name: against[name].ratio.median)
     return answer.undecided("the baseline", others, {}, fastest)
-
-
-def _slowing_down(ratio: float) -> RunWarning:
-    """Each turn of the loader took longer than the one before, whatever its settings."""
-    return RunWarning(
-        "slowing-down",
-        f"each turn took longer than the one before, {ratio:.1f} × in total: settings cannot be compared",
-        hints=("look for what the loader keeps from epoch to epoch",),
-        values={"ratio": ratio},
-    )
 
 
 def _next_step(verdict: Finding, others: Sequence[Finding], target: str, max_time_s: float) -> str:
@@ -322,11 +299,10 @@ def _verdict(loop: LoopStats, bottleneck: bool | None, alone: bool, advice: Sequ
         took = f"{counted(loop.batches, 'batch', 'batches')} in {seconds_text(loop.elapsed_s)}"
         return Finding("too-short", f"Too short for a verdict: {took}", values=values)
     kind, statement = "not-bottleneck", "Loading is not the bottleneck"
-    if loop.wait_share >= BOTTLENECK:
-        most = loop.wait_share >= MOST
-        kind, statement = (
-            ("bottleneck", "Loading is the bottleneck") if most else ("costs-time", "Loading costs time")
-        )
+    if loop.wait_share >= MOST:
+        kind, statement = "bottleneck", "Loading is the bottleneck"
+    elif loop.wait_share >= BOTTLENECK:
+        kind, statement = "costs-time", "Loading costs time"
     waiter = "the step" if loop.device == "cpu" else f"{loop.device} (by its own clock)"
     message = f"{statement}: {waiter} waits {loop.wait_share:.0%} of the time ({speed})"
     values |= {"wait_share": loop.wait_share, "device": loop.device}

@@ -1,4 +1,4 @@
-"""Findings of a recommendation: the choice, its reasons and costs, and what it was measured on."""
+"""Findings of a recommendation: the choice, its reasons and costs, its basis, alternatives, and failures."""
 
 from __future__ import annotations
 
@@ -8,25 +8,20 @@ from dataclasses import replace
 
 from iobench import formats
 from iobench.advise import answer
-from iobench.advise.alternatives import (
-    alternatives,
-    failed_in_final,
-    missing_default,
-    raced_formats,
-    skipped_cases,
-    time_limited,
-)
 from iobench.advise.answer import DECIDED, NOT_BOTTLENECK, TIED, UNDECIDED
+from iobench.advise.candidates import default_case
 from iobench.advise.checks import decoding
-from iobench.advise.choice import WORTH_IT, Choice, choose, default_of, finalists_of, rounds_of
+from iobench.advise.choice import WORTH_IT, Choice, choose, default_of, finalists_of, measured_case, rounds_of
 from iobench.advise.code import loader_code, prepare_code
 from iobench.advise.measured_data import MeasuredData, other_samples
-from iobench.advise.recommendation import FASTEST, Finalist, Recommendation
+from iobench.advise.recommendation import FASTEST, PARETO, Finalist, Recommendation
 from iobench.advise.requirements import Requirements
-from iobench.advise.search import SearchResult, texts_of
+from iobench.advise.search import SearchResult, cost_of, labels_of, rate_of, texts_of
 from iobench.base.finding import Finding
 from iobench.base.text import enumerated, utc_now
 from iobench.base.units import bytes_text, counted, percent_text, seconds_text, shape_text, three_digits
+from iobench.bench.case import Case
+from iobench.bench.outcome import Run
 from iobench.dataset.manifest import Manifest
 from iobench.results import stats
 from iobench.results.metrics import mib_text
@@ -54,12 +49,11 @@ def costs(
         values["disk_ratio"] = ratio = use.disk_bytes / own_bytes
         more = f", {three_digits(ratio)} × your files"
     decoding = ", decoding included," if result.data.decoding_s else ""
-    yield Finding(
-        "cost",
+    message = (
         f"Writing all {bytes_text(result.data.full_bytes)} takes {seconds_text(use.write_s)}{decoding} and "
-        f"{bytes_text(use.disk_bytes)} on disk{more}" + (f"; reading uses {memory}" if memory else ""),
-        values={**values, "memory_bytes": used or 0},
+        f"{bytes_text(use.disk_bytes)} on disk{more}" + (f"; reading uses {memory}" if memory else "")
     )
+    yield Finding("cost", message, values={**values, "memory_bytes": used or 0})
     if result.data.source is not None and result.data.source.losses:
         yield Finding("conversion-loses", f"Conversion loses: {'; '.join(result.data.source.losses)}")
     if use.against_default is not None and default is not None:
@@ -73,31 +67,21 @@ def costs(
 def break_even(result: SearchResult, use: Finalist, default: Finalist, requirements: Requirements) -> Finding:
     """Return the epochs after which writing the data pays off, from the interval of the gain."""
     samples = result.data.manifest.schema.samples * result.data.scale
-    low, high = (
-        (use.against_default.ratio.low, use.against_default.ratio.high)
-        if use.against_default is not None
-        else (None, None)
-    )
-    before_s = samples / default.rate
-    if low is None or high is None:
-        return Finding("break-even-unknown", "The break-even point is unknown: too few rounds")
-    saved_s = [before_s * (1 - 1 / low), before_s * (1 - 1 / high)]
+    against, unknown = use.against_default, "The break-even point is unknown"
+    ratio = None if against is None else against.ratio
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return Finding("break-even-unknown", f"{unknown}: too few rounds")
+    saved_s = [samples / default.rate * (1 - 1 / end) for end in (ratio.low, ratio.high)]
     if min(saved_s) <= 0:
-        return Finding(
-            "break-even-unknown",
-            "The break-even point is unknown: the interval of the gain includes no gain at all",
-        )
+        message = f"{unknown}: the interval of the gain includes no gain at all"
+        return Finding("break-even-unknown", message)
     epochs = sorted(use.write_s / one for one in saved_s)
     ends = dict.fromkeys(f"{one:.1f}" for one in epochs)
     within = f"{' to '.join(ends)} epochs" if epochs[1] > 1 else "less than one epoch"
-    message = f"Writing the data pays off after {within}"
     planned = requirements.epochs
     late = f", more than the {counted(planned, 'epoch')} of the training" if epochs[0] > planned else ""
-    return Finding(
-        "break-even",
-        message + late,
-        values={"epochs_low": epochs[0], "epochs_high": epochs[1], "planned_epochs": planned},
-    )
+    values: Values = {"epochs_low": epochs[0], "epochs_high": epochs[1], "planned_epochs": planned}
+    return Finding("break-even", f"Writing the data pays off after {within}{late}", values=values)
 
 
 SAME = 1.1  # ratio of speeds over half the samples and over all, up to which nothing is reported
@@ -110,17 +94,20 @@ def basis(result: SearchResult) -> Iterator[Finding]:
     schema, data = result.data.manifest.schema, result.data
     if data.source is not None and data.source.description.get("kind") == "images":
         yield image_size(data)
-    if data.manifest.url:
-        yield formats_at_address(data)
+    if data.manifest.url:  # nothing is written to an object store
+        names = ", ".join(data.added)
+        message = f"Only the formats at the address were compared ({names})"
+        command = "'iobench prepare … --format A --format B --to …'"
+        hint = f"to compare others, upload all to a new address: {command}"
+        yield Finding("formats-at-address", message, hint, {"formats": names})
     if data.scale >= LARGER:
         where = "in the same store" if data.manifest.url else f"on the same disk with a {data.cache} cache"
-        yield Finding(
-            "extrapolated",
-            f"Measured on {bytes_text(schema.logical_bytes)} {where}; "
-            f"costs of all {bytes_text(data.full_bytes)} are extrapolated "
-            f"{three_digits(data.scale)}-fold: rough",
-            values={"measured_bytes": schema.logical_bytes, "scale": data.scale},
+        message = (
+            f"Measured on {bytes_text(schema.logical_bytes)} {where}; costs of all "
+            f"{bytes_text(data.full_bytes)} are extrapolated {three_digits(data.scale)}-fold: rough"
         )
+        values: Values = {"measured_bytes": schema.logical_bytes, "scale": data.scale}
+        yield Finding("extrapolated", message, values=values)
     if data.source is not None and _stored_bytes(data.manifest):
         yield disk_notice(data)
     yield from _size_dependence(result)
@@ -148,28 +135,14 @@ def _size_dependence(result: SearchResult) -> Iterator[Finding]:
     key = next(key for key, roles in result.roles.items() if FASTEST in roles)
     half = [one.samples_per_s for one in result.half_size.valid_records] if result.half_size else []
     whole = [one.samples_per_s for one in rounds_of(result.final, key)]
-    if half and whole:
-        ratio = stats.ratio(half, whole)
-        if ratio.low is None or ratio.high is None or (ratio.low <= SAME and ratio.high >= 1 / SAME):
-            return  # no difference that matters, or none that so few rounds show
+    ratio = stats.ratio(half, whole) if half and whole else None
+    if ratio is None or ratio.low is None or ratio.high is None:
+        return
+    if ratio.low > SAME or ratio.high < 1 / SAME:
         label = texts_of(result.finalists)[key]
-        yield Finding(
-            "size-dependent",
-            f"On half as many samples {label} is {ratio_text(ratio, 'as fast')}: its speed depends on the "
-            "amount of data",
-            values={"case": label, "ratio": ratio.median},
-        )
-
-
-def formats_at_address(data: MeasuredData) -> Finding:
-    """Return that nothing is written to an object store, so that only its formats were compared."""
-    names = ", ".join(data.added)
-    return Finding(
-        "formats-at-address",
-        f"Only the formats at the address were compared ({names})",
-        "to compare others, upload all to a new address: 'iobench prepare … --format A --format B --to …'",
-        {"formats": names},
-    )
+        times = f"On half as many samples {label} is {ratio_text(ratio, 'as fast')}"
+        message = f"{times}: its speed depends on the amount of data"
+        yield Finding("size-dependent", message, values={"case": label, "ratio": ratio.median})
 
 
 def disk_notice(data: MeasuredData) -> Finding:
@@ -262,12 +235,12 @@ def one_time_hint(findings: Sequence[Finding], max_time_s: float) -> list[Findin
         return list(findings)
     needed = [one.values.get("needed_s") for one in late]
     seconds = max([2 * max_time_s, *(float(one) for one in needed if one is not None)])
-    joined = Finding(
-        "time-limited",
-        "; ".join([late[0].message, *(f"{one.message[:1].lower()}{one.message[1:]}" for one in late[1:])]),
-        hint=f"--max-time {math.ceil(seconds / 10) * 10} gives time for more",
-        values={"kinds": ", ".join(one.kind for one in late), "needed_s": seconds},
+    message = "; ".join(
+        [late[0].message, *(f"{one.message[:1].lower()}{one.message[1:]}" for one in late[1:])]
     )
+    hint = f"--max-time {math.ceil(seconds / 10) * 10} gives time for more"
+    kinds = ", ".join(one.kind for one in late)
+    joined = Finding("time-limited", message, hint, {"kinds": kinds, "needed_s": seconds})
     return [findings[0], joined, *(one for one in findings[1:] if one not in late)]
 
 
@@ -340,12 +313,12 @@ def certainty(choice: Choice) -> Iterator[Finding]:
     if choice.instead_of is not None:
         other = choice.instead_of
         ratio = other.rate / use.rate
-        yield Finding(
-            "significant-gain",
+        message = (
             f"Chosen over {other.text} (median {three_digits(ratio)} × as high) because only its gain over "
-            f"the default is significant. Tied with the fastest: {others}",
-            values={**values, "instead_of": other.text, "ratio": ratio},
+            f"the default is significant. Tied with the fastest: {others}"
         )
+        more: Values = {"instead_of": other.text, "ratio": ratio}
+        yield Finding("significant-gain", message, values={**values, **more})
     elif choice.tied and use.decisive.rounds < stats.ENOUGH_ROUNDS:
         message = f"Tied with {others}: {counted(use.decisive.rounds, 'round')} are too few for a decision"
         yield Finding("few-rounds", message, values={**values, "rounds": use.decisive.rounds})
@@ -361,11 +334,7 @@ def limit_share(use: Finalist) -> Iterator[Finding]:
     rate = use.bytes_per_s.median
     speed = f"{use.text} delivers {mib_text(rate)} MiB/s"
     share = f"{percent_text(use.limit_share)} of the limit of this machine ({use.limit})"
-    values: Values = {
-        "bytes_per_s": use.bytes_per_s.median,
-        "limit_share": use.limit_share,
-        "limit": use.limit,
-    }
+    values: Values = {"bytes_per_s": rate, "limit_share": use.limit_share, "limit": use.limit}
     cores = use.decoding_cores
     if cores is not None and cores >= BUSY and use.limit_share < LITTLE:
         message = f"{speed}, bound by decoding, which keeps {cores:.1f} cores busy; {share}"
@@ -419,9 +388,152 @@ def _waiting(
     yield Finding("step-fed" if kept_busy else "step-starved", message, values=values)
     batches = math.ceil(result.data.manifest.schema.samples / batch_size)
     if batches < FEW_BATCHES:
-        yield Finding(
-            "short-epoch",
-            f"An epoch has only {counted(batches, 'batch', 'batches')} here: with more data the share of the "
-            "first wait is smaller",
-            values={"batches": batches},
-        )
+        message = f"An epoch has only {counted(batches, 'batch', 'batches')} here"
+        more = "with more data the share of the first wait is smaller"
+        yield Finding("short-epoch", f"{message}: {more}", values={"batches": batches})
+
+
+CLOSE = 0.9  # of the fastest, from which on an alternative is worth naming
+WORTH_NAMING = 1.1  # times the default, from which on another way to read the user's own files is
+SMALLER = 0.95  # of the bytes, below which one is
+SLOW = 0.1  # of the speed, below which the time says more
+MAX_CLOSE = 3
+
+
+def raced_formats(result: SearchResult) -> list[Finalist]:
+    """Return each format by its fastest case in the race, fastest first, and if it is Pareto-optimal."""
+    measured = _measured(result.race)
+    names = labels_of([case for case, _ in measured])
+    best: dict[str, Finalist] = {}
+    for case, _ in sorted(measured, key=lambda one: -one[1]):
+        if case.variant not in best:
+            rounds = rounds_of(result.race, case.key)
+            one = measured_case(result, case, names[case.key], rounds, ())
+            best[case.variant] = replace(one, format=case.variant)
+    merits = {variant: (one.rate, -one.disk_bytes) for variant, one in best.items()}
+    return [
+        one
+        if any(stats.dominates(other, merits[variant]) for other in merits.values())
+        else replace(one, roles=[PARETO])
+        for variant, one in best.items()
+    ]
+
+
+def alternatives(result: SearchResult, use: Finalist) -> Iterator[Finding]:
+    """Yield cases to use if something else matters more than speed, from the race."""
+    measured = _measured(result.race)
+    best = max(rate for _, rate in measured)
+    manifest, names = result.data.manifest, texts_of([case for case, _ in measured])
+    close = [(case, rate) for case, rate in measured if rate >= CLOSE * best]
+    used = next(case for case in result.race.cases if result.final_case(case).key == use.key)
+    yield from _smallest(result, used)
+    plain = [(case, rate) for case, rate in measured if cost_of(case, manifest)[0] == 0]
+    if plain and cost_of(used, manifest)[0]:
+        case, rate = max(plain, key=lambda one: one[1])
+        yield _alternative("no-packages", "nothing to install", names[case.key], rate / best)
+    yield from _without_conversion(result, used)
+    for word in {case.loader.variant: case for case in result.finalists if case.loader.user_defined}:
+        message = f"Your own loader: 'iobench diagnose {word}' tries what would make it faster as it is"
+        yield Finding("own-loader", message, values={"loader": word})
+    shuffled = [(case, rate) for case, rate in measured if case.order == "random"]
+    if used.order == "block" and shuffled:
+        case, rate = max(shuffled, key=lambda one: one[1])
+        yield _alternative("full-shuffle", "full shuffle", names[case.key], rate / best)
+    # the final rounds say more about finalists
+    left = [names[case.key] for case, _ in close if result.final_case(case).key not in result.roles]
+    if left:
+        named = "; ".join(left[:MAX_CLOSE])
+        message = f"Also within {1 - CLOSE:.0%} of the fastest in the race: {named}"
+        yield Finding("close-in-race", message, values={"cases": named, "count": len(left)})
+
+
+def _smallest(result: SearchResult, used: Case) -> Iterator[Finding]:
+    """Yield the fastest case that takes the least disk space, if that is less than the recommended one's."""
+    rates = _best_known(result)
+    cases = [case for case in result.race.cases if case.key in rates]
+    stored = {case.key: result.data.full_stored_bytes(case.variant) for case in cases}
+    smallest = min(cases, key=lambda case: (stored[case.key], -rates[case.key]))
+    size, speed = stored[smallest.key] / stored[used.key], rates[smallest.key] / max(rates.values())
+    if size < SMALLER:
+        label = texts_of(cases)[smallest.key]
+        yield _alternative("smallest", "least disk space", label, speed, size)
+
+
+def _without_conversion(result: SearchResult, used: Case) -> Iterator[Finding]:
+    """Yield the fastest way to read the user's own files, if it is not the recommended one."""
+    data, rates = result.data, _best_known(result)
+    default = default_case(result.race.cases, data.own_format)
+    own = [case for case in result.race.cases if case.variant in data.added and case.key in rates]
+    if default is None or default.key not in rates or not own or used.variant in data.added:
+        return
+    fastest = max(own, key=lambda case: rates[case.key])
+    gain, speed = (rates[fastest.key] / rates[one.key] for one in (default, used))
+    if gain >= WORTH_NAMING:
+        label = texts_of(result.race.cases)[fastest.key]
+        other = "" if formats.parse(fastest.variant).lossless else " (its pixels differ)"
+        times = f"{three_digits(gain)} × the default, {_speed_text(speed)}"
+        values: Values = {"case": label, "gain": gain, "speed": speed}
+        yield Finding("no-conversion", f"Without a conversion: {label}{other}, {times}", values=values)
+
+
+def _best_known(result: SearchResult) -> dict[str, float]:
+    """Return the samples/s of cases by key: of the final rounds, or else of the race."""
+    final = {case.key: rate_of(result.final, result.final_case(case).key) for case in result.race.cases}
+    return {key: rate for key, one in final.items() if (rate := one or rate_of(result.race, key))}
+
+
+def _alternative(kind: str, aim: str, case: str, speed: float, size: float | None = None) -> Finding:
+    part, more = ("", {}) if size is None else (f"{size:.0%} of the bytes, ", {"size": size})
+    message = f"For {aim}: {case}, {part}{_speed_text(speed)}"
+    return Finding(kind, message, values={"case": case, "speed": speed, **more})
+
+
+def _speed_text(speed: float) -> str:
+    """Return a share of the fastest speed; of small shares the time, which a percentage rounds to nothing."""
+    return f"{speed:.0%} of the speed" if speed >= SLOW else f"takes {three_digits(1 / speed)} × as long"
+
+
+def time_limited(race: Run) -> Iterator[Finding]:
+    """Yield the finding for cases that the race had no time for."""
+    if race.skipped:
+        tried, cases = len(race.cases) - len(race.skipped), len(race.cases)
+        message = f"Tried {tried} of {cases} cases"
+        yield Finding("time-limited", message, values={"tried": tried, "cases": cases})
+
+
+def skipped_cases(race: Run) -> Iterator[Finding]:
+    """Yield the cases that failed in the race, or that there was no time for."""
+    labels = texts_of(race.cases)
+    yield from _failed(race, "")
+    yield from answer.no_time([labels[key] for key in race.skipped])
+
+
+def failed_in_final(result: SearchResult) -> Iterator[Finding]:
+    """Yield the finalists that failed in the final rounds, or with the training step."""
+    yield from _failed(result.final, ", final rounds")
+    if result.with_step is not None:
+        yield from _failed(result.with_step, ", with the step")
+
+
+def missing_default(result: SearchResult) -> Iterator[Finding]:
+    """Yield why there is no comparison with the default; nothing where there is one."""
+    default = default_case(result.race.cases, result.data.own_format)
+    subject = "No comparison with the default (DataLoader, sample by sample)"
+    if default is None:
+        yield Finding("default-excluded", f"{subject}: it did not take part")
+        return
+    final = result.final_case(default).key
+    failures = {**result.race.failures, **result.final.failures}
+    if (error := failures.get(default.key) or failures.get(final)) is not None:
+        yield Finding("default-failed", f"{subject}: it failed ({error})", values={"error": error.kind})
+    elif not any(one.settings_key == final for one in result.final.valid_records):
+        yield Finding("default-no-time", f"{subject}: no time was left")
+
+
+def _failed(run: Run, when: str) -> Iterator[Finding]:
+    labels = texts_of(run.cases)
+    return answer.failures([(labels[key], error) for key, error in run.failures.items()], when)
+
+
+def _measured(race: Run) -> list[tuple[Case, float]]:
+    return [(case, rate) for case in race.cases if (rate := rate_of(race, case.key))]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, counted
 from iobench.bench.budget import Budget
 from iobench.bench.case import REMOTE
+from iobench.bench.meter import Meter
 from iobench.dataset.add import AddOptions, add_files
 from iobench.dataset.manifest import Manifest, missing_libraries
 from iobench.dataset.opener import Opener
@@ -45,15 +45,9 @@ class TimedSamples(FirstSamples):
 
     def batches(self) -> Iterator[Batch]:
         """Yield the same batches."""
-        batches, spent = super().batches(), 0.0
-        while True:
-            before = time.monotonic()
-            batch = next(batches, None)
-            spent += time.monotonic() - before
-            if batch is None:
-                break
-            yield batch
-        self.seconds = spent
+        meter = Meter()
+        yield from meter.over(super().batches())
+        self.seconds = meter.waits.total_s
 
 
 @dataclass
@@ -76,21 +70,6 @@ class SampleWriter:
         These join the dataset after the first format, which decodes the samples once for all others. With
         them come the `decoders`, variants that decode the same files in other ways.
         """
-        self._announce(variants)
-        share = WRITING if own is not None else INDISPENSABLE
-        self._write(variants[:1], share)
-        added = self._register_all(*own, decoders) if own is not None else ()
-        self._write(variants[1:], WRITING)
-        return added
-
-    def _register_all(self, path: Path, variant: str, decoders: Sequence[str]) -> tuple[str, ...]:
-        added = self._register(path, variant, "your own files were not measured: ", INDISPENSABLE)
-        for other in decoders if added else ():
-            added += self._register(path, other, f"{other}: ", WRITING)
-        return added
-
-    def _announce(self, variants: Sequence[str]) -> None:
-        """Report the size and the place of the sample before it is written."""
         root = self.data_dir / self.first.name
         if not is_free(root, self.first):
             self.status(f"replacing the sample in {root}, which was written in another way")
@@ -100,6 +79,16 @@ class SampleWriter:
                 f"writing a sample of {bytes_text(self.first.schema.logical_bytes)} in "
                 f"{counted(len(variants), 'format')}: up to {bytes_text(bound)} in {root}"
             )
+        added: tuple[str, ...] = ()
+        if own is None:
+            self._write(variants[:1], INDISPENSABLE)
+        else:
+            self._write(variants[:1], WRITING)
+            added = self._register(*own, "your own files were not measured: ", INDISPENSABLE)
+            for other in decoders if added else ():
+                added += self._register(own[0], other, f"{other}: ", WRITING)
+        self._write(variants[1:], WRITING)
+        return added
 
     def _write(self, variants: Sequence[str], share: float) -> None:
         for number, variant in enumerate(variants):
@@ -122,33 +111,29 @@ class SampleWriter:
     def _register(self, path: Path, variant: str, prefix: str, share: float) -> tuple[str, ...]:
         """Add the user's own files to the sample where they lie; return their variant if that succeeds.
 
-        `prefix` begins the reason if it does not. At the end of the `share` of the time it does not.
+        `prefix` begins the reason if it does not: at the end of the `share` of the time, or because they are
+        not the samples that were written.
         """
-        manifest = self.manifest
-        if manifest is None or variant not in manifest.added or not manifest.unchanged(variant):
-            self.status(f"reading {self.first.schema.samples:,} samples of {path}")
-            try:
-                self.manifest = self._added(path, variant, share)
-            except IobenchError as error:
-                self._skip(error, variant, prefix)
-                return ()
-        return (variant,)
-
-    def _added(self, path: Path, variant: str, share: float) -> Manifest:
-        """Add the files; raises ArtifactExists if they are not the samples that were written."""
+        manifest, root, schema = self.manifest, self.data_dir / self.first.name, self.first.schema
+        if manifest is not None and variant in manifest.added and manifest.unchanged(variant):
+            return (variant,)
+        self.status(f"reading {schema.samples:,} samples of {path}")
         late = OutOfTime(f"no time was left to read {path}", kind="not-read-in-time", hint=LONGER)
-        in_time = _ending(self._share(share), late)
-        root, schema = self.data_dir / self.first.name, self.first.schema
         options = AddOptions(
             variant,
             root.name,
             schema.fields,
             self.data_dir,
-            overwrite=self.manifest is None and _is_sample(root),
+            overwrite=manifest is None and _is_sample(root),
             first=schema,
-            progress=in_time,
+            progress=_ending(self._share(share), late),
         )
-        return add_files(path, options)[0]
+        try:
+            self.manifest = add_files(path, options)[0]
+        except IobenchError as error:
+            self._skip(error, variant, prefix)
+            return ()
+        return (variant,)
 
     def _share(self, share: float) -> Budget:
         """Return the time that is left of a share of all the time, which began with it."""
@@ -276,11 +261,9 @@ class MeasuredData:
         if self.own_format is not None:
             return self.full_stored_bytes(self.own_format)
         held = self.source.description.get("bytes") if self.source is not None else None
-        return (
-            None
-            if held is None or self.source is None
-            else (held * self.full_bytes / self.source.schema.logical_bytes)
-        )
+        if held is None or self.source is None:
+            return None
+        return float(held) * self.full_bytes / self.source.schema.logical_bytes
 
     @property
     def scale(self) -> float:
@@ -296,18 +279,13 @@ class MeasuredData:
 def from_dataset(manifest: Manifest, requirements: Requirements) -> MeasuredData:
     """Return a dataset as it is, on a disk or in an object store."""
     full_bytes = requirements.full_bytes or manifest.schema.logical_bytes
-    if manifest.url:
-        return MeasuredData(manifest, full_bytes, cold=False, added=_at_address(manifest, requirements))
-    cold = _exceeds_memory(full_bytes)
-    return MeasuredData(manifest, full_bytes, cold, added=tuple(manifest.added))
-
-
-def _at_address(manifest: Manifest, requirements: Requirements) -> tuple[str, ...]:
-    """Return the variants in an object store that take part, that of the default first."""
+    if not manifest.url:
+        return MeasuredData(manifest, full_bytes, _exceeds_memory(full_bytes), added=tuple(manifest.added))
     usable = [variant for variant in manifest.artifacts if variant not in missing_libraries(manifest)]
     if "all" not in requirements.formats:
         usable = [formats.parse(word).variant for word in requirements.formats]
-    return tuple(sorted(usable, key=lambda variant: variant != DEFAULT_FORMAT))
+    usable.sort(key=lambda variant: variant != DEFAULT_FORMAT)  # that of the default comes first
+    return MeasuredData(manifest, full_bytes, cold=False, added=tuple(usable))
 
 
 def from_source(
@@ -336,31 +314,20 @@ def from_source(
     added = writer.write_all(variants, own, source.other_decoders())
     skipped += writer.skipped
     if writer.manifest is None:
-        raise _nothing_written(source, skipped, writer.late)
-    decoding_s = _decoding_s(source, first, full_bytes)
+        late = writer.late
+        problem = f"no {'time was left to write' if late else 'format can hold'} {source.name}"
+        reasons = "; ".join(one.sentence for one in skipped_together(skipped))
+        raise InvalidSettings(f"{problem}: {reasons}", kind="out-of-time" if late else "no-format")
+    decoding_s = 0.0
+    if source.decodes:
+        if first.seconds is None:  # the sample was written before
+            first = TimedSamples(source, DECODED_SAMPLES)
+            for _ in first.batches():
+                pass
+        decoding_s = (first.seconds or 0.0) * full_bytes / first.schema.logical_bytes
     return MeasuredData(
         writer.manifest, full_bytes, cold, source, tuple(words), skipped, added, decoding_s=decoding_s
     )
-
-
-def _decoding_s(source: Source, first: TimedSamples, full_bytes: int) -> float:
-    """Return the seconds that decoding all of the data takes; 0 if they are arrays.
-
-    Where the sample was written before, a few of the first samples are decoded again.
-    """
-    if not source.decodes:
-        return 0.0
-    if first.seconds is None:
-        first = TimedSamples(source, DECODED_SAMPLES)
-        for _ in first.batches():
-            pass
-    return (first.seconds or 0.0) * full_bytes / first.schema.logical_bytes
-
-
-def _nothing_written(source: Source, skipped: Sequence[Finding], late: bool) -> InvalidSettings:
-    problem = f"no time was left to write {source.name}" if late else f"no format can hold {source.name}"
-    reasons = "; ".join(one.sentence for one in skipped_together(skipped))
-    return InvalidSettings(f"{problem}: {reasons}", kind="out-of-time" if late else "no-format")
 
 
 def other_samples(data: MeasuredData) -> list[Manifest]:

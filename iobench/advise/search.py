@@ -31,32 +31,26 @@ from iobench.bench.stopping_rules import AUTO
 from iobench.dataset.manifest import Manifest
 from iobench.host.device import pick_device
 from iobench.results.cases import Label, labels
+from iobench.results.run_warning import Values
 from iobench.results.stats import ENOUGH_ROUNDS
 
 
 def nothing_measured(run: Run, requirements: Requirements) -> LoaderFailed:
     """Return the error for a run in which no case could be measured."""
     reasons = "; ".join(dict.fromkeys(map(str, run.failures.values())))
-    hint = None
-    if run.skipped:
-        tried = len(run.cases) - len(run.skipped)
-        hint = (
-            f"{tried} of {counted(len(run.cases), 'case')} were tried in "
-            f"--max-time {requirements.max_time_s:g}: give a longer one"
-        )
+    tried = f"{len(run.cases) - len(run.skipped)} of {counted(len(run.cases), 'case')} were tried"
     return LoaderFailed(
         f"no case could be measured{f': {reasons}' if reasons else ''} (records: {run.path})",
         kind="no-case-measured",
-        hint=hint,
+        hint=f"{tried} in --max-time {requirements.max_time_s:g}: give a longer one" if run.skipped else None,
     )
 
 
 def ended_early(ended: BaseException | None, rounds: str) -> Iterator[Finding]:
     """Yield the finding for rounds that Ctrl-C or an error ended; `rounds` names them."""
     if isinstance(ended, KeyboardInterrupt):
-        yield Finding(
-            "interrupted", f"Interrupted in the {rounds}: the answer rests on what was measured until then"
-        )
+        message = f"Interrupted in the {rounds}: the answer rests on what was measured until then"
+        yield Finding("interrupted", message)
     elif isinstance(ended, IobenchError):
         yield Finding("stopped", f"The {rounds} ended early: {ended}", values={"error": ended.kind})
 
@@ -66,11 +60,8 @@ def skipped_finalists(run: Run, rounds: str) -> Iterator[Finding]:
     if run.skipped:
         labels = run.labels
         names = some([str(labels[key]) for key in run.skipped])
-        yield Finding(
-            "finalists-skipped",
-            f"There was no time for the {rounds} of {names}",
-            values={"cases": names, "skipped": len(run.skipped), "rounds": rounds},
-        )
+        values: Values = {"cases": names, "skipped": len(run.skipped), "rounds": rounds}
+        yield Finding("finalists-skipped", f"There was no time for the {rounds} of {names}", values=values)
 
 
 FINAL = 0.8  # at most, of the time left after the race, for final rounds
@@ -251,8 +242,10 @@ def search(
     InvalidSettings if nothing fits (``nothing-fits``), LoaderFailed if no case could be measured
     (``no-case-measured``).
     """
-    device = str(pick_device(requirements.device))
-    words = _stored(data, requirements.formats)
+    device, words = str(pick_device(requirements.device)), requirements.formats
+    if data.source is not None and "all" not in words:  # there was no time to write the others
+        stored = {*data.manifest.artifacts, *data.added}
+        words = tuple(word for word in words if formats.parse(word).variant in stored)
     requirements = replace(requirements, full_bytes=data.full_bytes, formats=words)
     cache = "cold" if data.cold else "warm"
     candidates = candidate_set(data.manifest, requirements, device, cache, data.added)
@@ -266,47 +259,38 @@ def search(
     if not roles:
         raise race.ended or nothing_measured(race, requirements)
     skipped = [*data.skipped, *candidates.skipped]
-    so_far = SearchResult(data, race, race, roles, skipped, confirmed=False)
-    if race.ended or budget.over:
-        late = Finding("no-final-rounds", "No time was left for final rounds")
-        so_far.notes += ended_early(race.ended, "race") if race.ended else [late]
-        return so_far
-    return _confirmed(so_far, requirements, options, budget, observer)
-
-
-def _confirmed(
-    so_far: SearchResult, requirements: Requirements, options: RunOptions, budget: Budget, observer: Observer
-) -> SearchResult:
-    """Measure the finalists of a race again; its own figures count where that ends too early."""
-    data, race, roles = so_far.data, so_far.race, so_far.roles
-    chosen, roles = same_isolation([case for case in race.cases if case.key in roles], roles)
-    share = FINAL_BEFORE_STEP if requirements.step_ms else FINAL
-    overtime = Budget((1 + OVERTIME) * budget.seconds, budget.began, budget.now)
-    times = budget.share(share), overtime.share(1.0)
-    try:
-        limited = replace(options, limits=True)
-        final = final_rounds(data.manifest, chosen, limited, AUTO, times, observer, race.proofs)
-        ended = final.ended
-    except RecordError as error:  # a full disk
-        final, ended = replace(race, records=[]), error
-    if ended and not final.valid_records:
-        so_far.notes += ended_early(ended, "final rounds")
-        return so_far
-    if not final.valid_records:
-        raise nothing_measured(final, requirements)
-    result = SearchResult(data, race, final, roles, so_far.skipped)
-    result.notes += [*skipped_finalists(final, "final rounds"), *ended_early(ended, "final rounds")]
-    if not ended:
-        _more_rounds(result, requirements, options, budget, observer)
+    result = SearchResult(data, race, race, roles, skipped, confirmed=False)
+    if race.ended:
+        result.notes += ended_early(race.ended, "race")
+    elif budget.over:
+        result.notes.append(Finding("no-final-rounds", "No time was left for final rounds"))
+    else:
+        _confirm(result, requirements, options, budget, observer)
     return result
 
 
-def _stored(data: MeasuredData, words: Sequence[str]) -> tuple[str, ...]:
-    """Return those of the formats asked for that there was time to write, if a sample was written."""
-    if data.source is None or "all" in words:
-        return tuple(words)
-    stored = {*data.manifest.artifacts, *data.added}
-    return tuple(word for word in words if formats.parse(word).variant in stored)
+def _confirm(
+    result: SearchResult, requirements: Requirements, options: RunOptions, budget: Budget, observer: Observer
+) -> None:
+    """Measure the finalists of the race again; its own figures count where that ends too early."""
+    race = result.race
+    chosen, roles = same_isolation([case for case in race.cases if case.key in result.roles], result.roles)
+    share = FINAL_BEFORE_STEP if requirements.step_ms else FINAL
+    overtime = Budget((1 + OVERTIME) * budget.seconds, budget.began, budget.now)
+    times, limited = (budget.share(share), overtime.share(1.0)), replace(options, limits=True)
+    try:
+        final = final_rounds(result.data.manifest, chosen, limited, AUTO, times, observer, race.proofs)
+        ended = final.ended
+    except RecordError as error:  # a full disk
+        final, ended = replace(race, records=[]), error
+    if not ended and not final.valid_records:
+        raise nothing_measured(final, requirements)
+    if final.valid_records:
+        result.final, result.roles, result.confirmed = final, roles, True
+        result.notes += skipped_finalists(final, "final rounds")
+    result.notes += ended_early(ended, "final rounds")
+    if not ended:
+        _more_rounds(result, requirements, options, budget, observer)
 
 
 def _more_rounds(
@@ -322,19 +306,26 @@ def _more_rounds(
         result.notes += ended_early(stepped.ended, "rounds with the step")
         if stepped.ended:
             return
-    fastest = next(case for case in result.final.cases if FASTEST in result.roles[case.key])
-    if len({one.round for one in result.final.valid_records}) < ENOUGH_ROUNDS:
-        return  # there was hardly time for the answer
+    data, fastest = result.data, next(c for c in result.final.cases if FASTEST in result.roles[c.key])
+    enough = len({one.round for one in result.final.valid_records}) >= ENOUGH_ROUNDS
+    if not enough or budget.left() < MIN_HALF_S or data.manifest.artifacts[fastest.variant].added:
+        return  # there was hardly time for the answer, or half of the user's own files is no dataset
     try:
-        half = half_size(result.data, fastest, options, budget, observer)
+        writing = budget.sub(budget.left() - MIN_HALF_S)
+        manifest = measured_data.half_sample(data, [fastest.variant], writing)
+        if manifest is None:
+            return
+        smaller = replace(fastest, dataset=manifest.name, content=content_of(manifest))
+        rest = budget.share(1.0)
+        half = final_rounds(manifest, [smaller], options, HALF_ROUNDS, (rest, rest), observer)
     except OutOfTime:
         return
     except IobenchError as error:  # the answer does not depend on it
         message = f"Not measured: whether the speed depends on the amount of data ({error})"
         result.notes.append(Finding("half-size-failed", message, values={"error": error.kind}))
         return
-    result.half_size = half if half and not half.ended else None
-    result.notes += ended_early(half.ended, "rounds over half the samples") if half else ()
+    result.half_size = None if half.ended else half
+    result.notes += ended_early(half.ended, "rounds over half the samples")
 
 
 def same_isolation(
@@ -383,16 +374,10 @@ def steppable(
     taken = taken if len(taken) >= min(COMPARED, len(cases)) else []
     if len(taken) < len(cases):
         which = f"all but {counted(len(taken), 'case')}" if taken else "all cases"
-        note = Finding(
-            "no-time-for-step",
-            f"No time for rounds with the step of {which}: these need about {seconds_text(needed_s)}",
-            values={
-                "needed_s": requirements.max_time_s + needed_s,
-                "measured": len(taken),
-                "cases": len(cases),
-            },
-        )
-        result.notes.append(note)
+        message = f"No time for rounds with the step of {which}: these need about {seconds_text(needed_s)}"
+        total_s = requirements.max_time_s + needed_s
+        values: Values = {"needed_s": total_s, "measured": len(taken), "cases": len(cases)}
+        result.notes.append(Finding("no-time-for-step", message, values=values))
     return [case for case in cases if case in taken]
 
 
@@ -407,28 +392,12 @@ def run_with_step(
     """Run final rounds with the training step; None without cases."""
     if not cases:
         return None
+    model, times = requirements.model, (budget.share(STEPPED), budget.share(1.0))
     stepping = [
-        replace(case, model=requirements.model)
-        if requirements.model != "none"
-        else replace(case, step_s=requirements.step_s(case.batch_size))
+        replace(
+            case,
+            **({"model": model} if model != "none" else {"step_s": requirements.step_s(case.batch_size)}),
+        )
         for case in cases
     ]
-    times = budget.share(STEPPED), budget.share(1.0)
     return final_rounds(manifest, stepping, options, AUTO, times, observer)
-
-
-def half_size(
-    data: MeasuredData, fastest: Case, options: RunOptions, budget: Budget, observer: Observer
-) -> Run | None:
-    """Measure the fastest case over half as many samples, which shows if its rate depends on their number.
-
-    None where there is no time or no source, and for the user's own files.
-    """
-    if budget.left() < MIN_HALF_S or data.manifest.artifacts[fastest.variant].added:
-        return None
-    manifest = measured_data.half_sample(data, [fastest.variant], budget.sub(budget.left() - MIN_HALF_S))
-    if manifest is None:
-        return None
-    smaller = replace(fastest, dataset=manifest.name, content=content_of(manifest))
-    rest = budget.share(1.0)
-    return final_rounds(manifest, [smaller], options, HALF_ROUNDS, (rest, rest), observer)

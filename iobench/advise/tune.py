@@ -1,42 +1,49 @@
-"""Tuning of a user's loader in one call."""
+"""Tuning of a user's loader in one call: the settings to use, with their gain and cost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from iobench.advise import answer
-from iobench.advise.checks.evidence import Advice
+from iobench.advise.answer import DECIDED, KEEP, LIMITED, NOT_BOTTLENECK, UNDECIDED, Answer
+from iobench.advise.checks.evidence import Advice, Gain
 from iobench.advise.checks.table import CHECKS
 from iobench.advise.diagnose import diagnose
 from iobench.advise.settings import search_space
-from iobench.advise.settings.candidate import BASELINE, HEADROOM, Candidate, slowdown
-from iobench.advise.settings.settings_race import (
-    CUTS,
-    ResourceLimits,
-    SettingsRace,
-    finalists,
-    hidden_gain,
+from iobench.advise.settings.candidate import (
+    BASELINE,
+    HEADROOM,
+    Candidate,
+    candidates_table,
+    compare_to_baseline,
+    slowdown,
+    unsuccessful,
 )
+from iobench.advise.settings.settings_race import CUTS, ResourceLimits, SettingsRace, finalists
 from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import CYCLES, Consumer, Turn, TurnSpec
 from iobench.advise.settings.watchdog import DeadlineReached, Watchdog, loader_budget
-from iobench.advise.tuning import TuningResult, nothing_fits, result_of
 from iobench.base.errors import InvalidSettings, IobenchError, TargetError
 from iobench.base.finding import Finding
 from iobench.base.thresholds import CPU_CONTENDED
-from iobench.base.units import counted
+from iobench.base.units import counted, rate_text, seconds_text
 from iobench.bench.budget import Budget
 from iobench.bench.options import check_above_zero
 from iobench.bench.policies import COMPARED
 from iobench.loading.replay import Replay
 from iobench.loading.user_errors import USER_ERRORS, loader_error
 from iobench.results import stats
+from iobench.results.background_signs import background_warnings
+from iobench.results.display import Columns
 from iobench.results.history import file_name, new_file
 from iobench.results.record_file import check_writable
-from iobench.results.run_warning import LONGER
+from iobench.results.run_warning import LONGER, Values
+from iobench.results.stats import Comparison
 
 MAX_TIME_S = 60.0
 CAUSES = 0.15  # of the time, to find what settings cannot change
@@ -46,6 +53,43 @@ FINALISTS = 2  # in addition to the baseline
 NEAR = 0.9  # of the fastest in the race: other candidates that get final rounds
 
 Status = Callable[[str], None]
+SampleWork: TypeAlias = tuple[Advice, Candidate | None]  # which no setting changes; what tries its remedy
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuningResult(Answer):
+    """The settings to use, and the measurements behind them.
+
+    The outcome is ``decided``: `use` is significantly faster than the baseline, by at least 5 %. ``keep``:
+    nothing is. ``undecided``: too few rounds to tell. ``not-bottleneck``: no loader could bring 5 %.
+    ``limited``: the baseline exceeds a limit, and `use` is the fastest candidate within it.
+    """
+
+    use: Candidate
+    candidates: list[Candidate]  # everything that was tried; the first is the baseline
+    against: dict[str, Comparison]  # each finalist compared with the baseline
+    whole_epochs: bool  # the final rounds were whole epochs
+    headroom: Comparison | None = None  # of the loop over batches already on the device
+
+    def tables(self) -> Iterator[Columns]:
+        """Yield the settings."""
+        against = {**self.against, **({HEADROOM: self.headroom} if self.headroom else {})}
+        if any(one.tried for one in self.candidates):
+            yield candidates_table(self.candidates, against, self.use.name if self.code else "")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each setting."""
+        return [
+            {
+                "setting": one.name,
+                "samples_per_s": one.rate,
+                "relative to baseline": against.ratio.median if against else None,
+                "memory_bytes": one.memory_bytes,
+                "use": one.name == self.use.name,
+            }
+            for one in self.candidates
+            for against in [self.against.get(one.name)]
+        ]
 
 
 def tune(
@@ -136,9 +180,8 @@ def tune(
     consumer.replay = Replay(consumer.transfer.device_api) if headroom else None
     race = SettingsRace(loader, TurnSpec(consumer, guard=watchdog.guard), limits, path, watchdog.budget)
     with watchdog.active(), race.active():
-        tuning = _Tuning(race, limits, consumer, watchdog, on_status, work)
         try:
-            return tuning.run(path, seed)
+            return _Tuning(race, watchdog, on_status, work).run(seed)
         except IobenchError:
             raise
         except USER_ERRORS as error:
@@ -147,145 +190,123 @@ def tune(
 
 def _work(
     loader: TunableLoader, device: str, budget: Budget, timeout_s: float, on_status: Status
-) -> tuple[Advice, Candidate | None] | None:
-    """Return the work for samples, which no setting changes, and the candidate that tries its remedy."""
+) -> SampleWork | None:
+    """Return the work for samples that takes most of the time, if a diagnosis shows any."""
     try:
-        found = diagnose(
+        diagnosis = diagnose(
             loader, timeout_s=timeout_s, race=False, device=device, on_status=on_status, budget=budget
         )
     except DeadlineReached:
         return None
-    causes = [one for one in found.advice if CHECKS[one.kind].work]
-    return (causes[0], CHECKS[causes[0].kind].trial(found.candidates)) if causes else None
+    cause = next((one for one in diagnosis.advice if CHECKS[one.kind].work), None)
+    return None if cause is None else (cause, CHECKS[cause.kind].trial(diagnosis.candidates))
 
 
+@dataclass
 class _Tuning:
     """The steps of a tuning, each with its share of the time."""
 
-    def __init__(
-        self,
-        race: SettingsRace,
-        limits: ResourceLimits,
-        consumer: Consumer,
-        watchdog: Watchdog,
-        status: Status,
-        work: tuple[Advice, Candidate | None] | None,
-    ) -> None:
-        self._work = work
-        self._race, self._limits, self._consumer = race, limits, consumer
-        self._watchdog, self._status = watchdog, status
+    race: SettingsRace
+    watchdog: Watchdog
+    status: Status
+    work: SampleWork | None
 
-    def run(self, records: Path, seed: int) -> TuningResult:
+    def run(self, seed: int) -> TuningResult:
         """Tune, and return what the rounds support."""
-        self._status("measuring the baseline")
+        race, consumer = self.race, self.race.spec.consumer
+        self.status("measuring the baseline")
         try:
-            turn = self._race.warm_up(Candidate(BASELINE), self._watchdog.part(FIRST_TURN).seconds)
+            turn = race.take(Candidate(BASELINE), self.watchdog.part(FIRST_TURN).seconds)
         except DeadlineReached:
-            if not self._watchdog.delivered:
+            if not self.watchdog.delivered:
                 raise
-            return self._result([Candidate(BASELINE)], [Candidate(BASELINE)], [], records)
-        replay = self._consumer.replay
+            return self._result([Candidate(BASELINE)], [Candidate(BASELINE)], [])
+        replay = consumer.replay
         if replay is not None:
-            replay.count, self._consumer.replay = turn.epoch_batches or turn.batches, None
-        candidates, chosen, skipped = self._raced(turn, seed)
-        chosen += self._remedy(chosen)
+            replay.count, consumer.replay = turn.epoch_batches or turn.batches, None
+        candidates, skipped = self._raced(turn, seed)
+        chosen = self._finalists(candidates)
+        trial = self.work[1] if self.work else None
+        if trial is not None:
+            turns_s = sum(one.turn_s for one in (*chosen, chosen[0]))
+            chosen += [trial] if stats.ENOUGH_ROUNDS * turns_s <= race.budget.left() else []
         if replay is not None:
             chosen.append(Candidate(HEADROOM, kind="headroom", make=lambda: replay))
-        self._status(f"final rounds: {'; '.join(one.name for one in chosen)}")
-        self._race.final_rounds(chosen, self._race.budget.left(), seed=seed + 1)
-        if (ratio := slowdown(self._race.turns)) is not None:
+        self.status(f"final rounds: {'; '.join(one.name for one in chosen)}")
+        race.final_rounds(chosen, race.budget.left(), seed=seed + 1)
+        if (ratio := slowdown(race.turns)) is not None:
             raise TargetError(
                 f"the loader gets slower with each turn, {ratio:.1f} × from first to last: "
-                f"settings cannot be compared (records: {records})",
+                f"settings cannot be compared (records: {race.path})",
                 kind="slowing-down",
                 hint="look for what it keeps from epoch to epoch",
             )
-        return self._result(candidates, chosen, skipped, records)
-
-    def _remedy(self, chosen: Sequence[Candidate]) -> list[Candidate]:
-        """Return what tries the remedy of work that no setting changes, if there is time for rounds of it."""
-        trial = self._work[1] if self._work else None
-        turns_s = sum(one.turn_s for one in (*chosen, chosen[0]))
-        fits = stats.ENOUGH_ROUNDS * turns_s <= self._race.budget.left()
-        return [trial] if trial is not None and fits else []
+        return self._result(candidates, chosen, skipped)
 
     def _result(
-        self,
-        candidates: Sequence[Candidate],
-        chosen: Sequence[Candidate],
-        skipped: Sequence[Finding],
-        records: Path,
+        self, candidates: Sequence[Candidate], chosen: Sequence[Candidate], skipped: Sequence[Finding]
     ) -> TuningResult:
+        race = self.race
         return result_of(
-            self._race, candidates, chosen, skipped, str(records), self._consumer.trains, self._work
+            race, candidates, chosen, skipped, str(race.path), race.spec.consumer.trains, self.work
         )
 
-    def _raced(self, turn: Turn, seed: int) -> tuple[list[Candidate], list[Candidate], list[Finding]]:
-        """Race the candidates; return them, those for the final rounds, and why others were skipped."""
-        loader, device = self._race.loader, str(self._consumer.device)
-        starting = turn.measured.timing.first_batch_s > search_space.SLOW_START * turn.epoch_s
+    def _raced(self, turn: Turn, seed: int) -> tuple[list[Candidate], list[Finding]]:
+        """Race the candidates after a turn of the baseline; return them, and why others were skipped."""
+        race, watchdog, idle, timing = self.race, self.watchdog, _idle(turn), turn.measured.timing
         traits = search_space.LoaderTraits(
             turn.complete,
-            starting,
-            _idle(turn),
-            not _idle(turn),
-            device,
-            probing=lambda: self._watchdog.within(self._watchdog.part(PROBES).seconds),
+            timing.first_batch_s > search_space.SLOW_START * turn.epoch_s,
+            idle,
+            not idle,
+            str(race.spec.consumer.device),
+            probing=lambda: watchdog.within(watchdog.part(PROBES).seconds),
         )
-        candidates, skipped = search_space.candidates_for(loader, traits, self._limits)
-        fitting = self._in_time(turn, candidates)
+        candidates, skipped = search_space.candidates_for(race.loader, traits, race.limits)
+        # there must be time for a turn of each, and three of the best
+        batch_s = turn.epoch_s / max(1, turn.epoch_batches or turn.batches)
+        cycle_s = max(1, race.loader.workers({})) * batch_s
+        min_s = timing.open_s + timing.first_batch_s + CYCLES * cycle_s
+        fitting = candidates[: max(COMPARED, int(race.budget.left() / min_s - 2 * CUTS))]
         skipped += answer.no_time([one.name for one in candidates[len(fitting) :]], LONGER)
         names = "; ".join(one.name for one in fitting)
-        self._status(f"race of {counted(len(fitting), 'setting')}: {names}")
-        self._race.race(fitting, self._watchdog.part(RACE).seconds, seed)
+        self.status(f"race of {counted(len(fitting), 'setting')}: {names}")
+        race.race(fitting, watchdog.part(RACE).seconds, seed)
         if len(fitting) > 1:
             fitting += self._refined(fitting, replace(traits, starting=True), seed)
-        return fitting, self._finalists(fitting), skipped
-
-    def _in_time(self, turn: Turn, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates, likeliest first, that there is time for: a turn each, three of the best."""
-        timing, cycle = turn.measured.timing, max(1, self._race.loader.workers({}))
-        batch_s = turn.epoch_s / max(1, turn.epoch_batches or turn.batches)
-        min_s = timing.open_s + timing.first_batch_s + CYCLES * cycle * batch_s
-        return list(candidates[: max(COMPARED, int(self._race.budget.left() / min_s - 2 * CUTS))])
+        return fitting, skipped
 
     def _refined(
         self, candidates: Sequence[Candidate], traits: search_space.LoaderTraits, seed: int
     ) -> list[Candidate]:
         """Race the fastest candidate against itself with one more setting changed; return the latter."""
-        best = max((one for one in candidates if _fits(one)), key=lambda one: one.rate, default=None)
+        best = max((one for one in candidates if one.works), key=lambda one: one.rate, default=None)
         if best is None or not best.changes:
             return []
         known = [one.changes for one in candidates]
-        more = search_space.refinements(self._race.loader, best, traits)
+        more = search_space.refinements(self.race.loader, best, traits)
         more = [one for one in more if one.changes not in known]
-        reserved = self._watchdog.part(MIN_FINAL).seconds
-        seconds = min(self._watchdog.part(REFINE).seconds, self._race.budget.left() - reserved)
+        reserved = self.watchdog.part(MIN_FINAL).seconds
+        seconds = min(self.watchdog.part(REFINE).seconds, self.race.budget.left() - reserved)
         if more and seconds > 0:
-            self._status(f"with {best.name}: {'; '.join(one.name for one in more)}")
-            again = Candidate(best.name, best.changes, best.kind)
-            self._race.race([again, *more], seconds, seed)
+            self.status(f"with {best.name}: {'; '.join(one.name for one in more)}")
+            self.race.race([Candidate(best.name, best.changes, best.kind), *more], seconds, seed)
         return more
 
     def _finalists(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the baseline, and the candidates within the limits that are faster and near the fastest."""
         baseline, *others = candidates
-        fitting = sorted((one for one in others if _fits(one)), key=lambda one: one.rate, reverse=True)
+        fitting = sorted((one for one in others if one.works), key=lambda one: one.rate, reverse=True)
         if baseline.over_limit is None:
-            fitting = [one for one in fitting if one.rate > baseline.rate or hidden_gain(baseline, one)]
+            fitting = [one for one in fitting if one.rate > baseline.rate or one.hides_gain(baseline)]
         elif not fitting:
             least = min(
                 (one for one in candidates if one.memory_bytes), key=lambda one: one.memory_bytes or 0
             )
-            raise nothing_fits(
-                [f"{least.name}, which uses least memory, {least.over_limit or least.failure}"]
-            )
+            why = least.over_limit or least.failure
+            raise _nothing_fits([f"{least.name}, which uses least memory, {why}"])
         near = [one for one in fitting[:FINALISTS] if one.rate >= NEAR * fitting[0].rate]
-        return finalists(candidates, near, self._race.budget.left())
-
-
-def _fits(candidate: Candidate) -> bool:
-    return bool(candidate.rates) and candidate.failure is None
+        return finalists(candidates, near, self.race.budget.left())
 
 
 def _idle(turn: Turn) -> bool:
@@ -294,3 +315,174 @@ def _idle(turn: Turn) -> bool:
     if background is not None and (background.processors or 0.0) > CPU_CONTENDED:
         return False
     return turn.measured.processor.cpu_s < 0.5 * turn.measured.timing.epochs_s
+
+
+def result_of(
+    race: SettingsRace,
+    candidates: Sequence[Candidate],
+    finalists: Sequence[Candidate],
+    skipped: Sequence[Finding],
+    records: str | None,
+    trains: bool,
+    work: SampleWork | None = None,
+) -> TuningResult:
+    """Return what the final rounds of a race support; the first of both kinds of candidates is the baseline.
+
+    InvalidSettings if no candidate fits the limits (``nothing-fits``).
+    """
+    baseline, against = finalists[0], compare_to_baseline(finalists)
+    headroom = against.pop(HEADROOM, None)
+    settings = {one.name: against[one.name] for one in finalists if one.name in against and not one.make}
+    outcome, use = _choose(race, finalists, settings, headroom)
+    skipped = [*skipped, *unsuccessful(candidates)]
+    untried = sum(int(one.values["skipped"] or 0) for one in skipped if one.kind == "no-time")
+    late = untried or not baseline.final_rates
+    if outcome == KEEP and (late or answer.is_undecided(settings.values())):
+        outcome = UNDECIDED
+    whole = all(one.whole_epochs for one in finalists if one.final_rates)
+    warnings = background_warnings(race.background)
+    findings = [
+        _headline(outcome, use, settings, candidates, untried),
+        *(_beyond(*work, against, bool(warnings)) if work and outcome != NOT_BOTTLENECK else ()),
+        *(_costs(race, baseline, use) if use is not baseline else ()),
+        *(_training(baseline, headroom) if trains else ()),
+        *([_basis(baseline, whole, interleaved=len(finalists) > 1)] if baseline.final_rates else []),
+    ]
+    return TuningResult(
+        outcome=outcome,
+        use=use,
+        candidates=[*candidates, *(one for one in finalists if one.make is not None)],
+        against=against,
+        findings=findings,
+        whole_epochs=whole,
+        headroom=headroom,
+        code=search_space.code_of(race.loader, use.changes) if use.changes else "",
+        skipped=skipped,
+        warnings=warnings,
+        records=[records] if records else [],
+    )
+
+
+def next_step(result: TuningResult, target: str, max_time_s: float) -> str:
+    """Return what to write or to type after a tuning of a target."""
+    if result.outcome == UNDECIDED:
+        return f"iobench tune {target} --max-time {math.ceil(2 * max_time_s)}"
+    if result.code.startswith("DataLoader("):
+        return f"return this DataLoader in {target}, where loader is the one that it makes now"
+    if result.code:
+        return f"call {target} with {result.code}"
+    if result.outcome == NOT_BOTTLENECK:
+        return "make the training step faster: loading keeps up with it"
+    return f"iobench diagnose {target}, which says what takes the time of each sample"
+
+
+def _choose(
+    race: SettingsRace,
+    finalists: Sequence[Candidate],
+    against: Mapping[str, Comparison],
+    headroom: Comparison | None,
+) -> tuple[str, Candidate]:
+    """Return the outcome and the candidate to use; the first finalist is the baseline."""
+    baseline, *others = finalists
+    if baseline.over_limit:
+        fitting = [one for one in others if one.rate and not one.failure and one.make is None]
+        if not fitting:
+            reasons = [f"{one.name} {one.failure.message}" for one in others if one.failure]
+            raise _nothing_fits([f"{baseline.name} {baseline.over_limit}", *reasons])
+        return LIMITED, max(fitting, key=lambda one: one.rate)
+    better = [one for one in others if one.name in against and against[one.name].outcome == "faster"]
+    if better:
+        best = max(one.rate for one in better)
+        close = [one for one in better if one.rate >= (1 - stats.MIN_DIFFERENCE) * best]
+        return DECIDED, min(close, key=lambda one: (race.loader.workers(one.changes), len(one.changes)))
+    highest = headroom.ratio.high if headroom is not None else None
+    fed = highest is not None and highest < 1 + stats.MIN_DIFFERENCE
+    return (NOT_BOTTLENECK if fed else KEEP), baseline
+
+
+def _nothing_fits(reasons: Sequence[str]) -> InvalidSettings:
+    return InvalidSettings(
+        f"no settings fit the limits: {'; '.join(reasons)}",
+        kind="nothing-fits",
+        hint="raise --max-memory or --max-workers",
+    )
+
+
+def _headline(
+    outcome: str,
+    use: Candidate,
+    against: Mapping[str, Comparison],
+    candidates: Sequence[Candidate],
+    untried: int,
+) -> Finding:
+    if outcome == NOT_BOTTLENECK:
+        evidence = "with batches already on the device the loop gains less than 5 %. Keep your settings"
+        return answer.not_bottleneck(evidence, {})
+    if outcome == DECIDED:
+        return answer.gain(use.name, against[use.name].ratio, "the baseline", {})
+    if outcome == LIMITED:
+        message = f"Use {use.name}: the fastest setting within the limits, which the baseline exceeds"
+        return Finding("limited", message, values={"use": use.name})
+    tried = sum(bool(one.rates) for one in candidates[1:])
+    if outcome == UNDECIDED and not answer.is_undecided(against.values()):
+        few = f"none of {counted(tried, 'other setting')} is faster, and no time was left for {untried} more"
+        message = f"Undecided: {few if tried and untried else 'no time was left to compare settings'}"
+        return Finding("undecided", message, LONGER, {"tried": tried, "untried": untried})
+    return answer.keep("your settings", list(against.values()), tried)
+
+
+def _beyond(
+    cause: Advice, trial: Candidate | None, against: Mapping[str, Comparison], busy: bool
+) -> Iterator[Finding]:
+    """Work for each sample that no setting changes, with its remedy, unless its final rounds refute that."""
+    values: Values = {"cause": cause.kind, **cause.values}
+    compared = against.get(trial.name) if trial is not None else None
+    if trial is None or compared is None or compared.outcome == "inconclusive":
+        yield Finding("beyond-settings", f"Beyond settings: {cause.message}", cause.hint, values)
+    elif compared.outcome == "faster":
+        gain = Gain(trial, compared.ratio, busy)
+        message = f"Beyond settings, {gain.text}: {cause.message}"
+        yield Finding("beyond-settings", message, cause.hint, {**values, "gain": gain.times})
+
+
+def _costs(race: SettingsRace, baseline: Candidate, use: Candidate) -> Iterator[Finding]:
+    """Yield the memory and the workers of other settings, and the time to the first batch of an epoch."""
+    both = use, baseline
+    if use.memory_bytes is not None and baseline.memory_bytes is not None:
+        costs = [answer.memory(one.memory_bytes) for one in both]
+        values: Values = {"memory_bytes": use.memory_bytes, "baseline_memory_bytes": baseline.memory_bytes}
+        if race.loader.knows_workers:
+            workers = [race.loader.workers(one.changes) for one in both]
+            costs = [f"{counted(n, 'worker')} and {cost}" for n, cost in zip(workers, costs, strict=True)]
+            values |= {"workers": workers[0], "baseline_workers": workers[1]}
+        yield Finding("resources", f"It uses {costs[0]}; baseline: {costs[1]}", values=values)
+    if use.first_batch_s and baseline.first_batch_s:
+        own_s, other_s = (statistics.median(one.first_batch_s) for one in both)
+        message = f"First batch of an epoch after {seconds_text(own_s)}; baseline: {seconds_text(other_s)}"
+        values = {"first_batch_s": own_s, "baseline_first_batch_s": other_s}
+        yield Finding("first-batch", message, values=values)
+
+
+def _training(baseline: Candidate, headroom: Comparison | None) -> Iterator[Finding]:
+    """Yield the share of time that the step waits, and the gain if it never waited."""
+    waits = statistics.median(baseline.wait_shares) if baseline.wait_shares else None
+    if waits is not None:
+        message = f"Baseline: the step waits {waits:.1%} of the time"
+        yield Finding("wait-share", message, values={"wait_share": waits})
+    if headroom is not None:
+        # more gain than the waiting explains: the step itself is faster while no loader competes with it
+        faster_step = waits is not None and (1 - waits) * headroom.ratio.median > 1 + stats.MIN_DIFFERENCE
+        more = "; part of it is a faster step, since no loader uses the CPU" if faster_step else ""
+        yield answer.headroom(headroom.ratio, more, step_is_faster=int(faster_step))
+
+
+def _basis(baseline: Candidate, whole: bool, interleaved: bool) -> Finding:
+    rounds = len(baseline.final_rates)
+    measured = "whole epochs" if whole else f"the first batches of an epoch (baseline: {baseline.batches:,})"
+    return Finding(
+        "whole-epochs" if whole else "partial-epochs",
+        f"Measured in {counted(rounds, 'interleaved round' if interleaved else 'round')} over {measured}; "
+        f"baseline: {rate_text(baseline.rate)} samples/s",
+        hint=None if whole else f"whole epochs need more time: {LONGER}",
+        values={"rounds": rounds, "batches": baseline.batches, "samples_per_s": baseline.rate},
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -40,19 +40,16 @@ def requested_loaders(options: RunOptions) -> Iterator[Loader]:
     """Yield every requested loader with each combination of the plain options that it has."""
     named = [(word, loaders.parse(word)) for word in requested_words(options)[0]]
     if not named:
-        raise InvalidSettings(
-            "no loader was named", kind="no-loaders", expected=f"{', '.join(loaders.names())} or all"
-        )
+        expected = f"{', '.join(loaders.names())} or all"
+        raise InvalidSettings("no loader was named", kind="no-loaders", expected=expected)
     for name in options.loader_options:
         if not any(name in loader.settable for _, loader in named):
-            raise InvalidSettings(
-                f"{', '.join(dict.fromkeys(loader.display_name for _, loader in named))}: no option {name}",
-                kind="unknown-option",
-                hint="'iobench loaders' lists the options of each loader",
-            )
+            shown = ", ".join(dict.fromkeys(loader.display_name for _, loader in named))
+            hint = "'iobench loaders' lists the options of each loader"
+            raise InvalidSettings(f"{shown}: no option {name}", kind="unknown-option", hint=hint)
     for word, loader in named:
         given = {pair.partition("=")[0] for pair in word.partition(":")[2].split(",")}
-        valid, problems = _grid(loader, _options_of(loader, options, given))
+        valid, problems = grid_of(loader, options, given)
         if not valid:
             raise problems[0]
         yield from valid
@@ -71,23 +68,15 @@ def requested_words(options: RunOptions) -> tuple[list[str], list[str]]:
     return words, [usable for usable in known.values() if usable != "yes"]
 
 
-def invalid_options(loader: Loader, options: RunOptions) -> list[InvalidOption | InvalidSettings]:
-    """Return an error for each invalid combination of the plain options that a loader has."""
-    return _grid(loader, _options_of(loader, options))[1]
-
-
-def _options_of(
+def grid_of(
     loader: Loader, options: RunOptions, given: Container[str] = ()
-) -> dict[str, tuple[Any, ...]]:
-    """Return the plain options that a loader has, without those given in its word."""
-    values = options.loader_options.items()
-    return {name: value for name, value in values if name in loader.settable and name not in given}
-
-
-def _grid(
-    loader: Loader, values: Mapping[str, Sequence[Any]]
 ) -> tuple[list[Loader], list[InvalidOption | InvalidSettings]]:
-    """Return the loader with each valid combination of values, and the errors of the others."""
+    """Return the loader with each valid combination of plain options, and the errors of the others.
+
+    Without the options that are `given` in its word.
+    """
+    every = options.loader_options.items()
+    values = {name: value for name, value in every if name in loader.settable and name not in given}
     valid, problems = [], list[InvalidOption | InvalidSettings]()
     for combination in itertools.product(*values.values()):
         try:
@@ -102,11 +91,8 @@ def multi_rank_obstacle(loader: Loader, isolate: bool | None) -> InvalidSettings
     if loader.ranks_obstacle:
         return loader.ranks_obstacle
     if isolate or (loader.isolated and isolate is None):
-        return InvalidSettings(
-            "each of its cases needs a process of its own, which ranks do not provide",
-            kind="ranks-isolated",
-            hint="add --no-isolate",
-        )
+        problem = "each of its cases needs a process of its own, which ranks do not provide"
+        return InvalidSettings(problem, kind="ranks-isolated", hint="add --no-isolate")
     return None
 
 
@@ -119,11 +105,9 @@ def multi_rank_cases(cases: Sequence[Case], world_size: int, isolate: bool | Non
     ranks, possible = f"over {counted(world_size, 'rank')}", list[Case]()
     for case in cases:
         if case.model != "none":
-            raise InvalidSettings(
-                f"--model {case.model} {ranks}: ranks do not train a shared model",
-                kind="ranks-model",
-                hint="give --step-ms, the time that your training step takes",
-            )
+            problem = f"--model {case.model} {ranks}: ranks do not train a shared model"
+            hint = "give --step-ms, the time that your training step takes"
+            raise InvalidSettings(problem, kind="ranks-model", hint=hint)
         obstacle = multi_rank_obstacle(case.loader, isolate)
         if obstacle is None:
             possible.append(case)
@@ -208,9 +192,8 @@ def _isolated(options: RunOptions, grid: Sequence[Loader]) -> bool:
     """Return whether cases have processes of their own: all of them if one needs it."""
     foreign = [loader.display_name for loader in grid if loader.user_defined]
     if foreign and options.isolate is False:
-        raise InvalidSettings(
-            f"{foreign[0]} needs a process of its own", kind="conflicting-options", hint="remove --no-isolate"
-        )
+        problem = f"{foreign[0]} needs a process of its own"
+        raise InvalidSettings(problem, kind="conflicting-options", hint="remove --no-isolate")
     return any(loader.isolated for loader in grid) if options.isolate is None else options.isolate
 
 
@@ -234,9 +217,8 @@ def check_caches(manifest: Manifest, options: RunOptions) -> None:
             hint="omit --cache, or add --object-cache to measure the first epoch with an object cache",
         )
     if cached and not manifest.url:
-        raise InvalidSettings(
-            "--object-cache with a dataset on a disk", kind="conflicting-options", hint="omit --object-cache"
-        )
+        problem = "--object-cache with a dataset on a disk"
+        raise InvalidSettings(problem, kind="conflicting-options", hint="omit --object-cache")
 
 
 def check_ragged(schema: Schema, grid: Sequence[Loader], options: RunOptions) -> None:
@@ -260,11 +242,9 @@ def check_ragged(schema: Schema, grid: Sequence[Loader], options: RunOptions) ->
                 hint=f"omit {option}",
             )
         if foreign:
-            raise InvalidSettings(
-                f"{option} with {foreign[0].display_name}, which makes its batches itself",
-                kind="conflicting-options",
-                hint=f"omit {option}{', or run it by itself' * (len(foreign) < len(grid))}",
-            )
+            problem = f"{option} with {foreign[0].display_name}, which makes its batches itself"
+            hint = f"omit {option}{', or run it by itself' * (len(foreign) < len(grid))}"
+            raise InvalidSettings(problem, kind="conflicting-options", hint=hint)
     for word in options.collate:
         Collate.parse(word).over(schema)
     if not any(loader.ragged for loader in grid):
@@ -316,7 +296,7 @@ def skip_notes(manifest: Manifest, options: RunOptions, world_size: int = 1) -> 
     for loader in here:
         if loader not in idle:
             notes += _obstacles(loader, manifest, options, world_size)
-        notes += [_skipped("invalid-options", str(one)) for one in invalid_options(loader, options)]
+        notes += [_skipped("invalid-options", str(one)) for one in grid_of(loader, options)[1]]
         if loader.own_data and "cold" in options.cache:
             why = f"{loader.display_name} with a cold cache: iobench does not know which files it reads"
             notes.append(_skipped("unknown-files", why))

@@ -143,7 +143,10 @@ class RaggedCheck:
     def _end_to_end(self, batch: DeviceBatch, field: Field, number: int) -> tuple[Any, Index]:
         """Return the values of a field of a batch, end to end, and the lengths of its samples."""
         one, samples = batch[field.name], len(batch[self._schema.fields[0].name])
-        self._check_kind(one, field, number)
+        if not isinstance(one, TYPES.get(self._collate.kind, Dense)):
+            problem = f"field {field.name} of batch {number:,} is not collated as requested"
+            kinds = {"expected": self._collate.kind, "found": type(one).__name__}
+            raise WrongContent(problem, kind="not-collated", **kinds)
         values, padding = one.parted() if isinstance(one, COLLATED) else (one, None)
         lengths = _lengths(values, field, samples, number)
         extents = lengths[:, None]
@@ -151,20 +154,13 @@ class RaggedCheck:
             extents = _extents(one, batch[own.name], field, lengths, number)
         total, padded = len(values.values), samples * math.prod(extents.max(0, initial=0).tolist())
         if padding is not None:
-            _check_padding(padding, field, number)
+            if padding.contiguous().view(torch.uint8).any():
+                problem = f"batch {number:,}: padding of field {field.name}"
+                raise WrongContent(problem, kind="wrong-padding", expected="zeros", found="other values")
             padded = total + len(padding)
         self._real_bytes += total * field.sample_bytes
         self._padded_bytes += padded * field.sample_bytes
         return values, lengths
-
-    def _check_kind(self, one: Any, field: Field, number: int) -> None:
-        if not isinstance(one, TYPES.get(self._collate.kind, Dense)):
-            raise WrongContent(
-                f"field {field.name} of batch {number:,} is not collated as requested",
-                kind="not-collated",
-                expected=self._collate.kind,
-                found=type(one).__name__,
-            )
 
 
 def _lengths(one: Ragged, field: Field, samples: int, number: int) -> Index:
@@ -187,22 +183,9 @@ def _extents(one: Any, own: torch.Tensor, field: Field, lengths: Index, number: 
     extents: Index = own.cpu().numpy()
     shapes = one.extents.cpu().numpy() if isinstance(one, COLLATED) else extents
     if not np.array_equal(shapes, extents) or not np.array_equal(extents.prod(1), lengths):
-        raise WrongContent(
-            f"batch {number:,}: samples of field {field.name} have other shapes than their extents",
-            kind="wrong-extents",
-        )
+        problem = f"batch {number:,}: samples of field {field.name} have other shapes than their extents"
+        raise WrongContent(problem, kind="wrong-extents")
     return extents
-
-
-def _check_padding(padding: torch.Tensor, field: Field, number: int) -> None:
-    """Raise WrongContent unless padding is of zeros."""
-    if padding.contiguous().view(torch.uint8).any():
-        raise WrongContent(
-            f"batch {number:,}: padding of field {field.name}",
-            kind="wrong-padding",
-            expected="zeros",
-            found="other values",
-        )
 
 
 NO_HASHES = Finding("no-hashes", "no hash of these samples was kept")
@@ -258,12 +241,9 @@ class ContentCheck:
             return
         rows = index_of(next(self._rows, slice(0, 0)))
         if len(rows) != len(hashes):
-            raise WrongContent(
-                f"batch {self._batches:,} has another number of samples",
-                kind="wrong-count",
-                expected=f"{len(rows):,}",
-                found=f"{len(hashes):,}",
-            )
+            problem = f"batch {self._batches:,} has another number of samples"
+            counts = {"expected": f"{len(rows):,}", "found": f"{len(hashes):,}"}
+            raise WrongContent(problem, kind="wrong-count", **counts)
         own, self._left = min(self._left, len(rows)), max(0, self._left - len(rows))
         self._check.add_hashes(hashes[:own], rows[:own])
         self._pending.append((rows, hashes))
@@ -338,11 +318,8 @@ class ContentCheck:
                     found=f"row {others[0]}",
                     hint=self._hint,
                 )
-        return WrongContent(
-            f"wrong content on the device: row {row} differs from the stored one",
-            kind="wrong-row",
-            hint=self._hint,
-        )
+        problem = f"wrong content on the device: row {row} differs from the stored one"
+        return WrongContent(problem, kind="wrong-row", hint=self._hint)
 
     def _compare_sums(self) -> None:
         """Raise WrongContent unless all ranks together delivered each sample once, in the requested order."""

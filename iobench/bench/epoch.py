@@ -375,12 +375,8 @@ class _DatasetEpochs(OpenBatchSource):
             return
         if loader.drops and 0 < came < due:
             return
-        raise WrongContent(
-            "the loader delivered another number of samples",
-            kind="wrong-count",
-            expected=f"{due:,}",
-            found=f"{came:,}",
-        )
+        problem = "the loader delivered another number of samples"
+        raise WrongContent(problem, kind="wrong-count", expected=f"{due:,}", found=f"{came:,}")
 
     def partial(self, delivered: tuple[int, float], epochs: int) -> PartialEpoch | None:
         """Return the epoch that follows from the windows of its parts; None after whole epochs."""

@@ -111,13 +111,8 @@ class _Resource:
             return None
         try:
             return method(seconds)
-        except (
-            DirectUnavailable,
-            OSError,
-            LoaderFailed,
-            CorruptArtifact,
-        ):  # the rounds of its cases report a disk that fails
-            self.broken = True
+        except (DirectUnavailable, OSError, LoaderFailed, CorruptArtifact):
+            self.broken = True  # the rounds of its cases report a disk that fails
             return None
 
 
@@ -154,14 +149,15 @@ class CaseLimits:
         limits = []
         for key, factor, _ in self._path(case):
             resource = self._resources.get(key, _Resource())
-            if resource.best is not None and resource.now is not None:
+            best, now = resource.best, resource.now
+            if best is not None and now is not None:
                 limits.append(
                     LimitPart(
-                        name=resource.best.name,
-                        how=resource.best.how,
-                        bytes_per_s=resource.best.bytes_per_s * factor,
-                        reads_per_s=resource.best.reads_per_s,
-                        now_bytes_per_s=resource.now.bytes_per_s * factor,
+                        name=best.name,
+                        how=best.how,
+                        bytes_per_s=best.bytes_per_s * factor,
+                        reads_per_s=best.reads_per_s,
+                        now_bytes_per_s=now.bytes_per_s * factor,
                         logical_per_byte=factor,
                     )
                 )
@@ -275,10 +271,8 @@ def lowest(limits: Iterable[LimitPart]) -> LimitPart | None:
 def _page_cache_methods(file: Path, slot_bytes: int, slots: int) -> Iterator[tuple[Key, Measure]]:
     """Yield methods that copy into such slots with one thread, and with all cores."""
     for threads in thread_counts():
-        yield (
-            (slot_bytes, slots, threads),
-            partial(hardware_limits.page_cache_read, file, slot_bytes, slots, threads),
-        )
+        method = partial(hardware_limits.page_cache_read, file, slot_bytes, slots, threads)
+        yield (slot_bytes, slots, threads), method
 
 
 def thread_counts() -> list[int]:
@@ -308,9 +302,8 @@ def largest_file(manifest: Manifest, variants: Iterable[str]) -> Path:
 
 def lower_cache_note(probe: LowerCacheProbe) -> Finding:
     """Return the note on a probe for a cache below the kernel."""
-    return Finding(
-        "lower-cache", probe.sentence, values={"first_s": probe.first_s, "second_s": probe.second_s}
-    )
+    values = {"first_s": probe.first_s, "second_s": probe.second_s}
+    return Finding("lower-cache", probe.sentence, values={**values})
 
 
 def _size(file: Path) -> int:

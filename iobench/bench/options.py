@@ -250,12 +250,8 @@ class RunOptions:
         for word in self.collate:
             Collate.parse(word)
         if self.warmup < 1:
-            raise InvalidSettings(
-                "--warmup: the first untimed epoch verifies the content",
-                kind="out-of-range",
-                expected="at least 1",
-                found=self.warmup,
-            )
+            problem = "--warmup: the first untimed epoch verifies the content"
+            raise InvalidSettings(problem, kind="out-of-range", expected="at least 1", found=self.warmup)
         check_above_zero(timeout=self.timeout, round_seconds=self.round_seconds, max_time=self.max_time)
         if self.prices:
             Prices.parse(self.prices)
@@ -269,23 +265,12 @@ class RunOptions:
                 "--headroom needs a training step", kind="missing-option", hint="add --step-ms or --model"
             )
         if self.batch_tokens is not None and self.batch_size != BATCH_SIZE:
-            raise InvalidSettings(
-                "--batch-tokens and --batch-size both limit a batch",
-                kind="conflicting-options",
-                hint="give only one of them",
-            )
+            raise _conflict("--batch-tokens and --batch-size both limit a batch")
         if self.max_batches is not None and self.round_seconds != ROUND_SECONDS:
-            raise InvalidSettings(
-                "--max-batches and --round-seconds both limit a round",
-                kind="conflicting-options",
-                hint="give only one of them",
-            )
+            raise _conflict("--max-batches and --round-seconds both limit a round")
         if self.sudo and "cold" not in self.cache:
-            raise InvalidSettings(
-                "--sudo drops the page cache for cold rounds, and the run has none",
-                kind="missing-option",
-                hint="add --cache cold",
-            )
+            problem = "--sudo drops the page cache for cold rounds, and the run has none"
+            raise InvalidSettings(problem, kind="missing-option", hint="add --cache cold")
         blocks = (self.block_bytes, self.window_bytes)
         if "block" not in self.order and blocks != ((BLOCK_BYTES,), (WINDOW_BYTES,)):
             raise InvalidSettings(
@@ -311,15 +296,11 @@ def check_steps(step_ms: Sequence[float], models: Sequence[str]) -> None:
     """Raise InvalidSettings if a simulated step's length is out of range, or if there is a model too."""
     for value in step_ms:
         if not 0 <= value <= MOST_STEP_MS:
-            raise InvalidSettings(
-                "--step-ms",
-                kind="out-of-range",
-                expected=f"0 to {MOST_STEP_MS:g} milliseconds",
-                found=f"{value:g}",
-            )
+            expected = f"0 to {MOST_STEP_MS:g} milliseconds"
+            raise InvalidSettings("--step-ms", kind="out-of-range", expected=expected, found=f"{value:g}")
     if any(step_ms) and any(model != "none" for model in models):
-        raise InvalidSettings(
-            "--step-ms simulates a training step, and --model is one",
-            kind="conflicting-options",
-            hint="give only one of them",
-        )
+        raise _conflict("--step-ms simulates a training step, and --model is one")
+
+
+def _conflict(problem: str) -> InvalidSettings:
+    return InvalidSettings(problem, kind="conflicting-options", hint="give only one of them")

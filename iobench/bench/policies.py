@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -140,23 +141,23 @@ class RunState:
         return self.lengths.round_s(case) if number == 1 else self.took_s.get(case.key, 0.0)
 
 
-class Policy(Protocol):
+class Policy(ABC):
     """Decisions of a run."""
 
-    limits_from: int  # first round before which hardware limits are measured
+    limits_from = 1  # first round before which hardware limits are measured
+    planned: int | None = None  # rounds; None where it depends on the figures
 
-    @property
-    def planned(self) -> int | None:
-        """Number of rounds; None where it depends on the figures."""
-
+    @abstractmethod
     def next(self, state: RunState) -> NextTurn | None:
         """Return the next turn; None at the end."""
 
+    @abstractmethod
     def drop(self, state: RunState) -> dict[str, str]:
         """Return the cases that have no further turn, and why: for want of time, or BEHIND."""
 
     def done(self, state: RunState) -> Finding | None:
-        """Return the reason that ended the rounds; None if it is not worth a note."""
+        """Return the reason that ended the rounds; None if it is not worth a note, as of a search."""
+        return None
 
 
 def orders(items: Sequence[T], seed: int = 0) -> Iterator[list[T]]:
@@ -179,14 +180,12 @@ def interleaved(items: Sequence[T], more: Callable[[int], bool], seed: int = 0) 
             yield done + 1, item
 
 
-class EqualShares:
+class EqualShares(Policy):
     """Policy of a run: equal shares of the time for its cases, until a rule has enough rounds.
 
     Verification has 30 % of the time, and ends after twice that. Rounds and verifications are cut to parts of
     an epoch where whole ones would take longer than their share.
     """
-
-    limits_from = 1
 
     def __init__(self, rule: StoppingRule) -> None:
         self._rule, self.planned = rule, rule.planned
@@ -242,7 +241,7 @@ class EqualShares:
         return cases > COMPARED and used_s + state.next_s(case, number) > most_s
 
 
-class SuccessiveHalving:
+class SuccessiveHalving(Policy):
     """Successive halving (Jamieson and Talwalkar 2016) that eliminates only significantly slower cases.
 
     After each round, cases of the slower half that are clearly behind are eliminated; from ten rounds on,
@@ -251,9 +250,6 @@ class SuccessiveHalving:
     The rounds have `race_s`; then the first one, in which quickly verified cases come first, starts no more
     cases, except for two, and no later one begins. An `ordered` first round keeps the order of the cases.
     """
-
-    limits_from = 1
-    planned = None
 
     def __init__(
         self,
@@ -292,10 +288,6 @@ class SuccessiveHalving:
         ended = not state.unverified and _round_ended(state, self._fits)
         behind = self.behind(state.rates) if ended else []
         return {**late, **dict.fromkeys(behind, BEHIND)}
-
-    def done(self, state: RunState) -> Finding | None:
-        """Return None: the search that races the cases concludes."""
-        return None
 
     def behind(self, rates: Rates) -> list[str]:
         """Return the cases that are clearly behind the fastest."""
@@ -343,13 +335,9 @@ class SuccessiveHalving:
         case, spent_s, budget = state.unverified[0], self._spent_s(state), state.budget
         left_s = self._proofs_s + PROOF_SHARE * self._race_s - spent_s
         share_s = max(MIN_PROOF_S, (self._proofs_s - spent_s) / len(state.unverified))
-        return NextTurn(
-            case,
-            0,
-            _proof_s(case, share_s),
-            cancel_at=budget.now() + left_s if len(state.proofs) >= COMPARED else budget.end,
-            index_end=budget.began + self._race_s,
-        )
+        cancel_at = budget.now() + left_s if len(state.proofs) >= COMPARED else budget.end
+        index_end = budget.began + self._race_s
+        return NextTurn(case, 0, _proof_s(case, share_s), cancel_at=cancel_at, index_end=index_end)
 
     def _opened(self, state: RunState) -> Case | None:
         """Return the next case of the opening, once enough cases were verified."""
@@ -380,16 +368,13 @@ class SuccessiveHalving:
 
     def _more(self, state: RunState, done: int) -> bool:
         """Return whether another round follows; a case that is left alone needs none."""
-        if (
-            len(state.remaining) < COMPARED
-            or done >= self._rounds
-            or UntilPrecise().enough(state.rates, done)
-        ):
+        ended = done >= self._rounds or UntilPrecise().enough(state.rates, done)
+        if len(state.remaining) < COMPARED or ended:
             return False
         return sum(state.next_s(case, done + 1) for case in state.remaining) <= self._race_left_s(state)
 
 
-class FinalRounds:
+class FinalRounds(Policy):
     """Fresh rounds of the cases that remain of a search, without elimination, in `rounds_budget`.
 
     Verification counts as time for rounds. Cases come in order of importance. The first is always measured
@@ -400,7 +385,6 @@ class FinalRounds:
     """
 
     limits_from = 2  # a comparison comes first: on a busy machine limits take seconds
-    planned = None
 
     def __init__(
         self,
@@ -431,10 +415,6 @@ class FinalRounds:
             return {} if verifies else {case.key: UNVERIFIED for case in state.unverified}
         return _late(state, self._fits)
 
-    def done(self, state: RunState) -> Finding | None:
-        """Return None: the search concludes."""
-        return None
-
     def _verifies(self, state: RunState) -> bool:
         """Return whether there is time for another case, assuming that a round takes as long as a proof."""
         passed_s = [proof.took_s for proof in state.proofs.values()]
@@ -446,14 +426,9 @@ class FinalRounds:
         left_s = budget.left() - (1 - PROOFS) * budget.seconds
         limit_s = _proof_s(case, max(MIN_PROOF_S, left_s / len(state.unverified)))
         known = self._proofs.get(case.key)
-        return NextTurn(
-            case,
-            0,
-            limit_s,
-            cancel_at=state.budget.end if state.proofs else math.inf,
-            index_end=budget.end,
-            proof=known if known and known.took_s > limit_s else None,
-        )
+        proof = known if known and known.took_s > limit_s else None
+        cancel_at = state.budget.end if state.proofs else math.inf
+        return NextTurn(case, 0, limit_s, cancel_at=cancel_at, index_end=budget.end, proof=proof)
 
     def _fits(self, state: RunState, case: Case, number: int) -> bool:
         late = number == 1 and state.rounds >= COMPARED and self._budget.over

@@ -1,14 +1,19 @@
-"""Check of a loader that resumes: stretches of an epoch are read in processes that are killed."""
+"""Check of a loader that resumes: stretches of an epoch are read in processes that are killed.
+
+A process passes on the hashes of the samples, and the state as the bytes of a checkpoint, then waits.
+"""
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
@@ -23,24 +28,71 @@ from iobench.base.errors import (
     WrongContent,
 )
 from iobench.base.finding import Finding
+from iobench.base.standard_streams import stdout_to_stderr
 from iobench.bench.case import Case, content_of
 from iobench.bench.case_grid import multi_rank_obstacle
 from iobench.bench.content_check import Hashes, SampleCoverage
 from iobench.bench.epoch import epoch_request, opened
-from iobench.bench.resume_process import Delivery, Opened, ResumableLoader, Stretch
 from iobench.dataset.checksum import Checksum, HashedRows
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.remote_dataset import dataset_named
 from iobench.dataset.verify import SampleHashes, sample_hashes
 from iobench.formats import Field, Schema
-from iobench.host.child import Child, ChildEnded, ChildHung
+from iobench.host.child import Child, ChildEnded, ChildHung, SharedCount
 from iobench.host.fork_server import ForkServer
 from iobench.host.rank_info import torchrun_variables
-from iobench.loading import checkpoint, loaders, target
+from iobench.loading import checkpoint, loaders, target, user_errors
 from iobench.loading.inspection import batch_tensors, samples_in
 from iobench.loading.target import signature_of
 from iobench.loading.tensors import tensor_of
 from iobench.results.resume_result import Resume, ResumeCheck
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of an epoch that one process reads."""
+
+    ranks: int | None = None  # None for the loader's own
+    workers: int | None = None  # of each rank; likewise
+    rank: int = 0
+    state: bytes | None = None  # where to resume; None for the start of the epoch
+    stop: int | None = None  # batches after which the state is saved; None for the rest of the epoch
+    most_samples: int | None = None  # after which a loader that does not end is stopped
+
+
+@dataclass
+class Delivery:
+    """Hashes of the samples of each batch of a stretch, the state after them, and the error that ended it."""
+
+    batches: list[Hashes] = field(default_factory=list)
+    first_batch_s: float | None = None
+    state: bytes | None = None
+    error: IobenchError | None = None
+
+
+Opened = tuple[Iterator[Hashes], Callable[[], Any]]  # hashes of each batch, and the state after the last one
+
+
+class ResumableLoader(Protocol):
+    """A loader that can be opened in any process."""
+
+    @property
+    def name(self) -> str:
+        """The loader with its options."""
+
+    @property
+    def takes_ranks(self) -> bool:
+        """True if it is given its rank; else it follows torchrun's variables, or reads everything."""
+
+    def obstacle(self, stretch: Stretch) -> InvalidSettings | None:
+        """Return why it cannot have this number of ranks or workers; None if it can."""
+
+    def open(self, stretch: Stretch) -> Opened:
+        """Open it, and load the state."""
+
+    def expected(self, unbroken: Hashes) -> SampleHashes:
+        """Return the hashes of the samples of an epoch, given those that came without a stop."""
+
 
 RANKS, WORKERS = ("rank", "world_size"), ("num_workers",)  # parameters of a function that are filled in
 
@@ -199,8 +251,7 @@ def _hashes_of(batch: Any) -> Hashes:
     return np.asarray(Checksum(Schema(count, fields)).hashes(flat))
 
 
-READER = "iobench.bench.resume_process"
-PRELOADED = (READER, "iobench.bench.resume_check")  # and torch with them
+PRELOADED = (__name__,)  # and torch with it
 MOST = 2  # in multiples of the unbroken epoch's samples, after which a resumed epoch is cut off
 
 
@@ -361,7 +412,7 @@ class _Checker:
         try:
             for rank in range(stretch.ranks or 1):
                 state = states[rank % len(states)] if states else None
-                children.append(Child(f"{READER}:serve", start=self._server.fork))
+                children.append(Child(f"{__name__}:serve", start=self._server.fork))
                 own = replace(stretch, rank=rank, state=state, most_samples=most)
                 children[-1].send((self._loader, own))
             return [self._delivery(child) for child in children]
@@ -429,3 +480,43 @@ def _same_order(one: Sequence[Hashes], other: Sequence[Hashes]) -> bool:
         np.array_equal(np.sort(first[low:high]), np.sort(second[low:high]))
         for low, high in itertools.pairwise(common)
     )
+
+
+def serve(connection: Connection, heartbeats: SharedCount) -> None:
+    """Read the stretch that the parent sends, answer with a Delivery, and wait in its middle."""
+    loader, stretch = connection.recv()
+    heartbeats.count += 1  # all is imported: from now on batches are due
+    np.random.seed()  # as a new interpreter does: NumPy 1 drew its seed before this process was forked
+    done, stream = Delivery(), None
+    try:
+        began = time.perf_counter()
+        with stdout_to_stderr():
+            stream, state = loader.open(stretch)
+            _read(stream, stretch, done, heartbeats, began)
+        if stretch.stop is not None and len(done.batches) == stretch.stop:
+            done.state = checkpoint.encode(state())
+    except IobenchError as error:
+        done.error = error.changed()  # without its frames, which do not pickle
+    except user_errors.USER_ERRORS as error:
+        done.error = user_errors.loader_error(error).changed()
+    connection.send(done)
+    with suppress(EOFError):
+        connection.recv()
+    del stream
+
+
+def _read(
+    stream: Iterator[Hashes], stretch: Stretch, done: Delivery, heartbeats: SharedCount, began: float
+) -> None:
+    samples = 0
+    while stretch.stop is None or len(done.batches) < stretch.stop:
+        batch = next(stream, None)
+        if batch is None:
+            return
+        if done.first_batch_s is None:
+            done.first_batch_s = time.perf_counter() - began
+        done.batches.append(batch)
+        heartbeats.count += 1
+        samples += len(batch)
+        if stretch.most_samples is not None and samples > stretch.most_samples:
+            return

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Protocol
 
 from iobench.base.errors import InvalidSettings
 from iobench.base.finding import Finding
@@ -23,25 +23,28 @@ SURELY = 2.0  # times slower, at least, from which on a case has lost before the
 SCREENING = 3  # rounds of all cases before decisive rounds leave some out
 
 
-class StoppingRule(Protocol):
+class StoppingRule(ABC):
     """Decisions of a run that its figures make, after each round."""
 
-    @property
-    def planned(self) -> int | None:
-        """Number of rounds; None where it depends on the figures."""
+    planned: int | None = None  # rounds; None where it depends on the figures
 
+    @abstractmethod
     def enough(self, rates: Rates, done: int) -> bool:
         """Return whether the rounds done are enough."""
 
     def behind(self, rates: Rates) -> list[str]:
         """Return the cases to eliminate."""
+        return []
 
+    @abstractmethod
     def note(self, rates: Rates, done: int, elapsed_s: float, labels: Mapping[str, Label]) -> Finding | None:
         """Return what a user should know about how the rounds ended."""
 
 
-class FixedRounds:
+class FixedRounds(StoppingRule):
     """A number of rounds of every case."""
+
+    planned: int
 
     def __init__(self, rounds: int = DEFAULT_ROUNDS) -> None:
         self.planned = rounds
@@ -49,10 +52,6 @@ class FixedRounds:
     def enough(self, rates: Rates, done: int) -> bool:
         """Return whether the rounds done are enough."""
         return done >= self.planned
-
-    def behind(self, rates: Rates) -> list[str]:
-        """Return no case."""
-        return []
 
     def note(self, rates: Rates, done: int, elapsed_s: float, labels: Mapping[str, Label]) -> Finding | None:
         """Return that the time ended the rounds (`max-time-reached`)."""
@@ -63,18 +62,12 @@ class FixedRounds:
         return Finding("max-time-reached", message, values=values)
 
 
-class UntilPrecise:
+class UntilPrecise(StoppingRule):
     """Rounds until each case's interval lies within ±2 % of its median, at least ten if there is time."""
-
-    planned = None
 
     def enough(self, rates: Rates, done: int) -> bool:
         """Return whether the rounds done are enough."""
         return done >= stats.PAIRED_ROUNDS and worst(rates)[1] <= PRECISION
-
-    def behind(self, rates: Rates) -> list[str]:
-        """Return no case."""
-        return []
 
     def note(self, rates: Rates, done: int, elapsed_s: float, labels: Mapping[str, Label]) -> Finding:
         """Return how precise the figures are: `auto-few-rounds`, `auto-imprecise` or `auto-precise`."""
@@ -90,14 +83,12 @@ class UntilPrecise:
         return Finding("auto-precise", f"{line}: every interval is within ±{PRECISION:.0%}", values=values)
 
 
-class UntilDecided:
+class UntilDecided(StoppingRule):
     """Three rounds of all cases, then only of those that may be the fastest of their context.
 
     They end when each context has a winner, or a tie: intervals within the minimum difference. `contexts`
     holds the context of each case, by key.
     """
-
-    planned = None
 
     def __init__(self, contexts: Mapping[str, str]) -> None:
         self._contexts = contexts

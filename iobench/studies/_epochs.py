@@ -15,7 +15,6 @@ from iobench.dataset.opener import Opener
 from iobench.host.machine_load import Monitor
 from iobench.loading.host_to_device import DeviceBatch, HostToDevice
 from iobench.loading.loaders import Job, Loader
-from iobench.results.parts import Measured
 from iobench.studies._rounds import Contender, RoundResult
 
 GPU_SNAPSHOT_S = 0.1
@@ -92,24 +91,17 @@ def epochs(
                 measure(loader, job, transfer, RoundSpec(number, consume, seconds=0.0))
                 for number in range(1, count + 1)
             ]
-        metrics = {**_metrics(measured), **_gpu_metrics(transfer, busy), **consume.metrics()}
-        return RoundResult(sum(epoch.timing.epochs_s for epoch in measured), metrics)
+        timings = [one.timing for one in measured]
+        metrics = {"wait_s": sum(one.wait_s for one in timings)}
+        metrics["first_batch_s"] = sum(one.first_batch_s for one in timings)
+        memory = [one.memory.peak_bytes for one in measured if one.memory.peak_bytes is not None]
+        metrics |= {"memory_bytes": max(memory)} if memory else {}
+        peaks = "gpu_allocated_bytes", "gpu_reserved_bytes"
+        metrics |= dict(zip(peaks, transfer.peak_bytes() or (), strict=False))
+        metrics |= {"gpu_busy": statistics.mean(busy)} if busy else {}
+        return RoundResult(sum(one.epochs_s for one in timings), metrics | consume.metrics())
 
     return run
-
-
-def _metrics(measured: list[Measured]) -> dict[str, float]:
-    memory = [epoch.memory.peak_bytes for epoch in measured if epoch.memory.peak_bytes is not None]
-    peak: dict[str, float] = {"memory_bytes": max(memory)} if memory else {}
-    first_s = sum(epoch.timing.first_batch_s for epoch in measured)
-    return {"wait_s": sum(epoch.timing.wait_s for epoch in measured), "first_batch_s": first_s, **peak}
-
-
-def _gpu_metrics(transfer: HostToDevice, busy: list[float]) -> dict[str, float]:
-    peaks = dict(
-        zip(("gpu_allocated_bytes", "gpu_reserved_bytes"), transfer.peak_bytes() or (), strict=False)
-    )
-    return {**peaks, **({"gpu_busy": statistics.mean(busy)} if busy else {})}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Contenders that take turns in interleaved rounds, and the measurements of these rounds."""
+"""Contenders that take turns in interleaved rounds, their measurements, and work in a subprocess."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from iobench.base import interrupts
 from iobench.base.background_load import BackgroundLoad
 from iobench.base.units import counted, heading_of, seconds_text, text_of
 from iobench.bench.policies import interleaved
+from iobench.host.child import Child, ChildEnded, ChildHung, SharedCount
 from iobench.host.machine_load import BackgroundLoadMonitor
 from iobench.results import stats
 
+T = TypeVar("T")
 ROUNDS = 5
 LONG_ROUND_S = 5.0  # longer rounds are announced one by one
 
@@ -137,3 +140,51 @@ def exhaust(batches: Iterable[Any]) -> None:
 
 def _text(metric: str, value: float | None) -> str:
     return "–" if value is None else text_of(metric, value) or f"{value:.0%}"
+
+
+Heartbeat = Callable[[], None]  # reports that the work makes progress
+
+
+@dataclass(frozen=True)
+class Outcome(Generic[T]):
+    """Result of work in a subprocess."""
+
+    value: T | None  # return value of the work; None if it failed
+    failure: str | None = None  # cause of the failure
+    hung: bool = False  # whether the process was killed because its heartbeat stopped
+
+
+def run_in_subprocess(work: Callable[..., T], *arguments: Any, limit_s: float) -> Outcome[T]:
+    """Call a picklable function in a new process.
+
+    Its first argument is a function that sends a heartbeat. The process is killed with its children after
+    `limit_s` seconds without one.
+    """
+    child = Child(f"{__name__}:serve")
+    try:
+        child.send((work, arguments))
+        child.wait(limit_s)
+        outcome: Outcome[T] = child.receive()
+        return outcome
+    except ChildEnded:
+        return Outcome(None, child.exit_reason())
+    except ChildHung as error:
+        return Outcome(None, f"sent no heartbeat for {error.limit_s:g} s", hung=True)
+    finally:
+        child.end()
+
+
+def serve(connection: Connection, heartbeats: SharedCount) -> None:
+    """Do the work that the parent sends, and send the outcome back."""
+    work, arguments = connection.recv()
+
+    def heartbeat() -> None:
+        heartbeats.count += 1
+
+    heartbeat()
+    try:
+        outcome = Outcome(work(heartbeat, *arguments))
+    except Exception as error:  # noqa: BLE001 - the parent reports it
+        line = str(error).strip().partition("\n")[0]
+        outcome = Outcome(None, f"raised {type(error).__name__}: {line}")
+    connection.send(outcome)

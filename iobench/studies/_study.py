@@ -6,13 +6,12 @@ import importlib
 import os
 import pkgutil
 import shutil
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import psutil
 
@@ -22,6 +21,7 @@ from iobench.results.run_warning import RunWarning
 from iobench.studies._claims import ClaimResult
 from iobench.studies._rounds import Measurements
 
+T = TypeVar("T")
 SCRATCH = "scratch-"
 QUICK = RunWarning(
     "quick-sizes",
@@ -53,6 +53,10 @@ class StudyOptions:
     def gpu(self) -> bool:
         """True if batches go to an accelerator."""
         return self.device != "cpu"
+
+    def sized(self, published: T, quick: T) -> T:
+        """Return the published size or the quick one."""
+        return quick if self.quick else published
 
 
 @dataclass(frozen=True)
@@ -104,29 +108,21 @@ class StudyResult:
         return [*([QUICK] if self.quick else []), *background]
 
 
-class Study(ABC):
+@dataclass(frozen=True)
+class Study:
     """A published experiment: how to repeat it here, and the claims that it makes."""
 
-    reference: ClassVar[Reference]  # the publication
-    part: ClassVar[str] = ""  # part of the publication that is repeated; empty for all of it
-    question: ClassVar[str]  # the question that it answers
+    reference: Reference  # the publication
+    question: str  # the question that it answers
+    setup: Callable[[StudyOptions], str]  # sizes and settings, in words
+    measure: Callable[[StudyOptions], Measurements]  # runs the experiment
+    evaluate: Callable[[Measurements], list[ClaimResult]]  # a verdict on each claim; pure
+    part: str = ""  # part of the publication that is repeated; empty for all of it
 
     @property
     def source(self) -> str:
         """The reference and the part of it, in words."""
         return f"{self.reference}: {self.part}" if self.part else str(self.reference)
-
-    @abstractmethod
-    def setup(self, options: StudyOptions) -> str:
-        """Return sizes and settings, in words."""
-
-    @abstractmethod
-    def measure(self, options: StudyOptions) -> Measurements:
-        """Run the experiment."""
-
-    @abstractmethod
-    def evaluate(self, measured: Measurements) -> list[ClaimResult]:
-        """Return a verdict on each claim; pure."""
 
 
 def cores() -> int:

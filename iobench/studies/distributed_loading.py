@@ -62,34 +62,29 @@ def trainings(ranks: int, address: str, epochs: int) -> list[RankResults]:
     variables = {"GLOO_SOCKET_IFNAME": "lo", "RAY_ADDRESS": address, "PYTHONPATH": os.pathsep.join(sys.path)}
     with TemporaryDirectory(prefix="iobench-") as folder:
         command = [sys.executable, *launcher, PROGRAM, folder, str(epochs)]
-        _finish(command, {**os.environ, "OMP_NUM_THREADS": "1", **variables})
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+        try:
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+        except subprocess.TimeoutExpired as error:
+            problem = f"a training of the study has not ended within {LIMIT_S:g} s"
+            raise IobenchError(problem, kind="timeout") from error
+        if done.returncode:
+            errors = [line for line in done.stderr.splitlines() if "Error" in line]
+            cause = reason(Exception(errors[0])) if errors else f"exit code {done.returncode}"
+            raise IobenchError(f"a training of the study failed: {cause}", kind="training-failed")
         return [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(ranks)]
-
-
-def _finish(command: list[str], environment: dict[str, str]) -> None:
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
-    except subprocess.TimeoutExpired as error:
-        raise IobenchError(
-            f"a training of the study has not ended within {LIMIT_S:g} s", kind="timeout"
-        ) from error
-    if done.returncode:
-        errors = [line for line in done.stderr.splitlines() if "Error" in line]
-        cause = reason(Exception(errors[0])) if errors else f"exit code {done.returncode}"
-        raise IobenchError(f"a training of the study failed: {cause}", kind="training-failed")
 
 
 def same_batches(torch_s: Sequence[str], ray_s: Sequence[str]) -> ClaimResult:
     """Return the verdict on a claim that both loaders return the same batches, from their hashes."""
     same = sum(one == other for one, other in zip(torch_s, ray_s, strict=False))
     count = max(len(torch_s), len(ray_s))
-    return ClaimResult(
-        "",
-        verdict_of(same == count),
+    evidence = (
         f"{same} of {count} batches under random transforms are the same bit by bit with Ray's actors "
-        "and with torch's workers",
-        values=[{"same_batches": same, "batches": count}],
+        "and with torch's workers"
     )
+    values: list[dict[str, Value]] = [{"same_batches": same, "batches": count}]
+    return ClaimResult("", verdict_of(same == count), evidence, values=values)
 
 
 def same_losses(one: RankResults | dict[str, Any], other: dict[str, Any], pair: str) -> ClaimResult:
@@ -117,51 +112,32 @@ def same_accuracy(one: Sequence[float], other: Sequence[float], pair: str) -> Cl
     low, high = float(mean - margin), float(mean + margin)
     inside = low > -EQUIVALENT and high < EQUIVALENT
     outside = low >= EQUIVALENT or high <= -EQUIVALENT
-    return ClaimResult(
-        "",
-        verdict_of(inside) if inside or outside else INCONCLUSIVE,
-        f"{pair}: with BatchNorm, over {count} seeds, accuracy {statistics.mean(one):.2%} against "
-        f"{statistics.mean(other):.2%}, a difference of {100 * low:.2f} to {100 * high:.2f} points "
-        f"({CONFIDENCE:.0%} interval; equivalent within {100 * EQUIVALENT:g})",
-        values=[
-            {
-                "compared": pair,
-                "accuracy": statistics.mean(one),
-                "other_accuracy": statistics.mean(other),
-                "low": low,
-                "high": high,
-            }
-        ],
+    means = statistics.mean(one), statistics.mean(other)
+    evidence = (
+        f"{pair}: with BatchNorm, over {count} seeds, accuracy {means[0]:.2%} against {means[1]:.2%}, "
+        f"a difference of {100 * low:.2f} to {100 * high:.2f} points "
+        f"({CONFIDENCE:.0%} interval; equivalent within {100 * EQUIVALENT:g})"
     )
+    values: dict[str, Value] = {"compared": pair, "accuracy": means[0], "other_accuracy": means[1]}
+    verdict = verdict_of(inside) if inside or outside else INCONCLUSIVE
+    return ClaimResult("", verdict, evidence, values=[{**values, "low": low, "high": high}])
 
 
 def unaffected(claim: str, ranks: list[RankResults]) -> ClaimResult:
     """Return the verdict on a claim that batches, losses and accuracy are the same with both loaders."""
     torch_s, ray_s = ([rank[kind] for rank in ranks] for kind in ("torch's workers", "Ray's actors"))
     pair = "Ray's actors against torch's workers"
-    return all_of(
-        claim,
-        [
-            *(
-                same_batches(one["hashes"], other["hashes"])
-                for one, other in zip(torch_s, ray_s, strict=True)
-            ),
-            same_losses(ray_s[0], torch_s[0], pair),
-            same_accuracy(_normed(ray_s[0]), _normed(torch_s[0]), pair),
-        ],
-    )
+    batches = [same_batches(a["hashes"], b["hashes"]) for a, b in zip(torch_s, ray_s, strict=True)]
+    accuracy = same_accuracy(_normed(ray_s[0]), _normed(torch_s[0]), pair)
+    return all_of(claim, [*batches, same_losses(ray_s[0], torch_s[0], pair), accuracy])
 
 
 def over_ranks(claim: str, ranks: dict[str, list[RankResults]]) -> ClaimResult:
     """Return the verdict on a claim that a training over several ranks equals that of one process."""
     single, several = (ranks[name][0]["torch's workers"] for name in (SINGLE, RANKS))
-    return all_of(
-        claim,
-        [
-            same_losses(several, single, f"{RANKS} against {SINGLE}"),
-            same_accuracy(_normed(several), _normed(single), f"{RANKS} against {SINGLE}"),
-        ],
-    )
+    pair = f"{RANKS} against {SINGLE}"
+    accuracy = same_accuracy(_normed(several), _normed(single), pair)
+    return all_of(claim, [same_losses(several, single, pair), accuracy])
 
 
 def _normed(results: dict[str, Any]) -> list[float]:
@@ -183,12 +159,8 @@ SAMPLES = MIB // (COLUMNS * 4)  # in a batch of a MiB
 HERE, ELSEWHERE = 2, 6  # workers on this host, and over three hosts
 COSTS_S, QUICK_COSTS_S = (0.0, 0.008, 0.032, 0.128), (0.0, 0.128)  # CPU time of a transform per MiB
 BATCHES, QUICK_BATCHES = 32, 8
-MAIN_PROCESS, TORCH, RAY, RAY_ELSEWHERE = (
-    "this process",
-    f"torch, {HERE} workers",
-    f"Ray, {HERE} actors",
-    f"Ray, {ELSEWHERE} actors",
-)
+MAIN_PROCESS, TORCH = "this process", f"torch, {HERE} workers"
+RAY, RAY_ELSEWHERE = f"Ray, {HERE} actors", f"Ray, {ELSEWHERE} actors"
 LIGHT = "samples of 512 B"
 
 
@@ -234,19 +206,10 @@ class Requests(Sampler[BatchRequest]):
         return iter([self.request] * self.batches)
 
 
-def costs(options: StudyOptions) -> tuple[float, ...]:
-    """Return the costs of the transforms: seconds of CPU time per MiB."""
-    return QUICK_COSTS_S if options.quick else COSTS_S
-
-
-def batches(options: StudyOptions) -> int:
-    """Return the number of batches in an epoch, a MiB each."""
-    return QUICK_BATCHES if options.quick else BATCHES
-
-
 def speed(options: StudyOptions) -> Measurements:
     """Measure epochs of every loader with every transform, and the time to the first batch of each."""
-    requests = Requests(batches(options))
+    batches, costs = options.sized(BATCHES, QUICK_BATCHES), options.sized(COSTS_S, QUICK_COSTS_S)
+    requests = Requests(batches)
     with ExitStack() as ends:
         loaders = _loaders(requests)
         for loader in loaders.values():
@@ -256,20 +219,20 @@ def speed(options: StudyOptions) -> Measurements:
             f"{LIGHT}, {name}": (loaders[name], BatchRequest(0.0, SAMPLES))
             for name in (MAIN_PROCESS, TORCH, RAY)
         }
-        for cost in costs(options):
-            workers = (TORCH, RAY, RAY_ELSEWHERE)
-            epochs |= {
-                f"{cost_text(cost)}, {name}": (loaders[name], BatchRequest(cost, 1)) for name in workers
-            }
+        for cost in costs:
+            workers, request = (TORCH, RAY, RAY_ELSEWHERE), BatchRequest(cost, 1)
+            epochs |= {f"{cost_text(cost)}, {name}": (loaders[name], request) for name in workers}
         contenders = {name: timed(partial(_epoch, requests, *one)) for name, one in epochs.items()}
-        measured = interleave(contenders, 3 if options.quick else 5, on_status=options.on_status)
-    measured.figures.update(starts_s=starts_s, costs_s=list(costs(options)), batches=batches(options))
+        measured = interleave(contenders, options.sized(5, 3), on_status=options.on_status)
+    measured.figures.update(starts_s=starts_s, costs_s=list(costs), batches=batches)
     return measured
 
 
 def crossing(measured: Measurements) -> str:
     """Return the lowest cost of a transform at which cores of other hosts pay off, in words."""
-    pays = [cost for cost in measured.figures["costs_s"] if _is_faster(measured, cost_text(cost))]
+    compare, costs = Claims(measured).compare, measured.figures["costs_s"]
+    names = {cost: (f"{cost_text(cost)}, {RAY_ELSEWHERE}", f"{cost_text(cost)}, {TORCH}") for cost in costs}
+    pays = [cost for cost in costs if compare(*names[cost]).outcome == "faster"]
     shipped = median(measured.seconds[f"{cost_text(0.0)}, {RAY}"]) / measured.figures["batches"]
     return (
         f"of the costs tried, {ELSEWHERE} actors are faster "
@@ -288,10 +251,6 @@ def starts(measured: Measurements) -> str:
 def cost_text(seconds: float) -> str:
     """Return a transform's cost as in contenders' names."""
     return f"{1000 * seconds:g} ms/MiB"
-
-
-def _is_faster(measured: Measurements, cost: str) -> bool:
-    return Claims(measured).compare(f"{cost}, {RAY_ELSEWHERE}", f"{cost}, {TORCH}").outcome == "faster"
 
 
 def _loaders(requests: Requests) -> dict[str, Any]:
@@ -323,66 +282,58 @@ def _epoch(requests: Requests, loader: Any, request: BatchRequest) -> None:
 EPOCHS, QUICK_EPOCHS = 10, 2
 
 
-class DistributedLoadingStudy(Study):
-    """Accuracy and speed of torch's workers and of Ray's actors."""
+def _setup(options: StudyOptions) -> str:
+    tried = ", ".join(map(cost_text, options.sized(COSTS_S, QUICK_COSTS_S)))
+    epochs = options.sized(EPOCHS, QUICK_EPOCHS)
+    return (
+        f"{options.sized(BATCHES, QUICK_BATCHES)} batches of 1 MiB with transforms of {tried}, "
+        f"cores of other hosts simulated by sleeping; trainings of {epochs} epochs over 1,800 "
+        "generated samples, in one process and by DDP over 2 ranks on the CPU"
+    )
 
-    reference = DISTRIBUTED_LOADER
-    question = "Does a DataLoader on Ray leave a training unchanged, and when is it faster?"
 
-    def setup(self, options: StudyOptions) -> str:
-        """Return sizes and settings, in words."""
-        tried = ", ".join(cost_text(cost) for cost in costs(options))
-        epochs = QUICK_EPOCHS if options.quick else EPOCHS
-        return (
-            f"{batches(options)} batches of 1 MiB with transforms of {tried}, "
-            f"cores of other hosts simulated by sleeping; trainings of {epochs} epochs over 1,800 "
-            "generated samples, in one process and by DDP over 2 ranks on the CPU"
-        )
+def _measure(options: StudyOptions) -> Measurements:
+    """Measure speed in this process, then run the trainings in processes of their own."""
+    if not ray_runtime.installed():
+        raise MissingDependency("this study needs Ray", hint="pip install 'iobench[ray]'")
+    with ray_runtime.connected(ELSEWHERE):
+        import ray
 
-    def measure(self, options: StudyOptions) -> Measurements:
-        """Measure speed in this process, then run the trainings in processes of their own."""
-        if not ray_runtime.installed():
-            raise MissingDependency("this study needs Ray", hint="pip install 'iobench[ray]'")
-        with ray_runtime.connected(ELSEWHERE):
-            import ray
+        options.on_status("starting loaders")
+        shipped = speed(options)
+        epochs = options.sized(EPOCHS, QUICK_EPOCHS)
+        address = ray.get_runtime_context().gcs_address
+        options.on_status("trainings in one process and over 2 ranks")
+        ranks = {SINGLE: trainings(1, address, epochs), RANKS: trainings(2, address, epochs)}
+    data = f"batches of 1 MiB and trainings on {torch.get_num_threads()} cores"
+    return merged([shipped, accuracies(ranks)], data, ranks=ranks, **shipped.figures)
 
-            options.on_status("starting loaders")
-            shipped = speed(options)
-            epochs = QUICK_EPOCHS if options.quick else EPOCHS
-            address = ray.get_runtime_context().gcs_address
-            options.on_status("trainings in one process and over 2 ranks")
-            ranks = {SINGLE: trainings(1, address, epochs), RANKS: trainings(2, address, epochs)}
-        data = f"batches of 1 MiB and trainings on {torch.get_num_threads()} cores"
-        return merged([shipped, accuracies(ranks)], data, ranks=ranks, **shipped.figures)
 
-    def evaluate(self, measured: Measurements) -> list[ClaimResult]:
-        """Return a verdict on each claim."""
-        ranks: dict[str, list[RankResults]] = measured.figures["ranks"]
-        most = cost_text(max(measured.figures["costs_s"]))
-        light, heavy, claims = f"{LIGHT}, ", f"{most}, ", Claims(measured)
-        return [
-            unaffected(
-                "A training in one process is as accurate with it (there 90.65 against 91.09 %).",
-                ranks[SINGLE],
-            ),
-            _data_parallel(),
-            unaffected(
-                "A training by DDP is as accurate with it (there 88.98 against 89.84 %).", ranks[RANKS]
-            ),
-            over_ranks("DDP over 2 ranks is the same training as one process.", ranks),
-            claims.faster(
-                "Where the transform is heavy, processors of other hosts load faster than this host's.",
-                heavy + RAY_ELSEWHERE,
-                heavy + TORCH,
-                f"; {crossing(measured)}",
-            ),
-            claims.faster(
-                "Where it is light, actors load faster than torch's workers.",
-                light + RAY,
-                light + TORCH,
-                f"; {starts(measured)}",
-            ),
-        ]
+def _evaluate(measured: Measurements) -> list[ClaimResult]:
+    ranks: dict[str, list[RankResults]] = measured.figures["ranks"]
+    most = cost_text(max(measured.figures["costs_s"]))
+    light, heavy, claims = f"{LIGHT}, ", f"{most}, ", Claims(measured)
+    return [
+        unaffected(
+            "A training in one process is as accurate with it (there 90.65 against 91.09 %).",
+            ranks[SINGLE],
+        ),
+        _data_parallel(),
+        unaffected("A training by DDP is as accurate with it (there 88.98 against 89.84 %).", ranks[RANKS]),
+        over_ranks("DDP over 2 ranks is the same training as one process.", ranks),
+        claims.faster(
+            "Where the transform is heavy, processors of other hosts load faster than this host's.",
+            heavy + RAY_ELSEWHERE,
+            heavy + TORCH,
+            f"; {crossing(measured)}",
+        ),
+        claims.faster(
+            "Where it is light, actors load faster than torch's workers.",
+            light + RAY,
+            light + TORCH,
+            f"; {starts(measured)}",
+        ),
+    ]
 
 
 def _data_parallel() -> ClaimResult:
@@ -395,4 +346,10 @@ def _data_parallel() -> ClaimResult:
     return ClaimResult(claim, INCONCLUSIVE, f"{reason}; on the CPU DataParallel changes nothing")
 
 
-STUDY = DistributedLoadingStudy()
+STUDY = Study(
+    DISTRIBUTED_LOADER,
+    "Does a DataLoader on Ray leave a training unchanged, and when is it faster?",
+    _setup,
+    _measure,
+    _evaluate,
+)

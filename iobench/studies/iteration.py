@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -35,59 +34,53 @@ GPU_DATASET, GPU_SLICED = "Dataset under DataLoader, to the GPU", "tensorclass s
 FILLED, BUILT = "filling a pre-allocated TensorDict", "building the TensorDict"
 
 
-class IterationStudy(Study):
-    """Epochs in which every byte is read, and one lazy contender that reads none."""
+def _setup(options: StudyOptions) -> str:
+    size = f"{options.sized(PUBLISHED, QUICK):,} float32 in samples of 128"
+    return f"{size}, memory-mapped and warm, batch {BATCH}, to the CPU{' and GPU' if options.gpu else ''}"
 
-    reference = IO_EVALUATION
-    part = "experiments 1, 3 and 4"
-    question = "Is tensorclass a faster way to feed training than DataLoader?"
 
-    def setup(self, options: StudyOptions) -> str:
-        """Return sizes and settings, in words."""
-        size = f"{_elements(options):,} float32 in samples of 128"
-        return f"{size}, memory-mapped and warm, batch {BATCH}, to the CPU{' and GPU' if options.gpu else ''}"
-
-    def measure(self, options: StudyOptions) -> Measurements:
-        """Measure epochs of each contender, and the part of a cold file that the lazy one reads."""
-        source = Synthetic(_elements(options))
-        manifest = prepare(source, ["memmap"], data_dir=options.folder, name=f"iteration-{source.size}")[0]
-        page_cache.warm(manifest.files_of("memmap"))
-        held = TensorDict({"x": _mapped(manifest)["x"].clone()}, [manifest.schema.samples])
-        contenders = {
-            DATASET: _contender(manifest, "dataloader"),
-            BATCHED: timed(lambda: exhaust(DataLoader(_mapped(manifest), BATCH, collate_fn=_unchanged))),
-            SLICED: _contender(manifest, "native"),
-            INDEXED: _contender(manifest, "native", order="random"),
-            IN_MEMORY: timed(lambda: exhaust(held[start : start + BATCH].clone() for start in _starts(held))),
-            LAZY: timed(lambda: _slice_lazily(_mapped(manifest))),
-            FILLED: timed(lambda: _fill(held["x"])),
-            BUILT: timed(lambda: TensorDict({"x": held["x"].clone()}, [len(held)])),
+def _measure(options: StudyOptions) -> Measurements:
+    """Measure epochs of each contender, and the part of a cold file that the lazy one reads."""
+    source = Synthetic(options.sized(PUBLISHED, QUICK))
+    manifest = prepare(source, ["memmap"], data_dir=options.folder, name=f"iteration-{source.size}")[0]
+    page_cache.warm(manifest.files_of("memmap"))
+    held = TensorDict({"x": _mapped(manifest)["x"].clone()}, [manifest.schema.samples])
+    contenders = {
+        DATASET: _contender(manifest, "dataloader"),
+        BATCHED: timed(lambda: exhaust(DataLoader(_mapped(manifest), BATCH, collate_fn=_unchanged))),
+        SLICED: _contender(manifest, "native"),
+        INDEXED: _contender(manifest, "native", order="random"),
+        IN_MEMORY: timed(lambda: exhaust(held[start : start + BATCH].clone() for start in _starts(held))),
+        LAZY: timed(lambda: _slice_lazily(_mapped(manifest))),
+        FILLED: timed(lambda: _fill(held["x"])),
+        BUILT: timed(lambda: TensorDict({"x": held["x"].clone()}, [len(held)])),
+    }
+    if options.gpu:
+        contenders |= {
+            GPU_DATASET: _contender(manifest, "dataloader", options.device),
+            GPU_SLICED: _contender(manifest, "native", options.device),
         }
-        if options.gpu:
-            contenders |= {
-                GPU_DATASET: _contender(manifest, "dataloader", options.device),
-                GPU_SLICED: _contender(manifest, "native", options.device),
-            }
-        measured = interleave(contenders, on_status=options.on_status)
-        return replace(
-            measured,
-            figures={"lazy_residency": _residency_after(manifest, _slice_lazily)},
-            data=f"{manifest.schema.samples:,} samples of {bytes_text(manifest.schema.sample_bytes)}",
-        )
+    measured = interleave(contenders, on_status=options.on_status)
+    files = manifest.files_of("memmap")
+    page_cache.evict(files)
+    _slice_lazily(_mapped(manifest))
+    lazy = page_cache.residency([path for path in files if path.suffix == ".memmap"])
+    data = f"{manifest.schema.samples:,} samples of {bytes_text(manifest.schema.sample_bytes)}"
+    return replace(measured, figures={"lazy_residency": lazy}, data=data)
 
-    def evaluate(self, measured: Measurements) -> list[ClaimResult]:
-        """Return a verdict on each claim."""
-        equal, gpu = partial(_equal, measured), "To the GPU, tensordict and DataLoader cost the same."
-        return [
-            all_of(
-                "Dataset, tensorclass under DataLoader and slices iterate equally fast.",
-                [equal("", one, DATASET) for one in (BATCHED, SLICED)],
-            ),
-            equal("Slicing by itself brings no visible gain.", SLICED, BATCHED),
-            _copy_claim(measured),
-            equal("Filling a pre-allocated TensorDict costs what building one does.", FILLED, BUILT),
-            equal(gpu, GPU_SLICED, GPU_DATASET) if GPU_SLICED in measured.seconds else without_gpu(gpu),
-        ]
+
+def _evaluate(measured: Measurements) -> list[ClaimResult]:
+    equal, gpu = partial(_equal, measured), "To the GPU, tensordict and DataLoader cost the same."
+    return [
+        all_of(
+            "Dataset, tensorclass under DataLoader and slices iterate equally fast.",
+            [equal("", one, DATASET) for one in (BATCHED, SLICED)],
+        ),
+        equal("Slicing by itself brings no visible gain.", SLICED, BATCHED),
+        _copy_claim(measured),
+        equal("Filling a pre-allocated TensorDict costs what building one does.", FILLED, BUILT),
+        equal(gpu, GPU_SLICED, GPU_DATASET) if GPU_SLICED in measured.seconds else without_gpu(gpu),
+    ]
 
 
 def _equal(measured: Measurements, claim: str, one: str, other: str) -> ClaimResult:
@@ -108,10 +101,6 @@ def _copy_claim(measured: Measurements) -> ClaimResult:
     if touched < 0.5:
         evidence += "; slicing alone reads nothing, so its time is not that of loading"
     return ClaimResult(claim, verdict_of(touched >= 0.5), evidence, measured.data, values)
-
-
-def _elements(options: StudyOptions) -> int:
-    return QUICK if options.quick else PUBLISHED
 
 
 def _mapped(manifest: Manifest) -> Any:
@@ -140,13 +129,11 @@ def _unchanged(batch: Any) -> Any:
     return batch
 
 
-def _residency_after(manifest: Manifest, work: Callable[[Any], None]) -> float:
-    """Return the residency of the file, which was cold before, after some work on it."""
-    files = manifest.files_of("memmap")
-    page_cache.evict(files)
-    mapped = _mapped(manifest)
-    work(mapped)
-    return page_cache.residency([path for path in files if path.suffix == ".memmap"])
-
-
-STUDY = IterationStudy()
+STUDY = Study(
+    IO_EVALUATION,
+    "Is tensorclass a faster way to feed training than DataLoader?",
+    _setup,
+    _measure,
+    _evaluate,
+    part="experiments 1, 3 and 4",
+)

@@ -26,52 +26,48 @@ CAT, STACK, TD_CAT = "torch.cat", "torch.stack", "TensorDict.cat"
 FILL, MEMMAP, GROWN = "pre-allocated", "memory-mapped", "torch.cat, piece by piece"
 
 
-class PreallocationStudy(Study):
-    """Time and peak memory by number of pieces."""
+def _setup(options: StudyOptions) -> str:
+    counts = ", ".join(map(str, options.sized(COUNTS, QUICK_COUNTS)))
+    return f"{counts} pieces of {ROWS} × {COLUMNS} float32 put together along the first dimension"
 
-    reference = IO_EVALUATION
-    part = "experiment 2"
-    question = "When does pre-allocation pay off?"
 
-    def setup(self, options: StudyOptions) -> str:
-        """Return sizes and settings, in words."""
-        counts = ", ".join(map(str, self._counts(options)))
-        return f"{counts} pieces of {ROWS} × {COLUMNS} float32 put together along the first dimension"
+def _measure(options: StudyOptions) -> Measurements:
+    """Measure each method with each number of pieces."""
+    parts, counts = [], list(options.sized(COUNTS, QUICK_COUNTS))
+    for count in counts:
+        options.on_status(f"{count} pieces")
+        methods = {_of(name, count): method for name, method in _methods(count).items()}
+        contenders = {name: timed(method) for name, method in methods.items()}
+        parts.append(interleave(contenders, ROUNDS, warmup=2, on_status=options.on_status))
+        parts[-1].metrics["memory_bytes"] = {name: _peak(method) for name, method in methods.items()}
+    few, *_, many = counts
+    data = f"{few} to {many} pieces of {bytes_text(ROWS * COLUMNS * ITEM_BYTES)}"
+    return merged(parts, data, counts=counts)
 
-    def measure(self, options: StudyOptions) -> Measurements:
-        """Measure each method with each number of pieces."""
-        parts = []
-        for count in self._counts(options):
-            options.on_status(f"{count} pieces")
-            methods = {_of(name, count): method for name, method in _methods(count).items()}
-            contenders = {name: timed(method) for name, method in methods.items()}
-            parts.append(interleave(contenders, ROUNDS, warmup=2, on_status=options.on_status))
-            parts[-1].metrics["memory_bytes"] = {name: _peak(method) for name, method in methods.items()}
-        few, *_, many = counts = list(self._counts(options))
-        data = f"{few} to {many} pieces of {bytes_text(ROWS * COLUMNS * ITEM_BYTES)}"
-        return merged(parts, data, counts=counts)
 
-    def evaluate(self, measured: Measurements) -> list[ClaimResult]:
-        """Return a verdict on each claim."""
-        few, *_, many = measured.figures["counts"]
-        claims = Claims(measured)
-        wins = claims.faster(
-            "Pre-allocating wins clearly once the pieces are many and large.",
-            _of(FILL, many),
-            _of(CAT, many),
-            f"{_memory(measured, many)}; {_crossing(measured, CAT)}, which also allocates once; "
-            f"{_crossing(measured, GROWN)}, which copies everything for each piece",
-        )
-        crossings = [_crossing_values(measured, name) for name in (CAT, GROWN)]
-        equal = [claims.equal("", _of(TD_CAT, count), _of(CAT, count)) for count in (few, many)]
-        return [
-            replace(wins, values=[*wins.values, *crossings]),
-            claims.faster("", _of(FILL, few), _of(CAT, few)).opposite("With few pieces there is no gain."),
-            all_of("Without pre-allocation a TensorDict takes as long as plain tensors.", equal),
-        ]
-
-    def _counts(self, options: StudyOptions) -> tuple[int, ...]:
-        return QUICK_COUNTS if options.quick else COUNTS
+def _evaluate(measured: Measurements) -> list[ClaimResult]:
+    few, *_, many = measured.figures["counts"]
+    claims, held = Claims(measured), ""
+    for name in (CAT, FILL):
+        if (value := measured.median("memory_bytes", _of(name, many))) is not None:
+            held += f"; {name} takes {bytes_text(value)}"
+    wins = claims.faster(
+        "Pre-allocating wins clearly once the pieces are many and large.",
+        _of(FILL, many),
+        _of(CAT, many),
+        f"{held}; {_crossing(measured, CAT)}, which also allocates once; "
+        f"{_crossing(measured, GROWN)}, which copies everything for each piece",
+    )
+    crossings: list[dict[str, Value]] = [
+        {"method": name, "faster_at_pieces": ", ".join(map(str, _wins(measured, name)))}
+        for name in (CAT, GROWN)
+    ]
+    equal = [claims.equal("", _of(TD_CAT, count), _of(CAT, count)) for count in (few, many)]
+    return [
+        replace(wins, values=[*wins.values, *crossings]),
+        claims.faster("", _of(FILL, few), _of(CAT, few)).opposite("With few pieces there is no gain."),
+        all_of("Without pre-allocation a TensorDict takes as long as plain tensors.", equal),
+    ]
 
 
 def _methods(count: int) -> dict[str, Callable[[], Any]]:
@@ -115,10 +111,6 @@ def _crossing(measured: Measurements, other: str) -> str:
     return f"pre-allocated is faster {won} than {other}"
 
 
-def _crossing_values(measured: Measurements, other: str) -> dict[str, Value]:
-    return {"method": other, "faster_at_pieces": ", ".join(map(str, _wins(measured, other)))}
-
-
 def _wins(measured: Measurements, other: str) -> list[int]:
     counts = [n for n in measured.figures["counts"] if _of(other, n) in measured.seconds]
     return [n for n in counts if Claims(measured).compare(_of(FILL, n), _of(other, n)).outcome == "faster"]
@@ -142,10 +134,6 @@ def _peak(method: Callable[[], Any]) -> list[float]:
         return []
 
 
-def _memory(measured: Measurements, count: int) -> str:
-    held = {name: measured.median("memory_bytes", _of(name, count)) for name in (CAT, FILL)}
-    texts = [f"{name} takes {bytes_text(value)}" for name, value in held.items() if value is not None]
-    return "".join(f"; {one}" for one in texts)
-
-
-STUDY = PreallocationStudy()
+STUDY = Study(
+    IO_EVALUATION, "When does pre-allocation pay off?", _setup, _measure, _evaluate, part="experiment 2"
+)

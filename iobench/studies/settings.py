@@ -36,9 +36,15 @@ from iobench.studies._claims import (
     without_gpu,
 )
 from iobench.studies._epochs import Training, epochs
-from iobench.studies._rounds import Contender, Measurements, RoundResult, interleave
+from iobench.studies._rounds import (
+    Contender,
+    Heartbeat,
+    Measurements,
+    RoundResult,
+    interleave,
+    run_in_subprocess,
+)
 from iobench.studies._study import MEMORY_SETTINGS, Study, StudyOptions, cores
-from iobench.studies._subprocess import Heartbeat, run_in_subprocess
 
 BATCH = 256
 MANY, FEW = 8, 4  # workers
@@ -81,9 +87,7 @@ class Combination:
         return kind(
             num_workers=self.workers,
             prefetch_factor=self.prefetch,
-            start_method="fork"
-            if self.workers
-            else None,  # other start methods are so slow that they hide everything else
+            start_method="fork" if self.workers else None,  # others are so slow that they hide the rest
             pin_memory=self.pinned,
             non_blocking=self.non_blocking,
         )
@@ -214,84 +218,78 @@ UNWATCHED = "nothing set, unwatched"
 ALIKE = 0.1  # of the data's growth; GPU memory that grows by less does not depend on the data
 
 
-class SettingsStudy(Study):
-    """Training time and memory of each combination, by share of the data."""
+def _setup(options: StudyOptions) -> str:
+    samples, rounds, count, _ = _sizes(options)
+    return (
+        f"{', '.join(map(str, SHARES))} % of {samples:,} samples of {COLUMNS} float32 in npy, shuffled, "
+        f"batch {BATCH}; an MLP trained on {options.device}; {rounds} rounds "
+        f"of {count} epoch{'s' * (count != 1)}"
+        f"{'' if options.gpu else '; pinned memory and non-blocking copies have no effect on the CPU'}"
+    )
 
-    reference = MEMORY_SETTINGS
-    question = "Which of DataLoader's settings speed up training?"
 
-    def setup(self, options: StudyOptions) -> str:
-        """Return sizes and settings, in words."""
-        samples, rounds, count, _ = _sizes(options)
-        return (
-            f"{', '.join(map(str, SHARES))} % of {samples:,} samples of {COLUMNS} float32 in npy, shuffled, "
-            f"batch {BATCH}; an MLP trained on {options.device}; {rounds} rounds "
-            f"of {count} epoch{'s' * (count != 1)}"
-            f"{'' if options.gpu else '; pinned memory and non-blocking copies have no effect on the CPU'}"
-        )
+def _measure(options: StudyOptions) -> Measurements:
+    """Measure each combination with each share of the data, and a background thread over workers."""
+    with needing("study settings", "studies"):
+        importlib.import_module("prefetch_generator")
+    _, rounds, count, tried = _sizes(options)
+    openers = {share: _opener(options, share) for share in SHARES}
+    contenders: dict[str, Contender] = {}
+    for share, opener in openers.items():  # the combinations that differ on the device, and the control
+        for one in dict.fromkeys(combination.on(options.device) for combination in TABLE.values()):
+            contenders[label_at(one.label, share)] = one.contender(opener, options.device, count)
+        control = partial(train_unwatched, opener, options.device, count)
+        contenders[label_at(UNWATCHED, share)] = control
+    measured = interleave(contenders, rounds, warmup=options.warmup, on_status=options.on_status)
+    options.on_status(f"a background thread over {MANY} workers, {tried} epochs")
+    both = run_in_subprocess(train_with_both, openers[SMALL], options.device, tried, limit_s=TOGETHER_LIMIT_S)
+    figures = {
+        "gpu": options.gpu,
+        "epochs": count,
+        "batches": -(-openers[SMALL].schema.samples // BATCH),
+        "data_bytes": {str(share): opener.schema.logical_bytes for share, opener in openers.items()},
+        "both": {"epochs": tried, "seconds": both.value, "failure": both.failure, "hung": both.hung},
+    }
+    few, many = (openers[share].schema.samples for share in (SMALL, LARGE))
+    sample = bytes_text(openers[SMALL].schema.sample_bytes)
+    data = f"{few:,} to {many:,} samples of {sample} and {counted(cores(), 'core')}"
+    return replace(measured, figures=figures, data=data)
 
-    def measure(self, options: StudyOptions) -> Measurements:
-        """Measure each combination with each share of the data, and a background thread over workers."""
-        with needing("study settings", "studies"):
-            importlib.import_module("prefetch_generator")
-        _, rounds, count, tried = _sizes(options)
-        openers = {share: _opener(options, share) for share in SHARES}
-        contenders: dict[str, Contender] = {}
-        for share, opener in openers.items():
-            contenders |= _contenders(opener, options.device, share, count)
-        measured = interleave(contenders, rounds, warmup=options.warmup, on_status=options.on_status)
-        options.on_status(f"a background thread over {MANY} workers, {tried} epochs")
-        both = run_in_subprocess(
-            train_with_both, openers[SMALL], options.device, tried, limit_s=TOGETHER_LIMIT_S
-        )
-        figures = {
-            "gpu": options.gpu,
-            "epochs": count,
-            "batches": -(-openers[SMALL].schema.samples // BATCH),
-            "data_bytes": {str(share): opener.schema.logical_bytes for share, opener in openers.items()},
-            "both": {"epochs": tried, "seconds": both.value, "failure": both.failure, "hung": both.hung},
-        }
-        few, many = (openers[share].schema.samples for share in (SMALL, LARGE))
-        sample = bytes_text(openers[SMALL].schema.sample_bytes)
-        data = f"{few:,} to {many:,} samples of {sample} and {counted(cores(), 'core')}"
-        return replace(measured, figures=figures, data=data)
 
-    def evaluate(self, measured: Measurements) -> list[ClaimResult]:
-        """Return a verdict on each claim."""
-        name, claims = partial(_name, measured), _claims(measured)
+def _evaluate(measured: Measurements) -> list[ClaimResult]:
+    name, claims = partial(_name, measured), _claims(measured)
 
-        def faster(one: int, other: int, started: Sequence[int]) -> ClaimResult:
-            names = [name(n, LARGE) for n in started]
-            return claims.faster("", name(one, LARGE), name(other, LARGE), started=names)
+    def faster(one: int, other: int, started: Sequence[int]) -> ClaimResult:
+        names = [name(n, LARGE) for n in started]
+        return claims.faster("", name(one, LARGE), name(other, LARGE), started=names)
 
-        pairs = {(name(a, LARGE), name(b, LARGE)): None for a, b in ((7, 2), (8, 1), (9, 10))}
-        unset, unwatched = name(10, LARGE), label_at(UNWATCHED, LARGE)
-        return [
-            _growth_claim(measured),
-            *_gpu_claims(measured),
-            all_of("Workers slow training down clearly.", [faster(2, n, started=[n]) for n in (3, 4, 5, 6)]),
-            all_of(
-                "Fewer workers slow it down less.",
-                [faster(a, b, started=[a, b]) for a, b in ((5, 3), (6, 4))],
-            ),
-            all_of(
-                "With little data, many workers want a large prefetch factor, few a small one.",
-                [_little_data_claim(measured, a, b) for a, b in ((3, 4), (6, 5))],
-            ),
-            all_of(
-                "The background generator speeds training up.",
-                [claims.faster("", *pair, long=pair) for pair in pairs],
-            ),
-            _deadlock_claim(measured),
-            claims.equal("Watching memory does not change the times.", unset, unwatched, long=[unset]),
-        ]
+    pairs = {(name(a, LARGE), name(b, LARGE)): None for a, b in ((7, 2), (8, 1), (9, 10))}
+    unset, unwatched = name(10, LARGE), label_at(UNWATCHED, LARGE)
+    return [
+        _growth_claim(measured),
+        *_gpu_claims(measured),
+        all_of("Workers slow training down clearly.", [faster(2, n, started=[n]) for n in (3, 4, 5, 6)]),
+        all_of(
+            "Fewer workers slow it down less.",
+            [faster(a, b, started=[a, b]) for a, b in ((5, 3), (6, 4))],
+        ),
+        all_of(
+            "With little data, many workers want a large prefetch factor, few a small one.",
+            [_little_data_claim(measured, a, b) for a, b in ((3, 4), (6, 5))],
+        ),
+        all_of(
+            "The background generator speeds training up.",
+            [claims.faster("", *pair, long=pair) for pair in pairs],
+        ),
+        _deadlock_claim(measured),
+        claims.equal("Watching memory does not change the times.", unset, unwatched, long=[unset]),
+    ]
 
 
 def _sizes(options: StudyOptions) -> tuple[int, int, int, int]:
     """Return samples, rounds, epochs in a round, and epochs of the combination that may deadlock."""
-    if options.quick:
-        return QUICK, QUICK_ROUNDS, QUICK_EPOCHS, QUICK_TOGETHER_EPOCHS
-    return PUBLISHED, ROUNDS, EPOCHS, TOGETHER_EPOCHS
+    quick = QUICK, QUICK_ROUNDS, QUICK_EPOCHS, QUICK_TOGETHER_EPOCHS
+    return options.sized((PUBLISHED, ROUNDS, EPOCHS, TOGETHER_EPOCHS), quick)
 
 
 def _opener(options: StudyOptions, share: int) -> Opener:
@@ -300,13 +298,6 @@ def _opener(options: StudyOptions, share: int) -> Opener:
     manifest = prepare(source, ["npy"], data_dir=options.folder, name=f"settings-{samples}")[0]
     page_cache.warm(manifest.files_of("npy"))
     return manifest.opener("npy")
-
-
-def _contenders(opener: Opener, device: str, share: int, count: int) -> dict[str, Contender]:
-    """Return the combinations that differ on the device, and the control."""
-    different = dict.fromkeys(combination.on(device) for combination in TABLE.values())
-    contenders = {label_at(one.label, share): one.contender(opener, device, count) for one in different}
-    return {**contenders, label_at(UNWATCHED, share): partial(train_unwatched, opener, device, count)}
 
 
 def label_at(label: str, share: int) -> str:
@@ -404,4 +395,6 @@ def _deadlock_claim(measured: Measurements) -> ClaimResult:
     return ClaimResult(claim, verdict, f"{what}: the process {both['failure']}")
 
 
-STUDY = SettingsStudy()
+STUDY = Study(
+    MEMORY_SETTINGS, "Which of DataLoader's settings speed up training?", _setup, _measure, _evaluate
+)

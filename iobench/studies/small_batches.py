@@ -39,16 +39,16 @@ from iobench.studies._claims import (
     without_gpu,
 )
 from iobench.studies._epochs import TrainingInParts, epochs
-from iobench.studies._rounds import Contender, Measurements, interleave, merged
+from iobench.studies._rounds import Contender, Heartbeat, Measurements, interleave, merged, run_in_subprocess
 from iobench.studies._study import IO_BOTTLENECK, Study, StudyOptions, cores, scratch
-from iobench.studies._subprocess import Heartbeat, run_in_subprocess
 
 HEARTBEAT_SAMPLES = 100
 
 
 def misread_by_forks(heartbeat: Heartbeat, opener: Opener, truth: Opener, workers: int, epochs: int) -> int:
     """Return how many samples forked workers read wrong through one handle opened before the fork."""
-    dataset, field = SampleDataset(replace(opener, random=True)), opener.schema.fields[0].name
+    dataset: Any = SampleDataset(replace(opener, random=True))
+    field = opener.schema.fields[0].name
     dataset.open().sample(0)
     wrong = 0
     with truth() as reader:
@@ -56,7 +56,11 @@ def misread_by_forks(heartbeat: Heartbeat, opener: Opener, truth: Opener, worker
             rows = np.random.Generator(np.random.PCG64(epoch)).permutation(len(dataset))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about more workers than cores
-                loader = iter(_forked(dataset, rows.tolist(), workers))
+                loader = iter(
+                    DataLoader(
+                        dataset, sampler=rows.tolist(), num_workers=workers, multiprocessing_context="fork"
+                    )
+                )
             for number, (row, sample) in enumerate(zip(rows, _unwrapped(loader), strict=True)):
                 if number % HEARTBEAT_SAMPLES == 0:
                     heartbeat()
@@ -70,10 +74,6 @@ def _unwrapped(samples: Iterator[Any]) -> Iterator[Any]:
         yield from samples
     except PortableError as error:
         raise error.unwrap() from None
-
-
-def _forked(dataset: Any, rows: list[int], workers: int) -> DataLoader[Any]:
-    return DataLoader(dataset, sampler=rows, num_workers=workers, multiprocessing_context="fork")
 
 
 def lmdb_when_full() -> tuple[bool, bool]:
@@ -114,7 +114,7 @@ COMPRESSIBILITY = 0.4  # about that of photographs with PNG and lz4
 
 def sizes_of(options: StudyOptions) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     """Return the number of patches, the batch sizes and the numbers of workers."""
-    return (QUICK, QUICK_BATCHES, QUICK_WORKERS) if options.quick else (PUBLISHED, BATCHES, WORKERS)
+    return options.sized((PUBLISHED, BATCHES, WORKERS), (QUICK, QUICK_BATCHES, QUICK_WORKERS))
 
 
 def contenders_of(options: StudyOptions, openers: Mapping[str, Opener]) -> dict[str, Contender]:
@@ -179,9 +179,8 @@ def openers_of(options: StudyOptions, folder: Path) -> dict[str, Opener]:
     manifest = _prepared(options, SIDE)
     opener = manifest.opener("npy")
     with opener() as reader:
-        png.write(
-            folder / "png", opener.schema, (reader.batch(slice(row, row + 1)) for row in range(len(reader)))
-        )
+        rows = (reader.batch(slice(row, row + 1)) for row in range(len(reader)))
+        png.write(folder / "png", opener.schema, rows)
     return {
         "png": Opener(png, folder / "png", opener.schema),
         **{variant: manifest.opener(variant) for variant in FORMATS},
@@ -194,91 +193,72 @@ OF_THE_LIBRARY = ("SIGSEGV", "raised OSError", "raised KeyError")  # failures of
 LEAST_BUSY = 0.005  # resolution of a GPU's utilization
 
 
-class SmallBatchesStudy(Study):
-    """Time for data, forward and backward pass, by format, batch size, workers and kind of memory."""
-
-    reference = IO_BOTTLENECK
-    question = "What feeds small batches best?"
-
-    def setup(self, options: StudyOptions) -> str:
-        """Return sizes and settings, in words."""
-        samples, batches, workers = sizes_of(options)
-        return (
-            f"{samples:,} generated patches of {SIDE} × {SIDE} × {CHANNELS} bytes ({COMPRESSIBILITY:.0%} of "
-            f"each repeat one value), warm, batch {batches[0]} to {batches[-1]}, shuffled, "
-            f"{workers[-1]} workers, a small convolutional network trained on {options.device}"
-        )
-
-    def measure(self, options: StudyOptions) -> Measurements:
-        """Measure every format with every batch size, PNG with fewer workers, and test the libraries."""
-        samples, batches, workers = sizes_of(options)
-        with scratch(options) as folder:
-            openers = openers_of(options, folder)
-            contenders = contenders_of(options, openers) | pinned_contenders(options, openers)
-            measured = interleave(contenders, warmup=options.warmup, on_status=options.on_status)
-        options.on_status("reading HDF5 in forked workers that share one handle")
-        both = openers["hdf5"], openers["npy"]
-        forks = run_in_subprocess(misread_by_forks, *both, FORK_WORKERS, FORK_EPOCHS, limit_s=FORK_LIMIT_S)
-        return merged(
-            [measured],
-            f"{samples:,} samples of {bytes_text(SIDE * SIDE * CHANNELS)} and {counted(cores(), 'core')}",
-            batches=list(batches),
-            workers=list(workers),
-            gpu=options.gpu,
-            forks={
-                "wrong": forks.value,
-                "failure": forks.failure,
-                "hung": forks.hung,
-                "samples": FORK_EPOCHS * samples,
-            },
-            lmdb=dict(zip(("refuses", "grows"), lmdb_when_full(), strict=True)),
-            hdf5_resizes=hdf5_resizes(),
-        )
-
-    def evaluate(self, measured: Measurements) -> list[ClaimResult]:
-        """Return a verdict on each claim."""
-        (few, *_, many), (none, *some, most) = measured.figures["batches"], measured.figures["workers"]
-        small, large = f"png, batch {few}", f"png, batch {many}"
-        fewer = some[0] if some else none
-        claims, waits = Claims(measured), Claims(measured.of("wait_s"))
-        by_workers = "".join(_over_workers(measured, batch) for batch in (few, many))
-        waiting = (
-            ", in the time that an epoch waits for data; if each wait were in proportion to its batch, "
-            f"both would wait equally long{_over_batches(measured, 'wait_s')}"
-        )
-        return [
-            claims.faster(
-                "An epoch with a larger batch is shorter.",
-                large,
-                small,
-                _over_batches(measured),
-                long=[small],
-            ),
-            waits.faster(
-                "The time for data does not grow in proportion to the batch.", large, small, waiting
-            ),
-            claims.faster(
-                f"With small batches, fewer workers are better than {most}.",
-                f"{small}, {fewer} workers",
-                small,
-                by_workers,
-                started=[small],
-            ),
-            _lmdb_claim(claims, f"lmdb:codec=lz4, batch {few}", small),
-            *_gpu_claims(measured),
-            _forks_claim(measured),
-            *_size_claims(measured),
-        ]
+def _setup(options: StudyOptions) -> str:
+    samples, batches, workers = sizes_of(options)
+    return (
+        f"{samples:,} generated patches of {SIDE} × {SIDE} × {CHANNELS} bytes ({COMPRESSIBILITY:.0%} of "
+        f"each repeat one value), warm, batch {batches[0]} to {batches[-1]}, shuffled, "
+        f"{workers[-1]} workers, a small convolutional network trained on {options.device}"
+    )
 
 
-def _size_claims(measured: Measurements) -> list[ClaimResult]:
-    """Return the verdicts on data that grow."""
-    lmdb = measured.figures["lmdb"]
-    enlarged = "; the map of an open environment can be enlarged" if lmdb["grows"] else ""
+def _measure(options: StudyOptions) -> Measurements:
+    """Measure every format with every batch size, PNG with fewer workers, and test the libraries."""
+    samples, batches, workers = sizes_of(options)
+    with scratch(options) as folder:
+        openers = openers_of(options, folder)
+        contenders = contenders_of(options, openers) | pinned_contenders(options, openers)
+        measured = interleave(contenders, warmup=options.warmup, on_status=options.on_status)
+    options.on_status("reading HDF5 in forked workers that share one handle")
+    both = openers["hdf5"], openers["npy"]
+    forks = run_in_subprocess(misread_by_forks, *both, FORK_WORKERS, FORK_EPOCHS, limit_s=FORK_LIMIT_S)
+    read = {"wrong": forks.value, "failure": forks.failure, "hung": forks.hung}
+    return merged(
+        [measured],
+        f"{samples:,} samples of {bytes_text(SIDE * SIDE * CHANNELS)} and {counted(cores(), 'core')}",
+        batches=list(batches),
+        workers=list(workers),
+        gpu=options.gpu,
+        forks={**read, "samples": FORK_EPOCHS * samples},
+        lmdb=dict(zip(("refuses", "grows"), lmdb_when_full(), strict=True)),
+        hdf5_resizes=hdf5_resizes(),
+    )
+
+
+def _evaluate(measured: Measurements) -> list[ClaimResult]:
+    (few, *_, many), (none, *some, most) = measured.figures["batches"], measured.figures["workers"]
+    small, large = f"png, batch {few}", f"png, batch {many}"
+    fewer = some[0] if some else none
+    claims, waits = Claims(measured), Claims(measured.of("wait_s"))
+    by_workers = "".join(_over_workers(measured, batch) for batch in (few, many))
+    lmdb_full = measured.figures["lmdb"]
+    enlarged = "; the map of an open environment can be enlarged" if lmdb_full["grows"] else ""
+    waiting = (
+        ", in the time that an epoch waits for data; if each wait were in proportion to its batch, "
+        f"both would wait equally long{_over_batches(measured, 'wait_s')}"
+    )
     return [
+        claims.faster(
+            "An epoch with a larger batch is shorter.",
+            large,
+            small,
+            _over_batches(measured),
+            long=[small],
+        ),
+        waits.faster("The time for data does not grow in proportion to the batch.", large, small, waiting),
+        claims.faster(
+            f"With small batches, fewer workers are better than {most}.",
+            f"{small}, {fewer} workers",
+            small,
+            by_workers,
+            started=[small],
+        ),
+        _lmdb_claim(claims, f"lmdb:codec=lz4, batch {few}", small),
+        *_gpu_claims(measured),
+        _forks_claim(measured),
         ClaimResult(
             "LMDB needs its map_size in advance.",
-            verdict_of(lmdb["refuses"]),
+            verdict_of(lmdb_full["refuses"]),
             f"data beyond it are refused{enlarged}",
         ),
         ClaimResult(
@@ -340,19 +320,15 @@ def _utilization_claim(claim: str, measured: Measurements) -> ClaimResult:
     busy = [measured.median("gpu_busy", f"png, batch {batch}") for batch in measured.figures["batches"]]
     known = [share for share in busy if share is not None]
     if len(known) < len(busy):
-        return ClaimResult(
-            claim,
-            INCONCLUSIVE,
-            "the GPU's driver does not report its utilization, or the epochs were too short",
-        )
+        why = "the GPU's driver does not report its utilization, or the epochs were too short"
+        return ClaimResult(claim, INCONCLUSIVE, why)
     few, *_, many = measured.figures["batches"]
     shares = measured.metrics["gpu_busy"]
     large, small = ([max(s, LEAST_BUSY) for s in shares[f"png, batch {batch}"]] for batch in (many, few))
     outcome = stats.compare_rates(large, small).outcome
     texts = ", ".join(f"{share:.0%}" for share in known)
-    return ClaimResult(
-        claim, FASTER.get(outcome, INCONCLUSIVE), f"GPU utilization by batch size: {texts}", measured.data
-    )
+    evidence = f"GPU utilization by batch size: {texts}"
+    return ClaimResult(claim, FASTER.get(outcome, INCONCLUSIVE), evidence, measured.data)
 
 
 def _forks_claim(measured: Measurements) -> ClaimResult:
@@ -361,11 +337,10 @@ def _forks_claim(measured: Measurements) -> ClaimResult:
     safe = "; iobench opens one in each worker, and checks the content that arrives"
     if forks["failure"] is not None:
         at_fault = forks["hung"] or any(sign in forks["failure"] for sign in OF_THE_LIBRARY)
-        return ClaimResult(
-            claim, REPRODUCED if at_fault else INCONCLUSIVE, f"{what}: the process {forks['failure']}{safe}"
-        )
+        verdict = REPRODUCED if at_fault else INCONCLUSIVE
+        return ClaimResult(claim, verdict, f"{what}: the process {forks['failure']}{safe}")
     read = f"{what} read {forks['wrong']:,} of {forks['samples']:,} samples wrong"
     return ClaimResult(claim, verdict_of(forks["wrong"] > 0), f"{read}{safe if forks['wrong'] else ''}")
 
 
-STUDY = SmallBatchesStudy()
+STUDY = Study(IO_BOTTLENECK, "What feeds small batches best?", _setup, _measure, _evaluate)

@@ -24,59 +24,48 @@ MOST, SOME = 0.5, 0.1
 PROFILES = 3  # shares vary between profiles
 
 
-class TensorDatasetStudy(Study):
-    """Sampling by sample and by batch, with call counts."""
+def _setup(options: StudyOptions) -> str:
+    rows = options.sized(PUBLISHED, QUICK)
+    return f"TensorDataset of {rows:,} × {COLUMNS} float64, batch {BATCH}, shuffled, an epoch"
 
-    reference = FASTER_LOADING
-    question = "What does one __getitem__ per sample cost?"
 
-    def setup(self, options: StudyOptions) -> str:
-        """Return sizes and settings, in words."""
-        return (
-            f"TensorDataset of {self._rows(options):,} × {COLUMNS} float64, batch {BATCH}, shuffled, an epoch"
-        )
+def _measure(options: StudyOptions) -> Measurements:
+    """Measure epochs of each contender, and profile one epoch."""
+    rows = options.sized(PUBLISHED, QUICK)
+    dataset = TensorDataset(torch.randn(rows, COLUMNS, dtype=torch.float64))
+    data = dataset.tensors[0]
+    batches = BatchSampler(RandomSampler(dataset), BATCH, drop_last=False)
+    loaders: dict[str, Iterable[Any]] = {
+        BY_SAMPLE: DataLoader(dataset, batch_size=BATCH, shuffle=True),
+        BY_BATCH: DataLoader(dataset, batch_size=None, sampler=batches),
+    }
+    contenders = {name: timed(partial(exhaust, loader)) for name, loader in loaders.items()}
+    starts = range(0, len(data), BATCH)
+    contenders[RANGES] = timed(lambda: exhaust(data[at : at + BATCH].clone() for at in starts))
+    measured = interleave(contenders, on_status=options.on_status)
+    profiles = [_calls(loaders[BY_SAMPLE]) for _ in range(PROFILES)]
+    shares = {name: [one["shares"][name] for one in profiles] for name in profiles[0]["shares"]}
+    samples = f"{len(data):,} samples of {bytes_text(data[0].nbytes)}"
+    return replace(measured, figures={**profiles[0], "shares": shares}, data=samples)
 
-    def measure(self, options: StudyOptions) -> Measurements:
-        """Measure epochs of each contender, and profile one epoch."""
-        dataset = TensorDataset(torch.randn(self._rows(options), COLUMNS, dtype=torch.float64))
-        data = dataset.tensors[0]
-        batches = BatchSampler(RandomSampler(dataset), BATCH, drop_last=False)
-        loaders: dict[str, Iterable[Any]] = {
-            BY_SAMPLE: DataLoader(dataset, batch_size=BATCH, shuffle=True),
-            BY_BATCH: DataLoader(dataset, batch_size=None, sampler=batches),
-        }
-        contenders = {name: timed(partial(exhaust, loader)) for name, loader in loaders.items()}
-        starts = range(0, len(data), BATCH)
-        contenders[RANGES] = timed(lambda: exhaust(data[at : at + BATCH].clone() for at in starts))
-        measured = interleave(contenders, on_status=options.on_status)
-        profiles = [_calls(loaders[BY_SAMPLE]) for _ in range(PROFILES)]
-        shares = {name: [one["shares"][name] for one in profiles] for name in profiles[0]["shares"]}
-        samples = f"{len(data):,} samples of {bytes_text(data[0].nbytes)}"
-        return replace(measured, figures={**profiles[0], "shares": shares}, data=samples)
 
-    def evaluate(self, measured: Measurements) -> list[ClaimResult]:
-        """Return a verdict on each claim."""
-        figures, once = measured.figures, "An epoch calls __getitem__ once for each sample."
-        by_sample = "Most of the time goes into __getitem__ (there 29.2 of 44.8 s)."
-        stacking = "Stacking the samples takes a good part of the rest (there 8 of 44.8 s)."
-        if figures.get("profiler"):
-            why = f"another profiler is active ({figures['profiler']}), so that calls cannot be counted"
-            profiled = [ClaimResult(claim, INCONCLUSIVE, why) for claim in (once, by_sample, stacking)]
-        else:
-            calls, rows = figures["calls"], figures["rows"]
-            counted = f"{calls:,} calls for {rows:,} samples"
-            profiled = [
-                ClaimResult(
-                    once, verdict_of(calls == rows), counted, "", [{"calls": calls, "samples": rows}]
-                ),
-                _share_claim(by_sample, measured, "__getitem__", MOST),
-                _share_claim(stacking, measured, "collate", SOME),
-            ]
-        remedy = "Indexing whole batches is the remedy."
-        return [*profiled, Claims(measured).faster(remedy, BY_BATCH, BY_SAMPLE, long=[BY_SAMPLE])]
-
-    def _rows(self, options: StudyOptions) -> int:
-        return QUICK if options.quick else PUBLISHED
+def _evaluate(measured: Measurements) -> list[ClaimResult]:
+    figures, once = measured.figures, "An epoch calls __getitem__ once for each sample."
+    by_sample = "Most of the time goes into __getitem__ (there 29.2 of 44.8 s)."
+    stacking = "Stacking the samples takes a good part of the rest (there 8 of 44.8 s)."
+    if figures.get("profiler"):
+        why = f"another profiler is active ({figures['profiler']}), so that calls cannot be counted"
+        profiled = [ClaimResult(claim, INCONCLUSIVE, why) for claim in (once, by_sample, stacking)]
+    else:
+        calls, rows = figures["calls"], figures["rows"]
+        counted = f"{calls:,} calls for {rows:,} samples"
+        profiled = [
+            ClaimResult(once, verdict_of(calls == rows), counted, "", [{"calls": calls, "samples": rows}]),
+            _share_claim(by_sample, measured, "__getitem__", MOST),
+            _share_claim(stacking, measured, "collate", SOME),
+        ]
+    remedy = "Indexing whole batches is the remedy."
+    return [*profiled, Claims(measured).faster(remedy, BY_BATCH, BY_SAMPLE, long=[BY_SAMPLE])]
 
 
 def _share_claim(claim: str, measured: Measurements, function: str, least: float) -> ClaimResult:
@@ -104,4 +93,4 @@ def _calls(loader: Any) -> dict[str, Any]:
     return {"shares": shares, "calls": sum(value[1] for value in calls), "rows": len(loader.dataset)}
 
 
-STUDY = TensorDatasetStudy()
+STUDY = Study(FASTER_LOADING, "What does one __getitem__ per sample cost?", _setup, _measure, _evaluate)

@@ -23,9 +23,8 @@ from iobench.dataset.prepare import DEFAULT_FORMATS, prepare
 from iobench.dataset.sources import Synthetic
 from iobench.host import memory, page_cache
 from iobench.studies._claims import EPOCH_S, INCONCLUSIVE, REPRODUCED, ClaimResult, Claims, all_of
-from iobench.studies._rounds import ROUNDS, Measurements, RoundResult, merged
+from iobench.studies._rounds import ROUNDS, Heartbeat, Measurements, RoundResult, merged, run_in_subprocess
 from iobench.studies._study import IO_EVALUATION, Study, StudyOptions, scratch
-from iobench.studies._subprocess import Heartbeat, run_in_subprocess
 
 LOADERS = {"dataloader": "dataloader:fetch=batch", "native": "native"}  # variant of each loader
 NO_SWAP = {"memory.swap.max": "0", "memory.memsw.limit_in_bytes": "{}"}  # cgroup version 2, version 1
@@ -109,7 +108,12 @@ def memory_group(limit_bytes: int) -> Iterator[Path]:
     try:
         yield group
     finally:
-        _remove(group)
+        until = time.monotonic() + RELEASE_S
+        while time.monotonic() < until:
+            with contextlib.suppress(OSError):
+                group.rmdir()
+                break
+            time.sleep(0.05)
 
 
 def join(group: Path) -> None:
@@ -143,15 +147,6 @@ def _create(limit_bytes: int) -> Path:
     raise PermissionError(reason)
 
 
-def _remove(group: Path) -> None:
-    until = time.monotonic() + RELEASE_S
-    while time.monotonic() < until:
-        with contextlib.suppress(OSError):
-            group.rmdir()
-            return
-        time.sleep(0.05)
-
-
 PUBLISHED, QUICK = tuple(10**power for power in range(5, 10)), (10**5, 10**7)  # elements
 ITEM_BYTES = 4
 DISK_SHARE, MEMORY_SHARE = 0.6, 0.4  # of free space and memory: all formats together; the arrays
@@ -163,58 +158,51 @@ SAMPLE_BYTES = 512
 BATCHES, SLICES = (f"memmap · {word}" for word in LOADERS.values())
 
 
-class VolumeStudy(Study):
-    """Runs of `iobench run` with several volumes."""
+def _setup(options: StudyOptions) -> str:
+    few, *_, many = options.sized(PUBLISHED, QUICK)
+    fits = "" if options.quick else " or what fits"
+    return (
+        f"{_power(few)} to {_power(many)} float32{fits}, in samples of 128, batch 256, in order, "
+        f"to {options.device}, warm and cold; and {_limited_data(options)}"
+    )
 
-    reference = IO_EVALUATION
-    part = "the volume of data, which it varied, and the disk, which it left out"
-    question = "Does the answer depend on how much data there is?"
 
-    def setup(self, options: StudyOptions) -> str:
-        """Return sizes and settings, in words."""
-        few, *_, many = QUICK if options.quick else PUBLISHED
-        fits = "" if options.quick else " or what fits"
-        return (
-            f"{_power(few)} to {_power(many)} float32{fits}, in samples of 128, batch 256, in order, "
-            f"to {options.device}, warm and cold; and {_limited_data(options)}"
-        )
+def _measure(options: StudyOptions) -> Measurements:
+    """Run rounds with every volume, warm and cold, and warm ones under a memory limit."""
+    parts, cold_failure, sizes = list[Measurements](), None, _sizes(options)
+    for size in sizes:
+        options.on_status(f"{_power(size)} elements")
+        with _prepared(options, size, DEFAULT_FORMATS) as manifest:
+            measure = partial(rounds, manifest.root, DEFAULT_FORMATS, options.device)
+            parts.append(measure("warm", _power(size), observer=TimeEstimates(options, "warm")))
+            try:
+                cold = measure("cold", f"{_power(size)}, cold", observer=TimeEstimates(options, "cold"))
+                parts.append(cold)
+            except ColdCacheUnavailable as error:
+                cold_failure = str(error)
+    limited, limit_failure = _under_a_limit(options)
+    return merged(
+        [*parts, *limited],
+        f"{bytes_text(sizes[0] * ITEM_BYTES)} to {bytes_text(sizes[-1] * ITEM_BYTES)} "
+        f"in samples of {SAMPLE_BYTES} B",
+        sizes=[_power(size) for size in sizes],
+        limited=[_of_limit(share) for share in _limits(options)[1]],
+        limited_data=_limited_data(options),
+        cold_failure=cold_failure,
+        limit_failure=limit_failure,
+    )
 
-    def measure(self, options: StudyOptions) -> Measurements:
-        """Run rounds with every volume, warm and cold, and warm ones under a memory limit."""
-        parts, cold_failure, sizes = list[Measurements](), None, _sizes(options)
-        for size in sizes:
-            options.on_status(f"{_power(size)} elements")
-            with _prepared(options, size, DEFAULT_FORMATS) as manifest:
-                measure = partial(rounds, manifest.root, DEFAULT_FORMATS, options.device)
-                parts.append(measure("warm", _power(size), observer=TimeEstimates(options, "warm")))
-                try:
-                    cold = measure("cold", f"{_power(size)}, cold", observer=TimeEstimates(options, "cold"))
-                    parts.append(cold)
-                except ColdCacheUnavailable as error:
-                    cold_failure = str(error)
-        limited, limit_failure = _under_a_limit(options)
-        return merged(
-            [*parts, *limited],
-            f"{bytes_text(sizes[0] * ITEM_BYTES)} to {bytes_text(sizes[-1] * ITEM_BYTES)} "
-            f"in samples of {SAMPLE_BYTES} B",
-            sizes=[_power(size) for size in sizes],
-            limited=[_of_limit(share) for share in _limits(options)[1]],
-            limited_data=_limited_data(options),
-            cold_failure=cold_failure,
-            limit_failure=limit_failure,
-        )
 
-    def evaluate(self, measured: Measurements) -> list[ClaimResult]:
-        """Return a verdict on each claim."""
-        sizes = measured.figures["sizes"]
-        cold, failure = [f"{size}, cold" for size in sizes], measured.figures["cold_failure"]
-        equal = "DataLoader and tensorclass cost the same"
-        return [
-            _equal_claim(f"{equal}, whatever the volume.", measured, sizes, None),
-            _equal_claim(f"{equal} from a cold disk, too (not tested there).", measured, cold, failure),
-            _proportional_claim(measured, sizes),
-            _memory_claim(measured),
-        ]
+def _evaluate(measured: Measurements) -> list[ClaimResult]:
+    sizes = measured.figures["sizes"]
+    cold, failure = [f"{size}, cold" for size in sizes], measured.figures["cold_failure"]
+    equal = "DataLoader and tensorclass cost the same"
+    return [
+        _equal_claim(f"{equal}, whatever the volume.", measured, sizes, None),
+        _equal_claim(f"{equal} from a cold disk, too (not tested there).", measured, cold, failure),
+        _proportional_claim(measured, sizes),
+        _memory_claim(measured),
+    ]
 
 
 def _sizes(options: StudyOptions) -> tuple[int, ...]:
@@ -242,25 +230,23 @@ def _prepared(options: StudyOptions, size: int, variants: Sequence[str]) -> Iter
 
 def _under_a_limit(options: StudyOptions) -> tuple[list[Measurements], str | None]:
     """Run warm rounds in processes with little memory; return them, and the obstacle if there was one."""
-    limit, shares, _ = _limits(options)
+    limit, shares, variants = _limits(options)
     parts: list[Measurements] = []
     try:
         with memory_group(limit) as group:
             for share in shares:
                 options.on_status(f"{share:g} times a memory limit of {bytes_text(limit)}")
-                parts.append(_limited(options, group, share))
+                parts.append(_limited(options, group, limit, share, variants))
     except (PermissionError, ColdCacheUnavailable, PrepareError, LoaderFailed) as error:
         return parts, str(error)
     return parts, None
 
 
-def _limited(options: StudyOptions, group: Path, share: float) -> Measurements:
-    limit, _, variants = _limits(options)
-    size = int(limit * share / ITEM_BYTES)
-    with (
-        _prepared(options, PUBLISHED[0], variants) as rehearsal,
-        _prepared(options, size, variants) as manifest,
-    ):
+def _limited(
+    options: StudyOptions, group: Path, limit: int, share: float, variants: Sequence[str]
+) -> Measurements:
+    size, prepared = int(limit * share / ITEM_BYTES), partial(_prepared, options, variants=variants)
+    with prepared(PUBLISHED[0]) as rehearsal, prepared(size) as manifest:
         # pages that are already cached would count to another group
         page_cache.evict([file for variant in variants for file in manifest.files_of(variant)])
         arguments = (group, rehearsal.root, manifest.root, options.device, _of_limit(share))
@@ -338,4 +324,11 @@ def _memory_claim(measured: Measurements) -> ClaimResult:
     return replace(slower[fastest], evidence=evidence, data=measured.figures["limited_data"])
 
 
-STUDY = VolumeStudy()
+STUDY = Study(
+    IO_EVALUATION,
+    "Does the answer depend on how much data there is?",
+    _setup,
+    _measure,
+    _evaluate,
+    part="the volume of data, which it varied, and the disk, which it left out",
+)

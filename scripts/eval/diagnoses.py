@@ -84,7 +84,7 @@ def achieved(own: TunableLoader, candidate: Candidate) -> float | None:
     race = SettingsRace(own, TurnSpec())
     with race.active():
         for each in both:
-            race.warm_up(each, None)
+            race.take(each, None)
         race.final_rounds(both, ACHIEVED_S, ACHIEVED_ROUNDS, seed=7)
     ratios = compare_to_baseline(both)
     return ratios[again.name].ratio.median if ratios else None

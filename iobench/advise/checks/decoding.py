@@ -21,7 +21,7 @@ from iobench import formats
 from iobench.advise.checks.call_costs import WORK
 from iobench.advise.checks.evidence import SHARE, Advice, Evidence, measured
 from iobench.advise.checks.sample_calls import Size, replaced
-from iobench.advise.checks.sample_checks import applies, fits_in_memory, is_cached, share_of
+from iobench.advise.checks.sample_checks import applies, fits_in_memory, share_of
 from iobench.base.units import bytes_text, counted
 from iobench.bench.budget import Budget
 from iobench.formats import Array, Format, WholeDecoder
@@ -211,13 +211,11 @@ def decoding(evidence: Evidence) -> Advice | None:
         and evidence.fetching.costs.get("sound", 0.0) >= SHARE
     ):
         return None
-    cached, size = evidence.gain(is_cached), bytes_text(evidence.loop.dataset_bytes)
+    cached, size = evidence.gain("cache"), bytes_text(evidence.loop.dataset_bytes)
     if cached is None and (draft(evidence) or other_decoder(evidence)):
         return None
-    what = (
-        "decoding and scaling images" if evidence.fetching and _of_images(evidence.fetching) else "decoding"
-    )
-    message = f"{share:.0%} of the time is spent {what}, again in each epoch"
+    images = " and scaling images" if evidence.fetching and _of_images(evidence.fetching) else ""
+    message = f"{share:.0%} of the time is spent decoding{images}, again in each epoch"
     values: Values = {"share": share, "dataset_bytes": evidence.loop.dataset_bytes}
     if cached is not None:
         hint = f"cache the decoded samples in memory: all of them take {size}"
@@ -230,17 +228,15 @@ def decoding(evidence: Evidence) -> Advice | None:
 def draft(evidence: Evidence) -> Advice | None:
     """JPEG images that are decoded whole, and then made much smaller."""
     known = next((one for one in evidence.candidates if one.kind == "draft" and not one.failure), None)
-    tried = evidence.gain(lambda one: one is known)
+    tried = evidence.gain("draft")
     if known is None or (tried is None and _share(evidence) is None):
         return None
     width, height = (known.changes[side] for side in ("width", "height"))
-    return Advice(
-        "jpeg-draft",
-        f"JPEG images are decoded whole, and then resized to {width} × {height}",
-        f"call image.draft(None, ({width}, {height})) after Image.open(): it decodes at a smaller scale",
-        {"width": width, "height": height, "share": _share(evidence) or 0.0},
-        *measured(tried),
-    )
+    message = f"JPEG images are decoded whole, and then resized to {width} × {height}"
+    draft = f"image.draft(None, ({width}, {height}))"
+    hint = f"call {draft} after Image.open(): it decodes at a smaller scale"
+    values: Values = {"width": width, "height": height, "share": _share(evidence) or 0.0}
+    return Advice("jpeg-draft", message, hint, values, *measured(tried))
 
 
 def other_decoder(evidence: Evidence) -> Advice | None:
@@ -249,18 +245,14 @@ def other_decoder(evidence: Evidence) -> Advice | None:
     share = share_of(evidence, "decoding")
     if tried is None or share is None:
         return None
-    gain, found = evidence.gain(lambda one: one is tried), tried.changes
+    gain, found = evidence.gain("decoder"), tried.changes
     limit = 1 / (1 - share + share / found["times"])
-    tensors = (
-        f"make tensors of {found['code']} in place of Pillow's images: at most {limit:.1f} × (estimated)"
-    )
-    change = f"decode by Image.fromarray({found['code']})" if gain else tensors
-    return Advice(
-        "jpeg-decoder",
+    change = f"make tensors of {found['code']} in place of Pillow's images: at most {limit:.1f} × (estimated)"
+    change = f"decode by Image.fromarray({found['code']})" if gain else change
+    message = (
         f"{share:.0%} of the time is spent decoding; {found['decoder']} decodes these JPEG files to arrays "
         f"{found['times']:.1f} × as fast as Pillow (measured on {counted(found['files'], 'file')}; pixels "
-        f"differ by at most {found['most']} of 255)",
-        f"{change}; or {_cure(evidence)}",
-        {"share": share, "limit": limit, **found},
-        *measured(gain),
+        f"differ by at most {found['most']} of 255)"
     )
+    values: Values = {"share": share, "limit": limit, **found}
+    return Advice("jpeg-decoder", message, f"{change}; or {_cure(evidence)}", values, *measured(gain))

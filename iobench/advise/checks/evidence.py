@@ -60,16 +60,13 @@ class Gain:
     @property
     def text(self) -> str:
         """The speed-up with its interval, what it was measured over, and other load on the machine."""
-        measured = (
-            "whole epochs"
-            if self.candidate.whole_epochs
-            else f"the first {self.candidate.batches:,} batches; for whole epochs {LONGER}"
-        )
+        whole = self.candidate.whole_epochs
+        first = f"the first {self.candidate.batches:,} batches; for whole epochs {LONGER}"
         interval = (
             f" ({self.ratio.low:.1f} to {self.ratio.high:.1f})" if self.ratio.low and self.ratio.high else ""
         )
         load = " under background load" if self.background_load else ""
-        return f"{self.times:.1f} × as fast{interval}{load}, over {measured}"
+        return f"{self.times:.1f} × as fast{interval}{load}, over {'whole epochs' if whole else first}"
 
 
 def measured(gain: Gain | None) -> tuple[float | None, str]:
@@ -95,19 +92,16 @@ class Evidence:
     varying: bool = False  # a sample differs each time it is read, such as by random crops
     sample: SampleCalls = field(default_factory=SampleCalls)
 
-    def gain(self, selected: Callable[[Candidate], bool]) -> Gain | None:
-        """Return the largest gain of the selected candidates that are significantly faster."""
-        faster = [
-            one
-            for one in self.candidates[1:]
-            if selected(one) and one.name in self.against and self.against[one.name].outcome == "faster"
-        ]
+    def gain(self, *kinds: str, where: Callable[[Candidate], bool] = lambda one: True) -> Gain | None:
+        """Return the largest gain of candidates of these kinds that are significantly faster."""
+        tried = [one for one in self.candidates[1:] if one.kind in kinds and one.name in self.against]
+        faster = [one for one in tried if self.against[one.name].outcome == "faster" and where(one)]
         best = max(faster, key=lambda one: self.against[one.name].ratio.median, default=None)
         return Gain(best, self.against[best.name].ratio, self.background_load) if best else None
 
     def refuted(self, *kinds: str) -> bool:
         """Return True if each of these kinds of candidates was measured, and none is or may be faster."""
-        tried = [one for one in self.candidates[1:] if one.kind in kinds and one.rates and not one.failure]
+        tried = [one for one in self.candidates[1:] if one.kind in kinds and one.works]
         return {one.kind for one in tried} == {*kinds} and not any(map(self._may_be_faster, tried))
 
     def _may_be_faster(self, one: Candidate) -> bool:
@@ -154,7 +148,7 @@ class Evidence:
         left = [
             one
             for one in self.candidates[1:]
-            if one.kind in kinds and not one.failure and one.rates
+            if one.kind in kinds and one.works
             if one.race_rate > FACTORS.get(len(one.rates), LEAST) * base
             if one.name not in self.against or self.against[one.name].outcome == "inconclusive"
         ]

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from iobench.advise.checks.call_costs import WORK
 from iobench.advise.checks.evidence import SHARE, Advice, Evidence, gc_shares, measured
 from iobench.advise.checks.loop_stats import LoopStats
-from iobench.advise.settings.candidate import Candidate
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text
 from iobench.host import memory
+from iobench.results.run_warning import Values
 
 COLLECTED = 0.1  # of the time, for the garbage collector
 FREE_SHARE = 0.5  # of free memory, that cached samples may take
@@ -24,23 +24,11 @@ def fits_in_memory(loop: LoopStats) -> bool:
     return loop.epoch_batches is not None and 0 < loop.dataset_bytes < FREE_SHARE * memory.free_memory()
 
 
-def is_cached(candidate: Candidate) -> bool:
-    """Return True if the candidate keeps samples in memory."""
-    return candidate.kind == "cache"
-
-
 def share_of(evidence: Evidence, kind: str) -> float | None:
     """Return the share of a kind of work; None where it is small, or where cached samples are not faster."""
     profile = evidence.fetching
     share = profile.costs.get(kind, 0.0) if profile is not None else 0.0
     return share if share >= SHARE and not evidence.refuted("cache") else None
-
-
-def _kept(evidence: Evidence) -> str:
-    """Return what it takes to keep all samples in memory, where that was measured."""
-    size = bytes_text(evidence.loop.dataset_bytes)
-    cached = evidence.gain(is_cached)
-    return f"; measured with samples kept in memory, where all of them take {size}" if cached else ""
 
 
 def applies(evidence: Evidence, name: str) -> bool:
@@ -65,36 +53,33 @@ def work_of(name: str, evidence: Evidence) -> Advice | None:
     if any(name in WORK[other].contains and applies(evidence, other) for other in WORK):
         return None
     share, (calls, costliest) = profile.costs[name], profile.outer.get(name, (0, ""))
-    counted = f": {costliest}, {calls:,} times for {profile.getitem_calls:,} samples" if work.each else ""
-    tried = evidence.gain(lambda one: one.kind in work.measured_by)
-    return Advice(
-        work.kind,
-        f"{share:.0%} of the time is spent {work.message}{counted}",
-        f"{work.hint}{_kept(evidence) if 'cache' in work.measured_by else ''}",
-        {"share": share, **({"calls": calls, "samples": profile.getitem_calls} if work.each else {})},
-        *measured(tried),
-    )
+    counted, values, size = "", Values({"share": share}), bytes_text(evidence.loop.dataset_bytes)
+    if work.each:
+        counted = f": {costliest}, {calls:,} times for {profile.getitem_calls:,} samples"
+        values |= {"calls": calls, "samples": profile.getitem_calls}
+    kept = ""
+    if "cache" in work.measured_by and evidence.gain("cache"):
+        kept = f"; measured with samples kept in memory, where all of them take {size}"
+    message = f"{share:.0%} of the time is spent {work.message}{counted}"
+    return Advice(work.kind, message, work.hint + kept, values, *measured(evidence.gain(*work.measured_by)))
 
 
 def repeated_work(evidence: Evidence) -> Advice | None:
     """Work that computes the same samples in each epoch, and has no check of its own."""
-    tried, profile = evidence.gain(is_cached), evidence.fetching
+    tried, profile = evidence.gain("cache"), evidence.fetching
     if profile is None or (tried is None and evidence.promising("cache") is None):
         return None
     name, share = f"{evidence.loop.loader.dataset}.__getitem__", profile.getitem_share
-    return Advice(
-        "repeated-work",
-        f"{share:.0%} of the time is spent in {name}, which computes the same samples in each epoch",
-        f"compute them once, and store them or keep them in memory: all of them take "
-        f"{bytes_text(evidence.loop.dataset_bytes)}",
-        {"call": name, "share": share, "dataset_bytes": evidence.loop.dataset_bytes},
-        *measured(tried),
-    )
+    size = evidence.loop.dataset_bytes
+    message = f"{share:.0%} of the time is spent in {name}, which computes the same samples in each epoch"
+    hint = f"compute them once, and store them or keep them in memory: all of them take {bytes_text(size)}"
+    values: Values = {"call": name, "share": share, "dataset_bytes": size}
+    return Advice("repeated-work", message, hint, values, *measured(tried))
 
 
 def own_collate(evidence: Evidence) -> Advice | None:
     """Own collate function that returns what torch's does, and takes longer."""
-    tried = evidence.gain(lambda one: one.kind == "default-collate")
+    tried = evidence.gain("default-collate")
     if (tried is None and evidence.promising("default-collate") is None) or applies(evidence, "lists"):
         return None
     message = "the collate function returns the same batches as torch's own, by more copies"
@@ -103,17 +88,13 @@ def own_collate(evidence: Evidence) -> Advice | None:
 
 def collector(evidence: Evidence) -> Advice | None:
     """Garbage collection that looks at the same long-lived objects again and again."""
-    shares, tried = gc_shares(evidence.loop, evidence.fetching), evidence.gain(lambda one: one.kind == "gc")
+    shares, tried = gc_shares(evidence.loop, evidence.fetching), evidence.gain("gc")
     if tried is None and min(shares, default=0.0) < COLLECTED:  # rare collections may all fall into one loop
         return None
-    share = max(shares)
-    return Advice(
-        "garbage-collection",
-        f"garbage collection takes {share:.0%} of the time: it looks at long-lived objects again and again",
-        "call gc.freeze() before the loop, after imports and after the dataset is built",
-        {"share": share},
-        *measured(tried),
-    )
+    share, why = max(shares), "it looks at long-lived objects again and again"
+    message = f"garbage collection takes {share:.0%} of the time: {why}"
+    hint = "call gc.freeze() before the loop, after imports and after the dataset is built"
+    return Advice("garbage-collection", message, hint, {"share": share}, *measured(tried))
 
 
 def where_the_time_goes(evidence: Evidence) -> Iterator[Finding]:
@@ -123,21 +104,17 @@ def where_the_time_goes(evidence: Evidence) -> Iterator[Finding]:
         return
     library = max(profile.libraries, key=lambda one: one.share, default=None)
     if library is not None and library.share >= MOST:
-        calls = ", ".join(library.calls)
-        yield Finding(
-            "dominating-library",
-            f"{library.share:.0%} of the time of the {profile.where} is spent in {library.name}: {calls}",
-            values={"library": library.name, "share": library.share, "where": profile.where},
-        )
+        spent = f"{library.share:.0%} of the time of the {profile.where} is spent in {library.name}"
+        values: Values = {"library": library.name, "share": library.share, "where": profile.where}
+        message = f"{spent}: {', '.join(library.calls)}"
+        yield Finding("dominating-library", message, values=values)
     lines = [one for one in profile.lines if one.share >= WORTH_NAMING][:LINES]
     if lines:
         named = "; ".join(f"{one.place} {one.share:.0%} ({one.text})" for one in lines)
-        yield Finding(
-            "own-lines",
-            f"Your lines that take most of the time of the {profile.where}: {named}",
-            "do less there for each sample, or do it once before training",
-            {"line": lines[0].place, "share": lines[0].share, "where": profile.where},
-        )
+        message = f"Your lines that take most of the time of the {profile.where}: {named}"
+        hint = "do less there for each sample, or do it once before training"
+        values = {"line": lines[0].place, "share": lines[0].share, "where": profile.where}
+        yield Finding("own-lines", message, hint, values)
 
 
 IOWAIT = 0.25
@@ -154,12 +131,11 @@ def disk(evidence: Evidence) -> Advice | None:
     rate = loop.disk_bytes / loop.elapsed_s
     if rate < (loop.background.disk_bytes_per_s or 0.0):  # the disk is busy for others
         return None
-    return Advice(
-        "disk",
-        f"CPU cores waited for the disk {loop.iowait:.0%} of the time, which delivered {bytes_text(rate)}/s",
-        "'iobench limits' measures what the disk can do, 'iobench run --cache cold' which format gets there",
-        {"iowait": loop.iowait or 0.0, "disk_bytes_per_s": rate},
-    )
+    waited = f"CPU cores waited for the disk {loop.iowait:.0%} of the time"
+    values: Values = {"iowait": loop.iowait or 0.0, "disk_bytes_per_s": rate}
+    limits = "'iobench limits' measures what the disk can do"
+    hint = f"{limits}, 'iobench run --cache cold' which format gets there"
+    return Advice("disk", f"{waited}, which delivered {bytes_text(rate)}/s", hint, values)
 
 
 def collating(evidence: Evidence) -> Advice | None:
@@ -167,12 +143,10 @@ def collating(evidence: Evidence) -> Advice | None:
     profile, loop = evidence.fetching, evidence.loop
     if profile is None or profile.collate_share < SHARE or loop.tensors < MANY_TENSORS:
         return None
-    return Advice(
-        "collate",
-        f"collating {loop.tensors} tensors a batch takes {profile.collate_share:.0%} of the time",
-        "pack fields that are used together into one tensor",
-        {"tensors": loop.tensors, "share": profile.collate_share},
-    )
+    share = profile.collate_share
+    message = f"collating {loop.tensors} tensors a batch takes {share:.0%} of the time"
+    hint = "pack fields that are used together into one tensor"
+    return Advice("collate", message, hint, {"tensors": loop.tensors, "share": share})
 
 
 def padding(evidence: Evidence) -> Advice | None:
@@ -180,12 +154,10 @@ def padding(evidence: Evidence) -> Advice | None:
     padded = evidence.loop.padding
     if padded is None or padded < PADDED:
         return None
-    return Advice(
-        "padding",
-        f"{padded:.0%} of the batches is padding, which the loader and the device process as well",
-        "batch sequences of similar length (a batch sampler by length), and pad to the longest of each batch",
-        {"share": padded},
-    )
+    message = f"{padded:.0%} of the batches is padding, which the loader and the device process as well"
+    by_length = "batch sequences of similar length (a batch sampler by length)"
+    hint = f"{by_length}, and pad to the longest of each batch"
+    return Advice("padding", message, hint, {"share": padded})
 
 
 def repeats(evidence: Evidence) -> Advice | None:
@@ -194,13 +166,13 @@ def repeats(evidence: Evidence) -> Advice | None:
     if not loop.repeats:
         return None
     workers = loop.loader.workers or 0
-    return Advice(
-        "repeated-samples",
+    message = (
         f"{loop.repeated:.0%} of the samples come from more than one worker: each of {workers} yields the "
-        "whole IterableDataset, so that an epoch has every sample several times",
-        "let each worker yield its share in __iter__, by torch.utils.data.get_worker_info()",
-        {"share": loop.repeated or 0.0, "workers": workers},
+        "whole IterableDataset, so that an epoch has every sample several times"
     )
+    hint = "let each worker yield its share in __iter__, by torch.utils.data.get_worker_info()"
+    values: Values = {"share": loop.repeated or 0.0, "workers": workers}
+    return Advice("repeated-samples", message, hint, values)
 
 
 def memory_growth(evidence: Evidence) -> Advice | None:
@@ -209,12 +181,9 @@ def memory_growth(evidence: Evidence) -> Advice | None:
     grown, most = (loop.memory_growth_bytes or 0) - loop.queued_bytes, loop.memory_bytes or 0
     if not loop.loader.workers or grown < GROWTH_BYTES or grown < GROWTH * most:
         return None
-    return Advice(
-        "memory-growth",
-        f"memory grew by {bytes_text(grown)}: reference counting copies the pages that workers share",
-        "hold the dataset's values in arrays instead of lists of Python objects",
-        {"growth_bytes": grown},
-    )
+    message = f"memory grew by {bytes_text(grown)}: reference counting copies the pages that workers share"
+    hint = "hold the dataset's values in arrays instead of lists of Python objects"
+    return Advice("memory-growth", message, hint, {"growth_bytes": grown})
 
 
 def handles(evidence: Evidence) -> Advice | None:
@@ -223,12 +192,8 @@ def handles(evidence: Evidence) -> Advice | None:
     if not loader.handles or not loader.workers:
         return None
     names = ", ".join(loader.handles)
-    return Advice(
-        "open-handles",
-        f"{names} was opened before workers forked, which must not share it",
-        "open it in the first __getitem__",
-        {"handles": names},
-    )
+    message = f"{names} was opened before workers forked, which must not share it"
+    return Advice("open-handles", message, "open it in the first __getitem__", {"handles": names})
 
 
 def chunks(evidence: Evidence) -> Advice | None:
@@ -238,28 +203,19 @@ def chunks(evidence: Evidence) -> Advice | None:
     if profile is not None and wasteful and profile.costs.get("chunks", 0.0) >= SHARE:
         most, share = max(wasteful, key=lambda one: one.touched_bytes), profile.costs["chunks"]
         variant = "hdf5:chunk_bytes=0" if most.library == "HDF5" else "zarr:chunk_bytes=1"
-        return Advice(
-            "chunks",
-            f"{share:.0%} of the time is spent reading chunks: a sample asks for {most.text}",
-            "write it without compression, in one piece or in chunks of a sample: "
-            f"'iobench prepare --source {most.path} --format {variant}'",
-            {
-                **{"share": share, "library": most.library, "compressed": int(most.compressed)},
-                **{"read_bytes": most.read_bytes, "touched_bytes": most.touched_bytes},
-            },
-            *measured(evidence.gain(lambda one: one.kind in ("unchunked", "cache"))),
-        )
+        message = f"{share:.0%} of the time is spent reading chunks: a sample asks for {most.text}"
+        command = f"'iobench prepare --source {most.path} --format {variant}'"
+        hint = f"write it without compression, in one piece or in chunks of a sample: {command}"
+        values: Values = {"share": share, "library": most.library, "compressed": int(most.compressed)}
+        values |= {"read_bytes": most.read_bytes, "touched_bytes": most.touched_bytes}
+        return Advice("chunks", message, hint, values, *measured(evidence.gain("unchunked", "cache")))
     chunks = loader.chunks or (profile.chunks if profile else [])
     if not chunks or evidence.sample.arrays or not loader.by_sample or loader.in_order:
         return None
-    names = "; ".join(chunks)
-    return Advice(
-        "chunks",
-        f"{names}: each random sample reads a whole chunk",
-        "write contiguous data or chunks of one sample: "
-        "'iobench prepare --source FILE --format hdf5:chunk_bytes=0'",
-        {"chunks": names},
-    )
+    names, command = "; ".join(chunks), "'iobench prepare --source FILE --format hdf5:chunk_bytes=0'"
+    message = f"{names}: each random sample reads a whole chunk"
+    hint = f"write contiguous data or chunks of one sample: {command}"
+    return Advice("chunks", message, hint, {"chunks": names})
 
 
 def whole_sound(evidence: Evidence) -> Advice | None:
@@ -269,11 +225,10 @@ def whole_sound(evidence: Evidence) -> Advice | None:
     if sound is None or share < SHARE:
         return None
     whole, kept = sound
-    return Advice(
-        "whole-sound",
-        f"{share:.0%} of the time is spent decoding whole files of sound: {whole:,} frames, "
-        f"of which a sample keeps {kept:,}",
+    spent = f"{share:.0%} of the time is spent decoding whole files of sound"
+    message = f"{spent}: {whole:,} frames, of which a sample keeps {kept:,}"
+    hint = (
         f"decode that part alone: soundfile.read(path, start=s, frames={kept}), "
-        f"torchaudio.load(path, frame_offset=s, num_frames={kept})",
-        {"share": share, "frames": whole, "kept": kept},
+        f"torchaudio.load(path, frame_offset=s, num_frames={kept})"
     )
+    return Advice("whole-sound", message, hint, {"share": share, "frames": whole, "kept": kept})

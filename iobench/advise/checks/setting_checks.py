@@ -34,7 +34,7 @@ ONE_THREAD = (
 def per_sample(evidence: Evidence) -> Advice | None:
     """Dataset that is indexed one sample at a time where whole batches would do."""
     loader = evidence.loop.loader
-    tried = evidence.gain(lambda one: one.kind == "fetch")
+    tried = evidence.gain("fetch")
     quick = 0 < evidence.per_sample_s * max(1, loader.workers or 0) < QUICK_SAMPLE_S
     untried = not evidence.candidates or evidence.undecided("fetch")
     if not loader.by_sample or not (tried or (quick and untried)):
@@ -64,20 +64,15 @@ def fewer_workers(evidence: Evidence) -> Advice | None:
     loop, now = evidence.loop, evidence.loop.loader.workers or 0
     if not now:
         return None
-    tried = evidence.gain(lambda one: one.kind == "workers" and one.changes["num_workers"] < now)
+    tried = evidence.gain("workers", where=lambda one: one.changes["num_workers"] < now)
     batch_bytes = loop.bytes / max(1, loop.batches)
     size, workers = bytes_text(batch_bytes), counted(now, "worker")
     values: Values = {"workers": now, "batch_bytes": batch_bytes}
     if tried:
         count = tried.candidate.changes["num_workers"]
         message = f"{workers} cost more than they bring: each batch of {size} goes through a pipe"
-        return Advice(
-            "workers-cost",
-            message,
-            f"set num_workers={count}",
-            {**values, "num_workers": count},
-            *measured(tried),
-        )
+        values["num_workers"] = count
+        return Advice("workers-cost", message, f"set num_workers={count}", values, *measured(tried))
     cores, fewer = len(os.sched_getaffinity(0)), evidence.tried("workers", lambda n: n < now)
     if now > MANY * cores and not fewer and loop.worker_cpu_s > IDLE * loop.elapsed_s:
         message = f"{workers} compete for {counted(cores, 'core')}"
@@ -100,7 +95,7 @@ def more_workers(evidence: Evidence) -> Advice | None:
         return None
     now, cores, kind = loader.workers, len(os.sched_getaffinity(0)), MORE_WORKERS
     kinds = ("workers",) if _starts_slowly(loop) else ("workers", "persistent")
-    tried = evidence.gain(lambda one: one.kind in kinds and one.changes.get("num_workers", now) > now)
+    tried = evidence.gain(*kinds, where=lambda one: one.changes.get("num_workers", now) > now)
     if tried:
         message = f"num_workers={now} is too few" if now else "there are no workers"
         changes: Values = {"workers": now, **tried.candidate.changes}
@@ -123,16 +118,14 @@ def more_workers(evidence: Evidence) -> Advice | None:
 
 def prefetch(evidence: Evidence) -> Advice | None:
     """Queue of prefetched batches that is too short."""
-    tried = evidence.gain(lambda one: one.kind == "prefetch")
+    tried = evidence.gain("prefetch")
     if tried is not None:
         factor = tried.candidate.changes["prefetch_factor"]
         hint, values = f"set prefetch_factor={factor}", {"prefetch_factor": factor}
         return Advice("prefetch", "the queue of batches runs empty", hint, values, *measured(tried))
-    return None if evidence.candidates else _uneven(evidence.loop)
-
-
-def _uneven(loop: LoopStats) -> Advice | None:
-    """Workers that are fast enough on average, and late now and then."""
+    if evidence.candidates:
+        return None
+    loop = evidence.loop  # workers may be fast enough on average, and late now and then
     workers, ahead = loop.loader.workers or 0, loop.loader.prefetch_factor or 2
     mean_s = loop.wait_s / max(1, loop.batches - 1)
     full = loop.worker_cpu_s > BUSY * workers * loop.elapsed_s
@@ -144,12 +137,8 @@ def _uneven(loop: LoopStats) -> Advice | None:
         f"{seconds_text(loop.wait_max_s)}; a longer queue evens that out"
     )
     hint = f"set prefetch_factor={FAR_AHEAD} (now {ahead})"
-    return Advice(
-        "prefetch",
-        message,
-        hint,
-        {"prefetch_factor": FAR_AHEAD, "present": ahead, "wait_max_s": loop.wait_max_s},
-    )
+    values = {"prefetch_factor": FAR_AHEAD, "present": ahead, "wait_max_s": loop.wait_max_s}
+    return Advice("prefetch", message, hint, values)
 
 
 def queue_memory(evidence: Evidence) -> Advice | None:
@@ -159,12 +148,12 @@ def queue_memory(evidence: Evidence) -> Advice | None:
     queued, usual = loop.queued_bytes, loop.bytes / max(1, loop.batches) * workers * USUAL_AHEAD
     if ahead <= USUAL_AHEAD or queued < QUEUED * memory.free_memory():
         return None
-    return Advice(
-        "queue-memory",
-        f"prefetch_factor={ahead} lets {counted(workers, 'worker')} hold {bytes_text(queued)} of batches",
-        f"set prefetch_factor={USUAL_AHEAD}, which holds {bytes_text(usual)}",
-        {"prefetch_factor": ahead, "queued_bytes": queued, "usual_bytes": usual},
+    message = (
+        f"prefetch_factor={ahead} lets {counted(workers, 'worker')} hold {bytes_text(queued)} of batches"
     )
+    hint = f"set prefetch_factor={USUAL_AHEAD}, which holds {bytes_text(usual)}"
+    values: Values = {"prefetch_factor": ahead, "queued_bytes": queued, "usual_bytes": usual}
+    return Advice("queue-memory", message, hint, values)
 
 
 def pinned(evidence: Evidence) -> Advice | None:
@@ -185,19 +174,14 @@ def pinned_for_nothing(evidence: Evidence) -> Advice | None:
 
 def threads(evidence: Evidence) -> Advice | None:
     """Libraries that start one thread per core in each worker."""
-    tried = evidence.gain(lambda one: one.kind == "threads")
+    tried = evidence.gain("threads")
     if tried is None:  # workers that are busy need no other reason
         return None
     count = tried.candidate.changes.get("num_workers")
     hint = f"set num_workers={count}, and {ONE_THREAD}" if count else ONE_THREAD
     values = {"num_workers": count} if count else {}
-    return Advice(
-        "threads",
-        "the threads of NumPy's libraries in the workers compete for cores",
-        hint,
-        values,
-        *measured(tried),
-    )
+    message = "the threads of NumPy's libraries in the workers compete for cores"
+    return Advice("threads", message, hint, values, *measured(tried))
 
 
 def sampler(evidence: Evidence) -> Advice | None:
@@ -214,18 +198,15 @@ def sampler(evidence: Evidence) -> Advice | None:
             "use a sampler that makes cumulated = np.cumsum(weights) once, and yields parts of the epoch: "
             "np.searchsorted(cumulated, rng.random(65536) * cumulated[-1]).tolist()"
         )
+    elif loader.sampler == "RandomSampler" and drawn < rows:
+        choice = "np.random.default_rng(seed).choice(rows, num_samples, replace=False)"
+        hint = f"use a sampler that draws by {choice}"
     elif loader.sampler == "RandomSampler":
-        few = (
-            "use a sampler that draws by np.random.default_rng(seed).choice(rows, num_samples, replace=False)"
-        )
         whole = "use a sampler that keeps order = rng.permutation(rows) as an array, and yields parts of it: "
-        hint = few if drawn < rows else f"{whole}order[start : start + 65536].tolist()"
-    return Advice(
-        "sampler",
-        f"{loader.sampler}{of} takes {share:.0%} of an epoch, in the main process",
-        hint,
-        {"sampler": loader.sampler, "share": share, "rows": rows, "drawn": drawn},
-    )
+        hint = f"{whole}order[start : start + 65536].tolist()"
+    message = f"{loader.sampler}{of} takes {share:.0%} of an epoch, in the main process"
+    values: Values = {"sampler": loader.sampler, "share": share, "rows": rows, "drawn": drawn}
+    return Advice("sampler", message, hint, values)
 
 
 def pickling(evidence: Evidence) -> Advice | None:
@@ -233,17 +214,18 @@ def pickling(evidence: Evidence) -> Advice | None:
     loop, workers = evidence.loop, evidence.loop.loader.workers or 0
     if not workers or not _starts_slowly(loop) or loop.pickling_s < PICKLED * loop.first_wait_s:
         return None
-    tried = evidence.gain(lambda one: one.kind == "start")
+    tried, took = evidence.gain("start"), f"the first batch took {seconds_text(loop.first_wait_s)}"
     fork = _set(tried.candidate.changes) if tried else "fork workers (multiprocessing_context='fork')"
-    return Advice(
-        "pickling",
-        f"the first batch took {seconds_text(loop.first_wait_s)}, {seconds_text(loop.pickling_s)} of it to "
-        f"pickle the dataset for {counted(workers, 'worker')}, in each epoch",
-        f"hold its values in one array, or in a file that each worker opens; or {fork}; or "
-        "set persistent_workers=True, which pickles it once",
-        {"first_wait_s": loop.first_wait_s, "pickling_s": loop.pickling_s, "workers": workers},
-        *measured(tried),
+    message = (
+        f"{took}, {seconds_text(loop.pickling_s)} of it to pickle the dataset for "
+        f"{counted(workers, 'worker')}, in each epoch"
     )
+    hint = (
+        f"hold its values in one array, or in a file that each worker opens; or {fork}; or "
+        "set persistent_workers=True, which pickles it once"
+    )
+    values: Values = {"first_wait_s": loop.first_wait_s, "pickling_s": loop.pickling_s, "workers": workers}
+    return Advice("pickling", message, hint, values, *measured(tried))
 
 
 def first_batch(evidence: Evidence) -> Advice | None:
@@ -252,9 +234,7 @@ def first_batch(evidence: Evidence) -> Advice | None:
     now = loader.workers or 0
     few = not _starts_slowly(loop)  # then more workers are what makes more persistent workers faster
     tried = evidence.gain(
-        lambda one: (
-            one.kind in ("persistent", "start") and not (few and one.changes.get("num_workers", now) > now)
-        )
+        "persistent", "start", where=lambda one: not few or one.changes.get("num_workers", now) <= now
     )
     part = loop.first_wait_s / max(loop.epoch_s, 1e-9)
     untried = not evidence.candidates or evidence.undecided("persistent")

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from iobench.advise import answer
 from iobench.base.finding import Finding
+from iobench.base.units import bytes_text, rate_text, seconds_text
 from iobench.results import ranking, stats
+from iobench.results.display import Columns
 from iobench.results.record import Record
+from iobench.results.run_warning import LONGER
 from iobench.results.stats import Comparison
 
 if TYPE_CHECKING:  # it loads torch
@@ -24,7 +28,14 @@ FIGURES = (  # in JSON
     *("turn_s", "endless", "memory_bytes", "failure", "over_limit"),
 )
 
+OUTCOMES = {
+    "faster": "faster",
+    "slower": "slower",
+    "equivalent": "as fast",
+    "inconclusive": "no significant difference",
+}
 BETTER = 1.03  # speed-up in a race from which on a candidate gets final rounds
+HIDDEN_START = 0.3  # of an epoch, for its first batch
 
 
 @dataclass
@@ -104,6 +115,24 @@ class Candidate:
         """Peak memory of all its processes; None if the kernel reports none."""
         return max((one.measured.memory.peak_bytes or 0 for one in self.turns), default=0) or None
 
+    @property
+    def tried(self) -> bool:
+        """True if there was time for it."""
+        return bool(self.rate or self.failure or self.over_limit)
+
+    @property
+    def works(self) -> bool:
+        """True if it was measured and may be chosen."""
+        return bool(self.rates) and self.failure is None
+
+    def hides_gain(self, baseline: Candidate) -> bool:
+        """Return True if a race cannot show its gain, so that it needs final rounds.
+
+        Persistent workers start in their first turn, as any workers do, and again after each cut turn.
+        """
+        slow_start = baseline.first_batch_s and baseline.first_batch_s[0] > HIDDEN_START * baseline.epoch_s[0]
+        return self.kind == "persistent" and bool(slow_start) and self.works
+
     def as_dict(self) -> dict[str, Any]:
         """Return the settings and the figures, for JSON."""
         return {name: getattr(self, name) for name in FIGURES}
@@ -123,6 +152,49 @@ def _compared(rates: Mapping[int, float], baseline: Mapping[int, float], compari
     if min(len(rates), len(baseline)) < ranking.FEWEST_ROUNDS:
         return stats.compare_paired(rates, baseline, comparisons=comparisons)
     return ranking.compared(rates, baseline, comparisons)
+
+
+def unsuccessful(candidates: Sequence[Candidate]) -> Iterator[Finding]:
+    """Yield the candidates that failed, and those that no time was left for."""
+    yield from answer.failures((one.name, one.failure) for one in candidates if one.failure)
+    yield from answer.no_time([one.name for one in candidates[1:] if not one.tried], LONGER)
+
+
+def candidates_table(
+    candidates: Sequence[Candidate], against: Mapping[str, Comparison], chosen: str = ""
+) -> Columns:
+    """Return the settings with their speed in the race, and final rounds compared with the baseline."""
+    baseline = candidates[0]
+    shown = [one for one in candidates if one.tried]  # a finding names the others
+    base = baseline.race_rate if baseline.tried else 0.0
+    ratios = {baseline.name: "1"} if against else {}
+    ratios |= {name: one.ratio.text("{:.2f}".format) for name, one in against.items()}
+    texts: dict[str, Callable[[Candidate], str]] = {
+        "setting": lambda one: f"{one.name} ←" if one.name == chosen else one.name,
+        "samples/s": lambda one: rate_text(one.race_rate or one.rate) if one.rate else "",
+        "× baseline (race)": lambda one: f"{one.race_rate / base:.2f}" if base and one.race_rate else "",
+        "× baseline (final rounds)": lambda one: ratios.get(one.name, ""),
+        "first batch": lambda one: (
+            seconds_text(statistics.median(one.first_batch_s)) if one.first_batch_s else ""
+        ),
+        "memory": lambda one: bytes_text(one.memory_bytes) if one.memory_bytes else "",
+        "outcome": lambda one: _outcome(one, baseline, against.get(one.name)),
+    }
+    columns: Columns = [(title, [text(one) for one in shown]) for title, text in texts.items()]
+    return [(title, cells) for title, cells in columns if any(cells)]
+
+
+def _outcome(candidate: Candidate, baseline: Candidate, compared: Comparison | None) -> str:
+    """Return what became of a candidate, in words."""
+    if (problem := candidate.failure or candidate.over_limit) is not None:
+        return problem.message
+    if candidate is baseline or candidate.kind == "headroom":
+        return ""
+    if compared is not None:
+        return "too few rounds" if answer.is_undecided([compared]) else OUTCOMES[compared.outcome]
+    if candidate.race_rate <= (1 + stats.MIN_DIFFERENCE) * baseline.race_rate:
+        return "not faster in the race"
+    return "another was faster in the race" if baseline.final_rates else "no time for final rounds"
 
 
 def slowdown(turns: Sequence[tuple[Candidate, Record]]) -> float | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from iobench.advise.settings.candidate import Candidate
 from iobench.advise.settings.tunable_loader import TunableLoader
@@ -35,7 +35,6 @@ from iobench.results import stats
 from iobench.results.parts import ContentCheckPart, DatasetPart, FieldSpec, Measured
 from iobench.results.record import Record
 
-T = TypeVar("T")
 UNVERIFIED = Finding("no-checksums", "it reads data that iobench has no checksums of")
 KNOWN = ("dataset", "format", "loader", "options", "device", "batch_size", "seed", "model")  # facets
 PRESENT = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
@@ -48,89 +47,6 @@ class ResourceLimits:
 
     workers: int | None = None
     memory_bytes: int | None = None
-
-
-class LiveTurns:
-    """Takes turns of candidates over one live loader, and notes what is wrong with them."""
-
-    def __init__(self, loader: TunableLoader, spec: TurnSpec, limits: ResourceLimits | None = None) -> None:
-        self.loader, self.spec, self._limits = loader, spec, limits or ResourceLimits()
-        self.first: Turn | None = None
-        # persistent workers by candidate: their memory is not that of other candidates
-        self._persistent: dict[str, set[int]] = {}
-        self._samples: float | None = None  # of a whole baseline epoch, once there was one
-
-    def take(self, candidate: Candidate, limit_s: float | None, tick: Tick | None = None) -> Turn:
-        """Run one turn of a candidate; a TargetError of its loader is noted."""
-        loader, make = self.loader, candidate.make or (lambda: self.loader.with_changes(candidate.changes))
-        others = (pids for name, pids in self._persistent.items() if name != candidate.name)
-        before = set(descendants())
-        spec = replace(self.spec, limit_s=limit_s)
-        turn = Turn(make, loader.workers(candidate.changes), spec, loader.note_batch)
-        try:
-            turn.run(tick, set[int]().union(*others))
-        except DeadlineReached:
-            raise
-        except TargetError as error:
-            cause = error.__cause__ or error
-            values: dict[str, Any] = {"error": type(cause).__name__, "reason": reason(cause)}
-            candidate.failure = Finding("raised", reason(cause), values=values)
-            raise
-        candidate.turns.append(turn)
-        self._persistent.setdefault(candidate.name, set()).update(set(descendants()) - before)
-        if not turn.complete:
-            loader.close()  # else persistent workers would start their next epoch inside this one
-        if not candidate.changes and candidate.make is None:
-            self._samples = turn.samples if turn.complete else None
-        self.first = self.first or turn
-        return turn
-
-    def measured(self, candidate: Candidate, limit_s: float | None, tick: Tick) -> Measured:
-        """Time one turn; raises InvalidSettings if a setting other than the baseline exceeds a limit."""
-        turn = self.take(candidate, limit_s, tick)
-        if (problem := self._violation(candidate, turn)) is None:
-            return turn.measured
-        if candidate.changes:
-            candidate.failure = problem
-            raise InvalidSettings(problem.message, kind=problem.kind)
-        candidate.over_limit = problem
-        return turn.measured
-
-    def _violation(self, candidate: Candidate, turn: Turn) -> Finding | None:
-        """Return why settings that work cannot be chosen; None if they can."""
-        limit, used, expected = self._limits.memory_bytes, candidate.memory_bytes, self._samples
-        if candidate.make is not None:
-            return None
-        if limit is not None and used is None:
-            return Finding("memory-unknown", "its memory use is unknown")
-        if limit is not None and used is not None and used > limit:
-            return Finding(
-                "memory-limit",
-                f"used {bytes_text(used)} of memory, more than {bytes_text(limit)}",
-                values={"memory_bytes": used, "limit_bytes": limit},
-            )
-        if expected is not None and turn.complete and abs(turn.samples / expected - 1) > DIFFERENT_SAMPLES:
-            return Finding(
-                "samples-not-sharded",
-                f"yields {counted(round(turn.samples), 'sample')} an epoch, not {expected:,.0f}: "
-                "its dataset does not shard them over the workers",
-                values={"samples": turn.samples, "expected": expected},
-            )
-        return None
-
-    @property
-    def known(self) -> DatasetPart:
-        """Facts about the loader's data, from its turns."""
-        first, fields = self.first, self.loader.fields
-        known = first is not None and (first.complete or first.epoch_batches is not None)
-        return DatasetPart(
-            name=self.loader.name,
-            samples=round(first.samples) if first is not None and known else None,
-            fields=[
-                FieldSpec(name=f"f{number}", shape=list(shape[1:]), dtype=dtype)
-                for number, (shape, dtype) in enumerate(fields)
-            ],
-        )
 
 
 @dataclass(frozen=True)
@@ -149,26 +65,32 @@ class LiveCase(Case):
 class _Setting(Executor):
     """Executor of one candidate, in this process: a live loader cannot be sent elsewhere."""
 
-    turns: LiveTurns
+    race: SettingsRace
     candidate: Candidate
     limit_s: float | None  # of an epoch; None for whole ones
 
     def prove(self, case: Case, warmup: int, tick: Tick, limit_s: float = math.inf) -> Proof:
         """Start persistent workers: starting is part of their first epoch and of no later one."""
         if self.limit_s is None and self.candidate.changes.get("persistent_workers"):
-            self._in_time(self.turns.take, tick)
+            self._turn(tick)
         return Proof(ContentCheckPart(unverified=[UNVERIFIED]))
 
     def measure(
         self, case: Case, number: int, tick: Tick, batches: int | None = None, limit_s: float = math.inf
     ) -> list[Measured]:
-        """Time one turn."""
-        return [self._in_time(self.turns.measured, tick)]
+        """Time one turn; InvalidSettings if a setting other than the baseline exceeds a limit."""
+        turn, candidate = self._turn(tick), self.candidate
+        if (problem := self.race.violation(candidate, turn)) is not None:
+            if candidate.changes:
+                candidate.failure = problem
+                raise InvalidSettings(problem.message, kind=problem.kind)
+            candidate.over_limit = problem
+        return [turn.measured]
 
-    def _in_time(self, take: Callable[[Candidate, float | None, Tick], T], tick: Tick) -> T:
+    def _turn(self, tick: Tick) -> Turn:
         """Let a run skip the case whose turn the end of the time cut off."""
         try:
-            return take(self.candidate, self.limit_s, tick)
+            return self.race.take(self.candidate, self.limit_s, tick)
         except DeadlineReached as error:
             raise TookTooLong(error.problem) from None
 
@@ -199,11 +121,10 @@ class LiveExecutors(ExecutorFactory):
 ROUNDS = 15  # of the finalists, if time allows
 CUTS = 3  # rounds that must fit in the time for an epoch to be measured whole
 MIN_TURN_S = 0.05
-HIDDEN_START = 0.3  # of an epoch, for its first batch
 
 
 class SettingsRace:
-    """Runs over the settings of one loader: races, then final rounds.
+    """Runs over the settings of one live loader, in this process: races, then final rounds.
 
     No turn begins after the `budget`. Records go to `path`, by default nowhere.
     """
@@ -216,9 +137,13 @@ class SettingsRace:
         path: Path = Path(os.devnull),
         budget: Budget | None = None,
     ) -> None:
-        self.loader, self._path, self.budget = loader, path, budget or Budget()
-        self._live = LiveTurns(loader, spec, limits)
+        self.loader, self.spec, self.limits = loader, spec, limits or ResourceLimits()
+        self.path, self.budget = path, budget or Budget()
         self.turns: list[tuple[Candidate, Record]] = []  # in order of time
+        self._first: Turn | None = None
+        # persistent workers by candidate: their memory is not that of other candidates
+        self._persistent: dict[str, set[int]] = {}
+        self._samples: float | None = None  # of a whole baseline epoch, once there was one
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -234,9 +159,63 @@ class SettingsRace:
         """Load of other processes during each turn."""
         return [turn.background for _, turn in self.turns if turn.background is not None]
 
-    def warm_up(self, candidate: Candidate, limit_s: float | None) -> Turn:
-        """Run one turn before all rounds; errors of the loader pass through."""
-        return self._live.take(candidate, limit_s)
+    def take(self, candidate: Candidate, limit_s: float | None, tick: Tick | None = None) -> Turn:
+        """Run one turn of a candidate; a TargetError of its loader is noted."""
+        loader, make = self.loader, candidate.make or (lambda: self.loader.with_changes(candidate.changes))
+        others = (pids for name, pids in self._persistent.items() if name != candidate.name)
+        before = set(descendants())
+        spec = replace(self.spec, limit_s=limit_s)
+        turn = Turn(make, loader.workers(candidate.changes), spec, loader.note_batch)
+        try:
+            turn.run(tick, set[int]().union(*others))
+        except DeadlineReached:
+            raise
+        except TargetError as error:
+            cause = error.__cause__ or error
+            values: dict[str, Any] = {"error": type(cause).__name__, "reason": reason(cause)}
+            candidate.failure = Finding("raised", reason(cause), values=values)
+            raise
+        candidate.turns.append(turn)
+        self._persistent.setdefault(candidate.name, set()).update(set(descendants()) - before)
+        if not turn.complete:
+            loader.close()  # else persistent workers would start their next epoch inside this one
+        if not candidate.changes and candidate.make is None:
+            self._samples = turn.samples if turn.complete else None
+        self._first = self._first or turn
+        return turn
+
+    def violation(self, candidate: Candidate, turn: Turn) -> Finding | None:
+        """Return why settings that work cannot be chosen; None if they can."""
+        limit, used, expected = self.limits.memory_bytes, candidate.memory_bytes, self._samples
+        if candidate.make is not None:
+            return None
+        if limit is not None and used is None:
+            return Finding("memory-unknown", "its memory use is unknown")
+        if limit is not None and used is not None and used > limit:
+            return Finding(
+                "memory-limit",
+                f"used {bytes_text(used)} of memory, more than {bytes_text(limit)}",
+                values={"memory_bytes": used, "limit_bytes": limit},
+            )
+        if expected is not None and turn.complete and abs(turn.samples / expected - 1) > DIFFERENT_SAMPLES:
+            return Finding(
+                "samples-not-sharded",
+                f"yields {counted(round(turn.samples), 'sample')} an epoch, not {expected:,.0f}: "
+                "its dataset does not shard them over the workers",
+                values={"samples": turn.samples, "expected": expected},
+            )
+        return None
+
+    def _data(self) -> DatasetPart:
+        """Return what the turns showed of the loader's data."""
+        first = self._first
+        known = first is not None and (first.complete or first.epoch_batches is not None)
+        fields = [
+            FieldSpec(name=f"f{number}", shape=list(shape[1:]), dtype=dtype)
+            for number, (shape, dtype) in enumerate(self.loader.fields)
+        ]
+        samples = round(first.samples) if first is not None and known else None
+        return DatasetPart(name=self.loader.name, samples=samples, fields=fields)
 
     def race(self, candidates: Sequence[Candidate], seconds: float, seed: int = 0) -> None:
         """Run rounds and eliminate candidates that are clearly slower; the first round keeps the order given.
@@ -267,16 +246,16 @@ class SettingsRace:
         """Run the candidates that have not failed, each as a case, and return their records."""
         chosen = {self._case(one).key: one for one in candidates if not one.failure}
         cases = [self._case(one) for one in chosen.values()]
-        executors = {key: _Setting(self._live, one, limit_s) for key, one in chosen.items()}
+        executors = {key: _Setting(self, one, limit_s) for key, one in chosen.items()}
         made = run(
             None,
             RunOptions(limits=False, seed=seed),
-            out=self._path,
+            out=self.path,
             cases=cases,
             policy=policy,
             backend=LiveExecutors(executors, self.loader.close),
             budget=self.budget.share(1.0),
-            live=self._live.known,
+            live=self._data(),
         )
         if made.interrupted:
             raise KeyboardInterrupt
@@ -293,7 +272,7 @@ class SettingsRace:
 
     def _case(self, candidate: Candidate) -> Case:
         """Return the case of a candidate."""
-        own, consumer = self.loader, self._live.spec.consumer
+        own, consumer = self.loader, self.spec.consumer
         sizes = [shape[0] for shape, _ in own.fields[:1] if shape]
         present = {option: getattr(own.loader, option) for option in PRESENT} if own.rebuilds else {}
         name = own.name if candidate.make is None else candidate.name
@@ -309,15 +288,6 @@ class SettingsRace:
             variant="",
             loader=UserLoader("", name, options, (), None, ""),
         )
-
-
-def hidden_gain(baseline: Candidate, candidate: Candidate) -> bool:
-    """Return True if a race cannot show the gain of a setting, so that it needs final rounds.
-
-    Persistent workers start in their first turn, as any workers do, and again after each cut turn.
-    """
-    slow_start = baseline.first_batch_s and baseline.first_batch_s[0] > HIDDEN_START * baseline.epoch_s[0]
-    return candidate.kind == "persistent" and bool(slow_start and candidate.rates) and not candidate.failure
 
 
 def finalists(

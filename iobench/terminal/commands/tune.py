@@ -43,8 +43,8 @@ def tune(
     Example: iobench tune train.py:make_loader:batch_size=64
     """
     budget = Budget(max_time)
+    from iobench.advise.tune import next_step
     from iobench.advise.tune import tune as search
-    from iobench.advise.tuning import next_step
     from iobench.terminal import display
 
     result = search(
