@@ -968,7 +968,8 @@ def test_a_failure_of_the_last_check_keeps_the_answer(manifest, monkeypatch):
     def full(*arguments):
         raise PrepareError("the disk is full")
 
-    monkeypatch.setattr(search, "half_size", full)
+    monkeypatch.setattr(search, "MIN_HALF_S", 0.0)
+    monkeypatch.setattr(measured_data, "half_sample", full)
     requirements = Requirements(formats=("npy",), loaders=("stream", "native"), max_time_s=10.0)
     findings = iobench.recommend(manifest, requirements).findings
     (note,) = [one for one in findings if one.kind == "half-size-failed"]

@@ -174,7 +174,6 @@ def skipped_by(error: IobenchError, prefix: str = "", **values: str) -> Finding:
 def _cases_by_loader(
     manifest: Manifest, requirements: Requirements, options: RunOptions, device: str
 ) -> tuple[list[Case], list[Finding]]:
-    """Return the cases of every loader that takes part, and why others do not, once for each loader."""
     cases, reasons = list[Case](), dict[str, Finding]()
     for word in loader_words(requirements, bool(manifest.url)):
         try:

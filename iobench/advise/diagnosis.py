@@ -257,7 +257,6 @@ def _unsharded(loop: LoopStats) -> Finding | None:
 
 
 def _nothing_faster(against: Mapping[str, Comparison]) -> Finding:
-    """Return that no setting was faster, or that there were too few rounds to tell."""
     others = list(against.values())
     if not answer.is_undecided(others):
         return NOTHING_FASTER

@@ -99,7 +99,6 @@ class SampleCoverage:
         return shuffle_quality([self._rows(batch) for batch in some], block_rows, self._samples)
 
     def _rows(self, hashes: Hashes) -> npt.NDArray[np.int64]:
-        """Return the row of each delivered sample."""
         rows: npt.NDArray[np.int64] = self._row[np.searchsorted(self._values, hashes)]
         return rows
 

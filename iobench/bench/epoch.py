@@ -138,18 +138,10 @@ class OpenBatchSource(Protocol):
 
 
 class BatchSource(Protocol):
-    """Source of the batches of a round: a loader over a dataset, or any iterable.
+    """Source of the batches of a round: a loader over a dataset, or any iterable."""
 
-    `path` is on the disk that is read; `workers` is the number of its processes.
-    """
-
-    @property
-    def path(self) -> Path:
-        """Path for errors and for the disk's counters."""
-
-    @property
-    def workers(self) -> int:
-        """Number of processes that it starts for each epoch."""
+    path: Path  # for errors and for the disk's counters
+    workers: int  # processes that it starts for each epoch
 
     def guarded(self) -> AbstractContextManager[Callable[[], None]]:
         """Return a context that gives a check, which raises after each batch what went wrong meanwhile."""
@@ -211,7 +203,6 @@ class _Round:
 
     @property
     def _ended(self) -> bool:
-        """True if the last epoch was cut off."""
         return self._spec.cut is not None and self._spec.cut.ended
 
     def run(self, after_epoch: Callable[[], None]) -> None:
@@ -287,7 +278,6 @@ class _Round:
         )
 
     def _partial(self) -> PartialEpoch | None:
-        """Return the extrapolated epoch; None after whole ones."""
         cut = self._spec.cut
         if cut is not None and (extrapolated := cut.partial(self._samples)):
             return extrapolated
@@ -295,30 +285,20 @@ class _Round:
         return None if self._ended else self._source.partial(delivered, self._done)
 
 
-@dataclass(frozen=True)
 class DatasetSource(BatchSource):
     """A loader over a dataset."""
 
-    loader: Loader
-    job: Job
-
-    @property
-    def path(self) -> Path:
-        """File or folder of the artifact."""
-        return self.job.opener.path
-
-    @property
-    def workers(self) -> int:
-        """Number of the loader's processes."""
-        return self.loader.workers
+    def __init__(self, loader: Loader, job: Job) -> None:
+        self._loader, self._job = loader, job
+        self.path, self.workers = job.opener.path, loader.workers
 
     def guarded(self) -> AbstractContextManager[Callable[[], None]]:
         """Return the guard of mapped files."""
-        return self.job.opener.guarded()
+        return self._job.opener.guarded()
 
     def open(self, transfer: HostToDevice, spec: RoundSpec) -> OpenBatchSource:
         """Open the loader."""
-        return _DatasetEpochs(self.loader, opened(self.loader, self.job), transfer, spec)
+        return _DatasetEpochs(self._loader, opened(self._loader, self._job), transfer, spec)
 
 
 class _DatasetEpochs(OpenBatchSource):
@@ -368,7 +348,6 @@ class _DatasetEpochs(OpenBatchSource):
         return short
 
     def _check_count(self, came: int) -> None:
-        """Raise WrongContent unless as many samples came as are due from this rank."""
         request, loader = self._request, self._loader
         due = self._schema.samples if isinstance(request, int) else sample_count(request)
         if came == due or loader.user_defined or (loader.repeats and came > due):
@@ -400,7 +379,6 @@ def clock_of(transfer: HostToDevice, spec: RoundSpec) -> DeviceClock | None:
 def _measured(
     timing: TimingPart, counts: Counts, cpu_speed: CpuSpeedProbe, opening_bytes: int | None
 ) -> Measured:
-    """Return the parts of a record that follow from timing and counters."""
     return Measured(
         timing=timing,
         processor=ProcessorPart(

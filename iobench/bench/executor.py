@@ -171,7 +171,6 @@ class InProcess(Executor):
         return Proof(result, own_s / max(1, next(count)), own_s / max(1, timing.samples))
 
     def _check(self, case: Case, limit_s: float) -> UserLoaderCheck | PixelCheck | ContentCheck:
-        """Return the content check of a case."""
         if case.loader.user_defined:
             return UserLoaderCheck(case, self._manifest, limit_s)
         job = case.job(self._manifest, rank=self._group.rank)

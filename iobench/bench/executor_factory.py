@@ -183,21 +183,16 @@ class LocalBackend:
             False: InProcess(manifest),
             True: Isolated(manifest, options.timeout),
         }
-        self._hosts = LocalHost(manifest, cases, options.sudo, options.limits)
-        self._hosts.begin()
+        self.hosts = LocalHost(manifest, cases, options.sudo, options.limits)
+        self.hosts.begin()
         return []
 
     def executor(self, case: Case) -> Executor:
         """Return the in-process executor, or the isolating one if the case asks for it."""
         return self._executors[case.isolated]
 
-    @property
-    def hosts(self) -> Hosts:
-        """The local host."""
-        return self._hosts
-
     def close(self) -> None:
         """End the processes of cases, and remove the object caches."""
         for executor in self._executors.values():
             executor.close()
-        self._hosts.close()
+        self.hosts.close()

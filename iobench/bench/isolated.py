@@ -70,12 +70,12 @@ class Isolated:
     def end(self, case: Case) -> None:
         """End the case's process; a later call starts a new one."""
         if case.key in self._processes:
-            self._processes.pop(case.key).end()
+            self._processes.pop(case.key).child.end()
 
     def close(self) -> None:
         """End all processes."""
         while self._processes:
-            self._processes.popitem()[1].end()
+            self._processes.popitem()[1].child.end()
         self._server.close()
 
     def _ask(self, case: Case, tick: Tick, what: str, argument: object) -> Any:
@@ -88,7 +88,7 @@ class Isolated:
             return self._processes[case.key].ask(what, argument, tick, self.timeout_s)
         except BaseException as error:  # also after Ctrl-C: the state of the process is unknown
             if not isinstance(error, IobenchError) or isinstance(error, CaseDied):
-                self._processes.pop(case.key).end()
+                self._processes.pop(case.key).child.end()
             raise
 
     def _make_room(self, case: Case) -> None:
@@ -96,7 +96,7 @@ class Isolated:
         data = self._manifest.artifacts[case.variant].stored_bytes if case.cache == "warm" else 0
         reserve = KEPT_FREE * memory.total_memory() + min(data, self._room / 2)
         while self._processes and memory.free_memory() < reserve:
-            self._processes.pop(next(iter(self._processes))).end()
+            self._processes.pop(next(iter(self._processes))).child.end()
 
 
 class CaseProcess:
@@ -139,10 +139,6 @@ class CaseProcess:
         if isinstance(answer, Exception):
             raise answer
         return answer
-
-    def end(self) -> None:
-        """Kill the process with its workers, and wait for its end."""
-        self.child.end()
 
 
 class _SharedProgress(Progress):

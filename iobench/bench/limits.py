@@ -233,7 +233,6 @@ class CaseLimits:
         yield (store_limits.NAME, size), 1.0 if placed else schema.logical_bytes / stored, methods
 
     def _device_steps(self, case: Case) -> Iterator[_Step]:
-        """Yield the link to the device, if the case has one."""
         slot_bytes, _ = case.loader.slots(case.batch_bytes(self._manifest.schema))
         device = pick_device(case.device)
         if device.type != "cpu":

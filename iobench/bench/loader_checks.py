@@ -52,7 +52,6 @@ class PixelCheck:
             self._compare(name, rows.tolist(), stored, found)
 
     def _compare(self, name: str, rows: list[int], stored: Array, found: Array) -> None:
-        """Compare a field of a batch, row by row."""
         is_image = stored.dtype == np.uint8 and stored.ndim > 1
         for row, one, other in zip(rows, stored, found, strict=True):
             far = int(np.abs(one.astype(np.int64) - other.astype(np.int64)).max()) if is_image else 0

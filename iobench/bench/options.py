@@ -259,7 +259,6 @@ class RunOptions:
         self.stopping_rule()  # raises if the rounds are invalid
 
     def _check_combination(self) -> None:
-        """Raise InvalidSettings for options that exclude or need each other."""
         if self.headroom and not any(self.step_ms) and not any(name != "none" for name in self.model):
             raise InvalidSettings(
                 "--headroom needs a training step", kind="missing-option", hint="add --step-ms or --model"

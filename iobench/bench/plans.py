@@ -152,7 +152,6 @@ def check_same(rounds: Sequence[Record], cases: Sequence[Case], machine: Callabl
 
 
 def _differences(before: Machine, now: Machine) -> list[str]:
-    """Return the properties in which a machine has changed, in words."""
     was, is_ = _plain(before), _plain(now)
     return [f"{name} was {was[name]}, is {is_[name]}" for name in was if was[name] != is_[name]]
 

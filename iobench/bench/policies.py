@@ -331,7 +331,6 @@ class SuccessiveHalving(Policy):
         return not state.budget.over or state.unverified[0] is state.cases[0]
 
     def _verification(self, state: RunState) -> NextTurn:
-        """Return the next verification, in an equal share of what is left of the time for it."""
         case, spent_s, budget = state.unverified[0], self._spent_s(state), state.budget
         left_s = self._proofs_s + PROOF_SHARE * self._race_s - spent_s
         share_s = max(MIN_PROOF_S, (self._proofs_s - spent_s) / len(state.unverified))

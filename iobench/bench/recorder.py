@@ -115,7 +115,6 @@ class Recorder:
         return not self._run.records and self._run.manifest is not None
 
     def _limit(self, case: Case, measured: Measured) -> LimitPart | None:
-        """Return the lowest limit on the case's path; None if none is measured."""
         limit = self._hosts.limit(case)
         rate = measured.timing.logical_bytes / measured.timing.epochs_s
         if limit and rate > limit.bytes_per_s:
@@ -164,7 +163,6 @@ def _disk_of(run: Run, case: Case) -> Path:
 
 
 def _libraries(cases: Iterable[Case]) -> set[str]:
-    """Return the packages of the formats and loaders of these cases."""
     libraries = {case.loader.library for case in cases}
     return libraries.union(
         *(formats.parse(variant).libraries for variant in {case.variant for case in cases if case.variant})

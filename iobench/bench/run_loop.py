@@ -73,7 +73,6 @@ class RoundEstimates:
                 self._status(f"after 1 of {self._planned} rounds: about {seconds_text(left_s)} left")
 
     def _report_proofs(self, planned: int, state: RunState) -> None:
-        """Report the time of all rounds, estimated from the verification of each case."""
         took_s = {case.key: state.took_s.get(case.key, 0.0) for case in state.remaining}
         each_s = {key: max(thresholds.ROUND_S, seconds) for key, seconds in took_s.items()}
         done_s = sum(each_s.get(key, 0.0) for key in self._resumed)
@@ -165,7 +164,6 @@ class RunLoop:
         return turn
 
     def _index_within(self, end: float) -> None:
-        """Let an index of files be built until a moment."""
         if self._run.manifest is not None:
             self._run.manifest.index_end = end
 

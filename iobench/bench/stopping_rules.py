@@ -116,7 +116,6 @@ class UntilDecided(StoppingRule):
         return Finding("max-time-reached", message, LONGER, values)
 
     def _verdicts(self, rates: Rates) -> list[Verdict]:
-        """Return the verdict on each context, over its measured cases."""
         groups: dict[str, dict[str, Mapping[int, float]]] = {}
         for key, by_round in rates.items():
             if by_round:

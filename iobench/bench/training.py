@@ -94,7 +94,6 @@ class SimulatedStep:
             torch.mm(self._factor, self._factor)
 
     def _product_s(self) -> float:
-        """Return the seconds of one product on a warm device."""
         for _ in range(2):
             began = time.monotonic()
             for _ in range(PRODUCTS):
@@ -228,7 +227,6 @@ class Headroom:
         return samples / (time.perf_counter() - began)
 
     def _held(self, case: Case, step: TrainingStep) -> list[DeviceBatch]:
-        """Return whole batches of the case's order on the device."""
         schema = self._manifest.schema
         most = max(1, min(MAX_HELD, MAX_HELD_BYTES // case.batch_bytes(schema)))
         replay = Replay[DeviceBatch](step.transfer.device_api)

@@ -293,7 +293,6 @@ def _setup(options: StudyOptions) -> str:
 
 
 def _measure(options: StudyOptions) -> Measurements:
-    """Measure speed in this process, then run the trainings in processes of their own."""
     if not ray_runtime.installed():
         raise MissingDependency("this study needs Ray", hint="pip install 'iobench[ray]'")
     with ray_runtime.connected(ELSEWHERE):

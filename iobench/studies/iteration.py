@@ -40,7 +40,6 @@ def _setup(options: StudyOptions) -> str:
 
 
 def _measure(options: StudyOptions) -> Measurements:
-    """Measure epochs of each contender, and the part of a cold file that the lazy one reads."""
     source = Synthetic(options.sized(PUBLISHED, QUICK))
     manifest = prepare(source, ["memmap"], data_dir=options.folder, name=f"iteration-{source.size}")[0]
     page_cache.warm(manifest.files_of("memmap"))

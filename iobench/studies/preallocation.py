@@ -32,7 +32,6 @@ def _setup(options: StudyOptions) -> str:
 
 
 def _measure(options: StudyOptions) -> Measurements:
-    """Measure each method with each number of pieces."""
     parts, counts = [], list(options.sized(COUNTS, QUICK_COUNTS))
     for count in counts:
         options.on_status(f"{count} pieces")
@@ -100,12 +99,10 @@ def _methods(count: int) -> dict[str, Callable[[], Any]]:
 
 
 def _of(method: str, count: int) -> str:
-    """Return a contender's name: the method and the number of pieces."""
     return f"{method}, {count} pieces"
 
 
 def _crossing(measured: Measurements, other: str) -> str:
-    """Return the numbers of pieces at which pre-allocation is faster than another method, in words."""
     wins = _wins(measured, other)
     won = f"with {', '.join(map(str, wins))} pieces" if wins else "at no number of pieces"
     return f"pre-allocated is faster {won} than {other}"

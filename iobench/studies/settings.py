@@ -229,7 +229,6 @@ def _setup(options: StudyOptions) -> str:
 
 
 def _measure(options: StudyOptions) -> Measurements:
-    """Measure each combination with each share of the data, and a background thread over workers."""
     with needing("study settings", "studies"):
         importlib.import_module("prefetch_generator")
     _, rounds, count, tried = _sizes(options)
@@ -306,7 +305,6 @@ def label_at(label: str, share: int) -> str:
 
 
 def _name(measured: Measurements, number: int, share: int) -> str:
-    """Return the contender's name for a row of the table."""
     return label_at(TABLE[number].on("cuda" if measured.figures["gpu"] else "cpu").label, share)
 
 
@@ -315,7 +313,6 @@ def _claims(measured: Measurements) -> Claims:
 
 
 def _growth_claim(measured: Measurements) -> ClaimResult:
-    """Return the verdict on the growth of time, with that of the data."""
     little, much = (_name(measured, 2, share) for share in (SMALL, LARGE))
     data = measured.figures["data_bytes"]
     more = data[str(LARGE)] / data[str(SMALL)]
@@ -336,7 +333,6 @@ def _little_data_claim(measured: Measurements, one: int, other: int) -> ClaimRes
 
 
 def _gpu_claims(measured: Measurements) -> list[ClaimResult]:
-    """Return the verdicts that need a GPU: on copies to it, and data that stay there."""
     everything = "All of the data on the GPU is fastest."
     pinned = "Pinned memory helps only with the background generator or with little data."
     unblocked = "Copies that do not block help with much data and hurt with little."

@@ -203,7 +203,6 @@ def _setup(options: StudyOptions) -> str:
 
 
 def _measure(options: StudyOptions) -> Measurements:
-    """Measure every format with every batch size, PNG with fewer workers, and test the libraries."""
     samples, batches, workers = sizes_of(options)
     with scratch(options) as folder:
         openers = openers_of(options, folder)

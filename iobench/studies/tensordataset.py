@@ -30,7 +30,6 @@ def _setup(options: StudyOptions) -> str:
 
 
 def _measure(options: StudyOptions) -> Measurements:
-    """Measure epochs of each contender, and profile one epoch."""
     rows = options.sized(PUBLISHED, QUICK)
     dataset = TensorDataset(torch.randn(rows, COLUMNS, dtype=torch.float64))
     data = dataset.tensors[0]

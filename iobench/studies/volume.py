@@ -168,7 +168,6 @@ def _setup(options: StudyOptions) -> str:
 
 
 def _measure(options: StudyOptions) -> Measurements:
-    """Run rounds with every volume, warm and cold, and warm ones under a memory limit."""
     parts, cold_failure, sizes = list[Measurements](), None, _sizes(options)
     for size in sizes:
         options.on_status(f"{_power(size)} elements")
@@ -223,7 +222,6 @@ def _limits(options: StudyOptions) -> tuple[int, tuple[float, ...], Sequence[str
 
 @contextmanager
 def _prepared(options: StudyOptions, size: int, variants: Sequence[str]) -> Iterator[Manifest]:
-    """Prepare a dataset for the duration of a block."""
     with scratch(options) as folder:
         yield prepare(Synthetic(size), variants, data_dir=folder, name="volume")[0]
 
@@ -277,7 +275,6 @@ def _gib_of(contender: str) -> str:
 
 
 def _per_gib(measured: Measurements) -> Measurements:
-    """Return the measurements in seconds per GiB."""
     speeds = measured.metrics["speed_bytes_per_s"]
     seconds = {_gib_of(name): [GIB / speed for speed in values] for name, values in speeds.items()}
     return Measurements(seconds, data=measured.data)

@@ -262,7 +262,6 @@ def _matching(calls: Calls, names: str) -> set[Key]:
 
 
 def _seconds(calls: Calls, work: Work) -> float:
-    """Return the seconds of a kind of work."""
     own = _matching(calls, work.calls) | _matching(calls, work.also)
     if work.repeats:
         return _repeated_s(calls, own, work.repeats)

@@ -154,7 +154,6 @@ def _file(image: JpegImageFile) -> JpegFile:
 
 
 def _timed(decode: Callable[[], Array], taken: list[float]) -> Array:
-    """Call a function, and append the seconds that it takes."""
     began = time.perf_counter()
     pixels = decode()
     taken.append(time.perf_counter() - began)
@@ -187,7 +186,6 @@ def decoder_hint(format: Format) -> str | None:
 
 
 def _of_images(profile: Profile) -> bool:
-    """Return True if what is decoded is mostly images."""
     return profile.costs.get("images", 0.0) > profile.costs.get("decoding", 0.0) / 2
 
 

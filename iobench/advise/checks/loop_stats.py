@@ -163,7 +163,6 @@ class FirstBatches:
 
 
 def _store() -> Any:
-    """Return the store of the process group; None without one."""
     module: Any = sys.modules.get("torch.distributed.distributed_c10d")
     try:
         return module._get_default_store()

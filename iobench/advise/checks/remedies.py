@@ -6,7 +6,6 @@ import gc
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -131,7 +130,6 @@ def _column(value: Any, count: int) -> Any:
 
 
 def _holds(column: Any, value: Any) -> bool:
-    """Return True if a column can hold a value."""
     if isinstance(column, list):
         return True
     same = type(column) is type(value)
@@ -229,8 +227,8 @@ class Remedies:
             return
         if size is not None:
             named = f"JPEG decoded at the scale of {size[0]} × {size[1]}"
-            drafted = self._patched(named, "draft", partial(decoding.drafted, size))
-            yield replace(drafted, changes=dict(zip(("width", "height"), size, strict=True)))
+            sides = dict(zip(("width", "height"), size, strict=True))
+            yield self._patched(named, "draft", partial(decoding.drafted, size), sides)
         if decoded:
             yield from self._redecoded(dataset)
         if collated:
@@ -240,13 +238,11 @@ class Remedies:
         self.skipped.append(Finding(kind, f"{name}: {why}", values={"change": name, "reason": why}))
 
     def _is_costly(self) -> bool:
-        """Return True if samples cost something."""
         fetching = self._profiles[-1]
         slow = fetching.getitem_share * fetching.total_s >= SLOW_SAMPLE_S * fetching.getitem_calls
         return slow and fetching.getitem_share >= SHARE and not hasattr(self._own.dataset, "__getitems__")
 
     def _fits_in_memory(self) -> bool:
-        """Return True if all samples fit in memory."""
         size = self._loop.dataset_bytes
         fits = fits_in_memory(self._loop)
         if not fits and size:
@@ -254,7 +250,6 @@ class Remedies:
         return fits
 
     def _repeats(self, sample: Any, again: Any) -> bool:
-        """Return True if a sample is the same as it was before."""
         same = same_tensors(sample, again)
         if not same:
             self._skip(CACHED, "a sample differs each time it is read", VARYING)
@@ -320,16 +315,36 @@ class Remedies:
         yield self._patched(UNCHUNKED, "unchunked", replaced, batch_sampler=batches)
 
     def _patched(
-        self, name: str, kind: str, replaced: Callable[[], AbstractContextManager[None]], **changes: Any
+        self,
+        name: str,
+        kind: str,
+        replaced: Callable[[], AbstractContextManager[None]],
+        changes: dict[str, Any] | None = None,
+        **arguments: Any,
     ) -> Candidate:
         """Return the loader whose samples are made while a part of a library is replaced."""
-        own, same = self._own, {"num_workers": self._own.num_workers, **changes}
+        own, same = self._own, {"num_workers": self._own.num_workers, **arguments}
         dataset = PatchedDataset(own.dataset, replaced)
-        return Candidate(name, {kind: 1}, kind, make=lambda: rebuilt(own, same, dataset))
+        return Candidate(name, changes or {kind: 1}, kind, make=lambda: rebuilt(own, same, dataset))
 
     def _redecoded(self, dataset: Any) -> Iterator[Candidate]:
         """Yield the loader over images that the fastest other decoder decodes, if it beats Pillow."""
-        speeds = self._decoder_speeds(dataset)
+        time, speeds = self._watchdog.budget.share(PROBES), list[DecoderSpeed]()
+        decoders = list(formats.get("images").jpeg_decoders())
+        try:
+            with self._watchdog.within(time.seconds):
+                recording = time.share(1 / 3)
+                with decoding.recorded() as files:
+                    for row in chain.from_iterable(self._own.batch_sampler):
+                        dataset[row]
+                        if not files or len(files) >= FILES or recording.over:
+                            break
+                if files and not decoders:
+                    self._skip(OTHER_DECODER, decoding.NO_DECODER)
+                speeds.extend(self._speeds(decoders, files[:FILES], time.share(0.5)) if files else ())
+        except DeadlineReached:
+            if not speeds:
+                self._skip(OTHER_DECODER, NO_TIME)
         best = max(speeds, key=lambda one: one.times, default=None)
         if best is None:
             return
@@ -337,40 +352,12 @@ class Remedies:
             names = ", ".join(one.decoder.name for one in speeds)
             self._skip(OTHER_DECODER, f"Pillow decodes these files as fast as {names}")
             return
-        named = f"JPEG decoded by {best.decoder.name}"
-        yield replace(
-            self._patched(named, "decoder", partial(decoding.loaded_by, best.decoder)),
-            changes=best.values,
-        )
-
-    def _decoder_speeds(self, dataset: Any) -> list[DecoderSpeed]:
-        """Return the speeds of other decoders of the JPEG files of some samples, as far as time allows."""
-        time, speeds = self._watchdog.budget.share(PROBES), list[DecoderSpeed]()
-        decoders = list(formats.get("images").jpeg_decoders())
-        try:
-            with self._watchdog.within(time.seconds):
-                files = self._jpeg_files(dataset, time.share(1 / 3))
-                if files and not decoders:
-                    self._skip(OTHER_DECODER, decoding.NO_DECODER)
-                speeds.extend(self._speeds(decoders, files, time.share(0.5)) if files else ())
-        except DeadlineReached:
-            if not speeds:
-                self._skip(OTHER_DECODER, NO_TIME)
-        return speeds
-
-    def _jpeg_files(self, dataset: Any, budget: Budget) -> list[JpegFile]:
-        """Return JPEG files that Pillow decodes for the first samples."""
-        with decoding.recorded() as files:
-            for row in chain.from_iterable(self._own.batch_sampler):
-                dataset[row]
-                if not files or len(files) >= FILES or budget.over:
-                    break
-        return files[:FILES]
+        loaded_by = partial(decoding.loaded_by, best.decoder)
+        yield self._patched(f"JPEG decoded by {best.decoder.name}", "decoder", loaded_by, best.values)
 
     def _speeds(
         self, decoders: Sequence[WholeDecoder], files: Sequence[JpegFile], budget: Budget
     ) -> Iterator[DecoderSpeed]:
-        """Yield the speed of each decoder that works."""
         for done, one in enumerate(decoders):
             try:
                 yield decoding.speed(one, files, budget.sub(budget.for_each(len(decoders) - done)))

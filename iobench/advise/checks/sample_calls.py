@@ -210,7 +210,6 @@ def elements_touched(selection: Any, shape: Sequence[int], chunks: Sequence[int]
 
 
 def _chunks_along(part: Any, length: int, size: int) -> int:
-    """Return the number of chunks along an axis that hold some of its elements."""
     return len({index // size for index in np.arange(length)[part].reshape(-1).tolist()})
 
 

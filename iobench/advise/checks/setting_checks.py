@@ -257,5 +257,4 @@ def _starts_slowly(loop: LoopStats) -> bool:
 
 
 def _set(settings: Mapping[str, Any]) -> str:
-    """Return the hint for settings of a DataLoader."""
     return "set " + ", ".join(f"{name}={value!r}" for name, value in settings.items())

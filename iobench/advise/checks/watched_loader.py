@@ -162,7 +162,6 @@ class ProcessMonitor:
             own[min(1, len(own)) :] = [one.anonymous_bytes]
 
     def _note_usage(self, children: Sequence[int]) -> None:
-        """Note the resources that each of these has used since its start."""
         for child in children:
             try:
                 process = psutil.Process(child)

@@ -185,7 +185,6 @@ def candidates_table(
 
 
 def _outcome(candidate: Candidate, baseline: Candidate, compared: Comparison | None) -> str:
-    """Return what became of a candidate, in words."""
     if (problem := candidate.failure or candidate.over_limit) is not None:
         return problem.message
     if candidate is baseline or candidate.kind == "headroom":

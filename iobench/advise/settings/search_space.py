@@ -60,16 +60,18 @@ def candidates_for(
     with traits.probing():
         whole_batches = fetches_batches(loader)
     if whole_batches:
-        chosen.append(_candidate("fetch", BATCH_FETCH, batch_fetch=True, num_workers=0))
+        chosen.append(Candidate(BATCH_FETCH, {"batch_fetch": True, "num_workers": 0}, "fetch"))
         if now:
-            chosen.append(_candidate("fetch", f"{BATCH_FETCH}, {counted(now, 'worker')}", batch_fetch=True))
+            named = f"{BATCH_FETCH}, {counted(now, 'worker')}"
+            chosen.append(Candidate(named, {"batch_fetch": True}, "fetch"))
     counts, why_none = _worker_counts(loader, traits, limits)
     skipped = [why_none] if why_none else []
     if (now or counts) and traits.starting and traits.whole:
         skipped += _skipped_starts(loader, traits)
-    chosen += [_candidate("workers", counted(n, "worker"), num_workers=n) for n in counts]
+    with_workers = {n: Candidate(counted(n, "worker"), {"num_workers": n}, "workers") for n in counts}
+    chosen += with_workers.values()
     if counts and max(counts) > 1:
-        many = _candidate("workers", counted(max(counts), "worker"), num_workers=max(counts))
+        many = with_workers[max(counts)]
         # the gain of the most workers is hidden by their start unless they persist, or by too many threads
         hiding = {"persistent"} if now else {"persistent", "threads"}
         chosen += [one for one in refinements(loader, many, traits) if one.kind in hiding]
@@ -119,10 +121,6 @@ def code_of(loader: TunableLoader, changes: Mapping[str, Any]) -> str:
     return dataloader_code(loader.loader, changes)
 
 
-def _candidate(kind: str, name: str, **changes: Any) -> Candidate:
-    return Candidate(name, changes, kind)
-
-
 def _refined(base: Candidate, kind: str, name: str, **changes: Any) -> Candidate:
     full_name = f"{base.name}, {name}" if base.changes else name
     return Candidate(full_name, {**base.changes, **changes}, kind)
@@ -155,16 +153,11 @@ def _open_handles(loader: TunableLoader) -> Finding | None:
     if not held:
         return None
     names = ", ".join(held)
-    return Finding(
-        "open-handles",
-        f"{names} is open already and must not be inherited by a fork",
-        hint="open it in the first __getitem__",
-        values={"handles": names},
-    )
+    message = f"{names} is open already and must not be inherited by a fork"
+    return Finding("open-handles", message, "open it in the first __getitem__", {"handles": names})
 
 
 def _skipped_starts(loader: TunableLoader, traits: LoaderTraits) -> list[Finding]:
-    """Return why some start methods are not tried, one finding for each reason."""
     problems: dict[str, tuple[Finding, list[str]]] = {}
     for method in _other_starts(loader, Candidate(BASELINE), traits):
         if (problem := _start_problem(loader, method)) is not None:
@@ -176,22 +169,17 @@ def _skipped_starts(loader: TunableLoader, traits: LoaderTraits) -> list[Finding
 
 
 def _about(subject: str, problem: Finding, **values: str) -> Finding:
-    """Return the problem with its subject before it."""
     return replace(problem, message=f"{subject}: {problem.message}", values={**problem.values, **values})
 
 
 def _worker_limit(
     loader: TunableLoader, changes: Mapping[str, Any], limits: ResourceLimits
 ) -> Finding | None:
-    """Return the finding for more workers than allowed; None if they fit."""
     count = loader.workers(changes)
     if limits.workers is None or count <= limits.workers:
         return None
-    return Finding(
-        "worker-limit",
-        f"has {counted(count, 'worker')}, more than --max-workers {limits.workers}",
-        values={"workers": count, "limit": limits.workers},
-    )
+    message = f"has {counted(count, 'worker')}, more than --max-workers {limits.workers}"
+    return Finding("worker-limit", message, values={"workers": count, "limit": limits.workers})
 
 
 def _worker_counts(

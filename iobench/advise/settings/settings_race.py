@@ -271,7 +271,6 @@ class SettingsRace:
         return turns
 
     def _case(self, candidate: Candidate) -> Case:
-        """Return the case of a candidate."""
         own, consumer = self.loader, self.spec.consumer
         sizes = [shape[0] for shape, _ in own.fields[:1] if shape]
         present = {option: getattr(own.loader, option) for option in PRESENT} if own.rebuilds else {}

@@ -21,6 +21,7 @@ from iobench.base.units import bytes_text
 from iobench.loading.inspection import batch_tensors, is_single_pass, same_tensors, shallow_copy
 from iobench.loading.target import parse_target
 from iobench.loading.user_errors import USER_ERRORS
+from iobench.results.run_warning import Values
 
 MOST_BYTES = 256 << 20  # of a pickled dataset; each worker receives all of it
 
@@ -37,17 +38,11 @@ def spawn_problem(loader: Any) -> Finding | None:
     try:
         _SizePickler(main).dump((loader.dataset, loader.collate_fn, loader.worker_init_fn))
     except _TooLarge:
-        return Finding(
-            "dataset-too-large",
-            f"each worker would receive more than {bytes_text(MOST_BYTES)} of its dataset",
-            values={"limit_bytes": MOST_BYTES},
-        )
+        message = f"each worker would receive more than {bytes_text(MOST_BYTES)} of its dataset"
+        return Finding("dataset-too-large", message, values={"limit_bytes": MOST_BYTES})
     except Exception as error:  # noqa: BLE001 - a user's dataset may raise anything when it is pickled
-        return Finding(
-            "cannot-pickle",
-            f"it cannot be pickled: {reason(error)}",
-            values={"error": type(error).__name__, "reason": reason(error)},
-        )
+        values: Values = {"error": type(error).__name__, "reason": reason(error)}
+        return Finding("cannot-pickle", f"it cannot be pickled: {reason(error)}", values=values)
     return None
 
 
@@ -56,12 +51,11 @@ def batch_problem(batch: Any) -> Finding | None:
     try:
         _BatchPickler(_Nowhere()).dump(batch)
     except USER_ERRORS as error:
-        return Finding(
-            UNSENDABLE,
-            f"they are no remedy here: each would have to pickle its batches, which fails: {reason(error)}",
-            hint="let batches consist of tensors, arrays, numbers and text",
-            values={"error": type(error).__name__, "reason": reason(error)},
-        )
+        why = "each would have to pickle its batches, which fails"
+        message = f"they are no remedy here: {why}: {reason(error)}"
+        hint = "let batches consist of tensors, arrays, numbers and text"
+        values: Values = {"error": type(error).__name__, "reason": reason(error)}
+        return Finding(UNSENDABLE, message, hint, values)
     return None
 
 
@@ -124,12 +118,9 @@ def _script_problem(main: Any) -> Finding | None:
     file = Path(getattr(main, "__file__", None) or "")
     if not file.is_file() or "__name__" in file.read_text(errors="replace"):
         return None
-    return Finding(
-        "script-without-guard",
-        f"each worker would run {file.name} again",
-        hint='put `if __name__ == "__main__":` around its main part',
-        values={"script": file.name},
-    )
+    hint = 'put `if __name__ == "__main__":` around its main part'
+    message = f"each worker would run {file.name} again"
+    return Finding("script-without-guard", message, hint, {"script": file.name})
 
 
 IOBENCH_SETTINGS = ("batch_fetch", "worker_threads")  # no arguments of DataLoader
@@ -189,20 +180,17 @@ def limit_threads(threads: int, then: Callable[[int], None] | None, worker: int)
 
 def _arguments(loader: Any, changes: Changes) -> dict[str, Any]:
     """Return DataLoader's arguments for a loader like the given one except for these."""
-    own = {name: value for name, value in changes.items() if name not in IOBENCH_SETTINGS}
-    arguments = {**_unchanged(loader), **_batching(loader, changes.get("batch_fetch", False)), **own}
-    if not arguments["num_workers"]:
-        arguments = {name: value for name, value in arguments.items() if name not in WORKER_SETTINGS}
-        arguments["timeout"] = 0
-    return arguments
-
-
-def _unchanged(loader: Any) -> dict[str, Any]:
     names = ["collate_fn", "pin_memory", "timeout", "num_workers", "worker_init_fn", "generator"]
     names += ["multiprocessing_context"]
     if loader.num_workers:
         names += ["prefetch_factor", "persistent_workers"]
-    return {name: getattr(loader, name) for name in names}
+    unchanged = {name: getattr(loader, name) for name in names}
+    own = {name: value for name, value in changes.items() if name not in IOBENCH_SETTINGS}
+    arguments = {**unchanged, **_batching(loader, changes.get("batch_fetch", False)), **own}
+    if not arguments["num_workers"]:
+        arguments = {name: value for name, value in arguments.items() if name not in WORKER_SETTINGS}
+        arguments["timeout"] = 0
+    return arguments
 
 
 def _batching(loader: Any, whole: bool) -> dict[str, Any]:
@@ -215,15 +203,7 @@ def _batching(loader: Any, whole: bool) -> dict[str, Any]:
     return {"batch_size": None, "sampler": loader.sampler}
 
 
-DATALOADER_SETTINGS = (
-    "num_workers",
-    "prefetch_factor",
-    "pin_memory",
-    "persistent_workers",
-    "multiprocessing_context",
-    "batch_fetch",
-    "worker_threads",
-)
+DATALOADER_SETTINGS = ("num_workers", "pin_memory", *WORKER_SETTINGS, *IOBENCH_SETTINGS)
 
 
 class TunableLoader:

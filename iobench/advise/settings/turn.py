@@ -73,7 +73,6 @@ class Consumer:
 
 
 def _schema(batch: DeviceBatch) -> Schema:
-    """Return the schema of a batch for a model to train on."""
     hint = "give --step-ms"
     try:
         fields = [
@@ -126,21 +125,12 @@ class Turn(BatchSource):
         note: Callable[[Any], None] = lambda batch: None,
     ) -> None:
         self._make, self._note, self._spec = make, note, spec
-        self._workers, self._cycle = workers, max(1, workers)
+        self.path = Path.cwd()  # where the loader reads is unknown
+        self.workers, self._cycle = workers, max(1, workers)
         self.batches, self.wall_s = 0, 0.0  # delivered; opening and closing included
         self.epoch_batches: int | None = None  # None where the length is unknown
         self.ended = False  # the first epoch was cut off, so that no other follows
         self._marks = array("d")  # seconds from the start of the first epoch, of each batch
-
-    @property
-    def path(self) -> Path:
-        """The working folder: where the loader reads is unknown."""
-        return Path.cwd()
-
-    @property
-    def workers(self) -> int:
-        """Number of its worker processes."""
-        return self._workers
 
     @property
     def complete(self) -> bool:
