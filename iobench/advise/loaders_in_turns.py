@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from iobench.advise.settings.settings_race import MIN_TURN_S, UNVERIFIED, LiveCase, LiveExecutors
 from iobench.advise.settings.turn import Consumer, Turn, TurnSpec
@@ -71,19 +72,14 @@ def measured_in_turns(
         The same function twice.
     """
     if len(set(targets)) < len(targets):
+        found = " ".join(targets)
         raise InvalidSettings(
-            "loaders to compare", kind="same-loader", expected="different ones", found=" ".join(targets)
+            "loaders to compare", kind="same-loader", expected="different ones", found=found
         )
     budget, place = budget or Budget(60.0), str(pick_device(device))
+    unknown: dict[str, Any] = {"content": "", "batch_size": 0, "variant": ""}
     cases = [
-        LiveCase(
-            target,
-            content="",
-            device=place,
-            batch_size=0,
-            variant="",
-            loader=UserLoader("", target, (), (), None, ""),
-        )
+        LiveCase(target, device=place, loader=UserLoader("", target, (), (), None, ""), **unknown)
         for target in targets
     ]
     lengths = _Lengths(budget, len(cases))

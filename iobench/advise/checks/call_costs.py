@@ -186,12 +186,15 @@ def visible_opens() -> Iterator[None]:
 def name_of(key: Key) -> str:
     """Return the name of a function as it is shown: the end of its path, its line and its own name."""
     file, line, function = key
-    if file == "~":
-        return function
+    shown = _installed(file) or Path(file).parts[-2:]
+    return function if file == "~" else f"{'/'.join(shown)}:{line} {function}"
+
+
+def _installed(file: str) -> tuple[str, ...]:
+    """Return the end of a path from its package on; nothing for a file of no package."""
     parts = Path(file).parts
     roots = [place for place, part in enumerate(parts) if part in PACKAGES]
-    shown = parts[roots[-1] + 1 :] if roots else parts[-2:]
-    return f"{'/'.join(shown)}:{line} {function}"
+    return parts[roots[-1] + 1 :] if roots else ()
 
 
 def busy_s(calls: Calls) -> float:
@@ -231,12 +234,12 @@ def library_shares(calls: Calls, total_s: float) -> list[LibraryShare]:
             if library_of(caller) != library:  # else it is part of that call
                 parts = seconds.setdefault(str(library), {})
                 parts[name_of(key)] = parts.get(name_of(key), 0.0) + float(by[3])
+    costliest = {
+        library: [name for name, _ in sorted(parts.items(), key=lambda part: -part[1])[:NAMED]]
+        for library, parts in seconds.items()
+    }
     shares = [
-        LibraryShare(
-            library,
-            min(1.0, sum(parts.values()) / total_s),
-            [name for name, _ in sorted(parts.items(), key=lambda part: -part[1])[:NAMED]],
-        )
+        LibraryShare(library, min(1.0, sum(parts.values()) / total_s), costliest[library])
         for library, parts in seconds.items()
     ]
     return sorted(shares, key=lambda one: -one.share)
@@ -251,9 +254,8 @@ def library_of(key: Key) -> str | None:
         found = C_LIBRARY.search(function)
         name = (found[1] or found[2]).lstrip("_") if found else ""
         return name if name and name not in sys.stdlib_module_names else None
-    parts = Path(file).parts
-    roots = [place for place, part in enumerate(parts) if part in PACKAGES]
-    return parts[roots[-1] + 1].removesuffix(".py") if roots else None
+    package = _installed(file)
+    return package[0].removesuffix(".py") if package else None
 
 
 def _matching(calls: Calls, names: str) -> set[Key]:

@@ -110,13 +110,6 @@ class Evidence:
             return self.against[one.name].outcome not in WITHOUT_GAIN
         return one.kind == "persistent" or one.race_rate > BETTER * self.candidates[0].race_rate
 
-    def tried(self, kind: str, count: Callable[[int], bool]) -> bool:
-        """Return True if a candidate of a kind with such a number of workers was measured."""
-        return any(
-            one.rates and one.kind == kind and count(one.changes["num_workers"])
-            for one in self.candidates[1:]
-        )
-
     def undecided(self, kind: str) -> bool:
         """Return True if a candidate of a kind may be faster but had too few rounds to decide."""
         return any(
@@ -138,9 +131,9 @@ class Evidence:
         steady = self.loop.samples * (self.loop.batches - 1) / max(1, self.loop.batches)
         return self.loop.wait_s / steady if steady else 0.0
 
-    def raced(self, *kinds: str) -> bool:
+    def raced(self, *kinds: str, where: Callable[[Candidate], bool] = lambda one: True) -> bool:
         """Return True if a candidate of these kinds was measured."""
-        return any(one.rates for one in self.candidates[1:] if one.kind in kinds)
+        return any(one.rates for one in self.candidates[1:] if one.kind in kinds and where(one))
 
     def promising(self, *kinds: str) -> Candidate | None:
         """Return the fastest candidate of these kinds that seems faster, in too few rounds to be sure."""

@@ -94,12 +94,8 @@ RANKS = ("rank", "process_index", "shard_index")  # of what takes one without kn
 INNER = ("sampler", "batch_sampler", "dataset", "base_dataloader")  # attributes that lead to it
 MAX_DEPTH = 4
 MAX_TENSORS, MAX_VALUES = 16, 4096  # of a batch, and about so many of a tensor, that are compared
-FAILURES = (
-    RuntimeError,
-    TypeError,
-    ValueError,
-    AttributeError,
-)  # of a store that is gone, of a strange tensor
+# of a store that is gone, of a strange tensor
+FAILURES = (RuntimeError, TypeError, ValueError, AttributeError)
 
 
 def number_of_ranks() -> int:
@@ -215,22 +211,18 @@ def inspect_loader(loader: Any) -> LoaderInfo:
     batches = loader.batch_sampler
     sampler = loader.sampler if batches is None else getattr(batches, "sampler", batches)
     rows, drawn = _draws(sampler)
-    by_sample = (
-        loader.batch_sampler is not None
-        and not isinstance(dataset, IterableDataset)
-        and not hasattr(dataset, "__getitems__")
-    )
+    iterable, whole = isinstance(dataset, IterableDataset), hasattr(dataset, "__getitems__")
     return LoaderInfo(
         class_name=type(loader).__name__,
         dataset=type(dataset).__name__,
         workers=loader.num_workers,
-        batch_size=getattr(loader.batch_sampler, "batch_size", None),
+        batch_size=getattr(batches, "batch_size", None),
         prefetch_factor=loader.prefetch_factor,
         pin_memory=loader.pin_memory,
         persistent_workers=loader.persistent_workers,
-        by_sample=by_sample,
+        by_sample=batches is not None and not iterable and not whole,
         tensor_dataset=isinstance(dataset, TensorDataset),
-        iterable=isinstance(dataset, IterableDataset),
+        iterable=iterable,
         sharded=is_sharded(loader),
         sampler=type(sampler).__name__,
         sampler_rows=rows,

@@ -11,7 +11,7 @@ import sysconfig
 import tempfile
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -201,13 +201,12 @@ class Profile:
         """Return what is unknown because another profiler was active; None if nothing is."""
         if self.obstacle is None:
             return None
-        return Finding(
-            "no-profile",
+        message = (
             f"no profile of the {self.where}: another one is active ({self.obstacle}), so that the calls "
-            "that take the time are unknown",
-            "run it without the other profiler",
-            {"where": self.where, "profiler": self.obstacle},
+            "that take the time are unknown"
         )
+        values = {"where": self.where, "profiler": self.obstacle}
+        return Finding("no-profile", message, "run it without the other profiler", {**values})
 
 
 def profiles(
@@ -225,21 +224,14 @@ def profiles(
         own: Any = loader.unchanged
         profiled = own
         if loader.rebuilds and own.num_workers:
-            profiled = rebuilt(
-                own,
-                {
-                    "worker_init_fn": partial(_begin, folder, own.worker_init_fn),
-                    "persistent_workers": False,  # workers write their profiles when they end
-                },
-            )
-        main, gc_s = _main(guard(profiled), budget, batches)
-        notes = {
-            "obstacle": main.obstacle,
-            "cpu_s": main.cpu_s,
-            "gc_s": gc_s,
-            "chunks": chunks_of(getattr(own, "dataset", None)),
-            "lines": [*lines.items()],
-        }
+            begin = partial(_begin, folder, own.worker_init_fn)
+            # workers write their profiles when they end
+            profiled = rebuilt(own, {"worker_init_fn": begin, "persistent_workers": False})
+        with CollectorTime() as collector, CallProfile() as main, suppress(DeadlineReached):
+            for _ in islice(guard(profiled), batches):
+                if budget.over:
+                    break
+        notes = _notes(main, collector, getattr(own, "dataset", None), lines)
         results = [_summary("main process", main.calls, own, [notes])]
         if workers := [json.loads(path.read_text()) for path in Path(folder).glob(f"*{NOTES}")]:
             files = [str(path) for path in Path(folder).glob(f"*{STATS}")]
@@ -247,13 +239,12 @@ def profiles(
     return results
 
 
-def _main(loader: Iterable[Any], budget: Budget, batches: int | None) -> tuple[CallProfile, float]:
-    """Return the calls of this process, and the seconds of its garbage collector."""
-    with CollectorTime() as collector, CallProfile() as profile, suppress(DeadlineReached):
-        for _ in islice(loader, batches):
-            if budget.over:
-                break
-    return profile, collector.ns / 1e9
+def _notes(
+    profile: CallProfile, collector: CollectorTime, dataset: Any, lines: Mapping[Line | None, int]
+) -> dict[str, Any]:
+    """Return what a process leaves besides its calls."""
+    times = {"cpu_s": profile.cpu_s, "gc_s": collector.ns / 1e9}
+    return {"obstacle": profile.obstacle, **times, "chunks": chunks_of(dataset), "lines": [*lines.items()]}
 
 
 def _begin(folder: str, then: Callable[[int], None] | None, worker: int) -> None:
@@ -278,14 +269,8 @@ def _end(
 ) -> None:
     measured.close()  # first: all that follows is work of our own
     profile.dump(path + STATS)
-    notes = {
-        "obstacle": profile.obstacle,
-        "cpu_s": profile.cpu_s,
-        "gc_s": collector.ns / 1e9,
-        "chunks": chunks_of(dataset),  # its files are open only here
-        "lines": [*lines.counts.items()],
-    }
-    Path(path + NOTES).write_text(json.dumps(notes))
+    # the dataset's files are open only here
+    Path(path + NOTES).write_text(json.dumps(_notes(profile, collector, dataset, lines.counts)))
 
 
 def _summary(where: str, calls: Calls, loader: Any, notes: Sequence[Mapping[str, Any]]) -> Profile:

@@ -6,10 +6,9 @@ what was asked for.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -160,6 +159,16 @@ def replaced(owner: Any, attribute: str, other: Callable[[Any], Any]) -> Iterato
             setattr(holder, name, own)
 
 
+@contextmanager
+def _all_replaced(names: Mapping[str, Sequence[str]], other: Callable[[Any], Any]) -> Iterator[None]:
+    """Replace functions of the modules that are imported."""
+    with ExitStack() as stack:
+        for module in names.keys() & sys.modules.keys():
+            for name in names[module]:
+                stack.enter_context(replaced(sys.modules[module], name, other))
+        yield
+
+
 def _noted(
     owner: Any, attribute: str, note: Callable[[BoundArguments, Any], None]
 ) -> AbstractContextManager[None]:
@@ -185,32 +194,22 @@ def _array_read(seen: SampleCalls, given: BoundArguments, result: Any) -> None:
     compressed = bool(array.compressors if is_zarr else array.compression)
     path = str(array.store_path).removeprefix("file://") if is_zarr else array.file.filename
     touched = elements_touched(selection, array.shape, array.chunks) * array.dtype.itemsize
-    name = array.name or "the array"
-    seen.arrays.append(
-        ChunkedRead(
-            "Zarr" if is_zarr else "HDF5",
-            name.strip("/") or "the array",
-            path,
-            tuple(array.chunks),
-            compressed,
-            int(np.asarray(result).nbytes),
-            touched,
-        )
-    )
+    name, kind = (array.name or "the array").strip("/") or "the array", "Zarr" if is_zarr else "HDF5"
+    read = int(np.asarray(result).nbytes)
+    seen.arrays.append(ChunkedRead(kind, name, path, tuple(array.chunks), compressed, read, touched))
 
 
 def elements_touched(selection: Any, shape: Sequence[int], chunks: Sequence[int]) -> int:
     """Return the elements of all chunks that hold a selection."""
     parts = list(selection if isinstance(selection, tuple) else (selection,))
-    if Ellipsis in [one for one in parts if one is Ellipsis]:
-        place = next(number for number, one in enumerate(parts) if one is Ellipsis)
+    place = next((number for number, one in enumerate(parts) if one is Ellipsis), None)
+    if place is not None:
         parts[place : place + 1] = [slice(None)] * (len(shape) - len(parts) + 1)
     parts += [slice(None)] * (len(shape) - len(parts))
-    return math.prod(_chunks_along(*axis) * axis[2] for axis in zip(parts, shape, chunks, strict=True))
-
-
-def _chunks_along(part: Any, length: int, size: int) -> int:
-    return len({index // size for index in np.arange(length)[part].reshape(-1).tolist()})
+    elements = 1
+    for part, length, size in zip(parts, shape, chunks, strict=True):
+        elements *= size * len({index // size for index in np.arange(length)[part].reshape(-1).tolist()})
+    return elements
 
 
 def _image_loaded(seen: SampleCalls, given: BoundArguments, pixels: Any) -> None:
@@ -270,10 +269,7 @@ def files_kept_open(opened: dict[Any, Any]) -> Iterator[None]:
 
         return kept
 
-    with ExitStack() as stack:
-        for module, names in KEPT_OPEN.items():
-            for name in names if module in sys.modules else ():
-                stack.enter_context(replaced(sys.modules[module], name, keeping))
+    with _all_replaced(KEPT_OPEN, keeping):
         yield
 
 
@@ -292,8 +288,5 @@ def arrays_in_memory(arrays: dict[Any, Any]) -> Iterator[None]:
 
         return read
 
-    with ExitStack() as stack:
-        for module, name in (("h5py", "Dataset.__getitem__"), ("zarr", "Array.__getitem__")):
-            if module in sys.modules:
-                stack.enter_context(replaced(sys.modules[module], name, plain))
+    with _all_replaced({"h5py": ("Dataset.__getitem__",), "zarr": ("Array.__getitem__",)}, plain):
         yield

@@ -49,11 +49,10 @@ def per_sample(evidence: Evidence) -> Advice | None:
     name = "TensorDataset" if loader.tensor_dataset else str(loader.dataset)
     workers = tried.candidate.changes.get("num_workers", loader.workers) if tried else 0
     more = f", num_workers={workers}" if workers else ""
-    hint = (
-        f"index whole batches: DataLoader(dataset, batch_size=None, sampler=loader.batch_sampler{more})"
-        if loader.tensor_dataset or tried
-        else "give the dataset a __getitems__(indices) that returns a whole batch"
-    )
+    hint = "give the dataset a __getitems__(indices) that returns a whole batch"
+    if loader.tensor_dataset or tried:
+        arguments = f"dataset, batch_size=None, sampler=loader.batch_sampler{more}"
+        hint = f"index whole batches: DataLoader({arguments})"
     values["num_workers"] = workers or 0
     message = f"{name} is indexed one sample at a time: {cost}"
     return Advice("per-sample", message, hint, values, *measured(tried))
@@ -73,18 +72,17 @@ def fewer_workers(evidence: Evidence) -> Advice | None:
         message = f"{workers} cost more than they bring: each batch of {size} goes through a pipe"
         values["num_workers"] = count
         return Advice("workers-cost", message, f"set num_workers={count}", values, *measured(tried))
-    cores, fewer = len(os.sched_getaffinity(0)), evidence.tried("workers", lambda n: n < now)
-    if now > MANY * cores and not fewer and loop.worker_cpu_s > IDLE * loop.elapsed_s:
+    cores = len(os.sched_getaffinity(0))
+    raced = evidence.raced("workers", where=lambda one: one.changes["num_workers"] < now)
+    if now > MANY * cores and not raced and loop.worker_cpu_s > IDLE * loop.elapsed_s:
         message = f"{workers} compete for {counted(cores, 'core')}"
         return Advice("workers-cost", message, f"set num_workers={cores}", {**values, "num_workers": cores})
     main_busy = loop.cpu_s > BUSY * loop.elapsed_s
     workers_idle = loop.worker_cpu_s < IDLE * now * loop.elapsed_s
     if evidence.candidates or not (main_busy and workers_idle and loop.wait_share > SHARE):
         return None
-    message = (
-        f"the main process is busy receiving batches of {size} from its {workers}, which are idle half of "
-        "the time"
-    )
+    busy = f"the main process is busy receiving batches of {size} from its {workers}"
+    message = f"{busy}, which are idle half of the time"
     return Advice("workers-cost", message, "try num_workers=0, or larger batches", values)
 
 

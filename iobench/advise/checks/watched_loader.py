@@ -62,9 +62,7 @@ class ProcessMonitor:
         self._memory: list[tuple[int, int]] = []  # children, and bytes of all processes
         self._own: dict[int, list[int]] = {}  # of each child once the loop is steady: first and latest sample
         self._steady = False
-        self.activities_s = defaultdict[str, float](
-            float
-        )  # seconds of the loop's thread, by what it did in each sample
+        self.activities_s = defaultdict[str, float](float)  # of the loop's thread, by what samples found
         self.machine: list[Snapshot] = []  # none if an interrupt cut the end of the block short
         self._sampler = Sampler(
             self._sample_paced, self._monitor.sample, self._note_activity, first_s=FIRST_S
@@ -221,9 +219,8 @@ class WatchedLoader(Displayed, Generic[T]):
         self, loader: Iterable[T], device: str, on_end: Callable[[LoopStats], None], headroom: int = 0
     ) -> None:
         if headroom < 0:
-            raise InvalidSettings(
-                "headroom", kind="out-of-range", expected="a number of batches, 0 or more", found=headroom
-            )
+            expected = "a number of batches, 0 or more"
+            raise InvalidSettings("headroom", kind="out-of-range", expected=expected, found=headroom)
         self._loader, self._device, self._on_end, self._headroom = loader, device, on_end, headroom
         self.loops: list[LoopStats] = []
         self._number, self._begun = next(_numbers), 0
