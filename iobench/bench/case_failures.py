@@ -46,7 +46,7 @@ def loss_mismatches(run: Run, case: Case, made: Record) -> dict[str, WrongConten
         key: WrongContent(
             f"loss in round {made.round} differs from other cases' on the same samples",
             kind="loss-mismatch",
-            expected=_others(losses, loss),
+            expected=" and ".join(sorted(set(losses.values()) - {loss})),
             found=loss,
         )
         for key, loss in losses.items()
@@ -63,10 +63,6 @@ def _lossy_variant(record: Record) -> str | None:
     """Return the variant of a lossy format, whose decoded data no other variant has; else None."""
     form = formats.parse(str(record.case["format"]))
     return None if form.lossless else form.variant
-
-
-def _others(losses: dict[str, str], own: str) -> str:
-    return " and ".join(sorted(set(losses.values()) - {own}))
 
 
 FATAL = (ColdCacheUnavailable, RecordError, RankLost)  # nothing can be measured after one of these

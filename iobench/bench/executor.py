@@ -58,12 +58,8 @@ def write_trace(
         path.parent.mkdir(parents=True, exist_ok=True)
         profiler.export_chrome_trace(str(path))
     except (OSError, RuntimeError) as error:
-        raise RecordError(
-            f"the trace cannot be written: {reason(error)}",
-            kind="not-writable",
-            path=path,
-            hint="name another file with --out",
-        ) from error
+        problem, hint = f"the trace cannot be written: {reason(error)}", "name another file with --out"
+        raise RecordError(problem, kind="not-writable", path=path, hint=hint) from error
 
 
 def activities_on(device: torch.device) -> list[ProfilerActivity]:

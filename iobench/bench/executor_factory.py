@@ -55,12 +55,8 @@ class ObjectCaches:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise LoaderFailed(
-                "another run has object caches of the dataset",
-                kind="locked",
-                path=folder,
-                hint="wait until it has finished",
-            ) from None
+            problem, hint = "another run has object caches of the dataset", "wait until it has finished"
+            raise LoaderFailed(problem, kind="locked", path=folder, hint=hint) from None
 
     def _remove_all(self) -> None:
         for path in self._manifest.case_caches.iterdir():

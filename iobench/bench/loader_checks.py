@@ -68,9 +68,8 @@ class PixelCheck:
         """Return how far the pixels were apart; WrongContent if rows are missing from a whole epoch."""
         missing = 0 if part else sum(len(index_of(rows)) for rows in self._rows)
         if missing:
-            raise WrongContent(
-                "an epoch ended early", kind="wrong-count", expected="all rows", found=f"{missing:,} missing"
-            )
+            found = f"{missing:,} missing"
+            raise WrongContent("an epoch ended early", kind="wrong-count", expected="all rows", found=found)
         apart = Finding(
             "other-pixels",
             f"its own decoder's pixels are at most {self._most} of 255 from the format's, and "
@@ -110,9 +109,8 @@ class UserLoaderCheck:
         if any(held.get(name) != kind for name, kind in fields.items()):
             self._other = f"its batches hold {_listed(held)}, the dataset {_listed(fields)}"
             if trains(self._case.facets):
-                raise TargetError(
-                    f"a training step needs the dataset's fields: {self._other}", kind="untrainable-batches"
-                )
+                problem = f"a training step needs the dataset's fields: {self._other}"
+                raise TargetError(problem, kind="untrainable-batches")
             return
         hashes: Any = self._check.hashes(batch)
         self._hashes.append(hashes.cpu().numpy())
@@ -157,9 +155,8 @@ class UserLoaderCheck:
         requested = min(self._case.batch_size, self._schema.samples)
         if self._largest != requested:
             message = f"its batches hold up to {self._largest:,} samples, not {requested:,}"
-            yield Finding(
-                "other-batch-size", message, values={"largest": self._largest, "requested": requested}
-            )
+            values = {"largest": self._largest, "requested": requested}
+            yield Finding("other-batch-size", message, values={**values})
 
 
 def _held(batch: DeviceBatch) -> dict[str, str]:

@@ -148,12 +148,9 @@ class WindowTimer:
             if self.short or (own and not self.part.is_whole):
                 break
         if number < end and not self.short and not (own and self.part.is_whole):
-            raise LoaderFailed(
-                "the loader ended early",
-                kind="ended-early",
-                expected=f"at least {counted(self.part.end, 'batch', 'batches')}",
-                found=f"{number:,}",
-            )
+            expected = f"at least {counted(self.part.end, 'batch', 'batches')}"
+            problem, found = "the loader ended early", f"{number:,}"
+            raise LoaderFailed(problem, kind="ended-early", expected=expected, found=found)
         self.batches += number
 
     def partial(self, parts: int, delivered: tuple[int, float], epoch: tuple[int, int]) -> PartialEpoch:

@@ -50,10 +50,9 @@ def save(path: Path, options: RunOptions, dataset: str, content: str) -> None:
 
 def load(path: Path) -> SavedPlan:
     """Return the plan in a file; raises InvalidSettings if it is not one."""
+    hint = "--save-plan writes one"
     if os.path.exists(path) and not path.is_file():
-        raise InvalidSettings(
-            "--plan", kind="not-a-file", path=path, expected="a regular file", hint="--save-plan writes one"
-        )
+        raise InvalidSettings("--plan", kind="not-a-file", path=path, expected="a regular file", hint=hint)
     try:
         table = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -62,21 +61,14 @@ def load(path: Path) -> SavedPlan:
     known = {spec.name for spec in fields(RunOptions)}
     body = table.get("run")
     if not isinstance(body, dict):
-        raise InvalidSettings(
-            "--plan", kind="not-a-plan", path=path, expected="a table [run]", hint="--save-plan writes one"
-        )
+        raise InvalidSettings("--plan", kind="not-a-plan", path=path, expected="a table [run]", hint=hint)
     unknown = [*(set(table) - {"dataset", "content", "run"}), *(name for name in body if name not in known)]
     if unknown:
-        raise InvalidSettings(
-            f"--plan: a run has no setting {', '.join(unknown)}",
-            kind="unknown-option",
-            path=path,
-            hint="remove it from the file",
-        )
+        problem = f"--plan: a run has no setting {', '.join(unknown)}"
+        raise InvalidSettings(problem, kind="unknown-option", path=path, hint="remove it from the file")
     try:
-        texts = msgspec.convert(
-            {key: table.get(key) for key in ("dataset", "content")}, dict[str, str | None]
-        )
+        given = {key: table.get(key) for key in ("dataset", "content")}
+        texts = msgspec.convert(given, dict[str, str | None])
         return SavedPlan(msgspec.convert(body, RunOptions), **texts)
     except msgspec.ValidationError as error:
         raise InvalidSettings(f"--plan: {error}", kind="invalid-value", path=path) from error
@@ -100,18 +92,13 @@ def interrupted_run(path: Path) -> tuple[SavedPlan, list[Record]]:
     rounds = [one for one in every if one.run == every[-1].run]
     first, plan = rounds[0], rounds[0].plan or {}
     if "run" not in plan:
-        raise RecordError(
-            "--resume: the run's first record holds no plan", kind="no-plan", path=path, hint=REMEASURE
-        )
+        problem = "--resume: the run's first record holds no plan"
+        raise RecordError(problem, kind="no-plan", path=path, hint=REMEASURE)
     try:
         options = msgspec.convert(plan["run"], RunOptions)
     except (msgspec.ValidationError, InvalidSettings) as error:
-        raise RecordError(
-            f"--resume: the run's plan cannot be read: {error}",
-            kind="invalid-plan",
-            path=path,
-            hint=REMEASURE,
-        ) from error
+        problem = f"--resume: the run's plan cannot be read: {error}"
+        raise RecordError(problem, kind="invalid-plan", path=path, hint=REMEASURE) from error
     return SavedPlan(options, first.dataset.name, first.dataset.content), rounds
 
 
@@ -136,19 +123,13 @@ def check_same(rounds: Sequence[Record], cases: Sequence[Case], machine: Callabl
         groups = by_case(rounds)
         names |= {groups[key][0].settings_key: str(label) for key, label in labels_of(groups).items()}
         shown = listed([names.get(key, key) for key in [*new, *sorted(gone)]])
-        raise InvalidSettings(
-            f"--resume: the run's plan now makes other cases ({shown}), because a format was prepared or "
-            "removed, or a loader changed",
-            kind="other-cases",
-            hint=REMEASURE,
-        )
+        why = "because a format was prepared or removed, or a loader changed"
+        problem = f"--resume: the run's plan now makes other cases ({shown}), {why}"
+        raise InvalidSettings(problem, kind="other-cases", hint=REMEASURE)
     for key, one in {one.settings_key: one for one in rounds}.items():
         if differs := _differences(one.machine, machine(now[key])):
-            raise InvalidSettings(
-                f"--resume: the machine has changed ({'; '.join(differs)})",
-                kind="other-machine",
-                hint=REMEASURE,
-            )
+            problem = f"--resume: the machine has changed ({'; '.join(differs)})"
+            raise InvalidSettings(problem, kind="other-machine", hint=REMEASURE)
 
 
 def _differences(before: Machine, now: Machine) -> list[str]:

@@ -83,15 +83,12 @@ class Recorder:
         self._proofs[case.key] = result
 
     def record(
-        self,
-        case: Case,
-        number: int,
-        measured: Measured,
-        cache: CachePart,
-        headroom: float | None = None,
+        self, case: Case, number: int, measured: Measured, cache: CachePart, headroom: float | None = None
     ) -> Record:
         """Return the record of a round that has just ended."""
         cold = {"lower_cache_p50_s": self._lower_cache_p50_s} if case.cache == "cold" else {}
+        # the first record of a run that can be resumed: one over a dataset
+        first = not self._run.records and self._run.manifest is not None
         return Record(
             run=self._id,
             time=utc_now("milliseconds"),
@@ -105,14 +102,10 @@ class Recorder:
             content_check=self._proofs.get(case.key),
             prices=self._prices,
             headroom_samples_per_s=headroom,
-            plan=plan_of_run(self._run.options, self._run.cases) if self._is_planned() else None,
+            plan=plan_of_run(self._run.options, self._run.cases) if first else None,
             snapshots=self._monitor.take() if self._monitor else None,
             **{part.name: getattr(measured, part.name) for part in fields(Measured)},
         )
-
-    def _is_planned(self) -> bool:
-        """Return True for the first record of a run that can be resumed: one over a dataset."""
-        return not self._run.records and self._run.manifest is not None
 
     def _limit(self, case: Case, measured: Measured) -> LimitPart | None:
         limit = self._hosts.limit(case)

@@ -163,12 +163,9 @@ class OwnLoader:
         separator = "" if not pairs else ":" if self.name.count(":") == 1 else ","
         loader: Any = target.parse_target(f"{self.name}{separator}{pairs}").build()
         if not hasattr(loader, "state_dict") or not hasattr(loader, "load_state_dict"):
-            raise TargetError(
-                f"{self.name}: the result of the function",
-                kind="no-state",
-                expected="an object with state_dict and load_state_dict",
-                found=type(loader).__name__,
-            )
+            found, expected = type(loader).__name__, "an object with state_dict and load_state_dict"
+            problem = f"{self.name}: the result of the function"
+            raise TargetError(problem, kind="no-state", expected=expected, found=found)
         if stretch.state is not None:
             loader.load_state_dict(checkpoint.decode(stretch.state))
         return map(_hashes_of, loader), loader.state_dict
@@ -185,9 +182,7 @@ class OwnLoader:
         filled: dict[str, int] = {}
         if stretch.ranks and self.takes_ranks:
             filled = dict(zip(RANKS, (stretch.rank, stretch.ranks), strict=True))
-        return (
-            {**filled, **dict.fromkeys(WORKERS, stretch.workers)} if stretch.workers is not None else filled
-        )
+        return filled if stretch.workers is None else {**filled, **dict.fromkeys(WORKERS, stretch.workers)}
 
 
 def resumable_loaders(
@@ -201,11 +196,9 @@ def resumable_loaders(
     def stored(word: str) -> StoredLoader:
         loader, manifest = loaders.parse(word).on("cpu"), dataset_named(data_dir, name)
         if not loader.stateful:
-            raise InvalidSettings(
-                f"loader {loader.name} has no state to resume from",
-                kind="no-state",
-                hint="name a function whose result has state_dict: train.py:make_loader",
-            )
+            hint = "name a function whose result has state_dict: train.py:make_loader"
+            problem = f"loader {loader.name} has no state to resume from"
+            raise InvalidSettings(problem, kind="no-state", hint=hint)
         drawn: dict[str, Any] = {"order": order, "batch_size": batch_size}
         variant = _variant(manifest, loader, format, order)
         case = Case(manifest.name, content_of(manifest), variant=variant, loader=loader, **drawn)
@@ -241,12 +234,10 @@ def _hashes_of(batch: Any) -> Hashes:
         if one.ndim and len(one) == count and one.numel()
     }
     if not flat:
-        raise TargetError(
-            "the batches of the loader",
-            kind="no-tensors",
-            expected="a tensor, or a tuple or dict of tensors",
-            found=f"{type(batch).__name__} without tensors or arrays",
-        )
+        expected = "a tensor, or a tuple or dict of tensors"
+        found = f"{type(batch).__name__} without tensors or arrays"
+        problem = "the batches of the loader"
+        raise TargetError(problem, kind="no-tensors", expected=expected, found=found)
     fields = tuple(Field(name, (one.shape[1],), "uint8") for name, one in flat.items())
     return np.asarray(Checksum(Schema(count, fields)).hashes(flat))
 
@@ -350,11 +341,9 @@ class _Checker:
 
     def _obstacle(self, stretch: Stretch) -> InvalidSettings | None:
         if self._unsharded and stretch.ranks is not None:
-            return InvalidSettings(
-                "its ranks read the same samples: it has no parameters rank, world_size, and does not follow "
-                "RANK and WORLD_SIZE",
-                kind="unknown-parameter",
-            )
+            why = "it has no parameters rank, world_size, and does not follow RANK and WORLD_SIZE"
+            problem = f"its ranks read the same samples: {why}"
+            return InvalidSettings(problem, kind="unknown-parameter")
         return self._loader.obstacle(stretch)
 
     def _repeats(self, ranks: int) -> bool:
@@ -365,13 +354,12 @@ class _Checker:
     def _check_known(self, came: list[Hashes]) -> None:
         """Raise WrongContent if samples before the first stop are not those of the unbroken epoch."""
         if foreign := self._cover(came).foreign:
-            raise WrongContent(
+            problem, hint = (
                 f"{self._loader.name}: samples before the stop",
-                kind="foreign-samples",
-                expected="those of an unbroken epoch",
-                found=f"{foreign:,} others",
-                hint="turn random transforms off, or seed them",
+                "turn random transforms off, or seed them",
             )
+            differs = {"expected": "those of an unbroken epoch", "found": f"{foreign:,} others"}
+            raise WrongContent(problem, kind="foreign-samples", **differs, hint=hint)
 
     def _cover(self, came: list[Hashes]) -> SampleCoverage:
         return SampleCoverage(self._expected, self._expected.hashed.samples, came)
@@ -379,8 +367,7 @@ class _Checker:
     def _compared(
         self, made: Resume, came: list[Hashes], stretches: Sequence[Stretch], done: Sequence[Delivery]
     ) -> Resume:
-        cover = self._cover(came)
-        first = made.stop_after
+        cover, first = self._cover(came), made.stop_after
         varies = not _same_order(self._unbroken[:first], came[:first])
         return replace(
             made,
@@ -396,13 +383,12 @@ class _Checker:
         batches, ranks = len(self._unbroken), [one.ranks or 1 for one in stretches]
         stop = self._plan.stop_after or max(1, batches * ranks[0] // (2 * sum(ranks[:-1])))
         if stop >= batches:
-            raise InvalidSettings(
+            problem, expected = (
                 f"{self._loader.name}: --stop-after",
-                kind="out-of-range",
-                expected=f"fewer than the {batches} batches of an epoch",
-                found=stop,
-                hint="use smaller batches, or stop earlier",
+                f"fewer than the {batches} batches of an epoch",
             )
+            hint = "use smaller batches, or stop earlier"
+            raise InvalidSettings(problem, kind="out-of-range", expected=expected, found=stop, hint=hint)
         return stop
 
     def _read(self, stretch: Stretch, states: Sequence[bytes] = ()) -> list[Delivery]:

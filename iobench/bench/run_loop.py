@@ -45,12 +45,11 @@ class RoundEstimates:
         done = len({(one.settings_key, one.round) for one in run.records})
         total = len(run.cases) * (self._planned or 0)
         if done == total:
-            raise InvalidSettings(
+            problem, hint = (
                 f"--resume: the run has all {counted(done, 'round')}",
-                kind="nothing-to-resume",
-                path=run.path,
-                hint="show it with 'iobench runs show'",
+                "show it with 'iobench runs show'",
             )
+            raise InvalidSettings(problem, kind="nothing-to-resume", path=run.path, hint=hint)
         of_total = f" of {total}" if total else ""
         self._status(f"resuming {run.path} after {done}{of_total} rounds")
 
@@ -232,10 +231,8 @@ class RunLoop:
         self._observer.recorded(case.key, record)
         self._state.timed(case, record, now() - before)
         if self._state.unverified and len(self._run.records) >= COMPARED:
-            figures = [
-                f"{self._state.labels[one.settings_key]} {rate_text(one.samples_per_s)}"
-                for one in self._run.records
-            ]
+            made, labels = self._run.records, self._state.labels
+            figures = [f"{labels[one.settings_key]} {rate_text(one.samples_per_s)}" for one in made]
             self._observer.status(f"first figures: {'; '.join(figures)} samples/s")
         if not case.loader.iterable_style:
             self._run.failures |= loss_mismatches(self._run, case, record)

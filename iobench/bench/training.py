@@ -170,13 +170,9 @@ def _mlp(field: Field, outputs: int) -> nn.Module:
 
 def _cnn(field: Field, outputs: int) -> nn.Module:
     if len(field.shape) not in (2, 3):
-        raise InvalidSettings(
-            "--model cnn needs images",
-            kind="model-needs-images",
-            expected=f"a field {field.name} of 2 or 3 dimensions",
-            found=f"shape {field.shape}",
-            hint="use --model mlp",
-        )
+        expected, found = f"a field {field.name} of 2 or 3 dimensions", f"shape {field.shape}"
+        problem, hint = "--model cnn needs images", "use --model mlp"
+        raise InvalidSettings(problem, kind="model-needs-images", expected=expected, found=found, hint=hint)
     grey = len(field.shape) == 2
     channels = 1 if grey else field.shape[0] if _channels_first(field) else field.shape[-1]
     return nn.Sequential(
