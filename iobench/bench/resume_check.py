@@ -354,10 +354,8 @@ class _Checker:
     def _check_known(self, came: list[Hashes]) -> None:
         """Raise WrongContent if samples before the first stop are not those of the unbroken epoch."""
         if foreign := self._cover(came).foreign:
-            problem, hint = (
-                f"{self._loader.name}: samples before the stop",
-                "turn random transforms off, or seed them",
-            )
+            problem = f"{self._loader.name}: samples before the stop"
+            hint = "turn random transforms off, or seed them"
             differs = {"expected": "those of an unbroken epoch", "found": f"{foreign:,} others"}
             raise WrongContent(problem, kind="foreign-samples", **differs, hint=hint)
 
@@ -383,10 +381,8 @@ class _Checker:
         batches, ranks = len(self._unbroken), [one.ranks or 1 for one in stretches]
         stop = self._plan.stop_after or max(1, batches * ranks[0] // (2 * sum(ranks[:-1])))
         if stop >= batches:
-            problem, expected = (
-                f"{self._loader.name}: --stop-after",
-                f"fewer than the {batches} batches of an epoch",
-            )
+            problem = f"{self._loader.name}: --stop-after"
+            expected = f"fewer than the {batches} batches of an epoch"
             hint = "use smaller batches, or stop earlier"
             raise InvalidSettings(problem, kind="out-of-range", expected=expected, found=stop, hint=hint)
         return stop

@@ -45,10 +45,8 @@ class RoundEstimates:
         done = len({(one.settings_key, one.round) for one in run.records})
         total = len(run.cases) * (self._planned or 0)
         if done == total:
-            problem, hint = (
-                f"--resume: the run has all {counted(done, 'round')}",
-                "show it with 'iobench runs show'",
-            )
+            problem = f"--resume: the run has all {counted(done, 'round')}"
+            hint = "show it with 'iobench runs show'"
             raise InvalidSettings(problem, kind="nothing-to-resume", path=run.path, hint=hint)
         of_total = f" of {total}" if total else ""
         self._status(f"resuming {run.path} after {done}{of_total} rounds")
