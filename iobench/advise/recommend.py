@@ -48,11 +48,8 @@ def time_step(of: Manifest | Source, requirements: Requirements, observer: Obser
         The step is given in two ways (``conflicting-options``), or the model has nothing to train on.
     """
     if bool(requirements.step_ms) + (requirements.model != "none") + bool(requirements.step) > 1:
-        raise InvalidSettings(
-            "--step-ms, --model and --step each define the training step",
-            kind="conflicting-options",
-            hint="give one of them",
-        )
+        problem = "--step-ms, --model and --step each define the training step"
+        raise InvalidSettings(problem, kind="conflicting-options", hint="give one of them")
     if not requirements.has_unknown_step:
         return requirements
     transfer = HostToDevice(pick_device(requirements.device), non_blocking=False)

@@ -40,8 +40,7 @@ class Requirements:
         None, "Size of the full data, like 2TiB. [default: as given]", limits=SIZES, in_bytes=True
     )
     step_ms: float = command_option(
-        0.0,
-        "Milliseconds of a training step over a batch of the first size; other sizes in proportion.",
+        0.0, "Milliseconds of a training step over a batch of the first size; other sizes in proportion."
     )
     model: str = command_option(
         "none", f"Model whose training step is measured and run: {', '.join(MODELS)}.", choices=MODELS
@@ -53,11 +52,7 @@ class Requirements:
     )
     epochs: int = command_option(EPOCHS, "Epochs of the training.", limits=(1, LIMITS["epoch"][1]))
     max_disk_bytes: int | None = command_option(
-        None,
-        "Disk space for the full data, like 500GiB.",
-        limits=SIZES,
-        in_bytes=True,
-        parameter="max_disk",
+        None, "Disk space for the full data, like 500GiB.", limits=SIZES, in_bytes=True, parameter="max_disk"
     )
     min_shuffle: float | None = command_option(
         None,
@@ -96,11 +91,8 @@ class Requirements:
         if self.min_shuffle is None:
             return
         if self.order == "sequential":
-            raise InvalidSettings(
-                "--min-shuffle with sequential order",
-                kind="conflicting-options",
-                hint="use it with --order random or block",
-            )
+            problem, hint = "--min-shuffle with sequential order", "use it with --order random or block"
+            raise InvalidSettings(problem, kind="conflicting-options", hint=hint)
         if not 0 <= self.min_shuffle <= 1:
             value = f"{self.min_shuffle:g}"
             raise InvalidSettings("--min-shuffle", kind="out-of-range", expected="0 to 1", found=value)

@@ -175,18 +175,10 @@ def for_step(
     cheapest = [min(feeding, key=cost)] if feeding else []
     taken = {loader_word(case) for case in measured if case in cheapest or case.key in known}
     fastest = {loader_word(case): case for case in sorted(measured, key=lambda case: rates[case.key])}
-    others = sorted(
-        (
-            case
-            for word, case in fastest.items()
-            if word not in taken and min(rates[case.key], enough(case)) > lower_bound
-        ),
-        key=cost,
-    )
-    return [
-        *((CHEAPEST, case.key) for case in cheapest),
-        *((OTHER_LOADER, case.key) for case in others[:OTHER_LOADERS]),
-    ]
+    slow = {word for word, case in fastest.items() if min(rates[case.key], enough(case)) <= lower_bound}
+    others = sorted((case for word, case in fastest.items() if word not in slow | taken), key=cost)
+    named = [(OTHER_LOADER, case.key) for case in others[:OTHER_LOADERS]]
+    return [*((CHEAPEST, case.key) for case in cheapest), *named]
 
 
 def runners_up(rates: Mapping[str, float]) -> list[str]:
@@ -393,11 +385,9 @@ def run_with_step(
     if not cases:
         return None
     model, times = requirements.model, (budget.share(STEPPED), budget.share(1.0))
+    steps = {size: requirements.step_s(size) for size in {case.batch_size for case in cases}}
     stepping = [
-        replace(
-            case,
-            **({"model": model} if model != "none" else {"step_s": requirements.step_s(case.batch_size)}),
-        )
+        replace(case, step_s=steps[case.batch_size] if model == "none" else 0.0, model=model)
         for case in cases
     ]
     return final_rounds(manifest, stepping, options, AUTO, times, observer)

@@ -167,11 +167,9 @@ def tune(
         )
     loader = TunableLoader(target)
     if loader.single_pass:
-        raise TargetError(
-            "it is an iterator, which can be iterated over only once",
-            kind="single-pass",
-            hint="give the function that builds it, or an iterable such as a DataLoader",
-        )
+        hint = "give the function that builds it, or an iterable such as a DataLoader"
+        problem = "it is an iterator, which can be iterated over only once"
+        raise TargetError(problem, kind="single-pass", hint=hint)
     work = _work(loader, str(consumer.device), budget.sub(CAUSES * budget.seconds), timeout_s, on_status)
     watchdog = Watchdog(timeout_s, loader_budget(budget))
     limits = ResourceLimits(max_workers, max_memory_bytes)
@@ -401,11 +399,8 @@ def _choose(
 
 
 def _nothing_fits(reasons: Sequence[str]) -> InvalidSettings:
-    return InvalidSettings(
-        f"no settings fit the limits: {'; '.join(reasons)}",
-        kind="nothing-fits",
-        hint="raise --max-memory or --max-workers",
-    )
+    problem, hint = f"no settings fit the limits: {'; '.join(reasons)}", "raise --max-memory or --max-workers"
+    return InvalidSettings(problem, kind="nothing-fits", hint=hint)
 
 
 def _headline(

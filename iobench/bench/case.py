@@ -116,14 +116,8 @@ class Case(CaseSettings):
 
     @property
     def _batching(self) -> Batching:
-        return Batching(
-            self.order,
-            self.batch_size,
-            self.seed,
-            self.block_bytes,
-            self.window_bytes,
-            batch_tokens=self.batch_tokens,
-        )
+        sizes = self.block_bytes, self.window_bytes
+        return Batching(self.order, self.batch_size, self.seed, *sizes, batch_tokens=self.batch_tokens)
 
     def job(self, manifest: Manifest, rank: int = 0) -> Job:
         """Return what the loader of one rank is opened over.

@@ -179,13 +179,8 @@ def _case(
         if cached and not cacheable(loader, manifest, variant):
             return None
         combination = {**combination, "cache": OBJECT_CACHES[combination["cache"]] if cached else REMOTE}
-    return Case(
-        dataset=manifest.name,
-        content=content_of(manifest),
-        variant=variant,
-        loader=loader.on(combination["device"]),
-        **combination,
-    )
+    own = loader.on(combination["device"])
+    return Case(manifest.name, content_of(manifest), variant=variant, loader=own, **combination)
 
 
 def _isolated(options: RunOptions, grid: Sequence[Loader]) -> bool:

@@ -310,13 +310,9 @@ class ContentCheck:
         for rows, hashes in kept_hashes(self._list, samples) if self._list else ():
             others = rows[hashes == found]
             if len(others):
-                return WrongContent(
-                    "samples reached the device in another order than requested",
-                    kind="wrong-order",
-                    expected=f"row {row}",
-                    found=f"row {others[0]}",
-                    hint=self._hint,
-                )
+                problem = "samples reached the device in another order than requested"
+                rows_of = {"expected": f"row {row}", "found": f"row {others[0]}"}
+                return WrongContent(problem, kind="wrong-order", **rows_of, hint=self._hint)
         problem = f"wrong content on the device: row {row} differs from the stored one"
         return WrongContent(problem, kind="wrong-row", hint=self._hint)
 
@@ -376,8 +372,5 @@ class ContentCheck:
 
 def no_list(manifest: Manifest) -> Finding:
     """Return the reason for a part that was compared with nothing that was kept."""
-    return Finding(
-        "no-list",
-        "the list of hashes is missing, and there is no time to read all samples",
-        hint=f"run 'iobench verify --name {manifest.name}', which keeps it",
-    )
+    message = "the list of hashes is missing, and there is no time to read all samples"
+    return Finding("no-list", message, f"run 'iobench verify --name {manifest.name}', which keeps it")

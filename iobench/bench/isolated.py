@@ -124,17 +124,12 @@ class CaseProcess:
             self.child.wait(timeout_s, idle)
             answer = self.child.receive()
         except ChildEnded as error:
-            raise CaseDied(
-                f"its process {self.child.exit_reason()} while it read: the disk, the file or a library "
-                "failed",
-                kind="process-ended",
-            ) from error
+            ended = f"its process {self.child.exit_reason()} while it read"
+            problem = f"{ended}: the disk, the file or a library failed"
+            raise CaseDied(problem, kind="process-ended") from error
         except ChildHung as error:
-            raise CaseDied(
-                f"no batch came for {error.limit_s:g} s, so its process was ended",
-                kind="timeout",
-                hint="allow more time with --timeout",
-            ) from error
+            problem = f"no batch came for {error.limit_s:g} s, so its process was ended"
+            raise CaseDied(problem, kind="timeout", hint="allow more time with --timeout") from error
         tick.progress.batches = self.child.heartbeats.count - before
         if isinstance(answer, Exception):
             raise answer

@@ -380,11 +380,9 @@ def _survey_disk(result: Survey, file: Path, sample_bytes: int, seconds: float) 
 def remote_notes(limits: Sequence[Limit], file: Path) -> Iterator[Finding]:
     """Yield what opening a file takes, and how reads in flight compare with one after the other."""
     opening_s = hardware_limits.opening_s(file)
-    yield Finding(
-        "opening",
-        f"opening a file takes {seconds_text(opening_s)}, which a sample in a file of its own pays each time",
-        values={"seconds": opening_s},
-    )
+    takes = f"opening a file takes {seconds_text(opening_s)}"
+    message = f"{takes}, which a sample in a file of its own pays each time"
+    yield Finding("opening", message, values={"seconds": opening_s})
     *in_flight, plain, mapped = (one.bytes_per_s for one in limits)
     at_once = max(in_flight, default=plain)
     if (ratio := plain / at_once) > WAITING:

@@ -194,10 +194,7 @@ class RunOptions:
         limits=LIMITS["window_bytes"],
         in_bytes=True,
     )
-    collate: tuple[str, ...] = command_option(
-        (JAGGED,),
-        f"Batches of samples that differ in length: {WAYS}.",
-    )
+    collate: tuple[str, ...] = command_option((JAGGED,), f"Batches of samples that differ in length: {WAYS}.")
     model: tuple[str, ...] = command_option(
         ("none",), f"Training step on each batch: {', '.join(MODELS)}.", choices=MODELS
     )
@@ -272,12 +269,9 @@ class RunOptions:
             raise InvalidSettings(problem, kind="missing-option", hint="add --cache cold")
         blocks = (self.block_bytes, self.window_bytes)
         if "block" not in self.order and blocks != ((BLOCK_BYTES,), (WINDOW_BYTES,)):
-            raise InvalidSettings(
-                "--block-size and --window-size apply to block order only",
-                kind="conflicting-options",
-                expected="--order block",
-                found=", ".join(self.order),
-            )
+            problem, found = "--block-size and --window-size apply to block order only", ", ".join(self.order)
+            expected = "--order block"
+            raise InvalidSettings(problem, kind="conflicting-options", expected=expected, found=found)
 
     @property
     def seconds(self) -> float:

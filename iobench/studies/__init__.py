@@ -16,21 +16,9 @@ from iobench.results.record_json import plain
 from iobench.results.result_store import ResultStore
 from iobench.studies._claims import ClaimResult
 from iobench.studies._rounds import Measurements
-from iobench.studies._study import Study, StudyOptions, StudyResult, names, study_of
+from iobench.studies._study import StudyOptions, StudyResult, names, study_of
 
-__all__ = [
-    "ClaimResult",
-    "Measurements",
-    "Study",
-    "StudyOptions",
-    "StudyResult",
-    "described",
-    "names",
-    "past",
-    "run",
-    "save",
-    "study_of",
-]
+__all__ = ["ClaimResult", "Measurements", "StudyOptions", "StudyResult", "names", "study_of"]
 
 
 def run(name: str, options: StudyOptions) -> StudyResult:
@@ -96,14 +84,15 @@ _STORE = ResultStore(StudyResult, ".study.json", "a study's result", _check)
 
 def described() -> list[dict[str, Any]]:
     """Return the name, question, source and reference of every study, for JSON."""
-    return [{"name": name, **_description(study_of(name))} for name in names()]
-
-
-def _description(study: Study) -> dict[str, Any]:
-    return {
-        "question": study.question,
-        "source": study.source,
-        "unknown": study.reference.unknown,
-        **asdict(study.reference),
-        "part": study.part,
-    }
+    studies = {name: study_of(name) for name in names()}
+    return [
+        {
+            "name": name,
+            "question": study.question,
+            "source": study.source,
+            "unknown": study.reference.unknown,
+            **asdict(study.reference),
+            "part": study.part,
+        }
+        for name, study in studies.items()
+    ]

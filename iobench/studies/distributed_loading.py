@@ -345,10 +345,5 @@ def _data_parallel() -> ClaimResult:
     return ClaimResult(claim, INCONCLUSIVE, f"{reason}; on the CPU DataParallel changes nothing")
 
 
-STUDY = Study(
-    DISTRIBUTED_LOADER,
-    "Does a DataLoader on Ray leave a training unchanged, and when is it faster?",
-    _setup,
-    _measure,
-    _evaluate,
-)
+QUESTION = "Does a DataLoader on Ray leave a training unchanged, and when is it faster?"
+STUDY = Study(DISTRIBUTED_LOADER, QUESTION, _setup, _measure, _evaluate)

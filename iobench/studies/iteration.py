@@ -128,11 +128,5 @@ def _unchanged(batch: Any) -> Any:
     return batch
 
 
-STUDY = Study(
-    IO_EVALUATION,
-    "Is tensorclass a faster way to feed training than DataLoader?",
-    _setup,
-    _measure,
-    _evaluate,
-    part="experiments 1, 3 and 4",
-)
+QUESTION = "Is tensorclass a faster way to feed training than DataLoader?"
+STUDY = Study(IO_EVALUATION, QUESTION, _setup, _measure, _evaluate, "experiments 1, 3 and 4")

@@ -160,12 +160,9 @@ class ResidentEpochs(Epochs):
         try:
             self._whole = {name: torch.from_numpy(array).to(device) for name, array in whole.items()}
         except torch.OutOfMemoryError as error:
-            raise LoaderFailed(
-                f"the data do not fit into the memory of {device}",
-                kind="out-of-memory",
-                path=job.opener.path,
-                hint="free memory on the device",
-            ) from error
+            problem, hint = f"the data do not fit into the memory of {device}", "free memory on the device"
+            path = job.opener.path
+            raise LoaderFailed(problem, kind="out-of-memory", path=path, hint=hint) from error
 
     def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
         for rows in request:

@@ -7,6 +7,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,8 @@ def misread_by_forks(heartbeat: Heartbeat, opener: Opener, truth: Opener, worker
             rows = np.random.Generator(np.random.PCG64(epoch)).permutation(len(dataset))
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # about more workers than cores
-                loader = iter(
-                    DataLoader(
-                        dataset, sampler=rows.tolist(), num_workers=workers, multiprocessing_context="fork"
-                    )
-                )
+                fork = partial(DataLoader[Any], multiprocessing_context="fork")
+                loader = iter(fork(dataset, sampler=rows.tolist(), num_workers=workers))
             for number, (row, sample) in enumerate(zip(rows, _unwrapped(loader), strict=True)):
                 if number % HEARTBEAT_SAMPLES == 0:
                     heartbeat()

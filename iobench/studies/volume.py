@@ -321,11 +321,6 @@ def _memory_claim(measured: Measurements) -> ClaimResult:
     return replace(slower[fastest], evidence=evidence, data=measured.figures["limited_data"])
 
 
-STUDY = Study(
-    IO_EVALUATION,
-    "Does the answer depend on how much data there is?",
-    _setup,
-    _measure,
-    _evaluate,
-    part="the volume of data, which it varied, and the disk, which it left out",
-)
+PART = "the volume of data, which it varied, and the disk, which it left out"
+QUESTION = "Does the answer depend on how much data there is?"
+STUDY = Study(IO_EVALUATION, QUESTION, _setup, _measure, _evaluate, PART)

@@ -34,6 +34,7 @@ from iobench.loading.loaders.dataloader import unwarned
 from iobench.results import stats
 from iobench.results.parts import ContentCheckPart, DatasetPart, FieldSpec, Measured
 from iobench.results.record import Record
+from iobench.results.run_warning import Values
 
 UNVERIFIED = Finding("no-checksums", "it reads data that iobench has no checksums of")
 KNOWN = ("dataset", "format", "loader", "options", "device", "batch_size", "seed", "model")  # facets
@@ -192,18 +193,14 @@ class SettingsRace:
         if limit is not None and used is None:
             return Finding("memory-unknown", "its memory use is unknown")
         if limit is not None and used is not None and used > limit:
-            return Finding(
-                "memory-limit",
-                f"used {bytes_text(used)} of memory, more than {bytes_text(limit)}",
-                values={"memory_bytes": used, "limit_bytes": limit},
-            )
+            message = f"used {bytes_text(used)} of memory, more than {bytes_text(limit)}"
+            values: Values = {"memory_bytes": used, "limit_bytes": limit}
+            return Finding("memory-limit", message, values=values)
         if expected is not None and turn.complete and abs(turn.samples / expected - 1) > DIFFERENT_SAMPLES:
-            return Finding(
-                "samples-not-sharded",
-                f"yields {counted(round(turn.samples), 'sample')} an epoch, not {expected:,.0f}: "
-                "its dataset does not shard them over the workers",
-                values={"samples": turn.samples, "expected": expected},
-            )
+            yields = f"yields {counted(round(turn.samples), 'sample')} an epoch, not {expected:,.0f}"
+            message = f"{yields}: its dataset does not shard them over the workers"
+            values = {"samples": turn.samples, "expected": expected}
+            return Finding("samples-not-sharded", message, values=values)
         return None
 
     def _data(self) -> DatasetPart:

@@ -84,13 +84,9 @@ def _schema(batch: DeviceBatch) -> Schema:
         problem = f"--model cannot train on its batches: {error}"
         raise InvalidSettings(problem, kind="untrainable-batches", hint=hint) from error
     if not fields:
-        raise InvalidSettings(
-            "--model cannot train on its batches",
-            kind="untrainable-batches",
-            expected="tensors with a batch dimension",
-            found="none",
-            hint=hint,
-        )
+        problem, kind = "--model cannot train on its batches", "untrainable-batches"
+        expected = "tensors with a batch dimension"
+        raise InvalidSettings(problem, kind=kind, expected=expected, found="none", hint=hint)
     return Schema(1, tuple(fields))
 
 
