@@ -76,12 +76,7 @@ TOGETHER = {  # of kinds of findings that are shown as one
 
 
 def gain(
-    name: str,
-    ratio: Estimate,
-    baseline: str,
-    values: Values,
-    tied: bool = False,
-    subject: str = "",
+    name: str, ratio: Estimate, baseline: str, values: Values, tied: bool = False, subject: str = ""
 ) -> Finding:
     """Return what to use and its gain over a baseline; `tied` if others are as fast."""
     kind = "tied" if tied else "decided"
@@ -128,10 +123,8 @@ def not_bottleneck(evidence: str, values: Values) -> Finding:
 
 def headroom(times: Estimate, more: str = "", **values: Value) -> Finding:
     """Return the gain of the best possible loader, from batches that are on the device already."""
-    text = (
-        ratio_text(times, "as fast") if times.low is not None else f"{three_digits(times.median)} × as fast"
-    )
-    message = f"With batches already on the device the loop is {text}: no loader can bring more{more}"
+    fast = f"{three_digits(times.median)} × as fast" if times.low is None else ratio_text(times, "as fast")
+    message = f"With batches already on the device the loop is {fast}: no loader can bring more{more}"
     return Finding("headroom", message, values={"ratio": times.median, **values})
 
 

@@ -148,11 +148,7 @@ def _torch(root: str, case: Case, values: dict[str, str]) -> str:
 
 def _batching(case: Case) -> dict[str, object]:
     blocks = {"block_bytes": case.block_bytes, "window_bytes": case.window_bytes}
-    return {
-        "batch_size": case.batch_size,
-        "order": case.order,
-        **(blocks if case.order == "block" else {}),
-    }
+    return {"batch_size": case.batch_size, "order": case.order, **(blocks if case.order == "block" else {})}
 
 
 def _call(root: str, settings: dict[str, object], between: str = ", ") -> str:

@@ -148,10 +148,8 @@ def _size_dependence(result: SearchResult) -> Iterator[Finding]:
 def disk_notice(data: MeasuredData) -> Finding:
     """Return the size and the place of the sample, and other samples of the same source."""
     stored, root = _stored_bytes(data.manifest), data.manifest.root
-    message = (
-        f"The sample stays in {root} for the next time: {bytes_text(stored)} in "
-        f"{counted(len(data.manifest.artifacts), 'format')}"
-    )
+    count = counted(len(data.manifest.artifacts), "format")
+    message = f"The sample stays in {root} for the next time: {bytes_text(stored)} in {count}"
     values: Values = {"folder": str(root), "bytes": stored}
     if others := [f"{one.root} ({bytes_text(_stored_bytes(one))})" for one in other_samples(data)]:
         message += f". Other samples of it: {enumerated(others)}"

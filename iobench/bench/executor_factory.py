@@ -175,10 +175,8 @@ class LocalBackend:
 
     def begin(self, manifest: Manifest, options: RunOptions, cases: Sequence[Case]) -> list[Finding]:
         """Create the executors; there are no notes."""
-        self._executors: dict[bool, Executor] = {
-            False: InProcess(manifest),
-            True: Isolated(manifest, options.timeout),
-        }
+        isolated = Isolated(manifest, options.timeout)
+        self._executors: dict[bool, Executor] = {False: InProcess(manifest), True: isolated}
         self.hosts = LocalHost(manifest, cases, options.sudo, options.limits)
         self.hosts.begin()
         return []

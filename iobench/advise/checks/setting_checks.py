@@ -214,10 +214,8 @@ def pickling(evidence: Evidence) -> Advice | None:
         return None
     tried, took = evidence.gain("start"), f"the first batch took {seconds_text(loop.first_wait_s)}"
     fork = _set(tried.candidate.changes) if tried else "fork workers (multiprocessing_context='fork')"
-    message = (
-        f"{took}, {seconds_text(loop.pickling_s)} of it to pickle the dataset for "
-        f"{counted(workers, 'worker')}, in each epoch"
-    )
+    pickling = f"{seconds_text(loop.pickling_s)} of it to pickle the dataset"
+    message = f"{took}, {pickling} for {counted(workers, 'worker')}, in each epoch"
     hint = (
         f"hold its values in one array, or in a file that each worker opens; or {fork}; or "
         "set persistent_workers=True, which pickles it once"
@@ -241,10 +239,8 @@ def first_batch(evidence: Evidence) -> Advice | None:
     if not loader.workers or not (tried or late):
         return None
     settings = tried.candidate.changes if tried else {"persistent_workers": True}
-    message = (
-        f"the first batch took {seconds_text(loop.first_wait_s)}, {part:.0%} of an epoch: "
-        f"{counted(loader.workers, 'worker')} start in each epoch"
-    )
+    took = f"the first batch took {seconds_text(loop.first_wait_s)}, {part:.0%} of an epoch"
+    message = f"{took}: {counted(loader.workers, 'worker')} start in each epoch"
     values = {"first_wait_s": loop.first_wait_s, "share": part, "workers": loader.workers, **settings}
     return Advice("first-batch", message, _set(settings), values, *measured(tried))
 

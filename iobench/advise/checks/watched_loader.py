@@ -64,9 +64,8 @@ class ProcessMonitor:
         self._steady = False
         self.activities_s = defaultdict[str, float](float)  # of the loop's thread, by what samples found
         self.machine: list[Snapshot] = []  # none if an interrupt cut the end of the block short
-        self._sampler = Sampler(
-            self._sample_paced, self._monitor.sample, self._note_activity, first_s=FIRST_S
-        )
+        samples = self._sample_paced, self._monitor.sample, self._note_activity
+        self._sampler = Sampler(*samples, first_s=FIRST_S)
 
     @contextmanager
     def active(self) -> Iterator[None]:

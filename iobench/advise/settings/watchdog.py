@@ -191,18 +191,13 @@ class Watchdog:
                 child.terminate()
 
     def _hung(self) -> TargetError:
-        return TargetError(
-            f"no batch for {self._limit_s:g} s: the loader hangs where the stacks above show",
-            kind="timeout",
-            hint="if it is only slow, give a longer --timeout",
-        )
+        problem = f"no batch for {self._limit_s:g} s: the loader hangs where the stacks above show"
+        return TargetError(problem, kind="timeout", hint="if it is only slow, give a longer --timeout")
 
     def _out_of_time(self) -> DeadlineReached:
-        return DeadlineReached(
-            "the time ended before the first batch: the loader is slow, or hangs where the stacks above show",
-            kind="out-of-time",
-            hint=LONGER,
-        )
+        why = "the loader is slow, or hangs where the stacks above show"
+        problem = f"the time ended before the first batch: {why}"
+        return DeadlineReached(problem, kind="out-of-time", hint=LONGER)
 
     def _worker_stacks(self) -> str:
         assert self._stacks is not None
