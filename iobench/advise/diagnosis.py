@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,7 @@ from iobench.results.display import Columns
 from iobench.results.metrics import mib_text
 from iobench.results.record_json import plain
 from iobench.results.run_warning import RunWarning, Values
-from iobench.results.stats import Comparison, Estimate
+from iobench.results.stats import Estimate
 
 if TYPE_CHECKING:
     from iobench.advise.checks.profiling import Profile
@@ -204,7 +204,13 @@ def diagnose(
     explained = any(CHECKS[one.kind].explains for one in advice)
     where = list(where_the_time_goes(evidence)) if slow and not explained else []
     tried = any(one.rates for one in candidates[1:])
-    nothing = [_nothing_faster(against)] if tried and slow and not advice else []
+    nothing = []
+    if tried and slow and not advice:
+        others = list(against.values())
+        nothing = [NOTHING_FASTER]
+        if answer.is_undecided(others):  # there were too few rounds to tell
+            fastest = max(against, key=lambda name: against[name].ratio.median)
+            nothing = [answer.undecided("the baseline", others, {}, fastest)]
     unknown = filter(None, (one.unknown() for one in profiles))
     late = [*unknown, *skipped, *unsuccessful(candidates)]
     return Diagnosis(
@@ -254,14 +260,6 @@ def _unsharded(loop: LoopStats) -> Finding | None:
     message = f"Every rank reads every sample: {why} ({loop.ranks} ranks)"
     unless = "" if proved else ", unless that dataset holds the rank's samples alone"
     return Finding(UNSHARDED, message, remedy + unless, {"ranks": loop.ranks})
-
-
-def _nothing_faster(against: Mapping[str, Comparison]) -> Finding:
-    others = list(against.values())
-    if not answer.is_undecided(others):
-        return NOTHING_FASTER
-    fastest = max(against, key=lambda name: against[name].ratio.median)
-    return answer.undecided("the baseline", others, {}, fastest)
 
 
 def _next_step(verdict: Finding, others: Sequence[Finding], target: str, max_time_s: float) -> str:

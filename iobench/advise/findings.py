@@ -207,7 +207,8 @@ def recommendation_of(result: SearchResult, requirements: Requirements) -> Recom
         skipped=[
             *answer.skipped_together(result.skipped),
             *skipped_cases(result.race),
-            *failed_in_final(result),
+            *_failed(result.final, ", final rounds"),
+            *(_failed(result.with_step, ", with the step") if result.with_step else ()),
         ],
         prepare=prepare_code(result.data, case) if changes else "",
         code=loader_code(result.data, case, requirements.epochs) if changes else "",
@@ -504,13 +505,6 @@ def skipped_cases(race: Run) -> Iterator[Finding]:
     labels = texts_of(race.cases)
     yield from _failed(race, "")
     yield from answer.no_time([labels[key] for key in race.skipped])
-
-
-def failed_in_final(result: SearchResult) -> Iterator[Finding]:
-    """Yield the finalists that failed in the final rounds, or with the training step."""
-    yield from _failed(result.final, ", final rounds")
-    if result.with_step is not None:
-        yield from _failed(result.with_step, ", with the step")
 
 
 def missing_default(result: SearchResult) -> Iterator[Finding]:

@@ -96,15 +96,23 @@ class Recommendation(Answer):
     def tables(self) -> Iterator[Columns]:
         """Yield the finalists."""
         mark = " ←" if self.code else ""
+
+        def times_default(one: Finalist) -> str:
+            default = "1" if DEFAULT in one.roles else ""
+            return default if one.against_default is None else one.against_default.ratio.text("{:.2f}".format)
+
+        def known(one: Finalist, metric: str, text: Callable[[float], str]) -> str | None:
+            return None if (value := one.value(metric)) is None else text(value)
+
         texts: dict[str, Callable[[Finalist], str | None]] = {
             "case": lambda one: one.text + mark * (one.key == self.use.key),
             "MiB/s": lambda one: mib_text(one.bytes_per_s.median),
             "samples/s": lambda one: rate_text(one.samples_per_s.median),
             "with step": lambda one: rate_text(one.rate) if one.step_decides else None,
-            "× default": _times,
+            "× default": times_default,
             "wait": lambda one: None if one.wait_share is None else f"{one.wait_share:.1%}",
-            "requests/epoch": lambda one: _known(one, "requests", rate_text),
-            "cost/epoch": lambda one: _known(one, "epoch_cost", price_text),
+            "requests/epoch": lambda one: known(one, "requests", rate_text),
+            "cost/epoch": lambda one: known(one, "epoch_cost", price_text),
             "stored": lambda one: None if one.unknown_files else bytes_text(one.disk_bytes),
             "role": lambda one: ", ".join(one.roles),
         }
@@ -183,14 +191,3 @@ def _check(recommendation: Recommendation) -> None:
 
 
 _STORE = ResultStore(Recommendation, ".recommendation.json", "a recommendation", _check)
-
-
-def _known(one: Finalist, metric: str, text: Callable[[float], str]) -> str | None:
-    value = one.value(metric)
-    return None if value is None else text(value)
-
-
-def _times(one: Finalist) -> str:
-    if one.against_default is None:
-        return "1" if DEFAULT in one.roles else ""
-    return one.against_default.ratio.text("{:.2f}".format)

@@ -343,19 +343,13 @@ class _DatasetEpochs(OpenBatchSource):
         """Raise WrongContent unless as many samples came as are due; return True if time ended the window."""
         short = self._window is not None and self._window.short
         headed = self._window and not self._window.part.is_whole and self._loader.iterable_style
-        if not (short or headed):
-            self._check_count(samples)
-        return short
-
-    def _check_count(self, came: int) -> None:
         request, loader = self._request, self._loader
         due = self._schema.samples if isinstance(request, int) else sample_count(request)
-        if came == due or loader.user_defined or (loader.repeats and came > due):
-            return
-        if loader.drops and 0 < came < due:
-            return
-        problem = "the loader delivered another number of samples"
-        raise WrongContent(problem, kind="wrong-count", expected=f"{due:,}", found=f"{came:,}")
+        more, fewer = loader.repeats and samples > due, loader.drops and 0 < samples < due
+        if not (short or headed or samples == due or loader.user_defined or more or fewer):
+            problem = "the loader delivered another number of samples"
+            raise WrongContent(problem, kind="wrong-count", expected=f"{due:,}", found=f"{samples:,}")
+        return short
 
     def partial(self, delivered: tuple[int, float], epochs: int) -> PartialEpoch | None:
         """Return the epoch that follows from the windows of its parts; None after whole epochs."""

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
 from iobench.base.errors import LoaderFailed
@@ -38,7 +37,11 @@ class ObjectCaches:
         with failing, contextlib.ExitStack() as stack:
             folder.mkdir(parents=True, exist_ok=True)
             lock = stack.enter_context(open(folder / LOCK, "w"))
-            self._lock(lock.fileno(), folder)
+            try:
+                fcntl.flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                problem, hint = "another run has object caches of the dataset", "wait until it has finished"
+                raise LoaderFailed(problem, kind="locked", path=folder, hint=hint) from None
             self._remove_all()
             self._files = stack.pop_all()
 
@@ -50,13 +53,6 @@ class ObjectCaches:
         """Remove the pieces of all cases."""
         self._remove_all()
         self._files.close()
-
-    def _lock(self, file: int, folder: Path) -> None:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            problem, hint = "another run has object caches of the dataset", "wait until it has finished"
-            raise LoaderFailed(problem, kind="locked", path=folder, hint=hint) from None
 
     def _remove_all(self) -> None:
         for path in self._manifest.case_caches.iterdir():

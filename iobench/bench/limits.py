@@ -135,7 +135,9 @@ class CaseLimits:
         both.
         """
         if not self._resources:
-            self._add_resources()
+            for case in self._cases:
+                for key, _, methods in self._path(case):
+                    self._resources.setdefault(key, _Resource()).methods.update(methods)
         for key, resource in self._resources.items():
             if devices in (None, key[0] == TO_DEVICE) and time.monotonic() > resource.due:
                 resource.sample(SECONDS, len(self._resources))
@@ -177,11 +179,6 @@ class CaseLimits:
         except (DirectUnavailable, OSError, IobenchError):
             return None
 
-    def _add_resources(self) -> None:
-        for case in self._cases:
-            for key, _, methods in self._path(case):
-                self._resources.setdefault(key, _Resource()).methods.update(methods)
-
     def _path(self, case: Case) -> list[_Step]:
         if case.key not in self._paths:
             with contextlib.suppress(OSError, IobenchError):  # the case's rounds report files that are gone
@@ -200,7 +197,9 @@ class CaseLimits:
         stored, largest = sum(map(_size, files)), self._largest
         slot_bytes, slots = case.loader.slots(case.batch_bytes(schema))
         if case.cache == "warm":
-            yield ("page cache",), 1.0, dict(_page_cache_methods(largest, slot_bytes, slots))
+            sizes = {threads: (slot_bytes, slots, threads) for threads in thread_counts()}
+            read = partial(hardware_limits.page_cache_read, largest)
+            yield ("page cache",), 1.0, {size: partial(read, *size) for size in sizes.values()}
             if case.order != "sequential":
                 yield ("gather", case.order), 1.0, dict(self._gather_methods(case, slot_bytes))
         elif case.order == "random" and stored > memory.free_memory():
@@ -265,13 +264,6 @@ def remote_openers(manifest: Manifest) -> list[RemoteOpener]:
 def lowest(limits: Iterable[LimitPart]) -> LimitPart | None:
     """Return the lowest limit; None if there is none."""
     return min(limits, key=lambda limit: limit.bytes_per_s, default=None)
-
-
-def _page_cache_methods(file: Path, slot_bytes: int, slots: int) -> Iterator[tuple[Key, Measure]]:
-    """Yield methods that copy into such slots with one thread, and with all cores."""
-    for threads in thread_counts():
-        method = partial(hardware_limits.page_cache_read, file, slot_bytes, slots, threads)
-        yield (slot_bytes, slots, threads), method
 
 
 def thread_counts() -> list[int]:
@@ -346,7 +338,13 @@ def survey(
         on_status("reading past the page cache")
         _survey_disk(result, file, sample_bytes, seconds)
         on_status("copying memory")
-        result.limits += _memory_limits(file, sample_bytes, slot_bytes, seconds)
+        for threads in thread_counts():
+            measured = [
+                hardware_limits.page_cache_read(file, slot_bytes, SLOTS, threads, seconds),
+                hardware_limits.gather_rows(file, sample_bytes, None, slot_bytes, threads, seconds),
+                hardware_limits.memory_copy(slot_bytes, SLOTS, threads, seconds),
+            ]
+            result.limits += measured
     if device.type != "cpu":
         on_status("copying to the device and back")
         result.limits += [
@@ -400,13 +398,6 @@ def remote_notes(limits: Sequence[Limit], file: Path) -> Iterator[Finding]:
             "read ahead with StreamLoader, or with several workers",
             {"ratio": ratio},
         )
-
-
-def _memory_limits(file: Path, sample_bytes: int, slot_bytes: int, seconds: float) -> Iterator[Limit]:
-    for threads in thread_counts():
-        yield hardware_limits.page_cache_read(file, slot_bytes, SLOTS, threads, seconds)
-        yield hardware_limits.gather_rows(file, sample_bytes, None, slot_bytes, threads, seconds)
-        yield hardware_limits.memory_copy(slot_bytes, SLOTS, threads, seconds)
 
 
 def _remote_survey(manifest: Manifest, seconds: float, on_status: Callable[[str], None]) -> Survey:

@@ -17,7 +17,7 @@ from iobench.base.machine import Machine
 from iobench.base.text import listed
 from iobench.bench.case import Case
 from iobench.bench.options import RunOptions
-from iobench.results import record_file, record_json
+from iobench.results import record_file
 from iobench.results.cases import by_case, labels, labels_of
 from iobench.results.record import Record
 
@@ -75,12 +75,6 @@ def load(path: Path) -> SavedPlan:
 
 
 REMEASURE = "start a new run without --resume"
-
-
-def plan_of_run(options: RunOptions, cases: Sequence[Case]) -> dict[str, Any]:
-    """Return the plan for a run's first record: the options, and the keys of their cases."""
-    body: dict[str, Any] = record_json.plain(options)
-    return {"run": body, "cases": [case.key for case in cases]}
 
 
 def interrupted_run(path: Path) -> tuple[SavedPlan, list[Record]]:

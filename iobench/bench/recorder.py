@@ -15,7 +15,6 @@ from iobench.bench.case import Case
 from iobench.bench.executor_factory import Hosts
 from iobench.bench.limits import lower_cache_note
 from iobench.bench.outcome import Run
-from iobench.bench.plans import plan_of_run
 from iobench.bench.training import Headroom
 from iobench.host import machine_info
 from iobench.host.machine_load import Monitor
@@ -88,7 +87,10 @@ class Recorder:
         """Return the record of a round that has just ended."""
         cold = {"lower_cache_p50_s": self._lower_cache_p50_s} if case.cache == "cold" else {}
         # the first record of a run that can be resumed: one over a dataset
-        first = not self._run.records and self._run.manifest is not None
+        plan = None
+        if not self._run.records and self._run.manifest is not None:
+            options = record_json.plain(self._run.options)
+            plan = {"run": options, "cases": [one.key for one in self._run.cases]}
         return Record(
             run=self._id,
             time=utc_now("milliseconds"),
@@ -102,7 +104,7 @@ class Recorder:
             content_check=self._proofs.get(case.key),
             prices=self._prices,
             headroom_samples_per_s=headroom,
-            plan=plan_of_run(self._run.options, self._run.cases) if first else None,
+            plan=plan,
             snapshots=self._monitor.take() if self._monitor else None,
             **{part.name: getattr(measured, part.name) for part in fields(Measured)},
         )

@@ -10,7 +10,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,12 +45,6 @@ def joined() -> Iterator[ProcessGroup]:
         yield Collectives(gloo)
     finally:
         gloo.close()
-
-
-def mean_of(group: ProcessGroup, own: Sequence[float]) -> list[float]:
-    """Return the mean of each value over all ranks."""
-    rows = group.all_gather(list(own))
-    return [sum(values) / len(rows) for values in zip(*rows, strict=True)]
 
 
 class Blobs(Dataset[dict[str, torch.Tensor]]):
@@ -125,11 +119,13 @@ def train(
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             losses.append(float(loss.detach()))
-    return {
-        "losses": mean_of(group, losses),
-        "accuracy": _accuracy(network, dtype),
-        "seconds": time.perf_counter() - began,
-    }
+    rows = group.all_gather(losses)
+    means = [sum(one) / len(rows) for one in zip(*rows, strict=True)]
+    tested = Blobs(TESTED, 2)
+    with torch.no_grad():
+        predicted = network.eval()(tested.x.to(dtype)).argmax(1)
+    accuracy = float((predicted == tested.y).double().mean())
+    return {"losses": means, "accuracy": accuracy, "seconds": time.perf_counter() - began}
 
 
 def _network(dtype: torch.dtype, normed: bool, seed: int) -> nn.Module:
@@ -137,13 +133,6 @@ def _network(dtype: torch.dtype, normed: bool, seed: int) -> nn.Module:
     norm = [nn.BatchNorm1d(HIDDEN)] if normed else []
     layers = [nn.Linear(INPUTS, HIDDEN), *norm, nn.ReLU(), nn.Linear(HIDDEN, CLASSES)]
     return nn.Sequential(*layers).to(dtype)
-
-
-def _accuracy(network: nn.Module, dtype: torch.dtype) -> float:
-    tested = Blobs(TESTED, 2)
-    with torch.no_grad():
-        predicted = network.eval()(tested.x.to(dtype)).argmax(1)
-    return float((predicted == tested.y).double().mean())
 
 
 def everything(kind: str, group: ProcessGroup, epochs: int) -> dict[str, Any]:

@@ -259,10 +259,13 @@ def _evaluate(measured: Measurements) -> list[ClaimResult]:
         names = [name(n, LARGE) for n in started]
         return claims.faster("", name(one, LARGE), name(other, LARGE), started=names)
 
+    little, much, data = name(2, SMALL), name(2, LARGE), measured.figures["data_bytes"]
+    more = three_digits(data[str(LARGE)] / data[str(SMALL)])
+    aside = f", with {more} times as much data for the latter"
     pairs = {(name(a, LARGE), name(b, LARGE)): None for a, b in ((7, 2), (8, 1), (9, 10))}
     unset, unwatched = name(10, LARGE), label_at(UNWATCHED, LARGE)
     return [
-        _growth_claim(measured),
+        claims.faster("Time grows with the data.", little, much, aside, long=[little, much]),
         *_gpu_claims(measured),
         all_of("Workers slow training down clearly.", [faster(2, n, started=[n]) for n in (3, 4, 5, 6)]),
         all_of(
@@ -307,14 +310,6 @@ def _name(measured: Measurements, number: int, share: int) -> str:
 
 def _claims(measured: Measurements) -> Claims:
     return Claims(measured, measured.figures.get("epochs", 1))
-
-
-def _growth_claim(measured: Measurements) -> ClaimResult:
-    little, much = (_name(measured, 2, share) for share in (SMALL, LARGE))
-    data = measured.figures["data_bytes"]
-    more = data[str(LARGE)] / data[str(SMALL)]
-    aside = f", with {three_digits(more)} times as much data for the latter"
-    return _claims(measured).faster("Time grows with the data.", little, much, aside, long=[little, much])
 
 
 def _little_data_claim(measured: Measurements, one: int, other: int) -> ClaimResult:

@@ -211,7 +211,9 @@ class Remedies:
             with self._watchdog.within(PROBES * self._watchdog.budget.left()):
                 rows = next(iter(own.batch_sampler))[:2]
                 samples = [dataset[row] for row in rows]
-                may_keep = self._is_costly() and self._fits_in_memory()
+                slow = fetching.getitem_share * fetching.total_s >= SLOW_SAMPLE_S * fetching.getitem_calls
+                costly = slow and fetching.getitem_share >= SHARE and not hasattr(own.dataset, "__getitems__")
+                may_keep = costly and self._fits_in_memory()
                 repeats = may_keep and self._repeats(samples[0], dataset[rows[0]])
                 decoded = fetching.costs.get("decoding", 0.0) >= DECODED
                 size = self._sample.resized_to if decoded else None
@@ -236,11 +238,6 @@ class Remedies:
 
     def _skip(self, name: str, why: str, kind: str = "not-tried") -> None:
         self.skipped.append(Finding(kind, f"{name}: {why}", values={"change": name, "reason": why}))
-
-    def _is_costly(self) -> bool:
-        fetching = self._profiles[-1]
-        slow = fetching.getitem_share * fetching.total_s >= SLOW_SAMPLE_S * fetching.getitem_calls
-        return slow and fetching.getitem_share >= SHARE and not hasattr(self._own.dataset, "__getitems__")
 
     def _fits_in_memory(self) -> bool:
         size = self._loop.dataset_bytes
