@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,15 +186,17 @@ def visible_opens() -> Iterator[None]:
 def name_of(key: Key) -> str:
     """Return the name of a function as it is shown: the end of its path, its line and its own name."""
     file, line, function = key
-    shown = _installed(file) or Path(file).parts[-2:]
-    return function if file == "~" else f"{'/'.join(shown)}:{line} {function}"
-
-
-def _installed(file: str) -> tuple[str, ...]:
-    """Return the end of a path from its package on; nothing for a file of no package."""
+    if file == "~":
+        return function
     parts = Path(file).parts
+    start = _package_start(parts)
+    return f"{'/'.join(parts[-2 if start is None else start :])}:{line} {function}"
+
+
+def _package_start(parts: Sequence[str]) -> int | None:
+    """Return the position of the package in a path; None outside of packages."""
     roots = [place for place, part in enumerate(parts) if part in PACKAGES]
-    return parts[roots[-1] + 1 :] if roots else ()
+    return roots[-1] + 1 if roots else None
 
 
 def busy_s(calls: Calls) -> float:
@@ -254,8 +256,9 @@ def library_of(key: Key) -> str | None:
         found = C_LIBRARY.search(function)
         name = (found[1] or found[2]).lstrip("_") if found else ""
         return name if name and name not in sys.stdlib_module_names else None
-    package = _installed(file)
-    return package[0].removesuffix(".py") if package else None
+    parts = Path(file).parts
+    start = _package_start(parts)
+    return None if start is None else parts[start].removesuffix(".py")
 
 
 def _matching(calls: Calls, names: str) -> set[Key]:
