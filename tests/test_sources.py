@@ -216,14 +216,14 @@ class TestNpy:
         whole = (tmp_path / "a.npy").read_bytes()
         refusals = 0
         for position in range(128):
-            for byte in b"\0(9\xff":
-                (tmp_path / "a.npy").write_bytes(whole[:position] + bytes([byte]) + whole[position + 1 :])
-                try:
-                    everything(open_source(tmp_path / "a.npy"))
-                except SourceError as error:
-                    assert "\n" not in str(error)  # noqa: PT017 - some damage leaves a valid header
-                    refusals += 1
-        assert refusals > 200
+            damaged = b"\0(9\xff"[position % 4 :][:1]  # each source is read in a process of its own
+            (tmp_path / "a.npy").write_bytes(whole[:position] + damaged + whole[position + 1 :])
+            try:
+                everything(open_source(tmp_path / "a.npy"))
+            except SourceError as error:
+                assert "\n" not in str(error)  # noqa: PT017 - some damage leaves a valid header
+                refusals += 1
+        assert refusals > 50
 
     def test_an_archive_under_the_wrong_name_is_refused(self, tmp_path):
         np.savez(tmp_path / "a.npz", x=np.arange(3))
