@@ -148,7 +148,8 @@ def test_every_field_of_the_run_options_is_there(pages):
 
 
 @pytest.mark.parametrize(
-    ("cls", "page", "least"), [("RunWarning", "warnings.md", 20), ("Advice", "advice.md", 10)]
+    ("cls", "page", "least"),
+    [("RunWarning", "warnings.md", 15), ("CaseCheck", "warnings.md", 15), ("Advice", "advice.md", 10)],
 )
 def test_every_kind_of_warning_and_of_advice_has_a_section(pages, cls, page, least):
     kinds = literals(rf'{cls}\(\s*"([^"]+)"') | literals(rf'{cls}\(\s*kind="([^"]+)"')

@@ -2,8 +2,16 @@ import dataclasses
 
 import pytest
 
-from iobench.results.over_ranks import OfFirst, joined
-from iobench.results.parts import DiskPart, Measured, MemoryPart, PartialEpoch, ProcessorPart, TimingPart
+from iobench.results.parts import (
+    DiskPart,
+    Measured,
+    MemoryPart,
+    OfFirst,
+    PartialEpoch,
+    ProcessorPart,
+    TimingPart,
+    joined,
+)
 
 
 def of_rank(rank, **timing):

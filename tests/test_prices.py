@@ -10,7 +10,7 @@ from iobench.base.units import GIB, price_text
 from iobench.bench.options import RunOptions
 from iobench.bench.run import run
 from iobench.results.metrics import METRICS
-from iobench.results.prices import Prices
+from iobench.results.parts import Prices
 
 pytest_plugins = ("object_fixtures",)
 pytestmark = pytest.mark.usefixtures("quick_retries")

@@ -16,9 +16,9 @@ from record_cases import MIB, SAMPLES, a_case, a_record
 
 from iobench.base.errors import RecordError
 from iobench.base.machine import MachineGpu
-from iobench.results import record, record_file, record_json
-from iobench.results.case_key import key_of
+from iobench.results import record, record_file
 from iobench.results.parts import FieldSpec
+from iobench.results.record import key_of
 from iobench.results.summary import summarise
 
 EXAMPLE = a_record(100)
@@ -70,7 +70,7 @@ def test_half_of_another_writers_line_is_never_taken_for_the_end(path):
 
 def test_the_key_is_computed_and_never_read_from_the_file(path):
     body = {**json.loads(json.dumps(dataclasses.asdict(EXAMPLE))), "facets": {}}
-    forged = record_json.parse(json.dumps({**body, "key": "forged", "settings_key": "forged"}))
+    forged = record_file.parse(json.dumps({**body, "key": "forged", "settings_key": "forged"}))
     assert (forged, forged.key, forged.settings_key) == (EXAMPLE, EXAMPLE.key, a_case().key)
     record_file.append(path, forged)
     assert not {"key", "facets", "settings_key"} & json.loads(path.read_text()).keys()
@@ -316,7 +316,7 @@ def test_what_cannot_be_read_back_is_not_written(tmp_path):
         record_file.append(tmp_path / "a.jsonl", odd)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(RecordError, check=kind("not-utf-8", found="\udcff.py:make")):
-        record_json.check_parts(case={"loader": "\udcff.py:make"})
+        record_file.check_parts(case={"loader": "\udcff.py:make"})
     machine = dataclasses.replace(a_record(100, loader="native").machine, cores="many")
     with pytest.raises(RecordError, match="cores", check=kind("not-a-record")):
-        record_json.check_parts(machine=machine)
+        record_file.check_parts(machine=machine)

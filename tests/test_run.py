@@ -37,7 +37,7 @@ from iobench.host import counters, machine_info, page_cache
 from iobench.host.rank_info import VARIABLES, RankInfo
 from iobench.loading import loaders
 from iobench.results import record_file
-from iobench.results.record_json import plain
+from iobench.results.record_file import plain
 
 FORKED = "num_workers=2,start_method=fork"
 LOADERS = loaders.DEFAULT_LOADERS

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from record_cases import rounds_of
 
-from iobench.results import history, record_file, run_index
+from iobench.results import history, record_file
 
 SPEEDS = [1000, 1010, 990]
 
@@ -30,18 +30,18 @@ def root(tmp_path):
 @pytest.fixture
 def read(monkeypatch):
     """The names of the runs that are read, as they are read."""
-    names, whole = [], run_index.read_run
+    names, whole = [], history.read_run
 
     def noted(path):
         names.append(path.stem)
         return whole(path)
 
-    monkeypatch.setattr(run_index, "read_run", noted)
+    monkeypatch.setattr(history, "read_run", noted)
     return names
 
 
 def index_of(root):
-    return root / "results" / run_index.NAME
+    return root / "results" / history.INDEX
 
 
 @pytest.mark.parametrize("command", [[], ["--json"], ["trend"], ["trend", "--json"]])
@@ -82,7 +82,7 @@ def test_a_change_that_keeps_size_and_time_counts_too(root):
 
 
 def test_an_append_during_the_reading_is_read_the_next_time(root, monkeypatch):
-    whole = run_index.read_run
+    whole = history.read_run
 
     def outrun(path):
         run = whole(path)
@@ -90,7 +90,7 @@ def test_an_append_during_the_reading_is_read_the_next_time(root, monkeypatch):
         return run
 
     with monkeypatch.context() as patched:
-        patched.setattr(run_index, "read_run", outrun)
+        patched.setattr(history, "read_run", outrun)
         history.past(root)
     assert {one.rounds for one in history.past(root)} == {len(SPEEDS) + 1}
 
@@ -129,14 +129,14 @@ def test_a_damaged_index_is_replaced(root, read, kind):
 def test_an_intact_index_of_other_types_is_replaced(root, read):
     before = history.past(root)
     body = index_of(root).read_bytes().partition(b"\n")[2].replace(b'"rounds":3', b'"rounds":"3"')
-    index_of(root).write_bytes(run_index.checksum_of(body) + b"\n" + body)
+    index_of(root).write_bytes(history.checksum_of(body) + b"\n" + body)
     assert history.past(root) == before
     assert len(read) == 8
 
 
 def test_an_index_of_other_code_is_replaced(root, read, monkeypatch):
     history.past(root)
-    monkeypatch.setattr(run_index, "own_code", lambda: b"changed")
+    monkeypatch.setattr(history, "own_code", lambda: b"changed")
     history.past(root)
     history.past(root)
     assert len(read) == 8
@@ -152,7 +152,7 @@ def test_a_folder_that_is_read_only_needs_no_index(root, read, monkeypatch):
     def refuse(path, content):
         raise OSError(errno.EROFS, "read-only", str(path))
 
-    monkeypatch.setattr(run_index, "replace_file", refuse)
+    monkeypatch.setattr(history, "replace_file", refuse)
     before = history.past(root)
     assert history.past(root) == before
     assert (len(read), index_of(root).exists()) == (8, False)
@@ -178,7 +178,7 @@ def test_reading_many_runs_reports_progress(root, monkeypatch):
     history.past(root, lambda *report: reports.append(report))
     assert not reports
     index_of(root).unlink()
-    monkeypatch.setattr(run_index, "MANY", 4)
+    monkeypatch.setattr(history, "MANY", 4)
     history.past(root, lambda *report: reports.append(report))
     total = sum(one.path.stat().st_size for one in history.past(root))
     assert len(reports) == 4

@@ -9,9 +9,9 @@ from record_cases import MIB, STEADY, a_record, rounds_of, times
 from iobench.base.errors import InvalidSettings
 from iobench.base.exit_codes import INTERRUPTED
 from iobench.ranks import launch
-from iobench.results import rank_stats, record_file
+from iobench.results import metrics, record_file
 from iobench.results.parts import RankPart
-from iobench.results.record_json import plain
+from iobench.results.record_file import plain
 from iobench.results.scaling_curve import curves
 from iobench.terminal import scaling
 
@@ -67,11 +67,11 @@ def ranked(own_s, number=1):
 
 def test_imbalance_and_waits_are_those_of_the_round():
     one = ranked([1.0, 2.0, 1.0])
-    assert rank_stats.imbalance(one) == 2.0
-    assert rank_stats.straggler_wait_share(one) == pytest.approx(0.5)
-    assert rank_stats.device_wait_share(one) == pytest.approx((1.1 + 0.1 + 1.1) / 3 / 2)
-    assert rank_stats.straggler_wait_share(a_record(1000)) is None
-    assert rank_stats.device_wait_share(a_record(1024)) == pytest.approx(0.5)
+    assert metrics.imbalance(one) == 2.0
+    assert metrics.straggler_wait_share(one) == pytest.approx(0.5)
+    assert metrics.device_wait_share(one) == pytest.approx((1.1 + 0.1 + 1.1) / 3 / 2)
+    assert metrics.straggler_wait_share(a_record(1000)) is None
+    assert metrics.device_wait_share(a_record(1024)) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(
@@ -81,13 +81,13 @@ def test_imbalance_and_waits_are_those_of_the_round():
 def test_the_slowest_rank_is_named_where_intervals_allow_it(second, sure):
     firsts = [1.0, 1.02, 0.98, 1.0, 1.01]
     pairs = zip(firsts, second, strict=True)
-    result = rank_stats.slowest_rank([ranked(list(pair), number) for number, pair in enumerate(pairs, 1)])
+    result = metrics.slowest_rank([ranked(list(pair), number) for number, pair in enumerate(pairs, 1)])
     assert (result.rank, result.host, result.significant) == (1, "a", sure)
-    assert rank_stats.slowest_rank(rounds_of(STEADY)) is None
+    assert metrics.slowest_rank(rounds_of(STEADY)) is None
 
 
 def test_two_rounds_name_no_straggler():
-    assert not rank_stats.slowest_rank([ranked([1.0, 2.0]), ranked([1.0, 2.0], 2)]).significant
+    assert not metrics.slowest_rank([ranked([1.0, 2.0]), ranked([1.0, 2.0], 2)]).significant
 
 
 @pytest.mark.parametrize("text", ["", "0", "two", "1,,2", "2000", "1.5"])

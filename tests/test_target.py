@@ -19,7 +19,7 @@ from iobench.host.memory import file_behind
 from iobench.loading import loaders, target
 from iobench.results import record_file
 from iobench.results.parts import ContentCheckPart
-from iobench.results.record_json import plain
+from iobench.results.record_file import plain
 from iobench.results.summary import summarise
 
 MODULE = """

@@ -10,7 +10,7 @@ from iobench.results import verdict
 from iobench.results.columns import blocks_of, matrix_columns, metric_columns
 from iobench.results.parts import FieldSpec, LimitPart
 from iobench.results.ranking import verdict_on
-from iobench.results.record_json import plain
+from iobench.results.record_file import plain
 from iobench.results.stats import Estimate
 from iobench.results.summary import summarise
 from iobench.results.verdict import as_json, brief, claim_text, group_text

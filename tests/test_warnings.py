@@ -12,7 +12,7 @@ from iobench.base.finding import Finding
 from iobench.base.machine import MachineDisk
 from iobench.base.snapshot import Snapshot
 from iobench.results.parts import ContentCheckPart, LimitPart, PartialEpoch
-from iobench.results.record_json import plain
+from iobench.results.record_file import plain
 from iobench.results.run_warning import MORE_ROUNDS, RunWarning
 from iobench.results.warnings import warnings_of
 

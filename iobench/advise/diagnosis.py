@@ -24,7 +24,7 @@ from iobench.results import history
 from iobench.results.background_signs import background_warnings
 from iobench.results.display import Columns
 from iobench.results.metrics import mib_text
-from iobench.results.record_json import plain
+from iobench.results.record_file import plain
 from iobench.results.run_warning import RunWarning, Values
 from iobench.results.stats import Estimate
 

@@ -29,7 +29,7 @@ from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice
 from iobench.loading.target import import_function
 from iobench.loading.tensors import tensors_of
 from iobench.loading.user_errors import USER_ERRORS, outcome, target_error
-from iobench.results.prices import check_prices
+from iobench.results.parts import check_prices
 
 UNEVEN = 2.0  # ratio of the median to the lower quartile, from which on steps were disturbed
 MAX_STEPS, MAX_TIMED_S = 20, 2.0  # that are timed

@@ -13,9 +13,8 @@ from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, price_text, rate_text
 from iobench.dataset.manifest import MAX_NAME
 from iobench.results.display import Columns
-from iobench.results.history import file_name
+from iobench.results.history import ResultStore, file_name
 from iobench.results.metrics import mib_text
-from iobench.results.result_store import ResultStore
 from iobench.results.stats import Comparison
 from iobench.results.summary import CaseSummary
 

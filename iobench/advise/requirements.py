@@ -9,7 +9,7 @@ from iobench.base.text import enumerated
 from iobench.bench.options import DEVICE_HELP, MODELS, check_declared, command_option
 from iobench.loading.number_limits import LIMITS
 from iobench.loading.order import ORDERS
-from iobench.results.prices import PRICES_HELP, Prices
+from iobench.results.parts import PRICES_HELP, Prices
 
 MAX_TIME_S = 300.0
 MIN_TIME_S = 10.0

@@ -13,8 +13,8 @@ from iobench.loading.collate import JAGGED, Collate
 from iobench.loading.loaders import Job, Loader
 from iobench.loading.order import Order
 from iobench.objects.piece_cache import ObjectCache
-from iobench.results.case_key import key_of
 from iobench.results.cases import OWN_DATA
+from iobench.results.record import key_of
 
 ROUND_SECONDS = 3.0  # an epoch of 40 MB is shorter with every loader here, so that it is measured as a whole
 

@@ -21,7 +21,7 @@ from iobench.loading.loaders import DEFAULT_LOADERS
 from iobench.loading.number_limits import LIMITS, check_number
 from iobench.loading.order import ORDERS
 from iobench.results.cases import context_of
-from iobench.results.prices import PRICES_HELP, Prices
+from iobench.results.parts import PRICES_HELP, Prices
 
 DEVICE_HELP = "Target device: auto, cpu, cuda, cuda:1, …"
 

@@ -18,7 +18,7 @@ from iobench.bench.outcome import Run
 from iobench.bench.training import Headroom
 from iobench.host import machine_info
 from iobench.host.machine_load import Monitor
-from iobench.results import history, record_json
+from iobench.results import history, record_file
 from iobench.results.cases import trains
 from iobench.results.parts import (
     CachePart,
@@ -27,8 +27,8 @@ from iobench.results.parts import (
     FieldSpec,
     LimitPart,
     Measured,
+    Prices,
 )
-from iobench.results.prices import Prices
 from iobench.results.record import Record
 
 
@@ -47,7 +47,7 @@ class Recorder:
         places = {(self._disks[case.variant], case.device) for case in run.cases}
         self._machines = {place: machine_info.describe(*place, libraries) for place in places}
         for case in run.cases:
-            record_json.check_parts(machine=self.machine(case), dataset=self._dataset(case))
+            record_file.check_parts(machine=self.machine(case), dataset=self._dataset(case))
         self._lower_cache_p50_s: list[float] | None = None
         self._proofs: dict[str, ContentCheckPart | None] = {}
 
@@ -132,7 +132,7 @@ class Recorder:
                 FieldSpec(name=f.name, shape=list(f.shape), dtype=f.dtype, total=totals.get(f.name))
                 for f in manifest.schema.fields
             ],
-            source=record_json.plain(manifest.source),
+            source=record_file.plain(manifest.source),
             content=case.content,
             stored_bytes=artifact.stored_bytes if artifact and not part else None,
             write_s=artifact.write_s if artifact and not artifact.external else None,

@@ -15,9 +15,8 @@ from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
 from iobench.dataset.manifest import Manifest
-from iobench.results import history, record_file, record_json
-from iobench.results.parts import DatasetPart
-from iobench.results.prices import check_prices
+from iobench.results import history, record_file
+from iobench.results.parts import DatasetPart, check_prices
 from iobench.results.record import Record
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ def run(
     path = Path(out or os.devnull)
     record_file.check_writable(path)
     for case in chosen:
-        record_json.check_parts(case=case.facets)
+        record_file.check_parts(case=case.facets)
     if any(case.loader.workers for case in chosen):
         tempfile.gettempdir()  # raises FileNotFoundError: without it workers would never deliver a batch
     result = Run(manifest, options, chosen, path, list(earlier_records), notes=notes, live=live)

@@ -25,7 +25,7 @@ from iobench.bench.recorder import Recorder
 from iobench.bench.training import TrainingStep
 from iobench.dataset.artifact_location import ChangeDetector
 from iobench.results import record_file
-from iobench.results.over_ranks import joined
+from iobench.results.parts import joined
 from iobench.results.run_warning import LONGER
 
 

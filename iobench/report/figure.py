@@ -12,7 +12,7 @@ from iobench.base.units import heading_of, text_of, three_digits
 from iobench.report import style
 from iobench.results.history import as_csv
 from iobench.results.metrics import BY_NAME
-from iobench.results.record_json import plain
+from iobench.results.record_file import plain
 
 IMAGE_WIDTH = 720
 HIDDEN = ("key", "place")  # columns of the CSV that the page's tables omit

@@ -17,10 +17,10 @@ from iobench.report import charts
 from iobench.report.figure import Figure, heading
 from iobench.report.style import DATALOADER, LEADER, OTHER, Row
 from iobench.results import cases, stats
-from iobench.results.case_key import Facets, key_of
 from iobench.results.cases import FACETS
 from iobench.results.columns import choices
 from iobench.results.display import Displayed
+from iobench.results.record import Facets, key_of
 from iobench.results.scaling_curve import Curve
 from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary, Context

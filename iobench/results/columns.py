@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Iterable, Iterator, Sequence
 
 from iobench.base.units import counted, percent_text, rate_text, seconds_text, three_digits
-from iobench.results.case_key import Facets
 from iobench.results.cases import FACETS, text_of, trains, varying
 from iobench.results.display import Block, Columns
 from iobench.results.metrics import METRICS, Metric, epoch_share_text, mib_text
+from iobench.results.record import Facets
 from iobench.results.summary import MAX_SHOWN, CaseSummary, Context, Summary
 from iobench.results.verdict import answer
 

@@ -10,9 +10,8 @@ from iobench.base.errors import NotComparable
 from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.results import cases, stats
-from iobench.results.case_key import Facets
 from iobench.results.cases import FACETS
-from iobench.results.record import Record
+from iobench.results.record import Facets, Record
 from iobench.results.run_comparison import MachineChange, compare_runs
 from iobench.results.run_warning import RunWarning
 from iobench.results.stats import ENOUGH_ROUNDS, Comparison, Estimate

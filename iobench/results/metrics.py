@@ -14,17 +14,19 @@ from iobench.base.units import (
     GIB,
     MIB,
     bytes_text,
+    counted,
     percent_text,
     price_text,
     rate_text,
     seconds_text,
     three_digits,
 )
-from iobench.results import rank_stats, stats
+from iobench.results import stats
 from iobench.results.parts import DECODING, RequestsPart
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
 
+NO_STRAGGLER = "no clear straggler"
 TOKENS = ("tokens", "input_ids")  # the usual names of fields of tokens
 Rounds = Sequence[Record]
 RoundFigure = Callable[[Record], "float | None"]
@@ -92,8 +94,8 @@ def _hits(requests: RequestsPart) -> float | None:
 
 
 def _of_ranks(record: Record, statistic: Callable[[list[float]], float]) -> float | None:
-    rates = rank_stats.rates(record)
-    return None if rates is None else statistic(rates)
+    rates = [part.logical_bytes / part.own_s for part in record.ranks or ()]
+    return statistic(rates) if rates else None
 
 
 def _of_tokens(record: Record, samples: float) -> float | None:
@@ -114,6 +116,72 @@ def _decode_s(record: Record) -> float | None:
     if record.limit is None or record.limit.name != DECODING:
         return None
     return record.bytes_per_s / record.samples_per_s / record.limit.bytes_per_s
+
+
+@dataclass(frozen=True)
+class SlowestRank:
+    """The rank with the longest median time.
+
+    It is `significant` where its interval lies above the intervals of all other ranks.
+    """
+
+    rank: int
+    host: str
+    seconds: Estimate  # of an epoch
+    significant: bool
+
+    @property
+    def name(self) -> str:
+        """The rank and its host, where significant."""
+        return f"rank {self.rank} on {self.host}" if self.significant else NO_STRAGGLER
+
+
+def slowest_rank(records: Sequence[Record]) -> SlowestRank | None:
+    """Return the slowest rank over the rounds of a case; None with a single rank."""
+    by_rank: dict[tuple[int, str], list[float]] = {}
+    for record in records:
+        for part in record.ranks or ():
+            by_rank.setdefault((part.rank, part.host), []).append(part.own_s / record.timing.epochs)
+    if not by_rank:
+        return None
+    times = {rank: stats.estimate(values) for rank, values in by_rank.items()}
+    (rank, host), *others = sorted(times, key=lambda one: times[one].median, reverse=True)
+    own = times[rank, host]
+    ends = [times[other].high for other in others]
+    significant = own.low is not None and all(end is not None and end < own.low for end in ends)
+    return SlowestRank(rank, host, own, significant)
+
+
+def imbalance(record: Record) -> float | None:
+    """Return the time of the slowest rank over that of the median rank; None with a single rank."""
+    seconds = [part.own_s for part in record.ranks or ()]
+    return max(seconds) / statistics.median(seconds) if seconds else None
+
+
+def straggler_wait_share(record: Record) -> float | None:
+    """Return the share of the time that the other ranks waited for the slowest, on average."""
+    seconds = [part.own_s for part in record.ranks or ()]
+    if len(seconds) < 2:
+        return None
+    whole = record.timing.epochs_s
+    return (len(seconds) * whole - sum(seconds)) / ((len(seconds) - 1) * whole)
+
+
+def device_wait_share(record: Record) -> float:
+    """Return the share of the time that devices waited for batches or the slowest rank, on average."""
+    timing = record.timing
+    waits = [part.wait_s + timing.epochs_s - part.own_s for part in record.ranks or ()] or [timing.wait_s]
+    return statistics.fmean(waits) / timing.epochs_s
+
+
+def rank_layout(record: Record) -> str | None:
+    """Return the number of ranks and hosts in words; None with a single rank."""
+    if not record.ranks:
+        return None
+    hosts = {(part.node, part.host) for part in record.ranks}
+    threads = {part.threads for part in record.ranks}
+    each = f", {counted(threads.pop(), 'torch thread')} each" if len(threads) == 1 else ""
+    return f"{counted(len(record.ranks), 'rank')} on {counted(len(hosts), 'host')}{each}"
 
 
 METRICS: tuple[Metric, ...] = (
@@ -203,14 +271,14 @@ METRICS: tuple[Metric, ...] = (
         "imbalance",
         "time of the slowest rank over that of the median rank",
         lambda value: f"{value:.2f}",
-        rank_stats.imbalance,
+        imbalance,
     ),
     Metric(
         "straggler_wait_share",
         "straggler wait",
         "share of the time that the other ranks waited for the slowest",
         percent_text,
-        rank_stats.straggler_wait_share,
+        straggler_wait_share,
     ),
     Metric(
         "loss",

@@ -1,15 +1,78 @@
-"""The typed parts of a record."""
+"""The typed parts of a record; each field says by its type how what several ranks measured is joined."""
 
 from __future__ import annotations
 
+import math
+import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 
 import msgspec
 
 from iobench.base.background_load import BackgroundLoad
+from iobench.base.errors import InvalidSettings
 from iobench.base.finding import Finding
-from iobench.results.over_ranks import Averaged, Largest, Listed, OfFirst, OfRank, Part, Summed
+from iobench.base.text import shortened
+from iobench.base.units import GIB
+
+T = TypeVar("T")
+
+
+def _sum(values: Sequence[Any]) -> Any:
+    return None if None in values else sum(values)
+
+
+def _largest(values: Sequence[Any]) -> Any:
+    return max((one for one in values if one is not None), default=None)
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    known = [one for one in values if one is not None]
+    if known and isinstance(known[0], dict):
+        return {name: statistics.fmean(one.get(name, 0.0) for one in known) for name in known[0]}
+    return statistics.fmean(known) if known else None
+
+
+def _first(values: Sequence[Any]) -> Any:
+    return values[0]
+
+
+def _none(values: Sequence[Any]) -> None:
+    return None
+
+
+def _listed(values: Sequence[Any]) -> list[Any]:
+    return [item for one in values for item in one or ()]
+
+
+def _part(values: Sequence[Any]) -> Any:
+    known = [one for one in values if one is not None]
+    return joined(known) if known else None
+
+
+Summed = Annotated[T, _sum]  # None where any is unknown
+Largest = Annotated[T, _largest]
+Averaged = Annotated[T, _mean]  # of the known ones; a dict by key
+OfFirst = Annotated[T, _first]  # the same for all ranks, or of the machine itself
+OfRank = Annotated[T, _none]  # of a single rank only
+Listed = Annotated[T, _listed]
+Part = Annotated[T, _part]  # a part whose own fields declare it
+
+
+def joined(parts: Sequence[T]) -> T:
+    """Return one part for those of all ranks; TypeError if a field does not declare how."""
+    if len(parts) == 1:
+        return parts[0]
+    kind: Any = type(parts[0])
+    values = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        join = next(filter(callable, getattr(hint, "__metadata__", ())), None)
+        if join is None:
+            raise TypeError(f"{kind.__name__}.{name} does not say how ranks join it")
+        values[name] = join([getattr(one, name) for one in parts])
+    joined_part: T = kind(**values)
+    return joined_part
 
 
 class _CaseAlways(TypedDict):
@@ -235,3 +298,48 @@ class Measured:
     loss: OfFirst[float | None] = None  # of the last step of the round's first epoch
     ranks: Listed[list[RankPart] | None] = None
     requests: Part[RequestsPart | None] = None  # to an object store; None for data on a disk
+
+
+THOUSAND = 1000  # requests, by which stores state the price of reading
+PRICES_HELP = (  # of the option --prices
+    "Prices of an object store, of 1,000 requests and of a GiB that leaves it, like 0.0004,0.09: shows what "
+    "an epoch costs."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prices:
+    """Prices of a store, in any currency."""
+
+    thousand_requests: float  # price of 1,000 requests that read
+    gib: float  # price of a GiB that leaves the store; 0 within a region, for most stores
+
+    @classmethod
+    def parse(cls, text: str) -> Prices:
+        """Parse ``0.0004,0.09``; raises InvalidSettings (``invalid-price``) for anything else."""
+        try:
+            thousand_requests, gib = map(float, text.split(","))
+        except ValueError:
+            thousand_requests = gib = math.nan
+        if not (0 <= thousand_requests < math.inf and 0 <= gib < math.inf):
+            raise InvalidSettings(
+                "--prices",
+                kind="invalid-price",
+                expected="prices of 1,000 requests and of a GiB, like 0.0004,0.09",
+                found=repr(shortened(text)),
+            )
+        return cls(thousand_requests=thousand_requests, gib=gib)
+
+    def cost(self, requests: float, fetched_bytes: float) -> float:
+        """Return what so many requests cost that fetch so many bytes."""
+        return self.thousand_requests * requests / THOUSAND + self.gib * fetched_bytes / GIB
+
+
+def check_prices(text: str, url: str | None) -> None:
+    """Raise InvalidSettings for prices of data that are in no object store."""
+    if text and not url:
+        raise InvalidSettings(
+            "--prices with data on a disk, where no request is paid for",
+            kind="conflicting-options",
+            hint="omit --prices",
+        )

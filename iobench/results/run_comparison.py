@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from iobench.base.finding import Finding
-from iobench.results import background_signs, run_limits, stats
+from iobench.results import background_signs, cases, stats
 from iobench.results.background_signs import BackgroundSign
 from iobench.results.cases import by_run
 from iobench.results.record import Record
@@ -215,7 +215,7 @@ class MachineChange:
 def machine_change(base: Rounds, new: Rounds) -> MachineChange:
     """Return how the machine changed between two runs of a case, from their records."""
     quiet = (sum(map(is_quiet, base)), sum(map(is_quiet, new)))
-    base_rates, new_rates = run_limits.measured_rates(base), run_limits.measured_rates(new)
+    base_rates, new_rates = cases.measured_rates(base), cases.measured_rates(new)
     name = next((name for name in base_rates if name in new_rates), None)
     loads = {sign: (_mean_load(sign, base), _mean_load(sign, new)) for sign in background_signs.SIGNS}
     differ = (abs((after or 0) - (before or 0)) > sign.threshold for sign, (before, after) in loads.items())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
+from iobench.results.cases import Groups
 from iobench.results.record import Record
 
 MAX_NAMED = 2  # cases named in a sentence
@@ -46,11 +47,40 @@ def _alternatives(hints: Sequence[str]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
-Cases: TypeAlias = Mapping[str, Sequence[Record]]  # by key
+Rounds: TypeAlias = Sequence[Record]  # of one case
+Check: TypeAlias = Callable[[Groups], "RunWarning | None"]
 
-Check: TypeAlias = Callable[[Cases], "RunWarning | None"]
+
+@dataclass(frozen=True)
+class CaseCheck:
+    """Decorator of a function that returns a case's figure, None or False where nothing is wrong with it.
+
+    The warning holds the `worst` figure of all cases concerned: as a text in the message, and as the value
+    of that name.
+    """
+
+    kind: str
+    message: str  # with the worst figure as {}
+    hints: tuple[str, ...] = ()
+    value: str = ""
+    text: Callable[[Any], str] = "{:.0%}".format
+    worst: Callable[[Iterable[Any]], Any] = max
+
+    def __call__(self, figure_of: Callable[[Rounds], Any]) -> Check:
+        """Return the check of all cases."""
+
+        def check(groups: Groups) -> RunWarning | None:
+            figures = {key: figure_of(rounds) for key, rounds in groups.items()}
+            bad = {key: figure for key, figure in figures.items() if not (figure is None or figure is False)}
+            if not bad:
+                return None
+            worst = self.worst(bad.values())
+            values = {self.value: worst} if self.value else {}
+            return RunWarning(self.kind, self.message.format(self.text(worst)), list(bad), self.hints, values)
+
+        return check
 
 
-def warm_cases(groups: Cases) -> Cases:
-    """Return the cases that were read with a warm cache."""
-    return {key: rounds for key, rounds in groups.items() if rounds[0].cache.mode == "warm"}
+def above(threshold: float, figure: float | None) -> float | None:
+    """Return a figure above a threshold, None for one that is not."""
+    return figure if figure is not None and figure > threshold else None

@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 
 from iobench.base.units import counted
 from iobench.results import cases, stats
-from iobench.results.case_key import Facets, key_of
 from iobench.results.cases import trains
-from iobench.results.rank_stats import device_wait_share
-from iobench.results.record import Record
+from iobench.results.metrics import device_wait_share
+from iobench.results.record import Facets, Record, key_of
 from iobench.results.stats import Comparison, Estimate
 from iobench.results.verdict import ratio_text
 

@@ -10,18 +10,16 @@ from functools import cached_property
 from typing import Any
 
 from iobench.base.finding import Finding
-from iobench.results import cases, run_limits, stats
-from iobench.results.case_key import key_of
+from iobench.results import cases, stats
+from iobench.results.cache_warnings import read_on_open
 from iobench.results.cases import LABEL_FACETS, Groups, Label
-from iobench.results.metrics import METRICS
+from iobench.results.metrics import METRICS, SlowestRank, slowest_rank
 from iobench.results.parts import DECODING
-from iobench.results.rank_stats import SlowestRank, slowest_rank
 from iobench.results.ranking import Verdict, median_rates, verdict_on
-from iobench.results.record import Record
+from iobench.results.record import Record, key_of
 from iobench.results.run_warning import RunWarning
 from iobench.results.stats import Estimate
 from iobench.results.warnings import case_warnings
-from iobench.results.warnings.cache_state import read_on_open
 
 NEAR_LIMIT = 0.7  # of the limit, from which on it is what takes the time
 _LIMITED_BY = {"page cache": "copies", "gather": "copies", "memory": "copies", DECODING: "decode"}
@@ -177,7 +175,7 @@ def summarise(records: Sequence[Record], min_difference: float = stats.MIN_DIFFE
 
     Differences below `min_difference` (a fraction) do not count.
     """
-    records = run_limits.with_common_limits(records)
+    records = cases.with_common_limits(records)
     groups = cases.by_case(records)
     labels, split = cases.labels_of(groups), cases.by_context(groups)
     facets = [next(iter(by_case.values()))[0].facets for by_case in split]

@@ -18,9 +18,8 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from iobench.results import background_signs, cases, run_limits, stats
-from iobench.results.case_key import Facets
-from iobench.results.record import Record
+from iobench.results import background_signs, cases, stats
+from iobench.results.record import Facets, Record
 from iobench.results.stats import Estimate
 
 MIN_RUNS = 3  # for a trend
@@ -160,7 +159,7 @@ def _chosen(points: Sequence[CasePoint]) -> list[TrendPoint]:
 
 
 def _point(name: str, records: Sequence[Record]) -> TrendPoint:
-    limits = next(iter(run_limits.measured_rates(records).values()), [])
+    limits = next(iter(cases.measured_rates(records).values()), [])
     background = [record.background for record in records]
     return TrendPoint(
         run=name,

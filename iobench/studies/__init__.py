@@ -12,8 +12,8 @@ from iobench.base.text import utc_now
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.staging import os_errors
 from iobench.host import machine_info
-from iobench.results.record_json import plain
-from iobench.results.result_store import ResultStore
+from iobench.results.history import ResultStore
+from iobench.results.record_file import plain
 from iobench.studies._claims import ClaimResult
 from iobench.studies._rounds import Measurements
 from iobench.studies._study import StudyOptions, StudyResult, names, study_of

@@ -38,9 +38,9 @@ from iobench.results import stats, summary
 from iobench.results.cases import FACETS
 from iobench.results.columns import blocks_of
 from iobench.results.display import Block, Displayed
-from iobench.results.rank_stats import rank_layout
+from iobench.results.metrics import rank_layout
 from iobench.results.record import Record
-from iobench.results.record_json import plain
+from iobench.results.record_file import plain
 from iobench.results.resume_result import ResumeCheck
 from iobench.results.run_warning import RunWarning
 from iobench.terminal.tables import (

@@ -20,8 +20,8 @@ from iobench.formats import Schema
 from iobench.formats.folders import NOT_READ
 from iobench.host.hardware_limits import Limit
 from iobench.results.display import Columns
+from iobench.results.history import PastRun
 from iobench.results.metrics import mib_text
-from iobench.results.run_index import PastRun
 from iobench.results.trend import Trend
 
 if TYPE_CHECKING:  # they load torch

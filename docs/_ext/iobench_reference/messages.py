@@ -11,7 +11,7 @@ from iobench.base import errors
 from iobench.base.errors import IobenchError
 from iobench.base.finding import Finding
 from iobench.results.background_signs import BackgroundSign
-from iobench.results.run_warning import RunWarning
+from iobench.results.run_warning import CaseCheck, RunWarning
 from iobench_reference.kinds import Use, main_use, makers_of, parameters_of, scan
 from iobench_reference.page import code, page, paragraphs, prose, section, sentence
 
@@ -28,7 +28,7 @@ def pages() -> dict[str, str]:
 
 def warning_kinds() -> dict[str, list[Use]]:
     """Return every kind of warning with its uses."""
-    return scan(parameters_of(RunWarning, BackgroundSign))
+    return scan(parameters_of(RunWarning, BackgroundSign, CaseCheck))
 
 
 def advice_kinds() -> dict[str, list[Use]]:

@@ -41,7 +41,7 @@ from iobench.host.sampler import Sampler
 from iobench.loading.inspection import batch_tensors, is_dataloader, length_of, samples_in
 from iobench.results import history
 from iobench.results.display import Block, Displayed
-from iobench.results.record_json import plain
+from iobench.results.record_file import plain
 
 FIRST_S, MOST_S = 0.1, 4.0  # between two samples
 ACTIVITY_S = 0.02  # between two samples of the stack, which are quick

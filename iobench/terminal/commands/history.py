@@ -15,7 +15,7 @@ from iobench.results.trend import MIN_RUNS, MIN_STEP_RUNS
 from iobench.terminal.commands._options import AsJson, Command, DataDir, Long, records_of
 
 if TYPE_CHECKING:
-    from iobench.results.run_index import PastRun
+    from iobench.results.history import PastRun
 
 app = typer.Typer(
     add_completion=False,
