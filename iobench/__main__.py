@@ -8,7 +8,7 @@ import signal
 import sys
 from types import FrameType
 
-from iobench.base.exit_codes import INTERRUPTED
+from iobench.base import INTERRUPTED
 
 PLAIN = {"×": "x", "–": "-", "—": "-", "…": "...", "·": "-", "→": "->", "≤": "<=", "≥": ">="}
 MESSAGE = b"iobench: interrupted\n"

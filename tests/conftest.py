@@ -32,7 +32,7 @@ from iobench.bench import isolated, limits, resume_check
 from iobench.dataset import sandbox
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.formats import NUMPY_DTYPES
-from iobench.host import cpu_speed, page_cache
+from iobench.host import machine_load, page_cache
 from iobench.host.process_counters import status_of
 from iobench.results.stats import ENOUGH_ROUNDS
 from iobench.terminal.cli import main
@@ -48,7 +48,7 @@ SAMPLES = 203  # no multiple of a batch
 
 limits.SECONDS = 0.002  # per limit of a run: tests do not depend on its accuracy
 limits.hardware_limits.IN_TURN_BYTES = 1 << 20  # nor at what memory it takes
-cpu_speed.SECONDS = 0.0003  # nor at how fast the processors are
+machine_load.CPU_SPEED_S = 0.0003  # nor at how fast the processors are
 thresholds.ROUND_S = 0.01  # nor at how sure a figure is
 
 

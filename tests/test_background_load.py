@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from iobench.base.background_load import BackgroundLoad
+from iobench.base.machine import BackgroundLoad
 from iobench.host import machine_load
 from iobench.host.machine_load import BackgroundLoadMonitor
 from iobench.results.background_signs import background_warnings

@@ -10,7 +10,7 @@ from conftest import require_disk
 from kinds import kind
 
 from iobench.base.errors import ColdCacheUnavailable
-from iobench.host import disk, memory, page_cache
+from iobench.host import machine_info, memory, page_cache
 
 MIB = 1 << 20
 NO_SUCH_CALL = -1
@@ -300,9 +300,9 @@ def test_prefault_takes_at_most_half_of_its_containers_memory(asked_for, monkeyp
 
 def test_read_ahead_is_that_of_the_disk(tmp_path):
     require_disk(tmp_path)
-    result = disk.read_ahead_kib(tmp_path)
+    result = machine_info.read_ahead_kib(tmp_path)
     assert result is None or result >= 0
-    assert disk.read_ahead_kib(Path("/proc")) is None
+    assert machine_info.read_ahead_kib(Path("/proc")) is None
 
 
 @pytest.mark.parametrize(

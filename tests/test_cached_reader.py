@@ -16,7 +16,7 @@ from kinds import kind
 from iobench.base.errors import CorruptArtifact, InvalidSettings
 from iobench.dataset.artifact_location import ChangeDetector
 from iobench.formats import Chunked, Field, Schema, Strided
-from iobench.host import counters, memory, page_cache
+from iobench.host import machine_load, memory, page_cache
 from iobench.host.io_engines import DirectUnavailable
 from iobench.stream import backend_selection, cached_reader, direct_reader, readahead
 from iobench.stream.backend_selection import MAX_THREADS, MAX_THREADS_LARGE, select_backend
@@ -98,7 +98,7 @@ def test_cold_rows_are_right_in_order_and_at_random(stored, way):
 def test_after_an_epoch_the_file_is_in_memory_and_was_read_once(stored, way):
     for _ in range(3):  # another process may empty the whole cache meanwhile
         page_cache.evict([stored.path])
-        counting = counters.Counters(stored.path)
+        counting = machine_load.Counters(stored.path)
         counting.start()
         with stored.open() as reader:
             way(stored, reader)

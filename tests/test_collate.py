@@ -24,7 +24,7 @@ from iobench.contrib.loaders.grain import PACKERS
 from iobench.dataset.sources import GeneratedLengths
 from iobench.formats import Field, Ragged, offsets_of
 from iobench.loading.collate import Collate, Dense, SampleList, best_fit
-from iobench.loading.portable_error import PortableError
+from iobench.loading.user_errors import PortableError
 
 WAYS = ("list", "pad", "pad:multiple=16", "pad:to=96", "pack:best-fit=100", "pack:100")
 WHOLE = "pack:best-fit=100"

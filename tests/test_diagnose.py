@@ -39,9 +39,9 @@ from iobench.advise.settings.candidate import BASELINE, Candidate
 from iobench.advise.settings.search_space import BATCH_FETCH, LoaderTraits, candidates_for
 from iobench.advise.settings.tunable_loader import TunableLoader, rebuilt
 from iobench.advise.settings.watchdog import Watchdog
-from iobench.base.background_load import BackgroundLoad
 from iobench.base.errors import TargetError
 from iobench.base.finding import Finding
+from iobench.base.machine import BackgroundLoad
 from iobench.loading import user_errors
 from iobench.loading.inspection import batch_tensors
 

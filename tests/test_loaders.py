@@ -20,7 +20,7 @@ from iobench.bench.epoch import opened
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.host import page_cache
-from iobench.host.counters import Counters
+from iobench.host.machine_load import Counters
 from iobench.loading import loaders, order
 from iobench.loading.loaders import Job, failure
 from iobench.loading.loaders.sample_datasets import BatchDataset

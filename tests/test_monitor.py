@@ -9,7 +9,6 @@ import torch
 
 import iobench
 from iobench.host import machine_info, machine_load
-from iobench.host import nvml as nvml_module
 from iobench.host.machine_load import Monitor
 
 
@@ -38,9 +37,8 @@ def test_the_disk_is_read_from_its_counters(tmp_path, monkeypatch):
     accounts = (machine_load.DiskCounters(n * 10**6, n * 100) for n in range(10**6))
     clock = itertools.count(step=0.5)  # between two looks
     monkeypatch.setattr(machine_load, "disk_counters", lambda path: next(accounts))
-    monkeypatch.setattr(
-        machine_load, "time", SimpleNamespace(perf_counter=lambda: next(clock), time=time.time)
-    )
+    fake = SimpleNamespace(**{**vars(time), "perf_counter": lambda: next(clock)})
+    monkeypatch.setattr(machine_load, "time", fake)
     look = snapshots(tmp_path)[0]
     assert look.disk_bytes_per_s == pytest.approx(10**6 / 0.5)
     assert look.disk_queue == pytest.approx(0.1 / 0.5)
@@ -131,7 +129,7 @@ def test_a_record_holds_the_gpu_and_its_link(nvml, tmp_path, monkeypatch):
     node = tmp_path / "0000:65:00.0" / "numa_node"
     node.parent.mkdir()
     node.write_text("1\n")
-    monkeypatch.setattr(nvml_module, "PCI_DEVICES", tmp_path)
+    monkeypatch.setattr("iobench.host.device.PCI_DEVICES", tmp_path)
     properties = SimpleNamespace(name="a card", total_memory=5, uuid="abc")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     gpu = machine_info.describe(tmp_path, "cuda:0").gpu

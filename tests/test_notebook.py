@@ -26,8 +26,8 @@ EXAMPLE = Path(__file__).parent.parent / "data" / "reference" / "results.ipynb"
 QUICK = """
 from iobench.base import thresholds
 from iobench.bench import limits
-from iobench.host import cpu_speed
-thresholds.ROUND_S, limits.SECONDS, cpu_speed.SECONDS = 0.01, 0.002, 0.0003
+from iobench.host import machine_load
+thresholds.ROUND_S, limits.SECONDS, machine_load.CPU_SPEED_S = 0.01, 0.002, 0.0003
 """
 
 

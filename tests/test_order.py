@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from kinds import kind as error_kind
 
 from iobench.base.errors import InvalidSettings
+from iobench.base.options import LIMITS, check_setting
 from iobench.bench.options import RunOptions
 from iobench.formats import Field, Schema
 from iobench.loading import order as order_module
 from iobench.loading.batching import Batching, blocks_of
 from iobench.loading.draws import KeyedPermutation
-from iobench.loading.number_limits import LIMITS, check_setting
 from iobench.loading.order import ORDERS, Order, shuffle_quality
 
 ORDER = st.builds(

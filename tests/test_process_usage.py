@@ -13,7 +13,7 @@ import pytest
 from conftest import require_disk
 
 from iobench.host import process_counters
-from iobench.host.counters import Counters
+from iobench.host.machine_load import Counters
 
 SIZE = 64 << 20
 NEAR = 8 << 20

@@ -14,7 +14,7 @@ from iobench.dataset.sources import GeneratedLengths
 from iobench.formats import Field, Ragged, RaggedReader
 from iobench.host.device import device_of
 from iobench.loading import loaders
-from iobench.loading.replay import Replay
+from iobench.loading.inspection import Replay
 
 LOADERS = (
     "native",

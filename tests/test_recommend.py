@@ -42,7 +42,6 @@ from iobench.advise.recommendation import Finalist
 from iobench.advise.requirements import Requirements
 from iobench.advise.search import runners_up
 from iobench.base import registry, thresholds
-from iobench.base.background_load import BackgroundLoad
 from iobench.base.errors import (
     ArtifactExists,
     CaseDied,
@@ -54,6 +53,7 @@ from iobench.base.errors import (
     TargetError,
 )
 from iobench.base.finding import Finding
+from iobench.base.machine import BackgroundLoad
 from iobench.bench.budget import Budget
 from iobench.bench.case import Case
 from iobench.bench.case_grid import cases_of

@@ -16,7 +16,7 @@ import iobench
 from iobench.base.machine import MachineDisk
 from iobench.bench.limits import remote_notes, survey
 from iobench.formats import Field, Schema, Strided
-from iobench.host import disk, page_cache
+from iobench.host import machine_info, page_cache
 from iobench.host.device import pick_device
 from iobench.host.hardware_limits import Limit
 from iobench.stream import mapped_files, readahead
@@ -35,8 +35,8 @@ def mounted(tmp_path, monkeypatch):
             SimpleNamespace(mountpoint=str(tmp_path), fstype=file_system, device="there:/x", opts=options),
             SimpleNamespace(mountpoint=f"{tmp_path}2", fstype="xfs", device="/dev/sdb", opts="rw"),
         ]
-        monkeypatch.setattr(disk.psutil, "disk_partitions", lambda all: entries)
-        monkeypatch.setattr(disk, "block_device", lambda path: Path("/no/such/device"))
+        monkeypatch.setattr(machine_info.psutil, "disk_partitions", lambda all: entries)
+        monkeypatch.setattr(machine_info, "block_device", lambda path: Path("/no/such/device"))
 
     return mount
 
@@ -44,22 +44,22 @@ def mounted(tmp_path, monkeypatch):
 @pytest.mark.parametrize("file_system", ["nfs4", "nfs", "cifs", "lustre", "fuse", "fuse.sshfs", "9p"])
 def test_network_and_user_space_file_systems_are_remote(tmp_path, mounted, file_system):
     mounted(file_system)
-    assert disk.is_remote(tmp_path / "data")
-    assert disk.describe(tmp_path).remote
+    assert machine_info.is_remote(tmp_path / "data")
+    assert machine_info.describe_disk(tmp_path).remote
 
 
 @pytest.mark.parametrize("file_system", ["btrfs", "overlay", "zfs", "tmpfs", "fuseblk"])
 def test_local_file_systems_without_a_device_of_their_own_are_not(tmp_path, mounted, file_system):
     mounted(file_system, "rw,lowerdir=/a:/b")
-    assert not disk.is_remote(tmp_path)
-    described = disk.describe(tmp_path)
+    assert not machine_info.is_remote(tmp_path)
+    described = machine_info.describe_disk(tmp_path)
     assert (described.remote, described.mount_options) == (False, "")
 
 
 def test_mount_options_are_recorded_without_paths_addresses_and_names(tmp_path, mounted):
     options = "rw,rsize=131072,vers=4.2,username=me,password=secret,addr=10.0.0.1,root=/home/me,actimeo=3"
     mounted("nfs4", options)
-    assert disk.describe(tmp_path).mount_options == "rw,rsize=131072,vers=4.2,actimeo=3"
+    assert machine_info.describe_disk(tmp_path).mount_options == "rw,rsize=131072,vers=4.2,actimeo=3"
 
 
 def on(**changes):
@@ -139,7 +139,7 @@ def delayed(tmp_path):
 
 def test_a_mounted_file_system_is_read_verified_and_surveyed(delayed):
     paths = delayed.files_of("npy")
-    assert disk.describe(paths[0]).file_system == "fuse.delayed"
+    assert machine_info.describe_disk(paths[0]).file_system == "fuse.delayed"
     page_cache.evict(paths)
     loader = iobench.StreamLoader(delayed.root, format="npy", batch_size=16)
     came = np.concatenate([batch["x"].numpy() for batch in loader])

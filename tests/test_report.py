@@ -24,8 +24,7 @@ from iobench import report
 from iobench.advise.recommendation import Recommendation
 from iobench.base.errors import MissingDependency, RecordError, ReportError
 from iobench.base.finding import Finding
-from iobench.base.machine import MachineDisk, MachineGpu
-from iobench.base.snapshot import Snapshot
+from iobench.base.machine import MachineDisk, MachineGpu, Snapshot
 from iobench.report import figure, figures, page, style
 from iobench.report.figures import MAX_CONTEXTS
 from iobench.results import parts, record_file, verdict

@@ -33,7 +33,7 @@ from iobench.bench.budget import Budget
 from iobench.bench.case_grid import cases_of
 from iobench.bench.observer import Observer
 from iobench.dataset.prepare import DEFAULT_FORMATS
-from iobench.host import counters, machine_info, page_cache
+from iobench.host import machine_info, machine_load, page_cache
 from iobench.host.rank_info import VARIABLES, RankInfo
 from iobench.loading import loaders
 from iobench.results import record_file
@@ -281,7 +281,7 @@ def test_a_cache_that_stays_warm_ends_the_run(by_file, images, measure):
 
 def test_processor_time_of_workers_counts(images):
     context = multiprocessing.get_context("fork")
-    counting = counters.Counters(images.root)
+    counting = machine_load.Counters(images.root)
     counting.start()
     child = context.Process(target=lambda: [None for _ in iter(lambda: time.process_time() < 0.2, False)])
     child.start()

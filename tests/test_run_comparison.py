@@ -9,7 +9,7 @@ import pytest
 from record_cases import MIB, STEADY, rounds_of
 
 from iobench.base import thresholds
-from iobench.base.background_load import BackgroundLoad
+from iobench.base.machine import BackgroundLoad
 from iobench.results.parts import LimitPart
 from iobench.results.run_comparison import MACHINE_CHANGED, compare_runs, ratio_of_runs
 

@@ -7,12 +7,12 @@ import time
 import psutil
 import pytest
 
-from iobench.host.sampler import Sampler
+from iobench.host.machine_load import Sampler
 
 # holds the interpreter's lock; prints the seconds in which it did not run
 BUSY = """
 import sys
-from iobench.host.sampler import Sampler
+from iobench.host.machine_load import Sampler
 sampler = Sampler(lambda: 0.1, first_s=0.1)
 with sampler.active():
     print(flush=True)

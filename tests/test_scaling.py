@@ -6,8 +6,8 @@ import pytest
 from kinds import kind
 from record_cases import MIB, STEADY, a_record, rounds_of, times
 
+from iobench.base import INTERRUPTED
 from iobench.base.errors import InvalidSettings
-from iobench.base.exit_codes import INTERRUPTED
 from iobench.ranks import launch
 from iobench.results import metrics, record_file
 from iobench.results.parts import RankPart

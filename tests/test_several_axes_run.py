@@ -19,8 +19,8 @@ from iobench.base.errors import CorruptArtifact, InvalidSettings, LoaderFailed
 from iobench.formats import Field, Ragged, RaggedReader, Schema, array_of, with_extents
 from iobench.formats.ragged import element_mask
 from iobench.loading.collate import Collate, SampleList
-from iobench.loading.portable_error import PortableError
 from iobench.loading.tensors import tensors_of
+from iobench.loading.user_errors import PortableError
 
 LOADERS = ("native", "dataloader", "dataloader:fetch=batch", "stream", "spdl", "torchdata", "grain")
 WITH_WORKERS = ("dataloader:num_workers=2", "dataloader:num_workers=2,fetch=batch")

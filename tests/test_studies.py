@@ -13,8 +13,8 @@ from record_cases import rounds_of
 
 import iobench
 from iobench import studies
-from iobench.base.background_load import BackgroundLoad
 from iobench.base.errors import ColdCacheUnavailable, InvalidSettings, RecordError
+from iobench.base.machine import BackgroundLoad
 from iobench.results import record_file
 from iobench.studies import (
     Measurements,

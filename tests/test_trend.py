@@ -8,7 +8,7 @@ import random
 import pytest
 from record_cases import MIB, STEADY, rounds_of
 
-from iobench.base.background_load import BackgroundLoad
+from iobench.base.machine import BackgroundLoad
 from iobench.results import record_file, trend
 from iobench.results.parts import LimitPart
 from iobench.results.trend import MIN_RUNS, MIN_STEP_RUNS, case_points

@@ -7,10 +7,8 @@ import pytest
 from record_cases import MIB, SAMPLES, STEADY, rounds_of
 
 from iobench.base import thresholds
-from iobench.base.background_load import BackgroundLoad
 from iobench.base.finding import Finding
-from iobench.base.machine import MachineDisk
-from iobench.base.snapshot import Snapshot
+from iobench.base.machine import BackgroundLoad, MachineDisk, Snapshot
 from iobench.results.parts import ContentCheckPart, LimitPart, PartialEpoch
 from iobench.results.record_file import plain
 from iobench.results.run_warning import MORE_ROUNDS, RunWarning

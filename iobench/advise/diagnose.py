@@ -26,9 +26,9 @@ from iobench.advise.settings.settings_race import CUTS, SettingsRace, finalists
 from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import CYCLES, TurnSpec
 from iobench.advise.settings.watchdog import DeadlineReached, Watchdog, loader_budget
-from iobench.base.background_load import BackgroundLoad
 from iobench.base.errors import TargetError
 from iobench.base.finding import Finding
+from iobench.base.machine import BackgroundLoad
 from iobench.base.units import counted
 from iobench.bench.budget import Budget
 from iobench.bench.policies import COMPARED

@@ -17,8 +17,8 @@ from iobench.advise.checks.sample_checks import where_the_time_goes
 from iobench.advise.checks.setting_checks import MORE_WORKERS
 from iobench.advise.checks.table import CHECKS
 from iobench.advise.settings.candidate import UNSENDABLE, candidates_table, compare_to_baseline, unsuccessful
-from iobench.base.background_load import BackgroundLoad
 from iobench.base.finding import Finding
+from iobench.base.machine import BackgroundLoad
 from iobench.base.units import bytes_text, counted, rate_text, seconds_text, three_digits
 from iobench.results import history
 from iobench.results.background_signs import background_warnings

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from iobench.base.errors import InvalidSettings
+from iobench.base.options import LIMITS
 from iobench.base.text import enumerated
 from iobench.bench.options import DEVICE_HELP, MODELS, check_declared, command_option
-from iobench.loading.number_limits import LIMITS
 from iobench.loading.order import ORDERS
 from iobench.results.parts import PRICES_HELP, Prices
 

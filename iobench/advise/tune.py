@@ -35,7 +35,7 @@ from iobench.base.units import counted, rate_text, seconds_text
 from iobench.bench.budget import Budget
 from iobench.bench.options import check_above_zero
 from iobench.bench.policies import COMPARED
-from iobench.loading.replay import Replay
+from iobench.loading.inspection import Replay
 from iobench.loading.user_errors import USER_ERRORS, loader_error
 from iobench.results import stats
 from iobench.results.background_signs import background_warnings

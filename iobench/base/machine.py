@@ -1,4 +1,4 @@
-"""Description of a machine, for the records measured on it."""
+"""Description of a machine, its background load, and snapshots of it, for the records measured on it."""
 
 from __future__ import annotations
 
@@ -49,3 +49,36 @@ class Machine:
     gpu: MachineGpu | None = None
     versions: dict[str, str] = field(default_factory=dict)
     commit: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackgroundLoad:
+    """Load of other processes over an interval; None where the kernel keeps no such account.
+
+    `processors` and `steal` are shares of the time of the processors that this process may use. The stalled
+    values are shares of the interval in which some task, of iobench or not, waited for that resource
+    (pressure stall information, the kernel's Documentation/accounting/psi.rst).
+    """
+
+    processors: float | None = None  # used by other processes
+    steal: float | None = None  # given to other virtual machines by the hypervisor
+    disk_bytes_per_s: float | None = None  # read by other processes from the disk under the data
+    cpu_stalled: float | None = None
+    io_stalled: float | None = None
+    memory_stalled: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """State of the machine over one second; None where unknown."""
+
+    time: float  # seconds since 1970
+    cores: list[float]  # busy share of each core, 0 to 1
+    iowait: float  # share of all processors' time
+    disk_bytes_per_s: float | None = None  # None, as the next, if the data are not on a disk
+    disk_queue: float | None = None  # mean number of requests in flight
+    gpu: float | None = None  # busy share, 0 to 1; None, as the next, without a GPU
+    gpu_memory_bytes: int | None = None
+    gpu_power_w: float | None = None
+    gpu_clock_mhz: int | None = None
+    gpu_throttled: list[str] | None = None  # reasons for reduced clocks under load

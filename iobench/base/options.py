@@ -2,7 +2,7 @@
 
 Formats and loaders are frozen dataclasses under `Options`; their fields, declared with `option()`, are the
 options. `hdf5:compression=gzip,chunk_bytes=4096` denotes such an object: the name, and the options that
-differ from their defaults.
+differ from their defaults. Limits of the numbers that a user gives are here, too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from iobench.base.errors import InvalidOption
+from iobench.base.errors import InvalidOption, InvalidSettings
 from iobench.base.text import suggestion
 
 T = TypeVar("T", bound="Options")
@@ -241,3 +241,31 @@ def word(value: object) -> str:
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+
+
+# minimum and maximum
+LIMITS = {
+    "batch_size": (1, 1 << 40),
+    "batch_tokens": (1, 1 << 40),
+    "block_bytes": (1, 1 << 40),
+    "window_bytes": (1, 1 << 40),
+    "seed": (0, (1 << 63) - 1),  # torch takes no more
+    "epoch": (0, (1 << 63) - 1),
+    "threads": (1, 1024),
+    "max_batches": (1, 1 << 40),
+    "object_cache": (0, 1 << 60),
+}
+
+
+def check_number(name: str, value: object, least: int, most: int) -> None:
+    """Raise InvalidSettings, naming the setting, unless `value` is an int from `least` to `most`."""
+    if type(value) is not int:
+        raise InvalidSettings(name, kind="not-a-number", expected="an integer", found=repr(value))
+    if not least <= value <= most:
+        limit = f"at least {least}" if value < least else f"at most {most}"
+        raise InvalidSettings(name, kind="out-of-range", expected=limit, found=value)
+
+
+def check_setting(name: str, value: object) -> None:
+    """Raise InvalidSettings unless a number that a user gives is an int within its LIMITS."""
+    check_number(name, value, *LIMITS[name])

@@ -16,8 +16,7 @@ from iobench.base.files import system_errors_as
 from iobench.bench.meter import DeviceClock, Meter
 from iobench.bench.part import Part, WindowTimer
 from iobench.bench.process_group import ProcessGroup, SingleProcess
-from iobench.host.counters import Counters, Counts
-from iobench.host.cpu_speed import CpuSpeedProbe
+from iobench.host.machine_load import Counters, Counts, CpuSpeedProbe
 from iobench.host.page_cache import map_cached
 from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice, device_errors
 from iobench.loading.inspection import samples_of

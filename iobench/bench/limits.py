@@ -26,7 +26,7 @@ from iobench.bench.case import WARM_OBJECTS, Case
 from iobench.dataset.manifest import Manifest, missing_libraries
 from iobench.dataset.opener import Opener, RemoteOpener
 from iobench.formats import Reader
-from iobench.host import disk, hardware_limits, memory
+from iobench.host import hardware_limits, machine_info, memory
 from iobench.host.device import pick_device
 from iobench.host.hardware_limits import Limit, LowerCacheProbe, calls_per_s
 from iobench.host.io_engines import DirectUnavailable
@@ -371,7 +371,7 @@ def _survey_disk(result: Survey, file: Path, sample_bytes: int, seconds: float) 
         result.notes.append(Finding("no-cached-reads", problem))
         return
     result.limits += ways
-    if disk.is_remote(file):
+    if machine_info.is_remote(file):
         result.notes += remote_notes(result.limits, file)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from iobench.base.errors import InvalidSettings
+from iobench.base.options import LIMITS, check_number
 from iobench.bench.case import ROUND_SECONDS, Case
 from iobench.bench.part import LEAST_WINDOW
 from iobench.bench.stopping_rules import AUTO, DECISIVE, DEFAULT_ROUNDS, MAX_TIME_S, StoppingRule, rule_of
@@ -18,7 +19,6 @@ from iobench.host import page_cache
 from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES
 from iobench.loading.collate import JAGGED, WAYS, Collate
 from iobench.loading.loaders import DEFAULT_LOADERS
-from iobench.loading.number_limits import LIMITS, check_number
 from iobench.loading.order import ORDERS
 from iobench.results.cases import context_of
 from iobench.results.parts import PRICES_HELP, Prices

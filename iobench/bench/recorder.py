@@ -89,7 +89,7 @@ class Recorder:
         # the first record of a run that can be resumed: one over a dataset
         plan = None
         if not self._run.records and self._run.manifest is not None:
-            options = record_json.plain(self._run.options)
+            options = record_file.plain(self._run.options)
             plan = {"run": options, "cases": [one.key for one in self._run.cases]}
         return Record(
             run=self._id,

@@ -18,7 +18,7 @@ from iobench.dataset.manifest import Manifest
 from iobench.formats import Field, Schema
 from iobench.host.device import device_of, pick_device
 from iobench.loading.host_to_device import DeviceBatch, HostToDevice
-from iobench.loading.replay import MAX_HELD, MAX_HELD_BYTES, Replay
+from iobench.loading.inspection import MAX_HELD, MAX_HELD_BYTES, Replay
 from iobench.loading.tensors import silence_read_only_warning, tensors_of
 
 CLASSES = 1000

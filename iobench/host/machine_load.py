@@ -1,27 +1,28 @@
-"""Load of the whole machine, and of other processes on it: processors, disks, stalled tasks, GPU.
+"""Load of the whole machine, of other processes on it, and of this one: processors, disks, memory, GPU.
 
 `MachineCounters` holds the kernel's counters at one moment, `BackgroundLoadMonitor` compares two of them
-with what this process used itself, and `Monitor` takes a snapshot once a second.
+with what this process used itself, `Counters` adds what it used, and `Monitor` takes a snapshot once a
+second. `CpuSpeedProbe` measures the speed of the processor, which heat and other virtual machines change.
 """
 
 from __future__ import annotations
 
+import gc
 import os
+import statistics
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from iobench.base.background_load import BackgroundLoad
-from iobench.base.snapshot import Snapshot
+from iobench.base.machine import BackgroundLoad, Snapshot
 from iobench.host import process_counters
-from iobench.host.device import device_named
-from iobench.host.disk import block_device
-from iobench.host.nvml import Gpu
+from iobench.host.device import Gpu, device_named
+from iobench.host.machine_info import block_device
 from iobench.host.process_counters import descendants
-from iobench.host.sampler import Sampler
 
 Number = TypeVar("Number", int, float)
 
@@ -260,16 +261,234 @@ class Monitor:
         if before.disk is not None and now.disk is not None:
             disk = (now.disk.read_bytes - before.disk.read_bytes) / elapsed
             queue = (now.disk.queued_ms - before.disk.queued_ms) / 1000 / elapsed
-        gpu = self._gpu.snapshot()
         return Snapshot(
             time=time.time(),
             cores=[round(max(0.0, times.busy / (times.total or 1)), 3) for times in cores],
             iowait=sum(max(0.0, times.iowait / (times.total or 1)) for times in cores) / max(1, len(cores)),
             disk_bytes_per_s=disk,
             disk_queue=queue,
-            gpu=gpu.busy,
-            gpu_memory_bytes=gpu.memory_bytes,
-            gpu_power_w=gpu.power_w,
-            gpu_clock_mhz=gpu.clock_mhz,
-            gpu_throttled=gpu.throttled,
+            **self._gpu.snapshot(),
         )
+
+
+CPU_SPEED_S = 0.003  # of one sample of the speed of the processor
+CPU_SPEED_EVERY_S = 0.05  # minimum time between samples
+WORK = 2000  # steps of one piece of work: about 0.1 ms
+
+
+class CpuSpeedProbe:
+    """Samples the speed of the processor in the pauses of another measurement."""
+
+    def __init__(self) -> None:
+        self.used_s = 0.0  # processor seconds spent in `sample`
+        self._samples = [cpu_speed()]
+        self._sampled_at = time.perf_counter()
+
+    def sample(self) -> None:
+        """Take a sample, unless the last one is less than CPU_SPEED_EVERY_S old."""
+        if time.perf_counter() - self._sampled_at >= CPU_SPEED_EVERY_S:
+            began = time.thread_time()
+            self._samples.append(cpu_speed())
+            self.used_s += time.thread_time() - began
+            self._sampled_at = time.perf_counter()
+
+    def stop(self) -> float:
+        """Take a last sample and return the mean of all, in the unit of `cpu_speed`."""
+        return statistics.fmean([*self._samples, cpu_speed()])
+
+
+def cpu_speed() -> float:
+    """Measure pieces of plain Python work per second in this thread; the median over CPU_SPEED_S.
+
+    On a virtual machine two threads may share a core without the kernel's knowledge. Each then runs at 0.6
+    of its speed, which neither steal time nor the load of other processes shows.
+    """
+    taken, began = list[float](), time.perf_counter()
+    while not taken or time.perf_counter() - began < CPU_SPEED_S:
+        before = time.perf_counter()
+        _piece()
+        taken.append(time.perf_counter() - before)
+    return 1 / statistics.median(taken)
+
+
+def _piece() -> int:
+    total, held = 0, {}
+    for number in range(WORK):
+        held[number & 63] = total
+        total += number ^ held[number & 31 & len(held) - 1]
+    return total
+
+
+Sample = Callable[[], float]  # takes a sample and returns the seconds until the next one
+
+STILL_S = 1.0  # lateness of a sample above which this process may have been suspended,
+STILL_CPU = 0.1  # unless it used this share of that time: then a library held the interpreter's lock
+
+
+class Sampler:
+    """Thread that takes samples between `start` and `stop`.
+
+    Parameters
+    ----------
+    *samples : callable
+        Each takes a sample and returns the seconds until it is called again.
+    first_s : float
+        Seconds until the first call of each.
+    """
+
+    def __init__(self, *samples: Sample, first_s: float) -> None:
+        self._samples, self._first_s = samples, first_s
+        self._wake, self._done = threading.Event(), False
+        self._thread = threading.Thread(target=self._run, name="iobench-sampler", daemon=True)
+        self.suspended_s = 0.0  # in which this process did not run
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread, after the sample that it is taking."""
+        self._done = True
+        self._wake.set()
+        self._thread.join()
+
+    def wake(self) -> None:
+        """Have all samples taken now."""
+        self._wake.set()
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Take samples until the block ends."""
+        self.start()
+        try:
+            yield
+        finally:
+            self.stop()
+
+    def _run(self) -> None:
+        due = dict.fromkeys(self._samples, time.monotonic() + self._first_s)
+        while self._wait(min(due.values())):
+            now, woken = time.monotonic(), self._wake.is_set()
+            self._wake.clear()
+            for sample in [sample for sample, at in due.items() if woken or at <= now]:
+                pause_s = sample()
+                due[sample] = time.monotonic() + pause_s
+
+    def _wait(self, until: float) -> bool:
+        """Wait until then, or until woken; return False at the end."""
+        used_s = time.process_time()
+        self._wake.wait(max(0.0, until - time.monotonic()))
+        late_s = time.monotonic() - until
+        if late_s > STILL_S and time.process_time() - used_s < STILL_CPU * late_s:
+            self.suspended_s += late_s
+        return not self._done
+
+
+class CollectorTime:
+    """Time that the collector takes in the thread of a `with` block, in `ns`."""
+
+    def __init__(self, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+        self._clock, self.ns = clock, 0
+        self._thread = self._began = 0
+
+    def __enter__(self) -> CollectorTime:
+        self._thread = threading.get_ident()
+        gc.callbacks.append(self._note)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        gc.callbacks.remove(self._note)
+
+    def _note(self, phase: str, info: Mapping[str, Any]) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        if phase == "start":
+            self._began = self._clock()
+        else:
+            self.ns += self._clock() - self._began
+
+
+SNAPSHOT_S = 0.5  # between memory snapshots, each of which takes a few ms of one core
+EARLY_SNAPSHOT_S = 0.05  # before the first one: workers of a short epoch end soon
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Resources used over an interval; a field is None if the kernel does not account for it.
+
+    `memory_bytes` is the peak memory of this process plus the USS of its workers: memory that they share
+    with it counts once, mapped pages of the page cache do not count. `device_disk_bytes` is of the whole
+    machine, `background` is the load of other processes. In `suspended_s` this process did not run.
+    """
+
+    disk_bytes: int | None
+    cpu_s: float
+    major_faults: int
+    memory_bytes: int | None
+    device_disk_bytes: int | None
+    background: BackgroundLoad
+    suspended_s: float
+
+
+class Counters:
+    """Measures the resources used between `start` and `stop`.
+
+    Reap workers before `stop`: only then are their disk bytes and processor seconds added to this process.
+
+    Parameters
+    ----------
+    path : Path
+        A path on the disk under the data.
+    early_snapshot : bool
+        Take the first memory snapshot after EARLY_SNAPSHOT_S.
+    excluded : collection of int
+        Process ids whose memory does not count, because they belong to something else.
+    """
+
+    def __init__(self, path: Path, early_snapshot: bool = False, excluded: Collection[int] = ()) -> None:
+        self._background_load, self._excluded = BackgroundLoadMonitor(path), excluded
+        self._before: dict[str, Any] = {}
+        self._snapshots: list[int] = []
+        self._sampler = Sampler(self._sample, first_s=EARLY_SNAPSHOT_S if early_snapshot else SNAPSHOT_S)
+
+    def start(self) -> None:
+        """Begin the interval, with a thread that takes memory snapshots twice a second."""
+        self._background_load.start()
+        self._before = self._sums(self._background_load.before)
+        self._sampler.start()
+
+    def disk_so_far(self) -> int | None:
+        """Return the bytes read from disk since `start` by this process and its reaped children."""
+        return difference(process_counters.disk_bytes(), self._before["disk_bytes"])
+
+    def note_memory(self) -> None:
+        """Take a memory snapshot now."""
+        workers = process_counters.private_memory(pid for pid in descendants() if pid not in self._excluded)
+        if (snapshot := process_counters.memory_bytes(workers.values())) is not None:
+            self._snapshots.append(snapshot)
+
+    def stop(self) -> Counts:
+        """End the interval and return its counts."""
+        self._sampler.stop()
+        background = self._background_load.stop()
+        before, now = self._before, self._sums(self._background_load.after)
+        used: dict[str, Any] = {name: difference(now[name], before[name]) for name in now}
+        return Counts(
+            **used,
+            memory_bytes=max(self._snapshots, default=None),
+            background=background,
+            suspended_s=self._sampler.suspended_s,
+        )
+
+    def _sums(self, machine: MachineCounters) -> dict[str, Any]:
+        """Return sums since the start of this process or of the machine, named as in `Counts`."""
+        return {
+            "disk_bytes": process_counters.disk_bytes(),
+            "cpu_s": process_counters.own_cpu_s(),
+            "major_faults": process_counters.major_faults(),
+            "device_disk_bytes": machine.disk_bytes,
+        }
+
+    def _sample(self) -> float:
+        self.note_memory()
+        return SNAPSHOT_S

@@ -20,7 +20,7 @@ import psutil
 
 from iobench.base.errors import ColdCacheUnavailable
 from iobench.base.thresholds import COLD_LIMIT, LARGER_THAN_MEMORY, WARM_LIMIT
-from iobench.host.disk import read_ahead_kib
+from iobench.host.machine_info import read_ahead_kib
 from iobench.host.memory import (
     PAGE,
     PREFAULT,

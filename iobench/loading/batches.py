@@ -7,10 +7,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from iobench.base.options import check_setting
 from iobench.dataset.remote_dataset import dataset_at
 from iobench.loading import loaders
 from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES, Batching
-from iobench.loading.number_limits import check_setting
 
 if TYPE_CHECKING:
     from iobench.loading.host_to_device import DeviceBatch

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from iobench.base.errors import InvalidSettings
+from iobench.base.options import check_setting
 from iobench.dataset.opener import Opener
 from iobench.dataset.verify import sample_lengths
 from iobench.formats import Schema
 from iobench.loading.division import TokenBudget
-from iobench.loading.number_limits import check_setting
 from iobench.loading.order import ORDERS, Order
 
 BLOCK_BYTES, WINDOW_BYTES = 1 << 20, 64 << 20

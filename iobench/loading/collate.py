@@ -18,7 +18,7 @@ import numpy as np
 from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed
 from iobench.formats import VARIES, Ragged, Schema, array_of, offsets_of
 from iobench.formats.ragged import element_mask
-from iobench.loading.portable_error import PortableError
+from iobench.loading.user_errors import PortableError
 
 if TYPE_CHECKING:
     import torch

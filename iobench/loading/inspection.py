@@ -1,4 +1,4 @@
-"""Inspection of user-defined loaders, datasets and batches, without reading any sample."""
+"""Inspection of user-defined loaders, datasets and batches, and replay of batches: no sample is read."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import inspect
 import io
 import sys
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
 from iobench.base.errors import TargetError
-from iobench.formats import Schema
+from iobench.formats import Ragged, Schema
+from iobench.host.device import Device
 from iobench.host.memory import file_behind
+from iobench.loading.collate import COLLATED
 from iobench.loading.tensors import tensor_of
 
 if TYPE_CHECKING:
@@ -189,3 +191,44 @@ def is_lazy(tensor: torch.Tensor) -> bool:
 def _names(count: int, schema: Schema) -> list[str]:
     fields = [field.name for field in schema.fields]
     return fields if len(fields) == count else [str(number) for number in range(count)]
+
+
+T = TypeVar("T")
+
+MAX_HELD, MAX_HELD_BYTES = 16, 256 << 20
+
+
+class Replay(Generic[T]):
+    """The first batches of a loop, copied to a device, as a loader of `count` batches.
+
+    Tensors are copied even on the CPU, since a loader may reuse their memory.
+    """
+
+    def __init__(self, device: Device, count: int = 0) -> None:
+        self.device, self.count, self.held, self._bytes = device, count, list[T](), 0
+
+    def hold(self, batch: T) -> None:
+        """Store a copy of a batch, up to 16 batches or 256 MiB."""
+        if len(self.held) < MAX_HELD and self._bytes < MAX_HELD_BYTES:
+            self.held.append(self._copied(batch))
+            self._bytes += sum(one.nbytes for one in batch_tensors(batch))
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[T]:
+        for number in range(self.count if self.held else 0):
+            yield self.held[number % len(self.held)]
+
+    def _copied(self, batch: T) -> T:
+        if "torch" not in sys.modules:
+            return batch
+        import torch
+        from torch.utils import _pytree
+
+        def copied(leaf: Any) -> Any:
+            moves = isinstance(leaf, (torch.Tensor, Ragged, *COLLATED))
+            return leaf.to(self.device.torch, copy=True) if moves else leaf
+
+        copy: T = _pytree.tree_map(copied, batch)
+        return copy

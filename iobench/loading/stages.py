@@ -7,7 +7,7 @@ from collections.abc import Callable
 from timeit import repeat
 from typing import ParamSpec, TypeVar
 
-from iobench.host.counters import CollectorTime
+from iobench.host.machine_load import CollectorTime
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,7 +1,9 @@
-"""Errors of a user's own code: their message, the line that raised them, and its traceback."""
+"""Errors of a user's own code: message, line and traceback; and errors on the way out of a worker."""
 
 from __future__ import annotations
 
+import base64
+import pickle
 import re
 import sysconfig
 import traceback
@@ -9,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from iobench.base.errors import TargetError
+from iobench.base.errors import IobenchError, TargetError
 from iobench.base.text import listed, suggestion
 from iobench.host.system_errors import system_error
 
@@ -142,3 +144,23 @@ def first_line(message: str, name: str = "") -> str:
     workers = list(WORKER_ERROR.finditer(message)) if WORKER_TRACEBACK in message else []
     line = workers[-1]["line"] if workers else message.strip().partition("\n")[0]
     return re.sub(rf"^(?:\w+\.)*{re.escape(name)}(?:: |$)", "", line) if workers else line
+
+
+class PortableError(Exception):
+    """An IobenchError as text, which keeps its fields on the way out of a worker of torch's DataLoader.
+
+    torch sends the class and the formatted traceback of a worker's exception. The parent calls the class with
+    that text, and an IobenchError made in this way has lost its fields. This one holds the pickled error at
+    the end of its text. torch's pin-memory thread, torchdata's nodes and RayLoader's actors pass errors on in
+    the same way.
+    """
+
+    @classmethod
+    def wrap(cls, error: IobenchError) -> PortableError:
+        """Return an error whose text ends with a pickled IobenchError."""
+        return cls(f"{error.kind} {base64.b64encode(pickle.dumps(error)).decode()}")
+
+    def unwrap(self) -> IobenchError:
+        """Return the IobenchError, also from a text that ends with the original one."""
+        error: IobenchError = pickle.loads(base64.b64decode(str(self).split()[-1]))
+        return error

@@ -1,20 +1,42 @@
-"""Hosts of a Ray cluster: an actor on each, this process's own host first, with timeouts for all calls."""
+"""Hosts of a Ray cluster: an actor on each, ranks on all of them, and copies of a dataset to them."""
 
 from __future__ import annotations
 
 import atexit
 import logging
 import os
+import shutil
 import socket
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from iobench.base.errors import IobenchError, RankLost, RanksDiffer, needing
+import psutil
+
+from iobench.base.errors import (
+    IobenchError,
+    ManifestError,
+    PrepareError,
+    RankLost,
+    RanksDiffer,
+    WrongContent,
+    needing,
+)
+from iobench.base.files import TEMPORARY, path_below
 from iobench.base.standard_streams import native_stderr_hidden
 from iobench.base.text import reason
+from iobench.base.units import MIB, bytes_text
+from iobench.dataset import index_cache
+from iobench.dataset.manifest import Manifest, missing_libraries
+from iobench.dataset.manifest_file import FILE_NAME
+from iobench.dataset.staging import LOCK, sync
+from iobench.dataset.verify import verify_artifact
+from iobench.ranks.launch import Launch, torchrun
 
 REACH_S = 5.0  # for a connection to the cluster's address
 PLACE_S = 60.0  # for an actor to be placed and started on each host
@@ -236,3 +258,217 @@ def _placed(
 
 def _name(node: dict[str, Any]) -> str:
     return str(node["NodeManagerHostname"])
+
+
+POLL_S = 0.3
+ENDING_S = 60.0  # for the ranks to report which one is gone, and to end
+REPORTED_S = 5.0  # to end after they have reported it: torchrun waits for the one that is gone
+
+
+class RankHost(HostActor):
+    """Actor that runs torchrun on its host; when the actor ends, so do its ranks."""
+
+    def __init__(self) -> None:
+        self._lines = list[str]()
+        self._code: int | None = None
+
+    def port(self) -> int:
+        """Return a port that is free now."""
+        with socket.socket() as one:
+            one.bind(("", 0))
+            return int(one.getsockname()[1])
+
+    def start(self, count: int, where: Sequence[str], arguments: Sequence[str], address: str) -> None:
+        """Start `count` ranks, which reach those of other hosts by the interface of `address`."""
+        interface = interface_of(address)
+        environment = {
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "TORCH_CPP_LOG_LEVEL": "ERROR",  # it warns of addresses without a name
+            **({"GLOO_SOCKET_IFNAME": interface} if interface else {}),
+        }
+        if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # Ray hides devices that were not reserved
+            del os.environ["CUDA_VISIBLE_DEVICES"]
+
+        def run() -> None:
+            self._code = torchrun(count, arguments, self._lines.append, where, environment)
+
+        threading.Thread(target=run, name="iobench-torchrun", daemon=True).start()
+
+    def poll(self) -> tuple[list[str], int | None]:
+        """Return the lines of its ranks since the last call, and the exit code once they have ended."""
+        code = self._code
+        lines, self._lines[:] = list(self._lines), []
+        return lines, code
+
+
+@contextmanager
+def launcher(address: str) -> Iterator[tuple[int, Launch]]:
+    """Yield the number of a cluster's hosts, and a launcher of ranks on all of them together."""
+    with hosts_of(address, RankHost) as hosts:
+
+        def launch(count: int, arguments: Sequence[str], say: Callable[[str], None]) -> int:
+            start_ranks(hosts, count // len(hosts), arguments)
+            return follow(hosts, say)
+
+        yield len(hosts), launch
+
+
+def start_ranks(hosts: Sequence[RemoteHost], each: int, arguments: Sequence[str]) -> None:
+    """Start `each` ranks on each host; rank 0 is on the first."""
+    master = hosts[0].address, str(hosts[0].ask("port"))
+    for number, host in enumerate(hosts):
+        where = [f"--nnodes={len(hosts)}", f"--node-rank={number}"]
+        where += [f"--master-addr={master[0]}", f"--master-port={master[1]}"]
+        host.ask("start", each, where, list(arguments), host.address)
+
+
+def follow(hosts: Sequence[RemoteHost], say: Callable[[str], None]) -> int:
+    """Pass on the lines of the first host and the errors of all, until all ended; return the exit code.
+
+    If a host is lost, the ranks of the others have `ENDING_S` to report it, and then `REPORTED_S` to end.
+    """
+    running, codes, complaints = list(hosts), list[int](), list[str]()
+    lost: list[RankLost] = []
+    until = float("inf")
+    while running and time.monotonic() < until:
+        for host in list(running):
+            try:
+                lines, code = host.ask("poll", limit_s=ENDING_S / 2)
+            except RankLost as error:
+                running.remove(host)
+                lost.append(error)
+                until = min(until, time.monotonic() + ENDING_S)
+                continue
+            for line in lines:
+                complaint = line.startswith("iobench: ")
+                if line not in complaints and (complaint or host is hosts[0]):
+                    say(line)
+                complaints += [line] * complaint
+            if lost and complaints:
+                until = min(until, time.monotonic() + REPORTED_S)
+            if code is not None:
+                running.remove(host)
+                codes.append(code)
+        time.sleep(POLL_S)
+    if lost and not complaints:
+        say(f"iobench: error[{lost[0].kind}]: {lost[0]}")
+    return 1 if lost or running or any(codes) else 0
+
+
+def interface_of(address: str) -> str | None:
+    """Return the network interface that has an address; None if none has."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if address in (one.address for one in addresses):
+            return name
+    return None
+
+
+PIECE = 8 * MIB
+VERIFY_S = 3600.0  # for a host to read its copy back
+
+
+class Receiver(HostActor):
+    """Actor that receives a dataset's files, verifies them, and moves them to their place atomically."""
+
+    def __init__(self) -> None:
+        self._root = self._staging = Path()
+
+    def begin(self, root: str, content: int | None, variants: Sequence[str]) -> bool:
+        """Return whether the same data are there in all variants.
+
+        Raises PrepareError if other data, or only some of the variants, are there.
+        """
+        self._root = Path(root)
+        if (self._root / FILE_NAME).exists():
+            present = Manifest.load(self._root)
+            if present.content != content:
+                raise PrepareError(
+                    "the folder holds another dataset",
+                    kind="other-content",
+                    path=root,
+                    expected=f"content {content or 0:016x}",
+                    found=f"{present.content or 0:016x}",
+                    hint="remove it there, or choose another --name",
+                )
+            if missing := set(variants) - set(present.artifacts):
+                raise PrepareError(
+                    f"the folder holds the same data without {', '.join(sorted(missing))}",
+                    kind="missing-variants",
+                    path=root,
+                    hint="remove it there",
+                )
+            return True
+        staging = f"{TEMPORARY}copy-{self._root.name}-"
+        for left in self._root.parent.glob(f"{staging}*"):  # by interrupted copies
+            shutil.rmtree(left, ignore_errors=True)
+        self._staging = self._root.parent / f"{staging}{os.getpid()}"
+        self._staging.mkdir(parents=True)
+        return False
+
+    def take(self, name: str, piece: bytes) -> None:
+        """Append to a file; raises CorruptArtifact if its name leads out of the folder."""
+        path = path_below(self._staging, name, self._root)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "ab") as file:
+            file.write(piece)
+
+    def verify(self) -> None:
+        """Read everything back and move the copy to its place; raises WrongContent if it is damaged."""
+        manifest = Manifest.load(self._staging if self._staging.name else self._root)
+        unreadable = missing_libraries(manifest)
+        try:
+            for variant in manifest.artifacts:
+                if variant not in unreadable:
+                    verify_artifact(manifest, variant)
+        except IobenchError as error:
+            if self._staging.name:
+                shutil.rmtree(self._staging, ignore_errors=True)
+            damaged: dict[str, Any] = {**error.fields(), "path": self._root}
+            raise WrongContent(**damaged) from error
+        if self._staging.name:
+            sync(self._staging)
+            self._staging.rename(self._root)
+
+
+def copy_to_all(manifest: Manifest, address: str, say: Callable[[str], None]) -> None:
+    """Copy a dataset to the same path on every host of a cluster, and verify each copy there.
+
+    A copy that exists, as on shared storage, is only verified. `say` receives one line per host. Raises
+    IobenchError, which names the host, if one cannot have the copy.
+    """
+    if any(artifact.added for artifact in manifest.artifacts.values()):
+        raise ManifestError(
+            f"dataset {manifest.name} was added, and iobench does not copy data outside its own folder",
+            kind="added-data",
+            hint="copy them yourself, or put them on storage that all hosts share",
+        )
+    with hosts_of(address, Receiver) as hosts:
+        for host in hosts[1:]:
+            say(_copied(manifest, host))
+
+
+def _copied(manifest: Manifest, host: RemoteHost) -> str:
+    root = manifest.root.absolute()
+    exists = host.ask("begin", str(root), manifest.content, list(manifest.artifacts))
+    sent = 0
+    if not exists:
+        for name, piece in pieces_of(root):
+            host.ask("take", name, piece)
+            sent += len(piece)
+    host.ask("verify", limit_s=VERIFY_S)
+    what = "exists" if exists else f"copied ({bytes_text(sent)})"
+    return f"{host}: {root} {what}, verified by checksum"
+
+
+def pieces_of(root: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield every file of a dataset in pieces, the manifest last, without caches and lock of this host."""
+    own = (index_cache.FOLDER, LOCK)
+    files = [p for p in sorted(root.rglob("*")) if p.is_file() and p.relative_to(root).parts[0] not in own]
+    for path in sorted(files, key=lambda path: path.name == FILE_NAME):
+        if path.is_symlink():
+            raise PrepareError("a prepared dataset has no symbolic links", kind="unsafe-path", path=path)
+        with open(path, "rb") as file:
+            first = True
+            while (piece := file.read(PIECE)) or first:
+                yield str(path.relative_to(root)), piece
+                first = False

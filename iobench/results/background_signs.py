@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from iobench.base import thresholds
-from iobench.base.background_load import BackgroundLoad
+from iobench.base.machine import BackgroundLoad
 from iobench.base.units import bytes_text
 from iobench.results.run_warning import RunWarning
 

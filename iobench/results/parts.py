@@ -10,9 +10,9 @@ from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 
 import msgspec
 
-from iobench.base.background_load import BackgroundLoad
 from iobench.base.errors import InvalidSettings
 from iobench.base.finding import Finding
+from iobench.base.machine import BackgroundLoad
 from iobench.base.text import shortened
 from iobench.base.units import GIB
 
@@ -179,7 +179,7 @@ class ProcessorPart:
     cpu_s: Summed[float]  # of this process and its workers
     major_faults: Summed[int] = 0
     cpu_speed_per_s: Averaged[float | None] = (
-        None  # rate of plain Python right before and after: see iobench.host.cpu_speed
+        None  # rate of plain Python right before and after: see iobench.host.machine_load
     )
     suspended_s: Largest[float] = 0.0  # in which the process did not run at all
     torch_threads: Largest[int | None] = None  # of OpenMP, for operations of torch in the consuming process

@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from iobench.base.finding import Finding
-from iobench.base.machine import Machine
-from iobench.base.snapshot import Snapshot
+from iobench.base.machine import Machine, Snapshot
 from iobench.base.units import shape_text
 from iobench.results.parts import (
     CachePart,

@@ -10,9 +10,9 @@ from typing import Any, overload
 import numpy as np
 
 from iobench.base.errors import InvalidSettings
+from iobench.base.options import check_setting
 from iobench.formats import Index, Rows
 from iobench.loading.division import EvenDivision
-from iobench.loading.number_limits import check_setting
 from iobench.loading.order import Division, Order
 
 Ranges = tuple[tuple[int, int], ...]

@@ -13,7 +13,7 @@ import numpy as np
 from iobench.base.errors import corrupt
 from iobench.base.open_pool import OpenPool
 from iobench.formats import Array, raw_bytes
-from iobench.host.disk import is_remote, read_ahead_kib
+from iobench.host.machine_info import is_remote, read_ahead_kib
 from iobench.host.maps import SIGBUS_HANDLED, GuardedMap
 from iobench.host.memory import Bytes
 from iobench.stream.addresses import AddressSpace

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from iobench.base.errors import InvalidSettings
-from iobench.base.options import Options, option
+from iobench.base.options import LIMITS, Options, option
 from iobench.base.text import suggestion
 from iobench.formats import Schema
-from iobench.loading.number_limits import LIMITS
 from iobench.objects.client import RETRIES
 from iobench.objects.reader import COALESCE_BYTES, IN_FLIGHT, MAX_GAP, REQUEST_BYTES
 

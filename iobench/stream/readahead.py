@@ -15,7 +15,7 @@ from queue import SimpleQueue
 import numpy as np
 
 from iobench.formats import Array, Index, Reader, Rows, Schema
-from iobench.host.disk import is_remote
+from iobench.host.machine_info import is_remote
 from iobench.host.memory import Bytes, touched_array
 from iobench.stream.addresses import AddressSpace
 from iobench.stream.mapped_files import descriptors, open_plain, read_into, request, request_bytes

@@ -13,6 +13,7 @@ import torch
 
 from iobench import formats
 from iobench.base.errors import InvalidSettings, IobenchError
+from iobench.base.options import check_setting
 from iobench.dataset.artifact_location import ArtifactLocation
 from iobench.dataset.opener import Opener
 from iobench.dataset.remote_dataset import dataset_at
@@ -20,7 +21,6 @@ from iobench.formats import Rows
 from iobench.host.device import pick_device
 from iobench.host.rank_info import ProcessRank, given_rank, has_process_group, process_rank
 from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES, Batching
-from iobench.loading.number_limits import check_setting
 from iobench.loading.order import Order
 from iobench.stream.backend import failures_of
 from iobench.stream.backend_selection import check_direct, open_delivery

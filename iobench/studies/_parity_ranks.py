@@ -24,8 +24,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 from iobench.bench.process_group import ProcessGroup, SingleProcess
 from iobench.contrib.ray.loader import RayLoader
 from iobench.host.rank_info import RankInfo
-from iobench.ranks.collectives import Collectives
-from iobench.ranks.group import join
+from iobench.ranks.group import Collectives, join
 
 SAMPLES, TESTED, INPUTS, CLASSES = 1800, 1000, 64, 10
 BATCH, WORKERS, HIDDEN, RATE = 100, 2, 64, 0.05  # of all ranks together

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from iobench.base import interrupts
-from iobench.base.background_load import BackgroundLoad
+from iobench.base.machine import BackgroundLoad
 from iobench.base.units import counted, heading_of, seconds_text, text_of
 from iobench.bench.policies import interleaved
 from iobench.host.child import Child, ChildEnded, ChildHung, SharedCount

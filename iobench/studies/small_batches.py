@@ -27,7 +27,7 @@ from iobench.loading.loaders import Job
 from iobench.loading.loaders.dataloader import TorchDataLoader
 from iobench.loading.loaders.sample_datasets import SampleDataset
 from iobench.loading.order import Order
-from iobench.loading.portable_error import PortableError
+from iobench.loading.user_errors import PortableError
 from iobench.results import stats
 from iobench.studies._claims import (
     FASTER,

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from iobench.base import INTERRUPTED
 from iobench.base.credentials import scrubbed
 from iobench.base.errors import (
     InvalidOption,
@@ -21,7 +22,6 @@ from iobench.base.errors import (
     TargetError,
     UnknownFormat,
 )
-from iobench.base.exit_codes import INTERRUPTED
 from iobench.base.text import printable, shortened
 from iobench.host.rank_info import RankInfo
 from iobench.host.system_errors import system_error

@@ -98,8 +98,7 @@ def _leave() -> None:
 
 def _serve(info: RankInfo, command: Callable[[DistributedBackend], Any], group: Any) -> Any:
     from iobench.ranks.distributed_backend import DistributedBackend
-    from iobench.ranks.preflight import check_environments
-    from iobench.ranks.rank import worker_loop
+    from iobench.ranks.rank import check_environments, worker_loop
 
     notes = check_environments(group)
     if info.rank:

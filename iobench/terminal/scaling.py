@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from iobench.base import INTERRUPTED
 from iobench.base.errors import InvalidSettings
-from iobench.base.exit_codes import INTERRUPTED
 from iobench.base.units import counted
 from iobench.ranks.launch import Launch, torchrun
 from iobench.results import record_file
@@ -115,7 +115,7 @@ def run_over(
         for number in over.numbers:
             cases_here(manifest, options, number)
         return over_ranks(over.numbers, arguments, file, *showing, times=times)
-    from iobench.ranks.ray_launcher import launcher
+    from iobench.ranks.ray_hosts import launcher
 
     arguments += ["--data-dir", str(manifest.data_dir.absolute())]
     with launcher(over.address) as (hosts, launch):

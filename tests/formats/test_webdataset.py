@@ -19,7 +19,7 @@ from iobench.contrib.loaders.webdataset import SampleDecoder
 from iobench.dataset.add import add
 from iobench.dataset.sources import GeneratedLengths, open_source
 from iobench.formats import VARIES, Field, ListedSpans, Schema
-from iobench.loading.portable_error import PortableError
+from iobench.loading.user_errors import PortableError
 from iobench.testing.cases import SCHEMA, assert_rows, assert_same, read_all, store
 from iobench.testing.placements import assert_placements
 

@@ -22,8 +22,8 @@ from iobench.loading.batching import Batching
 from iobench.loading.loaders import DEFAULT_LOADERS
 from iobench.loading.loaders.native import NativeEpochs
 from iobench.loading.order import Order
-from iobench.ranks import distributed_backend, preflight
-from iobench.ranks.collectives import Collectives, run_on_all_ranks
+from iobench.ranks import distributed_backend, rank
+from iobench.ranks.group import Collectives, run_on_all_ranks
 from iobench.ranks.rank import Rank
 from iobench.results import record_file
 from iobench.results.parts import LimitPart
@@ -267,25 +267,25 @@ def test_a_host_without_the_dataset_stops_the_run(images, tmp_path, monkeypatch)
 
 def test_other_software_on_one_rank_is_named(monkeypatch):
     version = lambda: "0.0" if threading.current_thread().name.endswith("_1") else "1.0"  # noqa: E731
-    monkeypatch.setattr(preflight, "software", lambda: {"iobench": "1", "torch": version()})
+    monkeypatch.setattr(rank, "software", lambda: {"iobench": "1", "torch": version()})
     fields = {"expected": "1.0 as on rank 0 on a", "found": "0.0"}
     with pytest.raises(RanksDiffer, check=kind("other-software", **fields)) as caught:
-        over_threads(preflight.check_environments, ["a", "b"])
+        over_threads(rank.check_environments, ["a", "b"])
     assert caught.value.problem.startswith("rank 1 on b")
     assert "torch" in caught.value.problem
 
 
 def test_iobench_s_own_code_is_part_of_the_software():
-    assert preflight.software() == preflight.software()
-    assert {"iobench", "torch", "numpy", "iobench's code", "Python"} == set(preflight.software())
+    assert rank.software() == rank.software()
+    assert {"iobench", "torch", "numpy", "iobench's code", "Python"} == set(rank.software())
 
 
 def test_ranks_of_this_host_are_no_background_load_and_clocks_are_compared(monkeypatch):
     ours = []
     monkeypatch.setattr(machine_load, "exclude_processes", lambda pids: ours.append(sorted(pids)))
     late = lambda: 100.0 + 5 * threading.current_thread().name.endswith("_1")  # noqa: E731
-    monkeypatch.setattr(preflight, "time", SimpleNamespace(time=late))
-    notes = over_threads(preflight.check_environments, ["a", "b"])
+    monkeypatch.setattr(rank, "time", SimpleNamespace(time=late))
+    notes = over_threads(rank.check_environments, ["a", "b"])
     assert ours == [[os.getpid()]] * 2
     assert notes[0] == notes[1]
     (note,) = notes[0]

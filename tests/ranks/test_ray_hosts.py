@@ -7,9 +7,8 @@ from conftest import complaint
 from kinds import complaint_kind, kind
 
 from iobench.base.errors import CorruptArtifact, PrepareError, RankLost, WrongContent
-from iobench.ranks import copies, ray_launcher
-from iobench.ranks.copies import Receiver
-from iobench.ranks.ray_launcher import follow
+from iobench.ranks import ray_hosts
+from iobench.ranks.ray_hosts import Receiver, follow
 from iobench.terminal import scaling
 
 RANK_LOST = "iobench: error[rank-gone]: rank 1 on beta"
@@ -30,8 +29,8 @@ class Host:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(ray_launcher, "POLL_S", 0.001)
-    monkeypatch.setattr(ray_launcher, "ENDING_S", 0.05)
+    monkeypatch.setattr(ray_hosts, "POLL_S", 0.001)
+    monkeypatch.setattr(ray_hosts, "ENDING_S", 0.05)
 
 
 def test_lines_of_the_first_host_and_errors_of_all_are_forwarded():
@@ -110,20 +109,20 @@ def there(tmp_path):
 
 def sent(receiver, manifest, there, damaged=""):
     assert not receiver.begin(str(there), manifest.content, list(manifest.artifacts))
-    for name, piece in copies.pieces_of(manifest.root):
+    for name, piece in ray_hosts.pieces_of(manifest.root):
         receiver.take(name, bytes([piece[-1] ^ 1]).join([piece[:-1], b""]) if name == damaged else piece)
     receiver.verify()
 
 
 def test_a_copy_is_verified_before_it_is_in_its_place(own_images, there, monkeypatch):
-    monkeypatch.setattr(copies, "PIECE", 1000)
+    monkeypatch.setattr(ray_hosts, "PIECE", 1000)
     sent(Receiver(), own_images, there)
     assert Receiver().begin(str(there), own_images.content, ["npy"])  # it is there now
     assert [path.name for path in there.parent.iterdir()] == [there.name]
 
 
 def test_a_damaged_copy_is_refused_and_removed(own_images, there):
-    damaged = next(name for name, _ in copies.pieces_of(own_images.root) if name.endswith("x.npy"))
+    damaged = next(name for name, _ in ray_hosts.pieces_of(own_images.root) if name.endswith("x.npy"))
     with pytest.raises(WrongContent, check=lambda error: error.path == str(there)):
         sent(Receiver(), own_images, there, damaged)
     assert list(there.parent.iterdir()) == []

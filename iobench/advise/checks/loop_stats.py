@@ -14,12 +14,11 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.background_load import BackgroundLoad
 from iobench.base.errors import InvalidSettings
+from iobench.base.machine import BackgroundLoad
 from iobench.base.thresholds import CPU_CONTENDED
 from iobench.host.rank_info import process_rank
-from iobench.loading.inspection import attributes_of, batch_tensors, is_dataloader, open_handles
-from iobench.loading.replay import Replay
+from iobench.loading.inspection import Replay, attributes_of, batch_tensors, is_dataloader, open_handles
 
 MOST_BYTES = 64 << 20  # of batches that are examined
 MIN_LENGTH = 8  # of a sequence: shorter ones are not padded in practice

@@ -44,7 +44,7 @@ from iobench.base.finding import Finding
 from iobench.base.text import shortened
 from iobench.bench.budget import Budget
 from iobench.host.call_profile import CallProfile, calls_in
-from iobench.host.counters import CollectorTime
+from iobench.host.machine_load import CollectorTime
 
 EVERY_S = 5e-3  # between two samples
 # Python's is 5 ms, and most samples would be of lines that give the interpreter's lock away by themselves

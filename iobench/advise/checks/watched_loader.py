@@ -28,16 +28,13 @@ from iobench.advise.checks.loop_stats import (
 )
 from iobench.advise.checks.profiling import activity_of
 from iobench.advise.diagnosis import diagnose, loops_table
-from iobench.base.background_load import BackgroundLoad
 from iobench.base.errors import InvalidSettings
-from iobench.base.snapshot import Snapshot
+from iobench.base.machine import BackgroundLoad, Snapshot
 from iobench.bench.meter import DeviceClock
 from iobench.host import process_counters
-from iobench.host.counters import CollectorTime
 from iobench.host.device import Device, device_of, pick_device
-from iobench.host.machine_load import BackgroundLoadMonitor, Monitor
+from iobench.host.machine_load import BackgroundLoadMonitor, CollectorTime, Monitor, Sampler
 from iobench.host.process_counters import descendants
-from iobench.host.sampler import Sampler
 from iobench.loading.inspection import batch_tensors, is_dataloader, length_of, samples_in
 from iobench.results import history
 from iobench.results.display import Block, Displayed

@@ -15,9 +15,9 @@ from iobench.advise.settings.candidate import Candidate
 from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import Turn, TurnSpec
 from iobench.advise.settings.watchdog import DeadlineReached
-from iobench.base.background_load import BackgroundLoad
 from iobench.base.errors import InvalidSettings, TargetError
 from iobench.base.finding import Finding
+from iobench.base.machine import BackgroundLoad
 from iobench.base.text import reason
 from iobench.base.units import bytes_text, counted
 from iobench.bench.budget import Budget

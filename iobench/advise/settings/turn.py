@@ -21,8 +21,7 @@ from iobench.bench.training import SimulatedStep, Trainer, TrainingStep
 from iobench.formats import Field, Schema
 from iobench.host.device import pick_device
 from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice
-from iobench.loading.inspection import batch_tensors, length_of, samples_of
-from iobench.loading.replay import Replay
+from iobench.loading.inspection import Replay, batch_tensors, length_of, samples_of
 from iobench.loading.tensors import tensor_of
 from iobench.loading.user_errors import loader_errors
 from iobench.results.parts import Measured, PartialEpoch

@@ -19,15 +19,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from iobench.base.errors import InvalidOption, InvalidSettings
-from iobench.base.options import option
+from iobench.base.options import LIMITS, option
 from iobench.contrib.formats.images import Images
 from iobench.dataset.opener import Opener
 from iobench.formats import Array, Format, Reader, Rows, index_of
 from iobench.formats.folders import IMAGES, ClassFolder
 from iobench.host.device import Accelerator, device_named
-from iobench.loading.loaders import CopyingLoader, Epochs, Job
-from iobench.loading.loaders.workers import MAX_PREFETCH, MAX_WORKERS
-from iobench.loading.number_limits import LIMITS
+from iobench.loading.loaders import MAX_PREFETCH, MAX_WORKERS, CopyingLoader, Epochs, Job
 from iobench.loading.tensors import tensor_of
 
 if TYPE_CHECKING:

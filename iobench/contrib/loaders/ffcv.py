@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.base.errors import LoaderFailed
-from iobench.base.options import option
+from iobench.base.options import LIMITS, option
 from iobench.contrib.formats.ffcv import library, stored_name
 from iobench.formats import Field, names_within
 from iobench.loading.loaders import Epochs, Job, Loader
-from iobench.loading.number_limits import LIMITS
 
 if TYPE_CHECKING:
     import torch

@@ -21,15 +21,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from iobench.base.errors import LoaderFailed
-from iobench.base.options import option
+from iobench.base.options import LIMITS, option
 from iobench.dataset.opener import Opener
 from iobench.formats import Array, Ragged, Reader, Schema, array_of, offsets_of
 from iobench.loading.collate import LIST, Collate, Dense, SampleList
-from iobench.loading.loaders import CopyingLoader, Epochs, Job
-from iobench.loading.loaders.workers import MAX_PREFETCH, MAX_WORKERS
-from iobench.loading.number_limits import LIMITS
-from iobench.loading.portable_error import PortableError
+from iobench.loading.loaders import MAX_PREFETCH, MAX_WORKERS, CopyingLoader, Epochs, Job
 from iobench.loading.tensors import silence_read_only_warning, tensor_of
+from iobench.loading.user_errors import PortableError
 
 if TYPE_CHECKING:
     from iobench.loading.host_to_device import HostBatch

@@ -27,12 +27,11 @@ from iobench.base.errors import InvalidSettings, IobenchError, needing
 from iobench.base.options import option
 from iobench.contrib.loaders.webdataset import MAX_SHUFFLED
 from iobench.formats import Field, Rows, TimingWrapper, field_names
-from iobench.loading.loaders import Epochs, Job
+from iobench.loading.loaders import Epochs, Job, WorkerLoader, fetch_option
 from iobench.loading.loaders.dataloader import DataLoaderEpochs, unwarned
 from iobench.loading.loaders.sample_datasets import SampleDataset
-from iobench.loading.loaders.workers import WorkerLoader, fetch_option
-from iobench.loading.portable_error import PortableError
 from iobench.loading.tensors import tensor_of
+from iobench.loading.user_errors import PortableError
 from iobench.objects.url import s3_options
 
 if TYPE_CHECKING:

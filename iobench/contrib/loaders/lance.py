@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from iobench.base.options import option
 from iobench.contrib.loaders.huggingface import tensor_of_column
 from iobench.formats import field_names
-from iobench.loading.loaders import CopyingLoader, Epochs, Job
-from iobench.loading.loaders.workers import MAX_PREFETCH
+from iobench.loading.loaders import MAX_PREFETCH, CopyingLoader, Epochs, Job
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.lance.reader import LanceReader

@@ -24,10 +24,9 @@ from iobench.base.options import option
 from iobench.contrib.formats.litdata import TokenChunks
 from iobench.formats import Field, field_names
 from iobench.loading.collate import Collate
-from iobench.loading.loaders import Epochs, Job
+from iobench.loading.loaders import Epochs, Job, WorkerLoader
 from iobench.loading.loaders.dataloader import unwarned
 from iobench.loading.loaders.sample_datasets import collated_as_read
-from iobench.loading.loaders.workers import WorkerLoader
 from iobench.loading.tensors import silence_read_only_warning
 from iobench.objects.url import s3_endpoint, s3_region
 

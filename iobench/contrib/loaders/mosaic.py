@@ -27,10 +27,9 @@ from iobench.base.errors import InvalidSettings
 from iobench.base.options import option
 from iobench.formats import Field, field_names
 from iobench.loading.collate import Collate
-from iobench.loading.loaders import Epochs, Job
+from iobench.loading.loaders import Epochs, Job, WorkerLoader
 from iobench.loading.loaders.dataloader import unwarned
 from iobench.loading.loaders.sample_datasets import collated_as_read
-from iobench.loading.loaders.workers import WorkerLoader
 from iobench.loading.tensors import silence_read_only_warning
 
 if TYPE_CHECKING:

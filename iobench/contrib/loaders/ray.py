@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.base.options import option
-from iobench.loading.loaders import Epochs, Job
+from iobench.loading.loaders import MAX_WORKERS, Epochs, Job, WorkerLoader, fetch_option
 from iobench.loading.loaders.dataloader import DataLoaderEpochs
-from iobench.loading.loaders.workers import MAX_WORKERS, WorkerLoader, fetch_option
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader

@@ -29,8 +29,7 @@ from iobench.contrib.loaders.huggingface import tensor_of_column
 from iobench.contrib.loaders.webdataset import MAX_SHUFFLED, data_files
 from iobench.dataset.opener import Opener
 from iobench.formats import Field, Reader, Schema, field_names
-from iobench.loading.loaders import CopyingLoader, Epochs, Job
-from iobench.loading.loaders.workers import MAX_PREFETCH, MAX_WORKERS
+from iobench.loading.loaders import MAX_PREFETCH, MAX_WORKERS, CopyingLoader, Epochs, Job
 from iobench.loading.tensors import tensors_of
 
 if TYPE_CHECKING:

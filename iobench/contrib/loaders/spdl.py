@@ -13,10 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from iobench.base.options import option
+from iobench.base.options import LIMITS, option
 from iobench.formats import Rows
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
-from iobench.loading.number_limits import LIMITS
 from iobench.loading.tensors import tensors_of
 
 if TYPE_CHECKING:

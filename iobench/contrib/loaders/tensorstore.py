@@ -18,8 +18,7 @@ import numpy as np
 
 from iobench.base.options import option
 from iobench.formats import Rows
-from iobench.loading.loaders import CopyingLoader, Epochs, Job
-from iobench.loading.loaders.workers import MAX_PREFETCH
+from iobench.loading.loaders import MAX_PREFETCH, CopyingLoader, Epochs, Job
 from iobench.loading.tensors import tensors_of
 from iobench.objects.url import s3_endpoint, s3_is_public, s3_region
 

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from iobench.base.errors import InvalidSettings
 from iobench.base.options import option
 from iobench.formats import Rows
-from iobench.loading.loaders import Epochs, Job
+from iobench.loading.loaders import Epochs, Job, WorkerLoader, fetch_option
 from iobench.loading.loaders.dataloader import DataLoaderEpochs
 from iobench.loading.loaders.sample_datasets import BatchDataset, SampleDataset, collate_function, dataset_of
-from iobench.loading.loaders.workers import WorkerLoader, fetch_option
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader

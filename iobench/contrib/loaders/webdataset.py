@@ -27,11 +27,10 @@ from iobench.contrib.formats.shared.scaled_images import ScaledImages, extents_o
 from iobench.contrib.formats.webdataset import suffixes_of
 from iobench.formats import Array, Field, Reader
 from iobench.loading.collate import Collate
-from iobench.loading.loaders import Epochs, Job
+from iobench.loading.loaders import Epochs, Job, WorkerLoader
 from iobench.loading.loaders.dataloader import unwarned
-from iobench.loading.loaders.workers import WorkerLoader
-from iobench.loading.portable_error import PortableError
 from iobench.loading.tensors import tensor_of
+from iobench.loading.user_errors import PortableError
 
 if TYPE_CHECKING:
     from io import RawIOBase

@@ -10,20 +10,33 @@ from __future__ import annotations
 from iobench.base.errors import InvalidSettings
 from iobench.base.registry import Registry
 from iobench.loading.loaders import _user_loader
-from iobench.loading.loaders._copying_loader import CopyingLoader
-from iobench.loading.loaders._job import Job
-from iobench.loading.loaders._loader import EpochRequest, Epochs, Loader, failure
+from iobench.loading.loaders._loader import (
+    MAX_PREFETCH,
+    MAX_WORKERS,
+    CopyingLoader,
+    EpochRequest,
+    Epochs,
+    Job,
+    Loader,
+    WorkerLoader,
+    failure,
+    fetch_option,
+)
 
 __all__ = [
     "DEFAULT_LOADERS",
+    "MAX_PREFETCH",
+    "MAX_WORKERS",
     "CopyingLoader",
     "EpochRequest",
     "Epochs",
     "Job",
     "Loader",
+    "WorkerLoader",
     "class_of",
     "describe",
     "failure",
+    "fetch_option",
     "get",
     "is_target",
     "names",

@@ -5,21 +5,21 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed
-from iobench.base.options import Options, declared
+from iobench.base.options import Options, declared, option
 from iobench.dataset.opener import Opener
 from iobench.formats import Format, Rows, Schema
 from iobench.host.device import device_named
 from iobench.host.system_errors import system_error
 from iobench.loading.collate import Collate
-from iobench.loading.loaders._job import Job
 from iobench.loading.order import ORDERS, Order, refuse_ragged
-from iobench.loading.portable_error import PortableError
+from iobench.loading.stages import UNTIMED, Stages
 from iobench.loading.tensors import pinned
-from iobench.loading.user_errors import WORKER_DIED, first_line
+from iobench.loading.user_errors import WORKER_DIED, PortableError, first_line
 
 if TYPE_CHECKING:  # imports torch
     from iobench.loading.host_to_device import HostBatch
@@ -29,6 +29,34 @@ Self = TypeVar("Self", bound="Loader")
 EpochRequest: TypeAlias = "Sequence[Rows] | int"
 
 AHEAD = 2  # batches that each worker reads ahead, unless a loader has an option for it
+
+
+@dataclass(frozen=True)
+class Job:
+    """Arguments of `Loader.open`.
+
+    Attributes
+    ----------
+    opener : Opener
+        Opens the artifact, in any process.
+    order : Order
+        Order of the samples and batch size.
+    device : str
+        Device that the batches go to.
+    stages : Stages
+        Profile of the time spent in each stage of loading.
+    collate : Collate
+        How samples that differ in length become a batch.
+    dataset : Path or None
+        Folder of the dataset, if epochs are to be saved and resumed.
+    """
+
+    opener: Opener
+    order: Order
+    device: str = "cpu"
+    stages: Stages = field(default=UNTIMED, compare=False)
+    collate: Collate = field(default_factory=Collate)
+    dataset: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -284,3 +312,87 @@ def failure(loader: Loader, opener: Opener, error: Exception) -> LoaderFailed:
     if isinstance(error, EOFError | ConnectionError) and loader.workers:
         kind, message = "worker-died", f"{WORKER_DIED} died while it sent a batch; its pid is unknown"
     return LoaderFailed(f"loader {loader.display_name}: {message or name}", kind=kind, path=opener.path)
+
+
+Copying = TypeVar("Copying", bound="CopyingLoader")
+
+
+@dataclass(frozen=True)
+class CopyingLoader(Loader):
+    """A loader whose batches the consumer copies to the device."""
+
+    pin_memory: bool | None = option(None, "batches in pinned memory; by default on with an accelerator")
+    non_blocking: bool | None = option(None, "copy to the device without waiting; by default as pin_memory")
+
+    def on(self: Copying, device: str) -> Copying:
+        """Return it with pinning and non-blocking copies resolved for a device."""
+        accelerated = device != "cpu" and device_named(device).pins
+        pin, non_blocking = self.pin_memory, self.non_blocking
+        if not accelerated and (pin or non_blocking):
+            raise InvalidSettings(
+                f"{self.variant}: pinned memory and non-blocking copies",
+                kind="no-pinned-memory",
+                expected="an accelerator that can pin memory",
+                found=f"device {device}",
+            )
+        pin = accelerated if pin is None else pin
+        changes: dict[str, Any] = {
+            "pin_memory": pin,
+            "non_blocking": pin if non_blocking is None else non_blocking,
+        }
+        return replace(self, **changes)
+
+    def pins(self, device: str) -> bool:
+        """Return the option `pin_memory`."""
+        return bool(self.pin_memory)
+
+    @property
+    def copies_without_blocking(self) -> bool:
+        """The option `non_blocking`."""
+        return bool(self.non_blocking)
+
+
+MAX_WORKERS, MAX_PREFETCH = 1024, 65536
+
+
+def fetch_option() -> Any:
+    """Return the option `fetch`: single samples that are collated, or whole batches."""
+    return option(
+        "sample",
+        "sample: one __getitem__ per sample, collated; batch: whole batches by __getitems__",
+        choices=("sample", "batch"),
+    )
+
+
+@dataclass(frozen=True)
+class WorkerLoader(CopyingLoader):
+    """A loader with worker processes, as torch's DataLoader has them."""
+
+    need_workers: ClassVar[tuple[str, ...]] = ("prefetch_factor",)  # options without effect if there are none
+
+    num_workers: int = option(0, "worker processes", minimum=0, maximum=MAX_WORKERS)
+    prefetch_factor: int | None = option(
+        None,
+        "batches that each worker reads ahead; by default the library's own number",
+        minimum=1,
+        maximum=MAX_PREFETCH,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        defaults = {spec.name: spec.default for spec in declared(type(self))}
+        given = [name for name in self.need_workers if getattr(self, name) != defaults[name]]
+        if given and not self.num_workers:
+            raise InvalidSettings(
+                f"{self.name}: {', '.join(given)} needs workers", kind="needs-workers", hint="set num_workers"
+            )
+
+    @property
+    def workers(self) -> int:
+        """The option `num_workers`."""
+        return self.num_workers
+
+    @property
+    def read_ahead(self) -> int:
+        """The batches that all workers read ahead."""
+        return max(1, self.num_workers) * (self.prefetch_factor or AHEAD)

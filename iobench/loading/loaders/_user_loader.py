@@ -17,8 +17,7 @@ from iobench.base.options import word as option_word
 from iobench.formats import Format
 from iobench.loading import target, user_errors
 from iobench.loading.inspection import is_dataloader, is_lazy, named_tensors, samples_of
-from iobench.loading.loaders._job import Job
-from iobench.loading.loaders._loader import AHEAD, Epochs, Loader
+from iobench.loading.loaders._loader import AHEAD, Epochs, Job, Loader
 from iobench.loading.target import signature_of
 
 if TYPE_CHECKING:

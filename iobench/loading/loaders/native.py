@@ -12,9 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from iobench.formats import Array, Rows
-from iobench.loading.loaders._copying_loader import CopyingLoader
-from iobench.loading.loaders._job import Job
-from iobench.loading.loaders._loader import Epochs
+from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
 from iobench.loading.tensors import converter, pinned, silence_read_only_warning, tensors_of, unmoved
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from iobench.base.errors import IobenchError
 from iobench.dataset.opener import Opener
 from iobench.formats import Convert, Field, Reader, Rows, TimingWrapper
 from iobench.loading.collate import Collate
-from iobench.loading.loaders._job import Job
-from iobench.loading.portable_error import PortableError
+from iobench.loading.loaders._loader import Job
 from iobench.loading.stages import Stages
 from iobench.loading.tensors import converter, elements_of, silence_read_only_warning, tensors_of
+from iobench.loading.user_errors import PortableError
 
 if TYPE_CHECKING:
     import torch

@@ -90,7 +90,7 @@ def prepare(
     for error in skipped:
         display.note(f"skipped: {error}")
     if ray is not None:
-        from iobench.ranks.copies import copy_to_all
+        from iobench.ranks.ray_hosts import copy_to_all
 
         copy_to_all(manifest, ray, display.note)
     if store is not None:

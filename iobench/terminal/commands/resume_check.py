@@ -64,7 +64,7 @@ def resume_check(
 
 
 def _numbers(option: str, text: str | None, least: int) -> tuple[int, ...]:
-    from iobench.loading.number_limits import check_number
+    from iobench.base.options import check_number
 
     # one by one, because a number may come again
     numbers = tuple(listed_numbers(option, part, int)[0] for part in (text or "").split(",") if text)

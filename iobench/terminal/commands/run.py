@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from iobench.base import interrupts
+from iobench.base import INTERRUPTED, interrupts
 from iobench.base.errors import InvalidSettings, ManifestError
-from iobench.base.exit_codes import INTERRUPTED
 from iobench.base.units import parse_percent
 from iobench.bench.case import content_of
 from iobench.bench.options import flag_of
