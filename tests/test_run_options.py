@@ -12,9 +12,8 @@ from iobench.bench.case import Case
 from iobench.bench.case_grid import cases_of
 from iobench.bench.options import RunOptions, declared
 from iobench.terminal.cli import app
-from iobench.terminal.commands._declared_options import made_of
-from iobench.terminal.commands._run_options import OPTIONS, parse, parse_loader_options
-from iobench.terminal.commands._source_options import SourceOptions
+from iobench.terminal.commands._declared_options import OPTIONS, made_of, parse, parse_loader_options
+from iobench.terminal.commands.prepare import SourceOptions
 
 COMMANDS = typer.main.get_command(app).commands
 PARAMETERS = {one.name: one for one in COMMANDS["run"].params}

@@ -29,7 +29,7 @@ from iobench.dataset.add import add
 from iobench.dataset.sources import open_source
 from iobench.dataset.verify import sample_lengths
 from iobench.formats import Field, with_extents
-from iobench.terminal.commands._source_options import SourceOptions
+from iobench.terminal.commands.prepare import SourceOptions
 
 COLORED, GRAY = (-1, -1, 3), (-1, -1)
 SIZES = [(5, 9), (40, 3), (1, 1), (17, 17), (9, 5), (64, 48)]

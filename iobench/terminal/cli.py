@@ -25,20 +25,7 @@ from iobench.base.errors import (
 from iobench.base.text import printable, shortened
 from iobench.host.rank_info import RankInfo
 from iobench.host.system_errors import system_error
-from iobench.terminal.commands import (
-    add,
-    compare,
-    diagnose,
-    history,
-    inspect,
-    prepare,
-    recommend,
-    report,
-    resume_check,
-    run,
-    study,
-    tune,
-)
+from iobench.terminal.commands import compare, history, inspect, own_loader, prepare, recommend, report, run
 from iobench.terminal.commands._options import Command
 from iobench.terminal.ranked import run_as_rank
 
@@ -53,15 +40,15 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 COMMANDS = (
     prepare.prepare,
-    add.add,
+    prepare.add,
     run.run,
     recommend.recommend,
     compare.compare,
     report.report,
-    diagnose.diagnose,
-    tune.tune,
-    resume_check.resume_check,
-    study.study,
+    own_loader.diagnose,
+    own_loader.tune,
+    own_loader.resume_check,
+    report.study,
     inspect.limits,
     inspect.verify,
     inspect.formats,

@@ -16,6 +16,7 @@ from iobench.base.errors import InvalidSettings, ManifestError
 from iobench.base.units import parse_percent
 from iobench.bench.case import content_of
 from iobench.bench.options import flag_of
+from iobench.terminal.commands._declared_options import parse, with_run_options
 from iobench.terminal.commands._options import (
     AsJson,
     DataDir,
@@ -27,7 +28,6 @@ from iobench.terminal.commands._options import (
     parsed,
     run_command,
 )
-from iobench.terminal.commands._run_options import parse, with_run_options
 
 if TYPE_CHECKING:
     from iobench.bench.options import RunOptions
