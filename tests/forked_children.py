@@ -13,8 +13,7 @@ import sys
 import tempfile
 import threading
 
-from iobench.host.child import Child, spawn_python
-from iobench.host.fork_server import ForkServer
+from iobench.host.child import Child, ForkServer, spawn_python
 
 
 class ForkedChildren:

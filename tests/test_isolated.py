@@ -266,7 +266,7 @@ from test_isolated import a_case
 from iobench.bench.executor import Tick
 from iobench.bench.isolated import PRELOADED, CaseProcess
 from iobench.dataset.manifest import Manifest
-from iobench.host.fork_server import ForkServer
+from iobench.host.child import ForkServer
 manifest = Manifest.load(Path(sys.argv[1]))
 process = CaseProcess(a_case(manifest), manifest, ForkServer(*PRELOADED))
 process.ask("prove", (1, 60.0), Tick(), 60.0)

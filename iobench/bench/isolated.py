@@ -23,8 +23,7 @@ from iobench.bench.observer import Progress
 from iobench.bench.part import Proof
 from iobench.dataset.manifest import Manifest
 from iobench.host import memory
-from iobench.host.child import Child, ChildEnded, ChildHung, SharedCount
-from iobench.host.fork_server import ForkServer
+from iobench.host.child import Child, ChildEnded, ChildHung, ForkServer, SharedCount
 from iobench.results.parts import Measured
 
 KEPT_FREE = 0.125  # share of the memory for the case that is measured

@@ -38,8 +38,7 @@ from iobench.dataset.manifest import Manifest
 from iobench.dataset.remote_dataset import dataset_named
 from iobench.dataset.verify import SampleHashes, sample_hashes
 from iobench.formats import Field, Schema
-from iobench.host.child import Child, ChildEnded, ChildHung, SharedCount
-from iobench.host.fork_server import ForkServer
+from iobench.host.child import Child, ChildEnded, ChildHung, ForkServer, SharedCount
 from iobench.host.rank_info import torchrun_variables
 from iobench.loading import checkpoint, loaders, target, user_errors
 from iobench.loading.inspection import batch_tensors, samples_in

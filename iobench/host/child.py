@@ -1,7 +1,7 @@
 """Child processes that may hang or die: each can be killed at once, with everything that it started.
 
 A child is a new Python interpreter (`spawn_python`), or a fork of one that has imported the needed modules
-already (`iobench.host.fork_server`).
+already (`ForkServer`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import mmap
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -20,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 from iobench.base.errors import SystemRefused
 from iobench.host.system_errors import cannot_start
@@ -56,24 +57,7 @@ MOST_POLL_S = 1.0  # time that one poll counts for at most: longer ones mean tha
 _PR_SET_PDEATHSIG = 1
 
 
-class Process(Protocol):
-    """A started process, with the methods of subprocess.Popen that are used here."""
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-
-    def poll(self) -> int | None:
-        """Return the exit code, negative for a signal, or None while the process runs."""
-
-    def wait(self) -> int:
-        """Wait for the end of the process and return its exit code, negative for a signal."""
-
-    def kill(self) -> None:
-        """Send SIGKILL, unless the process has ended."""
-
-
-Start = Callable[[str, Sequence[int]], Process]
+Start = Callable[[str, Sequence[int]], "subprocess.Popen[bytes] | _Forked"]
 
 
 class ChildEnded(Exception):
@@ -98,10 +82,7 @@ class Child:
     Parameters
     ----------
     function : str
-        ``module:function``, called in the child with a Connection, a SharedCount for its heartbeats, and
-        `descriptors`.
-    *descriptors : int
-        File descriptors that the child inherits. A new interpreter has them under the same numbers.
+        ``module:function``, called in the child with a Connection and a SharedCount for its heartbeats.
     start : callable, optional
         Starts the process; a new Python interpreter by default.
 
@@ -111,13 +92,13 @@ class Child:
         The kernel refused a process.
     """
 
-    def __init__(self, function: str, *descriptors: int, start: Start | None = None) -> None:
+    def __init__(self, function: str, start: Start | None = None) -> None:
         self.heartbeats, self._started = SharedCount(), False
         self._connection, theirs = Pipe()
-        inherited = (theirs.fileno(), self.heartbeats.descriptor, *descriptors)
         try:
             with theirs:
-                self._process = (start or spawn_python)(function, inherited)
+                descriptors = (theirs.fileno(), self.heartbeats.descriptor)
+                self._process = (start or spawn_python)(function, descriptors)
         except (ChildEnded, ChildHung, OSError) as error:
             self._connection.close()
             self.heartbeats.close()
@@ -279,9 +260,9 @@ def run_in_child(function: str, descriptors: Sequence[int], parent: int) -> None
     if os.getppid() != parent:  # the parent ended before prctl
         return
     module, name = function.split(":")
-    connection, heartbeats, *inherited = descriptors
+    connection, heartbeats = descriptors
     run = getattr(importlib.import_module(module), name)
-    run(Connection(connection), SharedCount(heartbeats), *inherited)
+    run(Connection(connection), SharedCount(heartbeats))
 
 
 @contextlib.contextmanager
@@ -291,3 +272,120 @@ def _ends() -> Iterator[None]:
         yield
     except (EOFError, OSError) as error:  # an OSError in the middle of a message
         raise ChildEnded from error
+
+
+class ForkServer:
+    """A Python process that has imported `modules` and is forked for each child; it starts with the first.
+
+    Importing torch takes seconds of processor time, a fork tenths of a second. multiprocessing's own fork
+    server is not used. A program has only one, so that a DataLoader's `forkserver` workers would come from
+    it, with torch imported and outside their case's tree of processes. It imports the user's main script
+    again. It needs a temporary folder. It ends, with all its children and a traceback, if a fork fails.
+    """
+
+    def __init__(self, *modules: str) -> None:
+        self._modules = modules
+        self._server: Child | None = None
+
+    def fork(self, function: str, descriptors: Sequence[int]) -> _Forked:
+        """Start a child that runs `function`: a `start` of `Child`."""
+        try:
+            return self._fork(function, descriptors)
+        except (ChildEnded, ConnectionError):  # killed, as the kernel does when memory is short
+            self.close()
+            return self._fork(function, descriptors)
+
+    def close(self) -> None:
+        """Kill the server and all processes forked from it."""
+        if self._server:
+            self._server.end()
+            self._server = None
+
+    def _fork(self, function: str, descriptors: Sequence[int]) -> _Forked:
+        if self._server is None:
+            self._server = Child(f"{__name__}:serve_forks")
+            self._server.send(self._modules)
+        self._server.send(function)
+        with _channel(self._server.descriptor) as channel:
+            socket.send_fds(channel, [b"."], list(descriptors))
+        self._server.wait(START_S)
+        pid = self._server.receive()
+        if isinstance(pid, OSError):
+            raise pid
+        return _Forked(self._server, pid)
+
+
+class _Forked:
+    """A child of a fork server, with the methods of subprocess.Popen that are used here."""
+
+    def __init__(self, server: Child, pid: int) -> None:
+        self.pid, self._server = pid, server
+        self._code: int | None = None
+
+    def poll(self, flags: int = os.WNOHANG) -> int | None:
+        if self._code is None:
+            try:
+                self._server.send((self.pid, flags))
+                self._code = self._server.receive()
+            except ChildEnded:  # the kernel has killed the server's children
+                self._code = -signal.SIGKILL
+        return self._code
+
+    def wait(self) -> int:
+        code = self.poll(0)
+        assert code is not None
+        return code
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def serve_forks(connection: Connection, heartbeats: SharedCount) -> None:
+    """Import the modules that the parent names; then fork, and report exit codes, on request."""
+    for module in connection.recv():
+        importlib.import_module(module)
+    server = os.getpid()
+    if task := _serve_until_forked(connection):
+        connection.close()
+        heartbeats.close()
+        os.setsid()
+        run_in_child(*task, server)
+
+
+def _serve_until_forked(connection: Connection) -> tuple[str, list[int]] | None:
+    """Serve requests; return the task in each forked child, and None in the server after its parent's end."""
+    with contextlib.suppress(EOFError):
+        while True:
+            request = connection.recv()
+            if not isinstance(request, str):
+                connection.send(_exit_code(*request))
+                continue
+            with _channel(connection.fileno()) as channel:
+                descriptors = socket.recv_fds(channel, 1, 2)[1]
+            pid = _fork_or_error()
+            if pid == 0:
+                return request, descriptors
+            for descriptor in descriptors:
+                os.close(descriptor)
+            connection.send(pid)
+    return None
+
+
+def _fork_or_error() -> int | OSError:
+    try:
+        return os.fork()
+    except OSError as error:  # too many processes, or no memory: this child fails, the server continues
+        return error
+
+
+def _exit_code(pid: int, flags: int) -> int | None:
+    ended, status = os.waitpid(pid, flags)
+    return os.waitstatus_to_exitcode(status) if ended else None
+
+
+def _channel(descriptor: int) -> socket.socket:
+    """Return the socket of a connection, which can pass descriptors."""
+    channel = socket.socket(fileno=os.dup(descriptor))
+    channel.settimeout(None)  # socket.setdefaulttimeout may have set another default
+    return channel
