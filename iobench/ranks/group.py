@@ -8,7 +8,6 @@ iobench's own objects.
 from __future__ import annotations
 
 import pickle
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,52 +32,14 @@ SLICE_S = 0.2  # of a wait
 FOR_EVER = timedelta(days=30)  # gloo's own timeout: the heartbeats decide instead
 
 
-class RankGroup(ABC):
+class RankGroup:
     """Ranks that make the same calls in the same order; a call raises RankLost if one of them is gone.
 
-    `patience_s` is how long a rank may make no progress while others wait for it; None for no limit.
+    They are processes on any hosts that reach a store at one address. `patience_s` is how long a rank may
+    make no progress while others wait for it; None for no limit.
     """
 
-    info: RankInfo
-    ranks: Sequence[RankInfo]  # all of the group
     patience_s: float | None = None
-
-    @property
-    def alive(self) -> bool:
-        """True unless a rank is known to be gone."""
-        return True
-
-    @abstractmethod
-    def report_progress(self, progress: Progress) -> None:
-        """Make this rank's progress visible to those that wait for it."""
-
-    @abstractmethod
-    def all_gather(self, value: T) -> list[T]:
-        """Return the values of all ranks, by rank, on every rank."""
-
-    @abstractmethod
-    def barrier(self) -> None:
-        """Block until all ranks arrive."""
-
-    @abstractmethod
-    def check(self) -> None:
-        """Raise RankLost if another rank is gone, CaseDied if rank 0 was interrupted."""
-
-    @abstractmethod
-    def poll_while_waiting(self, check_interrupt: Callable[[], None]) -> None:
-        """Call this while waiting for others; if it raises KeyboardInterrupt, their `check` raises."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Leave the group; a second call does nothing."""
-
-    def broadcast(self, value: T) -> T:
-        """Return the value of rank 0."""
-        return self.all_gather(value)[0]
-
-
-class GlooGroup(RankGroup):
-    """Processes on any hosts that reach a store at one address."""
 
     def __init__(self, info: RankInfo, store: Store, heartbeats: Store) -> None:
         self.info = info
@@ -89,8 +50,8 @@ class GlooGroup(RankGroup):
             )
         except RuntimeError as error:
             raise _unreachable(info, error) from error
-        self.monitor = HeartbeatMonitor(info, TorchKVStore(heartbeats))
-        self.ranks = self.all_gather(info)
+        self.monitor = HeartbeatMonitor(info, KVStore(heartbeats))
+        self.ranks: Sequence[RankInfo] = self.all_gather(info)  # all of the group
         self.monitor.start(self.ranks)
 
     @property
@@ -111,6 +72,10 @@ class GlooGroup(RankGroup):
         pairs = zip(self._gather_tensors(padded), lengths, strict=True)
         return [pickle.loads(one[:length].numpy().tobytes()) for one, length in pairs]
 
+    def broadcast(self, value: T) -> T:
+        """Return the value of rank 0."""
+        return self.all_gather(value)[0]
+
     def barrier(self) -> None:
         """Block until all ranks arrive."""
         self._wait(lambda: dist.barrier(async_op=True))
@@ -122,7 +87,10 @@ class GlooGroup(RankGroup):
             raise CaseDied("interrupted", kind="interrupted")
 
     def poll_while_waiting(self, check_interrupt: Callable[[], None]) -> None:
-        """Call this while waiting; a collective that has begun completes, but others are notified."""
+        """Call this while waiting for others; if it raises KeyboardInterrupt, their `check` raises.
+
+        A collective that has begun completes.
+        """
         self._check_interrupt = check_interrupt
 
     def close(self) -> None:
@@ -170,26 +138,7 @@ class GlooGroup(RankGroup):
         return True
 
 
-class TorchKVStore(KVStore):
-    """Key-value store over a torch store, with a connection of its own, because a wait blocks one."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def write(self, name: str, text: str) -> None:
-        """Set a key."""
-        self._store.set(name, text)
-
-    def write_first(self, name: str, text: str) -> str:
-        """Set a key unless it is set; return its value."""
-        return bytes(self._store.compare_set(name, "", text)).decode()
-
-    def read(self, names: Sequence[str]) -> list[str | None]:
-        """Return the values of keys, None for each one that is not set."""
-        return [self._store.get(name).decode() if self._store.check([name]) else None for name in names]
-
-
-def join(info: RankInfo) -> GlooGroup:
+def join(info: RankInfo) -> RankGroup:
     """Meet all ranks at the address that torchrun set; raises RankLost if they do not come together."""
     try:
         wait = timedelta(seconds=JOIN_S)
@@ -197,7 +146,7 @@ def join(info: RankInfo) -> GlooGroup:
         heartbeats = TCPStore(store.host, store.port, is_master=False, wait_for_workers=False, timeout=wait)
     except (RuntimeError, ValueError, OSError) as error:
         raise _unreachable(info, error) from error
-    return GlooGroup(info, PrefixStore("iobench", store), PrefixStore("iobench-heartbeat", heartbeats))
+    return RankGroup(info, PrefixStore("iobench", store), PrefixStore("iobench-heartbeat", heartbeats))
 
 
 def _unreachable(info: RankInfo, error: Exception) -> RankLost:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from iobench.base.units import (
     GIB,
@@ -47,12 +47,16 @@ class Metric:
 
     name: str  # in JSON and exports, ending in its unit
     title: str  # of its column
-    meaning: str
     text: Callable[[float], str]
     of: RoundFigure
     over: Callable[[list[float]], Estimate] = _median
     main: bool = False
     interval: bool = False
+    meaning: str = ""
+
+    def means(self, meaning: str) -> Metric:
+        """Return it with its meaning in words."""
+        return replace(self, meaning=meaning)
 
     def summarise(self, rounds: Rounds) -> Estimate | None:
         """Return the figure over the rounds of a case; None where some round lacks it."""
@@ -188,323 +192,224 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "samples_per_s",
         "samples/s",
-        "samples delivered to the device per second of an epoch; the clock stops after a device synchronize",
         rate_text,
         lambda r: r.samples_per_s,
         stats.estimate,
         main=True,
         interval=True,
+    ).means(
+        "samples delivered to the device per second of an epoch; the clock stops after a device synchronize"
     ),
     Metric(
-        "bytes_per_s",
-        "MiB/s",
-        "logical bytes (uncompressed array bytes) delivered to the device per second of an epoch",
-        mib_text,
-        lambda r: r.bytes_per_s,
-        stats.estimate,
-        main=True,
-        interval=True,
-    ),
+        "bytes_per_s", "MiB/s", mib_text, lambda r: r.bytes_per_s, stats.estimate, main=True, interval=True
+    ).means("logical bytes (uncompressed array bytes) delivered to the device per second of an epoch"),
     Metric(
         "tokens_per_s",
         "tokens/s",
-        "elements of the field `tokens` delivered to the device per second of an epoch",
         rate_text,
         lambda r: _of_tokens(r, r.samples_per_s),
         stats.estimate,
         main=True,
         interval=True,
-    ),
+    ).means("elements of the field `tokens` delivered to the device per second of an epoch"),
     Metric(
         "limit_bytes_per_s",
         "limit MiB/s",
-        "lowest hardware limit on the path of the case's bytes, measured in the same run",
         mib_text,
         lambda r: r.limit.bytes_per_s if r.limit else None,
         _maximum,
+    ).means("lowest hardware limit on the path of the case's bytes, measured in the same run"),
+    Metric("decode_s", "decode/sample", seconds_text, _decode_s).means(
+        "seconds in which all cores together decode a sample without a loader, where that is the limit"
     ),
-    Metric(
-        "decode_s",
-        "decode/sample",
-        "seconds in which all cores together decode a sample without a loader, where that is the limit",
-        seconds_text,
-        _decode_s,
-    ),
-    Metric(
-        "wait_share",
-        "waiting",
-        "share of the epochs that the step waited for batches: blocked in next(); on a GPU, its idle time",
-        percent_text,
-        lambda r: r.timing.wait_s / r.timing.epochs_s,
+    Metric("wait_share", "waiting", percent_text, lambda r: r.timing.wait_s / r.timing.epochs_s).means(
+        "share of the epochs that the step waited for batches: blocked in next(); on a GPU, its idle time"
     ),
     Metric(
         "headroom",
         "headroom",
-        "speed of the same loop over batches already on the device, over the measured speed",
-        lambda value: f"{value:.2f}",
+        "{:.2f}".format,
         lambda r: None if r.headroom_samples_per_s is None else r.headroom_samples_per_s / r.samples_per_s,
         stats.estimate,
+    ).means("speed of the same loop over batches already on the device, over the measured speed"),
+    Metric("rank_min_bytes_per_s", "slowest rank MiB/s", mib_text, lambda r: _of_ranks(r, min)).means(
+        "MiB/s of the slowest of several ranks, until its own device finished"
     ),
     Metric(
-        "rank_min_bytes_per_s",
-        "slowest rank MiB/s",
-        "MiB/s of the slowest of several ranks, until its own device finished",
-        mib_text,
-        lambda r: _of_ranks(r, min),
+        "rank_bytes_per_s", "median rank MiB/s", mib_text, lambda r: _of_ranks(r, statistics.median)
+    ).means("MiB/s of the median of several ranks"),
+    Metric("rank_max_bytes_per_s", "fastest rank MiB/s", mib_text, lambda r: _of_ranks(r, max)).means(
+        "MiB/s of the fastest of several ranks"
+    ),
+    Metric("rank_imbalance", "imbalance", "{:.2f}".format, imbalance).means(
+        "time of the slowest rank over that of the median rank"
+    ),
+    Metric("straggler_wait_share", "straggler wait", percent_text, straggler_wait_share).means(
+        "share of the time that the other ranks waited for the slowest"
+    ),
+    Metric("loss", "loss", "{:.9g}".format, lambda r: r.loss, _last).means(
+        "training loss after a round's first epoch; equal for all cases with the same order"
     ),
     Metric(
-        "rank_bytes_per_s",
-        "median rank MiB/s",
-        "MiB/s of the median of several ranks",
-        mib_text,
-        lambda r: _of_ranks(r, statistics.median),
-    ),
-    Metric(
-        "rank_max_bytes_per_s",
-        "fastest rank MiB/s",
-        "MiB/s of the fastest of several ranks",
-        mib_text,
-        lambda r: _of_ranks(r, max),
-    ),
-    Metric(
-        "rank_imbalance",
-        "imbalance",
-        "time of the slowest rank over that of the median rank",
-        lambda value: f"{value:.2f}",
-        imbalance,
-    ),
-    Metric(
-        "straggler_wait_share",
-        "straggler wait",
-        "share of the time that the other ranks waited for the slowest",
-        percent_text,
-        straggler_wait_share,
-    ),
-    Metric(
-        "loss",
-        "loss",
-        "training loss after a round's first epoch; equal for all cases with the same order",
-        lambda value: f"{value:.9g}",
-        lambda r: r.loss,
-        _last,
-    ),
-    Metric(
-        "shuffle_quality",
-        "shuffle quality",
-        "randomness of the batches of block order or a loader's own: 0 (one block) to about 1 (full shuffle)",
-        percent_text,
-        lambda r: r.shuffle_quality,
-        _last,
-        main=True,
+        "shuffle_quality", "shuffle quality", percent_text, lambda r: r.shuffle_quality, _last, main=True
+    ).means(
+        "randomness of the batches of block order or a loader's own: 0 (one block) to about 1 (full shuffle)"
     ),
     Metric(
         "fill",
         "fill",
-        "share of real elements in padded or packed batches; in jagged ones, were they padded to the longest",
         percent_text,
         lambda r: r.content_check.fill if r.content_check else None,
         _last,
         main=True,
+    ).means(
+        "share of real elements in padded or packed batches; in jagged ones, were they padded to the longest"
     ),
     Metric(
         "length_p50",
         "length p50",
-        "median length of the samples that were verified, where they differ",
         three_digits,
         lambda r: r.content_check.length_p50 if r.content_check else None,
         _last,
-    ),
+    ).means("median length of the samples that were verified, where they differ"),
     Metric(
         "length_p99",
         "length p99",
-        "length that 99 % of the samples that were verified do not exceed, where they differ",
         three_digits,
         lambda r: r.content_check.length_p99 if r.content_check else None,
         _last,
-    ),
-    Metric(
-        "epoch_s",
-        "epoch",
-        "seconds of one epoch; a round repeats short epochs until it has lasted 0.2 s",
-        seconds_text,
-        lambda r: r.epoch_s,
+    ).means("length that 99 % of the samples that were verified do not exceed, where they differ"),
+    Metric("epoch_s", "epoch", seconds_text, lambda r: r.epoch_s).means(
+        "seconds of one epoch; a round repeats short epochs until it has lasted 0.2 s"
     ),
     Metric(
         "epoch_share",
         "part",
-        "share of an epoch that a round measured, where it is a part of one; the epoch is extrapolated",
         epoch_share_text,
         lambda r: None if r.timing.partial is None else r.epochs,
         main=True,
+    ).means("share of an epoch that a round measured, where it is a part of one; the epoch is extrapolated"),
+    Metric("open_s", "open", seconds_text, lambda r: r.timing.open_s).means(
+        "seconds until the loader is ready for its first request; paid once per training, not per epoch"
     ),
-    Metric(
-        "open_s",
-        "open",
-        "seconds until the loader is ready for its first request; paid once per training, not per epoch",
-        seconds_text,
-        lambda r: r.timing.open_s,
+    Metric("first_batch_s", "first batch", seconds_text, lambda r: r.timing.first_batch_s).means(
+        "seconds until the first batch of a round, including the start of workers"
     ),
-    Metric(
-        "first_batch_s",
-        "first batch",
-        "seconds until the first batch of a round, including the start of workers",
-        seconds_text,
-        lambda r: r.timing.first_batch_s,
+    Metric("wait_p50_s", "wait p50", seconds_text, lambda r: r.timing.wait_p50_s).means(
+        "median wait for a batch"
     ),
-    Metric("wait_p50_s", "wait p50", "median wait for a batch", seconds_text, lambda r: r.timing.wait_p50_s),
-    Metric(
-        "wait_p99_s",
-        "wait p99",
-        "99th percentile of the waits for a batch",
-        seconds_text,
-        lambda r: r.timing.wait_p99_s,
+    Metric("wait_p99_s", "wait p99", seconds_text, lambda r: r.timing.wait_p99_s).means(
+        "99th percentile of the waits for a batch"
     ),
     Metric(
         "cpu_s_per_gib",
         "CPU s/GiB",
-        "CPU seconds per GiB delivered, including workers",
-        lambda value: f"{value:.2f}",
+        "{:.2f}".format,
         lambda r: _ratio(r.processor.cpu_s, r.timing.logical_bytes / GIB),
-    ),
-    Metric(
-        "disk_bytes",
-        "disk",
-        "bytes that an epoch read from disk, including workers",
-        bytes_text,
-        lambda r: _ratio(r.disk.read_bytes, r.epochs),
+    ).means("CPU seconds per GiB delivered, including workers"),
+    Metric("disk_bytes", "disk", bytes_text, lambda r: _ratio(r.disk.read_bytes, r.epochs)).means(
+        "bytes that an epoch read from disk, including workers"
     ),
     Metric(
         "read_amplification",
         "read amplification",
-        "bytes read from disk, or fetched from an object store, per logical byte",
-        lambda value: f"{value:.2f}",
+        "{:.2f}".format,
         lambda r: _ratio(_read_bytes(r), r.timing.logical_bytes),
-    ),
+    ).means("bytes read from disk, or fetched from an object store, per logical byte"),
     Metric(
-        "requests",
-        "requests",
-        "requests to the object store for an epoch, those included that were sent again",
-        rate_text,
-        lambda r: r.requests.count / r.epochs if r.requests else None,
-    ),
+        "requests", "requests", rate_text, lambda r: r.requests.count / r.epochs if r.requests else None
+    ).means("requests to the object store for an epoch, those included that were sent again"),
     Metric(
         "requests_per_gib",
         "requests/GiB",
-        "requests to the object store for each GiB that was delivered, those included that were sent again",
         rate_text,
         lambda r: r.requests.count / (r.timing.logical_bytes / GIB) if r.requests else None,
+    ).means(
+        "requests to the object store for each GiB that was delivered, those included that were sent again"
     ),
     Metric(
         "requests_in_flight",
         "requests in flight",
-        "mean number of requests to the object store at a time, from the times of those that succeeded",
         three_digits,
         lambda r: _ratio(r.requests.total_s, r.timing.epochs_s) if r.requests else None,
-    ),
+    ).means("mean number of requests to the object store at a time, from the times of those that succeeded"),
     Metric(
         "object_cache_hits",
         "cache hits",
-        "share of the bytes read of objects that the object cache held, so that they took no request",
         percent_text,
         lambda r: _hits(r.requests) if r.requests else None,
         main=True,
-    ),
+    ).means("share of the bytes read of objects that the object cache held, so that they took no request"),
     Metric(
         "request_retries",
         "retries",
-        "requests to the object store that failed in an epoch and were sent again",
         three_digits,
         lambda r: r.requests.retries / r.epochs if r.requests else None,
-    ),
+    ).means("requests to the object store that failed in an epoch and were sent again"),
     Metric(
         "request_throttles",
         "throttles",
-        "of the retries of an epoch, those that the object store refused for their rate (status 429 or 503)",
         three_digits,
         lambda r: _ratio(r.requests.throttles, r.epochs) if r.requests else None,
+    ).means(
+        "of the retries of an epoch, those that the object store refused for their rate (status 429 or 503)"
     ),
     Metric(
         "refetched_bytes",
         "refetched",
-        "bytes that an epoch fetched from an object store more than once, such as gaps between rows, pieces "
-        "that several workers need, and requests that stalled and were sent a second time",
         bytes_text,
         lambda r: _ratio(r.requests.refetched_bytes, r.epochs) if r.requests else None,
+    ).means(
+        "bytes that an epoch fetched from an object store more than once, such as gaps between rows, pieces "
+        "that several workers need, and requests that stalled and were sent a second time"
+    ),
+    Metric("epoch_cost", "cost/epoch", price_text, lambda r: r.epoch_cost, main=True).means(
+        "price of an epoch's requests and of the bytes that they fetch, by the prices that --prices states"
     ),
     Metric(
-        "epoch_cost",
-        "cost/epoch",
-        "price of an epoch's requests and of the bytes that they fetch, by the prices that --prices states",
-        price_text,
-        lambda r: r.epoch_cost,
-        main=True,
-    ),
+        "request_p50_s", "request p50", seconds_text, lambda r: r.requests.p50_s if r.requests else None
+    ).means("median time from a request to the object store to the last byte of its answer"),
     Metric(
-        "request_p50_s",
-        "request p50",
-        "median time from a request to the object store to the last byte of its answer",
-        seconds_text,
-        lambda r: r.requests.p50_s if r.requests else None,
-    ),
-    Metric(
-        "request_p99_s",
-        "request p99",
-        "99th percentile of the times of requests to the object store",
-        seconds_text,
-        lambda r: r.requests.p99_s if r.requests else None,
-    ),
-    Metric(
-        "memory_bytes",
-        "memory",
-        "peak memory of the process, plus the USS of its workers, without the page cache",
-        bytes_text,
-        lambda r: r.memory.peak_bytes,
-        _maximum,
+        "request_p99_s", "request p99", seconds_text, lambda r: r.requests.p99_s if r.requests else None
+    ).means("99th percentile of the times of requests to the object store"),
+    Metric("memory_bytes", "memory", bytes_text, lambda r: r.memory.peak_bytes, _maximum).means(
+        "peak memory of the process, plus the USS of its workers, without the page cache"
     ),
     Metric(
         "device_allocated_bytes",
         "device alloc",
-        "peak of device memory in use",
         bytes_text,
         lambda r: r.memory.device_allocated_bytes,
         _maximum,
-    ),
+    ).means("peak of device memory in use"),
     Metric(
         "device_reserved_bytes",
         "device reserved",
-        "peak of device memory reserved by torch's allocator",
         bytes_text,
         lambda r: r.memory.device_reserved_bytes,
         _maximum,
-    ),
-    Metric(
-        "residency",
-        "residency",
-        "share of the files' pages in the page cache before a round",
-        lambda value: f"{value:.1%}",
-        lambda r: r.cache.residency,
+    ).means("peak of device memory reserved by torch's allocator"),
+    Metric("residency", "residency", "{:.1%}".format, lambda r: r.cache.residency).means(
+        "share of the files' pages in the page cache before a round"
     ),
     Metric(
         "background_cpu_share",
         "background CPU",
-        "share of CPU time used by other processes during the round",
         percent_text,
         lambda r: r.background.processors if r.background else None,
-    ),
+    ).means("share of CPU time used by other processes during the round"),
     Metric(
         "background_disk_bytes_per_s",
         "background disk",
-        "bytes per second read by other processes from the same disk during the round",
         lambda value: f"{bytes_text(value)}/s",
         lambda r: r.background.disk_bytes_per_s if r.background else None,
-    ),
+    ).means("bytes per second read by other processes from the same disk during the round"),
     Metric(
         "profiling_share",
         "profiling",
-        "share of the epochs taken by --profile itself",
-        lambda value: f"{value:.2%}",
+        "{:.2%}".format,
         lambda r: _ratio(r.timing.profiling_s, r.timing.epochs_s),
-    ),
+    ).means("share of the epochs taken by --profile itself"),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 

@@ -25,6 +25,8 @@ class _Exchange:
 class ThreadGroup(RankGroup):
     """A rank that is a thread; `hosts` says on which host each is."""
 
+    alive = True
+
     def __init__(self, exchange, rank, hosts):
         ranks, seen = [], {}
         for number, host in enumerate(hosts):

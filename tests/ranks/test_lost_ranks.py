@@ -11,7 +11,7 @@ from kinds import kind
 from iobench.base.errors import InvalidSettings, RankLost
 from iobench.host.rank_info import RankInfo
 from iobench.ranks import heartbeat
-from iobench.ranks.group import GlooGroup
+from iobench.ranks.group import RankGroup
 from iobench.ranks.heartbeat import HeartbeatMonitor, KVStore
 
 RANKS = [RankInfo(0, 3, 0, 0, "a"), RankInfo(1, 3, 1, 0, "a"), RankInfo(2, 3, 0, 1, "b")]
@@ -192,9 +192,9 @@ class Work:
 
 
 def test_a_collective_that_completes_as_the_wait_ends_has_not_failed():
-    assert GlooGroup.is_done(Work(broke=False))
+    assert RankGroup.is_done(Work(broke=False))
     with pytest.raises(RuntimeError, match="Connection closed"):
-        GlooGroup.is_done(Work(broke=True))
+        RankGroup.is_done(Work(broke=True))
 
 
 def test_a_rank_that_never_joins_the_others_ends_with_one_line():
