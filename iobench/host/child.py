@@ -260,9 +260,9 @@ def run_in_child(function: str, descriptors: Sequence[int], parent: int) -> None
     if os.getppid() != parent:  # the parent ended before prctl
         return
     module, name = function.split(":")
-    connection, heartbeats = descriptors
+    connection, heartbeats, *inherited = descriptors
     run = getattr(importlib.import_module(module), name)
-    run(Connection(connection), SharedCount(heartbeats))
+    run(Connection(connection), SharedCount(heartbeats), *inherited)
 
 
 @contextlib.contextmanager
@@ -272,6 +272,9 @@ def _ends() -> Iterator[None]:
         yield
     except (EOFError, OSError) as error:  # an OSError in the middle of a message
         raise ChildEnded from error
+
+
+MAX_DESCRIPTORS = 8
 
 
 class ForkServer:
@@ -362,7 +365,7 @@ def _serve_until_forked(connection: Connection) -> tuple[str, list[int]] | None:
                 connection.send(_exit_code(*request))
                 continue
             with _channel(connection.fileno()) as channel:
-                descriptors = socket.recv_fds(channel, 1, 2)[1]
+                descriptors = socket.recv_fds(channel, 1, MAX_DESCRIPTORS)[1]
             pid = _fork_or_error()
             if pid == 0:
                 return request, descriptors
