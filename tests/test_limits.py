@@ -92,6 +92,19 @@ def test_the_slots_of_the_page_cache_are_many_enough_to_leave_a_processors_cache
     assert len(rings[1]) == 3
 
 
+@pytest.mark.parametrize(
+    "measure",
+    [
+        hardware_limits.sequential_read,
+        partial(hardware_limits.random_read, size=700),
+        hardware_limits.plain_reads,
+        hardware_limits.mapped_reads,
+    ],
+)
+def test_one_read_is_measured_however_short_the_time(file, measure):
+    assert measure(file, seconds=1e-9).bytes_per_s > 0
+
+
 def test_of_random_reads_only_the_bytes_asked_for_count(file):
     result = hardware_limits.random_read(file, 700, SECONDS)
     assert result.bytes_per_s == pytest.approx(700 * result.reads_per_s)

@@ -153,13 +153,14 @@ def measure_reads(
     lengths = np.full(len(offsets), length)
     started = time.perf_counter()
     try:
-        while time.perf_counter() - started < seconds:
+        passed = 0.0
+        while passed < seconds:  # one read at least
             with closing(queue.read(descriptor, offsets, lengths)) as reading:
                 for _, got in reading:
                     reads, bytes_read = reads + 1, bytes_read + len(got)
                     if time.perf_counter() - started > seconds:
                         break
-        passed = time.perf_counter() - started
+            passed = time.perf_counter() - started
     finally:
         queue.close()
     return reads / passed, bytes_read / passed
@@ -252,9 +253,10 @@ def opening_s(file: Path) -> float:
 
 def _rate(read: Callable[[int], int], file: Path, seconds: float) -> float:
     """Return the bytes per second of `read`, called with the start of each piece, which returns its bytes."""
-    began, done, size = time.perf_counter(), 0, file.stat().st_size
-    while done < size and time.perf_counter() - began < seconds:
+    began, passed, done, size = time.perf_counter(), 0.0, 0, file.stat().st_size
+    while done < size and passed < seconds:  # one read at least
         done += read(done)
+        passed = time.perf_counter() - began
     return done / (time.perf_counter() - began)
 
 
