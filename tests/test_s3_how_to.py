@@ -22,7 +22,7 @@ def calls():
 
 def quicker(words):
     """Return a call with one round, or as little time as there may be."""
-    more = {"run": ("--rounds", "1"), "recommend": ("--max-time", "40", "--batch-size", "16")}
+    more = {"run": ("--rounds", "1"), "recommend": ("--max-time", "20", "--batch-size", "16")}
     return (*words, *more.get(words[0], ()))
 
 
