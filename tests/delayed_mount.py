@@ -13,7 +13,7 @@ from pathlib import Path
 
 STATUS = ("st_mode", "st_nlink", "st_uid", "st_gid", "st_size", "st_ino")
 TIMES = ("st_mtime", "st_ctime", "st_atime")
-STARTING_S = 10.0
+STARTING_S = 60.0
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from iobench.host.call_profile import CallProfile
 
 class Slow(Dataset):
     def __len__(self):
-        return 32
+        return 128
 
     def __getitem__(self, row):
         time.sleep(2e-3)

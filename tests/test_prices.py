@@ -77,7 +77,7 @@ def test_recommend_says_what_each_finalist_costs(server, remote, tmp_path, insid
         "--loader",
         "native",
         "--max-time",
-        "4",
+        "60",
         "--batch-size",
         "16",
         "--json",

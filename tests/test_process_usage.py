@@ -1,5 +1,6 @@
 """Memory of a process and its workers: what they share counts once, the page cache does not count."""
 
+import gc
 import mmap
 import multiprocessing
 import os
@@ -27,11 +28,19 @@ input()
 """
 
 
-def memory_of(path):
-    counting = Counters(path)
-    counting.start()
-    counting.note_memory()
-    return counting.stop().memory_bytes
+@pytest.fixture
+def memory(tmp_path):
+    """Return a function for the memory of this process and its workers, without those that others left."""
+    gc.collect()
+    others = process_counters.descendants()
+
+    def memory(*excluded):
+        counting = Counters(tmp_path, excluded=[*others, *excluded])
+        counting.start()
+        counting.note_memory()
+        return counting.stop().memory_bytes
+
+    return memory
 
 
 @contextmanager
@@ -40,6 +49,7 @@ def forked(count, work):
     ready, done = CONTEXT.Barrier(count + 1), CONTEXT.Event()
 
     def hold():
+        gc.disable()  # a collection would write into what a worker shares with this process
         held = work()
         ready.wait()
         done.wait()
@@ -57,33 +67,33 @@ def forked(count, work):
             process.join()
 
 
-def test_the_memory_of_each_worker_counts(tmp_path):
-    before = memory_of(tmp_path)
+def test_the_memory_of_each_worker_counts(memory):
+    before = memory()
     with forked(2, lambda: np.ones(SIZE, np.uint8)):
-        assert memory_of(tmp_path) - before == pytest.approx(2 * SIZE, abs=2 * NEAR)
+        assert memory() - before == pytest.approx(2 * SIZE, abs=2 * NEAR)
 
 
-def test_memory_that_workers_share_counts_once(tmp_path):
-    before = memory_of(tmp_path)
+def test_memory_that_workers_share_counts_once(memory):
+    before = memory()
     inherited, segment = np.ones(SIZE, np.uint8), np.frombuffer(mmap.mmap(-1, SIZE), np.uint8)
     segment[:] = 1
     with forked(2, lambda: int(inherited.sum()) + int(segment.sum())):
-        assert memory_of(tmp_path) - before == pytest.approx(2 * SIZE, abs=2 * NEAR)
+        assert memory() - before == pytest.approx(2 * SIZE, abs=2 * NEAR)
 
 
-def test_a_shared_segment_that_only_a_worker_has_mapped_counts(tmp_path):
+def test_a_shared_segment_that_only_a_worker_has_mapped_counts(memory):
     def hold():
         segment = np.frombuffer(mmap.mmap(-1, SIZE), np.uint8)
         segment[:] = 1
         return segment
 
-    before = memory_of(tmp_path)
+    before = memory()
     with forked(1, hold):
-        assert memory_of(tmp_path) - before == pytest.approx(SIZE, abs=2 * NEAR)  # as above: a fork copies
+        assert memory() - before == pytest.approx(SIZE, abs=2 * NEAR)  # as above: a fork copies
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_the_page_cache_does_not_count(tmp_path, workers):
+def test_the_page_cache_does_not_count(tmp_path, memory, workers):
     require_disk(tmp_path)
     with open(tmp_path / "data", "wb") as file:
         file.write(bytes(SIZE))
@@ -93,34 +103,31 @@ def test_the_page_cache_does_not_count(tmp_path, workers):
         data = np.memmap(tmp_path / "data", np.uint8, "r")
         return data, int(data.sum())
 
-    before = memory_of(tmp_path)
+    before = memory()
     held = mapped() if not workers else None
     with forked(workers, mapped):
-        assert memory_of(tmp_path) - before < 2 * NEAR  # a fork of a large process copies some MiB of it
+        assert memory() - before < 2 * NEAR  # a fork of a large process copies some MiB of it
     del held
 
 
-def test_pages_of_a_file_that_are_not_yet_on_disk_do_not_count(tmp_path):
+def test_pages_of_a_file_that_are_not_yet_on_disk_do_not_count(tmp_path, memory):
     require_disk(tmp_path)
     (tmp_path / "data").write_bytes(bytes(SIZE))
-    before = memory_of(tmp_path)
+    before = memory()
     asked = [sys.executable, "-c", MAPPED, tmp_path / "data"]
     with subprocess.Popen(asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         worker.stdout.readline()
-        assert memory_of(tmp_path) - before < SIZE / 2
+        assert memory() - before < SIZE / 2
         worker.communicate(b"\n")
 
 
-def test_memory_of_excluded_processes_does_not_count(tmp_path):
-    before = memory_of(tmp_path)
+def test_memory_of_excluded_processes_does_not_count(memory):
+    before = memory()
     with forked(1, lambda: np.ones(SIZE, np.uint8)):
-        counting = Counters(tmp_path, excluded=[child.pid for child in psutil.Process().children()])
-        counting.start()
-        counting.note_memory()
-        assert counting.stop().memory_bytes - before < NEAR
+        assert memory(*(child.pid for child in psutil.Process().children())) - before < NEAR
 
 
-def test_without_the_kernels_report_memory_is_unknown(tmp_path, monkeypatch):
+def test_without_the_kernels_report_memory_is_unknown(memory, monkeypatch):
     monkeypatch.setattr(process_counters, "reports_private", lambda: False)
-    assert memory_of(tmp_path) is None
+    assert memory() is None
     assert process_counters.private_memory([2**22 + 1]) == {}, "a process that has ended"

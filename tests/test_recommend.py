@@ -325,7 +325,7 @@ def test_snippets_that_start_processes_run(manifest, word, tmp_path):
 def answered(tmp_path_factory, warm_python):
     folder = tmp_path_factory.mktemp("own")
     np.save(folder / "own.npy", np.random.default_rng(0).random((4000, 64), np.float32))
-    few = "--max-time 10 --step-ms 0.5 --epochs 2 --format npy --format hdf5 --only core --json"
+    few = "--max-time 30 --step-ms 0.5 --epochs 2 --format npy --format hdf5 --only core --json"
     code = (
         "from iobench.advise import search\n"
         "from iobench.__main__ import main\n"
@@ -376,7 +376,7 @@ def test_files_that_only_ones_own_loader_reads_are_not_the_format_to_use(manifes
 
 
 def test_a_loader_over_the_default_s_own_format_has_no_break_even_point(manifest):
-    requirements = Requirements(formats=("npy",), loaders=("dataloader", "stream"), max_time_s=10.0)
+    requirements = Requirements(formats=("npy",), loaders=("dataloader", "stream"), max_time_s=60.0)
     found = iobench.recommend(manifest, requirements)
     assert {one.format for one in found.finalists} == {"npy"}
     kinds = {one.kind for one in found.findings}
@@ -565,7 +565,7 @@ class Ending(Observer):
 )
 @pytest.mark.parametrize("run", [1, 2])
 def test_a_search_that_is_ended_answers_with_what_it_has(manifest, run, exception, noted):
-    asked = Requirements(formats=("npy",), loaders=("native", "dataloader"), max_time_s=30)
+    asked = Requirements(formats=("npy",), loaders=("native", "dataloader"), max_time_s=60)
     answer = iobench.recommend(manifest, asked, observer=Ending(run, exception))
     assert noted in [one.kind for one in answer.findings]
     assert len(answer.finalists) == 2
@@ -578,7 +578,7 @@ def test_a_search_that_is_ended_answers_with_what_it_has(manifest, run, exceptio
 def test_a_search_whose_final_rounds_cannot_be_kept_answers_with_the_race(manifest, monkeypatch):
     paths = iter([manifest.root.parent / "results" / "race.jsonl", Path("/dev/null/final.jsonl")])
     monkeypatch.setattr("iobench.bench.run.new_path", lambda _: next(paths))
-    asked = Requirements(formats=("npy",), loaders=("native", "dataloader"), max_time_s=10)
+    asked = Requirements(formats=("npy",), loaders=("native", "dataloader"), max_time_s=60)
     answer = iobench.recommend(manifest, asked)
     assert (answer.outcome, "stopped" in [one.kind for one in answer.findings]) == ("undecided", True)
     assert len(answer.finalists) == 2
@@ -587,7 +587,7 @@ def test_a_search_whose_final_rounds_cannot_be_kept_answers_with_the_race(manife
 def test_an_interrupted_search_is_shown_and_exits_so(manifest, inside, monkeypatch):
     interrupt = Ending(2, KeyboardInterrupt())
     monkeypatch.setattr("iobench.terminal.live.view", lambda *_, **__: contextlib.nullcontext(interrupt))
-    line = "recommend --name mine --format npy --loader native --loader dataloader --max-time 10 --data-dir"
+    line = "recommend --name mine --format npy --loader native --loader dataloader --max-time 60 --data-dir"
     done = inside(*line.split(), manifest.root.parent)
     assert done.returncode == 130
     assert "npy" in done.stdout
@@ -598,7 +598,7 @@ def test_an_answer_that_cannot_be_saved_is_shown(manifest, inside, monkeypatch):
         raise RecordError("cannot be written", kind="not-writable")
 
     monkeypatch.setattr("iobench.advise.recommendation.save", full)
-    line = "recommend --name mine --format npy --loader native --max-time 10 --data-dir"
+    line = "recommend --name mine --format npy --loader native --max-time 60 --data-dir"
     done = inside(*line.split(), manifest.root.parent)
     assert (done.returncode, "error[not-writable]" in done.stderr) == (1, True)
     assert "npy" in done.stdout
@@ -970,7 +970,7 @@ def test_a_failure_of_the_last_check_keeps_the_answer(manifest, monkeypatch):
 
     monkeypatch.setattr(search, "MIN_HALF_S", 0.0)
     monkeypatch.setattr(measured_data, "half_sample", full)
-    requirements = Requirements(formats=("npy",), loaders=("stream", "native"), max_time_s=10.0)
+    requirements = Requirements(formats=("npy",), loaders=("stream", "native"), max_time_s=60.0)
     findings = iobench.recommend(manifest, requirements).findings
     (note,) = [one for one in findings if one.kind == "half-size-failed"]
     assert note.values == {"error": "prepare"}
@@ -1294,7 +1294,7 @@ def test_a_format_that_there_was_no_time_to_write_is_skipped_with_the_reason(ins
     monkeypatch.setattr("iobench.advise.measured_data.WRITING", 0.0)
     monkeypatch.setattr("iobench.advise.measured_data.INDISPENSABLE", 1.0)  # for the file itself
     np.save(tmp_path / "own.npy", np.random.default_rng(0).random((4000, 64), np.float32))
-    few = ("--format", "memmap", "--loader", "dataloader", "--max-time", "12", "--json")
+    few = ("--format", "memmap", "--loader", "dataloader", "--max-time", "60", "--json")
     data = ("--data-dir", tmp_path / "data")
     done = inside("recommend", "--add", tmp_path / "own.npy", "--name", "mine", *few, *data)
     assert done.returncode == 0, done.stderr
@@ -1306,7 +1306,7 @@ def test_a_format_that_there_was_no_time_to_write_is_skipped_with_the_reason(ins
 def test_existing_files_are_added_and_a_recommendation_is_made_for_them(inside, tmp_path, monkeypatch):
     monkeypatch.setattr("iobench.advise.requirements.MIN_TIME_S", 1.0)  # rounds are short here
     np.save(tmp_path / "own.npy", np.random.default_rng(0).random((4000, 64), np.float32))
-    few = ("--format", "memmap", "--loader", "stream", "--loader", "dataloader", "--max-time", "10")
+    few = ("--format", "memmap", "--loader", "stream", "--loader", "dataloader", "--max-time", "30")
     data = ("--data-dir", tmp_path / "data")
     done = inside("recommend", "--add", tmp_path / "own.npy", "--name", "mine", *few, *data, "--json")
     assert done.returncode == 0, done.stderr

@@ -36,7 +36,7 @@ def waiting(server, monkeypatch):
     return server
 
 
-def arguments(server, tmp_path, *more, max_time="20"):
+def arguments(server, tmp_path, *more, max_time="60"):
     words = [
         "recommend",
         "--data-dir",
@@ -148,7 +148,7 @@ def test_too_little_time_is_one_line(waiting, tmp_path, inside, monkeypatch):
 @pytest.mark.parametrize("run", [1, 2])
 def test_an_interrupted_search_answers_with_what_it_has(waiting, tmp_path, run):
     remote = open_dataset(f"{waiting.url}/mine", tmp_path / "data")
-    asked = Requirements(formats=("npy",), loaders=("native", "dataloader"), batch_size=16, max_time_s=30)
+    asked = Requirements(formats=("npy",), loaders=("native", "dataloader"), batch_size=16, max_time_s=60)
     answer = iobench.recommend(remote, asked, observer=Ending(run, KeyboardInterrupt()))
     assert [one.kind for one in answer.findings].count("interrupted") == 1
     assert len(answer.finalists) == 2

@@ -83,7 +83,7 @@ def test_finalists_without_time_are_one_finding(manifest):
 
 
 def test_fresh_rounds_compare_before_they_measure_limits(manifest):
-    found = run(manifest, replace(SIX, limits=True), policy=FinalRounds(Budget(2.0), rounds=2))
+    found = run(manifest, replace(SIX, limits=True), policy=FinalRounds(Budget(600.0), rounds=2))
     assert {(one.round, one.limit is None) for one in found.records} == {(1, True), (2, False)}
 
 

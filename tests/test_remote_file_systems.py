@@ -145,7 +145,7 @@ def test_a_mounted_file_system_is_read_verified_and_surveyed(delayed):
     came = np.concatenate([batch["x"].numpy() for batch in loader])
     with delayed.opener("npy")() as reader:
         assert np.array_equal(came, reader.batch(slice(0, 80))["x"])
-    found = survey(delayed, pick_device("cpu"), 16, 0.05)
+    found = survey(delayed, pick_device("cpu"), 16, 0.5)
     assert {"opening", "waiting"} <= {note.kind for note in found.notes}
 
 

@@ -109,7 +109,7 @@ def test_full_shared_memory_is_one_line_that_says_how_to_enlarge_it(folder, imag
 
 @pytest.mark.parametrize("limit", [12, 16])
 def test_too_many_open_files_are_one_line_with_the_limit(folder, limit):
-    line = f'ulimit -n {limit} && exec "$@" -m iobench diagnose train.py:make_loader --max-time 20'
+    line = f'ulimit -n {limit} && exec "$@" -m iobench diagnose train.py:make_loader --max-time 120'
     done = subprocess.run(
         ["sh", "-c", line, "sh", sys.executable], capture_output=True, text=True, cwd=folder
     )

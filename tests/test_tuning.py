@@ -280,6 +280,7 @@ def test_an_uncertain_headroom_is_not_called_no_bottleneck():
     assert result_of(over, candidates[:2], candidates, [], None, 0.5).outcome == DECIDED
 
 
+@pytest.mark.usefixtures("steady")
 @pytest.mark.parametrize(
     "endless", [lambda: DataLoader(Endless(), batch_size=4), lambda: Endless()], ids=["loader", "iterable"]
 )
@@ -489,12 +490,13 @@ def test_a_case_that_the_end_of_the_time_cuts_off_is_skipped_and_no_other_begins
     assert not any(one.final for one in candidates)
 
 
-def test_the_end_of_the_time_interrupts_a_loader_and_ends_its_workers():
+def test_the_end_of_the_time_interrupts_a_loader_and_ends_its_workers(monkeypatch):
     def sleeps(row):
         time.sleep(60)
 
+    monkeypatch.setattr(watchdog, "WRITE_S", 30.0)  # a busy machine lets workers wait
     loader = DataLoader(Made(8, sleeps), **FORK)
-    limited = Watchdog(60.0, Budget(0.5))
+    limited = Watchdog(60.0, Budget(3.0))  # within which they start
     others = set(multiprocessing.active_children())  # of tests before this one
     with limited.active(), pytest.raises(DeadlineReached, check=kind("out-of-time")) as caught:
         list(limited.guard(loader))
@@ -532,7 +534,7 @@ def test_a_handler_for_the_end_of_workers_outlives_the_watchdog():
 
     before = signal.getsignal(signal.SIGCHLD)
     try:
-        limited = Watchdog(60.0, Budget(0.2))
+        limited = Watchdog(60.0, Budget(2.0))  # not before it sleeps
         with limited.active(), pytest.raises(DeadlineReached):
             list(limited.guard(silent()))
         assert signal.getsignal(signal.SIGCHLD) is of_torch
@@ -645,11 +647,17 @@ def mine(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_command_prints_an_answer_and_stores_every_turn_as_a_record(mine, inside, monkeypatch):
-    monkeypatch.setattr("iobench.advise.tune.slowdown", lambda turns: None)  # other tests run meanwhile
+@pytest.fixture
+def steady(monkeypatch):
+    """Take no other test that begins meanwhile for a loader that gets slower."""
+    monkeypatch.setattr("iobench.advise.tune.slowdown", lambda turns: None)
+
+
+@pytest.mark.usefixtures("steady")
+def test_the_command_prints_an_answer_and_stores_every_turn_as_a_record(mine, inside):
     options = (
         "--max-time",
-        6,
+        30,
         "--max-workers",
         0,
         "--step-ms",
@@ -689,21 +697,25 @@ def test_the_command_prints_an_answer_and_stores_every_turn_as_a_record(mine, in
         ("mine.py:make", ("--headroom",), 2, "missing-option"),
         ("mine.py:make", ("--max-time", 0), 2, "out-of-range"),
         ("mine.py:make", ("--max-workers", -1), 2, "out-of-range"),
-        ("mine.py:slower", ("--max-workers", 0, "--max-time", 4), 1, "slowing-down"),
+        ("mine.py:slower", ("--max-workers", 0, "--max-time", 20), 1, "slowing-down"),
     ],
 )
-def test_an_error_is_one_line(mine, inside, target, options, code, kind):
+def test_an_error_is_one_line(mine, inside, request, target, options, code, kind):
+    if kind != "slowing-down":
+        request.getfixturevalue("steady")
     done = inside("tune", target, "--device", "cpu", "--max-time", 4, *options)
     assert (done.returncode, done.stdout) == (code, "")
     assert done.stderr.splitlines()[-1].startswith(f"iobench: error[{kind}]: ")
 
 
+@pytest.mark.usefixtures("steady")
 def test_a_function_that_yields_is_called_for_each_turn(mine):
-    found = iobench.tune("mine.py:generator", max_time_s=1.0, device="cpu")
+    found = iobench.tune("mine.py:generator", max_time_s=10.0, device="cpu")
     assert found.outcome == KEEP
     assert len(found.use.final_rates) > 1
 
 
+@pytest.mark.usefixtures("steady")
 @pytest.mark.parametrize(
     ("target", "samples", "fields", "batch_size"),
     [("texts", 40, [], None), ("endless", None, [("f0", [4], "float32")], 8)],
@@ -711,7 +723,7 @@ def test_a_function_that_yields_is_called_for_each_turn(mine):
 def test_what_is_unknown_of_a_live_loader_is_absent_in_its_records(
     mine, inside, target, samples, fields, batch_size
 ):
-    done = inside("tune", f"mine.py:{target}", "--max-time", 4, "--device", "cpu", "--out", "own.jsonl")
+    done = inside("tune", f"mine.py:{target}", "--max-time", 10, "--device", "cpu", "--out", "own.jsonl")
     assert done.returncode == 0, done.stderr
     records, problems = record_file.read(mine / "own.jsonl")
     assert (problems, records[0].dataset.samples) == ([], samples)
@@ -813,6 +825,7 @@ def test_numbers_of_workers_go_beyond_the_cores(monkeypatch, cores, idle, most, 
     assert search_space.worker_counts(idle, ResourceLimits(most)) == expected
 
 
+@pytest.mark.usefixtures("steady")
 def test_a_short_time_tries_fewer_settings(tmp_path):
     def slow(row):
         time.sleep(0.01)

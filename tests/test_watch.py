@@ -200,7 +200,7 @@ def over_ranks(make, tmp_path, monkeypatch):
     ]
     for one in ranks:
         one.start()
-    came = sorted(answers.get(timeout=60) for _ in ranks)
+    came = sorted(answers.get(timeout=120) for _ in ranks)
     assert all(isinstance(rows, list) for _, rows, _ in came), came
     for one in ranks:
         one.join(60)

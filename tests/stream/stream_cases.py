@@ -93,7 +93,7 @@ def assert_nothing_left(root):
     assert not files, files
 
 
-def in_child(action, seconds=30):
+def in_child(action, seconds=100):
     """Call `action` in a child process and return its result; fail the test if the child fails or hangs."""
     reading, writing = os.pipe()
     sys.stdout.flush()

@@ -58,7 +58,7 @@ def ended_by_bus_error(action):
         action()
 
     with pytest.raises(pytest.fail.Exception, match="SIGBUS"):
-        in_child(quietly, seconds=20)
+        in_child(quietly)
 
 
 def test_intact_files_are_read_without_error(path):
@@ -201,7 +201,8 @@ def test_a_map_that_is_gone_is_not_guarded(path):
     del mapped
     assert guard in maps.active_guards
     del view
-    assert maps.active_guards == before
+    assert guard not in maps.active_guards
+    assert maps.active_guards <= before  # what other tests left may go, too
 
 
 def test_files_side_by_side_are_intact_and_fail_alone(path, tmp_path):
@@ -298,4 +299,4 @@ def test_an_index_truncated_while_in_use_is_an_error(tmp_path, path):
             with pytest.raises(OSError, check=lost(tmp_path / ".index" / "data.values")):
                 locate(rows)
 
-    in_child(look, seconds=20)
+    in_child(look)

@@ -164,7 +164,7 @@ def pieces(monkeypatch, by_file):
     read, pieces = os.preadv, []
 
     def slowly(*arguments):
-        pieces.append(time.sleep(0.01))
+        pieces.append(time.sleep(0.05))
         return read(*arguments)
 
     monkeypatch.setattr(readahead, "PIECE_BYTES", VECTORS * 1016 // 256)
@@ -493,7 +493,7 @@ def test_a_fork_during_an_epoch_does_no_harm(pictures, name, direct):
     with contextlib.closing(iter(one)) as batches:
         for _ in range(3):
             result.append(next(batches))
-            in_child(child, seconds=10)
+            in_child(child)
         assert_batches([*result, *batches], SOURCE, rows)
 
 
@@ -508,5 +508,5 @@ def test_repeated_forks_during_an_epoch_do_no_harm(vectors, name):
         for batch in batches:
             result.append(batch)
             if len(result) % 3 == 0:
-                in_child(child, seconds=5)
+                in_child(child)
     assert_batches(result, vector_arrays(), rows_of("random", samples=VECTORS, batch_size=256))

@@ -243,7 +243,7 @@ def test_another_process_sees_the_same_order_and_may_end_in_the_middle_of_an_epo
         [sys.executable, "-c", IN_A_LOOP, pictures.root],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
         cwd=ROOT,
         env={**os.environ, "PYTHONHASHSEED": "4"},
     )

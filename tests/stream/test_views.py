@@ -170,7 +170,7 @@ def test_a_forked_child_gathers_what_its_parent_gathered_by_several_threads(vect
     one = loader(vectors, "npy", order="random", batch_size=8192)
     assert len(labels(one)) == 2
     expected = rows_of("random", 1, samples=VECTORS, batch_size=8192)
-    assert in_child(lambda: labels(one), seconds=20) == [rows.tolist() for rows in expected]
+    assert in_child(lambda: labels(one)) == [rows.tolist() for rows in expected]
 
 
 @pytest.mark.parametrize("width", [512, 12, 10, 7])
