@@ -783,9 +783,9 @@ def test_a_run_measures_the_headroom(tmp_path, inside):
     iobench.prepare(iobench.Synthetic(32 * 64 * 4, (32,)), ["npy"], data_dir=tmp_path)
     common = ("--data-dir", tmp_path, "--batch-size", 64, "--rounds", 3, "--no-limits", "--loader")
     slow_step = inside("run", *common, "native", "--step-ms", 150, "--headroom", "--json")
-    assert headroom_of(slow_step) < 1.05
+    assert headroom_of(slow_step) < 1.5  # 1, unless this process was paused
     fast_step = inside("run", *common, "dataloader", "--step-ms", 0.01, "--headroom", "--json")
-    assert headroom_of(fast_step) > 1.05
+    assert headroom_of(fast_step) > 2
     assert complaint_kind(inside("run", *common, "native", "--headroom"), 2) == "missing-option"
 
 

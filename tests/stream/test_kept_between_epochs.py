@@ -48,7 +48,7 @@ def map_addresses(folder):
 @pytest.fixture
 def always_warm(monkeypatch):
     """Let no other process of the machine make the files cold: they would be opened again."""
-    monkeypatch.setattr(page_cache, "residency", lambda files, sampled: 1.0)
+    monkeypatch.setattr(page_cache, "residency", lambda files, sampled=False: 1.0)
 
 
 def minor_faults():
