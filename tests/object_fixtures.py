@@ -7,15 +7,16 @@ from object_cases import published
 from range_server import RangeServer
 
 from iobench.dataset.remote_dataset import open_dataset
-from iobench.objects import client, limits
+from iobench.objects import client, limits, request_pool
 
 pytest.importorskip("obstore", reason="the client of object stores is not installed: iobench[s3]")
 
 
 @pytest.fixture
 def quick_retries(monkeypatch):
-    """Retry without pauses that a test would wait for."""
+    """Retry without pauses that a test would wait for, and nothing that is late on a busy machine."""
     monkeypatch.setattr(client, "PAUSE_S", 0.001)
+    monkeypatch.setattr(request_pool, "STALL_S", 60.0)
     monkeypatch.setattr(limits, "MANY", (2, 4))
 
 

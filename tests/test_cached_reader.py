@@ -4,7 +4,6 @@ import contextlib
 import errno
 import os
 import threading
-import time
 from functools import partial
 from pathlib import Path
 
@@ -83,9 +82,19 @@ def stored(request, by_file, tmp_path, monkeypatch):
 WAYS = pytest.mark.parametrize("way", [Stored.in_order, Stored.at_random])
 
 
+EARLIER = set()  # threads of other tests
+
+
+@pytest.fixture(autouse=True)
+def earlier_threads():
+    EARLIER.clear()
+    EARLIER.update(threading.enumerate())
+
+
 def ahead_threads():
     """Return the threads that read ahead."""
-    return [thread for thread in threading.enumerate() if thread.name.startswith("iobench-ahead")]
+    own = set(threading.enumerate()) - EARLIER
+    return [thread for thread in own if thread.name.startswith("iobench-ahead")]
 
 
 @WAYS
@@ -190,21 +199,26 @@ def test_stopping_early_leaves_no_thread_no_file_and_no_map(stored, in_order):
         reader.batch(slice(0, 1))
 
 
-def test_stopping_early_does_not_wait_for_the_rest_of_the_file(stored, in_thread):
+def test_stopping_early_does_not_wait_for_the_rest_of_the_file(stored, in_thread, monkeypatch):
     offsets, begun, leaving = [], threading.Event(), threading.Event()
+    begin = readahead.Readahead.begin
 
     def read(descriptor, buffers, offset):
         offsets.append(offset)
         begun.set()
-        leaving.wait(20)
-        time.sleep(0.2)  # until the reader is being closed
+        leaving.wait(60)  # until the reader is being closed
         return sum(map(len, buffers))
 
+    def beginning(self):
+        if begun.is_set():  # `stop` calls it after it has said that the thread is to end
+            leaving.set()
+        begin(self)
+
     in_thread(read)
+    monkeypatch.setattr(readahead.Readahead, "begin", beginning)
     with stored.open() as reader:
         reader.read_ahead(stored.batches())
-        begun.wait(20)
-        leaving.set()
+        begun.wait(60)
     assert offsets == [stored.offset]
 
 

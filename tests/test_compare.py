@@ -343,7 +343,7 @@ from work import WORK_S
 
 class Slow(Dataset):
     def __len__(self):
-        return 64
+        return 32
 
     def __getitem__(self, number):
         time.sleep(WORK_S)
@@ -363,7 +363,7 @@ def broken():
 def versions(tmp_path_factory):
     """Return a folder with versions of one program, in which each imports its own module `work`."""
     root = tmp_path_factory.mktemp("versions")
-    for name, work_s in {"base": 0.001, "same": 0.001, "slower": 0.003}.items():
+    for name, work_s in {"base": 0.01, "same": 0.01, "slower": 0.03}.items():
         (root / name).mkdir()
         (root / name / "train.py").write_text(VERSION)
         (root / name / "work.py").write_text(f"WORK_S = {work_s}")

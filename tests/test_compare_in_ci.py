@@ -27,11 +27,11 @@ def clone(tmp_path):
     origin.mkdir()
     git(origin, "init", "-q", "-b", "main")
     (origin / "train.py").write_text(VERSION.replace("def make(", "def make_loader("))
-    (origin / "work.py").write_text("WORK_S = 0.001")
+    (origin / "work.py").write_text("WORK_S = 0.01")
     git(origin, "add", ".")
     git(origin, "commit", "-qm", "base")
     git(tmp_path, "clone", "-q", origin, clone)
-    (clone / "work.py").write_text("WORK_S = 0.003")
+    (clone / "work.py").write_text("WORK_S = 0.03")
     return clone
 
 

@@ -656,7 +656,8 @@ def test_decoding_is_found_in_workers_by_their_own_profile(tmp_path):
     def decode():
         np.asarray(Image.open(io.BytesIO(buffer.getvalue())))
 
-    found = run_session(DataLoader(Rows(work=decode), batch_size=8, **FORK), variants=False)
+    rows = Rows(400, decode)  # so many that a pause of a worker is a small share of its time
+    found = run_session(DataLoader(rows, batch_size=8, **FORK), variants=False)
     assert [one.where for one in found.profiles] == ["main process", "workers"]
     assert "decoding" in [one.kind for one in found.advice]
 
@@ -666,7 +667,7 @@ def test_an_endless_loader_ends_with_the_time():
         while True:
             yield torch.ones(4)
 
-    found = run_session(endless(), max_time_s=0.5, batches=10**9)
+    found = run_session(endless(), max_time_s=5.0, batches=10**9)  # of which the loop has a second
     assert found.loop.batches > 2
 
 
@@ -676,7 +677,7 @@ def test_an_error_of_the_loader_has_its_traceback():
         raise KeyError("mine")
 
     with pytest.raises(TargetError, check=kind("raised")) as caught:
-        run_session(broken(), max_time_s=30.0)
+        run_session(broken(), max_time_s=60.0)
     assert "after 1 batch" in caught.value.problem
     assert "in broken" in caught.value.traceback
 
@@ -727,7 +728,7 @@ def test_a_loader_that_ends_the_process_is_named():
 @pytest.mark.parametrize("run", [session.diagnose, iobench.tune])
 def test_workers_are_not_tried_where_they_could_not_send_the_batches(run, capfd):
     loader = DataLoader(Rows(), batch_size=8, collate_fn=lambda rows: {"x": rows[0], "lock": Lock()})
-    answer = run(loader, max_time_s=2.0, device="cpu")
+    answer = run(loader, max_time_s=6.0, device="cpu")
     assert "cannot-pickle-batches" in {one.kind for one in answer.skipped}
     assert not [one for one in answer.candidates if one.changes.get("num_workers")]
     assert "too-few-workers" not in {one.kind for one in answer.findings}
@@ -750,7 +751,7 @@ def test_a_loader_that_hangs_has_the_stacks_of_all_its_processes():
         signal.getsignal(signal.SIGALRM),
     )
     with pytest.raises(TargetError, check=kind("timeout")) as caught:
-        run_session(loader, timeout_s=1.0, max_time_s=30.0)
+        run_session(loader, timeout_s=3.0, max_time_s=60.0)  # in which the workers have begun
     assert "main process:" in caught.value.traceback
     assert "in hang" in caught.value.traceback
     assert signal.getsignal(signal.SIGALRM) is before
@@ -762,7 +763,7 @@ def test_processes_without_a_handler_survive_a_loader_that_hangs():
     bystander.start()
     hanging = DataLoader(Rows(work=partial(time.sleep, 60)), batch_size=8, **FORK)
     with pytest.raises(TargetError, check=kind("timeout")) as caught:  # keeps the workers for their end
-        run_session(hanging, timeout_s=1.0, max_time_s=30.0)
+        run_session(hanging, timeout_s=3.0, max_time_s=60.0)
     assert bystander.is_alive()
     end_workers()
     del caught
@@ -870,7 +871,7 @@ def module(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("target", ["mine.py:make", "mine:make"])
 def test_the_command_prints_its_measurements_and_the_verdict(module, inside, target):
-    done = inside("diagnose", target, "--max-time", 1, "--no-variants", "--device", "cpu")
+    done = inside("diagnose", target, "--max-time", 60, "--no-variants", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     assert {"DataLoader", "TensorDataset,"} <= set(done.stdout.split())
 
@@ -883,11 +884,14 @@ def test_what_a_loader_prints_is_no_part_of_the_json(module, inside, command):
 
 
 def test_json_has_the_figures_and_the_advice(module, inside):
-    done = inside("diagnose", "mine.py:make", "--max-time", 3, "--json", "--device", "cpu")
-    found = json.loads(done.stdout)
+    def diagnosed(*options):
+        return json.loads(inside("diagnose", "mine.py:make", *options, "--json", "--device", "cpu").stdout)
+
+    found = diagnosed("--max-time", 60, "--no-variants")  # in which the data end
     assert found["loop"]["batches"] == 50
     assert found["outcome"] == found["findings"][0]["kind"] == "loader-alone"
-    assert {one["name"] for one in found["candidates"]} >= {BASELINE, BATCH_FETCH}
+    raced = diagnosed("--max-time", 3)
+    assert {one["name"] for one in raced["candidates"]} >= {BASELINE, BATCH_FETCH}
 
 
 @pytest.mark.parametrize(

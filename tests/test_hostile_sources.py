@@ -179,9 +179,11 @@ class TestHdf5:
         monkeypatch.setattr(sandbox, "BATCH_BYTES", 800)
         with h5py.File(tmp_path / "a.h5", "w") as file:
             file["x"] = np.arange(1000)
+        before = set(psutil.Process().children())
         batches = open_source(tmp_path / "a.h5").batches()
         assert next(batches)["x"].tolist() == list(range(100))
-        (reader,) = [one for one in psutil.Process().children() if "sandbox_worker" in _command(one)]
+        own = set(psutil.Process().children()) - before
+        (reader,) = [one for one in own if "sandbox_worker" in _command(one)]
         batches.close()
         assert not reader.is_running()
 

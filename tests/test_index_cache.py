@@ -108,7 +108,6 @@ def test_an_index_with_a_damaged_header_is_built_again(dataset, walks):
     assert len(walks) == 2
 
 
-@pytest.mark.timeout(20)
 def test_a_fifo_in_place_of_an_index_is_replaced(dataset, walks):
     expected = offsets(dataset)
     (path,) = indexes(dataset)

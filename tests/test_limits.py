@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import complaint, require_disk
+from conftest import complaint, open_files, require_disk
 from kinds import complaint_kind
 from record_cases import a_case, a_record
 
@@ -131,9 +131,9 @@ def test_random_reads_are_of_whole_pages_at_many_places_within_the_file(file, mo
 
 @pytest.mark.parametrize("name", ["disk", "disk, random"])
 def test_limits_of_the_disk_leave_nothing_open_and_raise_without_direct_reads(file, monkeypatch, name):
-    before = os.listdir("/proc/self/fd")
+    before = open_files(file)
     MEASURES[name](file)
-    assert os.listdir("/proc/self/fd") == before
+    assert open_files(file) == before
 
     def refuse(path):
         raise DirectUnavailable

@@ -80,6 +80,7 @@ def test_cases_are_listed_with_their_last_round_and_median_fastest_first(view):
 
 
 def test_elsewhere_a_phase_is_a_line_and_a_long_one_is_a_line_every_few_seconds(capfd, monkeypatch):
+    monkeypatch.setattr(live, "LINE_S", math.inf)
     with live.view(2, math.inf) as observer:
         planned(observer)
         for number in range(5):

@@ -361,6 +361,6 @@ def test_two_processes_share_a_folder(served, content, tmp_path, limit):
         subprocess.Popen([*arguments, str(seed)], stdout=subprocess.PIPE, text=True) for seed in range(2)
     ]
     expected = " ".join(hashlib.sha256(content[name]).hexdigest() for name in ("one", "two"))
-    assert [one.communicate(timeout=60)[0].strip() for one in running] == [expected] * 2
+    assert [one.communicate(timeout=200)[0].strip() for one in running] == [expected] * 2
     assert stored_bytes(tmp_path) <= counted_bytes(tmp_path) <= limit
     assert len(pieces(tmp_path)) <= min(42, limit // (PIECE + CHECKSUM_BYTES) + 1)

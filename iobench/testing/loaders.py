@@ -29,7 +29,7 @@ from iobench.loading.order import ORDERS, Order
 from iobench.testing.cases import SCHEMA, StoredArtifact, store
 
 BATCH = 4  # 23 samples: five batches and a short one
-ENDING_S = 10.0  # allowed for processes and threads to end
+ENDING_S = 60.0  # allowed for processes and threads to end
 
 
 class LoaderContract:

@@ -1,6 +1,7 @@
 """Limit of the link to a device, and the pinned memory that slots are cut from."""
 
-from itertools import pairwise
+from itertools import count, pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -52,7 +53,10 @@ def test_the_link_warms_up_before_it_is_timed_and_never_runs_dry(late, monkeypat
     assert requested[1][1] > requested[0][1]  # by the warm-up's copies
 
 
-def test_the_host_waits_for_the_oldest_so_that_two_are_always_pending():
+def test_the_host_waits_for_the_oldest_so_that_two_are_always_pending(monkeypatch):
+    clock = SimpleNamespace(perf_counter=count().__next__)
+    monkeypatch.setattr(hardware_limits, "time", clock)
+
     class Chunk:
         def __init__(self):
             pending.append(self)
@@ -64,7 +68,7 @@ def test_the_host_waits_for_the_oldest_so_that_two_are_always_pending():
             pending.pop(0)
 
     pending, most = [], []
-    requested = hardware_limits.keep_busy(Chunk, 0.001)
+    requested = hardware_limits.keep_busy(Chunk, 10)
     assert requested == len(most)
     assert max(most) == 3
 

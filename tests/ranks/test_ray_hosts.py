@@ -30,7 +30,6 @@ class Host:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(ray_hosts, "POLL_S", 0.001)
-    monkeypatch.setattr(ray_hosts, "ENDING_S", 0.05)
 
 
 def test_lines_of_the_first_host_and_errors_of_all_are_forwarded():
@@ -54,8 +53,9 @@ def test_if_a_host_is_lost_the_others_name_its_rank():
 
 
 @pytest.mark.parametrize("first", [([], 0), ([], None)])
-def test_a_lost_host_that_no_rank_reports_ends_the_run_with_its_name(first):
+def test_a_lost_host_that_no_rank_reports_ends_the_run_with_its_name(first, monkeypatch):
     """Even if the ranks of the others never end."""
+    monkeypatch.setattr(ray_hosts, "ENDING_S", 0.05)
     lines = []
     assert follow([Host(first), Host(RankLost("beta", kind="host-gone"))], lines.append) == 1
     (line,) = lines

@@ -1,7 +1,9 @@
 """Two processes that train with the real packages: which samples each saw, with `watch` and without."""
 
+import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -119,8 +121,7 @@ def train(loader):
 )
 def test_each_rank_sees_the_same_samples_with_watch_and_without(numbered, tmp_path, package, train):
     pytest.importorskip(package)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", SCRIPT.format(train=train), str(numbered.root), str(tmp_path / "seen")],
@@ -145,6 +146,14 @@ def test_each_rank_sees_the_same_samples_with_watch_and_without(numbered, tmp_pa
     assert len(first["stream"]) == SAMPLES / 4  # the dataset has half as many
     assert all("Every rank reads every sample" not in error for error in errors)
     assert all(error.count("first batch") == 1 for error in errors)  # one report: of the watched loop
+
+
+def free_port():
+    """Return a port that no other program gets by asking for any: it is free also when the ranks bind it."""
+    while True:
+        port = random.SystemRandom().randrange(12_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 @pytest.fixture
