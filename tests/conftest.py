@@ -251,7 +251,7 @@ def command(*arguments):
 
 def call(*arguments, **options):
     """iobench in a process of its own, to its end."""
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=120, **options)
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=400, **options)
 
 
 def peak_mib():

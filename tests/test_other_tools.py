@@ -123,6 +123,6 @@ def test_commands_work_beside_other_tools(arguments, python, streams, tmp_path, 
         assert inside("prepare", "--size", "1e5", "--format", "npy").returncode == 0
     bare = {name: value for name, value in os.environ.items() if name not in ("HOME", "TMPDIR")}
     command = f"{shlex.join([sys.executable, *python, *arguments])} {streams}"
-    done = subprocess.run(command, shell=True, env={**bare, **BARE}, stdout=subprocess.PIPE, timeout=300)
+    done = subprocess.run(command, shell=True, env={**bare, **BARE}, stdout=subprocess.PIPE, timeout=500)
     assert done.returncode == 0
     assert bool(done.stdout) != bool(streams)

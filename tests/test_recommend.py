@@ -315,7 +315,7 @@ def test_snippets_that_start_processes_run(manifest, word, tmp_path):
         (tmp_path / f"{order}.py").write_text(snippet(manifest, usable(word), order))
     (tmp_path / "train.py").write_text(RUN_BOTH)
     done = subprocess.run(
-        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=400
     )
     assert done.returncode == 0, done.stderr
     assert word == "ray" or not done.stderr  # which logs

@@ -426,7 +426,7 @@ def browse(tmp_path):
             [CHROMIUM, *options, *size, profile, looked_at.as_uri()],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=400,
         )
         return done.stdout, [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
 

@@ -7,7 +7,7 @@ import pytest
 from test_pages import ROOT, code, typed
 
 pytest_plugins = ("object_fixtures",)
-pytestmark = pytest.mark.usefixtures("quick_retries")
+pytestmark = pytest.mark.usefixtures("quick_retries", "few_rounds")
 
 PAGE = ROOT / "docs" / "how-to" / "data-in-s3.md"
 BUCKET = "my-bucket"
@@ -21,8 +21,8 @@ def calls():
 
 
 def quicker(words):
-    """Return a call with one round, or as little time as there may be."""
-    more = {"run": ("--rounds", "1"), "recommend": ("--max-time", "20", "--batch-size", "16")}
+    """Return a call with one round, or with time enough for few rounds."""
+    more = {"run": ("--rounds", "1"), "recommend": ("--max-time", "30", "--batch-size", "16")}
     return (*words, *more.get(words[0], ()))
 
 

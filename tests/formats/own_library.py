@@ -28,7 +28,7 @@ def run(module, code, *arguments):
         cwd="/",
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

@@ -24,10 +24,17 @@ from iobench.base.errors import (
     MissingDependency,
 )
 from iobench.dataset.remote_dataset import check_target, publish
-from iobench.objects import client
+from iobench.objects import client, request_pool
 
 pytest_plugins = ("object_fixtures",)
 pytestmark = pytest.mark.usefixtures("quick_retries")
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Take no request for one that stalls: none does here, however busy the machine is."""
+    monkeypatch.setattr(request_pool, "STALL_S", 60.0)
+    monkeypatch.setattr(request_pool, "CLOSE_S", 60.0)
 
 
 @pytest.fixture
