@@ -149,6 +149,7 @@ def test_a_bucket_without_a_prefix_and_names_of_any_script(bucket, tmp_path):
     assert verify(made) == {"npy": None}
 
 
+@pytest.mark.usefixtures("few_rounds")
 def test_add_run_and_verify_as_typed(bucket, tmp_path, inside):
     stored(bucket, "webdataset")
     data = ("--data-dir", tmp_path / "data")
@@ -163,7 +164,7 @@ def test_add_run_and_verify_as_typed(bucket, tmp_path, inside):
     assert "ranged GET" in inside("limits", *named, "--seconds", "0.01").stdout
     assert complaint_kind(inside("run", *named, "--format", "npy")) == "not-prepared"
     assert complaint_kind(inside("run", *named, "--cache", "cold"), 2) == "conflicting-options"
-    done = inside("recommend", *named, "--max-time", "40")
+    done = inside("recommend", *named, "--max-time", "120")
     assert done.returncode == 0, done.stderr
     assert complaint_kind(inside("prepare", *named, "--size", "1e3")) == "remote-dataset"
 

@@ -10,6 +10,7 @@ from conftest import require_disk
 from kinds import kind
 
 from iobench.base.errors import ColdCacheUnavailable
+from iobench.base.thresholds import COLD_LIMIT
 from iobench.host import machine_info, memory, page_cache
 
 MIB = 1 << 20
@@ -61,13 +62,13 @@ def fake_sudo(monkeypatch, tmp_path):
 def test_files_are_cold_after_eviction_by_file(by_file, files):
     assert page_cache.residency(files) == 1
     assert page_cache.evict(files) == "posix_fadvise"
-    assert page_cache.residency(files) == 0
+    assert page_cache.residency(files) <= COLD_LIMIT
 
 
 def test_dirty_pages_are_written_first_so_that_they_can_be_evicted(by_file, files, monkeypatch):
     monkeypatch.setattr(page_cache, "PAUSES_S", (0.0,))
     page_cache.evict(files)
-    assert page_cache.residency(files) == 0
+    assert page_cache.residency(files) <= COLD_LIMIT
 
 
 @pytest.mark.skipif(
@@ -75,7 +76,7 @@ def test_dirty_pages_are_written_first_so_that_they_can_be_evicted(by_file, file
 )
 def test_files_are_cold_after_dropping_all_caches(files):
     assert page_cache.evict(files) in ("drop_caches", "posix_fadvise")  # a container's /proc may be read-only
-    assert page_cache.residency(files) == 0
+    assert page_cache.residency(files) <= COLD_LIMIT
 
 
 def test_files_mapped_by_another_process_are_not_cold(by_file, files, holder):
@@ -101,8 +102,8 @@ def test_files_on_tmpfs_are_not_cold(monkeypatch, tmp_path):
 
 
 def test_residency_is_the_fraction_of_all_pages(by_file, files):
-    page_cache.evict(files)
-    assert page_cache.residency(files) == 0
+    while page_cache.residency(files):  # `evict` allows a few pages, which may be under IO
+        page_cache.evict(files)
     files[0].read_bytes()
     assert page_cache.residency(files) == 0.5
     assert page_cache.residency([]) == 0
