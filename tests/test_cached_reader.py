@@ -168,11 +168,17 @@ def test_one_array_is_read_in_order_with_the_kernels_own_readahead(stored, monke
 
 
 def test_only_the_rows_that_will_come_are_read_ahead(stored):
-    half = len(stored.rows) // 2
-    with stored.open() as reader:
-        reader.read_ahead([slice(half, half + 3), slice(half + 3, len(stored.rows))])
-        stored.check(reader, slice(len(stored.rows) - 5, len(stored.rows)))
-    assert 0.45 < page_cache.residency([stored.path]) < 0.65
+    half, found = len(stored.rows) // 2, []
+    for _ in range(3):  # another process may empty the whole cache meanwhile
+        page_cache.evict([stored.path])
+        with stored.open() as reader:
+            reader.read_ahead([slice(half, half + 3), slice(half + 3, len(stored.rows))])
+            stored.check(reader, slice(len(stored.rows) - 5, len(stored.rows)))
+        found.append(page_cache.residency([stored.path]))
+        assert found[-1] < 0.65
+        if found[-1] > 0.45:
+            return
+    pytest.fail(f"{found} of the file stay")
 
 
 def test_files_that_are_warm_are_read_by_no_thread(stored):
