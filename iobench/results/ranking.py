@@ -101,9 +101,12 @@ def _gaps(logs: npt.NDArray[np.float64]) -> tuple[Matrix, Matrix, bool]:
     sums = np.where(there, logs, 0.0)
     means = sums.sum(axis=1) / own
     gaps = np.where(paired, there @ sums.T - sums @ there.T, 0.0) / np.maximum(shared, 1)
-    gaps = np.where(paired, gaps, means[None, :] - means[:, None])
+    others = ~np.eye(len(logs), dtype=bool)
+    gaps = (
+        np.where(paired, gaps, means[None, :] - means[:, None]) * others
+    )  # no rounding where there is no gap
     rests = np.where(there, logs - means[:, None], 0.0)
-    products, freedom, others = rests @ rests.T, own - 1.0, ~np.eye(len(logs), dtype=bool)
+    products, freedom = rests @ rests.T, own - 1.0
     if not freedom.any():
         return gaps, np.full_like(gaps, math.log(FAR)) * others, False
     variances = np.diag(products) / np.maximum(freedom, 1)
