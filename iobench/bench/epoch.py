@@ -16,6 +16,7 @@ from iobench.base.files import system_errors_as
 from iobench.bench.meter import DeviceClock, Meter
 from iobench.bench.part import Part, WindowTimer
 from iobench.bench.process_group import ProcessGroup, SingleProcess
+from iobench.host.device import is_device_error
 from iobench.host.machine_load import Counters, Counts, CpuSpeedProbe
 from iobench.host.page_cache import map_cached
 from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice, device_errors
@@ -45,9 +46,11 @@ def opened(loader: Loader, job: Job) -> Epochs:
     opener = replace(job.opener, random=job.order.kind != "sequential")
     try:
         return loader.open(replace(job, opener=opener))
-    except (IobenchError, torch.OutOfMemoryError, torch.AcceleratorError):
+    except (IobenchError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # a loader of another package may fail in any way
+        if is_device_error(error):
+            raise
         raise failure(loader, opener, error) from error
 
 

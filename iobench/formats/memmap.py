@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -292,7 +294,7 @@ def _mapped_reader(path: Path, schema: Schema, leaves: Mapping[str, Leaf]) -> Me
 def _load(path: Path, leaves: Mapping[str, Leaf], schema: Schema) -> Any:
     """Load tensors as a tensorclass, as TensorDict does: mapped copy-on-write, nothing unpickled."""
     import torch
-    from tensordict import MemoryMappedTensor, TensorDict
+    from tensordict import TensorDict
 
     wholes, tensors = dict[Path, torch.Tensor](), {}
     with expecting(
@@ -302,10 +304,23 @@ def _load(path: Path, leaves: Mapping[str, Leaf], schema: Schema) -> Any:
             dtype = getattr(torch, leaf.dtype)
             size = leaf.file.stat().st_size
             if leaf.nbytes == size:
-                tensors[name] = MemoryMappedTensor.from_filename(leaf.file, dtype, leaf.shape, mode="r")
+                tensors[name] = _mapped_tensor(leaf.file, dtype, leaf.shape)
                 continue
             if leaf.file not in wholes:
                 wholes[leaf.file] = torch.from_file(str(leaf.file), size=size, dtype=torch.uint8)
             section = wholes[leaf.file][leaf.offset : leaf.offset + leaf.nbytes]
             tensors[name] = section.view(dtype).view(leaf.shape)
         return sample_class(schema).from_tensordict(TensorDict(tensors, [schema.samples]))
+
+
+def _mapped_tensor(file: Path, dtype: Any, shape: Sequence[int]) -> Any:
+    """Return a MemoryMappedTensor over a file, copy-on-write; before tensordict 0.15 only made by hand."""
+    import torch
+    from tensordict import MemoryMappedTensor
+
+    own: Any = MemoryMappedTensor
+    if "mode" in inspect.signature(own.from_filename).parameters:
+        return own.from_filename(file, dtype, shape, mode="r")
+    tensor = own(torch.from_file(str(file), size=math.prod(shape), dtype=dtype).view(*shape))
+    tensor.filename, tensor._handler, tensor.index, tensor.parent_shape = file, None, None, torch.Size(shape)
+    return tensor

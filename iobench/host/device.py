@@ -143,7 +143,10 @@ class Accelerator(Device):
         """Make it the current device for a block."""
         import torch
 
-        return torch.accelerator.device_index(self.torch.index)
+        if hasattr(torch.accelerator, "device_index"):  # from torch 2.8
+            return torch.accelerator.device_index(self.torch.index)
+        own: AbstractContextManager[Any] = torch.get_device_module(self.torch).device(self.torch.index)
+        return own
 
     def synchronize(self) -> None:
         """Wait until all streams of the device are done."""
@@ -167,29 +170,32 @@ class Accelerator(Device):
 
     def peak_bytes(self) -> tuple[int, int] | None:
         """Return peak memory (allocated, reserved) in bytes since `reset_peak`."""
-        import torch
-
-        api = torch.accelerator
+        api = self._memory_api
         return api.max_memory_allocated(self.torch), api.max_memory_reserved(self.torch)
 
     def reset_peak(self) -> None:
         """Reset the peak memory statistics."""
-        import torch
-
-        torch.accelerator.reset_peak_memory_stats(self.torch)
+        self._memory_api.reset_peak_memory_stats(self.torch)
 
     def empty_caches(self) -> None:
         """Release the device memory that torch caches."""
-        import torch
-
-        torch.accelerator.empty_cache()
+        self._memory_api.empty_cache()
 
     def allocations(self) -> int | None:
         """Return the number of allocations that torch has requested from the driver."""
+        stats = self._memory_api.memory_stats(self.torch)  # empty before the first allocation
+        return stats.get("num_device_alloc") if stats else 0
+
+    @property
+    def _memory_api(self) -> Any:
+        """Functions about memory: torch.accelerator has them from torch 2.9, the backend's module always."""
         import torch
 
-        stats = torch.accelerator.memory_stats(self.torch)  # empty before the first allocation
-        return stats.get("num_device_alloc") if stats else 0
+        return (
+            torch.accelerator
+            if hasattr(torch.accelerator, "memory_stats")
+            else torch.get_device_module(self.torch)
+        )
 
     def identity(self) -> dict[str, Any] | None:
         """Return the device's name and memory in bytes, from torch."""
@@ -387,6 +393,14 @@ def own_device(name: str, local_rank: int) -> str:
     return f"{name}:{local_rank}"
 
 
+def is_device_error(error: BaseException) -> bool:
+    """Return True for an error that a device reports; it has a class of its own from torch 2.8."""
+    import torch
+
+    own = getattr(torch, "AcceleratorError", None)
+    return isinstance(error, own) if own else str(error).startswith("CUDA error")
+
+
 def in_use() -> str:
     """Return the accelerator that this process has initialized, or "cpu"; imports nothing."""
     torch = sys.modules.get("torch")
@@ -401,7 +415,10 @@ def _accelerator() -> tuple[str | None, int]:
     """Return the kind of accelerator that this torch is built for, and the number of devices."""
     import torch
 
-    accelerator = torch.accelerator.current_accelerator()
+    try:
+        accelerator = torch.accelerator.current_accelerator()
+    except RuntimeError:  # before torch 2.7, where it is built for one that is not here
+        accelerator = None
     return (accelerator.type, torch.accelerator.device_count()) if accelerator else (None, 0)
 
 

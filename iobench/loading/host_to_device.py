@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import torch
 
 from iobench.base.errors import LoaderFailed
-from iobench.host.device import Accelerator, device_of
+from iobench.host.device import Accelerator, device_of, is_device_error
 
 __all__ = ["DeviceBatch", "HostBatch", "HostToDevice", "SideStreamCopier", "device_errors", "side_copier"]
 
@@ -138,7 +138,9 @@ def device_errors(what: str) -> Iterator[None]:
         raise LoaderFailed(
             f"{what}: {_first(error)}", kind="out-of-memory", hint="use a smaller --batch-size"
         ) from error
-    except torch.AcceleratorError as error:
+    except RuntimeError as error:
+        if not is_device_error(error):
+            raise
         raise LoaderFailed(
             f"{what}: the device failed: {_first(error)}",
             kind="device-failed",
