@@ -3,7 +3,11 @@
 import copy
 import inspect
 import multiprocessing
+import os
 import pickle
+import subprocess
+import sys
+import time
 import traceback
 
 import pytest
@@ -21,9 +25,11 @@ from torch.utils.data import (
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from iobench import RayLoader, StreamLoader
+from iobench.advise.checks import loop_stats
 from iobench.advise.checks.watched_loader import watched
 from iobench.advise.diagnosis import diagnose
 from iobench.base.errors import InvalidSettings
+from iobench.host.rank_info import torchrun_variables
 
 SAMPLES, BATCH, RANKS = 96, 8, 2
 DATA = TensorDataset(torch.arange(SAMPLES))
@@ -179,19 +185,18 @@ def _rank(rank, meeting, make, answers):
             seen(alone)
             assert diagnose(alone.stats).findings[0].kind != FIRST
         rows = []
-        for number, (own,) in enumerate(watching):
+        for (own,) in watching:
             rows += own.tolist()
-            if number == 0:
-                distributed.barrier()  # ranks that train together are in step
-        findings = [one.kind for one in diagnose(watching.stats).findings]
-        answers.put((rank, rows, findings))
+            distributed.barrier()  # ranks that train together are in step
+        answers.put((rank, rows, diagnose(watching.stats).findings))
         distributed.barrier()
     except BaseException:  # noqa: BLE001 - the test shows it
         answers.put((rank, traceback.format_exc(), []))
 
 
 def over_ranks(make, tmp_path, monkeypatch):
-    """Return what each rank saw of a watched loader, and the kinds of its findings."""
+    """Return what each rank saw of a watched loader, and its findings."""
+    monkeypatch.setattr(loop_stats, "LATE_S", 60.0)  # however late the other rank is
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     fork = multiprocessing.get_context("fork")
     answers = fork.Queue()
@@ -222,7 +227,7 @@ def over_ranks(make, tmp_path, monkeypatch):
 def test_it_is_said_first_that_every_rank_reads_everything(make, tmp_path, monkeypatch):
     rows, findings = over_ranks(make, tmp_path, monkeypatch)
     assert [sorted(own) for own in rows] == [list(range(SAMPLES))] * RANKS
-    assert [kinds[0] for kinds in findings] == [FIRST] * RANKS
+    assert [own[0].kind for own in findings] == [FIRST] * RANKS
 
 
 @pytest.mark.parametrize(
@@ -237,7 +242,54 @@ def test_it_is_said_first_that_every_rank_reads_everything(make, tmp_path, monke
 def test_ranks_with_samples_of_their_own_are_not_complained_of(make, tmp_path, monkeypatch):
     rows, findings = over_ranks(make, tmp_path, monkeypatch)
     assert sorted(rows[0] + rows[1]) == list(range(SAMPLES))
-    assert not any(FIRST in kinds for kinds in findings)
+    assert not any(one.kind == FIRST for own in findings for one in own)
+
+
+class Late(TensorDataset):
+    def __init__(self, late_s):
+        super().__init__(torch.arange(SAMPLES))
+        self.late_s = late_s
+
+    def __getitem__(self, row):
+        time.sleep(self.late_s)
+        return super().__getitem__(row)
+
+
+def test_the_rank_that_waits_most_decides_and_is_named(tmp_path, monkeypatch):
+    """The step of the first rank waits for the second one's, whose loader is slow."""
+    _, (first, second) = over_ranks(lambda rank: DataLoader(Late(rank * 0.01), BATCH), tmp_path, monkeypatch)
+    (verdict,), (own,) = ([one for one in found if one.kind == "bottleneck"] for found in (first, second))
+    assert verdict.values["slowest_rank"] == 1
+    assert verdict.values["slowest_wait_share"] == own.values["wait_share"] > verdict.values["wait_share"]
+
+
+EPOCHS = """
+import iobench, torch
+loader = torch.utils.data.DataLoader(range(64), batch_size=8)
+loader = iobench.watch(loader) if {once} else loader
+for _ in range({epochs}):
+    for batch in loader if {once} else iobench.watch(loader):
+        pass
+    print("epoch", file=__import__("sys").stderr)
+"""
+
+
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_the_first_epoch_is_reported_and_all_at_the_end_on_the_first_rank(once, epochs):
+    for rank in range(RANKS):
+        done = subprocess.run(
+            [sys.executable, "-c", EPOCHS.format(once=once, epochs=epochs)],
+            capture_output=True,
+            text=True,
+            timeout=100,
+            env=os.environ | torchrun_variables(rank, RANKS),
+        )
+        first, *others = done.stderr.split("epoch\n")
+        assert (done.returncode, done.stdout) == (0, "")
+        assert ("Next:" in first) == (rank == 0)
+        assert ["Next:" in one for one in others] == [False] * (epochs - 1) + [rank == 0 and epochs > 1]
+        assert others[-1].count(f"in {epochs} loops") == (rank == 0 and epochs > 1)
 
 
 def test_a_stream_loader_that_is_made_first_reads_its_share(tmp_path, monkeypatch):
@@ -245,4 +297,4 @@ def test_a_stream_loader_that_is_made_first_reads_its_share(tmp_path, monkeypatc
     stream = StreamLoader(images.root, format="npy", batch_size=BATCH, order="random", fields=["y"])
     rows, findings = over_ranks(lambda rank: Labels(stream), tmp_path, monkeypatch)
     assert sorted(rows[0] + rows[1]) == sorted(seen(Labels(stream)))
-    assert not any(FIRST in kinds for kinds in findings)
+    assert not any(one.kind == FIRST for own in findings for one in own)

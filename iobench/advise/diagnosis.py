@@ -22,7 +22,7 @@ from iobench.base.machine import BackgroundLoad
 from iobench.base.units import bytes_text, counted, rate_text, seconds_text, three_digits
 from iobench.results import history
 from iobench.results.background_signs import background_warnings
-from iobench.results.display import Columns
+from iobench.results.display import Block, Columns
 from iobench.results.metrics import mib_text
 from iobench.results.record_file import plain
 from iobench.results.run_warning import RunWarning, Values
@@ -43,17 +43,40 @@ def loop_table(stats: LoopStats, alone: bool = False) -> Columns:
 
 
 def loops_table(loops: Sequence[LoopStats]) -> Columns:
-    """Return the main figures of several loops."""
+    """Return the main figures of several loops: the first, and the last eleven."""
+    shown = sorted({0, *range(len(loops))[-MOST_LOOPS + 1 :]})
     unit = "samples/s" if any(loop.samples for loop in loops) else "batches/s"
-    return [
-        ("loop", [f"{number}" for number in range(1, len(loops) + 1)]),
-        ("batches", [f"{loop.batches:,}" for loop in loops]),
-        (unit, [rate_text(loop.rate) for loop in loops]),
-        ("MiB/s", [mib_text(loop.bytes_per_s) for loop in loops]),
-        ("first batch", [seconds_text(loop.first_wait_s) for loop in loops]),
-        ("waiting", [f"{loop.wait_share:.0%}" for loop in loops]),
-        ("wait p99", [seconds_text(loop.wait_p99_s) for loop in loops]),
-    ]
+    figures: dict[str, list[str | None]] = {
+        "loop": [f"{number + 1}" for number in shown],
+        "batches": [f"{loops[number].batches:,}" for number in shown],
+        unit: [rate_text(loops[number].rate) for number in shown],
+        "MiB/s": [mib_text(loops[number].bytes_per_s) for number in shown],
+        "first batch": [seconds_text(loops[number].first_wait_s) for number in shown],
+        "waiting": [f"{loops[number].wait_share:.0%}" for number in shown],
+        "wait p99": [seconds_text(loops[number].wait_p99_s) for number in shown],
+    }
+    return list(figures.items())
+
+
+def all_loops(loops: Sequence[LoopStats]) -> Iterator[Block]:
+    """Yield a verdict on all loops of a training together, and a table of them."""
+    waited, steps = sum(loop.wait_s for loop in loops), sum(loop.step_s for loop in loops)
+    share = waited / (waited + steps) if waited + steps else 0.0
+    worst = max(loops, key=lambda loop: loop.slowest[1])
+    rank, most = worst.slowest
+    waits = f"in {len(loops):,} loops {_waiter(worst)} waited {share:.0%} of the time"
+    if rank is not None:
+        waits += f" (rank {rank} {most:.0%} in one of them)"
+    first = seconds_text(sum(loop.first_wait_s for loop in loops))
+    statement = _judged(share if rank is None else most)[1]
+    yield Block(
+        "answer",
+        [f"{statement}: {waits}, and {first} for first batches", f"Next: {diagnose(worst).next_step}"],
+    )
+    yield Block("table", columns=loops_table(loops))
+
+
+MOST_LOOPS = 12  # in a table
 
 
 def _rows(stats: LoopStats, alone: bool) -> Iterator[tuple[str, str]]:
@@ -181,7 +204,7 @@ def diagnose(
     if each turn was slower than the one before.
     """
     short = loop.batches < MIN_BATCHES or loop.elapsed_s < MIN_S
-    bottleneck = None if alone or short else loop.wait_share >= BOTTLENECK
+    bottleneck = None if alone or short else loop.slowest[1] >= BOTTLENECK
     warnings = background_warnings([loop.background, *background])
     busy = bool(warnings)
     if slowdown is not None:  # whatever its settings
@@ -295,12 +318,23 @@ def _verdict(loop: LoopStats, bottleneck: bool | None, alone: bool, advice: Sequ
     if alone or bottleneck is None:
         took = f"{counted(loop.batches, 'batch', 'batches')} in {seconds_text(loop.elapsed_s)}"
         return Finding("too-short", f"Too short for a verdict: {took}", values=values)
-    kind, statement = "not-bottleneck", "Loading is not the bottleneck"
-    if loop.wait_share >= MOST:
-        kind, statement = "bottleneck", "Loading is the bottleneck"
-    elif loop.wait_share >= BOTTLENECK:
-        kind, statement = "costs-time", "Loading costs time"
-    waiter = "the step" if loop.device == "cpu" else f"{loop.device} (by its own clock)"
-    message = f"{statement}: {waiter} waits {loop.wait_share:.0%} of the time ({speed})"
+    kind, statement = _judged(loop.slowest[1])
+    waits = f"{_waiter(loop)} waits {loop.wait_share:.0%} of the time"
     values |= {"wait_share": loop.wait_share, "device": loop.device}
-    return Finding(kind, message, values=values)
+    if (slowest := loop.slowest)[0] is not None:
+        waits += f", rank {slowest[0]} {slowest[1]:.0%}"
+        values |= {"slowest_rank": slowest[0], "slowest_wait_share": slowest[1]}
+    return Finding(kind, f"{statement}: {waits} ({speed})", values=values)
+
+
+def _judged(wait_share: float) -> tuple[str, str]:
+    """Return the kind and the words of a verdict."""
+    if wait_share >= MOST:
+        return "bottleneck", "Loading is the bottleneck"
+    if wait_share >= BOTTLENECK:
+        return "costs-time", "Loading costs time"
+    return "not-bottleneck", "Loading is not the bottleneck"
+
+
+def _waiter(loop: LoopStats) -> str:
+    return "the step" if loop.device == "cpu" else f"{loop.device} (by its own clock)"

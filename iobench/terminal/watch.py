@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from iobench.advise.checks.loop_stats import LoopStats
 from iobench.advise.checks.watched_loader import WatchedLoader, watched
-from iobench.advise.diagnosis import diagnose
+from iobench.advise.diagnosis import all_loops, diagnose
+from iobench.base.errors import InvalidSettings
 from iobench.host.device import in_use
+from iobench.host.rank_info import process_rank
 
 T = TypeVar("T")
 
@@ -16,9 +22,10 @@ T = TypeVar("T")
 def watch(loader: Iterable[T], device: str = "auto", headroom: int = 0) -> WatchedLoader[T]:
     """Wrap a loader so that each loop over it is measured and diagnosed.
 
-    When a loop ends (exhausted, `break`, an error or Ctrl-C), a table, a verdict and advice are printed to
-    stderr. The result iterates like the loader; it has the figures of the last loop and of all loops, and
-    a notebook displays them.
+    When the first loop ends (exhausted, `break`, an error or Ctrl-C), a verdict, its cause and remedy and a
+    table are printed to stderr; if others follow, a verdict on all of them when the process ends, or, in an
+    interactive session, one after each. Of several ranks only the first one prints. The result iterates like
+    the loader; it has the figures of the last loop and of all loops, and a notebook displays them.
 
     A DataLoader remains one of its own class: Trainers and samplers treat it as the loader itself, and a
     loader that a Trainer makes of it, to shard it, is watched, too. Accelerate's `prepare` refuses it: watch
@@ -39,10 +46,30 @@ def watch(loader: Iterable[T], device: str = "auto", headroom: int = 0) -> Watch
     InvalidSettings
         `headroom` is negative, or, later, Accelerate prepares the result (``watched-before-prepare``).
     """
-    return watched(loader, in_use() if device == "auto" else device, _report, headroom)
+    report = _Report()
+    with suppress(TypeError):  # a list, for one, cannot be referred to weakly, or is no key
+        report = _reports.setdefault(loader, report)
+    return watched(loader, in_use() if device == "auto" else device, report.add, headroom)
 
 
-def _report(stats: LoopStats) -> None:
-    from iobench.terminal import display  # it takes long to import, and only now it is needed
+class _Report:
+    """Prints the first loop over a loader when it ends, and all of them when the process ends."""
 
-    display.parts(diagnose(stats), to_stderr=True)
+    def __init__(self) -> None:
+        self._loops: list[LoopStats] = []
+
+    def add(self, stats: LoopStats) -> None:
+        """Print the loop, or keep it for the end."""
+        with suppress(InvalidSettings):  # what says who this rank is is contradictory: each one prints
+            if process_rank().rank:
+                return
+        from iobench.terminal import display  # it takes long to import, and only now it is needed
+
+        self._loops.append(stats)
+        if len(self._loops) == 1 or hasattr(sys, "ps1") or "ipykernel" in sys.modules:
+            display.parts(diagnose(stats), to_stderr=True)
+        elif len(self._loops) == 2:
+            atexit.register(lambda: display.blocks(all_loops(self._loops), to_stderr=True))
+
+
+_reports = WeakKeyDictionary[Iterable[object], _Report]()  # a loop over epochs may watch its loader in each

@@ -92,6 +92,7 @@ COUNTS = ("num_replicas", "num_processes", "num_shards", "world_size")  # attrib
 RANKS = ("rank", "process_index", "shard_index")  # of what takes one without knowing how many there are
 INNER = ("sampler", "batch_sampler", "dataset", "base_dataloader")  # attributes that lead to it
 MAX_DEPTH = 4
+LATE_S, POLL_S = 1.0, 0.002  # that the first rank waits for others to end their loops
 MAX_TENSORS, MAX_VALUES = 16, 4096  # of a batch, and about so many of a tensor, that are compared
 # of a store that is gone, of a strange tensor
 FAILURES = (RuntimeError, TypeError, ValueError, AttributeError)
@@ -127,22 +128,22 @@ def _takes_share(one: Any, depth: int) -> bool:
     return depth > 0 and any(_takes_share(own[name], depth - 1) for name in INNER if name in own)
 
 
-class FirstBatches:
-    """Compares a loop's first batch with those of other ranks, through the store of the process group.
+class OtherRanks:
+    """What the ranks that run a loop tell each other, through the store of the process group.
 
-    No rank is waited for: a rank that has not published its batch by then does not run the loop.
+    A rank that has not published its first batch by the loop's end does not run the loop.
     """
 
     def __init__(self, loop: str, ranks: int) -> None:
-        self._key, self._ranks = f"iobench/first-batch/{loop}", ranks
+        self._key, self._ranks = f"iobench/loop/{loop}", ranks
         self._digest: bytes | None = None
+        self._others: list[int] = []  # that run the loop
 
     def publish(self, batch: Any) -> None:
         """Publish a digest of this rank's first batch."""
-        if (store := _store()) is not None:
-            with suppress(*FAILURES):  # the loop itself goes on, or meets it as well
-                self._digest = _digest(batch)
-                store.set(f"{self._key}/{process_rank().rank}", self._digest or b"-")
+        with suppress(*FAILURES):  # the loop itself goes on, or meets it as well
+            self._digest = _digest(batch)
+            _store().set(self._name("batch", process_rank().rank), self._digest or b"-")
 
     def compare(self) -> tuple[int, bool | None]:
         """Return how many ranks run the loop, and whether two received the same batch; None if unknown."""
@@ -150,11 +151,29 @@ class FirstBatches:
             return self._ranks, None
         try:
             own = process_rank().rank
-            keys = [f"{self._key}/{rank}" for rank in range(self._ranks) if rank != own]
-            others = [store.get(key) for key in keys if store.check([key])]
+            names = {rank: self._name("batch", rank) for rank in range(self._ranks) if rank != own}
+            self._others = [rank for rank, name in names.items() if store.check([name])]
+            batches = [store.get(names[rank]) for rank in self._others]
         except FAILURES:
             return 1, None
-        return 1 + len(others), None if self._digest is None or not others else self._digest in others
+        return 1 + len(batches), None if self._digest is None or not batches else self._digest in batches
+
+    def wait_shares(self, own: float) -> dict[int, float]:
+        """Publish this rank's share of waiting; on rank 0 return those of the ranks that end within 1 s."""
+        shares, end = dict[int, float](), time.monotonic() + LATE_S
+        with suppress(*FAILURES):
+            store, rank = _store(), process_rank().rank
+            store.set(self._name("waits", rank), repr(own))
+            for other in self._others if rank == 0 else ():
+                name = self._name("waits", other)
+                while not (there := store.check([name])) and time.monotonic() < end:
+                    time.sleep(POLL_S)
+                if there:
+                    shares[other] = float(store.get(name))
+        return shares
+
+    def _name(self, what: str, rank: int) -> str:
+        return f"{self._key}/{what}/{rank}"
 
 
 def _store() -> Any:
@@ -307,11 +326,17 @@ class LoopStats:
     gc_s: float = 0.0  # of Python's garbage collector in the main process
     ranks: int = 1  # that run the loop
     same_on_ranks: bool | None = None  # another rank received the same first batch; None: unknown
+    rank_waits: dict[int, float] = field(default_factory=dict)  # shares of waiting of other ranks, on rank 0
 
     @property
     def wait_share(self) -> float:
         """Share of the time after the first batch that the step waited for data."""
         return self.wait_s / (self.wait_s + self.step_s) if self.wait_s + self.step_s else 0.0
+
+    @property
+    def slowest(self) -> tuple[int | None, float]:
+        """The rank that waited most and its share; None is this one, whose step waits for the others."""
+        return max([(None, self.wait_share), *self.rank_waits.items()], key=lambda one: one[1])
 
     @property
     def whole_epoch(self) -> bool:

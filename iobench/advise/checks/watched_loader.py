@@ -20,9 +20,9 @@ import psutil
 
 from iobench.advise.checks.loop_stats import (
     ACCELERATED,
-    FirstBatches,
     LoopReplay,
     LoopStats,
+    OtherRanks,
     inspect_loader,
     number_of_ranks,
 )
@@ -375,7 +375,7 @@ class _Loop:
         self._opening_s, self._elapsed_s = 0.0, 0.0
         self._ranks = number_of_ranks()
         self._same_on_ranks: bool | None = None
-        self._first = FirstBatches(name, self._ranks)
+        self._others = OtherRanks(name, self._ranks)
 
     def opened(self, loader: Iterable[T]) -> Iterator[T]:
         """Return the loader's iterator; to make it is part of the first wait."""
@@ -396,12 +396,12 @@ class _Loop:
         finally:
             self._elapsed_s = time.perf_counter() - began + self._opening_s
             if self._ranks > 1:
-                self._ranks, self._same_on_ranks = self._first.compare()
+                self._ranks, self._same_on_ranks = self._others.compare()
 
     def _count(self, batch: Any) -> None:
         self._batches += 1
         if self._batches == 1 and self._ranks > 1:
-            self._first.publish(batch)
+            self._others.publish(batch)
         if self._batches == self._steady_at:
             self._on_steady()
         if self._tensors < MANY_TENSORS or self._batches % COUNT_EVERY == 0:
@@ -420,7 +420,7 @@ class _Loop:
         rest = np.asarray(waits.seconds[1:] or [0.0])
         machine = processes.machine
         gpu = [one.gpu for one in machine if one.gpu is not None]
-        return LoopStats(
+        stats = LoopStats(
             loader=inspect_loader(loader),
             device=str(self._device),
             pins=self._device.pins,
@@ -452,3 +452,6 @@ class _Loop:
             ranks=self._ranks,
             same_on_ranks=self._same_on_ranks,
         )
+        if self._ranks == 1:
+            return stats
+        return replace(stats, rank_waits=self._others.wait_shares(stats.wait_share))
