@@ -55,6 +55,11 @@ def loops_table(loops: Sequence[LoopStats]) -> Columns:
         "waiting": [f"{loops[number].wait_share:.0%}" for number in shown],
         "wait p99": [seconds_text(loops[number].wait_p99_s) for number in shown],
     }
+    if any(loop.rank_waits for loop in loops):
+        slowest = [loops[number].slowest for number in shown]
+        figures["slowest rank"] = [
+            None if rank is None else f"{rank}: {share:.0%}" for rank, share in slowest
+        ]
     return list(figures.items())
 
 
@@ -68,11 +73,9 @@ def all_loops(loops: Sequence[LoopStats]) -> Iterator[Block]:
     if rank is not None:
         waits += f" (rank {rank} {most:.0%} in one of them)"
     first = seconds_text(sum(loop.first_wait_s for loop in loops))
-    statement = _judged(share if rank is None else most)[1]
-    yield Block(
-        "answer",
-        [f"{statement}: {waits}, and {first} for first batches", f"Next: {diagnose(worst).next_step}"],
-    )
+    kind, statement = _judged(share if rank is None else most)
+    verdict = Finding(kind, f"{statement}: {waits}, and {first} for first batches")
+    yield Block("answer", [verdict.sentence, f"Next: {_next_step(verdict, [], '', 0.0)}"])
     yield Block("table", columns=loops_table(loops))
 
 
