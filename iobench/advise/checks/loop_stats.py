@@ -129,7 +129,7 @@ def _takes_share(one: Any, depth: int) -> bool:
 
 
 class OtherRanks:
-    """What the ranks that run a loop tell each other, through the store of the process group.
+    """Messages among the ranks that run a loop, through the store of the process group.
 
     A rank that has not published its first batch by the loop's end does not run the loop.
     """
