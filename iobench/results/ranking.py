@@ -102,9 +102,8 @@ def _gaps(logs: npt.NDArray[np.float64]) -> tuple[Matrix, Matrix, bool]:
     means = sums.sum(axis=1) / own
     gaps = np.where(paired, there @ sums.T - sums @ there.T, 0.0) / np.maximum(shared, 1)
     others = ~np.eye(len(logs), dtype=bool)
-    gaps = (
-        np.where(paired, gaps, means[None, :] - means[:, None]) * others
-    )  # no rounding where there is no gap
+    # times `others`: products that are rounded must not make a case slower than itself
+    gaps = np.where(paired, gaps, means[None, :] - means[:, None]) * others
     rests = np.where(there, logs - means[:, None], 0.0)
     products, freedom = rests @ rests.T, own - 1.0
     if not freedom.any():
