@@ -112,8 +112,8 @@ def bare_files(artifact: StoredArtifact, reader: Reader) -> set[Path]:
 
 
 def column(native: Any, name: str) -> Any:
-    """Return a field of a native batch, which is a dict or has attributes, as a tensorclass has."""
-    return native[name] if isinstance(native, dict) else getattr(native, name)
+    """Return a field of a native batch, which is a dict or a tensorclass."""
+    return native[name] if isinstance(native, dict) else native.get(name)
 
 
 def files_of(path: Path) -> list[Path]:

@@ -81,7 +81,7 @@ WORK = {
         calls=r"\bxml/\S+:\d+ (parse\w*|iterparse)|etree/ElementTree\.py:\d+ (parse|XML|iterparse)"
         r"|lxml\.etree|json/__init__\.py:\d+ loads?|\b(orjson|ujson|simplejson)\b\S* ?loads"
         r"|yaml/__init__\.py:\d+ \w*load|/csv\.py:\d+ __next__|^pandas/io/\S+ read_\w+"
-        r"|_npyio_impl\.py:\d+ (loadtxt|genfromtxt)|^polars/io/\S+ read_\w+",
+        r"|_?npyio\w*\.py:\d+ (loadtxt|genfromtxt)|^polars/io/\S+ read_\w+",
         iterates=r"<built-in method _csv\.reader>",
         each=True,
         kind="parsed-text",
@@ -130,7 +130,7 @@ WORK = {
         hint="list it once, in __init__, and keep the paths",
     ),
     "files": Work(
-        calls=r"\b_?io\.open>|of '_io\.|_pickle\.load>|_npyio_impl\.py:\d+ load\b"
+        calls=r"\b_?io\.open>|of '_io\.|_pickle\.load>|_?npyio\w*\.py:\d+ load\b"
         r"|torch/serialization\.py:\d+ load",
         each=True,
         kind="file-per-sample",
