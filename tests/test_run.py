@@ -31,6 +31,7 @@ from iobench.base.thresholds import COLD_LIMIT, WARM_LIMIT
 from iobench.bench import executor, executor_factory
 from iobench.bench.budget import Budget
 from iobench.bench.case_grid import cases_of
+from iobench.bench.epoch import MOST_EPOCHS
 from iobench.bench.observer import Observer
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.host import machine_info, machine_load, page_cache
@@ -94,7 +95,7 @@ def test_records_hold_what_was_measured(images, measure, monkeypatch):
     assert one.timing.samples == 203 * epochs
     assert one.timing.logical_bytes == images.schema.logical_bytes * epochs
     assert epochs > 1
-    assert one.timing.epochs_s >= 1.0
+    assert one.timing.epochs_s >= 1.0 or epochs == MOST_EPOCHS  # on a fast machine
     assert (one.case["batch_size"], one.case["seed"], one.case["order"]) == (50, 3, "random")
     assert one.dataset.content == f"{images.content:016x}"
     assert one.dataset.stored_bytes == images.artifacts["npy"].stored_bytes
