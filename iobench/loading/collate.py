@@ -100,13 +100,21 @@ class Dense:
         if self.starts is None:
             flat = self.values.flatten(0, extents.shape[1])
             real = element_mask(extents, self.values.shape[1 : 1 + extents.shape[1]]).flatten()
-            return Ragged(flat[real], offsets), flat[~real]
+            return Ragged(_taken(flat, real), offsets), _taken(flat, ~real)
         flat = self.values.flatten(0, 1)
         shifts = (self.starts - offsets[:-1]).repeat_interleave(self.lengths)
         places = torch.arange(len(shifts), device=flat.device) + shifts
         padding = torch.ones(len(flat), dtype=torch.bool, device=flat.device)
         padding[places] = False
-        return Ragged(flat[places], offsets), flat[padding.nonzero()[:, 0]]
+        return Ragged(_taken(flat, places), offsets), _taken(flat, padding.nonzero()[:, 0])
+
+
+def _taken(flat: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """Return rows; unsigned numbers as signed ones, as older releases of torch do not index them."""
+    import torch
+
+    signed = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+    return flat.view(signed.get(flat.dtype, flat.dtype))[places].view(flat.dtype)
 
 
 @dataclass(frozen=True)
