@@ -40,6 +40,7 @@ from iobench.advise.settings.watchdog import LEAST, DeadlineReached, Watchdog, l
 from iobench.advise.tune import next_step, result_of
 from iobench.base.errors import InvalidSettings, TargetError
 from iobench.base.finding import Finding
+from iobench.base.machine import BackgroundLoad
 from iobench.bench.budget import Budget
 from iobench.loading.inspection import shallow_copy
 from iobench.results import record_file
@@ -585,16 +586,23 @@ def test_workers_of_a_cut_turn_are_counted_by_whole_cycles(monkeypatch):
         assert turn.epoch_s == pytest.approx(100 * 0.02)
 
 
-def test_rates_that_fall_with_each_turn_are_noticed():
+def test_rates_that_fall_with_each_turn_are_noticed_unless_others_began_meanwhile():
     candidates = [Candidate(name, final=rounds_at({1: 100.0})) for name in (BASELINE, "1 worker")]
-    rates = [100.0 + n % 3 for n in range(20)], [100.0 * 0.9**n for n in range(20)]
-    steady, falling = (
-        [(candidates[n % 2], SimpleNamespace(samples_per_s=rate)) for n, rate in enumerate(one)]
-        for one in rates
-    )
-    assert slowdown(steady) is None
-    assert slowdown(falling) > 2
-    assert slowdown(falling[:5]) is None
+
+    def turns(rates, loads=(0.3,) * 20):
+        return [
+            (
+                candidates[n % 2],
+                SimpleNamespace(samples_per_s=rate, background=BackgroundLoad(processors=load)),
+            )
+            for n, (rate, load) in enumerate(zip(rates, loads, strict=False))
+        ]
+
+    falling = [100.0 * 0.9**n for n in range(20)]
+    assert slowdown(turns([100.0 + n % 3 for n in range(20)])) is None
+    assert slowdown(turns(falling)) > 2
+    assert slowdown(turns(falling[:5])) is None
+    assert slowdown(turns(falling, [0.0] * 10 + [0.5] * 10)) is None
 
 
 LOADERS = """

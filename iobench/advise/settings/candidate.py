@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from iobench.advise import answer
 from iobench.base.finding import Finding
+from iobench.base.thresholds import BACKGROUND_CPU
 from iobench.base.units import bytes_text, rate_text, seconds_text
 from iobench.results import ranking, stats
 from iobench.results.display import Columns
@@ -199,7 +200,8 @@ def _outcome(candidate: Candidate, baseline: Candidate, compared: Comparison | N
 def slowdown(turns: Sequence[tuple[Candidate, Record]]) -> float | None:
     """Return the ratio of the first turns' rates to the last ones' if rates fall from turn to turn.
 
-    Each rate is taken relative to its candidate's median. None where there is no such trend.
+    Each rate is taken relative to its candidate's median. None where there is no such trend, or where other
+    processes began meanwhile.
     """
     usual = {candidate.name: candidate.rate for candidate, _ in turns}
     shares = [turn.samples_per_s / usual[one.name] for one, turn in turns if usual[one.name]]
@@ -207,5 +209,8 @@ def slowdown(turns: Sequence[tuple[Candidate, Record]]) -> float | None:
         return None
     slope, chance = stats.trend(shares)
     third = max(1, len(shares) // 3)
+    loads = [(turn.background.processors or 0.0) if turn.background else 0.0 for _, turn in turns]
+    if statistics.median(loads[-third:]) - statistics.median(loads[:third]) > BACKGROUND_CPU:
+        return None
     ratio = statistics.median(shares[:third]) / statistics.median(shares[-third:])
     return ratio if slope < -0.2 and chance < 0.001 and ratio > 1.5 else None
