@@ -292,6 +292,26 @@ def test_the_first_epoch_is_reported_and_all_at_the_end_on_the_first_rank(once, 
         assert others[-1].count(f"in {epochs} loops") == (rank == 0 and epochs > 1)
 
 
+UNREAD = """
+import iobench, sys, torch
+if {closed}:
+    sys.stderr.close()
+loader = torch.utils.data.DataLoader(range(64), batch_size=8)
+for _ in range(3):
+    for batch in iobench.watch(loader):
+        pass
+print("trained")
+"""
+
+
+@pytest.mark.parametrize("redirected", ["", "2>&-", "2> /dev/full", "2>&1 >&3 | true"])
+def test_training_goes_on_where_nothing_can_be_printed(redirected):
+    shell = f'exec 3>&1; "$0" -c "$1" {redirected}'
+    code = UNREAD.format(closed=not redirected)
+    done = subprocess.run(["sh", "-c", shell, sys.executable, code], stdout=subprocess.PIPE, timeout=100)
+    assert done.stdout.split() == [b"trained"]
+
+
 def test_a_stream_loader_that_is_made_first_reads_its_share(tmp_path, monkeypatch):
     images = prepared(tmp_path, image_arrays(), ["npy"])
     stream = StreamLoader(images.root, format="npy", batch_size=BATCH, order="random", fields=["y"])

@@ -310,7 +310,15 @@ def progress() -> Iterator[Report]:
         yield report
 
 
+class _Console(Console):
+    """A console that leaves the standard streams as they are, also where their reader is gone."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the BrokenPipeError, where rich would send standard output to nowhere and exit."""
+        raise
+
+
 def _console(to_stderr: bool = False) -> Console:
     file = sys.stderr if to_stderr else results()
     width = None if file.isatty() else WIDE
-    return Console(file=file, highlight=False, markup=False, emoji=False, width=width)
+    return _Console(file=file, highlight=False, markup=False, emoji=False, width=width)

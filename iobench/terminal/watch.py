@@ -15,6 +15,7 @@ from iobench.advise.diagnosis import all_loops, diagnose
 from iobench.base.errors import InvalidSettings
 from iobench.host.device import in_use
 from iobench.host.rank_info import process_rank
+from iobench.results.display import Block
 
 T = TypeVar("T")
 
@@ -63,13 +64,21 @@ class _Report:
         with suppress(InvalidSettings):  # what says who this rank is is contradictory: each one prints
             if process_rank().rank:
                 return
-        from iobench.terminal import display  # it takes long to import, and only now it is needed
-
         self._loops.append(stats)
         if len(self._loops) == 1 or hasattr(sys, "ps1") or "ipykernel" in sys.modules:
-            display.parts(diagnose(stats), to_stderr=True)
+            _show(diagnose(stats).blocks())
         elif len(self._loops) == 2:
-            atexit.register(lambda: display.blocks(all_loops(self._loops), to_stderr=True))
+            atexit.register(lambda: _show(all_loops(self._loops)))
+
+
+def _show(blocks: Iterable[Block]) -> None:
+    """Print to stderr; without one, or where nobody reads it any more, training goes on all the same."""
+    from iobench.terminal import display  # it takes long to import, and only now it is needed
+
+    shown = list(blocks)
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):  # a disk that is full or a reader that is gone; a closed file
+            display.blocks(shown, to_stderr=True)
 
 
 _reports = WeakKeyDictionary[Iterable[object], _Report]()  # a loop over epochs may watch its loader in each
