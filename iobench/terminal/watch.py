@@ -72,7 +72,7 @@ class _Report:
 
 
 def _show(blocks: Iterable[Block]) -> None:
-    """Print to stderr; without one, or where nobody reads it any more, training goes on all the same."""
+    """Print to stderr; where that is not possible, training goes on all the same."""
     from iobench.terminal import display  # it takes long to import, and only now it is needed
 
     shown = list(blocks)
