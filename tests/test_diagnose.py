@@ -33,7 +33,7 @@ from iobench.advise.checks.loop_stats import LoaderInfo, LoopStats, inspect_load
 from iobench.advise.checks.profiling import Profile
 from iobench.advise.checks.sample_calls import SampleCalls
 from iobench.advise.checks.watched_loader import WatchedLoader
-from iobench.advise.diagnosis import BOTTLENECK, diagnose, loop_table
+from iobench.advise.diagnosis import BOTTLENECK, diagnose, loop_table, verdict_on_all
 from iobench.advise.settings import watchdog
 from iobench.advise.settings.candidate import BASELINE, Candidate
 from iobench.advise.settings.search_space import BATCH_FETCH, LoaderTraits, candidates_for
@@ -959,6 +959,21 @@ def test_a_loop_that_is_too_short_is_not_judged(changes):
 def test_half_of_the_time_makes_a_bottleneck_and_less_a_cost():
     verdict = diagnose(loop(wait_s=1.0, step_s=4.0)).verdict
     assert (verdict.kind, verdict.values["wait_share"]) == ("costs-time", pytest.approx(0.2))
+
+
+def test_loops_count_together_by_their_time_and_short_ones_do_not():
+    kept_up, starved, short = loop(wait_s=0.1, step_s=9.9), loop(wait_s=0.9, step_s=0.1), loop(batches=1)
+    assert verdict_on_all([starved, *[kept_up] * 9]).kind == "not-bottleneck"
+    assert verdict_on_all([kept_up, *[starved] * 90]).kind == "bottleneck"
+    assert verdict_on_all([short, short]).kind == "too-short"
+    assert verdict_on_all([short, starved]).values["wait_share"] == pytest.approx(0.9)
+
+
+def test_the_rank_that_waits_most_decides_over_all_loops_too():
+    once, always = loop(wait_s=0.1, step_s=9.9), loop(wait_s=0.1, step_s=9.9, rank_waits={1: 0.9})
+    assert verdict_on_all([always, *[once] * 19]).kind == "not-bottleneck"
+    found = verdict_on_all([always] * 3)
+    assert (found.kind, found.values["slowest_wait_share"]) == ("bottleneck", pytest.approx(0.9))
 
 
 def test_the_cost_of_a_sample_is_its_wait_whatever_the_step_took():

@@ -289,7 +289,7 @@ def test_the_first_epoch_is_reported_and_all_at_the_end_on_the_first_rank(once, 
         assert (done.returncode, done.stdout) == (0, "")
         assert ("Next:" in first) == (rank == 0)
         assert ["Next:" in one for one in others] == [False] * (epochs - 1) + [rank == 0 and epochs > 1]
-        assert others[-1].count(f"in {epochs} loops") == (rank == 0 and epochs > 1)
+        assert others[-1].count(f" {epochs} loops") == (rank == 0 and epochs > 1)
 
 
 UNREAD = """

@@ -65,21 +65,26 @@ def loops_table(loops: Sequence[LoopStats]) -> Columns:
 
 def all_loops(loops: Sequence[LoopStats]) -> Iterator[Block]:
     """Yield a verdict on all loops of a training together, and a table of them."""
-    waited, steps = sum(loop.wait_s for loop in loops), sum(loop.step_s for loop in loops)
-    share = waited / (waited + steps) if waited + steps else 0.0
-    worst = max(loops, key=lambda loop: loop.slowest[1])
-    rank, most = worst.slowest
-    waits = f"in {len(loops):,} loops {_waiter(worst)} waited {share:.0%} of the time"
-    if rank is not None:
-        waits += f" (rank {rank} {most:.0%} in one of them)"
-    first = seconds_text(sum(loop.first_wait_s for loop in loops))
-    kind, statement = _judged(share if rank is None else most)
-    verdict = Finding(kind, f"{statement}: {waits}, and {first} for first batches")
+    verdict = verdict_on_all(loops)
     yield Block("answer", [verdict.sentence, f"Next: {_next_step(verdict, [], '', 0.0)}"])
     yield Block("table", columns=loops_table(loops))
 
 
-MOST_LOOPS = 12  # in a table
+def verdict_on_all(loops: Sequence[LoopStats]) -> Finding:
+    """Return the verdict on several loops; each counts by its time after the first batch, a short one not."""
+    count, judged = counted(len(loops), "loop"), [loop for loop in loops if not _is_short(loop)]
+    times = [loop.wait_s + loop.step_s for loop in judged]
+    if not sum(times):
+        return Finding("too-short", f"Too short for a verdict: {count}")
+    share = sum(loop.wait_s for loop in judged) / sum(times)
+    slowest = sum(time_s * loop.slowest[1] for time_s, loop in zip(times, judged, strict=True)) / sum(times)
+    kind, statement = _judged(slowest)
+    waits = f"in {count} {_waiter(judged[-1])} waited {share:.0%} of the time"
+    if any(loop.rank_waits for loop in judged):
+        waits += f", the slowest rank {slowest:.0%}"
+    first = seconds_text(sum(loop.first_wait_s for loop in loops))
+    values: Values = {"wait_share": share, "slowest_wait_share": slowest}
+    return Finding(kind, f"{statement}: {waits}, and {first} for first batches", values=values)
 
 
 def _rows(stats: LoopStats, alone: bool) -> Iterator[tuple[str, str]]:
@@ -136,6 +141,7 @@ BOTTLENECK = 0.10  # of the time spent waiting: below this, loading is not the b
 MOST = 0.5  # of the time, from which on it is
 NOTHING_FASTER = Finding("nothing-faster", "No other setting that was tried is faster")
 COMMAND = re.compile("'(iobench [^']+)'")  # in a hint
+MOST_LOOPS = 12  # in a table
 MIN_BATCHES, MIN_S = 3, 0.05  # shorter loops support no verdict
 
 
@@ -206,8 +212,7 @@ def diagnose(
     other processes during later steps, `slowdown` the ratio of the first turns' rates to the last ones',
     if each turn was slower than the one before.
     """
-    short = loop.batches < MIN_BATCHES or loop.elapsed_s < MIN_S
-    bottleneck = None if alone or short else loop.slowest[1] >= BOTTLENECK
+    bottleneck = None if alone or _is_short(loop) else loop.slowest[1] >= BOTTLENECK
     warnings = background_warnings([loop.background, *background])
     busy = bool(warnings)
     if slowdown is not None:  # whatever its settings
@@ -328,6 +333,11 @@ def _verdict(loop: LoopStats, bottleneck: bool | None, alone: bool, advice: Sequ
         waits += f", rank {slowest[0]} {slowest[1]:.0%}"
         values |= {"slowest_rank": slowest[0], "slowest_wait_share": slowest[1]}
     return Finding(kind, f"{statement}: {waits} ({speed})", values=values)
+
+
+def _is_short(loop: LoopStats) -> bool:
+    """Return True for a loop that supports no verdict."""
+    return loop.batches < MIN_BATCHES or loop.elapsed_s < MIN_S
 
 
 def _judged(wait_share: float) -> tuple[str, str]:

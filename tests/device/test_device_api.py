@@ -210,3 +210,6 @@ def test_the_generic_device_uses_torch_accelerator(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "memory_stats", lambda where: {})  # before the first allocation
     assert one.allocations() == 0
     assert one.identity() == {"name": "a card", "memory_bytes": 9, "driver": None}
+    module.memory_stats = lambda where: {"num_device_alloc": 8}
+    monkeypatch.delattr(torch.accelerator, "memory_stats")  # as before torch 2.9
+    assert one.allocations() == 8
