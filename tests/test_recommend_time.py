@@ -1,15 +1,18 @@
 """`iobench recommend` keeps to its time limit, and lists what there was no time for."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from kinds import kind
 
 import iobench
 from iobench.advise import findings, measured_data, recommendation, search
+from iobench.advise.answer import DECIDED, KEEP
+from iobench.advise.choice import Choice
 from iobench.advise.measured_data import MeasuredData, OutOfTime, from_source, other_samples
 from iobench.advise.requirements import Requirements
-from iobench.advise.search import nothing_measured, skipped_finalists
+from iobench.advise.search import nothing_measured
 from iobench.base.errors import CaseDied, InvalidSettings, LoaderFailed, WrongContent
 from iobench.bench.budget import Budget
 from iobench.bench.case_grid import cases_of
@@ -70,16 +73,18 @@ def test_a_run_without_a_case_that_is_right_says_how_many_were_tried(manifest, m
     assert "\n" not in str(it.value)
 
 
-def test_finalists_without_time_are_one_finding(manifest):
+def test_all_that_more_time_would_change_is_one_line(manifest):
     made = run(manifest, replace(SIX, rounds="1"))
     late = replace(made, skipped=[case.key for case in made.cases[2:]])
-    (finding,) = skipped_finalists(late, "final rounds")
-    names = "; ".join(str(made.labels[case.key]) for case in made.cases[2:])  # no more than are named
-    assert (finding.kind, finding.values["cases"], finding.values["skipped"]) == (
-        "finalists-skipped",
-        names,
-        4,
-    )
+    found = search.SearchResult(MeasuredData(manifest, 1, False), late, late, {}, [], step_s=65.0)
+    few = SimpleNamespace(text="npy", decisive=SimpleNamespace(rounds=1))
+    (one,) = findings.time_limited(found, Choice(DECIDED, few), 30.0)
+    kinds = "few-rounds, finalists-skipped, no-time-for-step, time-limited"
+    assert (one.kind, one.values) == ("time-limited", {"kinds": kinds, "needed_s": 95.0})
+    assert "--max-time 100 " in one.hint
+    assert "; ".join(str(made.labels[case.key]) for case in made.cases[2:]) in one.message
+    sure = replace(found, race=made, final=made, step_s=0.0)
+    assert list(findings.time_limited(sure, Choice(KEEP, few), 30.0)) == []
 
 
 def test_fresh_rounds_compare_before_they_measure_limits(manifest):
@@ -103,18 +108,18 @@ def test_the_finalists_come_in_the_order_in_which_they_matter(manifest):
 def test_a_missing_comparison_with_the_default_has_its_reason(manifest):
     made = run(manifest, replace(SIX, rounds="1"))
     found = search.SearchResult(MeasuredData(manifest, 1, False), made, made, {}, [])
-    assert list(findings.missing_default(found)) == []
+    assert findings.missing_default(found) is None
     default = next(case for case in made.cases if (case.variant, case.loader.name) == ("npy", "dataloader"))
     late = replace(made, records=[one for one in made.records if one.case != default.facets])
-    (finding,) = findings.missing_default(replace(found, final=late))
-    assert finding.kind == "default-no-time"
-    (finding,) = findings.missing_default(
-        replace(found, final=replace(late, failures={default.key: CaseDied("it died")}))
-    )
-    assert (finding.kind, finding.values["error"]) == ("default-failed", "case-died")
+    failed = replace(late, failures={default.key: CaseDied("it died")})
     without = replace(made, cases=[case for case in made.cases if case.loader.name != "dataloader"])
-    (finding,) = findings.missing_default(replace(found, race=without))
-    assert finding.kind == "default-excluded"
+    for changes, why in (
+        ({"final": late}, "no-time"),
+        ({"final": failed}, "case-died"),
+        ({"race": without}, "excluded"),
+    ):
+        finding = findings.missing_default(replace(found, **changes))
+        assert (finding.kind, finding.values) == ("no-baseline", {"why": why})
 
 
 def source_of(rows):

@@ -12,9 +12,8 @@ from typing import TypeAlias
 
 from iobench.advise.answer import DECIDED, KEEP, NOT_BOTTLENECK, TIED, UNDECIDED, is_undecided
 from iobench.advise.recommendation import CHEAPEST, DEFAULT, FASTEST, OTHER_LOADER, RUNNER_UP, Finalist
-from iobench.advise.search import SearchResult, cost_of, labels_of
+from iobench.advise.search import SearchResult, cost_of, labels_of, rounds_of
 from iobench.bench.case import Case
-from iobench.bench.outcome import Run
 from iobench.results import stats
 from iobench.results.cases import Label
 from iobench.results.ranking import compared
@@ -114,11 +113,6 @@ def decodes(result: SearchResult, case: Case) -> bool:
         as_stored = reader.placement().keys()
         encoded = sum(field.sample_bytes for field in reader.schema.fields if field.name not in as_stored)
         return encoded > reader.schema.sample_bytes / 2
-
-
-def rounds_of(run: Run, key: str) -> list[Record]:
-    """Return the rounds of a case."""
-    return [one for one in run.valid_records if one.settings_key == key]
 
 
 @dataclass(frozen=True)
