@@ -125,9 +125,21 @@ def test_the_answer_says_what_to_use_what_it_brings_what_decides_and_the_limit()
     assert answer["same-everywhere"].values["use"] == "hdf5 · stream"
     assert answer["gain"].values["dataloader_low"] == pytest.approx(90, rel=0.05)
     assert answer["gain"].values["native_high"] == pytest.approx(3, rel=0.05)
-    assert answer["effect"].values["loader_ratio"] == pytest.approx(90, rel=0.05)
+    assert answer["effect"].values["loader_ratio"] == pytest.approx(30, rel=0.05)
     assert answer["effect"].values["format_ratio"] < 1.1
+    assert "worst_loader" not in answer["effect"].values
     assert answer["limit"].values == {"gather": pytest.approx(0.5, rel=0.05)}
+
+
+@pytest.mark.parametrize("fastest", ["stream", "native"])
+def test_a_format_that_matters_under_one_loader_does_not_decide_where_another_leads(fastest):
+    speeds = {("npy", "native"): 9, ("hdf5", "native"): 0.1, ("npy", "stream"): 9, ("hdf5", "stream"): 9}
+    speeds["npy", fastest] = 9.1
+    effect = answers(grid(speeds))["effect"]
+    assert effect.values["format_ratio"] < 1.1
+    assert effect.values["worst_loader"] == "native"
+    assert effect.values["worst_format_ratio"] == pytest.approx(90, rel=0.05)
+    assert "decides" not in effect.message
 
 
 def test_where_contexts_differ_the_answer_says_so():

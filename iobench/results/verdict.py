@@ -9,6 +9,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from iobench.base.finding import Finding
@@ -47,7 +48,7 @@ def answer(summary: Summary) -> list[Finding]:
     best = _representative(contexts)
     rest = [
         None if alone else _gain(best),
-        None if alone else _effect(contexts, best),
+        None if alone else _effect(contexts),
         next(filter(None, map(headroom, contexts)), None)
         or (None if alone else _limit([case for _, case in best])),
         next(filter(None, map(opening, contexts)), None),
@@ -341,40 +342,77 @@ def _gain(best: Sequence[tuple[Context, CaseSummary]]) -> Finding | None:
     return Finding("gain", f"{name}: {', '.join(texts)}", values=values | {"case": name}) if texts else None
 
 
-def _effect(contexts: Sequence[Context], best: Sequence[tuple[Context, CaseSummary]]) -> Finding | None:
-    """Return whether the loader or the format matters: the largest ratio between the choices of each."""
+def _effect(contexts: Sequence[Context]) -> Finding | None:
+    """Return whether the loader or the format matters, where the other one is chosen well.
 
-    def largest(of: str, under: str) -> tuple[float, CaseSummary, CaseSummary] | None:
-        found = [
-            (other.relative.median / case.relative.median, case, other)
-            for context, case in best
-            for other in context.cases
-            if other.candidate and getattr(other.label, under) == getattr(case.label, under)
-            and getattr(other.label, of) != getattr(case.label, of)
-        ]  # fmt: skip
-        return max(found, key=lambda one: one[0], default=None)
-
-    loader, format_ = largest("loader", "format"), largest("format", "loader")
+    The format is judged under the leading loader with which formats differ least, a loader likewise. A loader
+    with which the format matters more is named.
+    """
+    loaders, formats = _spreads(contexts, "loader", "format"), _spreads(contexts, "format", "loader")
+    loader, format_ = _least(loaders), _least(formats)
     if loader is None or format_ is None:
         return None
-    values: Values = {"loader_ratio": loader[0], "format_ratio": format_[0]}
-
-    def text(found: tuple[float, CaseSummary, CaseSummary], of: str, under: str) -> str:
-        times, case, other = found
-        return f"{getattr(case.label, under)}: {getattr(other.label, of)} {three_digits(times)} ×"
-
-    by_loader, by_format = text(loader, "loader", "format"), text(format_, "format", "loader")
-    if max(loader[0], format_[0]) < MINOR:
-        message = f"Neither loader ({by_loader} slower) nor format ({by_format}) matters much"
-    elif loader[0] >= MINOR * format_[0]:
-        less = "hardly" if format_[0] < MINOR else "less"
-        message = f"The loader decides ({by_loader} slower), the format {less} ({by_format})"
-    elif format_[0] >= MINOR * loader[0]:
-        less = "hardly" if loader[0] < MINOR else "less"
-        message = f"The format decides ({by_format} slower), the loader {less} ({by_loader})"
+    if max(loader.times, format_.times) < MINOR:
+        message = f"Neither loader ({loader.text} slower) nor format ({format_.text}) matters much"
+    elif loader.times >= MINOR * format_.times:
+        less = "hardly" if format_.times < MINOR else "less"
+        message = f"The loader decides ({loader.text} slower), the format {less} ({format_.text})"
+    elif format_.times >= MINOR * loader.times:
+        less = "hardly" if loader.times < MINOR else "less"
+        message = f"The format decides ({format_.text} slower), the loader {less} ({loader.text})"
     else:
-        message = f"Loader ({by_loader} slower) and format ({by_format}) both matter"
+        message = f"Loader ({loader.text} slower) and format ({format_.text}) both matter"
+    values: Values = {"loader_ratio": loader.times, "format_ratio": format_.times}
+    worst = max(formats, key=lambda one: one.times)
+    if worst.times >= MINOR * format_.times:
+        more = "" if format_.times < MINOR else " more"
+        slowest = f"{worst.slowest} {three_digits(worst.times)} ×"
+        message += f"; under {worst.under} the format matters{more} ({slowest})"
+        values |= {"worst_loader": worst.under, "worst_format_ratio": worst.times}
     return Finding("effect", message, values=values)
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """The slowest over the fastest of the formats under a loader, or of the loaders over a format."""
+
+    under: str
+    slowest: str
+    times: float
+    leads: int  # contexts in which what they are under leads
+
+    @property
+    def text(self) -> str:
+        """The slowest and how many times slower it is."""
+        return f"{self.under}: {self.slowest} {three_digits(self.times)} ×"
+
+
+def _spreads(contexts: Sequence[Context], of: str, under: str) -> list[_Spread]:
+    """Return the largest spread over the contexts under each loader or format that has several cases."""
+    found: dict[str, list[tuple[float, str]]] = {}
+    for context in contexts:
+        groups: dict[str, list[CaseSummary]] = {}
+        for case in context.cases:
+            if case.candidate:
+                groups.setdefault(getattr(case.label, under), []).append(case)
+        for name, cases_there in groups.items():
+            if len({getattr(case.label, of) for case in cases_there}) > 1:
+                fastest, *_, slowest = sorted(cases_there, key=lambda case: case.relative.median)
+                times = slowest.relative.median / fastest.relative.median
+                found.setdefault(name, []).append((times, getattr(slowest.label, of)))
+    leading = [{getattr(case.label, under) for case in context.leaders} for context in contexts]
+    largest = {name: max(several) for name, several in found.items()}
+    return [
+        _Spread(name, slowest, times, sum(name in one for one in leading))
+        for name, (times, slowest) in largest.items()
+    ]
+
+
+def _least(spreads: Sequence[_Spread]) -> _Spread | None:
+    """Return the least spread under what leads in most contexts; None where nothing that leads has one."""
+    most = max((one.leads for one in spreads), default=0)
+    leading = [one for one in spreads if one.leads == most > 0]
+    return min(leading, key=lambda one: one.times, default=None)
 
 
 def _limit(best: Sequence[CaseSummary]) -> Finding | None:
