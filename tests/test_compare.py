@@ -163,8 +163,9 @@ def test_the_command_prints_a_line_per_case(files, inside):
     root = files(old=rounds_of(STEADY), new=rounds_of(times(0.8)))
     done = inside("compare", "old", "new", "--data-dir", root)
     assert done.returncode == 0
-    header, line = done.stdout.splitlines()[:2]
-    assert header.split()[:3] == ["case", "new", "base"]
+    answer, _, header, line = done.stdout.splitlines()[:4]
+    assert "1 slower" in answer
+    assert header.split()[:3] == ["case", "new", "verdict"]
     assert "slower" in line
     assert "0.800" in line
 
@@ -181,7 +182,7 @@ def test_files_and_names_are_accepted_and_several_newer_runs(files, inside):
 
 def test_markdown_is_a_table(files, inside):
     root = files(old=rounds_of(STEADY), new=rounds_of(STEADY))
-    lines = inside("compare", "old", "new", "--data-dir", root, "--markdown").stdout.splitlines()
+    _, _, *lines = inside("compare", "old", "new", "--data-dir", root, "--markdown").stdout.splitlines()
     assert lines[0].startswith("| case | new |")
     assert set(lines[1]) <= set("|-: ")
     assert len({line.count("|") for line in lines[:3]}) == 1

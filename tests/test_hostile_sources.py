@@ -430,11 +430,11 @@ class TestEscapes:
         assert "\\xff.npy" in complaint(again, 1)
 
     def test_tables_and_lines(self, capsys):
-        from iobench.terminal import display, tables
+        from iobench.results.display import table
+        from iobench.terminal import display
 
-        table = tables.plain_table("a [red]title[/]", "n", left=1)
-        table.add_row(NASTY, "[/nothing]")
-        display.result(NASTY, table)
+        display.result(NASTY)
+        display.blocks([table(("a [red]title[/]", "n"), [(NASTY, "[/nothing]")])])
         display.note(NASTY)
         out, err = capsys.readouterr()
         self.clean(out + err)

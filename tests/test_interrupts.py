@@ -109,14 +109,14 @@ main()
 """
 AT_TABLE = """
 import os, signal
-from iobench.terminal import display
-shown = display.run
+from iobench.terminal import runs
+shown = runs.run
 
 def interrupted(*arguments):
     os.kill(os.getpid(), signal.SIGINT)
     shown(*arguments)
 
-display.run = interrupted
+runs.run = interrupted
 from iobench.__main__ import main
 main()
 """

@@ -7,7 +7,7 @@ from record_cases import FORMATS, LOADERS, STEADY, a_large_run, rounds_of
 
 from iobench.results.columns import blocks_of
 from iobench.results.summary import MAX_SHOWN, summarise
-from iobench.terminal import display
+from iobench.terminal import runs
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_the_table_counts_omitted_cases_and_wide_shows_them_all(summary):
 def test_no_line_of_an_answer_and_its_tables_is_longer_than_100(records, capsys):
     few = rounds_of(STEADY) + rounds_of(STEADY, variant="memmap", loader="dataloader")
     for shown in (few, records):
-        display.records(shown, name="run")
+        runs.records(shown, name="run")
         assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
 
 

@@ -24,7 +24,7 @@ from iobench.dataset.sandbox import SniffResult
 from iobench.dataset.sources import checked, open_source
 from iobench.dataset.sources.torch_file import TorchAdapter
 from iobench.formats import Field, Schema
-from iobench.terminal.tables import dataset_line
+from iobench.terminal.datasets import dataset_line
 
 
 def test_a_folder_with_a_fifo_in_it_is_refused_before_any_format_reads_it(tmp_path):

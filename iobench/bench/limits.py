@@ -21,7 +21,7 @@ from iobench.base.errors import (
 )
 from iobench.base.files import system_errors_as
 from iobench.base.finding import Finding
-from iobench.base.units import bytes_text, counted, seconds_text, three_digits
+from iobench.base.units import bytes_text, counted, rate_text, seconds_text, three_digits
 from iobench.bench.case import WARM_OBJECTS, Case
 from iobench.dataset.manifest import Manifest, missing_libraries
 from iobench.dataset.opener import Opener, RemoteOpener
@@ -33,6 +33,8 @@ from iobench.host.io_engines import DirectUnavailable
 from iobench.host.memory import PAGE
 from iobench.objects import limits as store_limits
 from iobench.objects.reader import REQUEST_BYTES
+from iobench.results.display import Block, table
+from iobench.results.metrics import mib_text
 from iobench.results.parts import DECODING, LimitPart
 
 if TYPE_CHECKING:
@@ -311,6 +313,21 @@ class Survey:
 
     limits: list[Limit] = field(default_factory=list)
     notes: list[Finding] = field(default_factory=list)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the limits, and the notes."""
+        rows = [
+            (
+                one.name,
+                one.how,
+                mib_text(one.bytes_per_s),
+                None if one.reads_per_s is None else rate_text(one.reads_per_s),
+            )
+            for one in self.limits
+        ]
+        yield table(("limit", "measured by", "MiB/s", "reads/s"), rows, heads=2)
+        if self.notes:
+            yield Block("list", list(map(str, self.notes)))
 
 
 def survey(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -9,8 +10,11 @@ from typing import Any, ClassVar
 from iobench.base.errors import NotComparable
 from iobench.base.finding import Finding
 from iobench.base.text import enumerated
+from iobench.base.units import counted, three_digits
 from iobench.results import cases, stats
 from iobench.results.cases import FACETS
+from iobench.results.display import Block, table
+from iobench.results.metrics import mib_text
 from iobench.results.record import Facets, Record
 from iobench.results.run_comparison import MachineChange, compare_runs
 from iobench.results.run_warning import RunWarning
@@ -74,6 +78,26 @@ class CaseComparison:
         """The outcome in the words of the table."""
         return VERDICTS.get(self.comparison.outcome, self.comparison.outcome)
 
+    @property
+    def machine_text(self) -> str:
+        """The change of the machine between the runs, and the ratio without regard to that."""
+        machine, texts = self.machine, list[str]()
+        if machine.limit_ratio is not None:
+            texts.append(f"{machine.limit} {machine.limit_ratio.median:.2f} ×")
+        if machine.cpu_speed_ratio is not None:
+            texts.append(f"CPU speed {machine.cpu_speed_ratio:.2f} ×")
+        if None not in machine.background_cpu:
+            texts.append("background CPU {:.0%} → {:.0%}".format(*machine.background_cpu))
+        if self.plain_ratio is not None:
+            texts.append(f"ratio of quiet rounds; of all rounds {self.plain_ratio:.3f}")
+        return ", ".join(texts)
+
+    @property
+    def differences_text(self) -> str:
+        """The facets that differ although --force was needed for that, and the settings that differ."""
+        forced = (f"forced: {one.sentence}" for one in self.mismatches)
+        return "; ".join([*forced, *(one.sentence for one in self.settings)])
+
 
 @dataclass(frozen=True)
 class CompareResult:
@@ -90,6 +114,37 @@ class CompareResult:
     min_difference: float
     correction: str | None
     in_turns: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """The number of cases of each verdict, the slower ones first."""
+        counts = Counter(sorted((one.verdict for one in self.cases), reverse=True))
+        parts = [f"{count} {verdict}" for verdict, count in counts.items()]
+        return f"{counted(len(self.cases), 'case')} compared with {self.base}: {', '.join(parts)}"
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the answer, a table of a row for each case and newer run, and what its columns mean."""
+        yield Block("answer", [self.sentence])
+        rate, unit = (three_digits, "samples/s") if self.in_turns else (mib_text, "MiB/s")
+        titles = ["case", "new", "verdict", "ratio (95 %)", f"base {unit} (95 %)", f"new {unit} (95 %)"]
+        rows = [
+            (
+                one.case,
+                one.new,
+                one.verdict,
+                one.comparison.ratio.text("{:.3f}".format),
+                one.base_rate.text(rate),
+                one.new_rate.text(rate),
+                one.machine_text,
+                one.differences_text,
+            )
+            for one in self.cases
+        ]
+        yield table([*titles, "machine", "differs"], rows, heads=2)
+        corrected = f"; {self.correction}" if self.correction else ""
+        least = f"differences below {self.min_difference:.0%} do not count"
+        machine = "Machine: change of its own limit, of its CPU speed, and of the background CPU"
+        yield Block("text", [f"ratio = new / {self.base}; {least}{corrected}. {machine}. {self.basis_note}"])
 
     @property
     def interval_basis(self) -> str:

@@ -1,9 +1,13 @@
-"""Display of results: their parts in order, and the renderer that draws them in a notebook."""
+"""Results as blocks: a result yields its blocks, and each renderer draws blocks and knows no result.
+
+The renderers are the terminal (`terminal/display.py`, with Markdown), the page of a report and the notebook
+(`report/display.py`).
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -23,6 +27,14 @@ class Block:
     title: str = ""  # title of a list, of code, or kind of a warning
     columns: Columns = field(default_factory=list)  # titles and cells of a table
     heads: int = 1  # its first columns, which name a row
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str | None]], heads: int = 1) -> Block:
+    """Return a table of rows of text, without the columns that are empty; its first `heads` name a row."""
+    cells = list(rows)
+    columns = [(title, [row[place] for row in cells]) for place, title in enumerate(titles)]
+    shown = [(title, column) for title, column in columns if any(column) or not cells]
+    return Block("table", columns=shown, heads=heads)
 
 
 class Displayed(ABC):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 from iobench.base.units import counted
 from iobench.results import cases, stats
 from iobench.results.cases import trains
-from iobench.results.metrics import device_wait_share
+from iobench.results.display import Block, table
+from iobench.results.metrics import device_wait_share, mib_text
 from iobench.results.record import Facets, Record, key_of
 from iobench.results.stats import Comparison, Estimate
 from iobench.results.verdict import ratio_text
@@ -105,6 +106,26 @@ def curves(records: Sequence[Record]) -> list[Curve]:
         Curve(str(labels[key]), _points(by_ranks), trains(facets[key])) for key, by_ranks in groups.items()
     ]
     return sorted(result, key=lambda curve: curve.points[-1].total.median, reverse=True)
+
+
+def blocks_of(measured: Sequence[Curve]) -> Iterator[Block]:
+    """Yield a sentence for each curve, and a table of a row for each case and number of ranks."""
+    yield Block("answer", [curve.sentence for curve in measured])
+    titles = ["case", "ranks", "MiB/s together (95 %)", "MiB/s each", "efficiency (95 %)", "limit MiB/s"]
+    rows = [
+        (
+            curve.case,
+            str(point.ranks),
+            point.total.text(mib_text),
+            mib_text(point.each_bytes_per_s),
+            point.efficiency.text("{:.0%}".format),
+            None if point.limit_bytes_per_s is None else mib_text(point.limit_bytes_per_s),
+            f"{point.wait_share:.0%}" if curve.trains else None,
+        )
+        for curve in measured
+        for point in curve.points
+    ]
+    yield table([*titles, "devices wait"], rows, heads=2)
 
 
 def _without_ranks(facets: Facets) -> dict[str, Any]:

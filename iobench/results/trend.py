@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,6 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.results import background_signs, cases, stats
+from iobench.results.display import Block, table
+from iobench.results.metrics import mib_text
 from iobench.results.record import Facets, Record
 from iobench.results.stats import Estimate
 
@@ -136,6 +138,17 @@ def trends(points: Iterable[CasePoint]) -> list[Trend]:
         for key, chosen in several.items()
     ]
     return sorted(result, key=lambda trend: (trend.step is None, trend.dataset))
+
+
+def blocks_of(trends: Sequence[Trend]) -> Iterator[Block]:
+    """Yield a sentence for each case over several runs, and a table of them."""
+    yield Block("answer", [trend.sentence for trend in trends])
+    titles = ("dataset", "case", "runs", "first MiB/s", "last MiB/s", "trend")
+    rows = []
+    for trend in trends:
+        first, *_, last = (mib_text(point.bytes_per_s.median) for point in trend.points)
+        rows.append((trend.dataset, trend.case, str(len(trend.points)), first, last, trend.sparkline))
+    yield table(titles, rows, heads=2)
 
 
 def _labels(facets: Mapping[str, Facets]) -> dict[str, str]:

@@ -6,6 +6,7 @@ import importlib
 import os
 import pkgutil
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ import psutil
 
 from iobench.base.errors import InvalidSettings
 from iobench.results.background_signs import background_warnings
+from iobench.results.display import Block, table
 from iobench.results.run_warning import RunWarning
 from iobench.studies._claims import ClaimResult
 from iobench.studies._rounds import Measurements
@@ -106,6 +108,16 @@ class StudyResult:
         """Reasons not to rely on the verdicts."""
         background = background_warnings(self.measurements.background)
         return [*([QUICK] if self.quick else []), *background]
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the verdicts, the claims with their evidence, the measurements, and what was repeated."""
+        counts = Counter(one.verdict for one in self.claims)
+        yield Block("answer", [", ".join(f"{count} {verdict}" for verdict, count in counts.items())])
+        yield Block("list", [f"{one.sentence}; {one.evidence}" for one in self.claims], "Claims")
+        titles, *rows = self.measurements.table()
+        yield table(titles, rows)
+        yield Block("text", [self.source, self.setup])
+        yield from (Block("warning", [one.sentence], one.kind) for one in self.warnings)
 
 
 @dataclass(frozen=True)

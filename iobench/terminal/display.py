@@ -1,4 +1,4 @@
-"""Output: results to stdout, progress and notes to stderr."""
+"""Output: blocks of results to stdout, progress, notes and warnings to stderr."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.cells import cell_len
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -27,45 +28,18 @@ from iobench.advise.answer import Answer
 from iobench.base.credentials import scrubbed
 from iobench.base.finding import Finding
 from iobench.base.standard_streams import results
-from iobench.base.text import printable
-from iobench.base.units import bytes_text, counted, seconds_text
-from iobench.bench.outcome import Run
-from iobench.dataset.manifest import Manifest
-from iobench.dataset.prepare import Prepared
+from iobench.base.text import is_numeric, printable
+from iobench.base.units import bytes_text, seconds_text
 from iobench.dataset.verify import Progress as Report
-from iobench.formats.folders import NOT_READ
-from iobench.results import stats, summary
-from iobench.results.cases import FACETS
-from iobench.results.columns import blocks_of
-from iobench.results.display import Block, Displayed
-from iobench.results.metrics import rank_layout
-from iobench.results.record import Record
+from iobench.results.display import Block, Columns
 from iobench.results.record_file import plain
 from iobench.results.resume_result import ResumeCheck
 from iobench.results.run_warning import RunWarning
-from iobench.terminal.tables import (
-    columns_table,
-    complete,
-    dataset_line,
-    dataset_values,
-    files_read,
-    plain_text,
-    prepared_table,
-)
 
 EVERY_S = 30.0  # between two lines about a step that takes long
 WIDE = 240  # minimum columns for files and pipes, where no table is cut off
 LINE = 100  # columns of sentences, and of tables that can be split
-COMMON = (
-    "device",
-    "cache",
-    "order",
-    "batch_size",
-    "batch_tokens",
-    "model",
-    "step_s",
-)  # facets shown once above the table if all cases share them
-MAX_WARNINGS = 3  # of a run, shown with its tables
+LONG = 24  # characters of a cell: a column of longer texts may wrap
 
 
 class _Speed(ProgressColumn):
@@ -85,35 +59,12 @@ def warning(one: Finding | RunWarning) -> None:
     note(f"warning[{one.kind}]: {one.sentence}")
 
 
-def warn_or_keep(notes: list[Finding], one: Finding) -> None:
-    """Print a warning about data, unless it belongs at the end; keep it."""
-    notes.append(one)
-    if one.kind != NOT_READ:
-        warning(one)
+def result(*lines: str) -> None:
+    """Print lines to stdout, with control characters escaped."""
+    _print(_console(), *lines)
 
 
-def dataset(
-    manifest: Manifest, rows: Sequence[Prepared], notes: Sequence[Finding], to_json: bool, *lines: str
-) -> None:
-    """Print a dataset that was written or added, and what of its source was not read."""
-    if to_json:
-        as_json(dataset_values(manifest, rows, notes))
-        return
-    result(dataset_line(manifest), prepared_table(rows), *lines)
-    if files := files_read(manifest, notes):
-        rest = "all that they hold" if complete(notes) else "and something was left out"
-        note(f"read: {counted(files, 'file')}, {rest}")
-    for one in notes:
-        if one.kind == NOT_READ:
-            note(one.sentence)
-
-
-def result(*parts: RenderableType) -> None:
-    """Print lines and tables to stdout, with control characters escaped."""
-    _print(_console(), *parts)
-
-
-def _print(console: Console, *parts: RenderableType) -> None:
+def _print(console: Console, *parts: str | Table) -> None:
     for part in parts:
         if isinstance(part, str):
             console.print(plain_text(part), soft_wrap=True)
@@ -130,20 +81,15 @@ def as_json(value: Any) -> None:
 
 
 def answer(result: Answer | ResumeCheck, json: bool) -> None:
-    """Print a result's parts, or all of its data as JSON."""
+    """Print a result's blocks, or all of its data as JSON."""
     if not json:
-        parts(result)
+        blocks(result.blocks())
     else:
         as_json(result)
 
 
-def parts(shown: Displayed, to_stderr: bool = False) -> None:
-    """Print a result's parts: the answer first; warnings to stderr."""
-    blocks(shown.blocks(), to_stderr)
-
-
 def blocks(shown: Iterable[Block], to_stderr: bool = False) -> None:
-    """Print parts of a result, with an empty line between them; warnings to stderr."""
+    """Print the blocks of a result, with an empty line between them; warnings to stderr."""
     console = _console(to_stderr)
     for number, block in enumerate(shown):
         if block.style == "warning":
@@ -152,7 +98,7 @@ def blocks(shown: Iterable[Block], to_stderr: bool = False) -> None:
         _print(console, *([""] if number else []), *_rendered(block, min(console.width, LINE)))
 
 
-def _rendered(block: Block, width: int) -> Iterator[RenderableType]:
+def _rendered(block: Block, width: int) -> Iterator[str | Table]:
     """Yield the tables of a block, its title and its lines."""
     if block.style == "table":
         yield from _tables(block, width)
@@ -171,92 +117,51 @@ def _tables(block: Block, width: int) -> Iterator[Table]:
     heads, rest = block.columns[: block.heads], block.columns[block.heads :]
     while rest:
         count = len(rest)
-        while count > 1 and _width(columns_table([*heads, *rest[:count]], len(heads))) > width:
+        while count > 1 and sum(_width(*one) + 1 for one in (*heads, *rest[:count])) > width + 1:
             count -= 1
-        yield columns_table([*heads, *rest[:count]], len(heads))
+        yield rich_table([*heads, *rest[:count]], len(heads))
         rest = rest[count:]
 
 
-def _width(table: Table) -> int:
-    """Return the columns that a table takes where it is not cut off."""
-    return Console(width=1000).measure(table).maximum
+def _width(title: str, cells: Iterable[str | None]) -> int:
+    """Return the least width of a column: that of its longest cell, or of a text that wraps."""
+    longest = max((cell_len(printable(cell)) for cell in cells if cell), default=0)
+    return max(min(longest, LONG), *map(len, title.split("\n")))
 
 
-def run(outcome: Run, smallest: float, wide: bool = False, long: bool = False) -> None:
-    """Print the tables of a run, its notes and the answer."""
-    if not outcome.valid_records:
-        for one in outcome.notes:
-            note(str(one))
-        return
-    measured = {record.settings_key for record in outcome.valid_records} | {*outcome.skipped}
-    if missing := [str(label) for key, label in outcome.labels.items() if key not in measured]:
-        note(f"not measured: {'; '.join(missing)}")
-    for text in _together(outcome.notes):
-        note(text)
-    records(outcome.valid_records, smallest, wide, long, name=outcome.path.stem)
-    for path in outcome.traces:
-        note(f"trace: {path}")
-    note(f"records: {outcome.path}")
+def rich_table(columns: Columns, heads: int = 1) -> Table:
+    """Return a table without rules, its heads and words to the left, its figures to the right."""
+    table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
+    table.show_header = any(title for title, _ in columns)
+    for number, (title, cells) in enumerate(columns):
+        head = number < heads
+        table.add_column(
+            Text("\n").join(map(plain_text, title.split("\n"))),
+            justify="left" if head or not is_numeric(cells) else "right",
+            no_wrap=head or all(len(cell or "") <= LONG for cell in cells),
+        )
+    for row in zip(*(cells for _, cells in columns), strict=True):
+        table.add_row(*(plain_text(cell or "") for cell in row))
+    return table
 
 
-def _together(notes: Sequence[Finding]) -> list[str]:
-    """Return a line for each note, and one for all cases that were skipped for the same cause."""
-    lines: dict[str, list[str]] = {}
-    for one in notes:
-        cause, case = one.values.get("cause"), one.values.get("case")
-        if one.kind == "skipped" and cause and case:
-            lines.setdefault(f"{cause}; {one.hint}", []).append(str(case))
-        else:
-            lines[str(one)] = []
-    return [f"skipped: {'; '.join(cases)}: {text}" if cases else text for text, cases in lines.items()]
+def plain_text(text: str) -> Text:
+    """Return a text in which markup and escape codes have no effect."""
+    return Text(printable(text))
 
 
-def records(
-    chosen: Sequence[Record],
-    smallest: float = stats.MIN_DIFFERENCE,
-    wide: bool = False,
-    long: bool = False,
-    *,
-    name: str,
-    warnings: bool = False,
-) -> None:
-    """Print the warnings about some records, then the answer and the tables."""
-    described = summary.summarise(chosen, smallest)
-    result(*_run_lines(chosen), "")
-    leaders = {str(case.label) for case in described.cases if case.leader}
-    ordered = sorted(
-        described.warnings,
-        key=lambda one: (one.kind == "unverified-content", not leaders.isdisjoint(one.cases)),
-        reverse=True,
-    )
-    shown = ordered if warnings else ordered[:MAX_WARNINGS]
-    for one in shown:
-        warning(one)
-    if more := len(ordered) - len(shown):
-        note(f"{counted(more, 'more warning')}: iobench runs show {name} --warnings")
-    blocks(blocks_of(described, wide, long))
-
-
-def _run_lines(records: Sequence[Record]) -> list[str]:
-    """Describe in two lines what all cases share: settings, then machine and disk."""
-    machine, rounds = records[0].machine, max(record.round for record in records)
-    gpu = f", {machine.gpu.name}" if machine.gpu else ""
-    shared = [
-        FACETS[name].text(values.pop())
-        for name in COMMON
-        if len(values := {record.case.get(name) for record in records}) == 1 and None not in values
-    ]
-    return [
-        ", ".join([*shared, *_ranks(records), counted(rounds, "round")]),
-        f"{FACETS['processor'].text([machine.cpu, machine.usable_cores or 0])}, "
-        f"{bytes_text(machine.memory_bytes)}{gpu}; {machine.disk}",
-    ]
-
-
-def _ranks(records: Sequence[Record]) -> list[str]:
-    """Return the numbers of ranks and hosts, if all records have the same."""
-    first, *others = {rank_layout(record) for record in records}
-    return [first] if first and not others else []
+def markdown(shown: Iterable[Block]) -> Iterator[str]:
+    """Yield the lines of tables and sentences in Markdown."""
+    for number, block in enumerate(shown):
+        yield from [""] if number else []
+        if block.style != "table":
+            yield from block.lines
+            continue
+        titles, columns = zip(*block.columns, strict=True)
+        figures = [place >= block.heads and is_numeric(cells) for place, cells in enumerate(columns)]
+        rules = ["---:" if figure else "---" for figure in figures]
+        for row in (titles, rules, *zip(*columns, strict=True)):
+            yield "| " + " | ".join(printable(cell or "").replace("|", "\\|") for cell in row) + " |"
 
 
 def _line_by_line() -> Report:

@@ -17,10 +17,10 @@ from iobench.base.text import printable
 from iobench.base.units import MIB, counted, rate_text, seconds_text, three_digits
 from iobench.bench.observer import Observer, Progress
 from iobench.results.cases import Label
+from iobench.results.display import table
 from iobench.results.metrics import epoch_share_text, mib_text
 from iobench.results.record import Record
-from iobench.terminal.display import note
-from iobench.terminal.tables import plain_table
+from iobench.terminal.display import note, rich_table
 
 PER_S = 1  # refreshes: each takes some milliseconds of a core
 LINE_S = 10.0  # between two lines of one phase
@@ -155,8 +155,9 @@ def round_line(record: Record, label: Label, rounds: int | None) -> str:
 
 def live_table(rates: Mapping[str, Sequence[float]], labels: Mapping[str, Label]) -> Table:
     """Return the cases of a run in progress, fastest first: MiB/s of the last round, and the median."""
-    table = plain_table("case", "rounds", "last MiB/s", "median", left=1)
-    for key in sorted(rates, key=lambda key: statistics.median(rates[key]), reverse=True):
-        last, median = rates[key][-1], statistics.median(rates[key])
-        table.add_row(str(labels[key]), str(len(rates[key])), three_digits(last), three_digits(median))
-    return table
+    medians = {key: statistics.median(rates[key]) for key in rates}
+    rows = [
+        (str(labels[key]), str(len(rates[key])), three_digits(rates[key][-1]), three_digits(medians[key]))
+        for key in sorted(medians, key=medians.__getitem__, reverse=True)
+    ]
+    return rich_table(table(("case", "rounds", "last MiB/s", "median"), rows).columns)

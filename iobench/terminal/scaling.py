@@ -8,20 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
 from iobench.base import INTERRUPTED
 from iobench.base.errors import InvalidSettings
 from iobench.base.units import counted
 from iobench.ranks.launch import Launch, torchrun
 from iobench.results import record_file
-from iobench.results.metrics import mib_text
 from iobench.results.record import Record
-from iobench.results.scaling_curve import Curve, curves
+from iobench.results.scaling_curve import blocks_of, curves
 from iobench.results.summary import summarise
 from iobench.results.verdict import as_json as summary_as_json
-from iobench.terminal import display
-from iobench.terminal.tables import plain_table
+from iobench.terminal import display, runs
 
 if TYPE_CHECKING:
     from iobench.bench.options import RunOptions
@@ -182,28 +178,7 @@ def _show(
         summary = summary_as_json(summarise(records, smallest))
         display.as_json({"curves": scaling, **summary})
         return
-    display.records(records, smallest, wide, long, name=name)
+    runs.records(records, smallest, wide, long, name=name)
     if any(len(curve.points) > 1 for curve in scaling):
-        display.result("", scaling_table(scaling), "", *(curve.sentence for curve in scaling))
-
-
-def scaling_table(measured: Sequence[Curve]) -> Table:
-    """Return one row per case and number of ranks."""
-    titles = ["case", "ranks", "MiB/s together", "95 %", "MiB/s each", "efficiency", "95 %", "limit MiB/s"]
-    waits = any(curve.trains for curve in measured)
-    table = plain_table(*titles, *(["devices wait"] if waits else []), left=1)
-    for curve in measured:
-        for point in curve.points:
-            limit = point.limit_bytes_per_s
-            cells = [
-                curve.case,
-                str(point.ranks),
-                mib_text(point.total.median),
-                point.total.interval_text(mib_text),
-                mib_text(point.each_bytes_per_s),
-                f"{point.efficiency.median:.0%}",
-                point.efficiency.interval_text("{:.0%}".format),
-                "" if limit is None else mib_text(limit),
-            ]
-            table.add_row(*cells, *([f"{point.wait_share:.0%}"] if waits else []))
-    return table
+        display.result("")
+        display.blocks(blocks_of(scaling))

@@ -83,7 +83,7 @@ def compare(
     Example: iobench compare before.jsonl after.jsonl --fail-on slower:5%
     """
     from iobench.results import compare as comparing
-    from iobench.terminal import display, tables
+    from iobench.terminal import display
 
     began, allowed = time.monotonic(), _allowed(fail_on)
     if as_json and markdown:
@@ -107,9 +107,9 @@ def compare(
     if as_json:
         display.as_json(result)
     elif markdown:
-        display.result(*tables.compared_markdown(result).split("\n"))
+        display.result(*display.markdown(result.blocks()))
     else:
-        display.result(tables.compared_table(result), "", tables.compared_line(result))
+        display.blocks(result.blocks())
     for line in result.unmatched_notes if allowed is None else ():
         display.note(line)
     _warn(result, sides)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from iobench.base.errors import InvalidSettings
-from iobench.base.text import printable
+from iobench.base.text import printable, shortened
 from iobench.base.units import counted
+from iobench.results.display import Block, table
 from iobench.results.trend import MIN_RUNS, MIN_STEP_RUNS
 from iobench.terminal.commands._options import AsJson, Command, DataDir, Long, records_of
 
@@ -31,7 +32,7 @@ RunName = Annotated[str, typer.Argument(help="Run: a name or a file of records."
 def runs(context: typer.Context, data_dir: DataDir = Path("data"), as_json: AsJson = False) -> None:
     """List past runs, the newest first."""
     from iobench.results import history
-    from iobench.terminal import display, tables
+    from iobench.terminal import display
 
     context.obj = data_dir
     if context.invoked_subcommand is not None:
@@ -42,10 +43,22 @@ def runs(context: typer.Context, data_dir: DataDir = Path("data"), as_json: AsJs
         display.as_json(past_runs)
         return
     readable = _readable(data_dir, past_runs)
-    display.result(tables.past_table(readable))
-    for trend in history.trends(readable):
-        if trend.step is not None:
-            display.result("", f"{trend.sentence}.")
+    titles = ("name", "when (UTC)", "dataset", "cases", "rounds", "device", "cache", "verdict")
+    rows = [
+        (
+            run.name,
+            run.time[:16].replace("T", " "),
+            shortened(run.dataset),
+            str(run.cases),
+            str(run.rounds),
+            run.device,
+            run.cache,
+            run.brief,
+        )
+        for run in readable
+    ]
+    steps = [one.sentence for one in history.trends(readable) if one.step is not None]
+    display.blocks([table(titles, rows), *([Block("text", steps)] if steps else [])])
 
 
 @app.command(cls=Command)
@@ -65,13 +78,13 @@ def show(
     from iobench.results import history
     from iobench.results.summary import summarise
     from iobench.results.verdict import as_json as summary_as_json
-    from iobench.terminal import display
+    from iobench.terminal import display, runs
 
     records = records_of([history.find(data_dir or context.obj, name)])
     if as_json:
         display.as_json(summary_as_json(summarise(records)))
     else:
-        display.records(records, wide=wide, long=long, name=name, warnings=warnings)
+        runs.records(records, wide=wide, long=long, name=name, warnings=warnings)
 
 
 @app.command(cls=Command)
@@ -81,7 +94,8 @@ def trend(context: typer.Context, data_dir: Here = None, as_json: AsJson = False
     Example: iobench runs trend
     """
     from iobench.results import history
-    from iobench.terminal import display, tables
+    from iobench.results.trend import blocks_of
+    from iobench.terminal import display
 
     folder = data_dir or context.obj
     with display.progress() as progress:
@@ -95,7 +109,7 @@ def trend(context: typer.Context, data_dir: Here = None, as_json: AsJson = False
             f"no case in {folder / 'results'} has that many"
         )
         return
-    display.result(tables.trends_table(case_trends), "", *(f"{one.sentence}." for one in case_trends))
+    display.blocks(blocks_of(case_trends))
 
 
 @app.command(cls=Command)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from iobench.base.errors import InvalidSettings, IobenchError
-from iobench.base.units import parse_elements
+from iobench.base.units import bytes_word, parse_elements
 from iobench.bench.options import check_above_zero
+from iobench.results.display import table
 from iobench.terminal.commands._options import (
     AsJson,
     DataDir,
@@ -41,12 +43,37 @@ def loaders(as_json: AsJson = False) -> None:
 
 
 def _describe(kind: str, described: list[dict[str, Any]], as_json: bool) -> None:
-    from iobench.terminal import display, tables
+    from iobench.terminal import display
 
     if as_json:
         display.as_json(described)
-    else:
-        display.result(tables.kinds_table(kind, described), "", tables.kind_options_table(kind, described))
+        return
+    kinds = [(one["name"], one["summary"], one["usable"]) for one in described]
+    options = [
+        ("" if number else one["name"], option["name"], _default(option), _meaning(option, kind))
+        for one in described
+        for number, option in enumerate(one["options"])
+    ]
+    named = table((kind, "option", "default", "meaning"), options, heads=3)
+    display.blocks([table((kind, "description", "usable"), kinds), named])
+
+
+def _default(option: Mapping[str, Any]) -> str:
+    """Return the default of an option: bytes with a unit, `auto` where its meaning says what is chosen."""
+    name, value = option["name"], option["default"]
+    if name.endswith("_bytes") and value and value != "none":
+        typed = bytes_word(value)
+        digits = typed.rstrip("BKMGTik")
+        return f"{digits} {typed[len(digits) :]}"
+    automatic = "by default " in option["help"] and "by default none" not in option["help"]
+    return "auto" if value == "none" and automatic else str(value)
+
+
+def _meaning(option: Mapping[str, Any], kind: str) -> str:
+    """Return the help of an option; that of a format names its choices, too."""
+    if kind != "format" or not option["choices"]:
+        return str(option["help"])
+    return f"{option['help']}: {', '.join(map(str, option['choices']))}"
 
 
 def verify(
@@ -74,7 +101,7 @@ def verify(
     from iobench.dataset.staging import locked
     from iobench.dataset.verify import hash_rest, hashed_in_part
     from iobench.dataset.verify import verify as reread
-    from iobench.terminal import display, tables
+    from iobench.terminal import datasets, display
 
     sample_bytes = None if sample is None else parsed("--sample", parse_elements, sample)
     if checked_hash(hash) == "full" and sample is not None:
@@ -82,7 +109,7 @@ def verify(
             "--sample with --hash full", kind="conflicting-options", hint="give one of them"
         )
     manifest = dataset_named(data_dir, name)
-    display.note(tables.dataset_line(manifest, None if name else data_dir))
+    display.note(datasets.dataset_line(manifest, None if name else data_dir))
     with display.progress() as progress:
         if hash == "full" and manifest.part is not None:  # which reads all artifacts
             with locked(manifest.root):
@@ -122,13 +149,13 @@ def limits(
     from iobench.bench.limits import survey
     from iobench.dataset.remote_dataset import dataset_named
     from iobench.host.device import pick_device
-    from iobench.terminal import display, tables
+    from iobench.terminal import datasets, display
 
     check_above_zero(batch_size=batch_size, seconds=seconds)
     manifest = dataset_named(data_dir, name)
-    display.note(tables.dataset_line(manifest, None if name else data_dir))
+    display.note(datasets.dataset_line(manifest, None if name else data_dir))
     result = survey(manifest, pick_device(device), batch_size, seconds, on_status=display.note)
     if as_json:
         display.as_json(result)
     else:
-        display.result(tables.limits_table(result.limits), *map(str, result.notes))
+        display.blocks(result.blocks())

@@ -217,7 +217,7 @@ def prepare(
     """
     from iobench.dataset.prepare import prepare as write
     from iobench.dataset.remote_dataset import publish
-    from iobench.terminal import display, tables
+    from iobench.terminal import datasets, display
 
     options = made_of(SourceOptions, typed)
     with display.progress() as progress:
@@ -226,7 +226,7 @@ def prepare(
         chosen = (None if options.name_data else _added(data_dir, name)) or options.open()
     notes = list[Finding]()
     for note in chosen.notes:
-        display.warn_or_keep(notes, note)
+        datasets.warn_or_keep(notes, note)
     variants, skipped = _variants(format, chosen.schema)
     with ExitStack() as ends, display.progress() as progress:
         store = None
@@ -244,7 +244,7 @@ def prepare(
         if store is not None:
             publish(manifest, store, overwrite, progress)
             manifest = replace(manifest, url=store.url)
-    display.dataset(manifest, rows, notes, as_json, *tables.renamed_lines(rows, manifest.schema))
+    datasets.show(manifest, rows, notes, as_json, *datasets.renamed_lines(rows, manifest.schema))
     for error in skipped:
         display.note(f"skipped: {error}")
     if ray is not None:
@@ -324,7 +324,7 @@ def add(
     """
     from iobench.dataset.add import add as register
     from iobench.objects.url import use_endpoint
-    from iobench.terminal import display
+    from iobench.terminal import datasets, display
 
     use_endpoint(s3_endpoint)
     fields, notes = fields_with_extents(field or ()), list[Finding]()
@@ -339,9 +339,9 @@ def add(
             overwrite=overwrite,
             hash=checked_hash(hash),
             progress=progress,
-            warn=partial(display.warn_or_keep, notes),
+            warn=partial(datasets.warn_or_keep, notes),
         )
-    display.dataset(manifest, [row], notes, as_json)
+    datasets.show(manifest, [row], notes, as_json)
     if row.artifact.added is not None and row.artifact.added.partial:
         display.note(
             "stored: the size of whole files, of which the selected fields may be a part; hence no ratio"

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from iobench.base.errors import ReportError
+from iobench.results.display import table
 from iobench.terminal.commands._options import AsJson, DataDir, Device, records_of
 
 
@@ -70,14 +71,15 @@ def study(
     """
     from iobench import studies
     from iobench.host.device import pick_device
-    from iobench.terminal import display, tables
+    from iobench.terminal import display
 
     if name == "list":
         known = studies.described()
         if as_json:
             display.as_json(known)
         else:
-            display.result(tables.studies_table(known))
+            rows = [(one["name"], one["question"], one["source"]) for one in known]
+            display.blocks([table(("study", "question", "source"), rows)])
         return
     options = studies.StudyOptions(data_dir, quick, str(pick_device(device)), display.note)
     studies.study_of(name)
@@ -85,9 +87,5 @@ def study(
     if as_json:
         display.as_json(result)
     else:
-        display.result(result.source, result.setup, "", tables.contenders_table(result), "")
-        for claim in result.claims:
-            display.result(claim.sentence, f"    {claim.evidence}")
-    for warning in result.warnings:
-        display.warning(warning)
+        display.blocks(result.blocks())
     display.note(f"verdicts saved to {studies.save(result, data_dir)}; 'iobench report' includes them")

@@ -81,7 +81,7 @@ def run(
     from iobench.dataset.remote_dataset import dataset_named
     from iobench.objects.url import use_endpoint
     from iobench.results import history
-    from iobench.terminal import display, live, scaling, tables
+    from iobench.terminal import datasets, display, live, scaling
 
     began = time.monotonic()
     use_endpoint(s3_endpoint)
@@ -109,7 +109,7 @@ def run(
         raise typer.Exit(code)
     if save_plan is not None:
         plans.save(save_plan, options, manifest.name, content_of(manifest))
-    display.note(tables.dataset_line(manifest, None if name or plan or resume else data_dir))
+    display.note(datasets.dataset_line(manifest, None if name or plan or resume else data_dir))
     with live.view(options.stopping_rule().planned, options.seconds) as observer:
         outcome = measure(
             manifest,
@@ -231,12 +231,12 @@ def _show(outcome: Run, smallest: float, as_json: bool, wide: bool, long: bool) 
 def _print(outcome: Run, smallest: float, as_json: bool, wide: bool, long: bool) -> None:
     from iobench.results.summary import summarise
     from iobench.results.verdict import as_json as summary_as_json
-    from iobench.terminal import display
+    from iobench.terminal import display, runs
 
     if as_json:
         display.as_json({**outcome.as_dict(), **summary_as_json(summarise(outcome.valid_records, smallest))})
     else:
-        display.run(outcome, smallest, wide, long)
+        runs.run(outcome, smallest, wide, long)
     labels = outcome.labels
     by_reason: dict[tuple[str, str], list[str]] = {}
     for key, error in outcome.failures.items():
