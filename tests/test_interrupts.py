@@ -147,7 +147,7 @@ def interrupted_at(code, manifest, tmp_path, python=new_python):
     return python(code, *what, *where)
 
 
-@pytest.mark.parametrize("module", ["iobench.terminal.cli", "numpy", "torch", "iobench.bench.run_loop"])
+@pytest.mark.parametrize("module", ["iobench.terminal.cli", "numpy", "torch", "iobench.bench.run"])
 def test_an_interrupted_import_is_one_line(images, tmp_path, module):
     done = interrupted_at(AT_IMPORT.format(module=module), images, tmp_path)
     assert done.returncode == 130, done.stderr

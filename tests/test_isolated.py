@@ -20,8 +20,8 @@ from iobench.bench import isolated
 from iobench.bench.case_grid import cases_of
 from iobench.bench.executor import InProcess, Tick
 from iobench.bench.isolated import Isolated
-from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
+from iobench.bench.outcome import Observer
 
 
 def options(*loaders, **more):

@@ -8,8 +8,8 @@ from object_cases import SAMPLES
 
 import iobench
 from iobench.base.errors import InvalidSettings, LoaderFailed
+from iobench.bench.backend import ObjectCaches
 from iobench.bench.case_grid import cases_of
-from iobench.bench.executor_factory import ObjectCaches
 from iobench.bench.options import RunOptions
 from iobench.bench.run import run
 from iobench.dataset.prepare import prepare

@@ -10,9 +10,8 @@ from kinds import kind
 
 from iobench import formats
 from iobench.base.errors import InvalidOption, WrongContent
-from iobench.bench.content_check import ContentCheck
+from iobench.bench.content_check import PixelCheck, RowCheck
 from iobench.bench.executor import InProcess
-from iobench.bench.loader_checks import PixelCheck
 from iobench.dataset.add import add
 from iobench.dataset.opener import Opener
 from iobench.loading import loaders
@@ -103,10 +102,10 @@ def test_another_number_of_samples_is_wrong(photos):
     assert checked(job_over(photos), skip=1, part=True).unverified
 
 
-@pytest.mark.parametrize(("tolerance", "check"), [(8, PixelCheck), (0, ContentCheck)])
+@pytest.mark.parametrize(("tolerance", "check"), [(8, PixelCheck), (0, RowCheck)])
 def test_a_loader_with_a_tolerance_is_checked_within_it(photos, tmp_path, tolerance, check):
     manifest, _ = add(photos, "images:shape=3x20x16", name="photos", data_dir=tmp_path / "data")
-    loader = SimpleNamespace(user_defined=False, tolerance=tolerance)
+    loader = SimpleNamespace(user_defined=False, iterable_style=False, tolerance=tolerance)
     case = SimpleNamespace(loader=loader, job=lambda manifest, rank: job_over(photos))
     assert type(InProcess(manifest)._check(case, 1.0)) is check
 

@@ -14,11 +14,22 @@ import iobench
 from iobench.base.errors import InvalidSettings
 from iobench.bench.budget import Budget
 from iobench.bench.case import Case
-from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
+from iobench.bench.outcome import Observer
 from iobench.bench.part import Proof, RoundLengths
-from iobench.bench.policies import BEHIND, EqualShares, FinalRounds, RunState, SuccessiveHalving, interleaved
-from iobench.bench.stopping_rules import FixedRounds, UntilDecided, UntilPrecise, rule_of, worst
+from iobench.bench.policies import (
+    BEHIND,
+    EqualShares,
+    FinalRounds,
+    FixedRounds,
+    RunState,
+    SuccessiveHalving,
+    UntilDecided,
+    UntilPrecise,
+    interleaved,
+    rule_of,
+    worst,
+)
 from iobench.formats import Field, Schema
 from iobench.loading import loaders
 from iobench.results import stats

@@ -58,8 +58,8 @@ from iobench.bench.budget import Budget
 from iobench.bench.case import Case
 from iobench.bench.case_grid import cases_of
 from iobench.bench.executor import InProcess
-from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
+from iobench.bench.outcome import Observer
 from iobench.bench.policies import SuccessiveHalving
 from iobench.bench.run import run
 from iobench.contrib.formats.shared.jpeg_decoders import JPEG_LIBRARIES

@@ -13,8 +13,8 @@ from kinds import complaint_kind, kind
 import iobench
 from iobench.base.errors import InvalidSettings, RecordError
 from iobench.bench.budget import Budget
-from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
+from iobench.bench.outcome import Observer
 from iobench.bench.plans import interrupted_run
 from iobench.host import machine_info
 from iobench.results import history, record_file

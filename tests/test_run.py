@@ -28,11 +28,11 @@ from iobench.base.errors import (
 )
 from iobench.base.machine import MachineGpu
 from iobench.base.thresholds import COLD_LIMIT, WARM_LIMIT
-from iobench.bench import executor, executor_factory
+from iobench.bench import backend, executor
 from iobench.bench.budget import Budget
 from iobench.bench.case_grid import cases_of
 from iobench.bench.epoch import MOST_EPOCHS
-from iobench.bench.observer import Observer
+from iobench.bench.outcome import Observer
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.host import machine_info, machine_load, page_cache
 from iobench.host.rank_info import VARIABLES, RankInfo
@@ -446,7 +446,7 @@ def test_the_time_of_a_case_is_without_that_of_the_limits(images, measure, monke
     def sample_limits(self):
         clock.now += 100.0
 
-    monkeypatch.setattr(executor_factory.LocalHost, "sample_limits", sample_limits)
+    monkeypatch.setattr(backend.LocalHost, "sample_limits", sample_limits)
     budget = Budget(1400.0, clock=lambda: clock.now)
     result = measure(images, ["npy", "lmdb", "hdf5"], rounds=3, max_time=1400.0, budget=budget)
     assert len(result.records) == 3 * 3

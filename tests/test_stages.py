@@ -10,7 +10,7 @@ from kinds import kind
 
 import iobench
 from iobench.base.errors import RecordError
-from iobench.bench.observer import Observer
+from iobench.bench.outcome import Observer
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.loading import loaders as known_loaders
 from iobench.loading.stages import STAGES, TRIAL, UNTIMED, StageProfile, nothing

@@ -11,7 +11,7 @@ from kinds import kind
 
 import iobench
 from iobench.base.errors import MissingDependency
-from iobench.bench.content_check import ContentCheck
+from iobench.bench.content_check import content_check
 from iobench.bench.epoch import RoundSpec, measure
 from iobench.loading.host_to_device import HostToDevice
 from iobench.loading.loaders import Job
@@ -29,7 +29,7 @@ CPU = HostToDevice(torch.device("cpu"), non_blocking=False)
 @pytest.mark.parametrize("order", ["sequential", "random"])
 def test_a_loader_of_a_study_returns_every_sample_in_the_requested_order(images, loader, order):
     job = Job(images.opener("npy"), Order(order, 16))
-    check = ContentCheck(loader, job, images)
+    check = content_check(loader, job, images)
     result = measure(loader, job, CPU, RoundSpec(0, check.add, seconds=0.0, requested=check.expect))
     check.conclude()
     assert result.timing.samples == images.schema.samples

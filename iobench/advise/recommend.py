@@ -18,7 +18,7 @@ from iobench.base.errors import InvalidSettings
 from iobench.base.text import enumerated
 from iobench.base.units import three_digits
 from iobench.bench.budget import Budget
-from iobench.bench.observer import Observer
+from iobench.bench.outcome import Observer
 from iobench.bench.training import Trainer
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import FirstSamples, Source

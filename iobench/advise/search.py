@@ -19,13 +19,11 @@ from iobench.base.thresholds import ROUND_S
 from iobench.base.units import counted
 from iobench.bench.budget import Budget
 from iobench.bench.case import Case, content_of
-from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
-from iobench.bench.outcome import Run
+from iobench.bench.outcome import Observer, Run
 from iobench.bench.part import Proof
-from iobench.bench.policies import COMPARED, UNLIMITED, FinalRounds, SuccessiveHalving
+from iobench.bench.policies import AUTO, COMPARED, UNLIMITED, FinalRounds, SuccessiveHalving
 from iobench.bench.run import run
-from iobench.bench.stopping_rules import AUTO
 from iobench.dataset.manifest import Manifest
 from iobench.host.device import pick_device
 from iobench.results.cases import Label, labels

@@ -5,24 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from iobench.base.errors import WrongContent
+from iobench.base.errors import TargetError, WrongContent
 from iobench.base.finding import Finding
-from iobench.bench.process_group import ProcessGroup, SingleProcess
+from iobench.bench.case import Case
+from iobench.bench.epoch import ProcessGroup, SingleProcess
 from iobench.dataset.checksum import MASK, Checksum
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import BATCH_BYTES
 from iobench.dataset.verify import RereadHashes, SampleHashes, hashes_in_time
-from iobench.formats import Field, Index, Ragged, Rows, Schema, index_of
+from iobench.formats import Array, Field, Index, Ragged, Rows, Schema, array_of, index_of
 from iobench.loading.collate import COLLATED, JAGGED, LIST, Collate, Dense, SampleList
 from iobench.loading.host_to_device import DeviceBatch
 from iobench.loading.loaders import EpochRequest, Job, Loader
 from iobench.loading.order import sample_count, shuffle_quality
+from iobench.results.cases import trains
 from iobench.results.parts import ContentCheckPart
 
 Hashes = npt.NDArray[np.int64]
@@ -117,13 +119,13 @@ class RaggedCheck:
         self._real_bytes = self._padded_bytes = 0
         self._lengths: list[Index] = []  # 8 bytes per sample
 
-    @property
-    def figures(self) -> dict[str, Any]:
-        """Fields of ContentCheckPart: share of real elements, quantiles of lengths; none without elements."""
+    def reported(self, part: ContentCheckPart | None) -> ContentCheckPart | None:
+        """Return a result with the share of real elements and quantiles of lengths, if there are elements."""
         if not self._padded_bytes:
-            return {}
+            return part
         median, high = np.quantile(np.concatenate(self._lengths), (0.5, 0.99)).tolist()
-        return {"fill": self._real_bytes / self._padded_bytes, "length_p50": median, "length_p99": high}
+        fill, quantiles = self._real_bytes / self._padded_bytes, {"length_p50": median, "length_p99": high}
+        return replace(part or ContentCheckPart(), fill=fill, **quantiles)
 
     def jagged(self, batch: DeviceBatch, number: int) -> DeviceBatch:
         """Return batch `number` with its ragged fields end to end.
@@ -190,43 +192,99 @@ def _extents(one: Any, own: torch.Tensor, field: Field, lengths: Index, number: 
 NO_HASHES = Finding("no-hashes", "no hash of these samples was kept")
 
 
-class ContentCheck:
-    """Checks that the batches of an epoch, or of a part of one, are the dataset's samples on the device.
+def no_list(manifest: Manifest) -> Finding:
+    """Return the reason for a part that was compared with nothing that was kept."""
+    message = "the list of hashes is missing, and there is no time to read all samples"
+    return Finding("no-list", message, f"run 'iobench verify --name {manifest.name}', which keeps it")
 
-    A map-style loader must deliver the requested rows in order. An iterable-style loader must deliver each
-    sample once, except for those that it declares to drop or repeat; in a part, none twice. The other ranks
-    of `group` verify their shares at the same time.
 
-    If no list of hashes was kept, and it cannot be made in `seconds`, the rows of a map-style loader are
-    compared with the stored rows, which are read again. That verifies a whole epoch, by the sums, but no
-    part.
-    """
-
-    def __init__(
-        self,
-        loader: Loader,
-        job: Job,
-        manifest: Manifest,
-        group: ProcessGroup | None = None,
-        seconds: float = math.inf,
-    ) -> None:
-        self._loader, self._job, self._manifest = loader, job, manifest
-        self._group = group or SingleProcess()
-        self._check = Checksum(manifest.schema)
-        self._list = hashes_in_time(manifest, job.opener.format.variant, seconds)
-        self._stored = self._list or RereadHashes(job.opener)
-        self._piece = PIECE if self._list else manifest.schema.batch_rows(BATCH_BYTES)
-        self._rows: Iterator[Rows] = iter(())
-        self._padding = self._left = self._batches = self._compared = self._known = 0
-        self._ragged = RaggedCheck(manifest.schema, job.collate)
-        self._pending: list[tuple[Index, Any]] = []  # rows and hashes that were not compared yet
-        self._pending_rows = 0
-        self._hashes: list[Index] = []  # of an iterable-style loader
+class Check(Protocol):
+    """Check of the batches of an epoch, or of a part of one, on the device."""
 
     def expect(self, request: EpochRequest) -> None:
         """Note the rows that will come next; call it before the first batch."""
-        if isinstance(request, int):
-            return
+
+    def add(self, batch: DeviceBatch) -> None:
+        """Check a batch; raises WrongContent if its samples are not the dataset's."""
+
+    def conclude(self, part: bool = False) -> ContentCheckPart | None:
+        """Return what is to be reported; None if the whole dataset, of fixed shapes, came as requested.
+
+        `part` tells that the epoch was cut, so that not all samples came.
+        """
+
+
+def content_check(
+    loader: Loader,
+    job: Job,
+    manifest: Manifest,
+    group: ProcessGroup | None = None,
+    seconds: float = math.inf,
+) -> Check:
+    """Return the check of a loader by hashes.
+
+    The other ranks of `group` verify their shares at the same time. A list of hashes that was not kept is
+    made if that takes no longer than `seconds`.
+    """
+    stored = hashes_in_time(manifest, job.opener.format.variant, seconds)
+    if loader.iterable_style:
+        return CoverageCheck(loader, job, manifest, stored)
+    return RowCheck(loader, job, manifest, stored, group or SingleProcess())
+
+
+class RowComparison:
+    """Comparison of delivered rows with stored hashes, in pieces."""
+
+    def __init__(self, stored: SampleHashes | RereadHashes, piece: int) -> None:
+        self._stored, self._piece = stored, piece
+        self._pending: list[tuple[Index, Any]] = []  # rows and hashes that were not compared yet
+        self._pending_rows = 0
+        self.compared = self.known = 0  # rows, and those of them whose hash is stored
+
+    def add(self, rows: Index, hashes: Any) -> tuple[int, int] | None:
+        """Add rows; return the first row that has another hash than the stored one, and its hash."""
+        self._pending.append((rows, hashes))
+        self._pending_rows += len(rows)
+        return self.compare() if self._pending_rows >= self._piece else None
+
+    def compare(self) -> tuple[int, int] | None:
+        """Compare the pending rows; return as `add` does."""
+        if not self._pending:
+            return None
+        parts, hashes_of_parts = zip(*self._pending, strict=True)
+        self._pending.clear()
+        self._pending_rows = 0
+        rows: Index = np.concatenate(parts)
+        hashes: Index = torch.cat(hashes_of_parts).cpu().numpy()
+        self.compared += len(rows)
+        known = self._stored.known(rows)
+        rows, hashes = rows[known], hashes[known]
+        self.known += len(rows)
+        wrong = np.flatnonzero(self._stored.of(rows) != hashes)
+        return (int(rows[wrong[0]]), int(hashes[wrong[0]])) if len(wrong) else None
+
+
+class RowCheck:
+    """Checks that a map-style loader delivers the requested rows in order.
+
+    Without a list of hashes they are compared with the stored rows, which are read again. That verifies a
+    whole epoch, by the sums, but no part.
+    """
+
+    def __init__(
+        self, loader: Loader, job: Job, manifest: Manifest, stored: SampleHashes | None, group: ProcessGroup
+    ) -> None:
+        self._loader, self._job, self._manifest, self._group = loader, job, manifest, group
+        self._check, self._list = Checksum(manifest.schema), stored
+        piece = PIECE if stored else manifest.schema.batch_rows(BATCH_BYTES)
+        self._comparison = RowComparison(stored or RereadHashes(job.opener), piece)
+        self._rows: Iterator[Rows] = iter(())
+        self._padding = self._left = self._batches = 0
+        self._ragged = RaggedCheck(manifest.schema, job.collate)
+
+    def expect(self, request: EpochRequest) -> None:
+        """Note the rows that will come next."""
+        assert not isinstance(request, int), "a map-style loader is given its rows"
         self._padding = self._loader.padding_samples(self._job.order, self._manifest.schema.samples)
         self._rows, self._left = iter(request), sample_count(request) - self._padding
 
@@ -235,9 +293,6 @@ class ContentCheck:
         self._batches += 1
         batch = self._ragged.jagged(batch, self._batches)
         hashes: Any = self._check.hashes(batch)
-        if self._loader.iterable_style:
-            self._hashes.append(hashes.cpu().numpy())
-            return
         rows = index_of(next(self._rows, slice(0, 0)))
         if len(rows) != len(hashes):
             problem = f"batch {self._batches:,} has another number of samples"
@@ -245,34 +300,20 @@ class ContentCheck:
             raise WrongContent(problem, kind="wrong-count", **counts)
         own, self._left = min(self._left, len(rows)), max(0, self._left - len(rows))
         self._check.add_hashes(hashes[:own], rows[:own])
-        self._pending.append((rows, hashes))
-        self._pending_rows += len(rows)
-        if self._pending_rows >= self._piece:
-            self._compare_rows()
+        self._refuse(self._comparison.add(rows, hashes))
 
     def conclude(self, part: bool = False) -> ContentCheckPart | None:
-        """Return what is to be reported; None if the whole dataset, of fixed shapes, came as requested.
-
-        `part` tells that the epoch was cut, so that not all samples came. Raises WrongContent if the samples
-        of all ranks together are not those of the manifest.
-        """
-        found = self._compare_epoch(part)
-        figures = self._ragged.figures
-        return replace(found or ContentCheckPart(), **figures) if figures else found
-
-    def _compare_epoch(self, part: bool) -> ContentCheckPart | None:
-        """Compare what is known only at the end; return what is to be reported of the samples that came."""
-        if self._loader.iterable_style:
-            return self._cover(part)
-        self._compare_rows()
-        compared, known, padding = map(self._sum, (self._compared, self._known, self._padding))
+        """Return what is to be reported; WrongContent unless all ranks' samples are those of the manifest."""
+        self._refuse(self._comparison.compare())
+        own = self._comparison.compared, self._comparison.known, self._padding
+        compared, known, padding = map(self._sum, own)
         if any(self._group.all_gather(part)) and compared < self._manifest.schema.samples + padding:
-            return self._partly(known, 0)
+            return self._ragged.reported(self._partly(known, 0))
         self._compare_batches()
         if known < compared:
-            return self._partly(known, padding)
+            return self._ragged.reported(self._partly(known, padding))
         self._compare_sums()
-        return ContentCheckPart(repeated=padding) if padding else None
+        return self._ragged.reported(ContentCheckPart(repeated=padding) if padding else None)
 
     def _partly(self, verified: int, repeated: int) -> ContentCheckPart:
         listed = all(self._group.all_gather(self._list is not None))
@@ -287,34 +328,19 @@ class ContentCheck:
         """Return the sum over all ranks, modulo 2^64."""
         return sum(self._group.all_gather(own)) & MASK
 
-    def _compare_rows(self) -> None:
-        """Compare the pending hashes with those of their rows; WrongContent at the first difference."""
-        if not self._pending:
+    def _refuse(self, wrong: tuple[int, int] | None) -> None:
+        """Raise WrongContent if a row came with the hash of another row, or of none."""
+        if wrong is None:
             return
-        parts, hashes_of_parts = zip(*self._pending, strict=True)
-        self._pending.clear()
-        self._pending_rows = 0
-        rows: Index = np.concatenate(parts)
-        hashes: Index = torch.cat(hashes_of_parts).cpu().numpy()
-        self._compared += len(rows)
-        known = self._stored.known(rows)
-        rows, hashes = rows[known], hashes[known]
-        self._known += len(rows)
-        wrong = np.flatnonzero(self._stored.of(rows) != hashes)
-        if len(wrong):
-            raise self._wrong_row(int(rows[wrong[0]]), int(hashes[wrong[0]]))
-
-    def _wrong_row(self, row: int, found: int) -> WrongContent:
-        """Return the error for a row that came with the hash of another row, or of none."""
-        samples = self._manifest.schema.samples
+        (row, found), samples = wrong, self._manifest.schema.samples
         for rows, hashes in kept_hashes(self._list, samples) if self._list else ():
             others = rows[hashes == found]
             if len(others):
                 problem = "samples reached the device in another order than requested"
                 rows_of = {"expected": f"row {row}", "found": f"row {others[0]}"}
-                return WrongContent(problem, kind="wrong-order", **rows_of, hint=self._hint)
+                raise WrongContent(problem, kind="wrong-order", **rows_of, hint=self._hint)
         problem = f"wrong content on the device: row {row} differs from the stored one"
-        return WrongContent(problem, kind="wrong-row", hint=self._hint)
+        raise WrongContent(problem, kind="wrong-row", hint=self._hint)
 
     def _compare_sums(self) -> None:
         """Raise WrongContent unless all ranks together delivered each sample once, in the requested order."""
@@ -342,11 +368,31 @@ class ContentCheck:
                 found=f"{few} on rank {counts.index(few)}",
             )
 
-    def _cover(self, part: bool) -> ContentCheckPart:
-        """Check that only samples of the dataset came, each as often as the loader declares."""
-        loader, order, samples = self._loader, self._job.order, self._manifest.schema.samples
+
+class CoverageCheck:
+    """Checks that an iterable-style loader delivers each sample once; in a part, none twice.
+
+    Excepted are those that it declares to drop or to repeat.
+    """
+
+    def __init__(self, loader: Loader, job: Job, manifest: Manifest, stored: SampleHashes | None) -> None:
+        self._loader, self._order, self._manifest, self._list = loader, job.order, manifest, stored
+        self._check, self._hashes = Checksum(manifest.schema), list[Hashes]()
+        self._ragged = RaggedCheck(manifest.schema, job.collate)
+
+    def expect(self, request: EpochRequest) -> None:
+        """Do nothing: its rows are its own."""
+
+    def add(self, batch: DeviceBatch) -> None:
+        """Hash a batch."""
+        hashes: Any = self._check.hashes(self._ragged.jagged(batch, len(self._hashes) + 1))
+        self._hashes.append(hashes.cpu().numpy())
+
+    def conclude(self, part: bool = False) -> ContentCheckPart | None:
+        """Return what came; WrongContent unless only the dataset's samples did, as often as declared."""
+        loader, samples = self._loader, self._manifest.schema.samples
         if self._list is None:
-            return ContentCheckPart(unverified=[no_list(self._manifest)])
+            return self._ragged.reported(ContentCheckPart(unverified=[no_list(self._manifest)]))
         cover = SampleCoverage(self._list, samples, self._hashes)
         whole = cover.is_whole(part)
         dropped = cover.dropped if whole else 0
@@ -360,17 +406,168 @@ class ContentCheck:
                 found=f"{f'{dropped:,} missing, ' if whole else ''}{cover.repeated:,} repeated, "
                 f"{cover.foreign:,} that are not the dataset's",
             )
-        return ContentCheckPart(
+        random = self._order.kind != "sequential"
+        came = ContentCheckPart(
             unverified=[] if cover.verified else [NO_HASHES],
             verified_samples=None if whole else cover.verified,
             dropped=dropped,
             repeated=cover.repeated,
-            in_order=cover.in_order if order.kind == "sequential" else None,
-            shuffle_quality=None if order.kind == "sequential" else cover.shuffle_quality(order.block_rows),
+            in_order=None if random else cover.in_order,
+            shuffle_quality=cover.shuffle_quality(self._order.block_rows) if random else None,
         )
+        return self._ragged.reported(came)
 
 
-def no_list(manifest: Manifest) -> Finding:
-    """Return the reason for a part that was compared with nothing that was kept."""
-    message = "the list of hashes is missing, and there is no time to read all samples"
-    return Finding("no-list", message, f"run 'iobench verify --name {manifest.name}', which keeps it")
+class PixelCheck:
+    """Compares each requested row with what the format decodes, which is read again.
+
+    Arrays of bytes may differ by a tolerance, the other fields may not. The case is reported as not verified,
+    with the largest difference, because no checksum of such pixels is known.
+    """
+
+    def __init__(self, job: Job, tolerance: int) -> None:
+        self._job, self._tolerance, self._most = job, tolerance, 0
+        self._rows: Iterator[Rows] = iter(())
+
+    def expect(self, request: EpochRequest) -> None:
+        """Note the rows that will come next; call it before the first batch."""
+        assert not isinstance(request, int), "a map-style loader is given its rows"
+        self._rows = iter(request)
+
+    def add(self, batch: DeviceBatch) -> None:
+        """Compare a batch; raises WrongContent for the first row that differs by more than allowed."""
+        rows = index_of(next(self._rows, slice(0, 0)))
+        with self._job.opener() as reader:
+            expected = reader.batch(rows)
+        for name, stored in expected.items():
+            found = array_of(batch[name].cpu())
+            if found.shape != stored.shape:
+                shapes = {"expected": f"{stored.shape}", "found": f"{found.shape}"}
+                raise WrongContent(f"field {name} has another shape", kind="wrong-shape", **shapes)
+            self._compare(name, rows.tolist(), stored, found)
+
+    def _compare(self, name: str, rows: list[int], stored: Array, found: Array) -> None:
+        is_image = stored.dtype == np.uint8 and stored.ndim > 1
+        for row, one, other in zip(rows, stored, found, strict=True):
+            far = int(np.abs(one.astype(np.int64) - other.astype(np.int64)).max()) if is_image else 0
+            if far > self._tolerance or not (is_image or np.array_equal(one, other)):
+                raise WrongContent(
+                    f"wrong content on the device: {name} of row {row} differs from the stored one",
+                    kind="wrong-row",
+                    expected=f"at most {self._tolerance} of 255 apart" if is_image else f"{one}",
+                    found=f"{far}" if is_image else f"{other}",
+                )
+            self._most = max(self._most, far)
+
+    def conclude(self, part: bool = False) -> ContentCheckPart:
+        """Return how far the pixels were apart; WrongContent if rows are missing from a whole epoch."""
+        missing = 0 if part else sum(len(index_of(rows)) for rows in self._rows)
+        if missing:
+            found = f"{missing:,} missing"
+            raise WrongContent("an epoch ended early", kind="wrong-count", expected="all rows", found=found)
+        apart = Finding(
+            "other-pixels",
+            f"its own decoder's pixels are at most {self._most} of 255 from the format's, and "
+            f"{self._tolerance} are allowed; the other fields are equal",
+            values={"most": self._most, "tolerance": self._tolerance},
+        )
+        return ContentCheckPart(unverified=[apart])
+
+
+class UserLoaderCheck:
+    """Compares the batches of an epoch, or a part of one, with the manifest, and reports what is unverified.
+
+    If batches hold the dataset's fields, every sample is hashed and compared. Otherwise the case is
+    measured as not verified. In a part, samples that have not come are not missed. A list of hashes that is
+    missing is made if that takes no longer than `seconds`.
+    """
+
+    def __init__(self, case: Case, manifest: Manifest, seconds: float = math.inf) -> None:
+        self._case, self._manifest, self._seconds = case, manifest, seconds
+        self._check, self._schema = Checksum(manifest.schema), manifest.schema
+        self._hashes: list[Hashes] = []
+        self._other: str | None = None  # difference between its batches and the dataset's fields
+        self._largest = 0
+
+    def expect(self, request: EpochRequest) -> None:
+        """Do nothing: its rows are its own."""
+
+    def add(self, batch: DeviceBatch) -> None:
+        """Hash a batch, if it holds the dataset's fields.
+
+        Raises TargetError if a training step needs fields that it does not hold.
+        """
+        self._largest = max(self._largest, *(int(one.shape[0]) for one in batch.values() if one.ndim), 0)
+        if self._other is not None:
+            return
+        held, fields = _held(batch), _fields(self._schema)
+        if any(held.get(name) != kind for name, kind in fields.items()):
+            self._other = f"its batches hold {_listed(held)}, the dataset {_listed(fields)}"
+            if trains(self._case.facets):
+                problem = f"a training step needs the dataset's fields: {self._other}"
+                raise TargetError(problem, kind="untrainable-batches")
+            return
+        hashes: Any = self._check.hashes(batch)
+        self._hashes.append(hashes.cpu().numpy())
+
+    def conclude(self, part: bool = False) -> ContentCheckPart | None:
+        """Return why the content is not verified; None if the whole dataset came as requested.
+
+        `part` tells that the epoch was cut, so that not all samples came.
+        """
+        if not self._largest:
+            raise TargetError("it yielded no batches: there is nothing to measure", kind="empty")
+        if self._other is not None:
+            return ContentCheckPart(unverified=[Finding("other-fields", self._other), *self._batches()])
+        stored = hashes_in_time(self._manifest, self._case.variant, self._seconds)
+        if stored is None:
+            return ContentCheckPart(unverified=[no_list(self._manifest), *self._batches()])
+        cover = SampleCoverage(stored, self._schema.samples, self._hashes)
+        whole = cover.is_whole(part)
+        reasons = [*self._content(cover, whole), *self._batches()]
+        if whole and not reasons:
+            return None
+        return ContentCheckPart(unverified=reasons, verified_samples=None if whole else cover.verified)
+
+    def _content(self, cover: SampleCoverage, whole: bool) -> Iterator[Finding]:
+        """Count samples that are missing, repeated, or not of the dataset; else compare the order."""
+        missing = cover.dropped if whole else 0
+        counts = {"foreign": cover.foreign, "missing": missing, "repeated": cover.repeated}
+        requested = self._case.order
+        if not cover.verified:
+            message = "none of its samples is the dataset's: they are other data, or were transformed"
+            yield Finding("other-data", message) if cover.complete else NO_HASHES
+        elif parts := [f"{count:,} {what}" for what, count in counts.items() if count]:
+            message = f"{', '.join(parts)} of {self._schema.samples:,} samples"
+            yield Finding("sample-coverage", message, values={**counts, "samples": self._schema.samples})
+        elif cover.in_order != (requested == "sequential"):
+            theirs = "an order of its own" if requested == "sequential" else "stored order"
+            wanted = "stored" if requested == "sequential" else requested
+            message = f"its samples come in {theirs}, not in {wanted} order"
+            yield Finding("other-order", message, values={"requested": requested})
+
+    def _batches(self) -> Iterator[Finding]:
+        requested = min(self._case.batch_size, self._schema.samples)
+        if self._largest != requested:
+            message = f"its batches hold up to {self._largest:,} samples, not {requested:,}"
+            values = {"largest": self._largest, "requested": requested}
+            yield Finding("other-batch-size", message, values={**values})
+
+
+def _held(batch: DeviceBatch) -> dict[str, str]:
+    return {
+        name: _kind(str(one.dtype).removeprefix("torch."), tuple(one.shape[1:]))
+        for name, one in batch.items()
+    }
+
+
+def _fields(schema: Schema) -> dict[str, str]:
+    return {field.name: _kind(field.dtype, field.shape) for field in schema.fields}
+
+
+def _kind(dtype: str, shape: tuple[int, ...]) -> str:
+    return f"{dtype} {'x'.join(map(str, shape)) or 'scalar'}"
+
+
+def _listed(kinds: dict[str, str]) -> str:
+    return ", ".join(f"{name} {kind}" for name, kind in kinds.items())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Generator, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -14,10 +14,9 @@ import torch
 from iobench.base.errors import IobenchError, LoaderFailed, WrongContent
 from iobench.base.files import system_errors_as
 from iobench.bench.meter import DeviceClock, Meter
-from iobench.bench.part import Part, WindowTimer
-from iobench.bench.process_group import ProcessGroup, SingleProcess
+from iobench.bench.part import Part, TimeLimit, WindowTimer
 from iobench.host.device import is_device_error
-from iobench.host.machine_load import Counters, Counts, CpuSpeedProbe
+from iobench.host.machine_load import Counters, CpuSpeedProbe
 from iobench.host.page_cache import map_cached
 from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice, device_errors
 from iobench.loading.inspection import samples_of
@@ -34,6 +33,38 @@ from iobench.results.parts import (
     RequestsPart,
     TimingPart,
 )
+
+T = TypeVar("T")
+
+
+class ProcessGroup(Protocol):
+    """The ranks that verify or measure one case at the same time, each over its share of the samples.
+
+    Every rank makes the same calls in the same order. A call raises IobenchError if another rank failed.
+    """
+
+    rank: int
+    world_size: int
+
+    def barrier(self) -> None:
+        """Block until all ranks arrive."""
+
+    def all_gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, by rank."""
+
+
+class SingleProcess:
+    """The process group of a run in one process."""
+
+    rank = 0
+    world_size = 1
+
+    def barrier(self) -> None:
+        """Return at once."""
+
+    def all_gather(self, value: T) -> list[T]:
+        """Return the own value in a list."""
+        return [value]
 
 
 def disk_errors(path: Path) -> AbstractContextManager[None]:
@@ -70,21 +101,6 @@ def epoch_request(loader: Loader, job: Job, number: int, window: WindowTimer | N
     return rows
 
 
-T = TypeVar("T")
-
-
-class Cut(Protocol):
-    """End of an epoch of unknown length, and its extrapolation."""
-
-    ended: bool  # the epoch was cut off, so that no other follows
-
-    def over(self, batches: Iterator[T]) -> Iterator[T]:
-        """Yield the batches of an epoch up to its end."""
-
-    def partial(self, samples: int) -> PartialEpoch | None:
-        """Return the extrapolated epoch; None for a whole one."""
-
-
 @dataclass
 class RoundSpec:
     """Specification of a round."""
@@ -95,7 +111,7 @@ class RoundSpec:
     profile: StageProfile | None = None  # collects the time of stages
     batches: int | None = None  # of the window, where the round is a part of an epoch: see `Part`
     limit_s: float = math.inf  # ends a part, however short its window; an epoch, too, if `batches` is given
-    cut: Cut | None = None  # what ends an epoch before its last batch
+    cut: TimeLimit | None = None  # ends an epoch over a dataset that is not to be extrapolated
     requested: Callable[[EpochRequest], None] = lambda request: None  # before each epoch, untimed
     excluded: Collection[int] = ()  # processes whose memory does not count
     warm: bool = False  # the data are in the page cache: their pages are mapped before the clock starts, as
@@ -108,8 +124,8 @@ class RoundSpec:
 MOST_EPOCHS = 10_000  # in a round; epoch numbers of consecutive rounds are this far apart
 
 
-class OpenBatchSource(Protocol):
-    """An open source of batches, for the epochs of one round.
+class BatchSource(Protocol):
+    """Open source of the batches of a round: a loader over a dataset, or any iterable.
 
     Whether batches are read ahead decides what time in ``next()`` is. Where samples differ in their bytes
     these are `counted` in each batch.
@@ -123,34 +139,17 @@ class OpenBatchSource(Protocol):
     def epoch(self, number: int) -> Generator[HostBatch, None, None]:
         """Prepare an epoch, untimed, and return its batches."""
 
-    def close(self) -> None:
-        """Release readers and workers."""
-
     def over(self, batches: Iterator[DeviceBatch], delivered: Callable[[], int]) -> Iterator[DeviceBatch]:
-        """Return the batches of an epoch, whose window is timed where a round is a part of one."""
-        return batches
+        """Yield the batches of an epoch up to its end, or to that of the part that is measured."""
 
     def cut_short(self, samples: int) -> bool:
-        """Check the number of samples of the last epoch; return True if time ended it."""
-        return False
+        """Check the number of samples of the last epoch; return True if it was cut short."""
 
-    def partial(self, delivered: tuple[int, float], epochs: int) -> PartialEpoch | None:
+    def partial(self, samples: int, seconds: float, epochs: int) -> PartialEpoch | None:
         """Return the epoch that follows from the samples and seconds of parts; None after whole epochs."""
-        return None
 
-
-class BatchSource(Protocol):
-    """Source of the batches of a round: a loader over a dataset, or any iterable."""
-
-    path: Path  # for errors and for the disk's counters
-    workers: int  # processes that it starts for each epoch
-
-    def guarded(self) -> AbstractContextManager[Callable[[], None]]:
-        """Return a context that gives a check, which raises after each batch what went wrong meanwhile."""
-        return nullcontext(lambda: None)
-
-    def open(self, transfer: HostToDevice, spec: RoundSpec) -> OpenBatchSource:
-        """Open it for a round."""
+    def close(self) -> None:
+        """Release readers and workers."""
 
 
 def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -> Measured:
@@ -159,42 +158,79 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
     Raises WrongContent if the number of samples differs from this rank's share, CorruptArtifact if objects
     were replaced meanwhile.
     """
-    with LOG.counting() if job.opener.remote else nullcontext() as log:
-        counting = replace(job, stages=spec.profile or UNTIMED, opener=job.opener.logging(log))
-        measured = time_round(DatasetSource(loader, counting), transfer, spec)
+    opener = job.opener
+    with LOG.counting() if opener.remote else nullcontext() as log:
+        counting = replace(job, stages=spec.profile or UNTIMED, opener=opener.logging(log))
+
+        def source() -> DatasetSource:
+            return DatasetSource(loader, opened(loader, counting), transfer, spec)
+
+        measured = time_round(source, opener.path, loader.workers, transfer, spec, opener.guarded())
         timing = measured.timing
         taken = LOG.take(log, timing.epochs, timing.logical_bytes if timing.partial else None)
-    job.opener.check_versions(loader.unpinned)
+    opener.check_versions(loader.unpinned)
     return replace(measured, requests=RequestsPart(**asdict(taken)) if taken else None)
 
 
-def time_round(source: BatchSource, transfer: HostToDevice, spec: RoundSpec) -> Measured:
+Guard = AbstractContextManager[Callable[[], None]]  # gives a check, called after each batch
+
+
+def time_round(
+    opened_source: Callable[[], BatchSource],
+    path: Path,
+    workers: int,
+    transfer: HostToDevice,
+    spec: RoundSpec,
+    guard: Guard | None = None,
+) -> Measured:
     """Open a source of batches, run epochs for the specified duration, and time them.
 
     Each batch is passed to the consumer on the device. The clock of an epoch stops after the device is
-    synchronized; over several ranks the slowest counts. Closing is not timed.
+    synchronized; over several ranks the slowest counts. Closing is not timed. `path` is for errors and for
+    the disk's counters. The source starts so many `workers` for each epoch. The check that `guard` gives
+    raises after each batch what went wrong meanwhile.
     """
-    opening, path = Meter(), source.path
-    counters = Counters(path, early_snapshot=source.workers > 0, excluded=spec.excluded)
-    cpu_speed, guarded = CpuSpeedProbe(), source.guarded()
-    with device_errors(str(path)), disk_errors(path), _counting(counters) as counts, guarded as check:
-        with opening:
-            epochs = source.open(transfer, spec)
-        with closing(epochs):
-            opening_bytes = counters.disk_so_far()
-            made = _Round(epochs, transfer, spec, check)
-            if spec.warm:
-                map_cached(path)
-            made.run(cpu_speed.sample)
-            counters.note_memory()
-    return _measured(made.timing(opening), counts[0], cpu_speed, opening_bytes)
+    opening, cpu_speed = Meter(), CpuSpeedProbe()
+    counters = Counters(path, early_snapshot=workers > 0, excluded=spec.excluded)
+    with device_errors(str(path)), disk_errors(path):
+        counters.start()
+        try:
+            with guard or nullcontext(lambda: None) as check:
+                with opening:
+                    source = opened_source()
+                with closing(source):
+                    opening_bytes = counters.disk_so_far()
+                    timed = _Round(source, transfer, spec, check)
+                    if spec.warm:
+                        map_cached(path)
+                    timed.run(cpu_speed.sample)
+                    counters.note_memory()
+        finally:
+            counts = counters.stop()  # when workers have been reaped
+    return Measured(
+        timing=timed.timing(opening),
+        processor=ProcessorPart(
+            cpu_s=counts.cpu_s - cpu_speed.used_s,
+            major_faults=counts.major_faults,
+            cpu_speed_per_s=cpu_speed.stop(),
+            suspended_s=counts.suspended_s,
+            torch_threads=torch.get_num_threads(),
+        ),
+        disk=DiskPart(
+            read_bytes=counts.disk_bytes,
+            opening_bytes=opening_bytes,
+            device_read_bytes=counts.device_disk_bytes,
+        ),
+        memory=MemoryPart(peak_bytes=counts.memory_bytes),
+        background=counts.background,
+    )
 
 
 class _Round:
     """Epochs of a round over an open source: what they delivered, and how long they took."""
 
     def __init__(
-        self, source: OpenBatchSource, transfer: HostToDevice, spec: RoundSpec, check: Callable[[], None]
+        self, source: BatchSource, transfer: HostToDevice, spec: RoundSpec, check: Callable[[], None]
     ) -> None:
         self._source, self._transfer, self._spec = source, transfer, spec
         self._clock = clock_of(transfer, spec)
@@ -202,10 +238,6 @@ class _Round:
         self._check, self._meter = check, Meter()  # the former for bus errors of mapped files
         self._done = self._samples = self._logical_bytes = 0
         self._whole_s = 0.0  # of the slowest rank
-
-    @property
-    def _ended(self) -> bool:
-        return self._spec.cut is not None and self._spec.cut.ended
 
     def run(self, after_epoch: Callable[[], None]) -> None:
         """Run epochs until the round is long enough."""
@@ -215,13 +247,13 @@ class _Round:
             came, came_bytes = self._epoch(self._spec.number * MOST_EPOCHS + self._done)
             if self._done and not came:
                 return  # an iterator that is exhausted
-            short = not self._ended and self._source.cut_short(came)
+            short = self._source.cut_short(came)
             self._whole_s += max(gather(self._meter.elapsed_s - before_s))
             self._samples, self._logical_bytes = self._samples + came, self._logical_bytes + came_bytes
             self._done += 1
             self._spec.ended()
             after_epoch()
-            if self._ended or any(gather(short)):
+            if any(gather(short)):
                 return
 
     def _epoch(self, number: int) -> tuple[int, int]:
@@ -241,7 +273,7 @@ class _Round:
         stages = UNTIMED if self._transfer.device_api.is_host else self._spec.profile or UNTIMED
         moved = self._meter.over(map(stages.timed("host_to_device", self._transfer.move), batches))
         moved = self._source.over(moved, lambda: samples)
-        for batch in moved if self._spec.cut is None else self._spec.cut.over(moved):
+        for batch in moved:
             samples += count(batch)
             if counted:
                 logical_bytes += sum(one.nbytes for one in batch.values())
@@ -266,7 +298,7 @@ class _Round:
             wait_s=waits.total_s,
             wait_p50_s=waits.quantile_s(0.50),
             wait_p99_s=waits.quantile_s(0.99),
-            partial=self._partial(),
+            partial=self._source.partial(self._samples, own_s, self._done),
         )
         profile = self._spec.profile
         if profile is None:
@@ -279,31 +311,13 @@ class _Round:
             profiling_s=profile.cost_s,
         )
 
-    def _partial(self) -> PartialEpoch | None:
-        cut = self._spec.cut
-        if cut is not None and (extrapolated := cut.partial(self._samples)):
-            return extrapolated
-        delivered = self._samples, self._meter.elapsed_s
-        return None if self._ended else self._source.partial(delivered, self._done)
+
+def clock_of(transfer: HostToDevice, spec: RoundSpec) -> DeviceClock | None:
+    """Return the device's clock; None on the CPU, where the meter is equivalent."""
+    return None if transfer.device_api.is_host else DeviceClock(transfer.device_api, spec.strict)
 
 
 class DatasetSource(BatchSource):
-    """A loader over a dataset."""
-
-    def __init__(self, loader: Loader, job: Job) -> None:
-        self._loader, self._job = loader, job
-        self.path, self.workers = job.opener.path, loader.workers
-
-    def guarded(self) -> AbstractContextManager[Callable[[], None]]:
-        """Return the guard of mapped files."""
-        return self._job.opener.guarded()
-
-    def open(self, transfer: HostToDevice, spec: RoundSpec) -> OpenBatchSource:
-        """Open the loader."""
-        return _DatasetEpochs(self._loader, opened(self._loader, self._job), transfer, spec)
-
-
-class _DatasetEpochs(OpenBatchSource):
     """An open loader over a dataset; a round of it may be parts of an epoch, each with a window."""
 
     def __init__(self, loader: Loader, epochs: Epochs, transfer: HostToDevice, spec: RoundSpec) -> None:
@@ -337,12 +351,15 @@ class _DatasetEpochs(OpenBatchSource):
         return self._epochs.epoch(self._request)
 
     def over(self, batches: Iterator[DeviceBatch], delivered: Callable[[], int]) -> Iterator[DeviceBatch]:
-        """Return the batches of an epoch or of a part, whose window is timed."""
-        own = self._loader.iterable_style
-        return batches if self._window is None else self._window.over(batches, delivered, own)
+        """Yield the batches of an epoch or of a part, whose window is timed."""
+        if self._window is not None:
+            batches = self._window.over(batches, delivered, own=self._loader.iterable_style)
+        return batches if self._spec.cut is None else self._spec.cut.over(batches)
 
     def cut_short(self, samples: int) -> bool:
-        """Raise WrongContent unless as many samples came as are due; return True if time ended the window."""
+        """Raise WrongContent unless as many samples came as are due; return True if time ended the epoch."""
+        if self._cut:
+            return True
         short = self._window is not None and self._window.short
         headed = self._window and not self._window.part.is_whole and self._loader.iterable_style
         request, loader = self._request, self._loader
@@ -353,53 +370,19 @@ class _DatasetEpochs(OpenBatchSource):
             raise WrongContent(problem, kind="wrong-count", expected=f"{due:,}", found=f"{samples:,}")
         return short
 
-    def partial(self, delivered: tuple[int, float], epochs: int) -> PartialEpoch | None:
+    def partial(self, samples: int, seconds: float, epochs: int) -> PartialEpoch | None:
         """Return the epoch that follows from the windows of its parts; None after whole epochs."""
         number, window = self._spec.number * MOST_EPOCHS + epochs - 1, self._window
         last = self._order.batches(self._schema.samples, number)
-        if window is None or (window.part.count == len(last) and not window.short):
+        if self._cut or window is None or (window.part.count == len(last) and not window.short):
             return None
-        extrapolated = window.partial(epochs, delivered, (last.samples, len(last)))
+        extrapolated = window.partial(epochs, (samples, seconds), (last.samples, len(last)))
         return replace(extrapolated, head=self._loader.iterable_style)
+
+    @property
+    def _cut(self) -> bool:
+        return self._spec.cut is not None and self._spec.cut.ended
 
     def close(self) -> None:
         """Close the loader."""
         self._epochs.close()
-
-
-def clock_of(transfer: HostToDevice, spec: RoundSpec) -> DeviceClock | None:
-    """Return the device's clock; None on the CPU, where the meter is equivalent."""
-    return None if transfer.device_api.is_host else DeviceClock(transfer.device_api, spec.strict)
-
-
-def _measured(
-    timing: TimingPart, counts: Counts, cpu_speed: CpuSpeedProbe, opening_bytes: int | None
-) -> Measured:
-    return Measured(
-        timing=timing,
-        processor=ProcessorPart(
-            cpu_s=counts.cpu_s - cpu_speed.used_s,
-            major_faults=counts.major_faults,
-            cpu_speed_per_s=cpu_speed.stop(),
-            suspended_s=counts.suspended_s,
-            torch_threads=torch.get_num_threads(),
-        ),
-        disk=DiskPart(
-            read_bytes=counts.disk_bytes,
-            opening_bytes=opening_bytes,
-            device_read_bytes=counts.device_disk_bytes,
-        ),
-        memory=MemoryPart(peak_bytes=counts.memory_bytes),
-        background=counts.background,
-    )
-
-
-@contextmanager
-def _counting(counters: Counters) -> Iterator[list[Counts]]:
-    """Count within the block; the counts are in the list at its end, when workers have been reaped."""
-    counts: list[Counts] = []
-    counters.start()
-    try:
-        yield counts
-    finally:
-        counts.append(counters.stop())

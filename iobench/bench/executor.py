@@ -17,12 +17,10 @@ from iobench.base import thresholds
 from iobench.base.errors import RecordError
 from iobench.base.text import reason
 from iobench.bench.case import WARM_OBJECTS, Case
-from iobench.bench.content_check import ContentCheck
-from iobench.bench.epoch import RoundSpec, epoch_request, measure, opened
-from iobench.bench.loader_checks import PixelCheck, UserLoaderCheck
-from iobench.bench.observer import Progress
+from iobench.bench.content_check import Check, PixelCheck, UserLoaderCheck, content_check
+from iobench.bench.epoch import ProcessGroup, RoundSpec, SingleProcess, epoch_request, measure, opened
+from iobench.bench.outcome import Progress
 from iobench.bench.part import Proof, TimeLimit
-from iobench.bench.process_group import ProcessGroup, SingleProcess
 from iobench.bench.training import TrainingStep
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.verify import verify_in_time
@@ -166,13 +164,13 @@ class InProcess(Executor):
         own_s = timing.epochs_s if timing.own_s is None else timing.own_s
         return Proof(result, own_s / max(1, next(count)), own_s / max(1, timing.samples))
 
-    def _check(self, case: Case, limit_s: float) -> UserLoaderCheck | PixelCheck | ContentCheck:
+    def _check(self, case: Case, limit_s: float) -> Check:
         if case.loader.user_defined:
             return UserLoaderCheck(case, self._manifest, limit_s)
         job = case.job(self._manifest, rank=self._group.rank)
         if case.loader.tolerance:
             return PixelCheck(job, case.loader.tolerance)
-        return ContentCheck(case.loader, job, self._manifest, self._group, limit_s)
+        return content_check(case.loader, job, self._manifest, self._group, limit_s)
 
     def warm_up(self, case: Case, tick: Tick, batches: int | None = None, limit_s: float = math.inf) -> None:
         """Run an untimed epoch or part of one, which loads libraries and touches memory."""

@@ -19,7 +19,7 @@ from iobench.base.errors import CaseDied, IobenchError
 from iobench.base.standard_streams import stdout_to_stderr
 from iobench.bench.case import Case
 from iobench.bench.executor import InProcess, Tick
-from iobench.bench.observer import Progress
+from iobench.bench.outcome import Progress
 from iobench.bench.part import Proof
 from iobench.dataset.manifest import Manifest
 from iobench.host import memory

@@ -14,7 +14,7 @@ from iobench.base.errors import InvalidSettings
 from iobench.base.options import LIMITS, check_number
 from iobench.bench.case import ROUND_SECONDS, Case
 from iobench.bench.part import LEAST_WINDOW
-from iobench.bench.stopping_rules import AUTO, DECISIVE, DEFAULT_ROUNDS, MAX_TIME_S, StoppingRule, rule_of
+from iobench.bench.policies import AUTO, DECISIVE, DEFAULT_ROUNDS, MAX_TIME_S, StoppingRule, rule_of
 from iobench.host import page_cache
 from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES
 from iobench.loading.collate import JAGGED, WAYS, Collate

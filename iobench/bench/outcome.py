@@ -1,8 +1,8 @@
-"""Result of a run."""
+"""Result of a run, and the callbacks that follow it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -101,3 +101,30 @@ class Run(Displayed):
 
 def _as_json(error: IobenchError) -> dict[str, str | None]:
     return {"message": str(error), **error.fields()}
+
+
+@dataclass
+class Progress:
+    """Batches consumed in the current round; the run writes it, any thread may read it."""
+
+    batches: int = 0
+
+
+class Observer:
+    """Receives the events of a run, between rounds; this base class ignores them. Cases come by key."""
+
+    def planned(self, labels: Mapping[str, Label], batch_bytes: Mapping[str, int]) -> None:
+        """Receive the run's cases, and the bytes of one batch of each."""
+
+    def resumed(self, records: Sequence[Record]) -> None:
+        """Receive the rounds that a resumed run has already."""
+
+    def status(self, text: str) -> None:
+        """Receive one line about what happens outside timed rounds."""
+
+    def begins(self, key: str, number: int) -> Progress:
+        """Receive the start of a case's round (0 is untimed); the run updates the returned progress."""
+        return Progress()
+
+    def recorded(self, key: str, record: Record) -> None:
+        """Receive the record of a timed round that has ended."""

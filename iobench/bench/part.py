@@ -81,7 +81,7 @@ class Part:
 
 
 class TimeLimit:
-    """Ends an epoch once it has taken some seconds; `ended` says whether it did."""
+    """Ends an epoch once it has taken some seconds; `ended` says whether it did. It is not extrapolated."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._clock, self.ended = seconds, clock, False
@@ -94,9 +94,6 @@ class TimeLimit:
             if self._clock() - began > self._seconds:
                 self.ended = True
                 return
-
-    def partial(self, samples: int) -> None:
-        """Return None: what was cut off is not extrapolated."""
 
 
 class WindowTimer:

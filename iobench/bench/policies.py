@@ -1,10 +1,12 @@
 """Policies of a run: which turn is next, which cases are dropped, and how the rounds ended.
 
-A policy belongs to one run, whose budget holds all moments and seconds.
+A policy belongs to one run, whose budget holds all moments and seconds. A rule ends the rounds of a run by
+their figures: after a number of rounds, when figures are precise, or when a decision is made.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from abc import ABC, abstractmethod
@@ -15,18 +17,160 @@ from typing import Any, TypeVar
 import numpy as np
 
 from iobench.base import thresholds
+from iobench.base.errors import InvalidSettings
 from iobench.base.finding import Finding
-from iobench.base.units import seconds_text
+from iobench.base.units import counted, seconds_text
 from iobench.bench.budget import Budget
 from iobench.bench.case import Case
 from iobench.bench.part import PROOF_ROUNDS, Proof, RoundLengths
-from iobench.bench.stopping_rules import Rates, StoppingRule, UntilPrecise
 from iobench.results import stats
 from iobench.results.cases import Label
-from iobench.results.ranking import by_speed
+from iobench.results.ranking import Verdict, by_speed, verdict_on
 from iobench.results.record import Record
+from iobench.results.run_warning import LONGER, Values
 
 T = TypeVar("T")
+Rates = Mapping[str, Mapping[int, float]]  # samples/s of each remaining case, by its key and by round
+
+AUTO, DECISIVE = "auto", "decisive"
+MAX_TIME_S = 300.0  # of rounds until figures are precise or decided
+DEFAULT_ROUNDS = 15  # enough for a verdict over a dozen cases to survive one outlier
+PRECISION = 0.02  # half-width of an interval relative to its median at which no more rounds are needed
+SURELY = 2.0  # times slower, at least, from which on a case has lost before there are rounds enough
+SCREENING = 3  # rounds of all cases before decisive rounds leave some out
+
+
+class StoppingRule(ABC):
+    """Decisions of a run that its figures make, after each round."""
+
+    planned: int | None = None  # rounds; None where it depends on the figures
+
+    @abstractmethod
+    def enough(self, rates: Rates, done: int) -> bool:
+        """Return whether the rounds done are enough."""
+
+    def behind(self, rates: Rates) -> list[str]:
+        """Return the cases to eliminate."""
+        return []
+
+    @abstractmethod
+    def note(self, rates: Rates, done: int, elapsed_s: float, labels: Mapping[str, Label]) -> Finding | None:
+        """Return what a user should know about how the rounds ended."""
+
+
+class FixedRounds(StoppingRule):
+    """A number of rounds of every case."""
+
+    planned: int
+
+    def __init__(self, rounds: int = DEFAULT_ROUNDS) -> None:
+        self.planned = rounds
+
+    def enough(self, rates: Rates, done: int) -> bool:
+        """Return whether the rounds done are enough."""
+        return done >= self.planned
+
+    def note(self, rates: Rates, done: int, elapsed_s: float, labels: Mapping[str, Label]) -> Finding | None:
+        """Return that the time ended the rounds (`max-time-reached`)."""
+        if done >= self.planned:
+            return None
+        message = f"--max-time ended the run after {done} of {self.planned} rounds"
+        values: Values = {"rounds": done, "elapsed_s": elapsed_s, "planned": self.planned}
+        return Finding("max-time-reached", message, values=values)
+
+
+class UntilPrecise(StoppingRule):
+    """Rounds until each case's interval lies within ±2 % of its median, at least ten if there is time."""
+
+    def enough(self, rates: Rates, done: int) -> bool:
+        """Return whether the rounds done are enough."""
+        return done >= stats.PAIRED_ROUNDS and worst(rates)[1] <= PRECISION
+
+    def note(self, rates: Rates, done: int, elapsed_s: float, labels: Mapping[str, Label]) -> Finding:
+        """Return how precise the figures are: `auto-few-rounds`, `auto-imprecise` or `auto-precise`."""
+        values: Values = {"rounds": done, "elapsed_s": elapsed_s}
+        key, reach = worst(rates)
+        line = f"{counted(done, 'round')} in {elapsed_s:.0f} s"
+        if done < stats.MIN_ROUNDS:
+            return Finding("auto-few-rounds", f"{line}, too few for an interval", LONGER, values)
+        values["precision"] = reach
+        if reach > PRECISION:
+            line += f", ended by --max-time: the interval of {labels[key]} is ±{reach:.1%} of its median"
+            return Finding("auto-imprecise", line, LONGER, {**values, "case": key})
+        return Finding("auto-precise", f"{line}: every interval is within ±{PRECISION:.0%}", values=values)
+
+
+class UntilDecided(StoppingRule):
+    """Three rounds of all cases, then only of those that may be the fastest of their context.
+
+    They end when each context has a winner, or a tie: intervals within the minimum difference. `contexts`
+    holds the context of each case, by key.
+    """
+
+    def __init__(self, contexts: Mapping[str, str]) -> None:
+        self._contexts = contexts
+
+    def enough(self, rates: Rates, done: int) -> bool:
+        """Return whether the rounds done are enough."""
+        return done >= SCREENING and not self._undecided(rates)
+
+    def behind(self, rates: Rates) -> list[str]:
+        """Return the cases that are no leaders of their context; of few rounds, those surely far behind."""
+        return [
+            key
+            for one in self._verdicts(rates)
+            for key, least in one.at_least.items()
+            if least >= (1 if len(rates[key]) >= stats.ENOUGH_ROUNDS else SURELY)
+            and len(rates[key]) >= SCREENING
+        ]
+
+    def note(self, rates: Rates, done: int, elapsed_s: float, labels: Mapping[str, Label]) -> Finding | None:
+        """Return that the time ended the rounds before a decision (`max-time-reached`)."""
+        if not (undecided := self._undecided(rates)):
+            return None
+        message = f"--max-time ended the run after {counted(done, 'round')}, before every contest was decided"
+        values: Values = {"rounds": done, "elapsed_s": elapsed_s, "undecided": undecided}
+        return Finding("max-time-reached", message, LONGER, values)
+
+    def _verdicts(self, rates: Rates) -> list[Verdict]:
+        groups: dict[str, dict[str, Mapping[int, float]]] = {}
+        for key, by_round in rates.items():
+            if by_round:
+                groups.setdefault(self._contexts.get(key, ""), {})[key] = by_round
+        return [verdict_on(group) for group in groups.values()]
+
+    def _undecided(self, rates: Rates) -> int:
+        """Return the number of contexts with several leaders that may differ."""
+        return sum(one.outcome in ("level", "few-rounds") for one in self._verdicts(rates))
+
+
+def rule_of(rounds: int | str, contexts: Mapping[str, str] | None = None) -> StoppingRule:
+    """Return the rule for a number of rounds, `auto` or `decisive`; InvalidSettings for anything else.
+
+    `contexts` holds the context of each case, by key.
+    """
+    if rounds == AUTO:
+        return UntilPrecise()
+    if rounds == DECISIVE:
+        return UntilDecided(contexts or {})
+    try:
+        count = int(rounds)
+    except ValueError:
+        raise InvalidSettings(
+            "--rounds", kind="not-a-number", expected=f"a number, {AUTO} or {DECISIVE}", found=repr(rounds)
+        ) from None
+    if count < 1:
+        raise InvalidSettings("--rounds", kind="out-of-range", expected="at least 1", found=count)
+    return FixedRounds(count)
+
+
+def worst(rates: Rates) -> tuple[str, float]:
+    """Return the key of the case with the widest relative interval, and its half-width; 0 without cases."""
+    reaches = {key: stats.estimate([*rounds.values()]).precision for key, rounds in rates.items() if rounds}
+    known = {key: reach for key, reach in reaches.items() if reach is not None}
+    return max(known.items(), key=lambda item: item[1], default=("", 0.0))
+
+
 UNLIMITED = 10_000  # rounds: the time ends first
 COMPARED = 2  # cases measured whatever the time: a comparison needs two
 PROOFS = 0.3  # of the whole time, for verification; after twice that nothing more is verified
@@ -55,6 +199,26 @@ class NextTurn:
     proof: Proof | None = None  # of an earlier run, which takes the place of the verification
 
 
+def orders(items: Sequence[T], seed: int = 0) -> Iterator[list[T]]:
+    """Yield the items in the order of each round.
+
+    Each round has its own, drawn by PCG64 from the seed, because the predecessor of a case affects it
+    (memory that one case has freed is quick to allocate for the next).
+    """
+    shuffle = np.random.Generator(np.random.PCG64(seed))
+    while True:
+        yield [items[index] for index in shuffle.permutation(len(items))]
+
+
+def interleaved(items: Sequence[T], more: Callable[[int], bool], seed: int = 0) -> Iterator[tuple[int, T]]:
+    """Yield (round number from 1, item) for all items in turn, while `more(done)` is true."""
+    for done, order in enumerate(orders(items, seed)):
+        if not more(done):
+            return
+        for item in order:
+            yield done + 1, item
+
+
 class RunState:
     """State of a run, by which a policy decides. All mappings are by the key of a case."""
 
@@ -68,14 +232,14 @@ class RunState:
     ) -> None:
         self.cases, self.budget, self.lengths, self.labels = cases, budget, lengths, labels
         self.proofs: dict[str, Proof] = {}  # of the cases that were verified
-        self.took_s: dict[str, float] = {}  # seconds of the latest turn
-        self.used_s: dict[str, float] = {}  # seconds of all rounds
+        self.rounds_s: dict[str, list[float]] = {}  # seconds of each round
         self.turns = set[tuple[str, int]]()  # key and round of each turn that was had, also if it failed
         self.gone = set[str]()  # cases that failed or were dropped
         self.round = 0  # that began last
         self.rounds_began: float | None = None  # moment, once all cases were verified
         self._rates: dict[str, dict[int, float]] = {}
-        self._draw, self._orders = orders(cases, seed), list[list[Case]]()
+        draw = orders(cases, seed)
+        self.order = functools.cache(lambda number: next(draw))  # of a round, each asked for in turn
 
     def add(self, key: str, number: int, rate: float) -> None:
         """Add a round that was measured, in samples/s."""
@@ -91,14 +255,13 @@ class RunState:
 
     def verified(self, case: Case, proof: Proof) -> None:
         """Note the result of a verification."""
-        self.proofs[case.key], self.took_s[case.key] = proof, proof.took_s
+        self.proofs[case.key] = proof
         self.lengths.proved(case, proof)
 
     def timed(self, case: Case, record: Record, seconds: float) -> None:
         """Note a round, and the seconds that it took."""
         self.add(case.key, record.round, record.samples_per_s)
-        self.took_s[case.key] = seconds
-        self.used_s[case.key] = self.used_s.get(case.key, 0.0) + seconds
+        self.rounds_s.setdefault(case.key, []).append(seconds)
         self.lengths.measured(case, record)
 
     @property
@@ -126,19 +289,25 @@ class RunState:
         """Seconds since the rounds began."""
         return 0.0 if self.rounds_began is None else self.budget.now() - self.rounds_began
 
-    def order(self, number: int) -> list[Case]:
-        """Return the cases in the order of a round."""
-        while len(self._orders) < number:
-            self._orders.append(next(self._draw))
-        return self._orders[number - 1]
+    @property
+    def used_s(self) -> float:
+        """Seconds of all rounds."""
+        return sum(map(sum, self.rounds_s.values()))
+
+    def took_s(self, case: Case) -> float:
+        """Return the seconds of the case's latest turn; 0 before the first."""
+        if rounds_s := self.rounds_s.get(case.key):
+            return rounds_s[-1]
+        proof = self.proofs.get(case.key)
+        return proof.took_s if proof else 0.0
+
+    def next_s(self, case: Case, number: int) -> float:
+        """Return about how long the case's round of this number takes."""
+        return self.lengths.round_s(case) if number == 1 else self.took_s(case)
 
     def waits(self, case: Case, number: int) -> bool:
         """Return whether a case has still to have its turn in a round."""
         return case.key not in self.gone and (case.key, number) not in self.turns
-
-    def next_s(self, case: Case, number: int) -> float:
-        """Return about how long the case's round of this number takes."""
-        return self.lengths.round_s(case) if number == 1 else self.took_s.get(case.key, 0.0)
 
 
 class Policy(ABC):
@@ -158,26 +327,6 @@ class Policy(ABC):
     def done(self, state: RunState) -> Finding | None:
         """Return the reason that ended the rounds; None if it is not worth a note, as of a search."""
         return None
-
-
-def orders(items: Sequence[T], seed: int = 0) -> Iterator[list[T]]:
-    """Yield the items in the order of each round.
-
-    Each round has its own, drawn by PCG64 from the seed, because the predecessor of a case affects it
-    (memory that one case has freed is quick to allocate for the next).
-    """
-    shuffle = np.random.Generator(np.random.PCG64(seed))
-    while True:
-        yield [items[index] for index in shuffle.permutation(len(items))]
-
-
-def interleaved(items: Sequence[T], more: Callable[[int], bool], seed: int = 0) -> Iterator[tuple[int, T]]:
-    """Yield (round number from 1, item) for all items in turn, while `more(done)` is true."""
-    for done, order in enumerate(orders(items, seed)):
-        if not more(done):
-            return
-        for item in order:
-            yield done + 1, item
 
 
 class EqualShares(Policy):
@@ -236,7 +385,7 @@ class EqualShares(Policy):
 
     def _is_slow(self, state: RunState, case: Case, number: int) -> bool:
         """Return whether a round of a case exceeds twice its equal share of the time."""
-        cases, used_s = len(state.remaining), state.used_s.get(case.key, 0.0)
+        cases, used_s = len(state.remaining), sum(state.rounds_s.get(case.key, ()))
         most_s = SLOW * state.budget.seconds / max(1, cases)
         return cases > COMPARED and used_s + state.next_s(case, number) > most_s
 
@@ -301,7 +450,7 @@ class SuccessiveHalving(Policy):
     def _begin(self, state: RunState) -> None:
         """Begin the rounds: a late verification takes their time, a slow opening at most half of it."""
         most_s = math.inf if self._ordered else self._race_s / COMPARED
-        opened_s = min(sum(state.used_s.values()), most_s)
+        opened_s = min(state.used_s, most_s)
         late_s = max(0.0, self._spent_s(state) - self._proofs_s)
         self._race = state.budget.sub(self._race_s - late_s - opened_s)
         self._round_s = self._share_s(state.remaining)
@@ -314,7 +463,7 @@ class SuccessiveHalving(Policy):
         """Return the seconds that are left for rounds; those of the opening are also its own."""
         if self._race is not None:
             return self._race.left()
-        return max(0.0, self._race_s - sum(state.used_s.values()))
+        return max(0.0, self._race_s - state.used_s)
 
     def _spent_s(self, state: RunState) -> float:
         """Return the seconds of the verification so far.
@@ -323,7 +472,7 @@ class SuccessiveHalving(Policy):
         """
         first_s = next((proof.took_s for proof in state.proofs.values()), 0.0)
         excess_s = min(self._proofs_s, max(0.0, first_s - self._proofs_s / COMPARED))
-        return state.budget.elapsed() - sum(state.used_s.values()) - excess_s
+        return state.budget.elapsed() - state.used_s - excess_s
 
     def _verifies(self, state: RunState) -> bool:
         if len(state.proofs) >= COMPARED:
@@ -359,7 +508,7 @@ class SuccessiveHalving(Policy):
         position = {case.key: number for number, case in enumerate(state.cases)}
         if self._ordered:
             return lambda case: position[case.key]
-        return lambda case: (position[case.key] > 0, state.took_s.get(case.key, 0.0))
+        return lambda case: (position[case.key] > 0, state.took_s(case))
 
     def _fits(self, state: RunState, case: Case, number: int) -> bool:
         late = number == 1 and state.rounds >= COMPARED and not self._race_left_s(state)

@@ -11,8 +11,8 @@ from pathlib import Path
 from iobench import formats
 from iobench.base.machine import Machine
 from iobench.base.text import utc_now
+from iobench.bench.backend import Backend
 from iobench.bench.case import Case
-from iobench.bench.executor_factory import Hosts
 from iobench.bench.limits import lower_cache_note
 from iobench.bench.outcome import Run
 from iobench.bench.training import Headroom
@@ -35,8 +35,8 @@ from iobench.results.record import Record
 class Recorder:
     """Builds the records of a run from measured rounds, the machine, the limits and the content checks."""
 
-    def __init__(self, run: Run, hosts: Hosts) -> None:
-        self._hosts = hosts
+    def __init__(self, run: Run, backend: Backend) -> None:
+        self._backend = backend
         self._run, self._id = run, run.records[0].run if run.records else uuid.uuid4().hex[:12]
         first = run.cases[0]
         self._prices = Prices.parse(run.options.prices) if run.options.prices else None
@@ -62,7 +62,7 @@ class Recorder:
     def probe_lower_cache(self) -> None:
         """Before cold rounds, probe for a cache below the kernel and note the result."""
         if any(case.cache == "cold" for case in self._run.cases):
-            probe = self._hosts.lower_cache()
+            probe = self._backend.lower_cache()
             if probe is not None:
                 self._lower_cache_p50_s = [probe.first_s, probe.second_s]
                 self._run.notes.append(lower_cache_note(probe))
@@ -110,10 +110,10 @@ class Recorder:
         )
 
     def _limit(self, case: Case, measured: Measured) -> LimitPart | None:
-        limit = self._hosts.limit(case)
+        limit = self._backend.limit(case)
         rate = measured.timing.logical_bytes / measured.timing.epochs_s
         if limit and rate > limit.bytes_per_s:
-            return self._hosts.remeasure_limit(case)  # a limit that was exceeded was measured too low
+            return self._backend.remeasure_limit(case)  # a limit that was exceeded was measured too low
         return limit
 
     def _dataset(self, case: Case) -> DatasetPart:

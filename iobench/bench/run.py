@@ -1,30 +1,49 @@
-"""Entry point of a run: verify cases, then time them in interleaved rounds."""
+"""A run: verify cases, then time them in interleaved rounds, one turn of a policy after the other."""
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import torch
+
+from iobench.base import interrupts, thresholds
+from iobench.base.errors import InvalidSettings
 from iobench.base.finding import Finding
+from iobench.base.units import counted, rate_text, seconds_text
+from iobench.bench.backend import Backend, LocalBackend
 from iobench.bench.budget import Budget
+from iobench.bench.case import Case
+from iobench.bench.case_failures import FATAL, CaseFailures, loss_mismatches
 from iobench.bench.case_grid import cases_of, skip_notes
-from iobench.bench.observer import Observer
+from iobench.bench.executor import Tick, TookTooLong
 from iobench.bench.options import RunOptions
-from iobench.bench.outcome import Run
+from iobench.bench.outcome import Observer, Run
+from iobench.bench.part import RoundLengths
+from iobench.bench.plans import check_same
+from iobench.bench.policies import (
+    BEHIND,
+    COMPARED,
+    UNVERIFIED,
+    EqualShares,
+    NextTurn,
+    Policy,
+    RunState,
+)
+from iobench.bench.recorder import Recorder
+from iobench.bench.training import TrainingStep
+from iobench.dataset.artifact_location import ChangeDetector
 from iobench.dataset.manifest import Manifest
+from iobench.host.device import pick_device
 from iobench.results import history, record_file
-from iobench.results.parts import DatasetPart, check_prices
+from iobench.results.parts import DatasetPart, check_prices, joined
 from iobench.results.record import Record
-
-if TYPE_CHECKING:
-    import torch
-
-    from iobench.bench.case import Case
-    from iobench.bench.executor_factory import ExecutorFactory
-    from iobench.bench.policies import Policy
+from iobench.results.run_warning import LONGER
 
 
 def run(
@@ -36,7 +55,7 @@ def run(
     cases: Sequence[Case] | None = None,
     policy: Policy | None = None,
     earlier_records: Sequence[Record] = (),
-    backend: ExecutorFactory | None = None,
+    backend: Backend | None = None,
     budget: Budget | None = None,
     live: DatasetPart | None = None,
 ) -> Run:
@@ -62,7 +81,7 @@ def run(
         Decides which turn is next and which cases are dropped, by default equal shares of the time.
     earlier_records : sequence of Record
         Rounds of an interrupted run, which is resumed.
-    backend : ExecutorFactory, optional
+    backend : Backend, optional
         Processes that measure, by default this process alone.
     budget : Budget, optional
         Time for everything, by default that of the options, from this call on.
@@ -74,9 +93,6 @@ def run(
     InvalidSettings, InvalidOption, DeviceUnavailable, ManifestError, ColdCacheUnavailable, RecordError
         If the run is impossible as requested.
     """
-    from iobench.bench.policies import EqualShares
-    from iobench.bench.run_loop import RunLoop
-
     options = options or RunOptions()
     budget = budget or Budget(options.seconds)
     world_size = backend.world_size if backend else 1
@@ -105,8 +121,6 @@ def run(
 
 def cases_here(manifest: Manifest, options: RunOptions, world_size: int = 1) -> list[Case]:
     """Return the cases of a run on this machine's devices over `world_size` ranks; raises as `run` does."""
-    from iobench.host.device import pick_device
-
     devices = list(dict.fromkeys(_device(name, pick_device(name), world_size) for name in options.device))
     return cases_of(manifest, options, devices, world_size)
 
@@ -119,3 +133,219 @@ def _device(name: str, picked: torch.device, world_size: int) -> str:
 def new_path(manifest: Manifest) -> Path:
     """Return the default file of records for a run that starts now."""
     return history.new_file(manifest.data_dir, manifest.root.name)
+
+
+class RoundEstimates:
+    """Passes estimates of the duration of planned rounds to `status`, one line each, as they become known.
+
+    `planned` is the number of rounds, None where it depends on the figures; `max_time_s` the time for all.
+    """
+
+    def __init__(self, planned: int | None, max_time_s: float, status: Callable[[str], None]) -> None:
+        self._planned, self._max_time_s, self._status = planned, max_time_s, status
+        self._resumed: list[str] = []  # key of the case of each round that a resumed run has already
+
+    def resumed(self, run: Run) -> None:
+        """Report how many rounds a resumed run has; raises InvalidSettings if it has all."""
+        self._resumed = [one.settings_key for one in run.records]
+        done = len({(one.settings_key, one.round) for one in run.records})
+        total = len(run.cases) * (self._planned or 0)
+        if done == total:
+            problem = f"--resume: the run has all {counted(done, 'round')}"
+            hint = "show it with 'iobench runs show'"
+            raise InvalidSettings(problem, kind="nothing-to-resume", path=run.path, hint=hint)
+        of_total = f" of {total}" if total else ""
+        self._status(f"resuming {run.path} after {done}{of_total} rounds")
+
+    def before_proofs(self, cases: int) -> None:
+        """Report the least time that so many cases take, from the minimal length of a round."""
+        if self._planned is not None:
+            least = seconds_text(cases * self._planned * thresholds.ROUND_S)
+            self._status(f"{self._rounds_of(cases)}, estimate: at least {least} plus verification")
+
+    def before_round(self, number: int, state: RunState) -> None:
+        """Report the time that the remaining rounds will take, before the first round and after it."""
+        if self._planned is None:
+            return
+        if number == 1:
+            self._report_proofs(self._planned, state)
+        elif number == 2 and not self._resumed:
+            left_s = state.timed_s * (self._planned - 1)
+            left_s = min(left_s, self._max_time_s - state.timed_s)
+            if left_s > 0:
+                self._status(f"after 1 of {self._planned} rounds: about {seconds_text(left_s)} left")
+
+    def _report_proofs(self, planned: int, state: RunState) -> None:
+        took_s = {case.key: state.took_s(case) for case in state.remaining}
+        each_s = {key: max(thresholds.ROUND_S, seconds) for key, seconds in took_s.items()}
+        done_s = sum(each_s.get(key, 0.0) for key in self._resumed)
+        expected_s = sum(each_s.values()) * planned - done_s
+        line = f"{self._rounds_of(len(took_s))}, estimate after verification: {seconds_text(expected_s)}"
+        if expected_s > self._max_time_s:
+            line += f"; no round begins that would end after {seconds_text(self._max_time_s)}"
+        self._status(line)
+
+    def _rounds_of(self, cases: int) -> str:
+        return f"{counted(cases, 'case')} × {counted(self._planned or 0, 'round')}"
+
+
+class RunLoop:
+    """A run in progress: the turns of its policy, one after the other."""
+
+    def __init__(
+        self, run: Run, observer: Observer, policy: Policy, backend: Backend | None, budget: Budget
+    ) -> None:
+        self._run, self._observer, self._policy = run, observer, policy
+        self._estimates = RoundEstimates(policy.planned, budget.seconds, observer.status)
+        self._backend = backend or LocalBackend()
+        manifest = run.manifest
+        run.notes += self._backend.begin(manifest, run.options, run.cases) if manifest else []
+        self._recorder = Recorder(run, self._backend)
+        lengths = RoundLengths(manifest.schema if manifest else None)
+        self._state = RunState(run.cases, budget, lengths, run.labels, run.options.seed)
+        if run.records:
+            check_same(run.records, run.cases, self._recorder.machine)
+            observer.resumed(run.records)
+            self._estimates.resumed(run)
+        for one in run.records:
+            self._state.add(one.settings_key, one.round, one.samples_per_s)
+        self._check_interrupt: interrupts.Check = lambda: None
+        self._failures = CaseFailures(run, self._skip)
+        self._files: dict[str, ChangeDetector] = {}  # by variant, as they were first seen
+        if manifest is not None:
+            for case in {case.model: case for case in run.cases}.values():
+                TrainingStep.of(case, manifest.schema)  # raises for a model that does not fit the data
+
+    def all_turns(self) -> None:
+        """Take every turn; Ctrl-C ends the run with what it has."""
+        try:
+            with (
+                interrupts.deferred(once=self._backend.world_size == 1) as self._check_interrupt,
+                closing(self._backend),
+                self._recorder.watching(),
+            ):
+                self._estimates.before_proofs(len(self._run.cases))
+                while (turn := self._next()) is not None:
+                    self._state.begin(turn)
+                    with self._failures.collecting(turn.case):
+                        self._time(turn) if turn.round else self._verify(turn)
+                    if not turn.round:
+                        self._failures.check_stored(turn.case, turn.limit_s)
+                    self._state.gone |= self._run.failures.keys()
+                note = self._policy.done(self._state)
+                self._run.notes += [note] if note else []
+        except KeyboardInterrupt:
+            self._run.interrupted = True
+        except FATAL as error:
+            if not self._run.records:
+                raise
+            self._run.stopped = error  # the rounds made so far are worth showing
+        finally:
+            self._index_within(math.inf)
+
+    def _next(self) -> NextTurn | None:
+        """Drop the cases that the policy drops, and return its next turn, after announcing it."""
+        state, labels, status = self._state, self._state.labels, self._observer.status
+        dropped = self._policy.drop(state)
+        for case in [case for case in state.remaining if case.key in dropped]:
+            if dropped[case.key] == BEHIND:
+                self._run.eliminated[case.key] = state.round
+                self._end(case)
+            else:
+                self._skip(case, dropped[case.key])
+        if BEHIND in dropped.values():
+            status(f"after {counted(state.round, 'round')}: {counted(len(state.remaining), 'case')} left")
+        turn = self._policy.next(state)
+        if turn is None:
+            return None
+        if not turn.round:
+            status(f"verifying {labels[turn.case.key]}")
+        elif not state.round:
+            self._recorder.probe_lower_cache()
+        if turn.round > state.round and not state.unverified:
+            self._estimates.before_round(turn.round, state)
+        return turn
+
+    def _index_within(self, end: float) -> None:
+        if self._run.manifest is not None:
+            self._run.manifest.index_end = end
+
+    def _end(self, case: Case) -> None:
+        self._state.gone.add(case.key)
+        self._backend.executor(case).end(case)
+
+    def _skip(self, case: Case, reason: str) -> None:
+        """Leave a case out for want of time."""
+        self._run.skipped.append(case.key)
+        self._end(case)
+        label = str(self._state.labels[case.key])
+        values: dict[str, float | int | str] = {"reason": "no-time", "case": label, "cause": reason}
+        self._run.notes.append(Finding("skipped", f"skipped: {label}: {reason}", LONGER, values))
+
+    def _verify(self, turn: NextTurn) -> None:
+        """Verify a case and trace it, if asked; raises TookTooLong at the moment that the policy gave."""
+        case, now = turn.case, self._state.budget.now
+        before, progress = now(), self._observer.begins(case.key, 0)
+        executor, warmup = self._backend.executor(case), self._run.options.warmup
+        self._index_within(turn.index_end)
+
+        def check() -> None:
+            self._check_interrupt()
+            if now() > turn.cancel_at:
+                raise TookTooLong(UNVERIFIED)
+
+        self._check_files(case)
+        proof = turn.proof
+        if proof is None:
+            proof = executor.prove(case, warmup, Tick(check, progress), turn.limit_s)
+            proof = replace(proof, took_s=(now() - before) / warmup)
+            self._check_files(case)
+        self._recorder.proved(case, proof.check)
+        self._run.proofs[case.key] = proof
+        self._state.verified(case, proof)
+        self._failures.checked.add(case.variant)
+        if self._run.options.trace:
+            path = self._recorder.trace_path(str(self._state.labels[case.key]))
+            self._observer.status(f"tracing {self._state.labels[case.key]}")
+            executor.trace(case, path)
+            self._run.traces.append(path)
+
+    def _time(self, turn: NextTurn) -> None:
+        """Time a case in a round, and record it; the seconds in which limits are measured are not its own."""
+        case, number, lengths, now = turn.case, turn.round, self._state.lengths, self._state.budget.now
+        backend, executor = self._backend, self._backend.executor(case)
+        if self._run.manifest is not None and not case.loader.own_data:
+            self._run.manifest.opener(case.variant)  # raises if files are gone or have changed in size
+        asked = now()
+        if number >= self._policy.limits_from:
+            backend.sample_limits()
+        before = now()
+        limit_s = turn.limit_s - lengths.batch_s(case) - (before - asked)  # the last batch comes after it
+        headroom = self._recorder.measure_headroom(case, number)
+        lengths.limit_s = turn.round_s
+        batches = lengths.batches(case)
+        executor.ready(case, Tick(self._check_interrupt), batches)
+        cache = backend.establish(case, lengths.logical_bytes(case))
+        tick = Tick(self._check_interrupt, self._observer.begins(case.key, number))
+        measured = executor.measure(case, number, tick, batches, max(0.0, limit_s))
+        self._check_files(case)
+        record = self._recorder.record(case, number, joined(measured), cache, headroom)
+        record_file.append(self._run.path, record)
+        self._run.records.append(record)
+        self._observer.recorded(case.key, record)
+        self._state.timed(case, record, now() - before)
+        if self._state.unverified and len(self._run.records) >= COMPARED:
+            made, labels = self._run.records, self._state.labels
+            figures = [f"{labels[one.settings_key]} {rate_text(one.samples_per_s)}" for one in made]
+            self._observer.status(f"first figures: {'; '.join(figures)} samples/s")
+        if not case.loader.iterable_style:
+            self._run.failures |= loss_mismatches(self._run, case, record)
+
+    def _check_files(self, case: Case) -> None:
+        """Look at all files of a case's artifact; CorruptArtifact if one has changed since the first look."""
+        if self._run.manifest is None or case.loader.own_data:
+            return
+        if case.variant in self._files:
+            self._files[case.variant].check(every=True)
+        else:
+            self._files[case.variant] = ChangeDetector(self._run.manifest.files_of(case.variant))

@@ -23,7 +23,7 @@ from iobench.results.parts import CachePart, LimitPart, Measured
 
 
 class DistributedBackend(Executor):
-    """Executor factory, executor and hosts of a run over several ranks: see iobench.bench.executor_factory.
+    """Backend and executor of a run over several ranks: see iobench.bench.backend.
 
     Lives on rank 0. Each method is a command that all ranks execute, rank 0 included.
     """
@@ -39,11 +39,6 @@ class DistributedBackend(Executor):
 
     def executor(self, case: Case) -> DistributedBackend:
         """Return this object: all ranks together."""
-        return self
-
-    @property
-    def hosts(self) -> DistributedBackend:
-        """The first rank of each host: commands of this object."""
         return self
 
     def prove(self, case: Case, warmup: int, tick: Tick, limit_s: float = math.inf) -> Proof:

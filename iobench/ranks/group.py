@@ -21,7 +21,7 @@ from torch.distributed.rendezvous import TCPStore, rendezvous  # type: ignore[at
 
 from iobench.base.errors import CaseDied, IobenchError, RankLost
 from iobench.base.text import reason
-from iobench.bench.observer import Progress
+from iobench.bench.outcome import Progress
 from iobench.host.rank_info import RankInfo
 from iobench.ranks.heartbeat import HeartbeatMonitor, KVStore
 
@@ -174,7 +174,7 @@ class _OtherRankFailed(IobenchError):
 
 
 class Collectives:
-    """The process group of a rank that verifies or measures its share: see iobench.bench.process_group."""
+    """The process group of a rank that verifies or measures its share: see iobench.bench.epoch."""
 
     def __init__(self, group: RankGroup) -> None:
         self._group = group

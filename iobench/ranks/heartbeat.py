@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from iobench.base.errors import InvalidSettings, RankLost
-from iobench.bench.observer import Progress
+from iobench.bench.outcome import Progress
 from iobench.host.rank_info import RankInfo
 
 SILENT_S = 30.0  # without a heartbeat: a stopped process, or a host or network that is gone

@@ -16,9 +16,9 @@ import torch
 from iobench.base import errors
 from iobench.base.errors import IobenchError, RanksDiffer
 from iobench.base.finding import Finding
+from iobench.bench.backend import LocalHost
 from iobench.bench.case import Case
 from iobench.bench.executor import InProcess, Tick
-from iobench.bench.executor_factory import LocalHost
 from iobench.bench.limits import TO_DEVICE, CaseLimits
 from iobench.bench.options import RunOptions
 from iobench.bench.part import Proof
@@ -89,9 +89,8 @@ class Rank:
                 hint="copy it from rank 0's host, or prepare it as it was there",
             )
         self._request, self._manifest, self._separate = request, manifest, None
-        self._executor, self._host = InProcess(manifest, self._collectives), self._new_host()
-        if self._info.leads_host:
-            self._host.begin()
+        self._executor, self._host = InProcess(manifest, self._collectives), LocalHost()
+        self._host.begin(manifest, request.options, self._own_cases, self._info.leads_host)
 
     def prove(self, case: Case, warmup: int, limit_s: float, tick: Tick) -> Proof:
         """Verify this rank's share as part of the sum over all ranks, and warm it up."""
@@ -119,9 +118,8 @@ class Rank:
         """Sample the limits of one host after the other, to reveal shared resources by comparison."""
         for node in sorted({rank.node for rank in self._group.ranks}):
             if self._info.leads_host and self._info.node == node and self._host.limits:
-                self._separate = self._new_host().limits
-                if self._separate:
-                    self._separate.sample(devices=False)
+                self._separate = CaseLimits(self._manifest, self._own_cases)
+                self._separate.sample(devices=False)
             self._collectives.all_gather(None)
 
     def separate_limits(self, case: Case) -> list[LimitPart]:
@@ -161,10 +159,9 @@ class Rank:
         if self._request is not None:
             self._host.close()
 
-    def _new_host(self) -> LocalHost:
-        assert self._request is not None
-        options, own = self._request.options, [self._own(case) for case in self._request.cases]
-        return LocalHost(self._manifest, own, options.sudo, options.limits)
+    @property
+    def _own_cases(self) -> list[Case]:
+        return [self._own(case) for case in self._request.cases] if self._request else []
 
     def _own(self, case: Case) -> Case:
         """Return the case on this rank's device."""

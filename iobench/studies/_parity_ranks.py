@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
-from iobench.bench.process_group import ProcessGroup, SingleProcess
+from iobench.bench.epoch import ProcessGroup, SingleProcess
 from iobench.contrib.ray.loader import RayLoader
 from iobench.host.rank_info import RankInfo
 from iobench.ranks.group import Collectives, join

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from iobench.base.errors import ColdCacheUnavailable, LoaderFailed, PrepareError
 from iobench.base.units import GIB, bytes_text
-from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
+from iobench.bench.outcome import Observer
 from iobench.bench.run import run
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import DEFAULT_FORMATS, prepare

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from iobench.base.text import printable
 from iobench.base.units import MIB, counted, rate_text, seconds_text, three_digits
-from iobench.bench.observer import Observer, Progress
+from iobench.bench.outcome import Observer, Progress
 from iobench.results.cases import Label
 from iobench.results.display import table
 from iobench.results.metrics import epoch_share_text, mib_text

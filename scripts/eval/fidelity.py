@@ -43,7 +43,7 @@ IOBENCH = """
 import sys
 from pathlib import Path
 from iobench import Manifest, RunOptions, run
-from iobench.bench.observer import Observer
+from iobench.bench.outcome import Observer
 
 class TakesTurns(Observer):
     def begins(self, key, number):

@@ -23,7 +23,7 @@ from eval.harness import Row, Trials
 from iobench import Manifest, Requirements, RunOptions
 from iobench.advise.candidates import candidate_set, loader_word
 from iobench.bench.case import Case
-from iobench.bench.observer import Observer
+from iobench.bench.outcome import Observer
 from iobench.bench.policies import FACTORS
 from iobench.bench.run import run
 from iobench.results import stats

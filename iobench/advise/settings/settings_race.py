@@ -20,10 +20,10 @@ from iobench.base.finding import Finding
 from iobench.base.machine import BackgroundLoad
 from iobench.base.text import reason
 from iobench.base.units import bytes_text, counted
+from iobench.bench.backend import LocalHost
 from iobench.bench.budget import Budget
 from iobench.bench.case import Case
 from iobench.bench.executor import Executor, Tick, TookTooLong
-from iobench.bench.executor_factory import ExecutorFactory, Hosts, LocalHost
 from iobench.bench.options import RunOptions
 from iobench.bench.part import Proof
 from iobench.bench.policies import FinalRounds, Policy, SuccessiveHalving
@@ -96,23 +96,15 @@ class _Setting(Executor):
             raise TookTooLong(error.problem) from None
 
 
-class LiveExecutors(ExecutorFactory):
+class LiveExecutors(LocalHost):
     """Executors of a run over live loaders, by the key of their case; `close` ends what they started."""
-
-    world_size = 1
 
     def __init__(self, executors: Mapping[str, Executor], close: Callable[[], None]) -> None:
         self._executors, self._close = executors, close
-        self._hosts = LocalHost(None, (), sudo=False, limits=False)
 
     def executor(self, case: Case) -> Executor:
         """Return the executor of a case."""
         return self._executors[case.key]
-
-    @property
-    def hosts(self) -> Hosts:
-        """The local host."""
-        return self._hosts
 
     def close(self) -> None:
         """End what was started, such as persistent workers."""

@@ -7,14 +7,14 @@ from array import array
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from iobench.advise.settings.watchdog import DeadlineReached
 from iobench.base import thresholds
 from iobench.base.errors import InvalidSettings, TargetError
-from iobench.bench.epoch import BatchSource, OpenBatchSource, RoundSpec, time_round
+from iobench.bench.epoch import BatchSource, RoundSpec, time_round
 from iobench.bench.executor import Tick
 from iobench.bench.options import MODELS, check_steps
 from iobench.bench.training import SimulatedStep, Trainer, TrainingStep
@@ -26,7 +26,6 @@ from iobench.loading.tensors import tensor_of
 from iobench.loading.user_errors import loader_errors
 from iobench.results.parts import Measured, PartialEpoch
 
-T = TypeVar("T")
 ItemGuard = Callable[[Iterable[Any]], Iterable[Any]]
 
 CYCLES = 2  # of all workers, after the first one, that a cut turn has to cover
@@ -111,6 +110,7 @@ class Turn(BatchSource):
     """
 
     measured: Measured  # after `run`
+    prefetches, counted, sample_bytes = False, True, 0  # how much an epoch holds is unknown
 
     def __init__(
         self,
@@ -120,8 +120,8 @@ class Turn(BatchSource):
         note: Callable[[Any], None] = lambda batch: None,
     ) -> None:
         self._make, self._note, self._spec = make, note, spec
-        self.path = Path.cwd()  # where the loader reads is unknown
-        self.workers, self._cycle = workers, max(1, workers)
+        self._workers, self.samples_of = workers, samples_of
+        self._loader: Any = None  # while it is open
         self.batches, self.wall_s = 0, 0.0  # delivered; opening and closing included
         self.epoch_batches: int | None = None  # None where the length is unknown
         self.ended = False  # the first epoch was cut off, so that no other follows
@@ -156,27 +156,29 @@ class Turn(BatchSource):
             consumer(batch)
             count()
 
-        spec = RoundSpec(0, consume, thresholds.ROUND_S, cut=self, excluded=excluded)
-        self.measured = time_round(self, consumer.transfer, spec)
+        spec = RoundSpec(0, consume, thresholds.ROUND_S, excluded=excluded)
+        path = Path.cwd()  # where the loader reads is unknown
+        self.measured = time_round(self._open, path, self._workers, consumer.transfer, spec)
         self.wall_s = time.perf_counter() - began
         return self
 
-    def open(self, transfer: HostToDevice, spec: RoundSpec) -> OpenBatchSource:
+    def _open(self) -> Turn:
         """Build the loader; its errors become a TargetError."""
         with loader_errors():
-            loader = self._make()
-        self.epoch_batches = length_of(loader)
-        return _LiveEpochs(loader, self.items)
+            self._loader = self._make()
+        self.epoch_batches = length_of(self._loader)
+        return self
 
-    def items(self, loader: Iterable[Any]) -> Iterator[HostBatch]:
-        """Yield the tensors of each batch of one epoch, named ``f0``, ``f1`` and so on."""
-        for batch in self._spec.guard(loader):
-            if not self.batches:
-                self._note(batch)
-            self.batches += 1
-            yield {f"f{n}": self._spec.consumer.taken(one) for n, one in enumerate(batch_tensors(batch))}
+    def epoch(self, number: int) -> Generator[HostBatch, None, None]:
+        """Yield the tensors of each batch, named ``f0``, ``f1`` and so on; errors become a TargetError."""
+        with loader_errors():
+            for batch in self._spec.guard(self._loader):
+                if not self.batches:
+                    self._note(batch)
+                self.batches += 1
+                yield {f"f{n}": self._spec.consumer.taken(one) for n, one in enumerate(batch_tensors(batch))}
 
-    def over(self, batches: Iterator[T]) -> Iterator[T]:
+    def over(self, batches: Iterator[DeviceBatch], delivered: Callable[[], int]) -> Iterator[DeviceBatch]:
         """Yield the batches of one epoch; only the first one is ever cut off."""
         first = not self._marks
         try:
@@ -184,12 +186,12 @@ class Turn(BatchSource):
         except DeadlineReached:
             self.ended = True
             # each worker's first batch alone takes as long as its start
-            if not first or len(self._marks) < 2 * self._cycle:
+            if not first or len(self._marks) < 2 * max(1, self._workers):
                 raise
         if not self._marks:
             raise TargetError("the loader yields no batches", kind="empty")
 
-    def _timed(self, batches: Iterator[T]) -> Iterator[T]:
+    def _timed(self, batches: Iterator[DeviceBatch]) -> Iterator[DeviceBatch]:
         """Yield the batches of the first epoch until they are enough."""
         began = time.perf_counter()
         for batch in batches:
@@ -199,9 +201,13 @@ class Turn(BatchSource):
             if self.ended:
                 return
 
-    def partial(self, samples: int) -> PartialEpoch | None:
+    def cut_short(self, samples: int) -> bool:
+        """Return whether the first epoch was cut off."""
+        return self.ended
+
+    def partial(self, samples: int, seconds: float, epochs: int) -> PartialEpoch | None:
         """Extrapolate by whole cycles, in each of which every worker delivers one batch."""
-        cycle, marks, delivered = self._cycle, self._marks, len(self._marks)
+        cycle, marks, delivered = max(1, self._workers), self._marks, len(self._marks)
         if not self.ended or delivered == self.epoch_batches:
             return None
         total = delivered if self.epoch_batches is None else self.epoch_batches
@@ -224,21 +230,7 @@ class Turn(BatchSource):
         if limits.limit_s is None or self._marks[-1] <= limits.limit_s:
             return False
         cycles = 1 if self._marks[-1] > LATE * limits.limit_s else CYCLES
-        return delivered >= self._cycle * (1 + cycles)
-
-
-class _LiveEpochs(OpenBatchSource):
-    """A live loader in a turn: how much an epoch of it holds is unknown."""
-
-    prefetches, counted, sample_bytes = False, True, 0
-
-    def __init__(self, loader: Any, items: Callable[[Iterable[Any]], Iterator[HostBatch]]) -> None:
-        self._loader, self._items, self.samples_of = loader, items, samples_of
-
-    def epoch(self, number: int) -> Generator[HostBatch, None, None]:
-        """Yield the tensors of each batch; errors of the loader become a TargetError."""
-        with loader_errors():
-            yield from self._items(self._loader)
+        return delivered >= max(1, self._workers) * (1 + cycles)
 
     def close(self) -> None:
         """Release the loader, and with it its workers."""

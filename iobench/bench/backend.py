@@ -1,4 +1,4 @@
-"""Executors of a run, and what is done once per host: caches, limits and eviction."""
+"""Backends of a run: executors of its cases, and what is done once per host: caches, limits and eviction."""
 
 from __future__ import annotations
 
@@ -21,6 +21,43 @@ from iobench.dataset.manifest import Manifest
 from iobench.host import page_cache
 from iobench.host.hardware_limits import LowerCacheProbe
 from iobench.results.parts import CachePart, LimitPart
+
+
+class Backend(Protocol):
+    """Executors of a run's cases, and the hosts whose page caches and limits belong to the run."""
+
+    world_size: int
+
+    def begin(self, manifest: Manifest, options: RunOptions, cases: Sequence[Case]) -> list[Finding]:
+        """Prepare for a run over a dataset and return notes about it.
+
+        Raises RanksDiffer if the ranks would not measure the same thing, LoaderFailed as ObjectCaches.
+        """
+
+    def executor(self, case: Case) -> Executor:
+        """Return the executor that verifies and measures a case."""
+
+    def establish(self, case: Case, logical_bytes: int) -> CachePart:
+        """Bring the page cache into the case's state for a round over so many bytes, and describe it.
+
+        Raises ColdCacheUnavailable if that is impossible.
+        """
+
+    def sample_limits(self) -> None:
+        """Measure the limits that are due, if the run measures limits."""
+
+    def limit(self, case: Case) -> LimitPart | None:
+        """Return the lowest limit on a case's path; None if none is measured."""
+
+    def remeasure_limit(self, case: Case) -> LimitPart | None:
+        """Return the same after a longer measurement, because the case has exceeded it."""
+
+    def lower_cache(self) -> LowerCacheProbe | None:
+        """Probe for a cache below the kernel; None if that is impossible or limits are off."""
+
+    def close(self) -> None:
+        """End all processes started for the run, and remove object caches."""
+
 
 LOCK = ".lock"
 
@@ -68,40 +105,27 @@ OBJECTS = {
 }
 
 
-class Hosts(Protocol):
-    """All hosts of a run."""
-
-    def establish(self, case: Case, logical_bytes: int) -> CachePart:
-        """Bring the page cache into the case's state for a round over so many bytes, and describe it.
-
-        Raises ColdCacheUnavailable if that is impossible.
-        """
-
-    def sample_limits(self) -> None:
-        """Measure the limits that are due, if the run measures limits."""
-
-    def limit(self, case: Case) -> LimitPart | None:
-        """Return the lowest limit on a case's path; None if none is measured."""
-
-    def remeasure_limit(self, case: Case) -> LimitPart | None:
-        """Return the same after a longer measurement, because the case has exceeded it."""
-
-    def lower_cache(self) -> LowerCacheProbe | None:
-        """Probe for a cache below the kernel; None if that is impossible or limits are off."""
-
-
 class LocalHost:
-    """The local host, as the only one of a run."""
+    """The local host, as the only one of a run; without `begin` that of a run without a dataset."""
 
-    def __init__(self, manifest: Manifest | None, cases: Sequence[Case], sudo: bool, limits: bool) -> None:
-        self._manifest, self._sudo, self._cases = manifest, sudo, cases
-        self._object_caches: ObjectCaches | None = None
-        self.limits = CaseLimits(manifest, cases) if limits and manifest else None
+    world_size = 1
+    limits: CaseLimits | None = None
+    _manifest: Manifest | None = None
+    _object_caches: ObjectCaches | None = None
+    _sudo = False
 
-    def begin(self) -> None:
-        """Empty the object caches of the cases, if they have some; raises LoaderFailed as ObjectCaches."""
-        if self._manifest and any(case.object_cache for case in self._cases):
-            self._object_caches = ObjectCaches(self._manifest)
+    def begin(
+        self, manifest: Manifest, options: RunOptions, cases: Sequence[Case], leads: bool = True
+    ) -> list[Finding]:
+        """Empty the object caches of the cases, if they have some; raises LoaderFailed as ObjectCaches.
+
+        A rank that does not lead its host leaves that to the one that does.
+        """
+        self._manifest, self._sudo = manifest, options.sudo
+        self.limits = CaseLimits(manifest, cases) if options.limits else None
+        if leads and any(case.object_cache for case in cases):
+            self._object_caches = ObjectCaches(manifest)
+        return []
 
     def close(self) -> None:
         """Remove the object caches."""
@@ -141,41 +165,16 @@ class LocalHost:
         return self.limits.lower_cache() if self.limits else None
 
 
-class ExecutorFactory(Protocol):
-    """Provides the executors of a run's cases, and what is done once per host."""
-
-    world_size: int
-
-    def begin(self, manifest: Manifest, options: RunOptions, cases: Sequence[Case]) -> list[Finding]:
-        """Prepare for a run over a dataset and return notes about it.
-
-        Raises RanksDiffer if the ranks would not measure the same thing.
-        """
-        return []
-
-    def executor(self, case: Case) -> Executor:
-        """Return the executor that verifies and measures a case."""
-
-    @property
-    def hosts(self) -> Hosts:
-        """The hosts whose page caches and limits belong to the run."""
-
-    def close(self) -> None:
-        """End all processes started for the run."""
-
-
-class LocalBackend:
+class LocalBackend(LocalHost):
     """Runs cases in this process, or each isolated case in a process of its own."""
 
-    world_size = 1
-
-    def begin(self, manifest: Manifest, options: RunOptions, cases: Sequence[Case]) -> list[Finding]:
-        """Create the executors; there are no notes."""
+    def begin(
+        self, manifest: Manifest, options: RunOptions, cases: Sequence[Case], leads: bool = True
+    ) -> list[Finding]:
+        """Create the executors."""
         isolated = Isolated(manifest, options.timeout)
         self._executors: dict[bool, Executor] = {False: InProcess(manifest), True: isolated}
-        self.hosts = LocalHost(manifest, cases, options.sudo, options.limits)
-        self.hosts.begin()
-        return []
+        return super().begin(manifest, options, cases, leads)
 
     def executor(self, case: Case) -> Executor:
         """Return the in-process executor, or the isolating one if the case asks for it."""
@@ -185,4 +184,4 @@ class LocalBackend:
         """End the processes of cases, and remove the object caches."""
         for executor in self._executors.values():
             executor.close()
-        self.hosts.close()
+        super().close()
