@@ -23,7 +23,7 @@ from iobench.host.hardware_limits import LowerCacheProbe
 from iobench.results.parts import CachePart, LimitPart
 
 
-class Backend(Protocol):
+class RunBackend(Protocol):
     """Executors of a run's cases, and the hosts whose page caches and limits belong to the run."""
 
     world_size: int

@@ -198,14 +198,14 @@ def no_list(manifest: Manifest) -> Finding:
     return Finding("no-list", message, f"run 'iobench verify --name {manifest.name}', which keeps it")
 
 
-class Check(Protocol):
-    """Check of the batches of an epoch, or of a part of one, on the device."""
+class BatchCheck(Protocol):
+    """BatchCheck of the batches of an epoch, or of a part of one, on the device."""
 
     def expect(self, request: EpochRequest) -> None:
         """Note the rows that will come next; call it before the first batch."""
 
     def add(self, batch: DeviceBatch) -> None:
-        """Check a batch; raises WrongContent if its samples are not the dataset's."""
+        """BatchCheck a batch; raises WrongContent if its samples are not the dataset's."""
 
     def conclude(self, part: bool = False) -> ContentCheckPart | None:
         """Return what is to be reported; None if the whole dataset, of fixed shapes, came as requested.
@@ -220,7 +220,7 @@ def content_check(
     manifest: Manifest,
     group: ProcessGroup | None = None,
     seconds: float = math.inf,
-) -> Check:
+) -> BatchCheck:
     """Return the check of a loader by hashes.
 
     The other ranks of `group` verify their shares at the same time. A list of hashes that was not kept is

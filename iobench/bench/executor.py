@@ -17,7 +17,7 @@ from iobench.base import thresholds
 from iobench.base.errors import RecordError
 from iobench.base.text import reason
 from iobench.bench.case import WARM_OBJECTS, Case
-from iobench.bench.content_check import Check, PixelCheck, UserLoaderCheck, content_check
+from iobench.bench.content_check import BatchCheck, PixelCheck, UserLoaderCheck, content_check
 from iobench.bench.epoch import ProcessGroup, RoundSpec, SingleProcess, epoch_request, measure, opened
 from iobench.bench.outcome import Progress
 from iobench.bench.part import Proof, TimeLimit
@@ -164,7 +164,7 @@ class InProcess(Executor):
         own_s = timing.epochs_s if timing.own_s is None else timing.own_s
         return Proof(result, own_s / max(1, next(count)), own_s / max(1, timing.samples))
 
-    def _check(self, case: Case, limit_s: float) -> Check:
+    def _check(self, case: Case, limit_s: float) -> BatchCheck:
         if case.loader.user_defined:
             return UserLoaderCheck(case, self._manifest, limit_s)
         job = case.job(self._manifest, rank=self._group.rank)

@@ -11,7 +11,7 @@ from pathlib import Path
 from iobench import formats
 from iobench.base.machine import Machine
 from iobench.base.text import utc_now
-from iobench.bench.backend import Backend
+from iobench.bench.backend import RunBackend
 from iobench.bench.case import Case
 from iobench.bench.limits import lower_cache_note
 from iobench.bench.outcome import Run
@@ -35,7 +35,7 @@ from iobench.results.record import Record
 class Recorder:
     """Builds the records of a run from measured rounds, the machine, the limits and the content checks."""
 
-    def __init__(self, run: Run, backend: Backend) -> None:
+    def __init__(self, run: Run, backend: RunBackend) -> None:
         self._backend = backend
         self._run, self._id = run, run.records[0].run if run.records else uuid.uuid4().hex[:12]
         first = run.cases[0]

@@ -16,7 +16,7 @@ from iobench.base import interrupts, thresholds
 from iobench.base.errors import InvalidSettings
 from iobench.base.finding import Finding
 from iobench.base.units import counted, rate_text, seconds_text
-from iobench.bench.backend import Backend, LocalBackend
+from iobench.bench.backend import LocalBackend, RunBackend
 from iobench.bench.budget import Budget
 from iobench.bench.case import Case
 from iobench.bench.case_failures import FATAL, CaseFailures, loss_mismatches
@@ -55,7 +55,7 @@ def run(
     cases: Sequence[Case] | None = None,
     policy: Policy | None = None,
     earlier_records: Sequence[Record] = (),
-    backend: Backend | None = None,
+    backend: RunBackend | None = None,
     budget: Budget | None = None,
     live: DatasetPart | None = None,
 ) -> Run:
@@ -81,7 +81,7 @@ def run(
         Decides which turn is next and which cases are dropped, by default equal shares of the time.
     earlier_records : sequence of Record
         Rounds of an interrupted run, which is resumed.
-    backend : Backend, optional
+    backend : RunBackend, optional
         Processes that measure, by default this process alone.
     budget : Budget, optional
         Time for everything, by default that of the options, from this call on.
@@ -193,7 +193,7 @@ class RunLoop:
     """A run in progress: the turns of its policy, one after the other."""
 
     def __init__(
-        self, run: Run, observer: Observer, policy: Policy, backend: Backend | None, budget: Budget
+        self, run: Run, observer: Observer, policy: Policy, backend: RunBackend | None, budget: Budget
     ) -> None:
         self._run, self._observer, self._policy = run, observer, policy
         self._estimates = RoundEstimates(policy.planned, budget.seconds, observer.status)
