@@ -38,7 +38,8 @@ from iobench.base.units import bytes_text, counted
 from iobench.dataset import index_cache, manifest_file, sandbox, seal, verify
 from iobench.dataset.artifact_location import FileTree
 from iobench.dataset.checksum import Checksum, HashedRows
-from iobench.dataset.detection import Detected, detect
+from iobench.dataset.detection import detect
+from iobench.dataset.file_set import Detected
 from iobench.dataset.manifest import Manifest, check_name
 from iobench.dataset.manifest_file import FILE_NAME, Artifact, Checksums, ExternalData, FileStamp, HashedPart
 from iobench.dataset.opener import PLACES, check_ranges, index_of, read_by_library, stored_places

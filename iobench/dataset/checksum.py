@@ -254,6 +254,11 @@ class Checksum:
         """Sum of the hashes mixed with row numbers, over the samples added with their rows."""
         return int(self._ordered) & MASK
 
+    @property
+    def sums(self) -> tuple[int, int]:
+        """Both sums: content and ordered."""
+        return self.content, self.ordered
+
     def add(self, batch: Mapping[str, Any], rows: npt.NDArray[np.int64] | None = None) -> None:
         """Add every sample of a batch, on the device where its arrays are.
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import shlex
 import zipfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from iobench import formats
 from iobench.base.errors import SourceError
 from iobench.base.files import regular
-from iobench.base.finding import Finding
 from iobench.base.text import listed
 from iobench.dataset import sandbox
-from iobench.dataset.file_set import TABLES
+from iobench.dataset.file_set import TABLES, Detected
 from iobench.dataset.sources.source import LABELLED
 from iobench.formats.folders import contains_images, suffix_of
 
@@ -55,14 +53,6 @@ ADAPTED = {  # single files that no format reads in place, by suffix: the adapte
     ".mat": "mat",
     ".nc": "netcdf",
 }
-
-
-@dataclass(frozen=True)
-class Detected:
-    """The format variant that reads data, and what was inferred about a folder of several files."""
-
-    variant: str
-    notes: tuple[Finding, ...] = ()
 
 
 def detect(path: Path, flag: str, files: str | None = None) -> Detected:

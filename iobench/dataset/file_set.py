@@ -183,69 +183,59 @@ def parts_in(folder: Path, form: Detectable) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class FileSet:
-    """Files of a folder, or groups of a file, that are one dataset, by one of the RELATIONS.
+class Detected:
+    """The format variant that reads data, and what was inferred of several files that it could have been."""
 
-    `variant` is the format variant that reads the folder so; `notes` say what was inferred, if the files may
-    have another relation.
-    """
-
-    relation: str
     variant: str
     notes: tuple[Finding, ...] = ()
 
-    @classmethod
-    def of(cls, path: Path, known: Sequence[Format], relation: str | None = None) -> FileSet | None:
-        """Return the files in a folder as one dataset; None if they are none, or only one file.
 
-        `known` are the formats that may read parts. CorruptArtifact (``several-readings``) if the relation is
-        not certain, or of another kind if files that should be alike differ.
-        """
-        files = data_files(path)
-        if relation == FIELDS:
-            return cls(FIELDS, "npy")
-        if form := _reads_folders(path, known):
-            return cls(PARTS, f"parts:of={form.name}")
-        suffixes = {PACKED if file.name.lower().endswith(PACKED) else file.suffix.lower() for file in files}
-        if len(files) > 1 and len(suffixes) == 1 and suffixes <= {*ARRAYS, PACKED} - {".gz"}:
-            return cls._of_arrays(path, files, relation)
-        if relation == SAMPLES:
-            return cls(SAMPLES, SAMPLES)
-        kind, _ = tables_in(path)
-        if kind:
-            return cls(PARTS, kind)
-        names = _readers(known, files) if len(files) > 1 else []
-        return cls(PARTS, f"parts:of={names[0]}") if len(names) == 1 else None
+def detect_files(path: Path, known: Sequence[Format], relation: str | None = None) -> Detected | None:
+    """Return what reads the files in a folder as one dataset; None if they are none, or only one file.
 
-    @classmethod
-    def of_groups(
-        cls,
-        path: Path,
-        name: str,
-        groups: Mapping[str, Mapping[str, ShapeAndDtype]],
-        given: str | None = None,
-    ) -> FileSet:
-        """Return the alike groups of a file as one dataset, by the name of its format; raises as `of`."""
-        shapes = ArrayShapes.of_groups(path, groups, name == "hdf5")
-        taken = given or shapes.relation(path)
-        if taken not in shapes.readings:
-            raise shapes.ambiguous(path, f"cannot be read as {taken}")
-        variant = {SAMPLES: SAMPLES, FIELDS: name, PARTS: f"parts:of={name}"}[taken]
-        return cls(taken, variant, () if given else tuple(shapes.taken(taken)))
+    `known` are the formats that may read parts, `relation` is one of RELATIONS, if given. CorruptArtifact
+    (``several-readings``) if it is not certain, or of another kind if files that should be alike differ.
+    """
+    files = data_files(path)
+    if relation == FIELDS:
+        return Detected("npy")
+    if form := _reads_folders(path, known):
+        return Detected(f"parts:of={form.name}")
+    suffixes = {PACKED if file.name.lower().endswith(PACKED) else file.suffix.lower() for file in files}
+    if len(files) > 1 and len(suffixes) == 1 and suffixes <= {*ARRAYS, PACKED} - {".gz"}:
+        return _detect_arrays(path, files, relation)
+    if relation == SAMPLES:
+        return Detected(SAMPLES)
+    kind, _ = tables_in(path)
+    if kind:
+        return Detected(kind)
+    names = _readers(known, files) if len(files) > 1 else []
+    return Detected(f"parts:of={names[0]}") if len(names) == 1 else None
 
-    @classmethod
-    def _of_arrays(cls, path: Path, files: Sequence[Path], given: str | None) -> FileSet:
-        shapes, notes = None, list[Finding]()
-        if given is None and is_class_folder(path, ARRAYS):
-            given = SAMPLES
-        if given is None:
-            shapes = ArrayShapes(files, [shapes_in(file) for file in files])
-            given = shapes.relation(path)
-            notes = shapes.taken(given)
-        suffix = files[0].suffix.lower()[1:]
-        own = {"h5": "hdf5"}.get(suffix, suffix)
-        variants = {SAMPLES: SAMPLES, FIELDS: "npy", PARTS: f"parts:of={own}"}
-        return cls(given, variants[given], tuple(notes))
+
+def detect_groups(
+    path: Path, name: str, groups: Mapping[str, Mapping[str, ShapeAndDtype]], given: str | None = None
+) -> Detected:
+    """Return what reads the alike groups of a file in format `name` as one dataset; as `detect_files`."""
+    shapes = ArrayShapes.of_groups(path, groups, name == "hdf5")
+    taken = given or shapes.relation(path)
+    if taken not in shapes.readings:
+        raise shapes.ambiguous(path, f"cannot be read as {taken}")
+    variant = {SAMPLES: SAMPLES, FIELDS: name, PARTS: f"parts:of={name}"}[taken]
+    return Detected(variant, () if given else tuple(shapes.taken(taken)))
+
+
+def _detect_arrays(path: Path, files: Sequence[Path], given: str | None) -> Detected:
+    notes = list[Finding]()
+    if given is None and is_class_folder(path, ARRAYS):
+        given = SAMPLES
+    if given is None:
+        shapes = ArrayShapes(files, [shapes_in(file) for file in files])
+        given = shapes.relation(path)
+        notes = shapes.taken(given)
+    suffix = files[0].suffix.lower()[1:]
+    own = {"h5": "hdf5"}.get(suffix, suffix)
+    return Detected({SAMPLES: SAMPLES, FIELDS: "npy", PARTS: f"parts:of={own}"}[given], tuple(notes))
 
 
 def _reads_folders(path: Path, known: Sequence[Format]) -> Format | None:

@@ -18,13 +18,15 @@ import math
 import mmap
 import os
 import secrets
+import shutil
+import tempfile
 import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -34,7 +36,7 @@ from iobench.formats import Array, build_now
 from iobench.formats.reader import Build
 from iobench.host.maps import GuardedMap, MapGuard
 
-MAGIC = b"iobench index 2\n"
+MAGIC = b"iobench index 3\n"
 COPY_BYTES = 1 << 20
 DTYPES = frozenset(np.dtype(kind).str for kind in "?bBhHiIqQ")  # bools and integers of this machine
 
@@ -55,28 +57,29 @@ class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     built_from: str  # identity of what the arrays describe
     arrays: tuple[_CachedArray, ...]  # the arrays that follow
-    checksum: int  # CRC-32 of all arrays and of the fields above
+    checksum: int  # CRC-32 of all behind the first page, and of the fields above
+
+    @classmethod
+    def of(cls, built_from: str, arrays: tuple[_CachedArray, ...], content: int) -> _Header:
+        """Return the header of arrays of which `content` is the CRC-32."""
+        return cls(built_from, arrays, zlib.crc32(msgspec.json.encode((built_from, arrays)), content))
 
 
 class IndexFile:
-    """Arrays that grow piece by piece in a temporary file; `finish` gives it its name.
+    """Arrays that grow piece by piece in temporary files; `finish` gives them one name.
 
-    The first array is written where it stays, others into files of their own until its length is known.
+    The first array is written where it stays, others into files without a name until its length is known.
     """
 
     def __init__(self, folder: Path, prefix: str) -> None:
-        self._prefix = folder / f"{prefix}.{secrets.token_hex(4)}"
-        self._arrays: dict[str, tuple[np.dtype[Any], BinaryIO]] = {}
-        self._checksum = 0  # of the first array
+        self._path = folder / f"{prefix}.{secrets.token_hex(4)}.tmp"
+        self._arrays: dict[str, tuple[np.dtype[Any], IO[bytes]]] = {}
 
     def append(self, piece: dict[str, Array]) -> bool:
         """Append to each array; returns whether that succeeded."""
         try:
             for name, array in piece.items():
-                data = np.ascontiguousarray(array).data
-                self._file(name, array.dtype).write(data)
-                if name == next(iter(self._arrays)):
-                    self._checksum = zlib.crc32(data, self._checksum)
+                self._file(name, array.dtype).write(np.ascontiguousarray(array).data)
         except OSError:  # a read-only folder or a full disk
             return False
         return True
@@ -86,65 +89,55 @@ class IndexFile:
         try:
             path.parent.mkdir(exist_ok=True)
             self._complete(built_from)
-            os.replace(self._name(0), path)
+            os.replace(self._path, path)
         except (OSError, ValueError):
             return False
         return True
 
     def close(self) -> None:
         """Remove the temporary files that are left."""
-        for number, (_, file) in enumerate(self._arrays.values()):
-            with contextlib.suppress(OSError):
-                file.close()
-            with contextlib.suppress(OSError):
-                self._name(number).unlink(missing_ok=True)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            stack.callback(self._path.unlink, missing_ok=True)
+            for _, file in self._arrays.values():
+                stack.callback(file.close)
 
-    def _name(self, number: int) -> Path:
-        return Path(f"{self._prefix}-{number}.tmp")
-
-    def _file(self, name: str, dtype: np.dtype[Any]) -> BinaryIO:
+    def _file(self, name: str, dtype: np.dtype[Any]) -> IO[bytes]:
         if name not in self._arrays:
-            path = self._name(len(self._arrays))
-            path.parent.mkdir(exist_ok=True)
-            file = open(path, "w+b")  # noqa: SIM115 - closed by `close`
+            folder, first = self._path.parent, not self._arrays
+            folder.mkdir(exist_ok=True)
+            file = open(self._path, "w+b") if first else tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+            file.seek(mmap.PAGESIZE if first else 0)
             self._arrays[name] = dtype, file
-            file.seek(0 if len(self._arrays) > 1 else mmap.PAGESIZE)
         return self._arrays[name][1]
 
     def _complete(self, built_from: str) -> None:
         """Put all arrays and the header into the first file; ValueError for a header above a page."""
-        entries: list[_CachedArray] = []
-        first, checksum = next(iter(self._arrays.values()))[1], self._checksum
+        first, entries = next(iter(self._arrays.values()))[1], list[_CachedArray]()
         for name, (dtype, file) in self._arrays.items():
-            size = file.tell() - (mmap.PAGESIZE if file is first else 0)
-            start = mmap.PAGESIZE
-            if file is not first:
-                start = -(-first.tell() // mmap.PAGESIZE) * mmap.PAGESIZE
-                checksum = _copy(file, first, start, checksum)
+            size, start = file.tell(), _whole_pages(first.tell())
+            if file is first:
+                size, start = size - mmap.PAGESIZE, mmap.PAGESIZE
+            else:
+                file.seek(0)
+                first.seek(start)
+                shutil.copyfileobj(file, first, COPY_BYTES)
             entries.append(_CachedArray(name, dtype.str, size // dtype.itemsize, start))
-        arrays = tuple(entries)
-        header = MAGIC + msgspec.json.encode(_Header(built_from, arrays, _crc(built_from, arrays, checksum)))
+        first.truncate(_whole_pages(first.tell()))
+        first.seek(mmap.PAGESIZE)
+        content = 0
+        while data := first.read(COPY_BYTES):
+            content = zlib.crc32(data, content)
+        header = MAGIC + msgspec.json.encode(_Header.of(built_from, tuple(entries), content))
         if len(header) >= mmap.PAGESIZE:
             raise ValueError("too many arrays")
-        first.truncate(-(-first.tell() // mmap.PAGESIZE) * mmap.PAGESIZE)
         first.seek(0)
         first.write(header.ljust(mmap.PAGESIZE))
         first.flush()
         os.fsync(first.fileno())
 
 
-def _copy(source: BinaryIO, target: BinaryIO, start: int, checksum: int) -> int:
-    """Copy a file to an offset of another one and return the checksum continued over it."""
-    source.seek(0)
-    target.seek(start)
-    while data := source.read(COPY_BYTES):
-        target.write(data)
-        checksum = zlib.crc32(data, checksum)
-    return checksum
-
-
-def _crc(built_from: str, arrays: tuple[_CachedArray, ...], content: int) -> int:
-    return zlib.crc32(msgspec.json.encode((built_from, arrays)), content)
+def _whole_pages(size: int) -> int:
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
 def read(path: Path, built_from: str) -> dict[str, Array] | None:
@@ -167,11 +160,10 @@ def read(path: Path, built_from: str) -> dict[str, Array] | None:
         return None
     version = (str(path), stat.st_ino, stat.st_mtime_ns, stat.st_size)
     if version not in _verified:
-        checksum = 0
-        for array in index.values():
-            checksum = zlib.crc32(array.data, checksum)
-        # different also if a page could not be read
-        if _crc(header.built_from, header.arrays, checksum) != header.checksum:
+        content = zlib.crc32(
+            mapped.bytes[mmap.PAGESIZE : stat.st_size].data
+        )  # another one if a page cannot be read
+        if _Header.of(header.built_from, header.arrays, content) != header:
             return None
         _verified.add(version)
     return index

@@ -135,8 +135,8 @@ class ArtifactWriter:
             sync(folder)
             written = time.perf_counter()
             if manifest.content is None:
-                manifest.content, manifest.ordered = check.content, check.ordered
-            elif (check.content, check.ordered) != (manifest.content, manifest.ordered):
+                manifest.content, manifest.ordered = check.sums
+            elif check.sums != (manifest.content, manifest.ordered):
                 problem = f"dataset {manifest.name}: the source's data changed since they were first prepared"
                 raise WrongContent(problem, "source-changed", hint="use --overwrite, or another --name")
             expected = check if form.lossless else stored
@@ -149,7 +149,7 @@ class ArtifactWriter:
                 verify_s=time.perf_counter() - written,
                 library=library,
                 folder=f"{variant}-{new_generation()}",
-                checksum=None if form.lossless else Checksums.of(stored.content, stored.ordered),
+                checksum=None if form.lossless else Checksums.of(*stored.sums),
             )
             self._name(folder, artifact)
             self.manifest.artifacts[variant] = artifact
@@ -191,7 +191,7 @@ class ArtifactWriter:
         for rows, hashes in verify.stored_hashes(opener, hashed, partial(self.progress, activity)):
             content.add_hashes(hashes, rows)
             writer.append(hashes)
-        compare((expected.content, expected.ordered), opener.path, content)
+        compare(expected.sums, opener.path, content)
 
     def _counted(self, activity: str, batches: Iterator[Batch]) -> Generator[Batch, None, None]:
         done, total = 0, self.manifest.schema.logical_bytes

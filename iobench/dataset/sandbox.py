@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -34,6 +34,7 @@ from iobench.dataset.sources.source import BATCH_BYTES
 from iobench.formats import Batch, Field, Index, Ragged, Schema, index_of, raw_bytes
 from iobench.host.child import Child, ChildEnded, ChildHung, spawn_python
 
+T = TypeVar("T")
 LIMIT_S = 120.0  # to identify data, and to read one batch; more for large data:
 BYTES_PER_S = 50e6  # one second more for this many bytes
 MEMORY_BYTES = 768 << 20  # for reading: a sample, a chunk as stored and as unpacked, and a margin; and
@@ -62,15 +63,10 @@ class UntrustedData:
     stored: Schema | None = None  # schema of all samples that it holds, if only the first of them are read
 
     @property
-    def request(self) -> dict[str, Any]:
-        """The part of a request that concerns the data."""
+    def memory_bytes(self) -> int:
+        """Memory that the worker may take."""
         share = MEMORY_SHARES.get(self.kind.partition(":")[0], MEMORY_SHARE)
-        return {
-            "path": os.fspath(self.path),
-            "kind": self.kind,
-            "stored": self.stored and msgspec.to_builtins(self.stored),
-            "memory_bytes": MEMORY_BYTES + int(self.bytes * share),
-        }
+        return MEMORY_BYTES + int(self.bytes * share)
 
     @property
     def limit_s(self) -> float:
@@ -82,6 +78,30 @@ class UntrustedData:
         """The path without the selection of arrays."""
         file, separator, _ = os.fspath(self.path).rpartition("::")
         return Path(file) if separator and not os.path.lexists(self.path) else self.path
+
+
+NO_SCHEMA = Schema(0, ())
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a worker is to `do` with data, and the arguments that this takes."""
+
+    do: str
+    path: str
+    kind: str
+    memory_bytes: int
+    stored: Schema | None
+    schema: Schema = NO_SCHEMA
+    fields: tuple[Field, ...] = ()
+    files: str | None = None
+    rows: int = 0
+    hashed: HashedRows | None = None
+
+
+def packed(message: object) -> bytes:
+    """Return a message as JSON; msgspec's own refuses names of files that are not UTF-8."""
+    return json.dumps(msgspec.to_builtins(message)).encode()
 
 
 MAX_MESSAGE_BYTES = 16 << 20
@@ -131,7 +151,7 @@ def sniff(path: Path, files: str | None = None) -> SniffResult:
     Raises SourceError if that relation is not certain, or the libraries asked crash or exceed their limits.
     """
     with _worker(UntrustedData(path, "", 0), "sniff", files=files) as worker:
-        return msgspec.convert(worker.message(), SniffResult)
+        return worker.message(SniffResult)
 
 
 @dataclass(frozen=True)
@@ -148,20 +168,20 @@ def describe(data: UntrustedData, fields: Sequence[Field] = ()) -> Description:
 
     Raises SourceError if the schema cannot be inferred or the data cannot be stored.
     """
-    with _worker(data, "describe", fields=msgspec.to_builtins(fields)) as worker:
-        return msgspec.convert(worker.message(), Description)
+    with _worker(data, "describe", fields=tuple(fields)) as worker:
+        return worker.message(Description)
 
 
 def placed(data: UntrustedData, schema: Schema) -> list[str]:
     """Return the fields whose rows have known places in the files; raises SourceError as `batches`."""
-    with _worker(data, "place", schema=msgspec.to_builtins(schema)) as worker:
-        return msgspec.convert(worker.message()["fields"], list[str])
+    with _worker(data, "place", schema=schema) as worker:
+        return worker.message(list[str])
 
 
 def batches(data: UntrustedData, schema: Schema) -> Iterator[Batch]:
     """Yield all samples in order, in new arrays; raises SourceError if they cannot be read."""
     rows = schema.batch_rows(BATCH_BYTES)
-    with _worker(data, "read", rows=rows, schema=msgspec.to_builtins(schema)) as worker:
+    with _worker(data, "read", rows=rows, schema=schema) as worker:
         for start in range(0, schema.samples, rows):
             yield worker.batch(schema, min(rows, schema.samples - start))
 
@@ -174,8 +194,7 @@ def hashes(
     Raises SourceError if they cannot be read.
     """
     rows = schema.batch_rows(BATCH_BYTES)
-    request = {"rows": rows, "piece_rows": hashed.piece_rows, "pieces": hashed.pieces}
-    with _worker(data, "hash", schema=msgspec.to_builtins(schema), **request) as worker:
+    with _worker(data, "hash", schema=schema, rows=rows, hashed=hashed) as worker:
         done, total = 0, hashed.count * schema.sample_bytes
         report(0, total)
         for part in hashed.slices(rows):
@@ -191,17 +210,15 @@ class SandboxWorker:
     def __init__(self, data: UntrustedData, child: Child) -> None:
         self._data, self._child = data, child
 
-    def message(self) -> dict[str, Any]:
+    def message(self, expected: type[T]) -> T:
         """Receive the next message; raises SourceError if it reports a failure."""
         with self._failures():
             self._child.wait(self._data.limit_s)
             message = json.loads(self._child.receive_bytes(MAX_MESSAGE_BYTES))
-            if not isinstance(message, dict):
-                raise ValueError("no object")
-        if "problem" in message:
-            path, file = message.get("path") or "", self._data.file  # a path not inside the data is ours
-            raise SourceError(**message | {"path": path if Path(path).is_relative_to(file) else str(file)})
-        return message
+            if not isinstance(message, dict) or "problem" not in message:
+                return msgspec.convert(message, expected)
+        path, file = message.get("path") or "", self._data.file  # a path not inside the data is ours
+        raise SourceError(**message | {"path": path if Path(path).is_relative_to(file) else str(file)})
 
     def batch(self, schema: Schema, count: int) -> Batch:
         """Receive the next `count` samples; of a ragged field first the offsets, which are checked."""
@@ -215,7 +232,7 @@ class SandboxWorker:
         return self._received({"hashes": np.empty(count, np.int64)})["hashes"]
 
     def _received(self, batch: Batch) -> Batch:
-        self.message()
+        self.message(dict[str, Any])
         with self._failures():
             for array in batch.values():
                 self._child.receive_into(raw_bytes(getattr(array, "offsets", array)))
@@ -258,7 +275,10 @@ def _worker(data: UntrustedData, do: str, **arguments: Any) -> Iterator[SandboxW
     child = Child(WORKER, start=partial(spawn_python, environment={"OPENBLAS_NUM_THREADS": "1"}))
     try:
         with suppress(ChildEnded):  # which `message` reports
-            child.send_bytes(json.dumps({"do": do, **data.request, **arguments}).encode())
+            request = Request(
+                do, os.fspath(data.path), data.kind, data.memory_bytes, data.stored, **arguments
+            )
+            child.send_bytes(packed(request))
         yield SandboxWorker(data, child)
     finally:
         child.end()

@@ -9,7 +9,6 @@ import os
 import resource
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -28,45 +27,45 @@ from iobench.base.errors import (
 )
 from iobench.base.text import reason
 from iobench.base.units import bytes_text
-from iobench.dataset.checksum import Checksum, HashedRows
-from iobench.dataset.file_set import FileSet, recognizes
+from iobench.dataset.checksum import Checksum
+from iobench.dataset.file_set import Detected, detect_files, detect_groups, recognizes
 from iobench.dataset.opener import Opener
-from iobench.dataset.sandbox import ADAPTERS
+from iobench.dataset.sandbox import ADAPTERS, Description, Request, SniffResult, packed
 from iobench.dataset.verify import read_back
-from iobench.formats import Array, Batch, Detectable, Field, Format, Ragged, Schema, joined
+from iobench.formats import Array, Batch, Detectable, Format, Ragged, joined
 from iobench.formats.folders import joined_splits, not_read
 from iobench.formats.schema import plain_bools
 from iobench.host.child import SharedCount, send_raw
 
 MAX_ENTRIES = 100  # of a folder that are sniffed: it may have many of the same kind
 
-Reply = tuple[dict[str, Any], Batch]  # a message, and the samples that follow it
+Reply = tuple[object, Batch]  # a message, and the samples that follow it
 
 
 def serve(connection: Connection, heartbeats: SharedCount) -> None:
     """Serve one request within its limits."""
-    request = json.loads(connection.recv_bytes())
+    request = msgspec.convert(json.loads(connection.recv_bytes()), Request)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a library's last words before it aborts
     heartbeats.count += 1
     try:
-        for message, batch in _COMMANDS[request["do"]](request):
-            connection.send_bytes(json.dumps(message).encode())
+        for message, batch in _COMMANDS[request.do](request):
+            connection.send_bytes(packed(message))
             for array in _arrays(batch):
                 send_raw(connection, formats.raw_bytes(array))
     except Exception as error:  # noqa: BLE001 - libraries raise anything on damaged files
-        connection.send_bytes(json.dumps(_failure(error, request).fields()).encode())
+        connection.send_bytes(packed(_failure(error, request).fields()))
 
 
-def _failure(error: Exception, request: dict[str, Any]) -> SourceError:
+def _failure(error: Exception, request: Request) -> SourceError:
     """Return the error to report for one of a format or its library."""
-    reader = request["kind"] or "any format"
+    reader = request.kind or "any format"
     if not isinstance(error, IobenchError):
-        known = damage(error, request["path"], "")
+        known = damage(error, Path(request.path), "")
         problem = f"cannot be read as {reader}: {reason(error)}"
         kind = None if known.kind == known.default_kind else known.kind
         error = SourceError(problem, kind=kind)
     if error.kind == NO_MEMORY:
-        limit = bytes_text(request["memory_bytes"])
+        limit = bytes_text(request.memory_bytes)
         return SourceError(
             f"cannot be read as {reader}: a part of it takes more than {limit} of memory, "
             "the limit for data of other programs",
@@ -85,24 +84,23 @@ def _arrays(batch: Batch) -> Iterator[Array]:
     yield from (one.values for one in arrays if isinstance(one, Ragged) and len(one.values))
 
 
-def _sniff(request: dict[str, Any]) -> Iterator[Reply]:
-    path, known, missing = Path(request["path"]), [], {}
+def _sniff(request: Request) -> Iterator[Reply]:
+    path, known, missing = Path(request.path), [], {}
     for name in formats.names():
         try:
             known.append(formats.class_of(name)())  # without its library, too: a sniff needs none
         except IobenchError as error:
             missing[name] = str(error)
-    _limit(request["memory_bytes"])  # only now: the memory of loaded libraries counts
+    _limit(request.memory_bytes)  # only now: the memory of loaded libraries counts
     forms = [form for form in known if recognizes(form, path)]
-    if files := _file_set(path, known, forms, request["files"]):
-        notes = [asdict(note) for note in files.notes]
-        yield {"formats": [files.variant], "missing": missing, "members": {}, "notes": notes}, {}
+    if files := _file_set(path, known, forms, request.files):
+        yield SniffResult((files.variant,), missing, notes=files.notes), {}
         return
-    names = [form.name for form in forms]
-    yield {"formats": names, "missing": missing, "members": _members(known, path, names), "notes": []}, {}
+    names = tuple(form.name for form in forms)
+    yield SniffResult(names, missing, _members(known, path, names)), {}
 
 
-def _file_set(path: Path, known: list[Format], forms: list[Format], given: str | None) -> FileSet | None:
+def _file_set(path: Path, known: list[Format], forms: list[Format], given: str | None) -> Detected | None:
     """Return the files of a folder, or the groups of a file, as one dataset; None if a format reads it."""
     if len(forms) == 1 and isinstance(forms[0], Detectable):
         try:
@@ -110,16 +108,16 @@ def _file_set(path: Path, known: list[Format], forms: list[Format], given: str |
         except (CorruptArtifact, ImportError):  # which `describe` reports
             groups = {}
         if groups:
-            return FileSet.of_groups(path, forms[0].name, groups, given)
+            return detect_groups(path, forms[0].name, groups, given)
     if path.is_dir() and (given or not forms):
-        return FileSet.of(path, known, given)
+        return detect_files(path, known, given)
     if given:
         hint = "omit --files"
         raise CorruptArtifact("--files is for several files or groups", "one-file", path, hint=hint)
     return None
 
 
-def _members(known: list[Format], path: Path, names: list[str]) -> dict[str, str]:
+def _members(known: list[Format], path: Path, names: tuple[str, ...]) -> dict[str, str]:
     """Return the entries of a folder that other formats recognize than the one that recognizes the folder."""
     members = {}
     for entry in _sample_entries(path) if path.is_dir() else ():
@@ -139,13 +137,12 @@ def _sample_entries(folder: Path) -> list[Path]:
     return [entry for _, entry in sorted(order)[:MAX_ENTRIES]]
 
 
-def _describe(request: dict[str, Any]) -> Iterator[Reply]:
-    form = _format(request)
-    _limit(request["memory_bytes"])
-    path = Path(request["path"])
+def _describe(request: Request) -> Iterator[Reply]:
+    form, path = _format(request), Path(request.path)
+    _limit(request.memory_bytes)
     if not isinstance(form, Detectable):
         raise CorruptArtifact(f"data in {form.name} cannot be added in place", "not-addable", path)
-    schema = form.infer_schema(path, msgspec.convert(request["fields"], tuple[Field, ...]))
+    schema = form.infer_schema(path, request.fields)
     notes, folder = form.notes(path, schema), formats.split_selection(path)[0]
     others = list[str]()
     if not folder.is_dir():
@@ -153,45 +150,38 @@ def _describe(request: dict[str, Any]) -> Iterator[Reply]:
     elif (files := form.files(folder)) is not None:
         reader = f"format {form.name}" if isinstance(form, Format) else "iobench"
         notes += joined_splits(folder, files) + not_read(folder, files, reader)
-    described = {"schema": msgspec.to_builtins(schema), "notes": [asdict(note) for note in notes]}
-    yield {**described, "others": others}, {}
+    yield Description(schema, tuple(notes), tuple(others)), {}
 
 
-def _hash(request: dict[str, Any]) -> Iterator[Reply]:
-    schema = msgspec.convert(request["schema"], Schema)
-    hashed = HashedRows(schema.samples, request["piece_rows"], request["pieces"])
-    batches = _batches(request, schema, request["rows"], hashed)
+def _hash(request: Request) -> Iterator[Reply]:
+    batches = _batches(request)
     first = next(batches)  # sets the limits, which also apply to the checksum of large samples
-    check = Checksum(schema)
+    check = Checksum(request.schema)
     for batch in itertools.chain([first], batches):
         if plain_bools(batch) is not batch:
             problem = "bools stored as bytes other than 0 and 1, which libraries read differently"
             hint = "convert the data with 'iobench prepare --source'"
-            raise CorruptArtifact(problem, "odd-bools", request["path"], hint=hint)
+            raise CorruptArtifact(problem, "odd-bools", request.path, hint=hint)
         yield {}, {"hashes": check.hashes(batch)}
 
 
-def _place(request: dict[str, Any]) -> Iterator[Reply]:
-    opener = _opener(request, msgspec.convert(request["schema"], Schema))
-    with opener() as reader:
-        yield {"fields": [*reader.placement()]}, {}
+def _place(request: Request) -> Iterator[Reply]:
+    with _opener(request)() as reader:
+        yield [*reader.placement()], {}
 
 
-def _read(request: dict[str, Any]) -> Iterator[Reply]:
-    schema = msgspec.convert(request["schema"], Schema)
-    for batch in _batches(request, schema, request["rows"]):
+def _read(request: Request) -> Iterator[Reply]:
+    for batch in _batches(request):
         yield {}, batch
 
 
-def _batches(
-    request: dict[str, Any], schema: Schema, rows: int, hashed: HashedRows | None = None
-) -> Iterator[Batch]:
-    if request["kind"] not in ADAPTERS:
-        yield from read_back(_opener(request, schema), rows, hashed)
+def _batches(request: Request) -> Iterator[Batch]:
+    if request.kind not in ADAPTERS:
+        yield from read_back(_opener(request), request.rows, request.hashed)
         return
     adapter: Any = _format(request)
-    _limit(request["memory_bytes"])
-    path, done = Path(request["path"]), 0
+    _limit(request.memory_bytes)
+    path, done, schema, rows = Path(request.path), 0, request.schema, request.rows
     left: dict[str, Any] = schema.empty(0)
     for batch in adapter.batches(path, schema):
         left = {name: joined([array, batch[name]]) for name, array in left.items()}
@@ -204,21 +194,20 @@ def _batches(
         raise CorruptArtifact("truncated while it was read", "truncated", path)
 
 
-def _opener(request: dict[str, Any], schema: Schema) -> Opener:
+def _opener(request: Request) -> Opener:
     """Set the limits; return the opener of the data after their check."""
     form = _format(request)
-    _limit(request["memory_bytes"])
-    stored = request["stored"] and msgspec.convert(request["stored"], Schema)
-    opener = Opener(form, Path(request["path"]), schema, stored=stored)
+    _limit(request.memory_bytes)
+    opener = Opener(form, Path(request.path), request.schema, stored=request.stored)
     opener.check()
     return opener
 
 
-def _format(request: dict[str, Any]) -> Format:
+def _format(request: Request) -> Format:
     """Return the format that reads the data, or the adapter."""
-    if request["kind"] not in ADAPTERS:
-        return formats.parse(request["kind"])
-    module, name = ADAPTERS[request["kind"]]
+    if request.kind not in ADAPTERS:
+        return formats.parse(request.kind)
+    module, name = ADAPTERS[request.kind]
     adapter: Format = getattr(importlib.import_module(f"iobench.dataset.sources.{module}"), name)()
     return adapter
 

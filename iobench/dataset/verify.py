@@ -95,7 +95,7 @@ def stored_hashes(
 
 def compare(expected: tuple[int, int], folder: Path, content: Checksum, hint: str = REPREPARE) -> None:
     """Raise WrongContent if content or order of the data in a folder differ from the expected checksums."""
-    if (content.content, content.ordered) == expected:
+    if content.sums == expected:
         return
     same = content.content == expected[0]
     raise WrongContent(
@@ -378,7 +378,7 @@ def _reread(
                 break
         if kept is None and content.ended:
             raise _no_hashes(manifest, variant)
-        if kept is None and manifest.checksums_of(variant) == (content.check.content, content.check.ordered):
+        if kept is None and manifest.checksums_of(variant) == content.check.sums:
             writer.keep(manifest, variant)
     return content
 
@@ -486,7 +486,7 @@ def _hash_all(manifest: Manifest, variant: str, writer: HashWriter, progress: Pr
         writer.append(hashes)
     location.check()
     compare(manifest.checksums_of(variant), location.path, known, location.hint)
-    return whole.content, whole.ordered
+    return whole.sums
 
 
 LENGTHS = "lengths"  # name of the index

@@ -17,6 +17,7 @@ from iobench.formats.array_schema import (
     fields_by_name,
     native,
     select_arrays,
+    selected_schema,
     split_selection,
     unstorable_columns,
     unsupported_dtype,

@@ -9,18 +9,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
-from iobench.base.errors import CorruptArtifact, IobenchError
+from iobench.base.errors import CorruptArtifact
 from iobench.base.text import LISTED, listed, shortened, suggestion
 from iobench.formats.folders import natural
 from iobench.formats.ragged import Ragged
 from iobench.formats.schema import DTYPES, Array, Batch, Field, Schema, field_names, renamed
 
-_Error = TypeVar("_Error", bound=IobenchError)
 MAX_FIELDS = 512  # several formats keep one file per field open, and 1024 open files are a usual limit
 MAX_AXES = 32  # sample axis included: HDF5's limit
 MAX_SAMPLE_BYTES = 128 << 20  # writing and reading back hold about six batches of at least one sample
@@ -100,9 +98,9 @@ class Groups:
         return cls()
 
 
-def suggesting_selection(
-    error: _Error, path: Path, arrays: Mapping[str, ShapeAndDtype], tried: Collection[str]
-) -> _Error:
+def _suggesting_selection(
+    error: CorruptArtifact, path: Path, arrays: Mapping[str, ShapeAndDtype], tried: Collection[str]
+) -> CorruptArtifact:
     """Return an error whose hint also selects arrays that can be read: the most that have one length.
 
     `arrays` are those that may be readable, and `tried` those that are not all so together.
@@ -140,20 +138,40 @@ def unstorable_columns(
     return CorruptArtifact(problem, "unsupported-dtype", path, expected="numbers", found=found, hint=hint)
 
 
+def selected_schema(
+    path: Path,
+    arrays: Mapping[str, ShapeAndDtype | CorruptArtifact],
+    names: Collection[str],
+    fields: Sequence[Field] = (),
+    totals: Mapping[str, int] | None = None,
+) -> Schema:
+    """Return the schema of the arrays `names` out of all that a file holds; see `arrays_schema`.
+
+    An array that cannot be read is given as the error, without name and path, which is raised if it is
+    selected. Errors suggest to select others.
+    """
+    readable = {name: one for name, one in arrays.items() if not isinstance(one, CorruptArtifact)}
+    try:
+        for name in names:
+            if isinstance(refusal := arrays[name], CorruptArtifact):
+                raise refusal.changed(problem=f"{shortened(name)}: {refusal.problem}", path=path)
+        return _arrays_schema(path, {name: readable[name] for name in names}, arrays, fields, totals or {})
+    except CorruptArtifact as error:
+        raise _suggesting_selection(error, path, readable, names) from None
+
+
 def arrays_schema(
     path: Path,
     arrays: Mapping[str, ShapeAndDtype],
     available: Collection[str] = (),
     fields: Sequence[Field] = (),
     totals: Mapping[str, int] | None = None,
-    others: Mapping[str, ShapeAndDtype] = MappingProxyType({}),
 ) -> Schema:
     """Return the schema of named arrays, given as (shape, dtype); the first axis is the sample axis.
 
     An array whose samples differ in length has VARIES as its second axis, and the sum of the lengths in
-    `totals`. `available` names all that the file holds, so that names differ, if some can be selected;
-    `others` are those that could have been, for hints. `fields` are those to take, by name; all if empty.
-    Errors name `path`, the file or folder of the arrays.
+    `totals`. `available` names all that the file holds, so that names differ, if some can be selected.
+    `fields` are those to take, by name; all if empty. Errors name `path`, the file or folder of the arrays.
 
     CorruptArtifact of kind ``empty-array``, ``no-sample-axis``, ``too-many-axes``, ``sample-too-large``,
     ``unsupported-dtype``, ``name-clash``, ``unknown-array``, ``no-arrays`` or ``unequal-lengths``.
@@ -163,7 +181,7 @@ def arrays_schema(
     except CorruptArtifact as error:
         if not available:
             raise
-        raise suggesting_selection(error, path, {**others, **arrays}, arrays) from None
+        raise _suggesting_selection(error, path, arrays, arrays) from None
 
 
 def native_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:

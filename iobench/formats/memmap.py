@@ -25,7 +25,7 @@ from iobench.base.options import option
 from iobench.base.text import enumerated, shortened
 from iobench.base.units import counted
 from iobench.formats.array_format import ArrayFormat, RaggedColumn, RaggedReader, StoredArray, StoredColumn
-from iobench.formats.array_schema import arrays_schema, select_arrays, split_selection, suggesting_selection
+from iobench.formats.array_schema import select_arrays, selected_schema, split_selection
 from iobench.formats.folders import MOST_NAMED, NOT_READ
 from iobench.formats.format import Detectable
 from iobench.formats.placement import Placement, Spans
@@ -40,14 +40,7 @@ from iobench.formats.reader import (
     index_of,
     unclosed,
 )
-from iobench.formats.saved_tensors import (
-    Jagged,
-    Leaf,
-    SavedTensors,
-    Stack,
-    is_saved,
-    saved_tensors,
-)
+from iobench.formats.saved_tensors import Column, Jagged, Leaf, SavedTensors, Stack, is_saved, saved_tensors
 from iobench.formats.schema import DTYPES, Array, Batch, Field, Schema, field_names, raw_bytes
 
 
@@ -119,14 +112,14 @@ class Memmap(ArrayFormat, Detectable):
             return StackReader(schema, leaves)  # type: ignore[arg-type]
         return _mapped_reader(path, schema, leaves)  # type: ignore[arg-type]
 
-    def _columns(self, path: Path, schema: Schema) -> dict[str, Leaf | Stack | Jagged]:
+    def _columns(self, path: Path, schema: Schema) -> dict[str, Column]:
         """Return what was saved of each field; raise the error of one that cannot be read."""
-        saved = self._saved(path, schema.fields)
-        names = field_names([*saved.columns, *saved.refused])
-        for own in (names.get(field.name, "") for field in schema.fields):
-            if own in saved.refused:
-                raise saved.refused[own]
-        return {name: saved.columns[own] for name, own in names.items() if own in saved.columns}
+        saved = self._saved(path, schema.fields).columns
+        named = {name: saved[own] for name, own in field_names(saved).items()}
+        for error in (named.get(field.name) for field in schema.fields):
+            if isinstance(error, CorruptArtifact):
+                raise error
+        return {name: one for name, one in named.items() if not isinstance(one, CorruptArtifact)}
 
     def _saved(self, path: Path, fields: Sequence[Field]) -> SavedTensors:
         """Return the tensors at a path, the leading axes as one; `fields` is that of a raw file."""
@@ -136,7 +129,7 @@ class Memmap(ArrayFormat, Detectable):
             merged = {
                 k: one.merged(axes) if isinstance(one, Leaf) else one for k, one in saved.columns.items()
             }
-            return SavedTensors(saved.batch_size, merged, saved.refused, saved.left_out)
+            return SavedTensors(saved.batch_size, merged, saved.left_out)
         if len(fields) != 1:
             hint = "give them for one sample: --field x=float32[3,224,224]"
             raise CorruptArtifact("a raw file says neither shape nor dtype", "unknown-shape", path, hint=hint)
@@ -154,15 +147,11 @@ class Memmap(ArrayFormat, Detectable):
         """Return the schema of what was saved, or of the keys after `::`; imports and unpickles nothing."""
         path, chosen = split_selection(path)
         saved = self._saved(path, fields)
-        keys = [*saved.columns, *saved.refused]
-        typed = {key: column.typed for key, column in saved.columns.items()}
-        taken = select_arrays(path, keys, chosen)
-        for key in taken:
-            if refusal := saved.refused.get(key):
-                named = refusal.changed(problem=f"{shortened(key)}: {refusal.problem}")
-                raise suggesting_selection(named, path, typed, taken)
-        totals = {key: column.total for key, column in saved.columns.items() if not isinstance(column, Leaf)}
-        return arrays_schema(path, {key: typed[key] for key in taken}, keys, totals=totals, others=typed)
+        totals = {key: one.total for key, one in saved.columns.items() if isinstance(one, Stack | Jagged)}
+        arrays = {
+            key: one if isinstance(one, CorruptArtifact) else one.typed for key, one in saved.columns.items()
+        }
+        return selected_schema(path, arrays, select_arrays(path, arrays, chosen), totals=totals)
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Report what has no tensor, and the other reading of a batch size of several axes."""
@@ -178,7 +167,7 @@ class Memmap(ArrayFormat, Detectable):
         if (
             len(axes) > 1
             and self.batch_dims == 1
-            and all(isinstance(one, Leaf) for one in saved.columns.values())
+            and not any(isinstance(one, Stack | Jagged) for one in saved.columns.values())
         ):
             message = f"the batch size is {axes}: read as {counted(axes[0], 'sample')}"
             hint = f"to read {np.prod(axes):,}, give format memmap:batch_dims={len(axes)}"

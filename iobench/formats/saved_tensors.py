@@ -143,13 +143,12 @@ Column: TypeAlias = Leaf | Stack | Jagged
 class SavedTensors:
     """Columns of what was saved, by key, with `/` between the names of nested ones.
 
-    `refused` holds the errors, without keys, of those that are not read; `left_out` the kinds of what has no
-    tensor.
+    In place of a column that is not read is its error, without the key. `left_out` holds the kinds of what
+    has no tensor.
     """
 
     batch_size: tuple[int, ...] = ()
-    columns: dict[str, Column] = field(default_factory=dict)
-    refused: dict[str, CorruptArtifact] = field(default_factory=dict)
+    columns: dict[str, Column | CorruptArtifact] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
 
     def take(self, key: str, make: Callable[..., Column], *arguments: Any) -> None:
@@ -157,12 +156,11 @@ class SavedTensors:
         try:
             self.columns[key] = make(*arguments)
         except CorruptArtifact as error:
-            self.refused[key] = error
+            self.columns[key] = error
 
     def nest(self, key: str, inner: SavedTensors) -> None:
         """Add the columns of a nested TensorDict."""
         self.columns.update((f"{key}/{own}", one) for own, one in inner.columns.items())
-        self.refused.update((f"{key}/{own}", error) for own, error in inner.refused.items())
         self.left_out.update((f"{key}/{own}".strip("/"), kind) for own, kind in inner.left_out.items())
 
 
@@ -314,14 +312,16 @@ def _stacked(path: Path, dim: object, parts: Iterable[SavedTensors]) -> SavedTen
     stacked = SavedTensors((len(samples), *samples[0].batch_size))
     for part in samples:
         stacked.left_out.update(part.left_out)
-        stacked.refused.update(part.refused)
     for key in dict.fromkeys(key for part in samples for key in part.columns):
         leaves = [part.columns.get(key) for part in samples]
         stacked.take(key, _stack, path, dim, leaves)
     return stacked
 
 
-def _stack(path: Path, dim: object, leaves: list[Column | None]) -> Stack:
+def _stack(path: Path, dim: object, leaves: list[Column | CorruptArtifact | None]) -> Stack:
+    for error in leaves:
+        if isinstance(error, CorruptArtifact):
+            raise error
     tensors = tuple(leaf for leaf in leaves if isinstance(leaf, Leaf))
     if len(tensors) < len(leaves):
         found = "stacks in stacks" if None not in leaves else f"{leaves.count(None):,} samples without it"

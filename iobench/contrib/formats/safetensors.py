@@ -29,11 +29,11 @@ from iobench.formats import (
     StoredArray,
     Strided,
     array_of,
-    arrays_schema,
     fields_by_name,
     raw_bytes,
     read_only,
     select_arrays,
+    selected_schema,
     split_selection,
 )
 
@@ -106,8 +106,7 @@ class Safetensors(ArrayFormat, Detectable):
         """
         path, chosen = split_selection(path)
         every = {name: (one.shape, one.dtype) for name, one in read_header(path).items()}
-        names = select_arrays(path, every, chosen)
-        return arrays_schema(path, {name: every[name] for name in names}, every, fields, others=every)
+        return selected_schema(path, every, select_arrays(path, every, chosen), fields)
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,8 @@ def _open(
     files: str | None,
 ) -> Source:
     from iobench.dataset.artifact_location import FileTree
-    from iobench.dataset.detection import ADAPTED, Detected, detect
+    from iobench.dataset.detection import ADAPTED, detect
+    from iobench.dataset.file_set import Detected
     from iobench.dataset.sandbox import ADAPTERS
     from iobench.dataset.sources.file_source import FileSource, packed_table
     from iobench.formats.hdf5 import Hdf5

@@ -7,7 +7,6 @@ NetCDF is mapped.
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
 import zipfile
 from collections import Counter
@@ -22,11 +21,22 @@ from iobench import formats
 from iobench.base.errors import CorruptArtifact, expecting
 from iobench.base.files import regular
 from iobench.base.finding import Finding
-from iobench.base.text import reason, shortened
+from iobench.base.text import reason
 from iobench.dataset.file_set import DAMAGE
 from iobench.dataset.sources.source import BATCH_BYTES
-from iobench.formats import Array, Batch, Field, Schema, arrays_schema, native, raw_bytes, select_arrays
-from iobench.formats.array_schema import DTYPE_HINT, ShapeAndDtype, suggesting_selection
+from iobench.formats import (
+    Array,
+    Batch,
+    Field,
+    Schema,
+    arrays_schema,
+    native,
+    raw_bytes,
+    select_arrays,
+    selected_schema,
+    unsupported_dtype,
+)
+from iobench.formats.array_schema import ShapeAndDtype
 from iobench.formats.hdf5.datasets import attribute_notes
 from iobench.formats.npy import SINGLE, NpyHeader, header_in, notes_of, read_header, wrong_size
 
@@ -73,11 +83,20 @@ class NpzAdapter(formats.Detectable):
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the schema of all arrays, or of those named after `::`."""
         path, chosen = formats.split_selection(path)
-        shapes: dict[str, ShapeAndDtype] = {}
-        for name, header in _headers(path, chosen).items():
-            members = {f"{name}/{member}": header.member(member) for member in header.dtype.names or ()}
-            shapes |= members or {name: (header.shape, header.dtype)}
-        return arrays_schema(path, shapes, shapes)
+        members = _members(path)
+        if not chosen and members.keys() >= SPARSE:
+            code = f'numpy.save("{path.stem}.npy", scipy.sparse.load_npz("{path.name}").toarray())'
+            problem, hint = "a sparse matrix of SciPy", f"convert it: {code}"
+            raise CorruptArtifact(problem, "sparse", path, hint=hint)
+        arrays = dict[str, ShapeAndDtype | CorruptArtifact]()
+        for name, one in members.items():
+            if isinstance(one, CorruptArtifact):
+                arrays[name] = one
+            elif one.dtype.names is None:
+                arrays[name] = one.shape, one.dtype
+            else:
+                arrays |= {f"{name}/{member}": one.member(member) for member in one.dtype.names}
+        return selected_schema(path, arrays, select_arrays(path, arrays, chosen))
 
     def batches(self, path: Path, schema: Schema) -> Iterator[Batch]:
         """Yield batches read from all members in parallel."""
@@ -130,87 +149,39 @@ def _pieces(stream: IO[bytes], name: str, left: int) -> Iterator[bytes]:
         left -= len(piece)
 
 
-def _headers(path: Path, chosen: Sequence[str]) -> dict[str, NpyHeader]:
-    """Read the headers of the chosen members, by name without `.npy`."""
+def _members(path: Path) -> dict[str, NpyHeader | CorruptArtifact]:
+    """Return the header of each member of an archive by name without `.npy`, or why it is not read."""
     with expecting(path, "a .npz archive", DAMAGE, "damaged"), zipfile.ZipFile(regular(path)) as archive:
-        return _chosen_headers(path, archive, chosen)
+        members = [(member.filename.removesuffix(".npy"), member) for member in archive.infolist()]
+        counts = Counter(name for name, _ in members)
+        return {name: _header(path, archive, member, counts[name]) for name, member in members}
 
 
-def _chosen_headers(path: Path, archive: zipfile.ZipFile, chosen: Sequence[str]) -> dict[str, NpyHeader]:
-    members = archive.infolist()
-    names = [member.filename.removesuffix(".npy") for member in members]
-    available = list(dict.fromkeys(names))
-    if not chosen and set(available) >= SPARSE:
-        code = f'numpy.save("{path.stem}.npy", scipy.sparse.load_npz("{path.name}").toarray())'
-        problem, hint = "a sparse matrix of SciPy", f"convert it: {code}"
-        raise CorruptArtifact(problem, "sparse", path, hint=hint)
-    selected = set(select_arrays(path, available, chosen))
-    headers: dict[str, NpyHeader] = {}
-    for name, member in zip(names, members, strict=True):
-        if name not in selected:
-            continue
-        try:
-            if name in headers:
-                raise _member_error(path, member, "name-clash", "appears twice")
-            _check_member(path, member)
-            headers[name] = _header(path, archive, member)
-            _check_array(path, member, headers[name])
-        except CorruptArtifact as error:
-            readable = dict(_readable(path, archive))
-            raise suggesting_selection(error, path, readable, selected) from error.__cause__
-    return headers
-
-
-def _readable(path: Path, archive: zipfile.ZipFile) -> Iterator[tuple[str, ShapeAndDtype]]:
-    """Yield shape and dtype of each member that can be read; a name that appears twice is not selected."""
-    members = archive.infolist()
-    counts = Counter(member.filename for member in members)
-    for member in members:
-        with contextlib.suppress(CorruptArtifact):
-            _check_member(path, member)
-            header = _header(path, archive, member)
-            _check_array(path, member, header)
-            if counts[member.filename] == 1:
-                yield member.filename.removesuffix(".npy"), (header.shape, header.dtype)
-
-
-def _header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NpyHeader:
-    try:
-        with archive.open(member) as stream:
-            return read_header(stream)
-    except DAMAGE as error:
-        raise _member_error(path, member, "damaged", f"cannot be read: {reason(error)}") from error
-
-
-def _check_member(path: Path, member: zipfile.ZipInfo) -> None:
-    """Raise CorruptArtifact if a member of an archive is not an array that np.savez writes."""
+def _header(
+    path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, count: int
+) -> NpyHeader | CorruptArtifact:
+    """Return the header of a member that np.savez wrote, or the error of another one or of its array."""
+    if count > 1:
+        return CorruptArtifact("the name appears twice", "name-clash")
     if not member.filename.endswith(".npy"):
-        is_folder = member.filename.endswith("/")
-        problem = "is a folder" if is_folder else "is not an .npy file"
-        raise _member_error(path, member, "not-an-array", problem, "remove it from the archive")
+        problem = "a folder" if member.filename.endswith("/") else "not an .npy file"
+        return CorruptArtifact(problem, "not-an-array", hint="remove it from the archive")
     if ".." in member.filename.split("/"):
-        raise _member_error(path, member, "invalid-name", "has a name that points out of the archive")
+        return CorruptArtifact("its name points out of the archive", "invalid-name")
     if member.flag_bits & 1:
-        raise _member_error(path, member, "encrypted", "is encrypted", "save it without a password")
+        return CorruptArtifact("encrypted", "encrypted", hint="save it without a password")
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         hint = "save it with np.savez or np.savez_compressed"
-        raise _member_error(path, member, "unsupported-compression", "has an unsupported compression", hint)
-
-
-def _check_array(path: Path, member: zipfile.ZipInfo, header: NpyHeader) -> None:
-    """Raise CorruptArtifact if the array of a member cannot be read."""
+        return CorruptArtifact("an unsupported compression", "unsupported-compression", hint=hint)
+    try:
+        with archive.open(member) as stream:
+            header = read_header(stream)
+    except DAMAGE as error:
+        return CorruptArtifact(f"cannot be read: {reason(error)}", "damaged")
     if header.dtype.hasobject:  # before its size, which is that of a pickle
-        dtype = shortened(str(header.dtype))
-        raise _member_error(path, member, "unsupported-dtype", f"has the dtype {dtype}", DTYPE_HINT)
+        return unsupported_dtype(path, "", header.dtype)
     size = member.file_size - header.offset
-    if size != header.data_bytes:
-        raise wrong_size(path, header, size, f"{shortened(member.filename)!r}: ")
-
-
-def _member_error(
-    path: Path, member: zipfile.ZipInfo, kind: str, problem: str, hint: str | None = None
-) -> CorruptArtifact:
-    return CorruptArtifact(f"{shortened(member.filename)!r} {problem}", kind, path, hint=hint)
+    return header if size == header.data_bytes else wrong_size(path, header, size)
 
 
 class MatAdapter(formats.Detectable):
@@ -261,9 +232,8 @@ class NetcdfAdapter(formats.Detectable):
         """Return the schema of all variables, or of those named after `::`; the first axis is samples."""
         path, chosen = formats.split_selection(path)
         variables = _variables(path)
-        names = select_arrays(path, variables, chosen)
-        shapes = {name: (variables[name].data.shape, variables[name].data.dtype) for name in names}
-        return arrays_schema(path, shapes, variables)
+        shapes = {name: (one.data.shape, one.data.dtype) for name, one in variables.items()}
+        return selected_schema(path, shapes, select_arrays(path, shapes, chosen))
 
     def batches(self, path: Path, schema: Schema) -> Iterator[Batch]:
         """Yield the rows of the mapped arrays."""

@@ -24,12 +24,10 @@ from iobench.base.units import bytes_text
 from iobench.formats.array_format import ArrayFormat, StoredArray, stored_arrays
 from iobench.formats.array_schema import (
     Groups,
-    ShapeAndDtype,
-    arrays_schema,
     native_dtype,
     select_arrays,
+    selected_schema,
     split_selection,
-    suggesting_selection,
 )
 from iobench.formats.folders import parts_not_read
 from iobench.formats.format import Detectable
@@ -153,13 +151,7 @@ class Hdf5(ArrayFormat, Detectable):
         file, datasets = _inspected(path)
         left = without_samples(datasets) - set(chosen)
         keys = [key for key in select_arrays(file, datasets, chosen) if key not in left]
-        readable = _readable(datasets)
-        for key in keys:
-            if refusal := datasets[key].refused:
-                named = refusal.changed(problem=f"{shortened(key)}: {refusal.problem}", path=file)
-                raise suggesting_selection(named, file, readable, keys)
-        shapes = {key: readable[key] for key in keys}
-        schema = arrays_schema(file, shapes, datasets, others=readable)
+        schema = selected_schema(file, {key: one.typed for key, one in datasets.items()}, keys)
         if path.is_dir() and {field.name for field in schema.fields} != set(keys):  # `write` keeps names
             raise CorruptArtifact(
                 f"its {FILE_NAME} has groups", kind="groups", path=path, hint=f"give {FILE_NAME} itself"
@@ -180,7 +172,8 @@ class Hdf5(ArrayFormat, Detectable):
         if path.is_dir():
             return Groups()
         _, datasets = _inspected(path)
-        arrays = _readable(datasets)
+        typed = {key: one.typed for key, one in datasets.items()}
+        arrays = {key: one for key, one in typed.items() if not isinstance(one, CorruptArtifact)}
         return Groups.of(arrays, datasets.keys() - arrays.keys())
 
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
@@ -265,14 +258,6 @@ def _inspected(path: Path) -> tuple[Path, dict[str, Described]]:
 def file_of(path: Path) -> Path:
     """Return the file of `FILE/GROUP`, or the path itself."""
     return next((one for one in path.parents if one.is_file()), path)
-
-
-def _readable(datasets: Mapping[str, Described]) -> dict[str, ShapeAndDtype]:
-    return {
-        name: (one.shape, one.dtype)
-        for name, one in datasets.items()
-        if not one.refused and one.shape is not None and one.dtype is not None
-    }
 
 
 def _described(path: Path, schema: Schema) -> tuple[Path, dict[str, Described]]:

@@ -25,7 +25,7 @@ from iobench.base.errors import CorruptArtifact, in_use
 from iobench.base.files import name_problem, regular
 from iobench.base.finding import Finding
 from iobench.base.text import reason, shortened
-from iobench.formats.array_schema import DTYPE_HINT
+from iobench.formats.array_schema import DTYPE_HINT, ShapeAndDtype
 
 Selection: TypeAlias = tuple[tuple[int, ...], ...]  # start, stride, count and block of each axis
 MATLAB = "MATLAB_class"
@@ -198,6 +198,15 @@ class Described:
     packed: bool = False
     attributes: Mapping[str, Any] = field(default_factory=dict)  # those of ATTRIBUTES
     sources: frozenset[Path] = frozenset()  # files with the sources of a virtual dataset
+
+    @property
+    def typed(self) -> ShapeAndDtype | CorruptArtifact:
+        """Shape and dtype, or why it is not read."""
+        if self.refused:
+            return self.refused
+        assert self.shape is not None
+        assert self.dtype is not None
+        return self.shape, self.dtype
 
 
 def described(group: h5py.Group, path: Path, levels: int = MAX_LEVELS) -> dict[str, Described]:

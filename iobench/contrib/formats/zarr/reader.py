@@ -30,11 +30,11 @@ from iobench.formats import (
     Reader,
     Rows,
     Schema,
-    arrays_schema,
     fields_by_name,
     identity,
     native,
     select_arrays,
+    selected_schema,
     unclosed,
 )
 
@@ -154,10 +154,9 @@ def infer_schema_of(path: Path, fields: Sequence[Field], chosen: Sequence[str] =
     """Return the schema of arrays that another program wrote; CorruptArtifact if chunks are damaged."""
     arrays, _ = open_arrays(path)
     every = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
-    shapes = {name: every[name] for name in select_arrays(path, every, chosen)}
     stored = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
     stored_bytes = sum(file.lstat().st_size for file in stored)
-    schema = arrays_schema(path, shapes, every, fields, others=every)
+    schema = selected_schema(path, every, select_arrays(path, every, chosen), fields)
     check_stored(path, schema, stored_bytes)
     names = fields_by_name(path, arrays)
     for field in schema.fields:
