@@ -23,10 +23,10 @@ from iobench.base.errors import (
 )
 from iobench.base.units import bytes_text
 from iobench.dataset import add as module
-from iobench.dataset import seal
 from iobench.dataset.add import add
 from iobench.dataset.prepare import prepare
 from iobench.dataset.remote_dataset import open_dataset
+from iobench.dataset.staging import SEAL
 from iobench.dataset.verify import verify
 from iobench.objects import client, download
 from iobench.objects.client import ObjectStore
@@ -65,7 +65,7 @@ def stored(server, variant="npy", source=None, place="bucket/train"):
     local = server.folder.parent / "local"
     manifest, _ = prepare(source or numbers(), [variant], data_dir=local, overwrite=True)
     target = server.folder / place
-    shutil.copytree(manifest.path_of(variant), target, ignore=lambda *names: [seal.FILE_NAME])
+    shutil.copytree(manifest.path_of(variant), target, ignore=lambda *names: [SEAL])
     return manifest
 
 

@@ -66,7 +66,7 @@ from pathlib import Path
 from eval.faults.registry import Trials
 from eval.faults import power, scenarios
 from eval.faults.kinds import crash_consistency
-from iobench.dataset import manifest, manifest_file, prepare, seal
+from iobench.dataset import manifest, manifest_file, prepare, staging
 replacing = scenarios.scenarios(("npy",))[2]
 crash_consistency.scenarios = lambda formats: [replacing]
 crash_consistency.installed_formats = lambda: []
@@ -96,7 +96,7 @@ BROKEN = {
         "write = manifest_file.replace_file\n"
         "manifest_file.replace_file = lambda path, content, sync: write(path, content)",
     ),
-    "seals are not synced": (NAMES_KEPT, "forget(seal.FILE_NAME)"),
+    "seals are not synced": (NAMES_KEPT, "forget(staging.SEAL)"),
     "the artifact's new name is not synced": (
         RANDOM_NAMES,
         "prepare.sync_directory = lambda folder: None",
@@ -106,7 +106,7 @@ BROKEN = {
         KILLED,
         "save = manifest.Manifest.save\n"
         "def early(self):\n"
-        "    seal.sweep(self.root, {a.folder for a in self.artifacts.values()})\n"
+        "    staging.sweep(self.root, {a.folder for a in self.artifacts.values()})\n"
         "    save(self)\n"
         "manifest.Manifest.save = early",
     ),
@@ -119,7 +119,7 @@ BROKEN = {
         "    name(self, folder, artifact)\n"
         "prepare.ArtifactWriter._name = late",
     ),
-    "old artifacts are not deleted": (KILLED, "seal.sweep = lambda root, listed: None"),
+    "old artifacts are not deleted": (KILLED, "manifest.sweep = lambda root, listed: None"),
 }
 
 

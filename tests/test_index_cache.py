@@ -21,7 +21,6 @@ from iobench.contrib.formats import tfrecord
 from iobench.dataset import index_cache
 from iobench.dataset.index_cache import MAGIC, IndexFile
 from iobench.formats.lmdb import pages as _lmdb_pages
-from iobench.formats.lmdb import reader as _lmdb_reader
 
 
 @pytest.fixture
@@ -32,13 +31,13 @@ def dataset(tmp_path):
 @pytest.fixture
 def walks(monkeypatch):
     """Calls of the walk over the pages of LMDB that finds values."""
-    calls, values = [], _lmdb_reader.value_places
+    calls, values = [], _lmdb_pages.Tree.places
 
     def counted(*arguments):
         calls.append(arguments)
         return values(*arguments)
 
-    monkeypatch.setattr(_lmdb_reader, "value_places", counted)
+    monkeypatch.setattr(_lmdb_pages.Tree, "places", counted)
     monkeypatch.setattr(index_cache, "kept_indexes", type(index_cache.kept_indexes)())
     return calls
 

@@ -12,8 +12,9 @@ from kinds import kind
 
 import iobench
 from iobench.base.errors import CorruptArtifact, SourceError, WrongContent
-from iobench.dataset import seal
+from iobench.dataset import staging
 from iobench.dataset.manifest import Manifest
+from iobench.dataset.staging import SEAL, Seal
 from iobench.dataset.verify import verify_artifact
 
 pytest_plugins = ("manifest_fixtures",)
@@ -55,7 +56,7 @@ class TestReading:
 
     @pytest.mark.parametrize("content", [None, b"", b"{}", b"[" * 100_000, b"\xff"])
     def test_a_folder_without_its_seal_is_refused_and_repaired(self, manifest, tmp_path, content):
-        file = manifest.path_of("npy") / seal.FILE_NAME
+        file = manifest.path_of("npy") / SEAL
         file.unlink()
         if content is not None:
             file.write_bytes(content)
@@ -101,22 +102,22 @@ class TestReplacing:
         assert tree(manifest.root) == before
         assert_tidy(manifest)
 
-    @pytest.mark.parametrize("at", [(os, "rmdir"), (seal, "sync_directory")])
+    @pytest.mark.parametrize("at", [(os, "rmdir"), (staging, "sync_directory")])
     def test_a_folder_keeps_its_seal_until_all_listed_files_are_gone(self, tmp_path, monkeypatch, at):
         """Without the seal the owner of the remaining files, on the disk too, would be unknown."""
         folder = tmp_path / "npy-11111111"
         (folder / "inner").mkdir(parents=True)
         (folder / "inner" / "a").write_text("ours")
-        seal.write(folder, seal.Seal(1, folder.name, 0, 0, 1, (), ("inner/a",)))
+        Seal(1, folder.name, 0, 0, 1, (), ("inner/a",)).write(folder)
 
         def refused(path):
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
         with monkeypatch.context() as patched:
             patched.setattr(*at, refused)
-            seal.sweep(tmp_path, ())
-        assert seal.read(folder) is not None
-        seal.sweep(tmp_path, ())
+            staging.sweep(tmp_path, ())
+        assert Seal.read(folder) is not None
+        staging.sweep(tmp_path, ())
         assert not folder.exists()
 
     @pytest.mark.parametrize("at", ["sweep", "sync"])
@@ -126,7 +127,7 @@ class TestReplacing:
                 raise KeyboardInterrupt
 
         if at == "sweep":
-            monkeypatch.setattr(seal, "remove", ctrl_c)
+            monkeypatch.setattr(Seal, "remove", ctrl_c)
         else:
             monkeypatch.setattr("iobench.dataset.manifest_file.sync_directory", ctrl_c)
         with pytest.raises(KeyboardInterrupt):
@@ -171,7 +172,7 @@ class TestSweeping:
         stray = tmp_path / "npy-00000000"
         shutil.copytree(manifest.path_of("npy"), stray)
         stray = stray.rename(manifest.root / stray.name)
-        seal.write(stray, msgspec.structs.replace(seal.read(stray), folder=stray.name))
+        msgspec.structs.replace(Seal.read(stray), folder=stray.name).write(stray)
         assert_tidy(prepare(tmp_path)[0])
 
     def test_files_of_the_user_stay(self, manifest, tmp_path):
@@ -205,8 +206,8 @@ class TestSweeping:
         folder.mkdir()
         (folder / "linked").symlink_to(tmp_path / "mine")
         files = ("../../mine/x", str(tmp_path / "mine" / "x"), "linked/x", "")
-        stray = seal.Seal(1, folder.name, 0, 0, 1, (), files)
-        seal.write(folder, stray)
+        stray = Seal(1, folder.name, 0, 0, 1, (), files)
+        stray.write(folder)
         prepare(tmp_path)
         assert (tmp_path / "mine" / "x").read_text() == "mine"
 

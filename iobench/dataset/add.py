@@ -35,7 +35,7 @@ from iobench.base.files import system_errors_as
 from iobench.base.finding import Finding
 from iobench.base.text import printable, utc_now
 from iobench.base.units import bytes_text, counted
-from iobench.dataset import index_cache, manifest_file, sandbox, seal, verify
+from iobench.dataset import index_cache, manifest_file, sandbox, verify
 from iobench.dataset.artifact_location import FileTree
 from iobench.dataset.checksum import Checksum, HashedRows
 from iobench.dataset.detection import detect
@@ -54,7 +54,7 @@ from iobench.dataset.sources.source import (
     no_such_path,
     refused_by_system,
 )
-from iobench.dataset.staging import locked, new_generation, os_errors
+from iobench.dataset.staging import SEAL, locked, new_generation, os_errors
 from iobench.dataset.verify import PART_S, HashWriter, Progress, hash_rows, hashed_in_part, no_progress
 from iobench.formats import Batch, Field, Schema
 from iobench.formats.array_schema import with_selection
@@ -198,7 +198,7 @@ def add_files(path: str | Path, options: AddOptions) -> tuple[Manifest, Prepared
         manifest = extended(before, made)
         manifest.save()
         writer.keep(manifest, form.variant)
-        seal.sweep(root, manifest.folders)
+        manifest.sweep()
     if manifest.part is not None:
         options.warn(hashed_in_part(manifest))
     return manifest, Prepared(form.variant, "added", artifact, schema.logical_bytes)
@@ -225,7 +225,7 @@ def _check_separate(path: Path, root: Path) -> None:
         problem = f"the dataset's folder {root} would be inside the data"
         raise SourceError(problem, "nested-folders", path, hint="use another --data-dir")
     for folder in (path, *path.parents):
-        if (folder / seal.FILE_NAME).exists() and (folder.parent / FILE_NAME).exists():
+        if (folder / SEAL).exists() and (folder.parent / FILE_NAME).exists():
             hint = f"measure it with 'iobench run --name {folder.parent.name}', or add a copy"
             raise SourceError("written by prepare, which may replace it", "managed-data", path, hint=hint)
 
@@ -439,8 +439,7 @@ def _registered(
         except BaseException:
             index_cache.sweep(root, before)
             raise
-        seal.sweep(root, made.folders)
-        index_cache.sweep(root, made.folders)
+        made.sweep()
     return made
 
 

@@ -25,10 +25,9 @@ import msgspec
 from iobench.base.errors import REPREPARE, CorruptArtifact, IobenchError, SourceError, corrupt, no_permission
 from iobench.base.files import path_below
 from iobench.base.units import bytes_text, counted
-from iobench.dataset import seal
 from iobench.dataset.manifest_file import Artifact, ExternalData, FileStamp, TreeStamp
-from iobench.dataset.seal import Seal
 from iobench.dataset.sources.source import check_regular, refused_by_system
+from iobench.dataset.staging import SEAL, Seal
 from iobench.formats import Schema
 from iobench.formats.array_schema import with_selection
 from iobench.objects.url import upload_command
@@ -288,7 +287,7 @@ class ManagedArtifact(ArtifactLocation):
     def _check_seal(self) -> None:
         expected, folder = self._expected, self.path
         try:
-            sealed = seal.read(folder)
+            sealed = Seal.read(folder)
         except PermissionError as error:
             raise no_permission(CorruptArtifact, error.filename) from error
         if sealed is None and self._artifact.remote is not None:
@@ -296,7 +295,7 @@ class ManagedArtifact(ArtifactLocation):
             hint = f"give its address, or register its files: 'iobench add {shlex.quote(str(folder))}'"
             raise CorruptArtifact(problem, "uploaded", folder, hint=hint)
         if sealed is None:
-            raise corrupt(folder / seal.FILE_NAME, "the seal of the artifact", "none", kind="no-seal")
+            raise corrupt(folder / SEAL, "the seal of the artifact", "none", kind="no-seal")
         if not sealed.same_data(expected):
             raise corrupt(
                 folder,
@@ -391,7 +390,7 @@ def stamps(folder: Path) -> dict[str, FileStamp]:
     return {
         str(path.relative_to(folder)): FileStamp(path.stat().st_size, path.stat().st_mtime_ns)
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != seal.FILE_NAME
+        if path.is_file() and path.name != SEAL
     }
 
 

@@ -39,7 +39,7 @@ from iobench.dataset.artifact_location import (
 from iobench.dataset.checksum import HashedRows
 from iobench.dataset.manifest_file import FILE_NAME, Artifact, Checksums, ExternalData, ManifestBody
 from iobench.dataset.opener import Opener, RemoteOpener
-from iobench.dataset.seal import Seal
+from iobench.dataset.staging import Seal, sweep
 from iobench.formats import Schema
 from iobench.objects.piece_cache import FOLDER as OBJECT_CACHES
 from iobench.objects.piece_cache import ObjectCache
@@ -207,6 +207,11 @@ class Manifest:
     def save(self) -> None:
         """Replace the manifest file atomically and sync it to disk."""
         manifest_file.write(self.root, self.body())
+
+    def sweep(self) -> None:
+        """Remove sealed folders and indexes that are not of its artifacts."""
+        sweep(self.root, self.folders)
+        index_cache.sweep(self.root, {*self.folders, *self.added})
 
     def body(self) -> ManifestBody:
         """Return the content of the manifest file."""

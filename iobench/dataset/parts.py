@@ -7,7 +7,6 @@ wrote, the parts are the files in a folder, or the alike groups of a file, in na
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -24,7 +23,18 @@ from iobench.base.open_pool import OpenPool
 from iobench.base.options import option
 from iobench.base.units import counted
 from iobench.dataset.file_set import WHOLE, load, parts_in, shapes_in
-from iobench.formats import Array, Batch, Blocks, Index, Reader, Rows, Schema, offsets_of, split_selection
+from iobench.formats import (
+    Array,
+    Batch,
+    BatchStream,
+    Blocks,
+    Index,
+    Reader,
+    Rows,
+    Schema,
+    offsets_of,
+    split_selection,
+)
 from iobench.formats.array_schema import with_selection
 from iobench.formats.folders import parts_not_read
 from iobench.formats.placement import end_to_end
@@ -97,9 +107,9 @@ class Parts(formats.Format, formats.Detectable, formats.Checkable):
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write parts of equal length, `00000` and so on; the last may be shorter."""
         path.mkdir()
-        rest = iter(batches)
+        stream = BatchStream(batches)
         for number, length in enumerate(self._lengths(schema.samples)):
-            some, rest = _split(rest, length)
+            some = stream.take(length)
             self.part.write(path / f"{WRITTEN}{number:05}", replace(schema, samples=length), some)
 
     def _lengths(self, samples: int) -> list[int]:
@@ -174,29 +184,6 @@ class Parts(formats.Format, formats.Detectable, formats.Checkable):
             with closing(self.open(path, schema)) as reader:
                 for part, own in reader.parts():
                     self.part.check(part, own)
-
-
-def _split(batches: Iterator[Batch], count: int) -> tuple[Iterator[Batch], Iterator[Batch]]:
-    """Return the first samples of batches, and the others, which may be read when the first ones were."""
-    kept: list[Batch] = []
-
-    def first() -> Iterator[Batch]:
-        left = count
-        while left:
-            batch = next(batches)
-            length = len(next(iter(batch.values())))
-            if length > left:
-                kept.append({name: array[left:] for name, array in batch.items()})
-                batch, length = {name: array[:left] for name, array in batch.items()}, left
-            left -= length
-            yield batch
-
-    return first(), itertools.chain(_popped(kept), batches)
-
-
-def _popped(kept: list[Batch]) -> Iterator[Batch]:
-    while kept:
-        yield kept.pop()
 
 
 def _unlike(file: Path, schema: Schema, other: Path, first: Schema) -> CorruptArtifact:

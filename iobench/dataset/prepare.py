@@ -21,15 +21,14 @@ from iobench import formats
 from iobench.base.errors import ArtifactExists, CorruptArtifact, IobenchError, PrepareError, WrongContent
 from iobench.base.text import numbered, utc_now
 from iobench.base.units import bytes_text, counted
-from iobench.dataset import index_cache, seal, staging, verify
+from iobench.dataset import index_cache, staging, verify
 from iobench.dataset.artifact_location import stamps, stored_bytes
 from iobench.dataset.checksum import Checksum, HashedRows
 from iobench.dataset.manifest import Manifest, check_name
 from iobench.dataset.manifest_file import FILE_NAME, Artifact, Checksums, check_readable, storable
 from iobench.dataset.opener import Opener
-from iobench.dataset.seal import Seal
 from iobench.dataset.sources import Source, checked, prefetched
-from iobench.dataset.staging import locked, new_generation, os_errors, sync, sync_directory, temporary
+from iobench.dataset.staging import Seal, locked, new_generation, os_errors, sync, sync_directory, temporary
 from iobench.dataset.verify import HashWriter, Progress, compare, hash_rest, no_progress, read_back
 from iobench.formats import Batch, Format, Schema, identity
 from iobench.formats.array_schema import with_selection
@@ -156,19 +155,17 @@ class ArtifactWriter:
             hashes.keep(self.manifest, variant)
 
     def _name(self, folder: Path, artifact: Artifact) -> None:
-        sealed, target = self.manifest.seal_of(artifact), self.manifest.root / artifact.folder
-        seal.write(folder, sealed)
-        self.made.append((target, sealed))  # before the rename: prepare may be killed right after it
+        seal, target = self.manifest.seal_of(artifact), self.manifest.root / artifact.folder
+        seal.write(folder)
+        self.made.append((target, seal))  # before the rename: prepare may be killed right after it
         folder.rename(target)
         sync_directory(target.parent)
 
     def _list(self) -> None:
         """Run steps 4 and 5: list the new artifacts and remove those they replace."""
-        root, listed = self.manifest.root, self.manifest.folders
         self.listing = True
         self.manifest.save()
-        seal.sweep(root, listed)
-        index_cache.sweep(root, {*listed, *self.manifest.added})
+        self.manifest.sweep()
 
     def _discard(self) -> None:
         """Remove finished folders that the manifest on disk does not list."""
@@ -178,10 +175,10 @@ class ArtifactWriter:
             if self.listing:  # they may be listed
                 return
             listed = set()
-        for folder, sealed in self.made:
+        for folder, seal in self.made:
             if folder.name not in listed and folder.exists():
                 with contextlib.suppress(OSError):  # the next prepare tries again
-                    seal.remove(folder, sealed)
+                    seal.remove(folder)
         left = {path.name for path in self.manifest.root.iterdir()}
         index_cache.sweep(self.manifest.root, left | set(self.manifest.added))
 
@@ -356,7 +353,7 @@ def sweep_and_load(root: Path, overwrite: bool) -> Manifest | None:
     """
     staging.remove_temporary(root)
     if not os.path.lexists(root / FILE_NAME):
-        seal.sweep(root, ())
+        staging.sweep(root, ())
         index_cache.sweep(root, ())
         return None
     try:
@@ -369,8 +366,7 @@ def sweep_and_load(root: Path, overwrite: bool) -> Manifest | None:
         problem = f"the dataset is that of objects at {before.url}, which are only read"
         hint = "use another --name, or --overwrite to forget it; the objects are kept"
         raise ArtifactExists(problem, "remote-dataset", root, hint=hint)
-    seal.sweep(root, before.folders)
-    index_cache.sweep(root, {*before.folders, *before.added})
+    before.sweep()
     return None if before.url else before
 
 

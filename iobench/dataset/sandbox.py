@@ -84,8 +84,8 @@ NO_SCHEMA = Schema(0, ())
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a worker is to `do` with data, and the arguments that this takes."""
+class SandboxRequest:
+    """A command to a worker, `do`, the data that it is about, and its arguments."""
 
     do: str
     path: str
@@ -275,7 +275,7 @@ def _worker(data: UntrustedData, do: str, **arguments: Any) -> Iterator[SandboxW
     child = Child(WORKER, start=partial(spawn_python, environment={"OPENBLAS_NUM_THREADS": "1"}))
     try:
         with suppress(ChildEnded):  # which `message` reports
-            request = Request(
+            request = SandboxRequest(
                 do, os.fspath(data.path), data.kind, data.memory_bytes, data.stored, **arguments
             )
             child.send_bytes(packed(request))

@@ -30,9 +30,9 @@ from iobench.base.units import bytes_text
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.file_set import Detected, detect_files, detect_groups, recognizes
 from iobench.dataset.opener import Opener
-from iobench.dataset.sandbox import ADAPTERS, Description, Request, SniffResult, packed
+from iobench.dataset.sandbox import ADAPTERS, Description, SandboxRequest, SniffResult, packed
 from iobench.dataset.verify import read_back
-from iobench.formats import Array, Batch, Detectable, Format, Ragged, joined
+from iobench.formats import Array, Batch, BatchStream, Detectable, Format, Ragged, joined
 from iobench.formats.folders import joined_splits, not_read
 from iobench.formats.schema import plain_bools
 from iobench.host.child import SharedCount, send_raw
@@ -44,7 +44,7 @@ Reply = tuple[object, Batch]  # a message, and the samples that follow it
 
 def serve(connection: Connection, heartbeats: SharedCount) -> None:
     """Serve one request within its limits."""
-    request = msgspec.convert(json.loads(connection.recv_bytes()), Request)
+    request = msgspec.convert(json.loads(connection.recv_bytes()), SandboxRequest)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # a library's last words before it aborts
     heartbeats.count += 1
     try:
@@ -56,7 +56,7 @@ def serve(connection: Connection, heartbeats: SharedCount) -> None:
         connection.send_bytes(packed(_failure(error, request).fields()))
 
 
-def _failure(error: Exception, request: Request) -> SourceError:
+def _failure(error: Exception, request: SandboxRequest) -> SourceError:
     """Return the error to report for one of a format or its library."""
     reader = request.kind or "any format"
     if not isinstance(error, IobenchError):
@@ -84,7 +84,7 @@ def _arrays(batch: Batch) -> Iterator[Array]:
     yield from (one.values for one in arrays if isinstance(one, Ragged) and len(one.values))
 
 
-def _sniff(request: Request) -> Iterator[Reply]:
+def _sniff(request: SandboxRequest) -> Iterator[Reply]:
     path, known, missing = Path(request.path), [], {}
     for name in formats.names():
         try:
@@ -137,7 +137,7 @@ def _sample_entries(folder: Path) -> list[Path]:
     return [entry for _, entry in sorted(order)[:MAX_ENTRIES]]
 
 
-def _describe(request: Request) -> Iterator[Reply]:
+def _describe(request: SandboxRequest) -> Iterator[Reply]:
     form, path = _format(request), Path(request.path)
     _limit(request.memory_bytes)
     if not isinstance(form, Detectable):
@@ -153,7 +153,7 @@ def _describe(request: Request) -> Iterator[Reply]:
     yield Description(schema, tuple(notes), tuple(others)), {}
 
 
-def _hash(request: Request) -> Iterator[Reply]:
+def _hash(request: SandboxRequest) -> Iterator[Reply]:
     batches = _batches(request)
     first = next(batches)  # sets the limits, which also apply to the checksum of large samples
     check = Checksum(request.schema)
@@ -165,36 +165,34 @@ def _hash(request: Request) -> Iterator[Reply]:
         yield {}, {"hashes": check.hashes(batch)}
 
 
-def _place(request: Request) -> Iterator[Reply]:
+def _place(request: SandboxRequest) -> Iterator[Reply]:
     with _opener(request)() as reader:
         yield [*reader.placement()], {}
 
 
-def _read(request: Request) -> Iterator[Reply]:
+def _read(request: SandboxRequest) -> Iterator[Reply]:
     for batch in _batches(request):
         yield {}, batch
 
 
-def _batches(request: Request) -> Iterator[Batch]:
+def _batches(request: SandboxRequest) -> Iterator[Batch]:
     if request.kind not in ADAPTERS:
         yield from read_back(_opener(request), request.rows, request.hashed)
         return
     adapter: Any = _format(request)
     _limit(request.memory_bytes)
-    path, done, schema, rows = Path(request.path), 0, request.schema, request.rows
-    left: dict[str, Any] = schema.empty(0)
-    for batch in adapter.batches(path, schema):
-        left = {name: joined([array, batch[name]]) for name, array in left.items()}
-        length = len(next(iter(left.values())))
-        while done < schema.samples and length >= (count := min(rows, schema.samples - done)):
-            yield {name: array[:count] for name, array in left.items()}
-            left, done = {name: array[count:] for name, array in left.items()}, done + count
-            length -= count
-    if done < schema.samples:
-        raise CorruptArtifact("truncated while it was read", "truncated", path)
+    path, schema = Path(request.path), request.schema
+    stream = BatchStream(adapter.batches(path, schema))
+    for start in range(0, schema.samples, request.rows):
+        count = min(request.rows, schema.samples - start)
+        parts = [schema.empty(0), *stream.take(count)]
+        batch = {field.name: joined([part[field.name] for part in parts]) for field in schema.fields}
+        if len(batch[schema.fields[0].name]) < count:
+            raise CorruptArtifact("truncated while it was read", "truncated", path)
+        yield batch
 
 
-def _opener(request: Request) -> Opener:
+def _opener(request: SandboxRequest) -> Opener:
     """Set the limits; return the opener of the data after their check."""
     form = _format(request)
     _limit(request.memory_bytes)
@@ -203,7 +201,7 @@ def _opener(request: Request) -> Opener:
     return opener
 
 
-def _format(request: Request) -> Format:
+def _format(request: SandboxRequest) -> Format:
     """Return the format that reads the data, or the adapter."""
     if request.kind not in ADAPTERS:
         return formats.parse(request.kind)

@@ -1,4 +1,4 @@
-"""Folders that appear complete or not at all, and the lock for one writer at a time.
+"""Folders that appear complete or not at all, their seals, and the lock for one writer at a time.
 
 The protocol of prepare is *write aside, list, sweep*. Each step is on disk before the next begins:
 
@@ -23,17 +23,24 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Annotated
 
+import msgspec
+from msgspec import Meta
+
+from iobench import formats
 from iobench.base.errors import IobenchError, PrepareError
-from iobench.base.files import TEMPORARY
+from iobench.base.files import TEMPORARY, name_problem
+from iobench.formats import Field
 
 LOCK = ".lock"
 LOCK_TRIES = 100
@@ -161,3 +168,99 @@ def os_errors(root: Path) -> Iterator[None]:
         reason = os.strerror(error.errno) if error.errno else str(error).splitlines()[0]
         problem = f"{reason} (incomplete files were removed)"
         raise PrepareError(problem, path=error.filename or root) from error
+
+
+GENERATION = re.compile(r"-[0-9a-f]{8}$")  # suffix of every folder's name
+SEAL = ".iobench-seal.json"
+MOST_SEAL_BYTES = 64 << 20  # a larger file is not a seal
+
+
+class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Identity of an artifact's folder and its content when prepare had verified it, in a file there.
+
+    It ties the folder to one manifest entry, so that a manifest never describes files of other data. It also
+    tells prepare which folders, and which files in them, it may remove.
+    """
+
+    iobench_seal: Annotated[int, Meta(ge=1, le=1)]  # the version
+    folder: str  # its name: a copy under another name belongs to the user
+    content: int
+    ordered: int
+    samples: int
+    fields: tuple[Field, ...]
+    files: tuple[str, ...]  # paths below the folder
+
+    @classmethod
+    def read(cls, folder: Path) -> Seal | None:
+        """Return the seal of a folder, None if it is missing or damaged; raises PermissionError."""
+        file = folder / SEAL
+        try:
+            if not file.is_file() or file.stat().st_size > MOST_SEAL_BYTES:
+                return None
+            return msgspec.json.decode(file.read_bytes(), type=cls)
+        except PermissionError:
+            raise
+        except (OSError, ValueError, RecursionError):
+            return None
+
+    def same_data(self, other: Seal) -> bool:
+        """Return whether both describe the same samples in the same fields."""
+        return msgspec.structs.replace(other, folder=self.folder, files=self.files) == self
+
+    def write(self, folder: Path) -> None:
+        """Write it into a folder and sync both to disk."""
+        with open(folder / SEAL, "wb") as file:
+            file.write(msgspec.json.encode(self))
+            file.flush()
+            os.fsync(file.fileno())
+        sync_directory(folder)
+
+    def remove(self, folder: Path) -> None:
+        """Remove the folder: its listed files, then the seal. Files of the user in it stay.
+
+        The seal is removed last, after the removal of the files is on disk, so that an interrupted removal is
+        recognized and finished later.
+        """
+        for name in self.files:
+            if _inside(folder, name):
+                (folder / name).unlink(missing_ok=True)
+        for inner, _, _ in os.walk(folder, topdown=False):
+            if inner != str(folder):
+                try:
+                    os.rmdir(inner)
+                except OSError as error:
+                    if error.errno != errno.ENOTEMPTY:  # a file of the user is in it
+                        raise
+        sync_directory(folder)
+        (folder / SEAL).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def sweep(root: Path, listed: Collection[str]) -> None:
+    """Remove the sealed folders of a dataset that are not listed; failures are left to the next call."""
+    for folder in [path for path in root.iterdir() if path.name not in listed]:
+        if folder.is_symlink() or not folder.is_dir():
+            continue
+        with contextlib.suppress(OSError):
+            seal = Seal.read(folder)
+            if seal is not None and seal.folder == folder.name:
+                seal.remove(folder)
+            elif not any(folder.iterdir()) and _is_generated(folder.name):
+                folder.rmdir()  # a removal was interrupted after the seal was gone
+
+
+def _is_generated(name: str) -> bool:
+    variant = GENERATION.sub("", name)
+    try:
+        return formats.parse(variant).variant == variant
+    except IobenchError:
+        return False
+
+
+def _inside(folder: Path, name: str) -> bool:
+    """Return whether a file is inside the folder after all links are followed."""
+    if name_problem(name):
+        return False
+    here, parent = os.path.realpath(folder), os.path.realpath((folder / name).parent)
+    return parent == here or parent.startswith(here + os.sep)

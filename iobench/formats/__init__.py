@@ -67,6 +67,7 @@ from iobench.formats.schema import (
     NUMPY_DTYPES,
     Array,
     Batch,
+    BatchStream,
     Field,
     Schema,
     field_names,

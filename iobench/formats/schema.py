@@ -326,6 +326,24 @@ def plain_bools(batch: Batch) -> Batch:
     return {**batch, **odd} if odd else batch
 
 
+class BatchStream:
+    """Batches whose samples are taken in other numbers."""
+
+    def __init__(self, batches: Iterable[Batch]) -> None:
+        self._batches = iter(batches)
+        self._rest: Batch | None = None  # of the batch that was cut last
+
+    def take(self, samples: int) -> Iterator[Batch]:
+        """Yield the next samples, fewer if the batches end."""
+        while samples and (batch := self._rest or next(self._batches, None)):
+            count, self._rest = len(next(iter(batch.values()))), None
+            if count > samples:
+                self._rest = {name: array[samples:] for name, array in batch.items()}
+                batch = {name: array[:samples] for name, array in batch.items()}
+            samples -= min(count, samples)
+            yield batch
+
+
 LENGTH = np.dtype("<i8")
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from iobench.base.errors import CorruptArtifact, SourceError
 from iobench.base.finding import Finding
 from iobench.base.text import reason
-from iobench.formats import Array, Batch, Schema, map_values
+from iobench.formats import Array, Batch, BatchStream, Schema, map_values
 from iobench.formats.array_schema import native_dtype
 from iobench.formats.schema import plain_bools
 from iobench.host.system_errors import system_error
@@ -187,13 +187,7 @@ class FirstSamples(Source):
 
     def batches(self) -> Iterator[Batch]:
         """Yield the other source's batches up to that number of samples."""
-        left = self._count
-        for batch in self._whole.batches():
-            count = len(next(iter(batch.values())))
-            yield batch if count <= left else {name: array[:left] for name, array in batch.items()}
-            left -= min(count, left)
-            if not left:
-                return
+        return BatchStream(self._whole.batches()).take(self._count)
 
     def _totals(self) -> dict[str, int]:
         """Return the sums of the lengths of these samples; reads them if they differ in length."""

@@ -21,7 +21,7 @@ import lz4.frame
 
 from iobench.base.options import option
 from iobench.formats.format import Checkable, Detectable, Format
-from iobench.formats.lmdb.pages import EMPTY_LEAF, Lookup, begins, check_tree, read_meta
+from iobench.formats.lmdb.pages import EMPTY_LEAF, Tree, begins
 from iobench.formats.lmdb.reader import (
     CODECS,
     HEADER,
@@ -92,8 +92,8 @@ class Lmdb(Format, Detectable, Checkable):
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Return the stored schema, or for other programs' data one of `fields` with a sample per key."""
         file = data_file(path)
-        check_tree(file, read_meta(file).entries - 1, SCHEMA_KEY)
-        with Lookup(file) as stored:
+        with Tree(file) as stored:
+            stored.check(len(stored) - 1, SCHEMA_KEY)
             text = stored.get(SCHEMA_KEY)
             if text is None:
                 return infer_schema(file, stored, fields)
@@ -104,7 +104,8 @@ class Lmdb(Format, Detectable, Checkable):
 
         Takes 0.6 ms for 100 MB of large values, 45 ms where values are small and share pages with keys.
         """
-        check_tree(data_file(path), schema.samples, SCHEMA_KEY)
+        with Tree(data_file(path)) as stored:
+            stored.check(schema.samples, SCHEMA_KEY)
 
     def size_bound(self, schema: Schema) -> int:
         """Return the pages for the values: small ones share leaf pages, large ones have overflow pages."""

@@ -11,7 +11,7 @@ import os
 import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -224,139 +224,22 @@ MOST_LEVELS = 32
 PIECE_BYTES = 1 << 20  # of pages that are decoded together, so that they fit in the L2 cache
 
 
-def check_tree(path: Path, samples: int, last_key: bytes) -> None:
-    """Walk the whole tree and check its pages and keys.
-
-    If the last key is `last_key`, the others must be the rows 0..samples-1 as 8 bytes, big-endian;
-    otherwise another program wrote the file, which may have other keys. Reads every branch and leaf page
-    once, with plain reads, so that a read error of the disk is an OSError. CorruptArtifact if a page is
-    damaged (``damaged-page``), or a key is missing or misplaced.
-    """
-    meta = read_meta(path)
-    with open(path, "rb", buffering=0) as file:
-        for _ in _Tree(path, file.fileno(), meta, samples, last_key).checked_leaves():
-            pass
-
-
-def value_places(path: Path, samples: int, last_key: bytes) -> Iterator[tuple[Numbers, Numbers]]:
-    """Yield byte offsets and sizes of the keys' values piece by piece; checks the tree as `check` does.
-
-    Keys are in the library's order: for files that iobench wrote, the rows and then `last_key`. Missing keys
-    are found after the last piece.
-    """
-    meta = read_meta(path)
-    with open(path, "rb", buffering=0) as file:
-        for nodes in _Tree(path, file.fileno(), meta, samples, last_key).checked_leaves():
-            yield nodes.values()
-
-
-@dataclass
-class _Tree:
-    path: Path
-    descriptor: int
-    meta: Meta
-    samples: int
-    last_key: bytes
-    claims: list[tuple[Numbers, Numbers]] = field(default_factory=list)  # first and past the last page
-
-    def checked_leaves(self) -> Iterator[Nodes]:
-        """Yield the nodes of the leaf pages piece by piece; raises after the last if keys are missing."""
-        if not 1 <= self.meta.depth <= MOST_LEVELS:
-            raise self.damaged("page 0 or 1", f"1 to {MOST_LEVELS} levels", self.meta.depth)
-        numbers, rows = np.array([self.meta.root], np.uint64).astype(np.int64), np.zeros(1, np.int64)
-        for _ in range(self.meta.depth - 1):
-            self.claim(numbers, numbers + 1)
-            numbers, rows = self.below(numbers, rows)
-        self.claim(numbers, numbers + 1)
-        yield from self.leaves(numbers, rows)
-
-    def below(self, numbers: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
-        """Return the children of branch pages in order, and the row that each must begin with."""
-        children, begins = [], []
-        for low, pages in self.pieces(numbers):
-            nodes = Nodes(self.path, pages, numbers[low : low + len(pages)], BRANCH)
-            nodes.check_ends(nodes.starts + NODE_BYTES + nodes.key_bytes)
-            # LMDB never reads the first key of a branch page, which may be empty
-            first = nodes.firsts()
-            begin = nodes.rows(self.samples, self.last_key)
-            begin[first] = rows[low : low + len(pages)]
-            children.append(nodes.children())
-            begins.append(begin)
-        return np.concatenate(children), np.concatenate(begins)
-
-    def leaves(self, numbers: Numbers, rows: Numbers) -> Iterator[Nodes]:
-        row, overflow, problem, is_ours = 0, [], None, False
-        for low, pages in self.pieces(numbers):
-            nodes = Nodes(self.path, pages, numbers[low : low + len(pages)], LEAF)
-            keys = nodes.rows(self.samples, self.last_key)
-            wrong = keys != np.arange(row, row + len(keys))
-            first = nodes.firsts()
-            wrong[first] |= keys[first] != rows[low : low + len(pages)]
-            if wrong.any() and problem is None:
-                problem = nodes.error(wrong, "the keys of the rows in order", "another key")
-            overflow.append(nodes.overflow_pages())
-            row, is_ours = row + len(keys), bool(keys[-1] == self.samples)
-            yield nodes
-        if problem is None and row != self.samples + 1:
-            problem = corrupt(self.path, f"{self.samples} samples", row - 1)
-        if problem is not None and is_ours:
-            raise problem
-        if problem is not None and row != self.meta.entries:
-            raise corrupt(self.path, f"{self.meta.entries} keys", row)
-        self.claim(*(np.concatenate(ends) for ends in zip(*overflow, strict=True)))
-
-    def claim(self, first: Numbers, stop: Numbers) -> None:
-        """Record which pages are used; each may be used once, and must be in the file."""
-        wrong = (first < 2) | (stop > self.meta.last + 1) | (stop <= first)
-        if wrong.any():
-            raise self.damaged("a page number", f"2 to {self.meta.last}", int(first[wrong.argmax()]))
-        self.claims.append((first, stop))
-        firsts, stops = (np.concatenate(ends) for ends in zip(*self.claims, strict=True))
-        order = np.argsort(firsts)
-        twice = stops[order][:-1] > firsts[order][1:]
-        if twice.any():
-            raise self.damaged(f"page {firsts[order][1:][twice.argmax()]}", "one use of it", "several")
-
-    def pieces(self, numbers: Numbers) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
-        """Yield the pages piece by piece, with the index of each piece's first; the memory is reused."""
-        size = self.meta.page_bytes
-        step = max(1, PIECE_BYTES // size)
-        memory = np.zeros(min(step, len(numbers)) * size + BEHIND, np.uint8)
-        for low in range(0, len(numbers), step):
-            some = numbers[low : low + step]
-            pages = memory[: len(some) * size].reshape(-1, size)
-            runs = [0, *(np.flatnonzero(np.diff(some) != 1) + 1).tolist(), len(some)]
-            for begin, end in itertools.pairwise(runs):
-                self.read(int(some[begin]) * size, pages[begin:end].reshape(-1))
-            yield low, pages
-
-    def read(self, offset: int, into: npt.NDArray[np.uint8]) -> None:
-        done = 0
-        while done < len(into):
-            got = os.preadv(self.descriptor, [into[done:].data], offset + done)
-            if not got:
-                needed, end = f"at least {offset + len(into)} bytes", f"{offset + done} bytes"
-                raise corrupt(self.path, needed, end, kind="truncated")
-            done += got
-
-    def damaged(self, where: str, expected: object, found: object) -> Exception:
-        return corrupt(self.path, f"in {where} {expected}", found, kind="damaged-page")
-
-
 Entry = tuple[bytes, int, int]  # a key, and the byte offset and the size of its value
 
 
-class Lookup:
-    """Keys and values of an LMDB file, by plain reads of the pages on the way to them.
+class Tree:
+    """The tree of an LMDB file: its check, keys and values, by plain reads of its pages.
 
-    CorruptArtifact if one of these is damaged. Close it, or use it as a context manager.
+    Every method raises CorruptArtifact (``damaged-page``) if a page that it reads is damaged, and OSError if
+    the disk fails. Close it, or use it as a context manager.
     """
 
     def __init__(self, path: Path) -> None:
         self._path, self._meta = path, read_meta(path)
         self._file = open(path, "rb", buffering=0)  # noqa: SIM115 - closed by `close`
+        self._claims: list[tuple[Numbers, Numbers]] = []  # first and past the last page
 
-    def __enter__(self) -> Lookup:
+    def __enter__(self) -> Tree:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -366,17 +249,36 @@ class Lookup:
         """Return the number of keys."""
         return self._meta.entries
 
+    def check(self, samples: int, last_key: bytes) -> None:
+        """Walk the whole tree and check its pages and keys.
+
+        If the last key is `last_key`, the others must be the rows 0..samples-1 as 8 bytes, big-endian;
+        otherwise another program wrote the file, which may have other keys. Reads every branch and leaf page
+        once. CorruptArtifact also if a key is missing or misplaced.
+        """
+        for _ in self._checked_leaves(samples, last_key):
+            pass
+
+    def places(self, samples: int, last_key: bytes) -> Iterator[tuple[Numbers, Numbers]]:
+        """Yield byte offsets and sizes of the keys' values piece by piece; checks the tree as `check` does.
+
+        Keys are in the library's order: for files that iobench wrote, the rows and then `last_key`. Missing
+        keys are found after the last piece.
+        """
+        for nodes in self._checked_leaves(samples, last_key):
+            yield nodes.values()
+
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a key; None if there is none."""
         number = self._meta.root
         for _ in range(self._meta.depth - 1):
-            nodes = self._nodes(number, BRANCH)
+            nodes = self._page(number, BRANCH)
             # LMDB never reads the first key of a branch page, which may be empty
             place = bisect_right(nodes.keys(), key, lo=1) - 1
             number = int(nodes.children()[place])
         if not self._meta.depth:
             return None
-        nodes = self._nodes(number, LEAF)
+        nodes = self._page(number, LEAF)
         keys = nodes.keys()
         place = bisect_left(keys, key)
         if keys[place : place + 1] != [key]:
@@ -394,26 +296,110 @@ class Lookup:
     def entries(self, reverse: bool = False) -> Iterator[Entry]:
         """Yield the entries in the library's order, or from the last to the first."""
         if self._meta.depth:
-            yield from self._below(self._meta.root, self._meta.depth, -1 if reverse else 1)
+            yield from self._entries(self._meta.root, self._meta.depth, -1 if reverse else 1)
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
-    def _below(self, number: int, levels: int, step: int) -> Iterator[Entry]:
-        nodes = self._nodes(number, BRANCH if levels > 1 else LEAF)
+    def _entries(self, number: int, levels: int, step: int) -> Iterator[Entry]:
+        nodes = self._page(number, BRANCH if levels > 1 else LEAF)
         if levels > 1:
             for child in nodes.children()[::step].tolist():
-                yield from self._below(child, levels - 1, step)
+                yield from self._entries(child, levels - 1, step)
             return
         offset, size = nodes.values()
         yield from list(zip(nodes.keys(), offset.tolist(), size.tolist(), strict=True))[::step]
 
-    def _nodes(self, number: int, kind: int) -> Nodes:
-        size = self._meta.page_bytes
+    def _checked_leaves(self, samples: int, last: bytes) -> Iterator[Nodes]:
+        """Yield the nodes of the leaf pages piece by piece; raises after the last if keys are missing."""
+        if not 1 <= self._meta.depth <= MOST_LEVELS:
+            raise self._damaged("page 0 or 1", f"1 to {MOST_LEVELS} levels", self._meta.depth)
+        self._claims = []
+        numbers, rows = np.array([self._meta.root], np.uint64).astype(np.int64), np.zeros(1, np.int64)
+        for _ in range(self._meta.depth - 1):
+            self._claim(numbers, numbers + 1)
+            numbers, rows = self._below(numbers, rows, samples, last)
+        self._claim(numbers, numbers + 1)
+        yield from self._leaves(numbers, rows, samples, last)
+
+    def _below(self, numbers: Numbers, rows: Numbers, samples: int, last: bytes) -> tuple[Numbers, Numbers]:
+        """Return the children of branch pages in order, and the row that each must begin with."""
+        children, begins = [], []
+        for low, pages in self._pieces(numbers):
+            nodes = Nodes(self._path, pages, numbers[low : low + len(pages)], BRANCH)
+            nodes.check_ends(nodes.starts + NODE_BYTES + nodes.key_bytes)
+            # LMDB never reads the first key of a branch page, which may be empty
+            first = nodes.firsts()
+            begin = nodes.rows(samples, last)
+            begin[first] = rows[low : low + len(pages)]
+            children.append(nodes.children())
+            begins.append(begin)
+        return np.concatenate(children), np.concatenate(begins)
+
+    def _leaves(self, numbers: Numbers, rows: Numbers, samples: int, last: bytes) -> Iterator[Nodes]:
+        row, overflow, problem, is_ours = 0, [], None, False
+        for low, pages in self._pieces(numbers):
+            nodes = Nodes(self._path, pages, numbers[low : low + len(pages)], LEAF)
+            keys = nodes.rows(samples, last)
+            wrong = keys != np.arange(row, row + len(keys))
+            first = nodes.firsts()
+            wrong[first] |= keys[first] != rows[low : low + len(pages)]
+            if wrong.any() and problem is None:
+                problem = nodes.error(wrong, "the keys of the rows in order", "another key")
+            overflow.append(nodes.overflow_pages())
+            row, is_ours = row + len(keys), bool(keys[-1] == samples)
+            yield nodes
+        if problem is None and row != samples + 1:
+            problem = corrupt(self._path, f"{samples} samples", row - 1)
+        if problem is not None and is_ours:
+            raise problem
+        if problem is not None and row != len(self):
+            raise corrupt(self._path, f"{len(self)} keys", row)
+        self._claim(*(np.concatenate(ends) for ends in zip(*overflow, strict=True)))
+
+    def _claim(self, first: Numbers, stop: Numbers) -> None:
+        """Record which pages are used; each may be used once, and must be in the file."""
+        wrong = (first < 2) | (stop > self._meta.last + 1) | (stop <= first)
+        if wrong.any():
+            raise self._damaged("a page number", f"2 to {self._meta.last}", int(first[wrong.argmax()]))
+        self._claims.append((first, stop))
+        firsts, stops = (np.concatenate(ends) for ends in zip(*self._claims, strict=True))
+        order = np.argsort(firsts)
+        twice = stops[order][:-1] > firsts[order][1:]
+        if twice.any():
+            raise self._damaged(f"page {firsts[order][1:][twice.argmax()]}", "one use of it", "several")
+
+    def _page(self, number: int, kind: int) -> Nodes:
+        """Return the nodes of a page."""
         if not 2 <= number <= self._meta.last:
             found = f"page {number}"
             raise corrupt(self._path, f"pages 2 to {self._meta.last}", found, kind="damaged-page")
-        memory = np.zeros(size + BEHIND, np.uint8)
-        memory[:size] = np.frombuffer(os.pread(self._file.fileno(), size, number * size), np.uint8)
-        return Nodes(self._path, memory[:size].reshape(1, -1), np.array([number], np.int64), kind)
+        numbers = np.array([number], np.int64)
+        _, pages = next(self._pieces(numbers))
+        return Nodes(self._path, pages, numbers, kind)
+
+    def _pieces(self, numbers: Numbers) -> Iterator[tuple[int, npt.NDArray[np.uint8]]]:
+        """Yield the pages piece by piece, with the index of each piece's first; the memory is reused."""
+        size = self._meta.page_bytes
+        step = max(1, PIECE_BYTES // size)
+        memory = np.zeros(min(step, len(numbers)) * size + BEHIND, np.uint8)
+        for low in range(0, len(numbers), step):
+            some = numbers[low : low + step]
+            pages = memory[: len(some) * size].reshape(-1, size)
+            runs = [0, *(np.flatnonzero(np.diff(some) != 1) + 1).tolist(), len(some)]
+            for begin, end in itertools.pairwise(runs):
+                self._read(int(some[begin]) * size, pages[begin:end].reshape(-1))
+            yield low, pages
+
+    def _read(self, offset: int, into: npt.NDArray[np.uint8]) -> None:
+        done = 0
+        while done < len(into):
+            got = os.preadv(self._file.fileno(), [into[done:].data], offset + done)
+            if not got:
+                needed, end = f"at least {offset + len(into)} bytes", f"{offset + done} bytes"
+                raise corrupt(self._path, needed, end, kind="truncated")
+            done += got
+
+    def _damaged(self, where: str, expected: object, found: object) -> Exception:
+        return corrupt(self._path, f"in {where} {expected}", found, kind="damaged-page")

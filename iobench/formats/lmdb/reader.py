@@ -24,7 +24,7 @@ import numpy.typing as npt
 from iobench.base.errors import CorruptArtifact, corrupt, expecting, in_use
 from iobench.base.text import listed, shortened
 from iobench.formats.array_schema import check_sample
-from iobench.formats.lmdb.pages import Lookup, read_meta, value_places
+from iobench.formats.lmdb.pages import Tree, read_meta
 from iobench.formats.placement import Blocks, Index, Listed, ListedSpans, Placement
 from iobench.formats.ragged import Ragged
 from iobench.formats.reader import Convert, Reader, Rows, identity, unclosed
@@ -93,7 +93,7 @@ class Keys:
         return self.width > 0
 
 
-def keys_of(path: Path, stored: Lookup) -> Keys:
+def keys_of(path: Path, stored: Tree) -> Keys:
     """Return the notation of the samples' keys, taken from the first key.
 
     CorruptArtifact of kind ``not-sample-keys``: the first key is not a number.
@@ -112,13 +112,13 @@ def keys_of(path: Path, stored: Lookup) -> Keys:
     return keys
 
 
-def others_at_end(stored: Lookup, keys: Keys) -> int:
+def others_at_end(stored: Tree, keys: Keys) -> int:
     """Return the number of keys after the last sample's key, but no more than exceeds MOST_OTHERS."""
     last = itertools.islice(stored.entries(reverse=True), MOST_OTHERS + 1)
     return sum(itertools.takewhile(bool, (keys.number(key) is None for key, _, _ in last)))
 
 
-def infer_schema(path: Path, stored: Lookup, fields: Sequence[Field]) -> Schema:
+def infer_schema(path: Path, stored: Tree, fields: Sequence[Field]) -> Schema:
     """Return the schema of raw values that hold `fields`; checks all keys and the length of all values.
 
     CorruptArtifact of kind ``not-sample-keys``, ``missing-samples``, ``unequal-shapes``, ``encoded-values``,
@@ -133,7 +133,7 @@ def infer_schema(path: Path, stored: Lookup, fields: Sequence[Field]) -> Schema:
     return _schema_of_values(path, samples, lengths.pop(), tuple(fields))
 
 
-def _scanned(path: Path, stored: Lookup) -> tuple[int, set[int]]:
+def _scanned(path: Path, stored: Tree) -> tuple[int, set[int]]:
     """Return the number of samples and the lengths of their values; CorruptArtifact if some are missing."""
     keys, samples, highest = keys_of(path, stored), 0, -1
     others: list[str] = []
@@ -377,19 +377,18 @@ class LmdbReader(Reader):
 
     def _values_by_row(self) -> Iterator[tuple[Index, Index]]:
         """Yield offsets and sizes of the samples' values in order of the rows; others may follow."""
-        pieces = value_places(self._path, self.schema.samples, SCHEMA_KEY)
-        if self._keys is None or self._in_order:
-            yield from pieces
-            return
-        offset, size = (np.concatenate(column) for column in zip(*pieces, strict=True))
-        places = self._places(self._keys, len(offset))
-        yield offset[places], size[places]
+        with Tree(self._path) as stored:
+            pieces = stored.places(self.schema.samples, SCHEMA_KEY)
+            if self._keys is None or self._in_order:
+                yield from pieces
+                return
+            offset, size = (np.concatenate(column) for column in zip(*pieces, strict=True))
+            places = self._places([self._keys.number(key) for key, _, _ in stored.entries()], len(offset))
+            yield offset[places], size[places]
 
-    def _places(self, notation: Keys, entries: int) -> Index:
-        """Return the position of each row among the `entries` keys in the library's order."""
+    def _places(self, numbers: Sequence[int | None], entries: int) -> Index:
+        """Return the position of each row among the `entries` keys, of which these are the numbers."""
         samples = self.schema.samples
-        with Lookup(self._path) as stored:
-            numbers = [notation.number(key) for key, _, _ in stored.entries()]
         places = np.full(samples, -1, np.int64)
         for place, row in enumerate(numbers):
             if row is not None and 0 <= row < samples:
@@ -434,7 +433,7 @@ class LmdbReader(Reader):
             raise corrupt(self._path, "readable pages", error) from error
 
     def _check(self) -> None:
-        with Lookup(self._path) as stored:
+        with Tree(self._path) as stored:
             text = stored.get(SCHEMA_KEY)
             if text is None:
                 self._check_external(stored)
@@ -447,7 +446,7 @@ class LmdbReader(Reader):
             if value[:4] != HEADER.pack(MAGIC, LAYOUT, self._codec, 0)[:4]:
                 raise corrupt(self._path, f"layout {LAYOUT}, codec {self._codec}", value[:4])
 
-    def _check_external(self, stored: Lookup) -> None:
+    def _check_external(self, stored: Tree) -> None:
         """Check an environment that another program wrote: its keys, and the first and last sample."""
         self._keys, entries = keys_of(self._path, stored), len(stored)
         self._key = self._keys.pack

@@ -11,7 +11,7 @@ import iobench
 from eval.faults.children import DONE, run_forked, run_or_raise
 from eval.faults.targets import VerifiedDatasets
 from iobench import Manifest, formats
-from iobench.dataset import seal
+from iobench.dataset.staging import SEAL
 from iobench.formats import Detectable, Field, Schema
 
 
@@ -48,7 +48,7 @@ def foreign_data(datasets: VerifiedDatasets, folder: Path) -> list[ForeignData]:
     for variant in datasets.variants:
         manifest, form = datasets.manifest_for(variant), formats.parse(variant)
         own = folder / variant
-        shutil.copytree(manifest.path_of(variant), own, ignore=shutil.ignore_patterns(seal.FILE_NAME))
+        shutil.copytree(manifest.path_of(variant), own, ignore=shutil.ignore_patterns(SEAL))
         candidates = [own, *sorted(own.rglob("*"))]
         path = next((one for one in candidates if isinstance(form, Detectable) and form.sniff(one)), None)
         if path is not None:

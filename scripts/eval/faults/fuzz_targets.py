@@ -24,10 +24,11 @@ from eval.faults.targets import VerifiedDatasets, accepts, arrays, installed_for
 from iobench import Manifest, Source, formats
 from iobench.base.errors import IobenchError
 from iobench.bench.plans import interrupted_run
-from iobench.dataset import sandbox_worker, seal
+from iobench.dataset import sandbox_worker
 from iobench.dataset.opener import Opener
 from iobench.dataset.remote_dataset import check_target, open_dataset, publish
 from iobench.dataset.sources import checked, open_source
+from iobench.dataset.staging import SEAL
 from iobench.dataset.verify import read_back
 from iobench.formats import Batch, Detectable, Field, Ragged
 
@@ -105,7 +106,7 @@ def _sources(folder: Path) -> Iterator[tuple[str, Source]]:
 def _of_format(variant: str, label: str, manifest: Manifest) -> Iterator[Target]:
     """Yield the artifact as if another program had written it, if it can be added."""
     form, root = formats.parse(variant), manifest.path_of(variant)
-    (root / seal.FILE_NAME).unlink()
+    (root / SEAL).unlink()
     paths = [root, *sorted(root.rglob("*"))] if isinstance(form, Detectable) else []
     whole = Field("whole", (manifest.schema.sample_bytes,), "uint8")
     for path in [one for one in paths if form.sniff(one)] or paths:

@@ -21,7 +21,8 @@ import iobench
 from eval.faults.children import run_or_raise
 from iobench import Manifest, formats
 from iobench.base.errors import InvalidOption, MissingDependency, UnsupportedSchema
-from iobench.dataset import index_cache, seal
+from iobench.dataset import index_cache
+from iobench.dataset.staging import SEAL
 from iobench.formats import Batch, Field, Schema
 
 CHUNK_BYTES = 20_000  # of a chunk, shard, row group or record batch: several per dataset
@@ -146,7 +147,7 @@ class VerifiedDatasets:
     def copy(self, variant: str, root: Path) -> Path:
         """Copy this variant alone, unchanged, to a dataset at `root`."""
         manifest = self.manifest_for(variant)
-        for file in [*self.files(variant), manifest.path_of(variant) / seal.FILE_NAME]:
+        for file in [*self.files(variant), manifest.path_of(variant) / SEAL]:
             target = root / file.relative_to(manifest.root)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(file, target)
