@@ -43,8 +43,10 @@ from iobench.advise.settings.search_space import MAX_WORKERS
 from iobench.advise.settings.settings_race import SettingsRace
 from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.advise.settings.turn import TurnSpec
+from iobench.advise.settings.watchdog import Watchdog
 from iobench.base import thresholds
 from iobench.base.finding import Finding
+from iobench.bench.budget import Budget
 from iobench.loading.inspection import same_tensors
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
@@ -77,6 +79,13 @@ WHOLE_S = 600.0  # more than an epoch takes on any machine: the data end the loo
 def alone(loader):
     """Advice for a loader that runs alone, without a race."""
     return session.diagnose(loader, max_time_s=WHOLE_S, batches=200, variants=False).advice
+
+
+def examined(loader):
+    """Examine a loader that runs alone: nothing is raced."""
+    watchdog = Watchdog(60.0, Budget(WHOLE_S))
+    with watchdog.active():
+        return session.examine(TunableLoader(loader), watchdog, "cpu")
 
 
 def until(kind, make):
@@ -597,10 +606,9 @@ def test_images_are_decoded_small_where_they_are_made_small(photo, monkeypatch):
 
 
 def test_remedies_are_found_without_a_race(photo):
-    loader = DataLoader(Samples(32, partial(resized, photo)), 4)
-    found = session.diagnose(loader, max_time_s=60.0, race=False)
-    assert "jpeg-draft" in kinds(found.advice)
-    assert not any(one.rates for one in found.candidates)
+    found = examined(DataLoader(Samples(32, partial(resized, photo)), 4))
+    assert "draft" in [one.kind for one in found.changes]
+    assert "jpeg-draft" in kinds(found.diagnosis([Candidate(BASELINE), *found.changes]).advice)
 
 
 def test_decoding_smaller_is_tried(photo):
@@ -652,8 +660,7 @@ def test_samples_that_differ_from_time_to_time_are_not_cached():
         return torch.arange(8).flip(0) if draw.random() < 0.5 else torch.arange(8)
 
     def tried(make):
-        found = session.diagnose(DataLoader(Samples(32, make), 4), max_time_s=WHOLE_S, race=False)
-        return remedies.CACHED in [one.name for one in found.candidates]
+        return remedies.CACHED in [one.name for one in examined(DataLoader(Samples(32, make), 4)).changes]
 
     assert tried(slow)
     assert not tried(flip)

@@ -557,13 +557,15 @@ class Ending(Observer):
     [(KeyboardInterrupt(), "interrupted"), (RecordError("full", kind="not-writable"), "stopped")],
 )
 @pytest.mark.parametrize("run", [1, 2])
-def test_a_search_that_is_ended_answers_with_what_it_has(manifest, run, exception, noted):
+def test_a_search_that_is_ended_answers_with_what_it_has(manifest, run, exception, noted, tmp_path):
     asked = Requirements(formats=("npy",), loaders=("native", "dataloader"), max_time_s=60)
     answer = iobench.recommend(manifest, asked, observer=Ending(run, exception))
     assert noted in [one.kind for one in answer.findings]
     assert len(answer.finalists) == 2
     assert answer.confirmed == (run == 2)
     assert ("race" in of_recommendation(answer)[0].caption) == (run == 1)
+    recommendation.save(answer, tmp_path)
+    assert [kept.use.key for kept in recommendation.past(tmp_path)[0]] == [answer.use.key]
     if run == 1:  # nothing was confirmed
         assert (answer.outcome, answer.code) == ("undecided", "")
 
@@ -951,7 +953,7 @@ def test_a_failure_of_the_last_check_keeps_the_answer(manifest, monkeypatch):
     monkeypatch.setattr(measured_data, "half_sample", full)
     requirements = Requirements(formats=("npy",), loaders=("stream", "native"), max_time_s=60.0)
     findings = iobench.recommend(manifest, requirements).findings
-    (note,) = [one for one in findings if one.kind == "half-size-failed"]
+    (note,) = [one for one in findings if one.kind == "stopped"]
     assert note.values == {"error": "prepare"}
 
 

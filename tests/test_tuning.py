@@ -35,7 +35,7 @@ from iobench.advise.settings.candidate import (
 from iobench.advise.settings.search_space import BATCH_FETCH, LoaderTraits, candidates_for
 from iobench.advise.settings.settings_race import ResourceLimits, SettingsRace
 from iobench.advise.settings.tunable_loader import TunableLoader, spawn_problem
-from iobench.advise.settings.turn import Turn, TurnSpec
+from iobench.advise.settings.turn import Consumer, Turn, TurnSpec
 from iobench.advise.settings.watchdog import LEAST, DeadlineReached, Watchdog, loader_budget
 from iobench.advise.tune import next_step, result_of
 from iobench.base.errors import InvalidSettings, TargetError
@@ -98,7 +98,7 @@ def raced(rates, **wrong):
 
 def tuned(rates, **wrong):
     over, candidates = raced(rates, **wrong)
-    return result_of(over, candidates, candidates, [], None, False)
+    return result_of(over, candidates, candidates)
 
 
 def values_of(result, kind):
@@ -122,7 +122,7 @@ def test_a_significant_gain_is_reported_with_its_code():
 def test_work_that_no_setting_changes_is_named_with_its_remedy(rate):
     over, candidates = raced({BASELINE: 100, "1 worker": rate})
     cause = Advice("jpeg-draft", "JPEG images are decoded whole", "call image.draft()", {"share": 0.8}, 1.6)
-    found = result_of(over, candidates, candidates, [], None, False, (cause, None))
+    found = result_of(over, candidates, candidates, work=(cause, None))
     assert values_of(found, "beyond-settings") == {"cause": "jpeg-draft", "share": 0.8}
     (named,) = [one for one in found.findings if one.kind == "beyond-settings"]
     assert cause.message in named.message
@@ -134,7 +134,7 @@ def test_a_remedy_that_its_own_rounds_refute_is_not_advised(rate, advised):
     over, candidates = raced({BASELINE: 100, "1 worker": 80, "JPEG at a smaller scale": rate})
     candidates[2].make = lambda: []
     cause = Advice("jpeg-draft", "JPEG images are decoded whole", "call image.draft()", {"share": 0.8})
-    found = result_of(over, candidates[:2], candidates, [], None, False, (cause, candidates[2]))
+    found = result_of(over, candidates[:2], candidates, work=(cause, candidates[2]))
     assert (found.outcome, found.use.name) == (KEEP, BASELINE), "it is no setting"
     gains = [one.values["gain"] for one in found.findings if one.kind == "beyond-settings"]
     assert gains == [pytest.approx(1.6)] * advised
@@ -162,7 +162,7 @@ def test_the_next_step_fits_the_answer():
     over, candidates = raced({BASELINE: 100, "1 worker": 300})
     for one in candidates:
         one.final = one.final[:1]
-    undecided = result_of(over, candidates, candidates, [], None, False)
+    undecided = result_of(over, candidates, candidates)
     assert next_step(undecided, "train.py:make", 60.0) == "iobench tune train.py:make --max-time 120"
     arguments = SimpleNamespace(outcome=DECIDED, code="num_workers=4")
     assert next_step(arguments, "train.py:make", 60.0) == "call train.py:make with num_workers=4"
@@ -178,7 +178,7 @@ def test_a_gain_of_ten_times_needs_two_final_rounds(race, final, outcome):
     over, candidates = raced({BASELINE: 100, "1 worker": 1100})
     for one in candidates:
         one.race, one.final = one.race[:race], one.final[:final]
-    found = result_of(over, candidates, candidates, [], None, False)
+    found = result_of(over, candidates, candidates)
     assert found.outcome == outcome
     shown = dict(candidates_table(candidates, found.against))["outcome"]
     expected = "faster" if final > 1 else "too few rounds" if final else "no time for final rounds"
@@ -188,7 +188,7 @@ def test_a_gain_of_ten_times_needs_two_final_rounds(race, final, outcome):
 def test_settings_are_not_kept_for_good_while_others_had_no_time():
     over, candidates = raced({BASELINE: 100, "1 worker": 90, "2 workers": 90})
     candidates[2].race, candidates[2].final = [], []
-    found = result_of(over, candidates, candidates[:2], [], None, False)
+    found = result_of(over, candidates, candidates[:2])
     assert found.outcome == UNDECIDED
     assert values_of(found, UNDECIDED) == {"tried": 1, "untried": 1}
 
@@ -197,7 +197,7 @@ def test_without_any_figure_there_is_no_table():
     over, candidates = raced({BASELINE: 100, "1 worker": 90})
     for one in candidates:
         one.race, one.final = [], []
-    found = result_of(over, candidates, candidates[:1], [], None, False)
+    found = result_of(over, candidates, candidates[:1])
     assert (found.outcome, list(found.tables())) == (UNDECIDED, [])
     watched = WatchedLoader([torch.zeros(2)] * 4, "cpu", lambda stats: None)
     assert len(list(watched)) == 4
@@ -241,8 +241,9 @@ def test_a_setting_without_a_turn_has_no_row():
 @pytest.mark.parametrize(("rate", "faster_step"), [(150, 0), (200, 1)])
 def test_the_wait_share_and_the_headroom_are_of_the_same_rounds(rate, faster_step):
     over, candidates = raced({BASELINE: 100, HEADROOM: rate})
+    over.spec = TurnSpec(Consumer("cpu", step_ms=1.0))
     candidates[0].final = rounds_at({1: 99.0, 2: 100.0, 3: 101.0}, wait=1 / 3)
-    found = result_of(over, candidates, candidates, [], None, True)
+    found = result_of(over, candidates, candidates)
     assert values_of(found, "wait-share") == {"wait_share": pytest.approx(1 / 3)}
     assert values_of(found, "headroom")["step_is_faster"] == faster_step
 
@@ -264,21 +265,21 @@ def test_a_baseline_over_the_limit_gives_way_to_the_fastest_that_fits():
 def test_a_candidate_that_failed_in_the_final_rounds_cannot_be_chosen():
     over, candidates = raced({BASELINE: 100, "1 worker": 130, "2 workers": 200})
     candidates[2].failure = MEMORY
-    found = result_of(over, candidates, candidates, [], None, False)
+    found = result_of(over, candidates, candidates)
     assert (found.outcome, found.use.name) == (DECIDED, "1 worker")
     assert list(found.against) == ["1 worker"]
     candidates[0].over_limit = MEMORY
-    assert result_of(over, candidates, candidates, [], None, False).outcome == LIMITED
+    assert result_of(over, candidates, candidates).outcome == LIMITED
     with pytest.raises(InvalidSettings, check=kind("nothing-fits")):
-        result_of(over, candidates, [candidates[0], candidates[2]], [], None, False)
+        result_of(over, candidates, [candidates[0], candidates[2]])
 
 
 def test_an_uncertain_headroom_is_not_called_no_bottleneck():
     over, candidates = raced({BASELINE: 100, "1 worker": 130, HEADROOM: 160})
     candidates[2].make = lambda: []
     candidates[2].final = rounds_at({1: 90.0, 2: 160.0, 3: 230.0})
-    assert result_of(over, candidates[:1], [candidates[0], candidates[2]], [], None, 0.5).outcome == KEEP
-    assert result_of(over, candidates[:2], candidates, [], None, 0.5).outcome == DECIDED
+    assert result_of(over, candidates[:1], [candidates[0], candidates[2]]).outcome == KEEP
+    assert result_of(over, candidates[:2], candidates).outcome == DECIDED
 
 
 @pytest.mark.usefixtures("steady")
@@ -304,7 +305,7 @@ def test_the_workers_of_a_function_s_loader_are_those_it_is_given(tmp_path, give
 def test_loading_is_not_the_bottleneck_where_no_loader_could_be_faster(best, outcome):
     over, candidates = raced({BASELINE: 100, HEADROOM: best})
     candidates[1].make = lambda: []
-    found = result_of(over, candidates[:1], candidates, [], None, 0.01)
+    found = result_of(over, candidates[:1], candidates)
     assert found.outcome == found.findings[0].kind == outcome
 
 
@@ -340,8 +341,8 @@ def test_all_other_start_methods_are_tried_whatever_the_default(monkeypatch, def
     own = DataLoader(TensorDataset(torch.zeros(8)), num_workers=2)
     assert starts(own) == (others, [])
     assert starts(own, starting=False) == ([], []), "the method does not matter where starting takes no time"
-    assert "multiprocessing_context='spawn'" in search_space.code_of(
-        TunableLoader(own), {"multiprocessing_context": "spawn"}
+    assert "multiprocessing_context='spawn'" in TunableLoader(own).code_for(
+        {"multiprocessing_context": "spawn"}
     )
 
 
@@ -356,9 +357,7 @@ def test_all_other_start_methods_are_tried_whatever_the_default(monkeypatch, def
 )
 def test_code_for_settings_runs_as_it_is_printed(given, changes):
     loader = DataLoader(Made(7), **given)
-    made = eval(
-        search_space.code_of(TunableLoader(loader), changes), {"DataLoader": DataLoader, "loader": loader}
-    )
+    made = eval(TunableLoader(loader).code_for(changes), {"DataLoader": DataLoader, "loader": loader})
     assert [one.shape for one in made] == [one.shape for one in loader]
     assert made.num_workers == changes.get("num_workers", loader.num_workers)
     assert made.collate_fn is loader.collate_fn
@@ -366,7 +365,7 @@ def test_code_for_settings_runs_as_it_is_printed(given, changes):
 
 def test_code_for_whole_batches_runs_as_it_is_printed():
     loader = DataLoader(TensorDataset(torch.zeros(7, 2)), batch_size=3)
-    code = search_space.code_of(TunableLoader(loader), {"batch_fetch": True, "num_workers": 0})
+    code = TunableLoader(loader).code_for({"batch_fetch": True, "num_workers": 0})
     assert code == "DataLoader(loader.dataset, batch_size=None, sampler=loader.batch_sampler)"
     (one, *_) = eval(code, {"DataLoader": DataLoader, "loader": loader})
     assert one[0].shape == (3, 2)
@@ -374,7 +373,7 @@ def test_code_for_whole_batches_runs_as_it_is_printed():
 
 def test_code_for_fewer_threads_keeps_what_workers_do_first():
     loader = DataLoader(Made(7), 3, **FORK, worker_init_fn=print)
-    code = search_space.code_of(TunableLoader(loader), {"worker_threads": 1})
+    code = TunableLoader(loader).code_for({"worker_threads": 1})
     assert "threadpool_limits(1), loader.worker_init_fn(number))" in code
     eval(code, {"DataLoader": DataLoader, "loader": loader})
 
@@ -763,7 +762,7 @@ def test_too_few_rounds_decide_nothing():
     over, candidates = raced({BASELINE: 100, "1 worker": 300})
     for candidate in candidates:
         candidate.final = candidate.final[:1]
-    assert result_of(over, candidates, candidates, [], None, False).outcome == UNDECIDED
+    assert result_of(over, candidates, candidates).outcome == UNDECIDED
     assert settings_race.ROUNDS >= 10
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
-from iobench.advise import answer, diagnosis
+from iobench.advise import diagnosis
 from iobench.advise.checks import profiling
 from iobench.advise.checks.call_costs import visible_opens
 from iobench.advise.checks.loop_stats import MOST_BYTES, LoopStats, padding_of, repeated_share
@@ -21,21 +21,19 @@ from iobench.advise.checks.sample_calls import SampleCalls, calls_for
 from iobench.advise.checks.watched_loader import WatchedLoader
 from iobench.advise.diagnosis import Diagnosis
 from iobench.advise.settings import search_space
-from iobench.advise.settings.candidate import BASELINE, BETTER, Candidate, slowdown
-from iobench.advise.settings.settings_race import CUTS, SettingsRace, finalists
+from iobench.advise.settings.candidate import BETTER, Candidate, names_of, slowdown
+from iobench.advise.settings.settings_race import SettingsRace
 from iobench.advise.settings.tunable_loader import TunableLoader
-from iobench.advise.settings.turn import CYCLES, TurnSpec
+from iobench.advise.settings.turn import TurnSpec
 from iobench.advise.settings.watchdog import DeadlineReached, Watchdog, loader_budget
 from iobench.base.errors import TargetError
 from iobench.base.finding import Finding
 from iobench.base.machine import BackgroundLoad
 from iobench.base.units import counted
 from iobench.bench.budget import Budget
-from iobench.bench.policies import COMPARED
 from iobench.host.machine_load import BackgroundLoadMonitor
 from iobench.loading.inspection import batch_tensors, shallow_copy
 from iobench.loading.user_errors import USER_ERRORS, loader_error, loader_errors
-from iobench.results.run_warning import LONGER
 
 WATCH, PROFILE, PROBES = 0.2, 0.15, 0.1  # of the time
 MOST_S = 10.0  # for watching, and for profiling: more time is for the comparison
@@ -53,7 +51,6 @@ def diagnose(
     max_time_s: float = 20.0,
     timeout_s: float = 60.0,
     variants: bool = True,
-    race: bool = True,
     device: str = "cpu",
     on_status: Status = lambda text: None,
     budget: Budget | None = None,
@@ -72,8 +69,6 @@ def diagnose(
         Seconds without a batch after which the loader counts as hung.
     variants : bool
         Race other settings and measure the best again.
-    race : bool
-        Without it changes of the work for samples are found, and not raced.
     device : str
         Device that the batches are for.
     on_status : callable
@@ -89,89 +84,112 @@ def diagnose(
     """
     budget = budget or Budget(max_time_s)
     tunable = loader if isinstance(loader, TunableLoader) else TunableLoader(loader)
-    watchdog, monitor = Watchdog(timeout_s, loader_budget(budget)), BackgroundLoadMonitor(Path.cwd())
-    spec = TurnSpec(batches=batches, guard=watchdog.guard)
-    contest = SettingsRace(tunable, spec, budget=watchdog.budget)
-    trial, background = _Trial(contest, watchdog, device, on_status), list[BackgroundLoad]()
+    watchdog = Watchdog(timeout_s, loader_budget(budget))
+    race = SettingsRace(tunable, TurnSpec(batches=batches, guard=watchdog.guard), budget=watchdog.budget)
+    candidates = list[Candidate]()
     with watchdog.active():
-        on_status("watching the baseline")
-        with LineSampler() as lines:
-            loop = _watch(tunable, watchdog, batches, device)
-        profiles, sample = list[Profile](), SampleCalls()
-        if not tunable.single_pass and watchdog.budget.left():
-            on_status("profiling the loader")
-            monitor.start()
-            with loader_errors(), visible_opens():
-                part = watchdog.part(PROFILE, MOST_S)
-                profiles = profiling.profiles(tunable, part, batches, watchdog.guard, lines.counts)
-            background.append(monitor.stop())
-            sample = _sample_calls(tunable, watchdog)
+        found = examine(tunable, watchdog, device, batches, variants, on_status)
         if variants:
             with loader_errors():
-                trial.run(loop, profiles, sample, raced=race)
-    return diagnosis.diagnose(
-        loop,
-        trial.candidates,
-        profiles,
-        alone=True,
-        background=[*background, *contest.background],
-        slowdown=slowdown(contest.turns),
-        skipped=trial.skipped,
-        sample=sample,
-        target=loader if isinstance(loader, str) else "",
-        max_time_s=budget.seconds,
-    )
+                candidates = _raced(race, watchdog, found, device, on_status)
+    found.background += race.background
+    target = loader if isinstance(loader, str) else ""
+    return found.diagnosis(candidates, slowdown(race.turns), target, budget.seconds)
 
 
 @dataclass
-class _Trial:
-    """Other settings of a loader, and changes of its work, raced against the baseline."""
+class Examination:
+    """A loader that was watched and profiled, and the changes of the user's code that this suggests."""
 
-    race: SettingsRace
-    watchdog: Watchdog
-    device: str
-    status: Status
-    candidates: list[Candidate] = field(default_factory=list)  # that took part, the baseline first
-    skipped: list[Finding] = field(default_factory=list)  # why other changes were not tried
+    loop: LoopStats
+    profiles: list[Profile] = field(default_factory=list)
+    sample: SampleCalls = field(default_factory=SampleCalls)
+    background: list[BackgroundLoad] = field(default_factory=list)  # during later steps
+    changes: list[Candidate] = field(default_factory=list)
+    skipped: list[Finding] = field(default_factory=list)  # why others are not worth trying
 
-    def run(self, loop: LoopStats, profiles: Sequence[Profile], sample: SampleCalls, raced: bool) -> None:
-        """Race the candidates, and run final rounds of the best of each kind; or find changes alone."""
-        race, budget = self.race, self.watchdog.budget
-        remedies = Remedies(race.loader, loop, profiles, self.watchdog, sample)
-        if not raced:
-            self.candidates, self.skipped = [Candidate(BASELINE), *remedies.candidates()], remedies.skipped
-            return
-        candidates = self._chosen(loop, remedies)
-        if len(candidates) < 2:
-            return
-        self.candidates = candidates
-        with race.active():
-            self.status(f"race: {'; '.join(one.name for one in candidates[1:])}")
-            race.race(candidates, RACE * budget.left())
-            chosen = finalists(candidates, best_of_each_kind(candidates), budget.left())
-            if len(chosen) > 1 and budget.left():
-                self.status(f"final rounds: {'; '.join(one.name for one in chosen)}")
-                race.final_rounds(chosen, budget.left())
-
-    def _chosen(self, loop: LoopStats, remedies: Remedies) -> list[Candidate]:
-        """Return the baseline and what is worth trying, the most promising first."""
-        traits = search_space.LoaderTraits(
-            loop.whole_epoch,
-            loop.first_wait_s > search_space.SLOW_START * loop.epoch_s,
-            loop.idle,
-            loop.threads,
-            self.device,
-            (search_space.FORK,),  # the other methods start more slowly: `tune` tries them
-            lambda: self.watchdog.within(self.watchdog.part(PROBES).seconds),
+    def diagnosis(
+        self,
+        candidates: Sequence[Candidate],
+        slowdown: float | None = None,
+        target: str = "",
+        max_time_s: float = 0.0,
+    ) -> Diagnosis:
+        """Return the diagnosis that this supports, and the rounds of the candidates if there were any."""
+        return diagnosis.diagnose(
+            self.loop,
+            candidates,
+            self.profiles,
+            alone=True,
+            background=self.background,
+            slowdown=slowdown,
+            skipped=self.skipped,
+            sample=self.sample,
+            target=target,
+            max_time_s=max_time_s,
         )
-        candidates, skipped = search_space.candidates_for(self.race.loader, traits)
-        candidates[1:1] = remedies.candidates()  # before those that take long to start
-        cycle_s = max(1, loop.loader.workers or 0) * loop.elapsed_s / loop.batches
-        turn_s = max(loop.first_wait_s + CYCLES * cycle_s, 1e-9)
-        fitting = candidates[: max(COMPARED, int(self.watchdog.budget.left() / turn_s - CUTS))]
-        late = answer.no_time([one.name for one in candidates[len(fitting) :]], LONGER)
-        self.skipped += [*skipped, *remedies.skipped, *late]
-        return fitting
+
+
+def examine(
+    loader: TunableLoader,
+    watchdog: Watchdog,
+    device: str,
+    batches: int | None = None,
+    changes: bool = True,
+    on_status: Status = lambda text: None,
+) -> Examination:
+    """Watch and profile a loader while its watchdog is active, and find `changes` that are worth trying."""
+    on_status("watching the baseline")
+    with LineSampler() as lines:
+        found = Examination(_watch(loader, watchdog, batches, device))
+    if loader.single_pass or watchdog.budget.over:
+        return found
+    on_status("profiling the loader")
+    monitor = BackgroundLoadMonitor(Path.cwd())
+    monitor.start()
+    with loader_errors(), visible_opens():
+        part = watchdog.part(PROFILE, MOST_S)
+        found.profiles = profiling.profiles(loader, part, batches, watchdog.guard, lines.counts)
+    found.background.append(monitor.stop())
+    found.sample = _sample_calls(loader, watchdog)
+    if changes:
+        with loader_errors():
+            remedies = Remedies(loader, found.loop, found.profiles, watchdog, found.sample)
+            found.changes, found.skipped = remedies.candidates(), remedies.skipped
+    return found
+
+
+def _raced(
+    race: SettingsRace, watchdog: Watchdog, found: Examination, device: str, status: Status
+) -> list[Candidate]:
+    """Race changes of the code and other settings, and run final rounds of the best of each kind.
+
+    Return the baseline and those that took part; note why others did not.
+    """
+    loop, budget = found.loop, watchdog.budget
+    traits = search_space.LoaderTraits(
+        loop.whole_epoch,
+        loop.first_wait_s > search_space.SLOW_START * loop.epoch_s,
+        loop.idle,
+        loop.threads,
+        device,
+        (search_space.FORK,),  # the other methods start more slowly: `tune` tries them
+        lambda: watchdog.within(watchdog.part(PROBES).seconds),
+    )
+    candidates, skipped = search_space.candidates_for(race.loader, traits)
+    candidates[1:1] = found.changes  # before those that take long to start
+    candidates, late = race.fitting(candidates, loop.first_wait_s, loop.elapsed_s / loop.batches)
+    found.skipped = [*skipped, *found.skipped, *late]
+    if len(candidates) < 2:
+        return []
+    with race.active():
+        status(f"race: {names_of(candidates[1:])}")
+        race.race(candidates, RACE * budget.left())
+        chosen = race.finalists(candidates, best_of_each_kind(candidates))
+        if len(chosen) > 1 and budget.left():
+            status(f"final rounds: {names_of(chosen)}")
+            race.final_rounds(chosen, budget.left())
+    return candidates
 
 
 def best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -248,9 +248,6 @@ def incomplete(result: SearchResult) -> Iterator[Finding]:
             yield Finding("interrupted", message)
         else:
             yield Finding("stopped", f"The {rounds} ended early: {error}", values={"error": error.kind})
-    if (failed := result.half_failed) is not None:
-        message = f"Not measured: whether the speed depends on the amount of data ({failed})"
-        yield Finding("half-size-failed", message, values={"error": failed.kind})
 
 
 def limit_share(use: Finalist) -> Iterator[Finding]:

@@ -14,22 +14,18 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
-from iobench.advise.settings.settings_race import MIN_TURN_S, UNVERIFIED, LiveCase, LiveExecutors
+from iobench.advise.settings.settings_race import MIN_TURN_S, UNVERIFIED, live_case, run_live
 from iobench.advise.settings.turn import Consumer, Turn, TurnSpec
 from iobench.base.errors import CaseDied, InvalidSettings, IobenchError, TargetError
 from iobench.base.standard_streams import stdout_to_stderr
 from iobench.bench.budget import Budget
 from iobench.bench.case import Case
 from iobench.bench.executor import Executor, Tick
-from iobench.bench.options import RunOptions
 from iobench.bench.part import Proof
 from iobench.bench.policies import FinalRounds
-from iobench.bench.run import run
 from iobench.host.child import Child, ChildEnded, ChildHung, SharedCount
 from iobench.host.device import pick_device
-from iobench.loading.loaders._user_loader import UserLoader
 from iobench.loading.target import parse_target
 from iobench.results import stats
 from iobench.results.parts import ContentCheckPart, DatasetPart, Measured
@@ -77,32 +73,23 @@ def measured_in_turns(
             "loaders to compare", kind="same-loader", expected="different ones", found=found
         )
     budget, place = budget or Budget(60.0), str(pick_device(device))
-    unknown: dict[str, Any] = {"content": "", "batch_size": 0, "variant": ""}
-    cases = [
-        LiveCase(target, device=place, loader=UserLoader("", target, (), (), None, ""), **unknown)
+    lengths = _Lengths(budget, len(targets))
+    loaders = [
+        (live_case(target, target, {}, device=place, batch_size=0), _Process(target, timeout_s, lengths))
         for target in targets
     ]
-    lengths = _Lengths(budget, len(cases))
-    executors = {case.key: _Process(case.dataset, timeout_s, lengths) for case in cases}
     try:
-        made = run(
-            None,
-            RunOptions(limits=False),
-            out=out,
-            cases=cases,
-            policy=FinalRounds(budget, ROUNDS, at_least=stats.MIN_ROUNDS),
-            backend=LiveExecutors(executors, lambda: None),
-            budget=budget,
-            live=DatasetPart(name="own loaders", samples=None, fields=[]),
-        )
+        policy = FinalRounds(budget, ROUNDS, at_least=stats.MIN_ROUNDS)
+        data = DatasetPart(name="own loaders", samples=None, fields=[])
+        made = run_live(loaders, policy, budget, data, out)
     finally:
-        for one in executors.values():
-            one.close()
-    if made.interrupted:
-        raise KeyboardInterrupt
+        for _, process in loaders:
+            process.close()
     for error in made.failures.values():
         raise error
-    rounds = {case.dataset: [one for one in made.records if one.settings_key == case.key] for case in cases}
+    rounds = {
+        case.dataset: [one for one in made.records if one.settings_key == case.key] for case, _ in loaders
+    }
     if not all(rounds.values()):
         raise TargetError("a round of each loader takes more than the time", kind="no-time", hint=LONGER)
     return rounds

@@ -34,7 +34,7 @@ PROVING, RACING = 0.2, 0.1  # at most, of the time left after writing: content c
 FINAL = 0.8  # at most, of the time left after the race, for final rounds
 FINAL_BEFORE_STEP = 0.5  # as `FINAL`, with a training step
 STEPPED = 0.8  # at most, of the time left for rounds with the step
-HALF_ROUNDS = 7
+HALF, HALF_ROUNDS = "rounds over half the samples", 7
 MIN_HALF_S = 3.0  # for rounds over half as many samples
 OVERTIME = 0.05  # of the time, for rounds without which there is no answer
 FINAL_EPOCHS = 16  # of each finalist: rounds enough for an interval, and as much for all between them
@@ -55,7 +55,6 @@ class SearchResult:
     skipped: list[Finding]  # candidates that were not measured, and why
     with_step: Run | None = None  # final rounds with the training step
     half_size: Run | None = None  # rounds of the fastest case over half as many samples
-    half_failed: IobenchError | None = None  # why there are none
     ended: tuple[str, KeyboardInterrupt | IobenchError] | None = None  # rounds that ended early, and why
     step_s: float = 0.0  # seconds that rounds of all finalists with the step need, if these were too many
     confirmed: bool = True  # there were final rounds
@@ -200,13 +199,13 @@ class _Confirmation:
             manifest = measured_data.half_sample(result.data, [fastest.variant], writing)
             if manifest is not None:
                 smaller = replace(fastest, dataset=manifest.name, content=content_of(manifest))
-                name, times = "rounds over half the samples", (budget.share(1.0), budget.share(1.0))
-                half = self._rounds(name, [smaller], times, HALF_ROUNDS, manifest)
+                times = budget.share(1.0), budget.share(1.0)
+                half = self._rounds(HALF, [smaller], times, HALF_ROUNDS, manifest)
                 result.half_size = None if half.ended else half
         except OutOfTime:
             return
         except IobenchError as error:
-            result.half_failed = error
+            result.ended = HALF, error
 
     def _rounds(
         self,

@@ -13,7 +13,7 @@ from iobench.advise import answer
 from iobench.advise.answer import DECIDED, KEEP, LIMITED, NOT_BOTTLENECK, UNDECIDED, Answer
 from iobench.advise.checks.evidence import Advice, Gain
 from iobench.advise.checks.table import CHECKS
-from iobench.advise.diagnose import diagnose
+from iobench.advise.diagnose import examine
 from iobench.advise.settings import search_space
 from iobench.advise.settings.candidate import (
     BASELINE,
@@ -21,12 +21,13 @@ from iobench.advise.settings.candidate import (
     Candidate,
     candidates_table,
     compare_to_baseline,
+    names_of,
     slowdown,
     unsuccessful,
 )
-from iobench.advise.settings.settings_race import CUTS, ResourceLimits, SettingsRace, finalists
+from iobench.advise.settings.settings_race import CUTS, ResourceLimits, SettingsRace
 from iobench.advise.settings.tunable_loader import TunableLoader
-from iobench.advise.settings.turn import CYCLES, Consumer, Turn, TurnSpec
+from iobench.advise.settings.turn import Consumer, Turn, TurnSpec
 from iobench.advise.settings.watchdog import DeadlineReached, Watchdog, loader_budget
 from iobench.base.errors import InvalidSettings, IobenchError, TargetError
 from iobench.base.finding import Finding
@@ -34,7 +35,6 @@ from iobench.base.thresholds import CPU_CONTENDED
 from iobench.base.units import counted, rate_text, seconds_text
 from iobench.bench.budget import Budget
 from iobench.bench.options import check_above_zero
-from iobench.bench.policies import COMPARED
 from iobench.loading.inspection import Replay
 from iobench.loading.user_errors import USER_ERRORS, loader_error
 from iobench.results import stats
@@ -179,7 +179,7 @@ def tune(
     race = SettingsRace(loader, TurnSpec(consumer, guard=watchdog.guard), limits, path, watchdog.budget)
     with watchdog.active(), race.active():
         try:
-            return _Tuning(race, watchdog, on_status, work).run(seed)
+            return _Tuning(race, watchdog, on_status, work, seed).run()
         except IobenchError:
             raise
         except USER_ERRORS as error:
@@ -189,13 +189,14 @@ def tune(
 def _work(
     loader: TunableLoader, device: str, budget: Budget, timeout_s: float, on_status: Status
 ) -> SampleWork | None:
-    """Return the work for samples that takes most of the time, if a diagnosis shows any."""
+    """Return the work for samples that takes most of the time, if an examination shows any."""
+    watchdog = Watchdog(timeout_s, loader_budget(budget))
     try:
-        diagnosis = diagnose(
-            loader, timeout_s=timeout_s, race=False, device=device, on_status=on_status, budget=budget
-        )
+        with watchdog.active():
+            found = examine(loader, watchdog, device, on_status=on_status)
     except DeadlineReached:
         return None
+    diagnosis = found.diagnosis([Candidate(BASELINE), *found.changes])
     cause = next((one for one in diagnosis.advice if CHECKS[one.kind].work), None)
     return None if cause is None else (cause, CHECKS[cause.kind].trial(diagnosis.candidates))
 
@@ -208,30 +209,30 @@ class _Tuning:
     watchdog: Watchdog
     status: Status
     work: SampleWork | None
+    seed: int
 
-    def run(self, seed: int) -> TuningResult:
+    def run(self) -> TuningResult:
         """Tune, and return what the rounds support."""
-        race, consumer = self.race, self.race.spec.consumer
+        race, consumer, baseline = self.race, self.race.spec.consumer, Candidate(BASELINE)
         self.status("measuring the baseline")
         try:
-            turn = race.take(Candidate(BASELINE), self.watchdog.part(FIRST_TURN).seconds)
+            turn = race.take(baseline, self.watchdog.part(FIRST_TURN).seconds)
         except DeadlineReached:
             if not self.watchdog.delivered:
                 raise
-            return self._result([Candidate(BASELINE)], [Candidate(BASELINE)], [])
+            return result_of(race, [baseline], [baseline], work=self.work)
         replay = consumer.replay
         if replay is not None:
             replay.count, consumer.replay = turn.epoch_batches or turn.batches, None
-        candidates, skipped = self._raced(turn, seed)
+        candidates, skipped = self._raced(turn)
         chosen = self._finalists(candidates)
         trial = self.work[1] if self.work else None
-        if trial is not None:
-            turns_s = sum(one.turn_s for one in (*chosen, chosen[0]))
-            chosen += [trial] if stats.ENOUGH_ROUNDS * turns_s <= race.budget.left() else []
+        if trial is not None and race.has_time_for([*chosen, chosen[0]]):
+            chosen.append(trial)
         if replay is not None:
             chosen.append(Candidate(HEADROOM, kind="headroom", make=lambda: replay))
-        self.status(f"final rounds: {'; '.join(one.name for one in chosen)}")
-        race.final_rounds(chosen, race.budget.left(), seed=seed + 1)
+        self.status(f"final rounds: {names_of(chosen)}")
+        race.final_rounds(chosen, race.budget.left(), seed=self.seed + 1)
         if (ratio := slowdown(race.turns)) is not None:
             raise TargetError(
                 f"the loader gets slower with each turn, {ratio:.1f} × from first to last: "
@@ -239,17 +240,9 @@ class _Tuning:
                 kind="slowing-down",
                 hint="look for what it keeps from epoch to epoch",
             )
-        return self._result(candidates, chosen, skipped)
+        return result_of(race, candidates, chosen, skipped, self.work)
 
-    def _result(
-        self, candidates: Sequence[Candidate], chosen: Sequence[Candidate], skipped: Sequence[Finding]
-    ) -> TuningResult:
-        race = self.race
-        return result_of(
-            race, candidates, chosen, skipped, str(race.path), race.spec.consumer.trains, self.work
-        )
-
-    def _raced(self, turn: Turn, seed: int) -> tuple[list[Candidate], list[Finding]]:
+    def _raced(self, turn: Turn) -> tuple[list[Candidate], list[Finding]]:
         """Race the candidates after a turn of the baseline; return them, and why others were skipped."""
         race, watchdog, idle, timing = self.race, self.watchdog, _idle(turn), turn.measured.timing
         traits = search_space.LoaderTraits(
@@ -261,22 +254,16 @@ class _Tuning:
             probing=lambda: watchdog.within(watchdog.part(PROBES).seconds),
         )
         candidates, skipped = search_space.candidates_for(race.loader, traits, race.limits)
-        # there must be time for a turn of each, and three of the best
         batch_s = turn.epoch_s / max(1, turn.epoch_batches or turn.batches)
-        cycle_s = max(1, race.loader.workers({})) * batch_s
-        min_s = timing.open_s + timing.first_batch_s + CYCLES * cycle_s
-        fitting = candidates[: max(COMPARED, int(race.budget.left() / min_s - 2 * CUTS))]
-        skipped += answer.no_time([one.name for one in candidates[len(fitting) :]], LONGER)
-        names = "; ".join(one.name for one in fitting)
-        self.status(f"race of {counted(len(fitting), 'setting')}: {names}")
-        race.race(fitting, watchdog.part(RACE).seconds, seed)
+        # there must be time for a turn of each, and three of the best
+        fitting, late = race.fitting(candidates, timing.open_s + timing.first_batch_s, batch_s, 2 * CUTS)
+        self.status(f"race of {counted(len(fitting), 'setting')}: {names_of(fitting)}")
+        race.race(fitting, watchdog.part(RACE).seconds, self.seed)
         if len(fitting) > 1:
-            fitting += self._refined(fitting, replace(traits, starting=True), seed)
-        return fitting, skipped
+            fitting += self._refined(fitting, replace(traits, starting=True))
+        return fitting, [*skipped, *late]
 
-    def _refined(
-        self, candidates: Sequence[Candidate], traits: search_space.LoaderTraits, seed: int
-    ) -> list[Candidate]:
+    def _refined(self, candidates: Sequence[Candidate], traits: search_space.LoaderTraits) -> list[Candidate]:
         """Race the fastest candidate against itself with one more setting changed; return the latter."""
         best = max((one for one in candidates if one.works), key=lambda one: one.rate, default=None)
         if best is None or not best.changes:
@@ -287,8 +274,8 @@ class _Tuning:
         reserved = self.watchdog.part(MIN_FINAL).seconds
         seconds = min(self.watchdog.part(REFINE).seconds, self.race.budget.left() - reserved)
         if more and seconds > 0:
-            self.status(f"with {best.name}: {'; '.join(one.name for one in more)}")
-            self.race.race([Candidate(best.name, best.changes, best.kind), *more], seconds, seed)
+            self.status(f"with {best.name}: {names_of(more)}")
+            self.race.race([Candidate(best.name, best.changes, best.kind), *more], seconds, self.seed)
         return more
 
     def _finalists(self, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -304,7 +291,7 @@ class _Tuning:
             why = least.over_limit or least.failure
             raise _nothing_fits([f"{least.name}, which uses least memory, {why}"])
         near = [one for one in fitting[:FINALISTS] if one.rate >= NEAR * fitting[0].rate]
-        return finalists(candidates, near, self.race.budget.left())
+        return self.race.finalists(candidates, near)
 
 
 def _idle(turn: Turn) -> bool:
@@ -319,9 +306,7 @@ def result_of(
     race: SettingsRace,
     candidates: Sequence[Candidate],
     finalists: Sequence[Candidate],
-    skipped: Sequence[Finding],
-    records: str | None,
-    trains: bool,
+    skipped: Sequence[Finding] = (),
     work: SampleWork | None = None,
 ) -> TuningResult:
     """Return what the final rounds of a race support; the first of both kinds of candidates is the baseline.
@@ -343,7 +328,7 @@ def result_of(
         _headline(outcome, use, settings, candidates, untried),
         *(_beyond(*work, against, bool(warnings)) if work and outcome != NOT_BOTTLENECK else ()),
         *(_costs(race, baseline, use) if use is not baseline else ()),
-        *(_training(baseline, headroom) if trains else ()),
+        *(_training(baseline, headroom) if race.spec.consumer.trains else ()),
         *([_basis(baseline, whole, interleaved=len(finalists) > 1)] if baseline.final_rates else []),
     ]
     return TuningResult(
@@ -354,10 +339,10 @@ def result_of(
         findings=findings,
         whole_epochs=whole,
         headroom=headroom,
-        code=search_space.code_of(race.loader, use.changes) if use.changes else "",
+        code=race.loader.code_for(use.changes) if use.changes else "",
         skipped=skipped,
         warnings=warnings,
-        records=[records] if records else [],
+        records=[str(race.path)],
     )
 
 

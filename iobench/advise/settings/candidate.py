@@ -139,6 +139,11 @@ class Candidate:
         return {name: getattr(self, name) for name in FIGURES}
 
 
+def names_of(candidates: Iterable[Candidate]) -> str:
+    """Return the names of candidates in one line."""
+    return "; ".join(one.name for one in candidates)
+
+
 def compare_to_baseline(candidates: Sequence[Candidate]) -> dict[str, Comparison]:
     """Compare each candidate with the first, the baseline, round by round over their final rounds.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,12 +13,10 @@ from torch.utils.data import IterableDataset
 
 from iobench.advise.settings.candidate import BASELINE, Candidate
 from iobench.advise.settings.settings_race import ResourceLimits
-from iobench.advise.settings.tunable_loader import TunableLoader, fetches_batches
-from iobench.advise.settings.tunable_loader import code_of as dataloader_code
+from iobench.advise.settings.tunable_loader import TunableLoader
 from iobench.base.finding import Finding
 from iobench.base.units import counted
 from iobench.host.device import device_of, pick_device
-from iobench.loading.inspection import open_handles
 
 MAX_WORKERS = 16
 BUSY_TIMES = 2  # workers per core: with one each, cores idle at the end of an epoch
@@ -55,10 +53,10 @@ def candidates_for(
     """Return the baseline and the settings worth trying, and the reasons why others are skipped."""
     limits, now = limits or ResourceLimits(), loader.workers({})
     refined = refinements(loader, Candidate(BASELINE), traits)
-    chosen = [Candidate(BASELINE, over_limit=_worker_limit(loader, {}, limits))]
+    chosen = [Candidate(BASELINE, over_limit=limits.worker_problem(now))]
     chosen += [one for one in refined if one.kind in SIGNALLED]
     with traits.probing():
-        whole_batches = fetches_batches(loader)
+        whole_batches = loader.fetches_batches
     if whole_batches:
         chosen.append(Candidate(BATCH_FETCH, {"batch_fetch": True, "num_workers": 0}, "fetch"))
         if now:
@@ -76,8 +74,9 @@ def candidates_for(
         hiding = {"persistent"} if now else {"persistent", "threads"}
         chosen += [one for one in refinements(loader, many, traits) if one.kind in hiding]
     chosen += [one for one in refined if one.kind not in SIGNALLED]
-    fitting = [one for one in chosen if not one.changes or not _worker_limit(loader, one.changes, limits)]
-    return fitting, skipped
+    baseline, *others = chosen
+    fitting = [one for one in others if not limits.worker_problem(loader.workers(one.changes))]
+    return [baseline, *fitting], skipped
 
 
 def refinements(loader: TunableLoader, base: Candidate, traits: LoaderTraits) -> list[Candidate]:
@@ -90,8 +89,9 @@ def refinements(loader: TunableLoader, base: Candidate, traits: LoaderTraits) ->
         persists = _current(loader, base, "persistent_workers")
         if "persistent_workers" in loader.settable and not persists:
             chosen.append(_refined(base, "persistent", "persistent workers", persistent_workers=True))
-        others = [one for one in _other_starts(loader, base, traits) if _start_problem(loader, one) is None]
-        chosen += [_refined(base, "start", STARTS[one], multiprocessing_context=one) for one in others]
+        starts = _other_starts(loader, base, traits)
+        possible = [method for method, problem in starts.items() if problem is None]
+        chosen += [_refined(base, "start", STARTS[one], multiprocessing_context=one) for one in possible]
     limited = _current(loader, base, "worker_threads")
     if workers and traits.threads and "worker_threads" in loader.settable and not limited:
         too_many = threads_oversubscribed(workers)
@@ -114,13 +114,6 @@ def threads_oversubscribed(workers: int) -> bool:
     return threads > 1 and workers * threads > len(os.sched_getaffinity(0))
 
 
-def code_of(loader: TunableLoader, changes: Mapping[str, Any]) -> str:
-    """Return the Python code for these settings."""
-    if not loader.rebuilds:
-        return ", ".join(f"{name}={value!r}" for name, value in changes.items())
-    return dataloader_code(loader.loader, changes)
-
-
 def _refined(base: Candidate, kind: str, name: str, **changes: Any) -> Candidate:
     full_name = f"{base.name}, {name}" if base.changes else name
     return Candidate(full_name, {**base.changes, **changes}, kind)
@@ -130,37 +123,24 @@ def _current(loader: TunableLoader, base: Candidate, name: str) -> Any:
     return base.changes.get(name, getattr(loader.loader, name, None) if loader.rebuilds else None)
 
 
-def _other_starts(loader: TunableLoader, base: Candidate, traits: LoaderTraits) -> list[str]:
-    """Return the start methods other than the present one, if the method can be set."""
+def _other_starts(loader: TunableLoader, base: Candidate, traits: LoaderTraits) -> dict[str, Finding | None]:
+    """Return the start methods other than the present one, if it can be set; each with what prevents it."""
+    if "multiprocessing_context" not in loader.settable:
+        return {}
     known = multiprocessing.get_all_start_methods()  # the default comes first; it depends on Python's version
     context = _current(loader, base, "multiprocessing_context")
     if context is None:
         context = multiprocessing.get_start_method(allow_none=True) or known[0]
     now = context if isinstance(context, str) else context.get_start_method()
-    if "multiprocessing_context" not in loader.settable:
-        return []
-    return [method for method in traits.starts if method in known and method != now]
-
-
-def _start_problem(loader: TunableLoader, method: str) -> Finding | None:
-    """Return why workers cannot start by this method; None if they can."""
-    return _open_handles(loader) if method == FORK else loader.spawn_problem
-
-
-def _open_handles(loader: TunableLoader) -> Finding | None:
-    """Return the problem of files that are open in the dataset; forked workers must not inherit them."""
-    held = open_handles(loader.dataset_for({"num_workers": 1})) if loader.rebuilds else []
-    if not held:
-        return None
-    names = ", ".join(held)
-    message = f"{names} is open already and must not be inherited by a fork"
-    return Finding("open-handles", message, "open it in the first __getitem__", {"handles": names})
+    others = [method for method in traits.starts if method in known and method != now]
+    return {method: loader.fork_problem if method == FORK else loader.spawn_problem for method in others}
 
 
 def _skipped_starts(loader: TunableLoader, traits: LoaderTraits) -> list[Finding]:
+    """Return why workers cannot start by other methods: one finding for those with the same problem."""
     problems: dict[str, tuple[Finding, list[str]]] = {}
-    for method in _other_starts(loader, Candidate(BASELINE), traits):
-        if (problem := _start_problem(loader, method)) is not None:
+    for method, problem in _other_starts(loader, Candidate(BASELINE), traits).items():
+        if problem is not None:
             problems.setdefault(problem.sentence, (problem, []))[1].append(method)
     return [
         _about(" and ".join(STARTS[method] for method in methods), problem, start_methods=",".join(methods))
@@ -170,16 +150,6 @@ def _skipped_starts(loader: TunableLoader, traits: LoaderTraits) -> list[Finding
 
 def _about(subject: str, problem: Finding, **values: str) -> Finding:
     return replace(problem, message=f"{subject}: {problem.message}", values={**problem.values, **values})
-
-
-def _worker_limit(
-    loader: TunableLoader, changes: Mapping[str, Any], limits: ResourceLimits
-) -> Finding | None:
-    count = loader.workers(changes)
-    if limits.workers is None or count <= limits.workers:
-        return None
-    message = f"has {counted(count, 'worker')}, more than --max-workers {limits.workers}"
-    return Finding("worker-limit", message, values={"workers": count, "limit": limits.workers})
 
 
 def _worker_counts(
@@ -195,7 +165,7 @@ def _worker_counts(
     if shards_itself and not traits.whole:
         message = "workers: unknown whether its dataset shards its samples over them"
         return [], Finding("sharding-unknown", message)
-    problem = loader.batch_problem or _open_handles(loader)
+    problem = loader.batch_problem or loader.fork_problem
     return ([], _about("workers", problem)) if problem is not None else (counts, None)
 
 

@@ -1,4 +1,4 @@
-"""Settings of one live loader as cases of runs in this process: a race, and final rounds."""
+"""Live loaders as cases of runs without a dataset; the settings of one: a race, and final rounds."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from iobench.advise import answer
 from iobench.advise.settings.candidate import Candidate
 from iobench.advise.settings.tunable_loader import TunableLoader
-from iobench.advise.settings.turn import Turn, TurnSpec
+from iobench.advise.settings.turn import CYCLES, Turn, TurnSpec
 from iobench.advise.settings.watchdog import DeadlineReached
 from iobench.base.errors import InvalidSettings, TargetError
 from iobench.base.finding import Finding
@@ -25,8 +26,9 @@ from iobench.bench.budget import Budget
 from iobench.bench.case import Case
 from iobench.bench.executor import Executor, Tick, TookTooLong
 from iobench.bench.options import RunOptions
+from iobench.bench.outcome import Run
 from iobench.bench.part import Proof
-from iobench.bench.policies import FinalRounds, Policy, SuccessiveHalving
+from iobench.bench.policies import COMPARED, FinalRounds, Policy, SuccessiveHalving
 from iobench.bench.run import run
 from iobench.host.process_counters import descendants
 from iobench.loading.loaders._user_loader import UserLoader
@@ -34,20 +36,13 @@ from iobench.loading.loaders.dataloader import unwarned
 from iobench.results import stats
 from iobench.results.parts import ContentCheckPart, DatasetPart, FieldSpec, Measured
 from iobench.results.record import Record
-from iobench.results.run_warning import Values
+from iobench.results.run_warning import LONGER, Values
 
 UNVERIFIED = Finding("no-checksums", "it reads data that iobench has no checksums of")
 KNOWN = ("dataset", "format", "loader", "options", "device", "batch_size", "seed", "model")  # facets
+MIN_TURN_S = 0.05
 PRESENT = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
 DIFFERENT_SAMPLES = 0.02  # of an epoch's samples; a larger difference means other work
-
-
-@dataclass(frozen=True)
-class ResourceLimits:
-    """Limits on settings: worker processes, and bytes of memory of all processes together."""
-
-    workers: int | None = None
-    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -60,6 +55,70 @@ class LiveCase(Case):
         every = super().facets
         known = {name: every[name] for name in KNOWN if every[name] or name != "batch_size"}
         return {**known, **({"step_s": self.step_s} if self.step_s else {})}
+
+
+def live_case(dataset: str, name: str, options: Mapping[str, Any], **known: Any) -> LiveCase:
+    """Return a loader of this name with its settings as a case; `known` are the device and other facets."""
+    loader = UserLoader("", name, tuple(options.items()), (), None, "")
+    return LiveCase(dataset, content="", variant="", loader=loader, **known)
+
+
+def run_live(
+    executors: Sequence[tuple[LiveCase, Executor]],
+    policy: Policy,
+    budget: Budget,
+    data: DatasetPart,
+    out: Path | None = None,
+    seed: int = 0,
+    close: Callable[[], None] = lambda: None,
+) -> Run:
+    """Run cases by their executors, and end what they started by `close`.
+
+    KeyboardInterrupt after Ctrl-C: what was measured until then answers nothing.
+    """
+    made = run(
+        None,
+        RunOptions(limits=False, seed=seed),
+        out=out,
+        cases=[case for case, _ in executors],
+        policy=policy,
+        backend=_Executors({case.key: executor for case, executor in executors}, close),
+        budget=budget,
+        live=data,
+    )
+    if made.interrupted:
+        raise KeyboardInterrupt
+    return made
+
+
+class _Executors(LocalHost):
+    """Executors of a run over live loaders, by the key of their case."""
+
+    def __init__(self, executors: Mapping[str, Executor], close: Callable[[], None]) -> None:
+        self._executors, self._close = executors, close
+
+    def executor(self, case: Case) -> Executor:
+        """Return the executor of a case."""
+        return self._executors[case.key]
+
+    def close(self) -> None:
+        """End what was started, such as persistent workers."""
+        self._close()
+
+
+@dataclass(frozen=True)
+class ResourceLimits:
+    """Limits on settings: worker processes, and bytes of memory of all processes together."""
+
+    workers: int | None = None
+    memory_bytes: int | None = None
+
+    def worker_problem(self, count: int) -> Finding | None:
+        """Return that so many workers are more than are allowed; None if they are not."""
+        if self.workers is None or count <= self.workers:
+            return None
+        message = f"has {counted(count, 'worker')}, more than --max-workers {self.workers}"
+        return Finding("worker-limit", message, values={"workers": count, "limit": self.workers})
 
 
 @dataclass
@@ -96,24 +155,8 @@ class _Setting(Executor):
             raise TookTooLong(error.problem) from None
 
 
-class LiveExecutors(LocalHost):
-    """Executors of a run over live loaders, by the key of their case; `close` ends what they started."""
-
-    def __init__(self, executors: Mapping[str, Executor], close: Callable[[], None]) -> None:
-        self._executors, self._close = executors, close
-
-    def executor(self, case: Case) -> Executor:
-        """Return the executor of a case."""
-        return self._executors[case.key]
-
-    def close(self) -> None:
-        """End what was started, such as persistent workers."""
-        self._close()
-
-
 ROUNDS = 15  # of the finalists, if time allows
 CUTS = 3  # rounds that must fit in the time for an epoch to be measured whole
-MIN_TURN_S = 0.05
 
 
 class SettingsRace:
@@ -233,21 +276,11 @@ class SettingsRace:
         self, candidates: Sequence[Candidate], limit_s: float | None, policy: Policy, seed: int
     ) -> list[tuple[Candidate, Record]]:
         """Run the candidates that have not failed, each as a case, and return their records."""
-        chosen = {self._case(one).key: one for one in candidates if not one.failure}
-        cases = [self._case(one) for one in chosen.values()]
-        executors = {key: _Setting(self, one, limit_s) for key, one in chosen.items()}
-        made = run(
-            None,
-            RunOptions(limits=False, seed=seed),
-            out=self.path,
-            cases=cases,
-            policy=policy,
-            backend=LiveExecutors(executors, self.loader.close),
-            budget=self.budget.share(1.0),
-            live=self._data(),
-        )
-        if made.interrupted:
-            raise KeyboardInterrupt
+        cases = [(self._case(one), one) for one in candidates if not one.failure]
+        executors = [(case, _Setting(self, one, limit_s)) for case, one in cases]
+        budget, data = self.budget.share(1.0), self._data()
+        made = run_live(executors, policy, budget, data, self.path, seed, self.loader.close)
+        chosen = {case.key: one for case, one in cases}
         for key, error in made.failures.items():
             candidate = chosen[key]
             if not candidate.changes:
@@ -259,31 +292,41 @@ class SettingsRace:
         self.turns += turns
         return turns
 
-    def _case(self, candidate: Candidate) -> Case:
+    def _case(self, candidate: Candidate) -> LiveCase:
         own, consumer = self.loader, self.spec.consumer
         sizes = [shape[0] for shape, _ in own.fields[:1] if shape]
         present = {option: getattr(own.loader, option) for option in PRESENT} if own.rebuilds else {}
-        name = own.name if candidate.make is None else candidate.name
-        options = tuple({**present, **candidate.changes}.items())
-        return LiveCase(
+        return live_case(
             own.name,
-            content="",
+            own.name if candidate.make is None else candidate.name,
+            {**present, **candidate.changes},
             device=str(consumer.device),
             batch_size=sizes[0] if sizes else 0,
             seed=consumer.seed,
             model=consumer.model,
             step_s=consumer.step_s,
-            variant="",
-            loader=UserLoader("", name, options, (), None, ""),
         )
 
+    def fitting(
+        self, candidates: Sequence[Candidate], first_s: float, batch_s: float, rounds: int = CUTS
+    ) -> tuple[list[Candidate], list[Finding]]:
+        """Return the first candidates for which there is time before these rounds, and a finding on others.
 
-def finalists(
-    candidates: Sequence[Candidate], ordered: Sequence[Candidate], seconds: float
-) -> list[Candidate]:
-    """Return the baseline, the first of `candidates`, and as many of `ordered` as have time for rounds."""
-    chosen = [candidates[0], *ordered[:1]]
-    for one in ordered[1:]:
-        if stats.ENOUGH_ROUNDS * sum(candidate.turn_s for candidate in [*chosen, one]) <= seconds:
-            chosen.append(one)
-    return chosen
+        A turn takes `first_s` until its first batch, and `batch_s` for each batch.
+        """
+        turn_s = max(first_s + CYCLES * max(1, self.loader.workers({})) * batch_s, 1e-9)
+        most = max(COMPARED, int(self.budget.left() / turn_s - rounds))
+        late = [one.name for one in candidates[most:]]
+        return list(candidates[:most]), list(answer.no_time(late, LONGER))
+
+    def finalists(self, candidates: Sequence[Candidate], ordered: Sequence[Candidate]) -> list[Candidate]:
+        """Return the baseline, the first of `candidates`, and as many of `ordered` as there is time for."""
+        chosen = [candidates[0], *ordered[:1]]
+        for one in ordered[1:]:
+            if self.has_time_for([*chosen, one]):
+                chosen.append(one)
+        return chosen
+
+    def has_time_for(self, candidates: Sequence[Candidate]) -> bool:
+        """Return True if enough rounds of these candidates fit in the time that is left."""
+        return stats.ENOUGH_ROUNDS * sum(one.turn_s for one in candidates) <= self.budget.left()

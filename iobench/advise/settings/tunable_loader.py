@@ -18,7 +18,7 @@ from iobench.advise.settings.candidate import UNSENDABLE
 from iobench.base.finding import Finding
 from iobench.base.text import reason
 from iobench.base.units import bytes_text
-from iobench.loading.inspection import batch_tensors, is_single_pass, same_tensors, shallow_copy
+from iobench.loading.inspection import batch_tensors, is_single_pass, open_handles, same_tensors, shallow_copy
 from iobench.loading.target import parse_target
 from iobench.loading.user_errors import USER_ERRORS
 from iobench.results.run_warning import Values
@@ -288,28 +288,44 @@ class TunableLoader:
         """Drop the loaders with persistent workers, which ends these."""
         self._persistent.clear()
 
+    def code_for(self, changes: Changes) -> str:
+        """Return the Python code for these settings."""
+        if not self.rebuilds:
+            return ", ".join(f"{name}={value!r}" for name, value in changes.items())
+        return code_of(self.loader, changes)
+
+    @property
+    def fetches_batches(self) -> bool:
+        """True if the dataset, indexed with a list, gives the same batch as collating its samples.
+
+        A copy of the dataset is asked, so that no file stays open in the original.
+        """
+        own: Any = self.loader
+        if not self.rebuilds or own.batch_sampler is None or isinstance(own.dataset, IterableDataset):
+            return False
+        if hasattr(own.dataset, "__getitems__") or own.collate_fn is not default_collate:
+            return False
+        try:
+            dataset = shallow_copy(own.dataset)
+            size = len(dataset)
+            rows = list(dict.fromkeys((0, size // 2, size - 1)))
+            whole = default_convert(dataset[rows])  # type: ignore[no-untyped-call]
+            single = default_collate([dataset[row] for row in rows])
+        except USER_ERRORS:  # for a list
+            return False
+        return same_tensors(whole, single)
+
+    @property
+    def fork_problem(self) -> Finding | None:
+        """Files that are open in the dataset, which forked workers must not inherit; None without any."""
+        held = open_handles(self.dataset_for({"num_workers": 1})) if self.rebuilds else []
+        if not held:
+            return None
+        names = ", ".join(held)
+        message = f"{names} is open already and must not be inherited by a fork"
+        return Finding("open-handles", message, "open it in the first __getitem__", {"handles": names})
+
     def dataset_for(self, changes: Changes) -> Any:
         """Return a DataLoader's dataset for these settings: the given one, or its copy."""
         now, then = self.workers({}), self.workers(changes)
         return self.loader.dataset if bool(now) == bool(then) else self._other_dataset
-
-
-def fetches_batches(loader: TunableLoader) -> bool:
-    """Return True if the dataset, indexed with a list, gives the same batch as collating its samples.
-
-    A copy of the dataset is asked, so that no file stays open in the original.
-    """
-    own: Any = loader.loader
-    if not loader.rebuilds or own.batch_sampler is None or isinstance(own.dataset, IterableDataset):
-        return False
-    if hasattr(own.dataset, "__getitems__") or own.collate_fn is not default_collate:
-        return False
-    try:
-        dataset = shallow_copy(own.dataset)
-        size = len(dataset)
-        rows = list(dict.fromkeys((0, size // 2, size - 1)))
-        whole = default_convert(dataset[rows])  # type: ignore[no-untyped-call]
-        single = default_collate([dataset[row] for row in rows])
-    except USER_ERRORS:  # for a list
-        return False
-    return same_tensors(whole, single)

@@ -97,6 +97,7 @@ class Watchdog:
             try:
                 yield
             finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)  # else its last alarm could meet the former handler
                 signal.signal(signal.SIGALRM, before)
                 sys.unraisablehook = unraisable
                 if self._on_child is not None:
