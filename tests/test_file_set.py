@@ -453,6 +453,72 @@ def test_a_group_per_patient_with_one_number_each_is_a_sample(tmp_path):
     np.testing.assert_array_equal(batch["slices"].values, np.concatenate([X[n, : 3 + n] for n in range(3)]))
 
 
+@pytest.mark.parametrize("selected", ["train", "train/x,train/y"])
+def test_one_of_alike_groups_is_selected(tmp_path, selected):
+    groups = {"train": X[:8], "test": X[8:]}
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, rows in groups.items():
+            file[f"{name}/x"], file[f"{name}/y"] = rows, np.arange(len(rows))
+    batch, _, _ = read(f"{tmp_path / 'a.h5'}::{selected}", tmp_path)
+    np.testing.assert_array_equal(batch["train_x"], groups["train"])
+    batch, _, variant = read(f"{tmp_path / 'a.h5'}::x", tmp_path)  # of each group
+    assert (variant, [*batch], len(batch["x"])) == ("parts:of=hdf5", ["x"], 12)
+
+
+def splits_in_groups(path):
+    with h5py.File(path / "a.h5", "w") as file:
+        file["train/x"], file["test/x"] = X[:8], X[8:]
+    return path / "a.h5"
+
+
+def splits_in_folders(path):
+    for split in ("train", "validation"):
+        folder = path / "a" / split
+        folder.mkdir(parents=True)
+        np.save(folder / "x.npy", X)
+        np.save(folder / "y.npy", np.arange(len(X)))
+    return path / "a"
+
+
+def splits_of_tokens(path):
+    (path / "a").mkdir()
+    for name in ("fineweb_train_000001", "fineweb_val_000000"):
+        (np.arange(60_000) % 50_000).astype(np.uint16).tofile(path / "a" / f"{name}.bin")
+    return path / "a"
+
+
+@pytest.mark.parametrize("write", [splits_in_groups, splits_in_folders, splits_of_tokens])
+def test_splits_that_are_joined_are_said(tmp_path, write):
+    path, notes = write(tmp_path), []
+    add(path, data_dir=tmp_path / "data", warn=notes.append)
+    (splits,) = [note for note in notes if note.kind == "several-splits"]
+    assert len(splits.values) == 2
+    assert [note.kind for note in open_source(path).notes].count("several-splits") == 1
+
+
+def test_columns_that_are_names_of_folders_are_said(tmp_path):
+    parquet, pa = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow")
+    for year in (2020, 2021):
+        (tmp_path / f"a/year={year}").mkdir(parents=True)
+        parquet.write_table(pa.table({"x": [1.0, 2.0]}), tmp_path / f"a/year={year}/0.parquet")
+    notes = []
+    add(tmp_path / "a", data_dir=tmp_path / "data", warn=notes.append)
+    (note,) = [note for note in notes if note.kind == "not-read"]
+    assert note.message == "1 column in names of folders not read: year"
+
+
+def test_shards_of_tokens_in_npy_say_how_windows_are_read(tmp_path):
+    folder, notes = tmp_path / "a", []
+    folder.mkdir()
+    for number in range(3):
+        np.save(folder / f"shard_{number}.npy", np.arange(20_000 + number, dtype=np.uint16))
+    add(folder, data_dir=tmp_path / "data", warn=notes.append)
+    assert any("of a folder --format parts:of=tokens" in (note.hint or "") for note in notes)
+    with pytest.raises(SourceError, check=kind("not-a-file")) as caught:
+        add(folder, "tokens", data_dir=tmp_path / "data")
+    assert "parts:of=tokens" in caught.value.hint
+
+
 def test_groups_of_a_zarr_store_are_parts(tmp_path):
     zarr = pytest.importorskip("zarr")
     group = zarr.open_group(tmp_path / "a.zarr", mode="w")

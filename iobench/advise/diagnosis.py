@@ -179,7 +179,7 @@ class Diagnosis(Answer):
         if main is not None:
             others.remove(main)
             remedy = main.remedy if isinstance(main, Advice) else main.hint
-            lines += [f"Cause: {main.message}", f"Remedy: {remedy}"]
+            lines += [f"Cause: {main.message}", *([f"Remedy: {remedy}"] if remedy else [])]
         return [*lines, f"Next: {self.next_step}"], others
 
     def tables(self) -> Iterator[Columns]:

@@ -166,7 +166,10 @@ def add_files(path: str | Path, options: AddOptions) -> tuple[Manifest, Prepared
     root = Path(options.data_dir) / check_name(options.name or default_name(stem))
     manifest_file.check_readable(root)
     _check_separate(tree.path, root)
-    detected = Detected(options.format) if options.format else detect(tree.path, "--format", options.files)
+    if options.format:
+        detected = Detected(options.format)
+    else:
+        detected = detect(tree.path, "--format", options.files, names)
     for note in detected.notes:
         options.warn(note)
     form = formats.parse(detected.variant)
@@ -235,6 +238,8 @@ def _described(data: UntrustedData, options: AddOptions) -> Description:
     try:
         description = sandbox.describe(data, options.fields)
     except SourceError as error:
+        if error.kind == "not-a-file":  # whose hint says how this format reads a folder
+            raise
         names: tuple[str, ...] = ()
         with suppress(SourceError):  # of the files of a folder that differ: the first error says more
             names = sandbox.sniff(data.file).formats if options.format else ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from iobench import formats
@@ -55,12 +56,12 @@ ADAPTED = {  # single files that no format reads in place, by suffix: the adapte
 }
 
 
-def detect(path: Path, flag: str, files: str | None = None) -> Detected:
+def detect(path: Path, flag: str, files: str | None = None, selected: Sequence[str] = ()) -> Detected:
     """Return the only format that recognizes data; `files` is the relation of those in a folder, if given.
 
     SourceError if it is not exactly one; `flag` is the option of the command that names one.
     """
-    result, adds = sandbox.sniff(path, files), flag == "--format"
+    result, adds = sandbox.sniff(path, files, selected), flag == "--format"
     if result.ambiguity:
         hint = f"give {flag} {result.formats[0]}" if result.formats else f"give {flag}"
         if result.members:

@@ -36,7 +36,7 @@ from iobench.formats import (
     split_selection,
 )
 from iobench.formats.array_schema import with_selection
-from iobench.formats.folders import parts_not_read
+from iobench.formats.folders import parts_not_read, said_by_names
 from iobench.formats.placement import end_to_end
 
 WRITTEN = "iobench-part-"  # begins the name of each folder that `write` makes
@@ -165,17 +165,21 @@ class Parts(formats.Format, formats.Detectable, formats.Checkable):
     def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Return the notes about the parts, the first one of each kind."""
         path, chosen = split_selection(path)
-        notes: dict[str, list[Finding]] = {}
-        for file in parts_in(path, self.part):
+        of_parts: dict[str, list[Finding]] = {}
+        parts = parts_in(path, self.part)
+        for file in parts:
             part = with_selection(file, chosen)
             for note in self.part.notes(part, self.part.infer_schema(part)):
-                notes.setdefault(note.kind, []).append(note)
+                of_parts.setdefault(note.kind, []).append(note)
         left = self.part.groups(path).left if self.part.sniff(path) else ()
-        return parts_not_read("array", left, " outside of the groups") + [
+        notes = parts_not_read("array", left, " outside of the groups")
+        if self.files(path) is None:  # of files, the sandbox adds what their names say
+            notes += said_by_names(path, parts, "folder" if path.is_dir() else "group")
+        return notes + [
             first
             if not others
             else replace(first, message=f"{first.message}; likewise {counted(len(others), 'time')} more")
-            for first, *others in notes.values()
+            for first, *others in of_parts.values()
         ]
 
     def check(self, path: Path, schema: Schema) -> None:

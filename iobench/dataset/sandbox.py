@@ -95,6 +95,7 @@ class SandboxRequest:
     schema: Schema = NO_SCHEMA
     fields: tuple[Field, ...] = ()
     files: str | None = None
+    selected: tuple[str, ...] = ()
     rows: int = 0
     hashed: HashedRows | None = None
 
@@ -145,12 +146,14 @@ class SniffResult:
         return name
 
 
-def sniff(path: Path, files: str | None = None) -> SniffResult:
+def sniff(path: Path, files: str | None = None, selected: Sequence[str] = ()) -> SniffResult:
     """Find the formats that recognize a file or folder; `files` is the relation of its files, if given.
+
+    `selected` are the names of the arrays that will be read; empty for all.
 
     Raises SourceError if that relation is not certain, or the libraries asked crash or exceed their limits.
     """
-    with _worker(UntrustedData(path, "", 0), "sniff", files=files) as worker:
+    with _worker(UntrustedData(path, "", 0), "sniff", files=files, selected=tuple(selected)) as worker:
         return worker.message(SniffResult)
 
 

@@ -8,7 +8,7 @@ import json
 import os
 import resource
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,8 @@ from iobench.dataset.opener import Opener
 from iobench.dataset.sandbox import ADAPTERS, Description, SandboxRequest, SniffResult, packed
 from iobench.dataset.verify import read_back
 from iobench.formats import Array, Batch, BatchStream, Detectable, Format, Ragged, joined
-from iobench.formats.folders import joined_splits, not_read
+from iobench.formats.array_schema import ShapeAndDtype
+from iobench.formats.folders import not_read, said_by_names
 from iobench.formats.schema import plain_bools
 from iobench.host.child import SharedCount, send_raw
 
@@ -93,21 +94,24 @@ def _sniff(request: SandboxRequest) -> Iterator[Reply]:
             missing[name] = str(error)
     _limit(request.memory_bytes)  # only now: the memory of loaded libraries counts
     forms = [form for form in known if recognizes(form, path)]
-    if files := _file_set(path, known, forms, request.files):
+    if files := _file_set(path, known, forms, request):
         yield SniffResult((files.variant,), missing, notes=files.notes), {}
         return
     names = tuple(form.name for form in forms)
     yield SniffResult(names, missing, _members(known, path, names)), {}
 
 
-def _file_set(path: Path, known: list[Format], forms: list[Format], given: str | None) -> Detected | None:
+def _file_set(
+    path: Path, known: list[Format], forms: list[Format], request: SandboxRequest
+) -> Detected | None:
     """Return the files of a folder, or the groups of a file, as one dataset; None if a format reads it."""
+    given = request.files
     if len(forms) == 1 and isinstance(forms[0], Detectable):
         try:
             groups = forms[0].groups(path).arrays
         except (CorruptArtifact, ImportError):  # which `describe` reports
             groups = {}
-        if groups:
+        if groups and (given or _in_each(groups, request.selected)):
             return detect_groups(path, forms[0].name, groups, given)
     if path.is_dir() and (given or not forms):
         return detect_files(path, known, given)
@@ -115,6 +119,12 @@ def _file_set(path: Path, known: list[Format], forms: list[Format], given: str |
         hint = "omit --files"
         raise CorruptArtifact("--files is for several files or groups", "one-file", path, hint=hint)
     return None
+
+
+def _in_each(groups: Mapping[str, Mapping[str, ShapeAndDtype]], selected: Sequence[str]) -> bool:
+    """Return whether each group holds what is selected, and not the file as a whole, by a group's name."""
+    own = next(iter(groups.values()))
+    return all(name in own or any(one.startswith(f"{name}/") for one in own) for name in selected)
 
 
 def _members(known: list[Format], path: Path, names: tuple[str, ...]) -> dict[str, str]:
@@ -149,7 +159,7 @@ def _describe(request: SandboxRequest) -> Iterator[Reply]:
         others = [os.path.relpath(one, folder.parent) for one in form.others(path)]
     elif (files := form.files(folder)) is not None:
         reader = f"format {form.name}" if isinstance(form, Format) else "iobench"
-        notes += joined_splits(folder, files) + not_read(folder, files, reader)
+        notes += said_by_names(folder, files) + not_read(folder, files, reader)
     yield Description(schema, tuple(notes), tuple(others)), {}
 
 

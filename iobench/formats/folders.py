@@ -30,7 +30,9 @@ PACKED = ".npy.gz"
 DESCRIBING = ("", ".txt", ".md", ".csv", ".tsv", ".json", ".yaml", ".yml", ".xml", ".html", ".pdf", ".db")
 ARCHIVER = "__MACOSX"  # folder of what macOS's archiver knows of each file
 NOT_READ = "not-read"  # kind of the note that counts files
-SPLIT = re.compile(r"(train|training|val|valid|validation|dev|test|testing|eval)(?![a-z])", re.IGNORECASE)
+SPLIT = re.compile(
+    r"(?<![a-z])(train|training|val|valid|validation|dev|test|testing|eval)(?![a-z])", re.IGNORECASE
+)
 MOST_LOOKS = 10_000  # entries below a folder by which its kind is recognized
 MOST_NAMED = 9
 
@@ -191,13 +193,16 @@ def parts_not_read(noun: str, names: Collection[str], place: str = " of each sam
     return [Finding(NOT_READ, message, None, {f"{noun}s": len(names)})]
 
 
-def joined_splits(path: Path, read: Iterable[Path]) -> list[Finding]:
-    """Return a note if the files read are named after several splits of a dataset."""
-    names = (os.path.relpath(file, path).split(os.sep) for file in read)
-    matches = (SPLIT.match(one[0]) or SPLIT.match(one[-1]) for one in names)
+def said_by_names(path: Path, parts: Iterable[Path], noun: str = "file") -> list[Finding]:
+    """Return notes of what the names of parts say: values of a column, and several splits of a dataset."""
+    names = [os.path.relpath(part, path).split(os.sep) for part in parts]
+    columns = {word.split("=")[0] for one in names for word in one if "=" in word}
+    notes = parts_not_read("column", columns, " in names of folders")
+    matches = (SPLIT.search(one[0]) or SPLIT.search(one[-1]) for one in names)
     counts = Counter(match[1].lower() for match in matches if match)
-    if len(counts) < 2:
-        return []
-    message = "read as one dataset: " + enumerated([counted(n, f"{name} file") for name, n in counts.items()])
-    hint = "to measure one alone, name its file, or put its files into a folder of their own"
-    return [Finding("several-splits", message, hint, dict(counts))]
+    if len(counts) > 1:
+        some = enumerated([counted(count, f"{name} {noun}") for name, count in counts.items()])
+        place = " after '::'" if noun == "group" else ", or put its files into a folder of their own"
+        hint = f"to measure one alone, name its {noun}{place}"
+        notes.append(Finding("several-splits", f"read as one dataset: {some}", hint, dict(counts)))
+    return notes

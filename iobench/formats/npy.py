@@ -235,7 +235,10 @@ def notes_of(schema: Schema) -> list[Finding]:
     (field,) = schema.fields
     if field.shape or not field.dtype.startswith(("int", "uint")) or schema.samples < TOKENS:
         return []
-    hint = "if they are token ids, read windows of them: --format tokens; of prepare, --source-format tokens"
+    hint = (
+        "if they are token ids, read windows of them: --format tokens, of a folder --format parts:of=tokens; "
+        "of prepare, --source-format"
+    )
     message = f"each of the {schema.samples:,} samples is one {field.dtype}"
     return [Finding("single-numbers", message, hint, {"samples": schema.samples, "dtype": field.dtype})]
 

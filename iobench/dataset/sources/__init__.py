@@ -138,7 +138,7 @@ def _open(
     elif suffix in ADAPTED and not any(form.sniff(tree.path) for form in (Hdf5(), Memmap())):
         detected = Detected(ADAPTED[suffix])  # but MATLAB 7.3 and NetCDF 4 are HDF5
     else:
-        detected = detect(tree.path, "--source-format", files)
+        detected = detect(tree.path, "--source-format", files, chosen)
     variant = detected.variant
     if variant not in ADAPTERS:
         variant = _scaled(path, variant, sample_shape)

@@ -155,7 +155,8 @@ class TokenWindows(Format, Detectable):
         CorruptArtifact of kind ``not-a-file``, or ``too-few-tokens`` for a single window.
         """
         if path.is_dir():
-            raise CorruptArtifact("a folder", kind="not-a-file", path=path, expected="a file of tokens")
+            expected, hint = "a file of tokens", f"read all files in it by parts:of={self.name}"
+            raise CorruptArtifact("a folder", "not-a-file", path, expected=expected, hint=hint)
         stream = self.stream(path, None)
         field = window_field(path, self.name, self.window, stream.dtype, stream.tokens)
         return Schema(stream.windows(self.window, self.stride or self.window - 1), (field,))
