@@ -134,13 +134,9 @@ class Audio(Format, Detectable):
         channels, first = headers[0].channels, files[0]
         for file, header in zip(files, headers, strict=True):
             if header.channels != channels:
-                raise CorruptArtifact(
-                    "the clips differ in channels",
-                    kind="unequal-channels",
-                    path=path,
-                    expected="clips of one number of channels",
-                    found=f"{channels} in {first.name} and {header.channels} in {file.name}",
-                )
+                problem, expected = "the clips differ in channels", "clips of one number of channels"
+                found = f"{channels} in {first.name} and {header.channels} in {file.name}"
+                raise CorruptArtifact(problem, "unequal-channels", path, expected=expected, found=found)
         dtype = "int16" if all(header.subtype in SMALL_SUBTYPES for header in headers) else "float32"
         shape = (VARIES,) if channels == 1 else (VARIES, channels)
         total = sum(header.frames for header in headers)

@@ -75,11 +75,9 @@ def library() -> Any:
         import ffcv.reader
         import ffcv.writer
     except (ImportError, OSError) as error:
-        raise InvalidSettings(
-            f"ffcv: FFCV cannot be imported: {reason(error)}",
-            kind="cannot-import",
-            hint="install OpenCV and TurboJPEG where the system finds their libraries",
-        ) from error
+        problem = f"ffcv: FFCV cannot be imported: {reason(error)}"
+        hint = "install OpenCV and TurboJPEG where the system finds their libraries"
+        raise InvalidSettings(problem, "cannot-import", hint=hint) from error
     return ffcv
 
 
@@ -107,12 +105,9 @@ class Ffcv(ScaledImages, RecordFormat):
         super().check_schema(schema)
         for field in schema.fields:
             if len(field.shape) > MOST_AXES:
-                raise UnsupportedSchema(
-                    f"format {self.name} cannot hold field {field.name}",
-                    kind="too-many-axes",
-                    expected=f"at most {MOST_AXES} axes",
-                    found=len(field.shape),
-                )
+                problem = f"format {self.name} cannot hold field {field.name}"
+                expected = f"at most {MOST_AXES} axes"
+                raise UnsupportedSchema(problem, "too-many-axes", expected=expected, found=len(field.shape))
         self._refuse_large(schema, schema.fixed.sample_bytes, MOST_PAGE_BYTES, "a page")
 
     def stored_name(self, name: str) -> str:

@@ -65,17 +65,11 @@ class Images(ScaledImages, Detectable):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.encoded and (self.shape or self.lossy):
-            raise InvalidOption(
-                f"images: encoded with {'shape' if self.shape else 'lossy'}",
-                kind="conflicting-options",
-                hint="omit one of them",
-            )
+            problem = f"images: encoded with {'shape' if self.shape else 'lossy'}"
+            raise InvalidOption(problem, "conflicting-options", hint="omit one of them")
         if self.quality != QUALITY and not self.lossy:
-            raise InvalidOption(
-                f"images:quality={self.quality}: PNG has no quality",
-                kind="conflicting-options",
-                hint="add lossy=jpeg, or omit quality",
-            )
+            problem = f"images:quality={self.quality}: PNG has no quality"
+            raise InvalidOption(problem, "conflicting-options", hint="add lossy=jpeg, or omit quality")
 
     @property
     def lossless(self) -> bool:
@@ -118,27 +112,18 @@ class Images(ScaledImages, Detectable):
     def check_schema(self, schema: Schema) -> None:
         """Raise UnsupportedSchema also for fields but images and scalars, or without images."""
         if self.encoded:
-            raise UnsupportedSchema(
-                f"{self.variant} reads an existing folder and cannot be written",
-                kind="read-only-variant",
-                hint="omit encoded",
-            )
+            problem = f"{self.variant} reads an existing folder and cannot be written"
+            raise UnsupportedSchema(problem, "read-only-variant", hint="omit encoded")
         super().check_schema(schema)
         for field in schema.fields:
             if field.shape and not _is_image(field):
-                raise UnsupportedSchema(
-                    f"format {self.name} cannot hold field {field.name}",
-                    kind="not-an-image",
-                    expected=f"an image, {HELD}, or a scalar",
-                    found=f"{field.dtype} {field.shape}",
-                )
+                problem = f"format {self.name} cannot hold field {field.name}"
+                expected, found = f"an image, {HELD}, or a scalar", f"{field.dtype} {field.shape}"
+                raise UnsupportedSchema(problem, "not-an-image", expected=expected, found=found)
         if not any(field.shape for field in schema.fields):
-            raise UnsupportedSchema(
-                f"format {self.name} needs a field of images",
-                kind="no-images",
-                expected=f"an image, {HELD}",
-                found=f"scalars {', '.join(field.name for field in schema.fields)}",
-            )
+            problem = f"format {self.name} needs a field of images"
+            found = f"scalars {', '.join(field.name for field in schema.fields)}"
+            raise UnsupportedSchema(problem, "no-images", expected=f"an image, {HELD}", found=found)
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Encode the images in several threads, and write scalars as format npy does."""

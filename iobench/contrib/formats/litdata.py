@@ -137,12 +137,9 @@ class Chunks(OffsetShards):
         """
         path, (chunks, config) = folder / INDEX, _read_chunks(folder)
         if config.get("item_loader") not in (None, LOADER):
+            problem = "its chunks are written for another item loader"
             raise CorruptArtifact(
-                "its chunks are written for another item loader",
-                kind="unsupported-type",
-                path=path,
-                expected=LOADER,
-                found=config["item_loader"],
+                problem, "unsupported-type", path, expected=LOADER, found=config["item_loader"]
             )
         rows, sizes = zip(*(_sizes_of(path, chunk) for chunk in chunks), strict=True)
         read = cls(path, [path_below(folder, chunk.get("filename")) for chunk in chunks], rows, sizes)
@@ -268,13 +265,8 @@ def _read_chunks(folder: Path) -> tuple[list[Any], dict[str, Any]]:
     for option_name in ("compression", "ipc_compression", "encryption"):
         if config.get(option_name):
             kind = "encrypted" if option_name == "encryption" else "compressed"
-            raise CorruptArtifact(
-                f"its chunks are {kind}",
-                kind=kind,
-                path=path,
-                found=f"{option_name} {config[option_name]}",
-                hint=f"write them without {option_name}",
-            )
+            problem, found = f"its chunks are {kind}", f"{option_name} {config[option_name]}"
+            raise CorruptArtifact(problem, kind, path, found=found, hint=f"write them without {option_name}")
     return chunks, config
 
 

@@ -137,12 +137,8 @@ class MdsShards(OffsetShards):
             sizes.append(size)
             hashes.append(_get(raw, "hashes") if isinstance(_get(raw, "hashes"), dict) else {})
             if shard.get("compression") and not files[-1].exists():
-                raise CorruptArtifact(
-                    "the shard exists only in compressed form",
-                    kind="compressed",
-                    path=files[-1],
-                    hint="decompress it in the same folder",
-                )
+                problem, hint = "the shard exists only in compressed form", "decompress it in the same folder"
+                raise CorruptArtifact(problem, "compressed", files[-1], hint=hint)
         read = cls(path, files, rows, sizes)
         read.stored, read.hashes = columns, hashes
         return read
@@ -201,13 +197,8 @@ class MdsShards(OffsetShards):
         known = _known_size(self.stored[name])
         if known is None:
             kind, hint = REFUSED.get(self.stored[name].partition(":")[0], OTHERWISE)
-            raise CorruptArtifact(
-                f"column {name} does not describe arrays of one shape",
-                kind=kind,
-                path=self.path,
-                found=f"encoding {self.stored[name]}",
-                hint=hint,
-            )
+            problem = f"column {name} does not describe arrays of one shape"
+            raise CorruptArtifact(problem, kind, self.path, found=f"encoding {self.stored[name]}", hint=hint)
         return known
 
     def _compare(self, name: str, field: Field) -> None:

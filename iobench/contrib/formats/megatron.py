@@ -103,12 +103,8 @@ class Megatron(TokenWindows, Checkable):
 
     def _data(self, path: Path) -> Path:
         if path.suffix == ".idx" and not path.is_dir():
-            raise CorruptArtifact(
-                "the index of a file of tokens",
-                kind="index-file",
-                path=path,
-                hint=f"name the tokens themselves: {path.with_suffix('.bin')}",
-            )
+            hint = f"name the tokens themselves: {path.with_suffix('.bin')}"
+            raise CorruptArtifact("the index of a file of tokens", "index-file", path, hint=hint)
         return self.data_file(path) if path.is_dir() else path
 
 

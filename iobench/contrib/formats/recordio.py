@@ -144,21 +144,13 @@ class RecordFile(RecordSource):
         if self._written is not None:
             return
         if len(others) > 1:
+            expected = "label and at most one other field"
             raise CorruptArtifact(
-                "too many fields",
-                kind="too-many-arrays",
-                path=self.path,
-                expected="label and at most one other field",
-                found=", ".join(others),
+                "too many fields", "too-many-arrays", self.path, expected=expected, found=", ".join(others)
             )
         if wrong := [field.dtype for field in fields if field.name == "label" and field.dtype != "float32"]:
-            raise CorruptArtifact(
-                "label has another dtype",
-                kind="fields-differ",
-                path=self.path,
-                expected=wrong[0],
-                found="float32",
-            )
+            problem = "label has another dtype"
+            raise CorruptArtifact(problem, "fields-differ", self.path, expected=wrong[0], found="float32")
 
     def columns(
         self, records: Records, fields: Sequence[Field], thorough: bool = False
@@ -253,13 +245,9 @@ class RecordFile(RecordSource):
         """Raise CorruptArtifact (``truncated``) if a record holds fewer bytes of data than its `least`."""
         if (wrong := np.flatnonzero(length < least)).size:
             row = int(wrong[0])
-            raise CorruptArtifact(
-                f"record {first + row} is too short",
-                kind="truncated",
-                path=self.path,
-                expected=f"at least {least[row]} bytes",
-                found=f"{length[row]} bytes",
-            )
+            problem, expected = f"record {first + row} is too short", f"at least {least[row]} bytes"
+            found = f"{length[row]} bytes"
+            raise CorruptArtifact(problem, "truncated", self.path, expected=expected, found=found)
 
 
 def _index_of(begins: Index, first: int) -> bytes:

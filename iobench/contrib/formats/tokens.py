@@ -53,12 +53,8 @@ class Tokens(TokenWindows):
         super().check_schema(schema)
         (field,) = schema.fields
         if self.dtype not in (None, field.dtype):
-            raise UnsupportedSchema(
-                f"format {self.variant} cannot hold field {field.name}",
-                kind="unsupported-dtype",
-                expected=self.dtype,
-                found=field.dtype,
-            )
+            problem = f"format {self.variant} cannot hold field {field.name}"
+            raise UnsupportedSchema(problem, "unsupported-dtype", expected=self.dtype, found=field.dtype)
 
     def data_file(self, path: Path) -> Path:
         """Return the file of tokens in a folder."""
@@ -145,13 +141,10 @@ def fitting_dtype(head: bytes) -> str | None:
 def _certain_dtype(path: Path) -> str:
     dtype = fitting_dtype(_head(path, HEAD_BYTES))
     if dtype is None:
+        problem, expected = "the dtype of its tokens is not certain", "ids that are either uint16 or uint32"
+        hint = "say which: --format tokens:dtype=uint16 of 'iobench add', or --source-format"
         raise CorruptArtifact(
-            "the dtype of its tokens is not certain",
-            kind="unknown-dtype",
-            path=path,
-            expected="ids that are either uint16 or uint32",
-            found="ids that could be both",
-            hint="say which: --format tokens:dtype=uint16 of 'iobench add', or --source-format",
+            problem, "unknown-dtype", path, expected=expected, found="ids that could be both", hint=hint
         )
     return dtype
 

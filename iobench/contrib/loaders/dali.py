@@ -72,11 +72,8 @@ class Dali(CopyingLoader):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.decode and self.num_workers:
-            raise InvalidOption(
-                "dali: decode with num_workers",
-                kind="conflicting-options",
-                hint="give threads, which read the files",
-            )
+            problem = "dali: decode with num_workers"
+            raise InvalidOption(problem, "conflicting-options", hint="give threads, which read the files")
 
     def reads(self, format: Format) -> bool:
         """Return True for every format; with `decode` for existing images that Pillow scales and crops."""
@@ -99,18 +96,12 @@ class Dali(CopyingLoader):
         if pipeline == CPU:
             return replace(super().on(device), pipeline=CPU)
         if not on_gpu:
-            raise InvalidSettings(
-                f"{self.variant}: a GPU pipeline",
-                kind="needs-cuda",
-                expected="a CUDA device",
-                found=f"device {device}",
-            )
+            problem = f"{self.variant}: a GPU pipeline"
+            raise InvalidSettings(problem, "needs-cuda", expected="a CUDA device", found=f"device {device}")
         if self.pin_memory or self.non_blocking:
-            raise InvalidSettings(
-                f"{self.variant}: a GPU pipeline makes its own copies",
-                kind="conflicting-options",
-                hint="give pin_memory and non_blocking with pipeline=cpu only",
-            )
+            problem = f"{self.variant}: a GPU pipeline makes its own copies"
+            hint = "give pin_memory and non_blocking with pipeline=cpu only"
+            raise InvalidSettings(problem, "conflicting-options", hint=hint)
         changes: dict[str, Any] = {"pipeline": GPU, "pin_memory": False, "non_blocking": False}
         return replace(self, **changes)
 

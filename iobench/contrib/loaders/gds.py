@@ -54,11 +54,9 @@ class Gds(Loader):
         """Return it with the mode resolved; InvalidSettings if it requests GPUDirect and that is inactive."""
         available = DIRECT if not device.startswith("cpu") and _is_direct() else POSIX
         if self.mode == DIRECT != available:
-            raise InvalidSettings(
-                f"{self.variant}: GPUDirect Storage is not active for device {device}",
-                kind="gds-inactive",
-                hint="it needs an NVIDIA GPU, nvidia-fs, libcufile and a supported file system: run gdscheck",
-            )
+            problem = f"{self.variant}: GPUDirect Storage is not active for device {device}"
+            hint = "it needs an NVIDIA GPU, nvidia-fs, libcufile and a supported file system: run gdscheck"
+            raise InvalidSettings(problem, "gds-inactive", hint=hint)
         return replace(self, mode=self.mode or available)
 
     def reads_at(self, url: str) -> bool:
@@ -193,9 +191,7 @@ def _kvikio() -> Any:
         import kvikio.cufile_driver
         import kvikio.defaults
     except (ImportError, OSError) as error:
-        raise InvalidSettings(
-            f"loader gds: KvikIO cannot be imported: {reason(error)}",
-            kind="cannot-import",
-            hint="run it on a machine with an NVIDIA GPU, its driver and libraries",
-        ) from error
+        problem = f"loader gds: KvikIO cannot be imported: {reason(error)}"
+        hint = "run it on a machine with an NVIDIA GPU, its driver and libraries"
+        raise InvalidSettings(problem, "cannot-import", hint=hint) from error
     return kvikio

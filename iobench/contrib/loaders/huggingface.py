@@ -104,11 +104,8 @@ class HuggingFace(WorkerLoader):
         if self.streaming:
             changed = [field.typed for field in job.opener.schema.fields if field.dtype in NARROWED]
             if changed and self.via == "torch":
-                raise InvalidSettings(
-                    f"{self.variant}: the torch format of datasets narrows {', '.join(changed)}",
-                    kind="unsupported-dtype",
-                    hint="set via=arrow",
-                )
+                problem = f"{self.variant}: the torch format of datasets narrows {', '.join(changed)}"
+                raise InvalidSettings(problem, "unsupported-dtype", hint="set via=arrow")
             return StreamingEpochs(self, job)
         classes = {
             ("torch", "sample"): HuggingFaceSamples,

@@ -103,13 +103,9 @@ class LitDataEpochs(Epochs):
         if remote:
             allow_http()
         elif not getattr(self._dataset.posix_fast, "in_place", False):
-            raise LoaderFailed(
-                "loader litdata: litdata would copy the chunks into its own cache",
-                kind="not-local",
-                path=self.opener.path,
-                expected="a file system that litdata takes for local",
-                hint="put the dataset on a local disk",
-            )
+            problem = "loader litdata: litdata would copy the chunks into its own cache"
+            expected, hint = "a file system that litdata takes for local", "put the dataset on a local disk"
+            raise LoaderFailed(problem, "not-local", self.opener.path, expected=expected, hint=hint)
 
     @property
     def prefetches(self) -> bool:

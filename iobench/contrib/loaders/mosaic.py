@@ -75,11 +75,8 @@ class Mosaic(WorkerLoader):
     def open(self, job: Job) -> Epochs:
         """Open the dataset with its index; InvalidSettings for a limit on a disk, where it has no copies."""
         if self.cache_limit is not None and job.opener.remote is None:
-            raise InvalidSettings(
-                "mosaic: cache_limit with a dataset on a disk",
-                kind="conflicting-options",
-                hint="leave it out",
-            )
+            problem = "mosaic: cache_limit with a dataset on a disk"
+            raise InvalidSettings(problem, "conflicting-options", hint="leave it out")
         return MosaicEpochs(self, job)
 
 

@@ -40,12 +40,8 @@ class LibraryStore(ObjectStore):
         try:
             return self._whole(self._read(address, start, start + length), length)
         except Exception as error:  # noqa: BLE001 - each library has classes of its own
-            raise LoaderFailed(
-                f"{self._library} could not read the object",
-                kind="store-failed",
-                path=address,
-                found=reason(error),
-            ) from None
+            problem = f"{self._library} could not read the object"
+            raise LoaderFailed(problem, "store-failed", address, found=reason(error)) from None
 
 
 @dataclass(frozen=True)

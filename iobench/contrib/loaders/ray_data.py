@@ -110,11 +110,8 @@ class MemberDecoder:
     def _array(self, field: Field, suffixes: Mapping[str, str], sample: Mapping[str, Any]) -> Any:
         if key := suffixes.get(field.name):
             return np.asarray(sample[key], field.dtype).reshape(field.shape)
-        raise CorruptArtifact(
-            f"no file of field {field.name} in sample {sample['__key__']}",
-            kind="unknown-array",
-            path=self._path,
-        )
+        problem = f"no file of field {field.name} in sample {sample['__key__']}"
+        raise CorruptArtifact(problem, "unknown-array", self._path)
 
 
 def _columns(schema: Schema, names: list[str]) -> dict[str, str]:

@@ -50,11 +50,8 @@ class TorchData(WorkerLoader):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.api == "stateful" and self.method == "process":
-            raise InvalidSettings(
-                "torchdata: method=process with api=stateful, whose workers are always processes",
-                kind="conflicting-options",
-                hint="give method with api=nodes only",
-            )
+            problem = "torchdata: method=process with api=stateful, whose workers are always processes"
+            raise InvalidSettings(problem, "conflicting-options", hint="give method with api=nodes only")
 
     @property
     def workers(self) -> int:

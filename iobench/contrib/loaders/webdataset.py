@@ -129,13 +129,8 @@ def _shards(opener: Opener) -> list[str]:
             return data_files(reader)
     files = opener.remote.files
     if files.url.startswith("http") and shutil.which("curl") is None:
-        raise LoaderFailed(
-            "webdataset reads addresses by a program that is missing",
-            kind="no-curl",
-            path=files.url,
-            expected="curl",
-            hint="install curl",
-        )
+        problem = "webdataset reads addresses by a program that is missing"
+        raise LoaderFailed(problem, "no-curl", files.url, expected="curl", hint="install curl")
     return [files.address(name) for name in sorted(files.objects)]
 
 

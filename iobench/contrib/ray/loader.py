@@ -181,10 +181,8 @@ def _packed(loader: RayLoader) -> Any:
     try:
         return pack(work)
     except Exception as error:  # pickle raises many classes, and does not name the object
-        raise LoaderFailed(
-            f"RayLoader cannot pickle the dataset, collate_fn or worker_init_fn: {reason(error)}",
-            kind="not-picklable",
-        ) from error
+        problem = f"RayLoader cannot pickle the dataset, collate_fn or worker_init_fn: {reason(error)}"
+        raise LoaderFailed(problem, "not-picklable") from error
 
 
 def _end(members: list[RemoteWorker]) -> None:
@@ -194,13 +192,9 @@ def _end(members: list[RemoteWorker]) -> None:
 
 def _check(dataset: Any) -> None:
     if isinstance(dataset, IterableDataset):
-        raise InvalidSettings(
-            "RayLoader",
-            kind="iterable-dataset",
-            expected="a dataset that is read by index",
-            found=f"{type(dataset).__name__}, an IterableDataset",
-            hint="use torch's DataLoader",
-        )
+        expected, found = "a dataset that is read by index", f"{type(dataset).__name__}, an IterableDataset"
+        hint = "use torch's DataLoader"
+        raise InvalidSettings("RayLoader", "iterable-dataset", expected=expected, found=found, hint=hint)
 
 
 @cache

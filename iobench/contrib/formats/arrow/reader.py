@@ -79,13 +79,10 @@ class MappedBatches:
         """Return the byte offset of a column's values; CorruptArtifact (``compressed``) outside the file."""
         address = column.__array_interface__["data"][0]
         if column.nbytes and not self.base <= address <= self.base + self.size - column.nbytes:
+            problem, expected = "its columns cannot be mapped", "uncompressed record batches"
+            hint = "write the file without compression"
             raise CorruptArtifact(
-                "its columns cannot be mapped",
-                kind="compressed",
-                path=self.file,
-                expected="uncompressed record batches",
-                found="compressed ones",
-                hint="write the file without compression",
+                problem, "compressed", self.file, expected=expected, found="compressed ones", hint=hint
             )
         return int(address - self.base)
 

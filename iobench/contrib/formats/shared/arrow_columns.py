@@ -239,14 +239,9 @@ def check_no_nulls(path: Path, name: str, column: pa.Array, first: int | None = 
         return
     row = next(row for row in range(len(column)) if _has_nulls(column.slice(row, 1)))
     at = "a sample" if first is None else f"sample {first + row:,}"
-    raise CorruptArtifact(
-        f"column {name}: {at} is null, or holds one",
-        kind="nulls",
-        path=path,
-        expected="no nulls",
-        found=f"one among {column.type}",
-        hint="fill it or drop its row, as by fillna and dropna of pandas; or select other columns with '::'",
-    )
+    problem, found = f"column {name}: {at} is null, or holds one", f"one among {column.type}"
+    hint = "fill it or drop its row, as by fillna and dropna of pandas; or select other columns with '::'"
+    raise CorruptArtifact(problem, "nulls", path, expected="no nulls", found=found, hint=hint)
 
 
 def _has_nulls(column: pa.Array) -> bool:
@@ -262,13 +257,8 @@ def varying_axes(shape: Sequence[int]) -> int:
 
 def _dtype(path: Path, name: str, kind: pa.DataType) -> str:
     if kind not in NAMES:
-        raise CorruptArtifact(
-            f"column {name}: unsupported type",
-            kind="unsupported-dtype",
-            path=path,
-            expected=f"one of {', '.join(NAMES.values())}",
-            found=kind,
-        )
+        problem, expected = f"column {name}: unsupported type", f"one of {', '.join(NAMES.values())}"
+        raise CorruptArtifact(problem, "unsupported-dtype", path, expected=expected, found=kind)
     return NAMES[kind]
 
 

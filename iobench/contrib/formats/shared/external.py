@@ -20,13 +20,9 @@ FIXED = "pad the samples to one shape, or crop them to one"
 def check_stored(path: Path, schema: Schema, stored_bytes: int) -> Schema:
     """Return the schema; CorruptArtifact (``not-stored``) if almost all of the data were never written."""
     if schema.logical_bytes > MOST_FILLED_BYTES + MOST_PACKED * stored_bytes:
-        raise CorruptArtifact(
-            "most of the data were never written",
-            kind="not-stored",
-            path=path,
-            expected=f"{schema.logical_bytes:,} bytes of arrays",
-            found=f"{stored_bytes:,} stored bytes",
-        )
+        problem, expected = "most of the data were never written", f"{schema.logical_bytes:,} bytes of arrays"
+        found = f"{stored_bytes:,} stored bytes"
+        raise CorruptArtifact(problem, "not-stored", path, expected=expected, found=found)
     return schema
 
 

@@ -67,11 +67,9 @@ class ScaledImages(Format):
         super().__post_init__()
         self._check_needed()
         if self.dct_scaling and self._jpeg_library and not self._jpeg_library.dct_scaling:
-            raise InvalidOption(
-                f"{self.name}: {self.decoder} has no dct_scaling",
-                kind="conflicting-options",
-                hint="omit dct_scaling, or choose another decoder",
-            )
+            problem = f"{self.name}: {self.decoder} has no dct_scaling"
+            hint = "omit dct_scaling, or choose another decoder"
+            raise InvalidOption(problem, "conflicting-options", hint=hint)
 
     def _check_needed(self) -> None:
         """Raise InvalidOption for options of scaling without a shape to scale to."""
@@ -123,11 +121,9 @@ class ScaledImages(Format):
     def check_schema(self, schema: Schema) -> None:
         """Raise UnsupportedSchema also for a variant that reads existing images (``read-only-variant``)."""
         if self.shape:
-            raise UnsupportedSchema(
-                f"{self.variant} reads existing images and cannot be written",
-                kind="read-only-variant",
-                hint="omit shape, decoder, crop and dct_scaling",
-            )
+            problem = f"{self.variant} reads existing images and cannot be written"
+            hint = "omit shape, decoder, crop and dct_scaling"
+            raise UnsupportedSchema(problem, "read-only-variant", hint=hint)
         super().check_schema(schema)
 
     def other_decoders(self, large: bool = False) -> tuple[str, ...]:

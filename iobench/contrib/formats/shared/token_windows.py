@@ -86,12 +86,9 @@ class TokenWindows(Format, Detectable):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.stride is not None and self.stride > self.window:
-            raise InvalidOption(
-                f"{self.name}:stride={self.stride} would skip tokens between windows",
-                kind="conflicting-options",
-                expected=f"at most window={self.window}",
-                hint="give a larger window too, or a smaller stride",
-            )
+            problem = f"{self.name}:stride={self.stride} would skip tokens between windows"
+            expected, hint = f"at most window={self.window}", "give a larger window too, or a smaller stride"
+            raise InvalidOption(problem, "conflicting-options", expected=expected, hint=hint)
 
     @abstractmethod
     def data_file(self, path: Path) -> Path:
@@ -113,12 +110,9 @@ class TokenWindows(Format, Detectable):
         super().check_schema(schema)
         if not _is_window(schema) or not self._takes(schema.fields[0].shape[0]):
             size = "" if self.window == WINDOW else f" of {self.window}"
-            raise UnsupportedSchema(
-                f"{self.variant} cannot hold the samples",
-                kind="not-windows",
-                expected=f"one field of one axis{size}, no shorter than the stride",
-                found=schema.describe(),
-            )
+            problem = f"{self.variant} cannot hold the samples"
+            expected = f"one field of one axis{size}, no shorter than the stride"
+            raise UnsupportedSchema(problem, "not-windows", expected=expected, found=schema.describe())
 
     def _takes(self, window: int) -> bool:
         return self.window in (WINDOW, window) and (self.stride or 0) <= window
@@ -222,13 +216,10 @@ def window_field(
     field = Field(FIELD, (window,), dtype)
     check_sample("", field.shape, field.sample_bytes, path)
     if tokens < window:
+        problem, expected = "too few tokens for a window", f"at least {window:,}{where}"
+        hint = f"name the format with a smaller window: {format_name}:window={max(2, tokens)}"
         raise CorruptArtifact(
-            "too few tokens for a window",
-            kind="too-few-tokens",
-            path=path,
-            expected=f"at least {window:,}{where}",
-            found=f"{tokens:,}",
-            hint=f"name the format with a smaller window: {format_name}:window={max(2, tokens)}",
+            problem, "too-few-tokens", path, expected=expected, found=f"{tokens:,}", hint=hint
         )
     return field
 
@@ -249,10 +240,7 @@ def _without_overlap(batches: Iterable[Array], stride: int) -> Iterator[Array]:
             before = windows[:0]
         joined = np.concatenate([before, windows])
         if (joined[:-1, stride:] != joined[1:, :overlap]).any():
-            raise UnsupportedSchema(
-                f"windows at a stride of {stride} differ where they overlap",
-                kind="windows-differ",
-                hint="omit stride, to write whole windows",
-            )
+            problem = f"windows at a stride of {stride} differ where they overlap"
+            raise UnsupportedSchema(problem, "windows-differ", hint="omit stride, to write whole windows")
         yield windows[:, overlap:]
         before = windows[-1:]

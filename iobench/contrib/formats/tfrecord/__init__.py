@@ -194,12 +194,9 @@ class Examples(RecordSource):
             shapes = ["SHAPE" if np.ptp(places[names[name]][1]) == 0 else "*" for name in unknown]
             typed = [as_options(known)] if known else []
             typed += [f"--field '{name}=DTYPE[{shape}]'" for name, shape in zip(unknown, shapes, strict=True)]
-            raise CorruptArtifact(
-                f"bytes of {', '.join(names[name] for name in unknown)} do not describe dtype and shape",
-                kind="fields-needed",
-                path=self._path,
-                hint=f"name the fields to read: {' '.join(typed)}",
-            )
+            problem = f"bytes of {', '.join(names[name] for name in unknown)} do not describe dtype and shape"
+            hint = f"name the fields to read: {' '.join(typed)}"
+            raise CorruptArtifact(problem, "fields-needed", self._path, hint=hint)
         self._complete = True
         return tuple(known)
 
@@ -263,12 +260,9 @@ class Examples(RecordSource):
         for field, kind in zip(fields, kinds.values(), strict=True):
             stored = {FLOATS: "float32", INTS: "int64"}.get(kind, field.dtype)
             if field.dtype != stored:
+                problem = f"feature {field.name} has another dtype"
                 raise CorruptArtifact(
-                    f"feature {field.name} has another dtype",
-                    kind="fields-differ",
-                    path=records.path(0),
-                    expected=field.dtype,
-                    found=stored,
+                    problem, "fields-differ", records.path(0), expected=field.dtype, found=stored
                 )
         return kinds
 
@@ -293,12 +287,8 @@ def _walk(stored: Array, path: Path) -> Iterator[tuple[Index, Index]]:
         size = LENGTH.unpack_from(data, place)[0] if left >= HEAD + TAIL else left
         if size > left - HEAD - TAIL:
             if place == 0 and data[: len(GZIP)] == GZIP:
-                raise CorruptArtifact(
-                    "the file is compressed",
-                    kind="compressed",
-                    path=path,
-                    hint="write its records without compression",
-                )
+                hint = "write its records without compression"
+                raise CorruptArtifact("the file is compressed", "compressed", path, hint=hint)
             raise corrupt(path, f"a record of {size} bytes at byte {place}", f"{left} bytes", "truncated")
         offset.append(place + HEAD)
         length.append(size)

@@ -154,12 +154,8 @@ def _shards(path: Path) -> list[Path]:
         shards = files_in(path, ".tar")
         if not shards:
             if packed := files_in(path, COMPRESSED):
-                raise CorruptArtifact(
-                    "the archive is compressed",
-                    kind="compressed",
-                    path=packed[0],
-                    hint="decompress it to a plain .tar",
-                )
+                problem = "the archive is compressed"
+                raise CorruptArtifact(problem, "compressed", packed[0], hint="decompress it to a plain .tar")
             raise corrupt(path, "a folder of .tar shards", "none")
         return shards
     if not path.is_file():
@@ -374,13 +370,9 @@ def _check_fields(piece: TarPiece, fields: Sequence[Field], images: ScaledImages
             hint = "give the dtype and shape of all bytes of a file"
         else:
             continue
+        problem = f"{as_options([field])} does not match the first .{suffix} file"
         raise CorruptArtifact(
-            f"{as_options([field])} does not match the first .{suffix} file",
-            kind="fields-differ",
-            path=piece.path(0),
-            expected=expected,
-            found=found,
-            hint=hint,
+            problem, "fields-differ", piece.path(0), expected=expected, found=found, hint=hint
         )
 
 

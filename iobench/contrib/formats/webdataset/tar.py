@@ -97,24 +97,13 @@ def members(stored: Array, path: Path) -> Iterator[TarMember]:
 
 
 def _truncated(path: Path, expected: str, found: str) -> CorruptArtifact:
-    return CorruptArtifact(
-        "the archive is truncated",
-        kind="truncated",
-        path=path,
-        expected=expected,
-        found=found,
-        hint="copy it again from its origin",
-    )
+    problem, hint = "the archive is truncated", "copy it again from its origin"
+    return CorruptArtifact(problem, "truncated", path, expected=expected, found=found, hint=hint)
 
 
 def _not_a_file(path: Path, name: str, found: str) -> CorruptArtifact:
-    return CorruptArtifact(
-        f"{shortened(name)} cannot hold a sample",
-        kind="not-a-file",
-        path=path,
-        expected="a regular file",
-        found=found,
-    )
+    problem = f"{shortened(name)} cannot hold a sample"
+    return CorruptArtifact(problem, "not-a-file", path, expected="a regular file", found=found)
 
 
 def _size(header: bytes, path: Path, place: int) -> int:
@@ -138,13 +127,8 @@ def _name(header: bytes) -> str:
 
 def _refuse_outside(name: str, path: Path) -> None:
     if (name[:1] == "/" or ".." in name) and name_problem(str(PurePosixPath(name))):
-        raise CorruptArtifact(
-            "a name points outside the archive",
-            kind="unsafe-path",
-            path=path,
-            found=shortened(name),
-            hint="pack the files again with relative names",
-        )
+        problem, hint = "a name points outside the archive", "pack the files again with relative names"
+        raise CorruptArtifact(problem, "unsafe-path", path, found=shortened(name), hint=hint)
 
 
 def _read_long(long: _Long, kind: bytes, content: bytes, path: Path) -> None:
@@ -332,12 +316,8 @@ class _Scanned:
             self._columns[suffix] = array("q"), array("q")
         offset, size = self._columns[suffix]
         if len(offset) == self.samples:
-            raise CorruptArtifact(
-                f"sample {self._newest} has two files .{suffix}",
-                kind="repeated-file",
-                path=self._path,
-                hint="give each sample another key",
-            )
+            problem = f"sample {self._newest} has two files .{suffix}"
+            raise CorruptArtifact(problem, "repeated-file", self._path, hint="give each sample another key")
         if len(offset) == self.samples - 1:
             offset.append(member.offset)
             size.append(member.size)

@@ -98,13 +98,8 @@ def _is_array(file: Path) -> bool:
 def _refuse(file: Path, codec: Mapping[str, Any]) -> None:
     name = str(codec.get("name") or codec.get("id")).removeprefix("numcodecs.")
     if name not in CODECS:
-        raise CorruptArtifact(
-            "unknown codec",
-            kind="unknown-codec",
-            path=file,
-            expected=f"one of {', '.join(sorted(CODECS))}",
-            found=name,
-        )
+        expected = f"one of {', '.join(sorted(CODECS))}"
+        raise CorruptArtifact("unknown codec", "unknown-codec", file, expected=expected, found=name)
     options = codec.get("configuration", {})
     for inner in (*options.get("codecs", ()), *options.get("index_codecs", ())):  # of shards
         _refuse(file, inner)
