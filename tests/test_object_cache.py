@@ -15,9 +15,9 @@ import pytest
 from range_server import RangeServer
 
 from iobench.base.errors import CorruptArtifact, InvalidSettings, LoaderFailed
-from iobench.objects import cached_store, piece_cache
+from iobench.objects import cache as object_cache
+from iobench.objects.cache import CHECKSUM_BYTES, ObjectCache
 from iobench.objects.client import ObjectStore
-from iobench.objects.piece_cache import CHECKSUM_BYTES, ObjectCache
 from iobench.objects.reader import RemoteFiles
 from iobench.objects.request_log import LOG
 
@@ -43,7 +43,7 @@ def written(tmp_path, name, seed):
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(cached_store, "PIECE_BYTES", PIECE)
+    monkeypatch.setattr(object_cache, "PIECE_BYTES", PIECE)
 
 
 @pytest.fixture
@@ -269,7 +269,7 @@ def test_a_full_disk_is_one_warning_and_no_error(opened, served, content, tmp_pa
     def full(path, content):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr(piece_cache, "replace_file", full)
+    monkeypatch.setattr(object_cache, "replace_file", full)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert get("one", 0, SIZE) == content["one"]
@@ -290,7 +290,7 @@ def test_a_folder_that_cannot_be_written_is_one_error(opened, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(ObjectStore, "get"), (os, "replace"), (piece_cache, "replace_file")]
+    ("owner", "name"), [(ObjectStore, "get"), (os, "replace"), (object_cache, "replace_file")]
 )
 def test_an_interrupt_leaves_nothing_that_is_read_later(opened, content, tmp_path, monkeypatch, owner, name):
     get = opened()
@@ -334,13 +334,13 @@ def test_a_process_waits_for_another_that_reserves(opened, content, tmp_path):
 
 READER = """
 import json, sys
-from iobench.objects import cached_store
+from iobench.objects import cache as object_cache
 from iobench.objects.client import ObjectStore
-from iobench.objects.piece_cache import ObjectCache
+from iobench.objects.cache import ObjectCache
 from iobench.objects.reader import RemoteFiles
 url, folder, limit, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 import hashlib, random, pathlib
-cached_store.PIECE_BYTES = 1000
+object_cache.PIECE_BYTES = 1000
 store = ObjectStore(url)
 versions = {name: store.head(name) for name in ("one", "two")}
 cached = RemoteFiles(url, versions, ObjectCache(pathlib.Path(folder), limit)).store()

@@ -14,7 +14,7 @@ from iobench.bench.options import RunOptions
 from iobench.bench.run import run
 from iobench.dataset.prepare import prepare
 from iobench.dataset.remote_dataset import check_target, publish
-from iobench.objects import cached_store
+from iobench.objects import cache as object_cache
 from iobench.results import record_file
 from iobench.results.metrics import METRICS
 from iobench.results.warnings import warnings_of
@@ -27,7 +27,7 @@ PLENTY = 1 << 20
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(cached_store, "PIECE_BYTES", 300)
+    monkeypatch.setattr(object_cache, "PIECE_BYTES", 300)
 
 
 def options(**chosen):
@@ -143,7 +143,7 @@ def test_a_disk_that_takes_no_piece_is_a_counted_warning(remote, tmp_path, monke
     def full(path, content):
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("iobench.objects.piece_cache.replace_file", full)
+    monkeypatch.setattr("iobench.objects.cache.replace_file", full)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # the run has a warning of its own
         outcome = run(remote, options(loader=("native",)), out=tmp_path / "r.jsonl")

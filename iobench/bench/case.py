@@ -12,7 +12,7 @@ from iobench.loading.batching import BLOCK_BYTES, WINDOW_BYTES, Batching
 from iobench.loading.collate import JAGGED, Collate
 from iobench.loading.loaders import Job, Loader
 from iobench.loading.order import Order
-from iobench.objects.piece_cache import ObjectCache
+from iobench.objects.cache import ObjectCache
 from iobench.results.cases import OWN_DATA
 from iobench.results.record import key_of
 

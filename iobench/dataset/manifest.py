@@ -41,8 +41,8 @@ from iobench.dataset.manifest_file import FILE_NAME, Artifact, Checksums, Extern
 from iobench.dataset.opener import Opener, RemoteOpener
 from iobench.dataset.staging import Seal, sweep
 from iobench.formats import Schema
-from iobench.objects.piece_cache import FOLDER as OBJECT_CACHES
-from iobench.objects.piece_cache import ObjectCache
+from iobench.objects.cache import FOLDER as OBJECT_CACHES
+from iobench.objects.cache import ObjectCache
 from iobench.objects.url import upload_command
 
 READ_BYTES_PER_S = 200 << 20  # assumed of reading and hashing, where that decides what is read

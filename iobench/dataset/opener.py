@@ -22,8 +22,8 @@ from iobench.dataset.manifest_file import Artifact, StoredPlacement
 from iobench.formats import Addressable, Array, Checkable, Chunked, Format, Placement, Reader, Schema, Strided
 from iobench.formats.reader import FirstRows
 from iobench.host.maps import guarded
+from iobench.objects.cache import ObjectCache
 from iobench.objects.client import ObjectStore, StoredObject
-from iobench.objects.piece_cache import ObjectCache
 from iobench.objects.reader import ObjectFile, RangeReader, RemoteFiles
 from iobench.objects.request_log import WorkerLog
 from iobench.objects.url import store_address

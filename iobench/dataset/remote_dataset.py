@@ -155,7 +155,7 @@ def check_target(address: str, overwrite: bool) -> ObjectStore:
         expected = "a place that can be written: s3://, gs://, az:// or file://"
         hint = "write to the folder that the web server shows, with file://"
         raise InvalidSettings(f"--to {store.url}", "read-only", expected=expected, hint=hint)
-    if not overwrite and store.exists(FILE_NAME):
+    if not overwrite and store.find(FILE_NAME):
         raise ArtifactExists(
             "there is a dataset", kind="other-data", path=store.url, hint="use --overwrite to replace it"
         )

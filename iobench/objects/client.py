@@ -145,15 +145,14 @@ class ObjectStore:
                 if found.etag != pinned[name]:
                     raise self._replaced(name, pinned[name], found.etag)
 
-    def exists(self, name: str) -> bool:
-        """Return True if there is such an object."""
+    def find(self, name: str) -> StoredObject | None:
+        """Return size and version of an object; None if there is no such object."""
         try:
-            self.head(name)
+            return self.head(name)
         except CorruptArtifact as error:
             if error.kind != "missing-object":
                 raise
-            return False
-        return True
+            return None
 
     def upload(self, name: str, path: Path, sent: Callable[[int], None]) -> StoredObject:
         """Upload a file in parts; a failure or Ctrl-C aborts all of it. `sent` gets the size of each part."""

@@ -38,24 +38,13 @@ def find(address: str, report: Report) -> RemoteFiles:
     parent, _, last = url.rpartition("/")
     if not address.endswith("/") and not parent.endswith("/"):  # or it is a whole bucket
         name = _checked(unquote(last), address)
-        if (one := _object(ObjectStore(parent), name)) is not None:
+        if (one := ObjectStore(parent).find(name)) is not None and one.size:
             check_versions_are_own(url, [one.etag])
             return RemoteFiles(parent, {name: one})
     if url.startswith(("http://", "https://")):
         problem = "there is no such object, and a web server does not list its folders"
         raise SourceError(problem, "missing-object", address, hint="give the address of one file")
     return RemoteFiles(url, _below(url, report))
-
-
-def _object(store: ObjectStore, name: str) -> StoredObject | None:
-    """Return an object that is not empty; None if there is none."""
-    try:
-        one = store.head(name)
-    except CorruptArtifact as error:
-        if error.kind != "missing-object":
-            raise
-        return None
-    return one if one.size else None
 
 
 def _below(url: str, report: Report) -> dict[str, StoredObject]:

@@ -14,9 +14,8 @@ import numpy as np
 
 from iobench.formats import Array, Convert, Index, Placement, Reader, Schema, identity, raw_bytes
 from iobench.formats.placement import ScatterPlan
-from iobench.objects.cached_store import CachedStore
+from iobench.objects.cache import CachedStore, ObjectCache
 from iobench.objects.client import RETRIES, ObjectStore, StoredObject
-from iobench.objects.piece_cache import ObjectCache
 from iobench.objects.request_log import LOG, WorkerLog
 from iobench.objects.request_pool import Request, RequestPool
 

@@ -54,65 +54,52 @@ def error_of(error: Exception, fails: Any, where: str) -> IobenchError:
     text = str(error)
     match = re.search(r"<Code>([A-Za-z]{1,40})</Code>", text)  # else the server repeats what it was sent
     code = match[1] if match else None
-    known = _object_error(error, fails, where, code) or _access_error(error, fails, where, code)
-    return known or LoaderFailed(
-        "the object store did not answer as it should",
-        kind="store-failed",
-        path=where,
-        found=code or _reason(text),
-        hint=f"check {_suspects(where, text)}, and try again",
-    )
-
-
-def _object_error(error: Exception, fails: Any, where: str, code: str | None) -> IobenchError | None:
-    """Return the error for an object that exists, is missing, or is not what was expected."""
     if isinstance(error, (FileExistsError, fails.AlreadyExistsError)):
         return ArtifactExists("there is a dataset", "other-data", where, hint="use --overwrite to replace it")
-    if isinstance(error, FileNotFoundError) or code in _NO_BUCKET:
-        return _missing(where, code in _NO_BUCKET)
+    if code in _NO_BUCKET:
+        hint = f"check its name{endpoint_of(where, ' and the region')}"
+        return CorruptArtifact("there is no such bucket", "missing-bucket", where, hint=hint)
+    if isinstance(error, FileNotFoundError):
+        return CorruptArtifact("there is no such object", "missing-object", where)
     if isinstance(error, fails.InvalidPathError):
         problem = "the name of an object cannot be one of a file"
-        expected, found = "names without '.', '..' and empty parts", _quoted(str(error))
+        quoted = re.search(r'"([^"\n]{1,200})', text)
+        expected, found = "names without '.', '..' and empty parts", quoted and quoted[1]
         hint = "rename the object, or name a prefix without it"
         return CorruptArtifact(problem, "invalid-name", where, expected=expected, found=found, hint=hint)
-    if _BEYOND in str(error):
+    if _BEYOND in text:
         return CorruptArtifact("the object is smaller than recorded", "truncated", where)
-    return None
-
-
-def _access_error(error: Exception, fails: Any, where: str, code: str | None) -> LoaderFailed | None:
-    """Return the error for a store that cannot be used as it is."""
-    if _NO_CREDENTIALS in str(error):
-        return LoaderFailed(
-            "no credentials for the object store",
-            "no-credentials",
-            where,
-            hint="set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (those of a profile: 'aws configure "
-            "export-credentials --format env'), or AWS_SKIP_SIGNATURE=true for a public bucket",
+    if _NO_CREDENTIALS in text:
+        hint = (
+            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (those of a profile: 'aws configure "
+            "export-credentials --format env'), or AWS_SKIP_SIGNATURE=true for a public bucket"
         )
+        return LoaderFailed("no credentials for the object store", "no-credentials", where, hint=hint)
     if _is_denied(error, fails):
         problem = "the object store refused access"
         hint = "check the credentials in the environment, and whether they may do this"
         return LoaderFailed(problem, "access-denied", where, found=code or "status 401 or 403", hint=hint)
-    if code in _ELSEWHERE or _REDIRECTED in str(error):
-        region = _EXPECTED.search(str(error))
+    if code in _ELSEWHERE or _REDIRECTED in text:
+        region = _EXPECTED.search(text)
         hint = f"set AWS_REGION={region[1]}" if region else "set AWS_REGION to that of the bucket"
         return LoaderFailed("the bucket is in another region", "wrong-region", where, found=code, hint=hint)
-    if _NOWHERE in str(error):
+    if _NOWHERE in text:
         return redirected(where)
-    if certificate := _CERTIFICATE.search(str(error)):
-        return LoaderFailed(
-            "the certificate of the object store is not trusted",
-            "untrusted-certificate",
-            where,
-            found=certificate[1],
-            hint="check the address; if its certificate is one of your own authority, name the file of that: "
-            "SSL_CERT_FILE=authority.pem",
+    if certificate := _CERTIFICATE.search(text):
+        problem = "the certificate of the object store is not trusted"
+        hint = (
+            "check the address; if its certificate is one of your own authority, name the file of that: "
+            "SSL_CERT_FILE=authority.pem"
         )
+        return LoaderFailed(problem, "untrusted-certificate", where, found=certificate[1], hint=hint)
     if isinstance(error, fails.NotSupportedError):
         problem, hint = "the server does not answer ranged requests", "use a server that does, such as nginx"
         return LoaderFailed(problem, "no-ranges", where, expected="status 206 with the range", hint=hint)
-    return None
+    problem, hint = (
+        "the object store did not answer as it should",
+        f"check {_suspects(where, text)}, and try again",
+    )
+    return LoaderFailed(problem, "store-failed", where, found=code or _reason(text), hint=hint)
 
 
 def _is_denied(error: Exception, fails: Any) -> bool:
@@ -131,21 +118,9 @@ def _suspects(where: str, text: str) -> str:
     return ", ".join((address, *proxies))
 
 
-def _missing(where: str, bucket: bool) -> CorruptArtifact:
-    problem = "there is no such bucket" if bucket else "there is no such object"
-    hint = f"check its name{endpoint_of(where, ' and the region')}" if bucket else None
-    return CorruptArtifact(problem, "missing-bucket" if bucket else "missing-object", where, hint=hint)
-
-
 def endpoint_of(where: str, more: str = "") -> str:
     """Return what else of a bucket's place to check, which only S3 has."""
     return f"{more} and the endpoint ({ENDPOINT} or --s3-endpoint)" if where.startswith("s3://") else ""
-
-
-def _quoted(text: str) -> str | None:
-    """Return the first part in quotes of obstore's message."""
-    match = re.search(r'"([^"\n]{1,200})', text)
-    return match and match[1]
 
 
 def _reason(text: str) -> str:

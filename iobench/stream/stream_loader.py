@@ -84,7 +84,7 @@ class StreamLoader:
         that is fetched along with them, and the times that a request that failed is sent again.
     object_cache : int, optional
         Of an object store: most bytes of its objects that are kept in `data_dir` for later epochs and
-        processes, of each format; see `iobench.objects.piece_cache`. None are by default. A disk that becomes
+        processes, of each format; see `iobench.objects.cache`. None are by default. A disk that becomes
         full is one RuntimeWarning, after which no more are kept.
     data_dir : str or Path
         Folder that caches manifest and indexes of a dataset in an object store.
