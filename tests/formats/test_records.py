@@ -8,8 +8,15 @@ import numpy as np
 import pytest
 
 from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.contrib.formats.shared.placed_reader import Maps
-from iobench.contrib.formats.shared.records import Column, Decoder, RecordFormat, Records, RecordSource
+from iobench.contrib.formats.shared.mapped_files import Maps
+from iobench.contrib.formats.shared.records import (
+    Column,
+    Decoder,
+    RecordFormat,
+    RecordReader,
+    Records,
+    RecordSource,
+)
 from iobench.formats import Chunked, Field, Listed, ListedSpans, Schema, Strided, raw_bytes
 from iobench.testing.cases import assert_rows, assert_same, store
 from iobench.testing.placements import assert_placements
@@ -139,3 +146,22 @@ def test_the_index_is_as_small_as_the_layout_allows(tmp_path, suffix, shape):
     assert_same(getattr(batch, "values", batch).reshape(-1), np.array(rows[5] + rows[0], np.uint8))
     expected = {".even": Strided, ".apart": Chunked}.get(suffix, Listed)
     assert type(place) is (type(None) if suffix == ".coded" else ListedSpans if shape == (-1,) else expected)
+
+
+FIXED = Schema(3, (Field("x", (4,), "uint8"),))
+RAGGED = Schema(3, (Field("x", (-1,), "uint8"),), totals={"x": 12})
+
+
+@pytest.mark.parametrize(
+    ("schema", "offset", "size"),
+    [(FIXED, -1, 4), (FIXED, 9, 4), (RAGGED, -1, 4), (RAGGED, 9, 4), (RAGGED, 4, -4)],
+)
+def test_locations_beyond_the_file_are_corrupt(tmp_path, schema, offset, size):
+    path = tmp_path / "a"
+    path.write_bytes(bytes(range(12)))
+    source = Laid(path, [([0], 4), ([offset], size), ([4], 4)])
+    with RecordReader(source, schema) as reader:
+        assert reader.sample(2)["x"].tolist() == [4, 5, 6, 7]
+        for read in (lambda: reader.sample(1), lambda: reader.batch(np.array([1, 0]))):
+            with pytest.raises(CorruptArtifact):
+                read()

@@ -123,9 +123,8 @@ def test_a_missing_library_of_an_extra_names_the_extra_and_is_listed_with_its_op
 def test_the_libraries_of_a_format_are_an_extra(name):
     form = formats.class_of(name)
     core = {re.split(r"[^\w-]", needed)[0] for needed in PROJECT["dependencies"]}
-    assert bool(set(form.modules) - core) == bool(form.extra)
-    if form.extra:
-        packages = {re.split(r"[^\w-]", needed)[0] for needed in PROJECT["optional-dependencies"][form.extra]}
+    if set(form.modules) - core:
+        packages = {re.split(r"[^\w-]", needed)[0] for needed in PROJECT["optional-dependencies"][name]}
         assert form.library in packages
 
 

@@ -25,7 +25,7 @@ from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.base.text import reason
 from iobench.contrib.formats.shared.external import as_options, check_lengths, unequal_samples
-from iobench.contrib.formats.shared.placed_reader import Maps
+from iobench.contrib.formats.shared.mapped_files import Maps
 from iobench.contrib.formats.shared.record_writer import refuse_large, sample_bytes
 from iobench.contrib.formats.shared.records import (
     Column,
@@ -89,7 +89,6 @@ class Ffcv(ScaledImages, RecordFormat):
     summary: ClassVar[str] = "a beton, written and described by FFCV"
     library: ClassVar[str] = "ffcv"
     modules: ClassVar[tuple[str, ...]] = ("ffcv",)
-    extra: ClassVar[str] = "ffcv"
     holds_ragged: ClassVar[bool] = True
 
     page_bytes: int = option(

@@ -23,7 +23,7 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.contrib.formats.shared.external import check_lengths, unequal_samples
-from iobench.contrib.formats.shared.placed_reader import Maps, runs
+from iobench.contrib.formats.shared.mapped_files import Maps, runs
 from iobench.contrib.formats.shared.record_writer import (
     ShardWriter,
     check_described,

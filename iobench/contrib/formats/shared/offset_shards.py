@@ -21,7 +21,7 @@ import numpy as np
 from iobench.base.errors import corrupt, expecting
 from iobench.base.files import regular
 from iobench.contrib.formats.shared.external import unequal_samples
-from iobench.contrib.formats.shared.placed_reader import Maps, runs
+from iobench.contrib.formats.shared.mapped_files import Maps, runs
 from iobench.contrib.formats.shared.record_writer import refuse_large, sample_parts
 from iobench.contrib.formats.shared.records import Column, Decoder, Records, RecordSource, pixels
 from iobench.formats import Array, Batch, Field, Index, fields_by_name

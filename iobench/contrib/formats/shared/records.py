@@ -8,11 +8,12 @@ one layout, the index has an entry per file, and fields are `Chunked`; otherwise
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import chain
 from pathlib import Path
@@ -23,7 +24,7 @@ import numpy as np
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.finding import Finding
 from iobench.contrib.formats.shared.external import FIXED, unequal_samples
-from iobench.contrib.formats.shared.placed_reader import EncodedSpans, FieldLocations, Maps, PlacedReader
+from iobench.contrib.formats.shared.mapped_files import Maps, copy_rows
 from iobench.contrib.formats.shared.scaled_images import (
     COMPARED,
     ScaledDecoder,
@@ -33,6 +34,7 @@ from iobench.contrib.formats.shared.scaled_images import (
 )
 from iobench.formats import (
     Array,
+    Batch,
     Blocks,
     Chunked,
     Convert,
@@ -43,12 +45,17 @@ from iobench.formats import (
     Index,
     Listed,
     ListedSpans,
-    LoadOrBuild,
     Placement,
+    Ragged,
+    Reader,
+    Rows,
     Schema,
     Strided,
     identity,
+    index_of,
+    unclosed,
 )
+from iobench.formats.placement import Decode
 
 STARTS = (b"\xff\xd8", b"\x89P")  # of JPEG and PNG files
 WHOLE = ""  # name of the column that is the record itself
@@ -188,7 +195,7 @@ class RecordFormat(Format, Detectable):
     def source(self, path: Path, schema: Schema | None = None) -> RecordSource:
         """Open the files at `path`; `schema` is that of what `write` stored, or of what was added."""
 
-    def open(self, path: Path, schema: Schema, random: bool = False) -> PlacedReader:
+    def open(self, path: Path, schema: Schema, random: bool = False) -> RecordReader:
         """Return a reader, which scans the records when rows are first read."""
         source = self.source(path, schema)
         if source.samples not in (None, schema.samples):
@@ -211,92 +218,235 @@ class RecordFormat(Format, Detectable):
             return Schema(samples, known, totals=dict(totals))
 
 
-class RecordReader(PlacedReader):
-    """Copies or decodes rows out of records, and verifies these as the format does."""
+@dataclass(frozen=True)
+class _Places:
+    """Locations of the fields: stored as in memory, encoded samples of one shape, and encoded ragged ones.
+
+    `whole` are the records, and the bytes of each or of all, if they are verified.
+    """
+
+    placement: Mapping[str, Placement]
+    blocks: Sequence[Blocks] = ()
+    encoded: Mapping[str, tuple[ListedSpans, Decoder]] = field(default_factory=dict)
+    whole: tuple[Placement, Index] | None = None
+
+
+class RecordReader(Reader):
+    """Copies or decodes rows out of mapped files, and verifies their records as the format does.
+
+    Where the fields lie is looked up when rows are first requested.
+    """
 
     def __init__(self, source: RecordSource, schema: Schema) -> None:
-        super().__init__(schema, source.maps, self._find)
-        self._source = source
-        self._whole: tuple[Placement, Index] | None = None  # records, and the bytes of each or of all
+        super().__init__(schema)
+        self._source: RecordSource | None = source
+        self._maps, self._lock = source.maps, threading.Lock()
+        self._known: _Places | None = None
         if source.epoch is not None:
             self.epoch = source.epoch
 
-    def close(self) -> None:
-        """Drop the maps; they are released with the last view of them."""
-        super().close()
-        self._source.close()
+    def placement(self) -> Mapping[str, Placement]:
+        """Return the locations of the fields that are stored as in memory; ragged ones as `ListedSpans`."""
+        return self._places().placement
+
+    def blocks(self) -> Sequence[Blocks]:
+        """Return the locations of the fields that are stored encoded, each sample of one shape a block."""
+        return self._places().blocks
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """Return one sample after its record was verified."""
-        sample = super().sample(row, convert)
-        if self._whole is not None:
-            self._verify(*self._whole, np.array([row]))
+        """Return one sample: views of the files where it is stored as in memory, else new arrays."""
+        self._check_row(row)
+        rows, places = np.array([row]), self._places()
+        sample = {}
+        for spec in self.schema.fields:
+            if spec.is_ragged:
+                array = self._elements(spec, row)
+            elif spec.name in places.placement:
+                number, offset = (int(part[0]) for part in places.placement[spec.name].locate(rows))
+                stored = self._bytes(number, offset, offset + spec.sample_bytes)
+                array = np.frombuffer(stored, spec.dtype, spec.elements, offset).reshape(spec.shape)
+            else:
+                decoded = np.empty((1, *spec.shape), spec.dtype)
+                self._decode(rows, {spec.name: decoded})
+                array = decoded[0, ...]
+            sample[spec.name] = convert(array)
+        self._verify(rows)
         return sample
 
+    def batch(self, rows: Rows | Sequence[int]) -> Batch:
+        """Return the rows in new arrays, ragged fields as `Ragged`; IndexError outside 0..len-1."""
+        checked, _ = self._checked(rows)
+        batch: dict[str, Any] = super().batch(checked)
+        for spec in self.schema.ragged:
+            samples = [self._elements(spec, row) for row in index_of(checked).tolist()]
+            batch[spec.name] = Ragged.of(samples, spec.inner, spec.dtype)
+        return {spec.name: batch[spec.name] for spec in self.schema.fields}
+
+    def stored_block(self, blocks: Blocks, number: int) -> memoryview:
+        """Return the stored bytes of a block; CorruptArtifact if its file is shorter."""
+        file, offset, stored = (int(part[number]) for part in (blocks.file, blocks.offset, blocks.stored))
+        return self._bytes(file, offset, offset + stored)[offset : offset + stored].data
+
+    def close(self) -> None:
+        """Drop the maps; they are released with the last view of them."""
+        if self._source is not None:
+            self._source.close()
+        self._source = None
+
     def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
-        super()._read_rows(rows, out)
-        if self._whole is not None:
-            self._verify(*self._whole, np.unique(rows))
+        placement = self._places().placement
+        for name, target in out.items():
+            if name in placement:
+                flat = target.reshape(len(rows), -1).view(np.uint8)
+                file, offset = placement[name].locate(rows)
+                for number in np.unique(file).tolist():
+                    at = np.flatnonzero(file == number)
+                    begins, width = offset[at], flat.shape[1]
+                    stored = self._bytes(number, int(begins.min()), int(begins.max()) + width)
+                    copy_rows(stored, begins, flat, at)
+        self._decode(rows, {name: array for name, array in out.items() if name not in placement})
+        self._verify(np.unique(rows))
 
-    def _verify(self, place: Placement, size: Index, rows: Index) -> None:
-        self._source.verify(*place.locate(rows), size[rows] if len(size) > 1 else size, rows)
+    def _elements(self, spec: Field, row: int) -> Array:
+        """Return the elements of a sample of a ragged field, a view of its file unless they are encoded."""
+        places = self._places()
+        spans, decoder = places.encoded.get(spec.name, (places.placement.get(spec.name), None))
+        assert isinstance(spans, ListedSpans)
+        number, offset, size = int(spans.file[row]), int(spans.offset[row]), int(spans.size[row])
+        stored = self._bytes(number, offset, offset + size)[offset : offset + size]
+        if decoder is None:
+            return stored.view(spec.dtype).reshape(-1, *spec.inner)
+        with naming(f"{spec.name} of sample {row}"):
+            return decoder.values(spans.files[number], stored.data).reshape(-1, *spec.inner)
 
-    def _find(self, load_or_build: LoadOrBuild) -> FieldLocations:
-        index = _IndexBuilder(self._source, self.schema)
-        files, fields = self._maps.files, self.schema.fields
-        chunks = load_or_build("chunks", index.chunks)
+    def _decode(self, rows: Index, out: Mapping[str, Array]) -> None:
+        """Decode these rows, each of which is a block, in place."""
+        for blocks in self._places().blocks:
+            (name,) = blocks.fields
+            for slot, row in enumerate(rows.tolist() if name in out else ()):
+                target = {name: out[name][slot : slot + 1]}
+                blocks.decode(row, self.stored_block(blocks, row), target)
+
+    def _verify(self, rows: Index) -> None:
+        if (whole := self._places().whole) is not None:
+            place, size = whole
+            unclosed(self._source).verify(*place.locate(rows), size[rows] if len(size) > 1 else size, rows)
+
+    def _bytes(self, number: int, low: int, high: int) -> Array:
+        """Return the bytes of a file; CorruptArtifact unless those from `low` to `high` are in it."""
+        stored = self._maps[number]
+        if not 0 <= low <= high <= len(stored):
+            raise corrupt(self._maps.files[number], f"{high} bytes", len(stored))
+        return stored
+
+    def _places(self) -> _Places:
+        with self._lock:
+            if self._known is None:
+                self._known = self._located(unclosed(self._source))
+            return self._known
+
+    def _located(self, source: RecordSource) -> _Places:
+        index, files = _IndexBuilder(source, self.schema), self._maps.files
+        chunks = self.load_or_build("chunks", index.chunks)
         if len(chunks["first"]):
             placement: dict[str, Placement] = {
-                name: _in_chunks(files, chunks, name)
-                for name in [field.name for field in fields] + [WHOLE] * (f"{WHOLE}.offset" in chunks)
+                name.removesuffix(".offset"): _in_chunks(files, chunks, name)
+                for name in chunks
+                if name.endswith(".offset")
             }
-            if WHOLE in placement:
-                self._whole = placement.pop(WHOLE), np.asarray(chunks[f"{WHOLE}.size"][:1])
-            return FieldLocations(placement)
-        lists = load_or_build("lists", index.lists)
-        file = lists["file"]
-        if f"{WHOLE}.offset" in lists:
-            self._whole = Listed(files, file, lists[f"{WHOLE}.offset"]), lists[f"{WHOLE}.size"]
-        placement, blocks, spans = {}, [], {}
-        for field in fields:
-            offset, stored = lists[f"{field.name}.offset"], lists.get(f"{field.name}.stored")
-            if stored is not None and field.is_ragged:
-                spans[field.name] = self._spans(field, ListedSpans(files, file, offset, stored))
+            if WHOLE not in placement:
+                return _Places(placement)
+            whole = placement.pop(WHOLE), np.asarray(chunks[f"{WHOLE}.size"][:1])
+            return _Places(placement, whole=whole)
+        lists = self.load_or_build("lists", index.lists)
+        file, placement, blocks, encoded = lists["file"], {}, [], {}
+        for spec in self.schema.fields:
+            offset, size = lists[f"{spec.name}.offset"], lists.get(f"{spec.name}.size")
+            stored = lists.get(f"{spec.name}.stored")
+            if stored is not None and spec.is_ragged:
+                encoded[spec.name] = ListedSpans(files, file, offset, stored), source.decoder(spec)
             elif stored is not None:
-                blocks.append(self._blocks(field, ListedSpans(files, file, offset, stored)))
-            elif field.is_ragged:
-                placement[field.name] = ListedSpans(files, file, offset, lists[f"{field.name}.size"])
+                decode = _filling(spec.name, files, file, source.decoder(spec))
+                blocks.append(Blocks((spec.name,), files, np.arange(len(file)), file, offset, stored, decode))
+            elif size is not None:
+                placement[spec.name] = ListedSpans(files, file, offset, size)
             else:
-                placement[field.name] = Listed(files, file, offset)
-        return FieldLocations(placement, blocks, spans)
+                placement[spec.name] = Listed(files, file, offset)
+        if f"{WHOLE}.offset" not in lists:
+            return _Places(placement, blocks, encoded)
+        records = Listed(files, file, lists[f"{WHOLE}.offset"])
+        return _Places(placement, blocks, encoded, (records, lists[f"{WHOLE}.size"]))
 
-    def _blocks(self, field: Field, places: ListedSpans) -> Blocks:
-        """Return each sample of a field of one shape as a block."""
-        decoder, name = self._source.decoder(field), field.name
 
-        def decode(row: int, stored: memoryview, out: Mapping[str, Array]) -> None:
-            with naming(f"{name} of sample {row}"):
-                decoder.fill(places.files[int(places.file[row])], stored, row, out[name][0, ...])
+def _filling(name: str, files: Sequence[Path], file: Index, decoder: Decoder) -> Decode:
+    """Return the function that decodes one sample of a field of one shape as a block."""
 
-        rows = np.arange(len(places.offset))
-        return Blocks((name,), places.files, rows, places.file, places.offset, places.size, decode)
+    def decode(row: int, stored: memoryview, out: Mapping[str, Array]) -> None:
+        with naming(f"{name} of sample {row}"):
+            decoder.fill(files[int(file[row])], stored, row, out[name][0, ...])
 
-    def _spans(self, field: Field, places: ListedSpans) -> EncodedSpans:
-        decoder = self._source.decoder(field)
-
-        def decode(row: int, stored: memoryview) -> Array:
-            with naming(f"{field.name} of sample {row}"):
-                return decoder.values(places.files[int(places.file[row])], stored)
-
-        return EncodedSpans(places, decode)
+    return decode
 
 
 def _in_chunks(files: tuple[Path, ...], chunks: Mapping[str, Array], name: str) -> Placement:
-    first, file, offset = chunks["first"], chunks["file"], chunks[f"{name}.offset"]
+    first, file, offset = (np.asarray(chunks[one]) for one in ("first", "file", name))
     stride = int(chunks["stride"][0])
     if len(files) == len(first) == 1:
         return Strided(files, int(offset[0]), stride)
-    return Chunked(files, np.asarray(first), np.asarray(file), np.asarray(offset), stride)
+    return Chunked(files, first, file, offset, stride)
+
+
+@dataclass
+class _Chunk:
+    """Consecutive records of one layout at one stride, 0 for a single record.
+
+    `layout` are the name, and the distance from the first field, of each place, and the bytes of whole
+    records.
+    """
+
+    first: int
+    file: int
+    offset: int
+    stride: int
+    count: int
+    layout: dict[str, int]
+
+    @classmethod
+    def of(cls, lists: Mapping[str, Array], first: int) -> _Chunk | None:
+        """Return the chunk of a piece's records; None if they are not of one layout at one stride."""
+        places = {name: values for name, values in lists.items() if name.endswith(".offset")}
+        sizes = {name: values for name, values in lists.items() if name not in places}
+        if sizes.keys() - {"file", f"{WHOLE}.size"} or any(np.diff(one).any() for one in sizes.values()):
+            return None
+        strides = {stride for values in places.values() for stride in np.unique(np.diff(values)).tolist()}
+        if len(strides) > 1 or min(strides, default=1) <= 0:
+            return None
+        begins = {name: int(values[0]) for name, values in places.items()}
+        offset = next(iter(begins.values()))
+        layout = {name: begin - offset for name, begin in begins.items()}
+        layout |= {name: int(values[0]) for name, values in sizes.items() if name != "file"}
+        file, stride = int(lists["file"][0]), strides.pop() if strides else 0
+        return cls(first, file, offset, stride, len(lists["file"]), layout)
+
+    def is_alike(self, other: _Chunk) -> bool:
+        """Return whether another chunk has this layout; that of a single record may have any stride."""
+        return self.layout == other.layout and len({self.stride, other.stride} - {0}) <= 1
+
+    def is_continued_by(self, other: _Chunk) -> bool:
+        """Return whether a chunk that is alike begins where this one ends."""
+        end = self.offset + self.stride * self.count
+        return (self.file, end) == (other.file, other.offset) and other.stride in (0, self.stride)
+
+    def entry(self) -> dict[str, int]:
+        """Return its entry in the index."""
+        places = {name: at + self.offset * name.endswith(".offset") for name, at in self.layout.items()}
+        return {"first": self.first, "stride": self.stride, "file": self.file, **places}
+
+    def lists(self) -> dict[str, Array]:
+        """Return the lists that it was made of."""
+        rows, entry = np.arange(self.count), self.entry()
+        steps = {name: self.stride * name.endswith(".offset") for name in entry}
+        return {name: entry[name] + steps[name] * rows for name in ("file", *self.layout)}
 
 
 class _IndexBuilder:
@@ -312,26 +462,25 @@ class _IndexBuilder:
 
     def chunks(self) -> Iterator[dict[str, Array]]:
         """Yield the first row, file and stride of all chunks, and the offset of each field; or no chunks."""
-        pieces, entries, first = self._pieces(), list[dict[str, int]](), 0
-        counts, names = list[int](), ["first"]
+        pieces, chunks, first = self._pieces(), list[_Chunk](), 0
         # a chunk of one record has any stride, so the others are compared with one that has its own
-        model: dict[str, int] | None = None
+        model: _Chunk | None = None
+        names: Iterable[str] = ("first",)
         for lists in pieces:
-            entry, count = _entry(lists, first), len(lists["file"])
-            if entry is None or (model is not None and not _alike(model, entry)):
-                expanded = (_expanded(one, rows) for one, rows in zip(entries, counts, strict=True))
-                self._started, self._rest, entries = [*expanded, lists], pieces, []
+            chunk = _Chunk.of(lists, first)
+            if chunk is None or (model is not None and not model.is_alike(chunk)):
+                self._started, self._rest, chunks = [*(one.lists() for one in chunks), lists], pieces, []
                 break
-            names = list(entry)
+            names = chunk.entry()
             yield {name: np.empty(0, np.int64) for name in names}  # a cache ends a scan that takes too long
-            if entries and _continues(entries[-1], counts[-1], entry):
-                counts[-1] += count
+            if chunks and chunks[-1].is_continued_by(chunk):
+                chunks[-1].count += chunk.count
             else:
-                entries.append(entry)
-                counts.append(count)
-            model = entry if model is None or entry["stride"] > model["stride"] else model
-            first += count
-        found = {name: np.array([one[name] for one in entries], np.int64) for name in names}
+                chunks.append(chunk)
+            model = chunk if model is None or chunk.stride > model.stride else model
+            first += len(lists["file"])
+        entries = [chunk.entry() for chunk in chunks]
+        found = {name: np.array([entry[name] for entry in entries], np.int64) for name in names}
         if entries:
             found["stride"][:] = found["stride"].max()
         yield found
@@ -356,55 +505,6 @@ class _IndexBuilder:
         if samples != self._schema.samples:
             folder = self._source.maps.files[0].parent
             raise corrupt(folder, f"{self._schema.samples} samples", samples)
-
-
-def _entry(lists: Mapping[str, Array], first: int) -> dict[str, int] | None:
-    """Return the chunk of a piece's records; None if they are not of one layout at one stride."""
-    fixed = f"{WHOLE}.size"
-    if any(name.endswith((".stored", ".size")) and name != fixed for name in lists):
-        return None
-    strides = set[int]()
-    for name, values in lists.items():
-        steps = np.diff(values)
-        if name in ("file", fixed):
-            if steps.any():
-                return None
-        elif len(steps):
-            if (steps != steps[0]).any():
-                return None
-            strides.add(int(steps[0]))
-    if len(strides) > 1 or (strides and min(strides) <= 0):
-        return None
-    entry = {"first": first, "stride": strides.pop() if strides else 0}
-    return entry | {name: int(values[0]) for name, values in lists.items()}
-
-
-def _alike(one: Mapping[str, int], other: Mapping[str, int]) -> bool:
-    """Return whether two chunks have one layout; that of a single record may have any stride."""
-    places = [name for name in one if name.endswith(".offset")]
-    within = [{name: entry[name] - entry[places[0]] for name in places} for entry in (one, other)]
-    size = f"{WHOLE}.size"
-    known = {entry["stride"] for entry in (one, other)} - {0}
-    return within[0] == within[1] and one.get(size) == other.get(size) and len(known) <= 1
-
-
-def _continues(chunk: Mapping[str, int], count: int, entry: Mapping[str, int]) -> bool:
-    """Return whether a chunk of the same layout begins where one of `count` records ends."""
-    stride = chunk["stride"]
-    return (
-        chunk["file"] == entry["file"]
-        and entry["stride"] in (0, stride)
-        and all(entry[name] == chunk[name] + stride * count for name in chunk if name.endswith(".offset"))
-    )
-
-
-def _expanded(entry: Mapping[str, int], count: int) -> dict[str, Array]:
-    rows = np.arange(count)
-    return {
-        name: value + entry["stride"] * rows if name.endswith(".offset") else np.full(count, value)
-        for name, value in entry.items()
-        if name not in ("first", "stride")
-    }
 
 
 @contextmanager

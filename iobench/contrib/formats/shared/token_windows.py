@@ -20,7 +20,7 @@ from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.base.units import counted
-from iobench.contrib.formats.shared.placed_reader import copy_rows
+from iobench.contrib.formats.shared.mapped_files import copy_rows
 from iobench.contrib.formats.shared.record_writer import check_described, describe
 from iobench.formats import (
     Array,

@@ -28,7 +28,7 @@ from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.base.text import listed
 from iobench.contrib.formats.shared.external import as_options, check_lengths, not_fixed
-from iobench.contrib.formats.shared.placed_reader import Maps, runs
+from iobench.contrib.formats.shared.mapped_files import Maps, runs
 from iobench.contrib.formats.shared.record_writer import (
     ShardWriter,
     check_described,
@@ -77,7 +77,6 @@ class TfRecord(RecordFormat):
     summary: ClassVar[str] = "TFRecord files of tf.train.Example, without TensorFlow"
     library: ClassVar[str] = "crc32c"
     modules: ClassVar[tuple[str, ...]] = ("crc32c",)
-    extra: ClassVar[str] = "tfrecord"
     dtypes: ClassVar[frozenset[str]] = frozenset(DTYPES)
     holds_ragged: ClassVar[bool] = True
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.contrib.formats.shared.placed_reader import runs
+from iobench.contrib.formats.shared.mapped_files import runs
 from iobench.contrib.formats.shared.records import Records
 from iobench.formats import Array, Field, Index
 

@@ -16,7 +16,7 @@ import numpy as np
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.files import name_problem
 from iobench.base.text import shortened
-from iobench.contrib.formats.shared.placed_reader import Maps, runs
+from iobench.contrib.formats.shared.mapped_files import Maps, runs
 from iobench.contrib.formats.shared.records import Records
 from iobench.formats import Array, Index
 

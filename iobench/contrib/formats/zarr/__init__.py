@@ -41,7 +41,6 @@ class Zarr(ArrayFormat, Detectable):
     summary: ClassVar[str] = "a Zarr 3 group, one array per field, chunks as files or in shards"
     library: ClassVar[str] = "zarr"
     modules: ClassVar[tuple[str, ...]] = ("zarr",)
-    extra: ClassVar[str] = "zarr"
     survives_unlink: ClassVar[bool] = False
     selectable: ClassVar[bool] = True
 
