@@ -118,9 +118,8 @@ class Options:
     name, summary : str
         Name on the command line, and one line of description.
     modules : tuple of str
-        Modules that the class imports only when it is used.
-    extra : str
-        Extra of iobench that installs these modules.
+        Modules that the class imports only when it is used. If iobench has an extra of the class's name, that
+        installs them.
 
     Raises
     ------
@@ -132,7 +131,6 @@ class Options:
     name: ClassVar[str]
     summary: ClassVar[str]
     modules: ClassVar[tuple[str, ...]] = ()
-    extra: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         for spec in declared(type(self)):

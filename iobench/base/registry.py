@@ -16,7 +16,7 @@ import sys
 import typing
 from collections.abc import Mapping
 from dataclasses import asdict
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, entry_points, metadata
 from typing import Any, Generic, TypeVar
 
 from iobench.base.errors import BrokenPlugin, IobenchError, MissingDependency
@@ -185,10 +185,16 @@ def _offers(group: str, path: tuple[str, ...]) -> dict[str, tuple[EntryPoint, ..
 
 def _require(cls: type[Options]) -> None:
     """Raise MissingDependency if a module that a class needs is not installed; imports nothing."""
-    package = f"'iobench[{cls.extra}]'" if cls.extra else ""
     for module in cls.modules:
         if not is_installed(module):
-            raise _not_installed(f"{cls.kind} {cls.name}", module, package or module)
+            package = f"'iobench[{extra}]'" if (extra := extra_of(cls)) else module
+            raise _not_installed(f"{cls.kind} {cls.name}", module, package)
+
+
+def extra_of(cls: type[Options]) -> str | None:
+    """Return the extra of iobench that installs a class's modules, that of its name; None without one."""
+    extras = metadata("iobench").get_all("Provides-Extra") or ()
+    return cls.name if cls.modules and cls.name.replace("_", "-") in extras else None
 
 
 def _with_modules(member: T) -> T:

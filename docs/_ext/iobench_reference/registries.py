@@ -8,6 +8,7 @@ from typing import Any
 
 from iobench import formats
 from iobench.base.options import declared, word
+from iobench.base.registry import extra_of
 from iobench.loading import loaders
 from iobench_reference.page import code, page, paragraphs, prose, section, sentence, table
 
@@ -77,7 +78,7 @@ def options(cls: Any) -> str:
 
 
 def _install(cls: Any) -> str:
-    return code(f"pip install 'iobench[{cls.extra}]'") if cls.extra else "included"
+    return code(f"pip install 'iobench[{extra}]'") if (extra := extra_of(cls)) else "included"
 
 
 def _format_facts(cls: Any) -> list[tuple[str, str]]:

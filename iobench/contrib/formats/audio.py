@@ -55,7 +55,6 @@ class Audio(Format, Detectable):
     summary: ClassVar[str] = "one WAV file per sample; reads folders of WAV, FLAC, Ogg and MP3 files"
     library: ClassVar[str] = "soundfile"
     modules: ClassVar[tuple[str, ...]] = ("soundfile",)
-    extra: ClassVar[str] = "audio"
     survives_unlink: ClassVar[bool] = False
     holds_ragged: ClassVar[bool] = True
 

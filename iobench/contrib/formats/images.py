@@ -52,7 +52,6 @@ class Images(ScaledImages, Detectable):
     summary: ClassVar[str] = "one PNG (or, lossy, JPEG) file per sample, decoded as it is read"
     library: ClassVar[str] = "pillow"
     modules: ClassVar[tuple[str, ...]] = ("PIL",)
-    extra: ClassVar[str] = "images"
     survives_unlink: ClassVar[bool] = False
     keeps_sizes: ClassVar[bool] = True
 

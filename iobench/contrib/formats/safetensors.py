@@ -69,7 +69,6 @@ class Safetensors(ArrayFormat, Detectable):
     summary: ClassVar[str] = "one safetensors file, one tensor per field, memory-mapped"
     library: ClassVar[str] = "safetensors"
     modules: ClassVar[tuple[str, ...]] = ("safetensors",)
-    extra: ClassVar[str] = "safetensors"
     dtypes: ClassVar[frozenset[str]] = frozenset(CODES)
     selectable: ClassVar[bool] = True
 

@@ -50,8 +50,6 @@ class Dali(CopyingLoader):
     library: ClassVar[str] = "nvidia-dali-cuda120"
     recommended_options: ClassVar[str] = "num_workers={cores}"
     modules: ClassVar[tuple[str, ...]] = ("nvidia.dali",)
-    extra: ClassVar[str] = "dali"
-    isolated: ClassVar[bool] = True
 
     threads: int | None = option(
         None, "threads of the pipeline; by default 2", minimum=1, maximum=LIMITS["threads"][1]
@@ -158,13 +156,7 @@ class DaliEpochs(Epochs):
         device = device_named(job.device)
         self._gpu = device if isinstance(device, Accelerator) and loader.pipeline == GPU else None
         self._folder = DaliFolder(job.opener) if loader.decode else None
-        with job.opener():  # reports missing files before the first epoch
-            pass
-
-    @property
-    def prefetches(self) -> bool:
-        """True if there are workers; otherwise the source is called in this thread."""
-        return self._settings.num_workers > 0
+        job.opener().close()  # reports missing files before the first epoch
 
     def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
         folder = self._folder

@@ -37,10 +37,8 @@ class FfcvLoader(Loader):
     library: ClassVar[str] = "ffcv"
     format_names: ClassVar[tuple[str, ...]] = ("ffcv",)
     modules: ClassVar[tuple[str, ...]] = ("ffcv",)
-    extra: ClassVar[str] = "ffcv"
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
     iterable_style: ClassVar[bool] = True
-    isolated: ClassVar[bool] = True
     reuses: ClassVar[bool] = True
 
     threads: int | None = option(

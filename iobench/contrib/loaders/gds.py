@@ -41,8 +41,6 @@ class Gds(Loader):
     summary: ClassVar[str] = "KvikIO: from disk into the GPU's memory, by GPUDirect Storage if it is active"
     library: ClassVar[str] = "kvikio-cu12"
     modules: ClassVar[tuple[str, ...]] = ("kvikio",)
-    extra: ClassVar[str] = "gds"
-    isolated: ClassVar[bool] = True
 
     mode: str | None = option(
         None,

@@ -49,10 +49,8 @@ class Grain(CopyingLoader):
     library: ClassVar[str] = "grain"
     recommended_options: ClassVar[str] = "num_workers={cores}"
     modules: ClassVar[tuple[str, ...]] = ("grain",)
-    extra: ClassVar[str] = "grain"
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
     iterable_style: ClassVar[bool] = True
-    isolated: ClassVar[bool] = True
     stateful: ClassVar[bool] = True
     ragged: ClassVar[bool] = True
 

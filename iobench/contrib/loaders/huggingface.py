@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from iobench.base import interrupts
 from iobench.base.errors import InvalidSettings, IobenchError, needing
 from iobench.base.options import option
+from iobench.contrib.formats.shared.table_format import TableFormat
 from iobench.contrib.loaders.webdataset import MAX_SHUFFLED
 from iobench.formats import Field, Rows, TimingWrapper, field_names
 from iobench.loading.loaders import Epochs, Job, WorkerLoader, fetch_option
-from iobench.loading.loaders.dataloader import DataLoaderEpochs, unwarned
+from iobench.loading.loaders.dataloader import DataLoaderEpochs, started
 from iobench.loading.loaders.sample_datasets import SampleDataset
 from iobench.loading.tensors import tensor_of
 from iobench.loading.user_errors import PortableError
@@ -62,8 +62,6 @@ class HuggingFace(WorkerLoader):
     format_names: ClassVar[tuple[str, ...]] = ("arrow",)
     recommended_options: ClassVar[str] = "num_workers={cores},fetch=batch"
     modules: ClassVar[tuple[str, ...]] = ("datasets",)
-    extra: ClassVar[str] = "huggingface"
-    isolated: ClassVar[bool] = True
 
     via: str = option(
         "torch",
@@ -99,8 +97,7 @@ class HuggingFace(WorkerLoader):
         InvalidSettings if the torch format would change values that are streamed.
         """
         if job.opener.remote is None:
-            with job.opener():  # checks the files as every loader does
-                pass
+            job.opener().close()  # checks the files as every loader does
         if self.streaming:
             changed = [field.typed for field in job.opener.schema.fields if field.dtype in NARROWED]
             if changed and self.via == "torch":
@@ -193,10 +190,8 @@ def _mapped(opener: Opener) -> Any:
     import pyarrow as pa
     from datasets import Dataset, concatenate_datasets
 
-    from iobench.contrib.formats.arrow import files_of
-
     parts = []
-    for file in files_of(opener.path):
+    for file in _tables(opener).data_files(opener.path):
         with open(file, "rb") as start:
             seekable = start.read(len(FILE_MAGIC)) == FILE_MAGIC
         mapped = pa.memory_map(str(file)) if seekable else None
@@ -221,28 +216,17 @@ class StreamingEpochs(Epochs):
             dataset = dataset.shuffle(seed=job.order.seed % (1 << 32), buffer_size=loader.shuffle_buffer)
         self._dataset: Any = dataset if loader.via == "torch" else dataset.batch(job.order.batch_size)
 
-    @property
-    def prefetches(self) -> bool:
-        """True if there are workers."""
-        return self._settings.num_workers > 0
-
     def _epoch(self, request: int) -> Iterator[HostBatch]:
         from torch.utils.data import DataLoader
 
-        settings = self._settings
-        samples = settings.via == "torch"
+        samples = self._settings.via == "torch"
+        arguments: dict[str, Any] = {
+            "batch_size": self.job.order.batch_size if samples else None,
+            "collate_fn": partial(_collated if samples else _tensors, self._columns),
+            **self._settings.worker_arguments,
+        }
         self._dataset.set_epoch(request)
-        with interrupts.blocked(), unwarned():
-            loader = DataLoader(
-                self._dataset,
-                batch_size=self.job.order.batch_size if samples else None,
-                collate_fn=partial(_collated if samples else _tensors, self._columns),
-                num_workers=settings.num_workers,
-                prefetch_factor=settings.prefetch_factor,
-                pin_memory=bool(settings.pin_memory),
-            )
-            batches = iter(loader)
-        yield from batches
+        yield from started(lambda: DataLoader(self._dataset, **arguments))
 
     def close(self) -> None:
         """Release the dataset and remove its lock files."""
@@ -276,8 +260,12 @@ def _files(opener: Opener) -> list[str]:
     if opener.remote is not None:
         files, suffix = opener.remote.files, f".{opener.format.name}"
         return [files.address(name) for name in sorted(files.objects) if name.endswith(suffix)]
-    of_format = import_module(type(opener.format).__module__)
-    return [str(file) for file in of_format.files_of(opener.path)]
+    return [str(file) for file in _tables(opener).data_files(opener.path)]
+
+
+def _tables(opener: Opener) -> TableFormat:
+    assert isinstance(opener.format, TableFormat)  # `format_names`
+    return opener.format
 
 
 def _collated(columns: Mapping[str, Field], samples: list[dict[str, Any]]) -> HostBatch:

@@ -30,12 +30,10 @@ class LanceLoader(CopyingLoader):
     library: ClassVar[str] = "pylance"
     format_names: ClassVar[tuple[str, ...]] = ("lance",)
     modules: ClassVar[tuple[str, ...]] = ("lance",)
-    extra: ClassVar[str] = "lance"
     schemes: ClassVar[tuple[str, ...]] = ("s3",)
     unpinned: ClassVar[tuple[str, ...]] = schemes
     orders: ClassVar[tuple[str, ...]] = ("sequential",)
     iterable_style: ClassVar[bool] = True
-    isolated: ClassVar[bool] = True
 
     readahead: int = option(16, "batches to read ahead", minimum=1, maximum=MAX_PREFETCH)
 

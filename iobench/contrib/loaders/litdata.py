@@ -18,14 +18,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from iobench.base import interrupts
 from iobench.base.errors import LoaderFailed
 from iobench.base.options import option
 from iobench.contrib.formats.litdata import TokenChunks
 from iobench.formats import Field, field_names
 from iobench.loading.collate import Collate
 from iobench.loading.loaders import Epochs, Job, WorkerLoader
-from iobench.loading.loaders.dataloader import unwarned
+from iobench.loading.loaders.dataloader import started
 from iobench.loading.loaders.sample_datasets import collated_as_read
 from iobench.loading.tensors import silence_read_only_warning
 from iobench.objects.url import s3_endpoint, s3_region
@@ -44,12 +43,10 @@ class LitDataLoader(WorkerLoader):
     format_names: ClassVar[tuple[str, ...]] = ("litdata",)
     recommended_options: ClassVar[str] = "num_workers={cores}"
     modules: ClassVar[tuple[str, ...]] = ("litdata",)
-    extra: ClassVar[str] = "litdata"
     schemes: ClassVar[tuple[str, ...]] = ("s3",)
     unpinned: ClassVar[tuple[str, ...]] = schemes
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
     iterable_style: ClassVar[bool] = True
-    isolated: ClassVar[bool] = True
     stateful: ClassVar[bool] = True
     ragged: ClassVar[bool] = True
 
@@ -72,8 +69,7 @@ class LitDataEpochs(Epochs):
         super().__init__(loader, job)
         self._of_tokens = False  # at an address litdata refuses chunks of tokens
         if job.opener.remote is None:
-            with job.opener():  # checks the files as every loader does
-                pass
+            job.opener().close()  # checks the files as every loader does
             self._of_tokens = TokenChunks.read(job.opener.path) is not None
         silence_read_only_warning()
         os.environ["LITDATA_DISABLE_VERSION_CHECK"] = "1"  # the check asks PyPI
@@ -107,24 +103,20 @@ class LitDataEpochs(Epochs):
             expected, hint = "a file system that litdata takes for local", "put the dataset on a local disk"
             raise LoaderFailed(problem, "not-local", self.opener.path, expected=expected, hint=hint)
 
-    @property
-    def prefetches(self) -> bool:
-        """True if there are workers."""
-        return self._settings.num_workers > 0
-
     def _epoch(self, request: int) -> Iterator[HostBatch]:
         if self._cache and self._loader:  # it has copies of an epoch before
             self.close()
             self._open()
-        with interrupts.blocked(), unwarned():
-            self._loader = loader = self._loader or self._build()
-            loader.current_epoch = request  # it increments this when an epoch begins
-            batches = iter(self.resumable(loader))
         names = [field.name for field in self.opener.schema.fields]
-        for batch in batches:
+        for batch in started(partial(self._loader_of, request)):
             leaves = {names[0]: batch} if self._of_tokens else dict(_leaves(batch))
             named = field_names(leaves)
             yield {name: leaves[named[name]] for name in names}
+
+    def _loader_of(self, epoch: int) -> Any:
+        self._loader = self._loader or self._build()
+        self._loader.current_epoch = epoch  # it increments this when an epoch begins
+        return self.resumable(self._loader)
 
     def _build(self) -> Any:
         from litdata import StreamingDataLoader

@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from iobench.base import interrupts
 from iobench.base.errors import InvalidSettings
 from iobench.base.options import option
 from iobench.formats import Field, field_names
 from iobench.loading.collate import Collate
 from iobench.loading.loaders import Epochs, Job, WorkerLoader
-from iobench.loading.loaders.dataloader import unwarned
+from iobench.loading.loaders.dataloader import started
 from iobench.loading.loaders.sample_datasets import collated_as_read
 from iobench.loading.tensors import silence_read_only_warning
 
@@ -49,12 +48,10 @@ class Mosaic(WorkerLoader):
     format_names: ClassVar[tuple[str, ...]] = ("mds",)
     recommended_options: ClassVar[str] = "num_workers={cores}"
     modules: ClassVar[tuple[str, ...]] = ("streaming",)
-    extra: ClassVar[str] = "mosaic"
     schemes: ClassVar[tuple[str, ...]] = ("s3",)
     unpinned: ClassVar[tuple[str, ...]] = schemes
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
     iterable_style: ClassVar[bool] = True
-    isolated: ClassVar[bool] = True
     stateful: ClassVar[bool] = True
     ragged: ClassVar[bool] = True
 
@@ -103,8 +100,7 @@ class MosaicEpochs(Epochs):
         self._settings = loader
         silence_read_only_warning()  # it passes views of shards to torch, which copies them
         if job.opener.remote is None:
-            with job.opener():  # checks the files as every loader does
-                pass
+            job.opener().close()  # checks the files as every loader does
         self._dataset: Any = None
         self._open()
         if loader.cache_limit is not None:
@@ -140,17 +136,14 @@ class MosaicEpochs(Epochs):
             self.close()
             self._open()
         self._dataset.next_epoch = request
-        with interrupts.blocked(), unwarned():
-            loader = StreamingDataLoader(
-                self._dataset,
-                batch_size=self.job.order.batch_size,
-                num_workers=settings.num_workers,
-                prefetch_factor=settings.prefetch_factor,
-                pin_memory=bool(settings.pin_memory),
-                collate_fn=partial(collate, self.job.collate, self._ragged()),
-            )
-            batches = iter(self.resumable(loader))
-        yield from map(self._typed, batches)
+        arguments = {
+            "batch_size": self.job.order.batch_size,
+            "collate_fn": partial(collate, self.job.collate, self._ragged()),
+            **settings.worker_arguments,
+        }
+        yield from map(
+            self._typed, started(lambda: self.resumable(StreamingDataLoader(self._dataset, **arguments)))
+        )
 
     def _ragged(self) -> dict[str, Field]:
         columns = field_names(self._dataset.shards[0].column_names)

@@ -65,7 +65,6 @@ class LibraryRanges(TorchDataLoader):
     """
 
     on_disk: ClassVar[bool] = False
-    isolated: ClassVar[bool] = True
     ragged: ClassVar[bool] = False
 
     def reads(self, format: Format) -> bool:
@@ -96,7 +95,6 @@ class Fsspec(LibraryRanges):
     summary: ClassVar[str] = "fsspec (s3fs) under a DataLoader: a ranged read per sample of a bucket"
     library: ClassVar[str] = "fsspec"
     modules: ClassVar[tuple[str, ...]] = ("fsspec", "s3fs")
-    extra: ClassVar[str] = "fsspec"
     schemes: ClassVar[tuple[str, ...]] = ("http", "https", "s3")
     unpinned: ClassVar[tuple[str, ...]] = schemes
 
@@ -123,7 +121,6 @@ class S3TorchConnector(LibraryRanges):
     summary: ClassVar[str] = "s3torchconnector under a DataLoader: a ranged read per sample of a bucket"
     library: ClassVar[str] = "s3torchconnector"
     modules: ClassVar[tuple[str, ...]] = ("s3torchconnector",)
-    extra: ClassVar[str] = "s3torchconnector"
     schemes: ClassVar[tuple[str, ...]] = ("s3",)
     unpinned: ClassVar[tuple[str, ...]] = schemes
 

@@ -27,8 +27,6 @@ class Ray(WorkerLoader):
     library: ClassVar[str] = "ray"
     recommended_options: ClassVar[str] = "num_workers={cores},persistent_workers=yes"
     modules: ClassVar[tuple[str, ...]] = ("ray",)
-    extra: ClassVar[str] = "ray"
-    isolated: ClassVar[bool] = True
 
     fetch: str = fetch_option()
     num_workers: int = option(2, "actors", minimum=1, maximum=MAX_WORKERS)
@@ -46,8 +44,7 @@ class RayEpochs(DataLoaderEpochs):
         from iobench.contrib.ray.ray_runtime import connected
 
         super().__init__(loader, job)
-        with job.opener():  # reports damaged or missing files before actors start
-            pass
+        job.opener().close()  # reports damaged or missing files before actors start
         self._ray = ExitStack()
         self._ray.enter_context(connected(loader.num_workers))
 

@@ -50,9 +50,9 @@ class RaySource:
 def _parquet(opener: Opener, reader: Reader) -> RaySource:
     import pyarrow.parquet as pq
 
-    from iobench.contrib.formats.parquet import files_of
+    from iobench.contrib.formats.parquet import Parquet
 
-    paths = [str(file) for file in files_of(opener.path)]
+    paths = [str(file) for file in Parquet().data_files(opener.path)]
     columns = _columns(opener.schema, pq.read_schema(paths[0]).names)
 
     def read(paths: list[str], blocks: int | None) -> Any:
@@ -157,10 +157,8 @@ class RayData(CopyingLoader):
     format_names: ClassVar[tuple[str, ...]] = tuple(SOURCES)
     recommended_options: ClassVar[str] = "prefetch_batches=4"
     modules: ClassVar[tuple[str, ...]] = ("ray", "pyarrow", "pandas")
-    extra: ClassVar[str] = "ray_data"
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
     iterable_style: ClassVar[bool] = True
-    isolated: ClassVar[bool] = True
 
     shuffle: str = option(
         "buffer",

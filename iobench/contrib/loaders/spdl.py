@@ -33,8 +33,6 @@ class Spdl(CopyingLoader):
     library: ClassVar[str] = "spdl"
     recommended_options: ClassVar[str] = "keep_pipeline=yes"
     modules: ClassVar[tuple[str, ...]] = ("spdl",)
-    extra: ClassVar[str] = "spdl"
-    isolated: ClassVar[bool] = True
     ragged: ClassVar[bool] = True
 
     threads: int | None = option(

@@ -38,10 +38,8 @@ class TensorStore(CopyingLoader):
     format_names: ClassVar[tuple[str, ...]] = ("zarr",)
     recommended_options: ClassVar[str] = "prefetch=4"
     modules: ClassVar[tuple[str, ...]] = ("tensorstore", "zarr")
-    extra: ClassVar[str] = "tensorstore"
     schemes: ClassVar[tuple[str, ...]] = ("http", "https", "s3")
     unpinned: ClassVar[tuple[str, ...]] = schemes
-    isolated: ClassVar[bool] = True
 
     prefetch: int | None = option(
         None, "batches to read ahead; by default none", minimum=0, maximum=MAX_PREFETCH

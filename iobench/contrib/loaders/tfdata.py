@@ -42,10 +42,8 @@ class TfData(CopyingLoader):
     format_names: ClassVar[tuple[str, ...]] = ("tfrecord",)
     recommended_options: ClassVar[str] = "interleave={cores}"
     modules: ClassVar[tuple[str, ...]] = ("tensorflow",)
-    extra: ClassVar[str] = "tfdata"
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
     iterable_style: ClassVar[bool] = True
-    isolated: ClassVar[bool] = True
 
     shuffle_buffer: int = option(
         1000, "samples in the buffer that random order shuffles", minimum=1, maximum=MAX_SHUFFLED

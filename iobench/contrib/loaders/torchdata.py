@@ -35,8 +35,6 @@ class TorchData(WorkerLoader):
     library: ClassVar[str] = "torchdata"
     recommended_options: ClassVar[str] = "num_workers={cores},fetch=batch"
     modules: ClassVar[tuple[str, ...]] = ("torchdata",)
-    extra: ClassVar[str] = "torchdata"
-    isolated: ClassVar[bool] = True
     stateful: ClassVar[bool] = True
     ragged: ClassVar[bool] = True
     need_workers: ClassVar[tuple[str, ...]] = ("prefetch_factor", "method")

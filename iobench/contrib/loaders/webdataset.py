@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from iobench.base import interrupts
 from iobench.base.errors import CorruptArtifact, IobenchError, LoaderFailed
 from iobench.base.options import option
 from iobench.contrib.formats.shared.scaled_images import ScaledImages, extents_of
@@ -28,7 +27,7 @@ from iobench.contrib.formats.webdataset import suffixes_of
 from iobench.formats import Array, Field, Reader
 from iobench.loading.collate import Collate
 from iobench.loading.loaders import Epochs, Job, WorkerLoader
-from iobench.loading.loaders.dataloader import unwarned
+from iobench.loading.loaders.dataloader import started
 from iobench.loading.tensors import tensor_of
 from iobench.loading.user_errors import PortableError
 
@@ -53,12 +52,10 @@ class WebDatasetLoader(WorkerLoader):
     format_names: ClassVar[tuple[str, ...]] = ("webdataset",)
     recommended_options: ClassVar[str] = "num_workers={cores}"
     modules: ClassVar[tuple[str, ...]] = ("webdataset",)
-    extra: ClassVar[str] = "webdataset"
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
     schemes: ClassVar[tuple[str, ...]] = ("http", "https", "s3")
     unpinned: ClassVar[tuple[str, ...]] = ("http", "https")
     iterable_style: ClassVar[bool] = True
-    isolated: ClassVar[bool] = True
     ragged: ClassVar[bool] = True
 
     shuffle_buffer: int = option(
@@ -78,26 +75,12 @@ class WebDatasetEpochs(Epochs):
         self._settings = loader
         self._shards = _shards(job.opener)
 
-    @property
-    def prefetches(self) -> bool:
-        """True if there are workers."""
-        return self._settings.num_workers > 0
-
     def _epoch(self, request: int) -> Iterator[HostBatch]:
         import webdataset as wds
 
-        settings = self._settings
-        with interrupts.blocked(), unwarned():
-            loader = wds.WebLoader(
-                self._pipeline(request),
-                batch_size=None,
-                num_workers=settings.num_workers,
-                prefetch_factor=settings.prefetch_factor,
-                pin_memory=bool(settings.pin_memory),
-            )
-            batches = iter(loader)
+        arguments = {"batch_size": None, **self._settings.worker_arguments}
         names = [field.name for field in self.opener.schema.fields]
-        for tensors in batches:
+        for tensors in started(lambda: wds.WebLoader(self._pipeline(request), **arguments)):
             yield dict(zip(names, tensors, strict=True))
 
     def _pipeline(self, epoch: int) -> Any:

@@ -94,7 +94,7 @@ class Loader(Options, ABC):
     reuses : bool
         Whether it overwrites a batch's memory when the next batch is requested.
     isolated : bool
-        Whether each case of a run with this loader needs a process of its own by default.
+        Whether each case of a run with this loader needs a process of its own by default: with `modules`.
     stateful : bool
         Whether its epochs have a `state` and can be resumed from it, if the job has a `dataset`.
     ragged : bool
@@ -120,6 +120,11 @@ class Loader(Options, ABC):
     stateful: ClassVar[bool] = False
     ragged: ClassVar[bool] = False
     user_defined: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "isolated" not in cls.__dict__:
+            cls.isolated = bool(cls.modules)
 
     @classmethod
     def recommended_variant(cls) -> str | None:
@@ -238,7 +243,7 @@ class Epochs(ABC):
     @property
     def prefetches(self) -> bool:
         """True if batches are read ahead of the consumer, so that time in ``next()`` is waiting time."""
-        return False
+        return self.loader.workers > 0
 
     @property
     def read_ahead(self) -> int:
@@ -391,6 +396,15 @@ class WorkerLoader(CopyingLoader):
     def workers(self) -> int:
         """The option `num_workers`."""
         return self.num_workers
+
+    @property
+    def worker_arguments(self) -> dict[str, Any]:
+        """The arguments of torch's DataLoader for workers and their batches."""
+        return {
+            "num_workers": self.num_workers,
+            "prefetch_factor": self.prefetch_factor,
+            "pin_memory": bool(self.pin_memory),
+        }
 
     @property
     def read_ahead(self) -> int:

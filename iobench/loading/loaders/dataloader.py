@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -138,25 +138,23 @@ class DataLoaderEpochs(Epochs):
         if not settings.num_workers:
             self._dataset.open_timed(partial(self.stages.timed, "decode"))
 
-    @property
-    def prefetches(self) -> bool:
-        """True if there are workers."""
-        return self._settings.num_workers > 0
-
     def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
         """Yield DataLoader's batches of these rows."""
         self._sampler.batches = request
-        with interrupts.blocked(), unwarned():
-            loader = self._persistent or self._build()
-            if self._settings.persistent_workers:
-                self._persistent = loader
-            batches = iter(loader)
+        batches = started(self._loader)
         try:
             yield from batches
         except GeneratorExit:
             if self._persistent is None:
                 _kill_workers(batches)
             raise
+
+    def _loader(self) -> DataLoader[Any]:
+        """Return the loader of an epoch."""
+        loader = self._persistent or self._build()
+        if self._settings.persistent_workers:
+            self._persistent = loader
+        return loader
 
     def _class(self) -> type[DataLoader[Any]]:
         from torch.utils.data import DataLoader
@@ -172,11 +170,9 @@ class DataLoaderEpochs(Epochs):
             dataset,
             batch_sampler=self._sampler,
             collate_fn=self.stages.timed("collate", collate) if timed else collate,
-            num_workers=settings.num_workers,
-            prefetch_factor=settings.prefetch_factor,
             multiprocessing_context=settings.start_method or self._start_method,
-            pin_memory=bool(settings.pin_memory),
             persistent_workers=settings.persistent_workers,
+            **settings.worker_arguments,
         )
 
     def close(self) -> None:
@@ -203,6 +199,12 @@ def _kill_workers(batches: Any) -> None:
 
 def _unchanged(batch: Any) -> Any:
     return batch
+
+
+def started(make: Callable[[], Any]) -> Iterator[Any]:
+    """Return the batches of a DataLoader that is made here; Ctrl-C acts when its workers have started."""
+    with interrupts.blocked(), unwarned():
+        return iter(make())
 
 
 @contextmanager

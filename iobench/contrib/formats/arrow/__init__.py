@@ -14,41 +14,28 @@ from typing import TYPE_CHECKING, ClassVar
 
 from iobench.base.errors import CorruptArtifact, expecting
 from iobench.base.files import name_problem, regular
-from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.contrib.formats.shared.rebatch import slabs
-from iobench.formats import (
-    COMPLEX,
-    NUMPY_DTYPES,
-    Batch,
-    Checkable,
-    Detectable,
-    Field,
-    Format,
-    Schema,
-    split_selection,
-)
+from iobench.contrib.formats.shared.table_format import TableFormat
+from iobench.formats import Batch, Checkable, Schema
 from iobench.formats.folders import files_in
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.arrow.reader import ArrowReader
+    from iobench.contrib.formats.shared.arrow_columns import Table
 
 DATA_FILE = "data.arrow"
 STATE_FILE = "state.json"  # written by `datasets.Dataset.save_to_disk`
 
 
 @dataclass(frozen=True)
-class Arrow(Format, Detectable, Checkable):
+class Arrow(TableFormat, Checkable):
     """One Arrow IPC file with lists."""
 
     name: ClassVar[str] = "arrow"
     summary: ClassVar[str] = "one Arrow IPC file, one column per field, memory-mapped"
     library: ClassVar[str] = "pyarrow"
     modules: ClassVar[tuple[str, ...]] = ("pyarrow",)
-    extra: ClassVar[str] = "arrow"
-    dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES).difference(COMPLEX)
-    holds_ragged: ClassVar[bool] = True
-    selectable: ClassVar[bool] = True
 
     batch_bytes: int = option(4 << 20, "bytes of samples in a record batch", minimum=1)
 
@@ -69,13 +56,13 @@ class Arrow(Format, Detectable, Checkable):
         """Check every record batch and return a reader over read-only maps."""
         from iobench.contrib.formats.arrow.reader import ArrowReader
 
-        return ArrowReader(files_of(path), schema)
+        return ArrowReader(self.data_files(path), schema)
 
     def check(self, path: Path, schema: Schema) -> None:
         """Check the lengths of variable lists, which files of other programs may have."""
         from iobench.contrib.formats.arrow.reader import check_lists
 
-        check_lists(files_of(path), schema)
+        check_lists(self.data_files(path), schema)
 
     def sniff(self, path: Path) -> bool:
         """Return True for a file whose name ends in .arrow, or a folder that `datasets` saved."""
@@ -83,46 +70,36 @@ class Arrow(Format, Detectable, Checkable):
 
     def files(self, path: Path) -> Sequence[Path]:
         """Return the data files that `datasets` saved in a folder, and their descriptions."""
-        return [*files_of(path), *files_in(path, ".json")]
+        return [*self.data_files(path), *files_in(path, ".json")]
 
-    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """Return the schema; a column of bytes, or of lists that differ in length, is a ragged field."""
-        from iobench.contrib.formats.arrow.reader import infer_schema_of
+    def data_files(self, path: Path) -> list[Path]:
+        """Return the data files of an artifact, of a single file, or of a folder that `datasets` saved."""
+        if not path.is_dir():
+            return [path]
+        if not (path / STATE_FILE).exists():
+            return [path / DATA_FILE]
+        damage = (OSError, ValueError, KeyError, TypeError, RecursionError)
+        with expecting(path / STATE_FILE, "the file list that datasets writes", damage):
+            state = json.loads(regular(path / STATE_FILE).read_bytes())
+            names = [str(entry["filename"]) for entry in state["_data_files"]]
+        if not names or any("/" in name or name_problem(name) for name in names):
+            raise CorruptArtifact(
+                "it names files outside the folder" if names else "it names no files",
+                kind="outside-folder" if names else "empty",
+                path=path / STATE_FILE,
+                expected="file names in the same folder",
+                found=", ".join(names) or "none",
+            )
+        return [path / name for name in names]
 
-        path, chosen = split_selection(path)
-        return infer_schema_of(path, files_of(path), fields, chosen)
-
-    def notes(self, path: Path, schema: Schema) -> list[Finding]:
-        """Return a note if columns of bytes, such as encoded images, are read."""
+    def table(self, file: Path) -> Table:
+        """Map a file."""
         from iobench.contrib.formats.arrow.reader import MappedBatches
-        from iobench.contrib.formats.shared.arrow_columns import column_notes
 
-        file = files_of(split_selection(path)[0])[0]
-        return column_notes(file, schema, MappedBatches(file).schema)
+        return MappedBatches(file).table()
 
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes plus metadata and alignment of the columns of each record batch."""
         lists = sum(len(field.shape) + 1 for field in schema.fields)
         batches = schema.samples // schema.batch_rows(self.batch_bytes) + 1
         return super().size_bound(schema) + batches * (512 + 256 * lists)
-
-
-def files_of(path: Path) -> list[Path]:
-    """Return the data files of an artifact, of a single file, or of a folder that `datasets` saved."""
-    if not path.is_dir():
-        return [path]
-    if not (path / STATE_FILE).exists():
-        return [path / DATA_FILE]
-    damage = (OSError, ValueError, KeyError, TypeError, RecursionError)
-    with expecting(path / STATE_FILE, "the file list that datasets writes", damage):
-        state = json.loads(regular(path / STATE_FILE).read_bytes())
-        names = [str(entry["filename"]) for entry in state["_data_files"]]
-    if not names or any("/" in name or name_problem(name) for name in names):
-        raise CorruptArtifact(
-            "it names files outside the folder" if names else "it names no files",
-            kind="outside-folder" if names else "empty",
-            path=path / STATE_FILE,
-            expected="file names in the same folder",
-            found=", ".join(names) or "none",
-        )
-    return [path / name for name in names]

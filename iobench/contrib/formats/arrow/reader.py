@@ -15,8 +15,8 @@ from iobench.base.files import regular
 from iobench.base.text import listed
 from iobench.contrib.formats.shared.arrow_columns import (
     DAMAGE,
-    ColumnShapes,
     NestedLists,
+    Table,
     arrays,
     columns_of,
     holds_extents,
@@ -24,7 +24,6 @@ from iobench.contrib.formats.shared.arrow_columns import (
     ragged_of,
     sample_shape,
     selected,
-    selected_columns,
     values,
 )
 from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
@@ -75,6 +74,14 @@ class MappedBatches:
             if batch.num_rows:
                 yield batch
 
+    def table(self) -> Table:
+        """Return the table of all record batches."""
+
+        def pieces(names: Sequence[str]) -> Iterator[tuple[str, pa.Array]]:
+            return ((name, batch.column(name)) for batch in self.batches for name in names)
+
+        return Table(self.file, self.schema, sum(batch.num_rows for batch in self.batches), pieces)
+
     def offset_of(self, column: Array) -> int:
         """Return the byte offset of a column's values; CorruptArtifact (``compressed``) outside the file."""
         address = column.__array_interface__["data"][0]
@@ -85,21 +92,6 @@ class MappedBatches:
                 problem, "compressed", self.file, expected=expected, found="compressed ones", hint=hint
             )
         return int(address - self.base)
-
-
-def infer_schema_of(
-    path: Path, files: Sequence[Path], fields: Sequence[Field], chosen: Sequence[str]
-) -> Schema:
-    """Return the schema of the files of a path, which another program wrote."""
-    shapes, samples, every = ColumnShapes(), 0, list[str]()
-    for opened in map(MappedBatches, files):
-        every = every or opened.schema.names
-        names = selected_columns(path, opened.schema, fields, chosen)
-        samples += sum(batch.num_rows for batch in opened.batches)
-        for batch in opened.batches:
-            for name in names:
-                shapes.add(opened.file, name, batch.column(name))
-    return shapes.schema(files[0], samples, fields, every)
 
 
 def check_lists(files: Sequence[Path], schema: Schema) -> None:

@@ -5,44 +5,30 @@ A process that has used the library must not fork, so worker processes are spawn
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from iobench.base.finding import Finding
-from iobench.formats import (
-    COMPLEX,
-    NUMPY_DTYPES,
-    Addressable,
-    Batch,
-    Detectable,
-    Field,
-    Format,
-    Schema,
-    StoreAddress,
-    split_selection,
-)
+from iobench.contrib.formats.shared.table_format import TableFormat
+from iobench.formats import Addressable, Batch, Schema, StoreAddress
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.lance.reader import LanceReader
+    from iobench.contrib.formats.shared.arrow_columns import Table
 
 VERSIONS, TRANSACTIONS = "_versions", "_transactions"
 
 
 @dataclass(frozen=True)
-class Lance(Format, Detectable, Addressable):
+class Lance(TableFormat, Addressable):
     """A Lance dataset of one version, with lists."""
 
     name: ClassVar[str] = "lance"
     summary: ClassVar[str] = "a Lance dataset, one column per field, rows taken by number"
     library: ClassVar[str] = "pylance"
     modules: ClassVar[tuple[str, ...]] = ("lance",)
-    extra: ClassVar[str] = "lance"
-    dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES).difference(COMPLEX)
-    holds_ragged: ClassVar[bool] = True
-    selectable: ClassVar[bool] = True
     schemes: ClassVar[tuple[str, ...]] = ("s3",)
     forkable: ClassVar[bool] = False
     survives_unlink: ClassVar[bool] = False
@@ -82,20 +68,15 @@ class Lance(Format, Detectable, Addressable):
         """Return True for a folder with Lance's version folder."""
         return (path / VERSIONS).is_dir()
 
-    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """Return the schema; a column of bytes, or of lists that differ in length, is a ragged field."""
-        from iobench.contrib.formats.lance.reader import infer_schema_of
+    def data_files(self, path: Path) -> list[Path]:
+        """Return the folder of the dataset."""
+        return [path]
 
-        path, chosen = split_selection(path)
-        return infer_schema_of(path, fields, chosen)
+    def table(self, file: Path) -> Table:
+        """Open the newest version of the dataset."""
+        from iobench.contrib.formats.lance.reader import table_of
 
-    def notes(self, path: Path, schema: Schema) -> list[Finding]:
-        """Return a note if columns of bytes, such as encoded images, are read."""
-        from iobench.contrib.formats.lance.reader import opened
-        from iobench.contrib.formats.shared.arrow_columns import column_notes
-
-        path = split_selection(path)[0]
-        return column_notes(path, schema, opened(path).schema)
+        return table_of(file)
 
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes plus metadata of the pages of each column."""

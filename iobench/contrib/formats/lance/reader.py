@@ -20,17 +20,15 @@ from iobench.base.files import name_problem, regular
 from iobench.base.text import reason
 from iobench.contrib.formats.shared.arrow_columns import (
     DAMAGE,
-    ColumnShapes,
+    Table,
     arrays,
     check_type,
     columns_of,
-    selected_columns,
 )
 from iobench.formats import (
     Array,
     Batch,
     Convert,
-    Field,
     Reader,
     Rows,
     Schema,
@@ -133,17 +131,17 @@ def check_files(dataset: Any, exists: Callable[[str], bool]) -> None:
                 raise OSError(f"no file data/{file.path}")
 
 
-def infer_schema_of(path: Path, fields: Sequence[Field], chosen: Sequence[str]) -> Schema:
-    """Return the schema of a dataset that another program wrote."""
+def table_of(path: Path) -> Table:
+    """Open a dataset that another program wrote."""
     dataset = opened(path)
-    selected = selected_columns(path, dataset.schema, fields, chosen)
-    columns = ColumnShapes()
+
+    def pieces(names: Sequence[str]) -> Iterator[tuple[str, pa.Array]]:
+        with damage_as_error(path, "readable columns"):
+            for batch in dataset.to_batches(columns=list(names), batch_size=PIECE_ROWS):
+                yield from ((name, batch.column(name)) for name in names)
+
     with damage_as_error(path, "readable columns"):
-        for batch in dataset.to_batches(columns=selected, batch_size=PIECE_ROWS):
-            for name in selected:
-                columns.add(path, name, batch.column(name))
-        samples = dataset.count_rows()
-    return columns.schema(path, samples, fields, dataset.schema.names)
+        return Table(path, dataset.schema, dataset.count_rows(), pieces)
 
 
 class LanceReader(Reader):

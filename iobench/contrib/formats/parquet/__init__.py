@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from iobench.base.errors import corrupt
 from iobench.base.files import regular
-from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.contrib.formats.shared.rebatch import slabs
-from iobench.formats import COMPLEX, NUMPY_DTYPES, Batch, Detectable, Field, Format, Schema, split_selection
+from iobench.contrib.formats.shared.table_format import TableFormat
+from iobench.formats import Batch, Schema
 from iobench.formats.folders import files_in
 
 if TYPE_CHECKING:
     from iobench.contrib.formats.parquet.reader import ParquetReader
+    from iobench.contrib.formats.shared.arrow_columns import Table
 
 DATA_FILE = "data.parquet"
 SUFFIX = ".parquet"
@@ -29,17 +30,13 @@ WIDENED = ("uint16", "int16")  # stored in four bytes
 
 
 @dataclass(frozen=True)
-class Parquet(Format, Detectable):
+class Parquet(TableFormat):
     """One Parquet file; the row group is the unit of reading."""
 
     name: ClassVar[str] = "parquet"
     summary: ClassVar[str] = "one Parquet file, for bulk reads only: each row group is decoded whole"
     library: ClassVar[str] = "pyarrow"
     modules: ClassVar[tuple[str, ...]] = ("pyarrow",)
-    extra: ClassVar[str] = "parquet"
-    dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES).difference(COMPLEX)
-    holds_ragged: ClassVar[bool] = True
-    selectable: ClassVar[bool] = True
 
     row_group_bytes: int = option(8 << 20, "bytes of samples in a row group", minimum=1)
     codec: str | None = option(None, "compression of pages", choices=(None, "snappy", "zstd"))
@@ -63,7 +60,7 @@ class Parquet(Format, Detectable):
         """Check columns and row groups, and return a reader."""
         from iobench.contrib.formats.parquet.reader import ParquetReader
 
-        return ParquetReader(files_of(path), schema)
+        return ParquetReader(self.data_files(path), schema)
 
     def sniff(self, path: Path) -> bool:
         """Return True for a file whose name ends in .parquet, or a folder where one has Parquet's magic."""
@@ -73,25 +70,22 @@ class Parquet(Format, Detectable):
 
     def files(self, path: Path) -> Sequence[Path]:
         """Return the Parquet files in a folder."""
-        return files_of(path)
+        return self.data_files(path)
 
-    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """Return the schema; a column of bytes, or of lists that differ in length, is a ragged field.
+    def data_files(self, path: Path) -> list[Path]:
+        """Return a single file, or the Parquet files of a folder in the order of their names."""
+        if not path.is_dir():
+            return [path]
+        files = files_in(path, SUFFIX)
+        if not files:
+            raise corrupt(path, "Parquet files", "none")
+        return files
 
-        Decodes every requested column of lists or bytes.
-        """
-        from iobench.contrib.formats.parquet.reader import infer_schema_of
+    def table(self, file: Path) -> Table:
+        """Open a file, of which columns of lists and bytes are decoded."""
+        from iobench.contrib.formats.parquet.reader import table_of
 
-        path, chosen = split_selection(path)
-        return infer_schema_of(path, files_of(path), fields, chosen)
-
-    def notes(self, path: Path, schema: Schema) -> list[Finding]:
-        """Return a note if columns of bytes, such as encoded images, are read."""
-        from iobench.contrib.formats.parquet.reader import opened
-        from iobench.contrib.formats.shared.arrow_columns import column_notes
-
-        file = files_of(split_selection(path)[0])[0]
-        return column_notes(file, schema, opened(file).schema_arrow)
+        return table_of(file)
 
     def size_bound(self, schema: Schema) -> int:
         """Return logical bytes plus levels of the values in lists and metadata of the row groups."""
@@ -109,13 +103,3 @@ def _has_magic(file: Path) -> bool:
             return opened.read(len(MAGIC)) == MAGIC
     except OSError:
         return False
-
-
-def files_of(path: Path) -> list[Path]:
-    """Return a single file, or the Parquet files of a folder in the order of their names."""
-    if not path.is_dir():
-        return [path]
-    files = files_in(path, SUFFIX)
-    if not files:
-        raise corrupt(path, "Parquet files", "none")
-    return files

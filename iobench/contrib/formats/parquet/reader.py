@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,15 @@ from iobench.base.errors import corrupt, expecting
 from iobench.base.files import regular
 from iobench.contrib.formats.shared.arrow_columns import (
     DAMAGE,
-    ColumnShapes,
+    Table,
     arrays,
     check_type,
     columns_of,
     is_leaf,
     plain_type,
-    selected_columns,
 )
 from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
-from iobench.formats import Array, Field, Ragged, Schema, unclosed
+from iobench.formats import Array, Ragged, Schema, unclosed
 
 CACHED = 2  # decoded row groups: the current one and the next in order
 
@@ -37,19 +37,10 @@ def opened(file: Path) -> pq.ParquetFile:
     return parquet
 
 
-def infer_schema_of(
-    path: Path, files: Sequence[Path], fields: Sequence[Field], chosen: Sequence[str]
-) -> Schema:
-    """Return the schema of the files of a path, which another program wrote; decodes lists and bytes."""
-    shapes, samples, every = ColumnShapes(), 0, list[str]()
-    for file in files:
-        parquet = opened(file)
-        samples += parquet.metadata.num_rows
-        every = every or parquet.schema_arrow.names
-        names = selected_columns(path, parquet.schema_arrow, fields, chosen)
-        for name, chunk in _chunks(file, parquet, names):
-            shapes.add(file, name, chunk)
-    return shapes.schema(files[0], samples, fields, every)
+def table_of(file: Path) -> Table:
+    """Open a file that another program wrote."""
+    parquet = opened(file)
+    return Table(file, parquet.schema_arrow, parquet.metadata.num_rows, partial(_chunks, file, parquet))
 
 
 def _chunks(file: Path, parquet: pq.ParquetFile, names: Sequence[str]) -> Iterator[tuple[str, pa.Array]]:

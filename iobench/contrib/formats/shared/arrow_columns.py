@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -456,40 +456,58 @@ def _rows_of(path: Path, field: Field, column: pa.Array) -> Any:
     return values(leaf_of(path, field, column)).reshape(-1, *field.shape)
 
 
-class ColumnShapes:
-    """Shapes and dtypes of the columns of files that another program wrote, from their pieces."""
+@dataclass(frozen=True)
+class Table:
+    """A table that another program wrote: its file, columns and rows.
 
-    def __init__(self) -> None:
-        self._shapes: dict[str, tuple[tuple[int, ...], str]] = {}
-        self._elements: Counter[str] = Counter()
-        self._rows: Counter[str] = Counter()
+    `pieces` yields names and values of these columns, piece by piece.
+    """
 
-    def add(self, path: Path, name: str, column: pa.Array) -> None:
-        """Add a piece of a column, in the file at `path`; CorruptArtifact if it does not fit the others."""
-        shape, dtype = sample_shape(path, name, column, True, self._rows[name])
-        self._rows[name] += len(column)
-        self._elements[name] += _elements(plain(column))
-        known, known_dtype = self._shapes.setdefault(name, (shape, dtype))
-        if dtype != known_dtype or len(shape) != len(known):
-            raise not_fixed(path, f"column {name}", f"{self._shapes[name]} and {(shape, dtype)}")
-        pairs = zip(known, shape, strict=True)
-        varying = varying_axes([size if size == other else VARIES for size, other in pairs])
-        self._shapes[name] = (*[VARIES] * varying, *shape[varying:]), dtype
+    file: Path
+    schema: pa.Schema
+    rows: int
+    pieces: Callable[[Sequence[str]], Iterable[tuple[str, pa.Array]]]
 
-    def schema(self, path: Path, samples: int, fields: Sequence[Field], every: Sequence[str]) -> Schema:
-        """Return the schema of these columns, or of those in `fields`, of a table with columns `every`."""
-        if not samples:
-            raise CorruptArtifact("it holds no rows", kind="empty", path=path)
-        arrays = {name: ((samples, *shape), dtype) for name, (shape, dtype) in self._shapes.items()}
-        inner = {
-            name: math.prod(size for size in shape if size != VARIES)
-            for name, (shape, _) in self._shapes.items()
-        }
-        totals = {name: count // max(1, inner[name]) for name, count in self._elements.items()}
-        named = set(own_extents(fields).values()) - set(every)
-        requested = [field for field in fields if field.name not in named]
-        schema = arrays_schema(path, arrays, every, requested, totals)
-        return replace(schema, fields=with_extents(schema.fields))
+
+def schema_of(path: Path, tables: Iterable[Table], fields: Sequence[Field], chosen: Sequence[str]) -> Schema:
+    """Return the schema of the tables at a path: of all columns, of those of `fields`, or of `chosen` names.
+
+    CorruptArtifact if pieces of a column do not fit each other, or there are no rows.
+    """
+    shapes, first = dict[str, tuple[tuple[int, ...], str]](), list[Table]()
+    elements, rows, samples = Counter[str](), Counter[str](), 0
+    for table in tables:
+        first, samples = first or [table], samples + table.rows
+        for name, piece in table.pieces(selected_columns(path, table.schema, fields, chosen)):
+            shape = sample_shape(table.file, name, piece, True, rows[name])
+            rows[name] += len(piece)
+            elements[name] += _elements(plain(piece))
+            shapes[name] = _common(table.file, name, shapes.get(name, shape), shape)
+    path, every = first[0].file, first[0].schema.names
+    if not samples:
+        raise CorruptArtifact("it holds no rows", kind="empty", path=path)
+    inner = {name: math.prod(size for size in shape if size != VARIES) for name, (shape, _) in shapes.items()}
+    named = set(own_extents(fields).values()) - set(every)
+    schema = arrays_schema(
+        path,
+        {name: ((samples, *shape), dtype) for name, (shape, dtype) in shapes.items()},
+        every,
+        [field for field in fields if field.name not in named],
+        {name: count // max(1, inner[name]) for name, count in elements.items()},
+    )
+    return replace(schema, fields=with_extents(schema.fields))
+
+
+def _common(
+    path: Path, name: str, known: tuple[tuple[int, ...], str], other: tuple[tuple[int, ...], str]
+) -> tuple[tuple[int, ...], str]:
+    """Return the shape, with the axes in which two pieces differ, and the dtype of both."""
+    (shape, dtype), (other_shape, other_dtype) = known, other
+    if dtype != other_dtype or len(shape) != len(other_shape):
+        raise not_fixed(path, f"column {name}", f"{known} and {other}")
+    pairs = zip(shape, other_shape, strict=True)
+    varying = varying_axes([size if size == own else VARIES for size, own in pairs])
+    return (*[VARIES] * varying, *other_shape[varying:]), dtype
 
 
 def _elements(column: pa.Array) -> int:

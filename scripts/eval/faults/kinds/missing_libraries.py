@@ -14,6 +14,7 @@ from eval.faults.foreign_data import ForeignData, foreign_data
 from eval.faults.registry import Outcome, Trials, kind
 from eval.faults.targets import VerifiedDatasets, installed_formats
 from iobench import formats, studies
+from iobench.base.registry import extra_of
 from iobench.loading import loaders
 
 HERE = "--data-dir whole/x-float32"
@@ -57,7 +58,7 @@ def _lines(data: Sequence[ForeignData]) -> Iterator[str]:
     for number, one in enumerate(data):
         shape = "--sample-shape 8x8x3 --dtype uint8"
         yield f"prepare --size 1e5 {shape} --name made-{number} --format {one.variant}"
-        if formats.type_of(one.variant).extra:
+        if extra_of(formats.type_of(one.variant)):
             yield f"add {one.path} --name added-{number}"
             yield f"prepare --source {one.path} --name converted-{number}"
     yield from (f"{RUN} --loader {name}" for name in loaders.names())
