@@ -3,7 +3,7 @@
 import signal
 import time
 import warnings
-from itertools import islice
+from itertools import chain, islice
 from types import SimpleNamespace
 
 import psutil
@@ -16,7 +16,7 @@ from worker_datasets import RAISED, Augmented, Once, Troubled, killed, noted, ra
 import iobench
 from iobench.base.errors import InvalidSettings, LoaderFailed
 from iobench.contrib.ray import loader, ray_runtime, remote_worker
-from iobench.contrib.ray.remote_worker import IndexDealer
+from iobench.contrib.ray.remote_worker import dealt
 
 SETTINGS = {"num_workers": 2, "worker_init_fn": noted, "persistent_workers": True}
 
@@ -85,8 +85,8 @@ def test_a_batch_that_is_late_and_a_loader_that_is_abandoned(cluster, monkeypatc
     actors = iobench.RayLoader(Troubled(sleeping, 2), 1, num_workers=1, persistent_workers=True, timeout=50)
     batches = iter(actors)
     pids = {int(next(batches)), int(next(batches))}  # waits until the actor has started
-    early = SimpleNamespace(monotonic=lambda: time.monotonic() - 49.5)  # of the 50 s, 0.5 s are left
-    monkeypatch.setattr(remote_worker, "time", early)
+    moments = chain([time.monotonic() - 49.5], iter(time.monotonic, None))  # of the 50 s, 0.5 s are left
+    monkeypatch.setattr(remote_worker, "time", SimpleNamespace(monotonic=lambda: next(moments)))
     with pytest.raises(RuntimeError, match="50 seconds"):
         next(batches)
     del batches, actors
@@ -116,10 +116,10 @@ def test_small_batches_are_shipped_together_and_large_ones_alone():
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (4, 1, 2)])
 def test_batches_are_assigned_in_turn_whatever_the_number_per_shipment(sizes):
-    dealer, queues = IndexDealer(iter(range(11)), 3), [[], [], []]
-    while any(dealt := [dealer.take(number, most) for number, most in enumerate(sizes)]):
-        for queue, more in zip(queues, dealt, strict=True):
-            queue += more
+    shares, queues = dealt(iter(range(11)), 3), [[], [], []]
+    while any(more := [[*islice(share, most)] for share, most in zip(shares, sizes, strict=True)]):
+        for queue, one in zip(queues, more, strict=True):
+            queue += one
     assert queues == [list(range(11))[first::3] for first in range(3)]
 
 

@@ -39,19 +39,6 @@ class RandomState:
         torch.set_rng_state(torch.frombuffer(bytearray(self.torch), dtype=torch.uint8))
 
 
-def become_worker(number: int, workers: int, base_seed: int, dataset: Any) -> None:
-    """Set this process up as torch sets up a worker: seeds, one thread, and `get_worker_info()`."""
-    seed = base_seed + number
-    random.seed(seed)
-    torch.manual_seed(seed)
-    generate_state: Any = torch_worker._generate_state
-    np.random.seed(generate_state(base_seed, number))
-    torch.set_num_threads(1)
-    torch_worker._worker_info = torch_worker.WorkerInfo(
-        id=number, num_workers=workers, seed=seed, dataset=dataset
-    )
-
-
 @dataclass(frozen=True)
 class WorkerSpec:
     """Arguments that all workers of a loader receive."""
@@ -105,9 +92,20 @@ class Worker:
             return ExceptionWrapper(where=self._where)  # type: ignore[no-untyped-call]
 
     def _begin(self) -> Callable[[Any], Any]:
-        """Set this process up as a worker, in the reading thread, so that errors become those of a batch."""
+        """Set this process up as torch sets up a worker: seeds, one thread, and `get_worker_info()`.
+
+        It does so in the reading thread, so that errors become those of a batch.
+        """
         work: WorkerSpec = self._work.unpacked()
-        become_worker(self._number, work.workers, work.base_seed, work.dataset)
+        number, seed = self._number, work.base_seed + self._number
+        random.seed(seed)
+        torch.manual_seed(seed)
+        generate_state: Any = torch_worker._generate_state
+        np.random.seed(generate_state(work.base_seed, number))
+        torch.set_num_threads(1)
+        torch_worker._worker_info = torch_worker.WorkerInfo(
+            id=number, num_workers=work.workers, seed=seed, dataset=work.dataset
+        )
         if work.worker_init_fn is not None:
             work.worker_init_fn(self._number)
         fetcher = _MapDatasetFetcher(work.dataset, work.batched, work.collate_fn, False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache, partial
+from functools import cache
 from itertools import cycle
 from typing import Any
 
@@ -17,7 +17,7 @@ from iobench.base.text import reason
 from iobench.contrib.ray import ray_runtime
 from iobench.contrib.ray.actor import WorkerSpec
 from iobench.contrib.ray.packed import pack, pageable, pinned
-from iobench.contrib.ray.remote_worker import BatchTimeout, IndexDealer, RemoteWorker, WorkerConfig
+from iobench.contrib.ray.remote_worker import BatchTimeout, RemoteWorker, WorkerConfig, dealt
 from iobench.host.device import device_of, pick_device
 
 PLACED = {"scheduling_strategy": "SPREAD"}  # over all hosts, to use the cores of all
@@ -79,8 +79,13 @@ class RayLoader(DataLoader[Any]):
         actor_options: Mapping[str, Any] | None = None,
     ) -> None:
         self._remote = num_workers > 0 and ray_runtime.installed()
-        if num_workers > 0:
-            _check(dataset)
+        if num_workers > 0 and isinstance(dataset, IterableDataset):
+            expected, found = (
+                "a dataset that is read by index",
+                f"{type(dataset).__name__}, an IterableDataset",
+            )
+            hint = "use torch's DataLoader"
+            raise InvalidSettings("RayLoader", "iterable-dataset", expected=expected, found=found, hint=hint)
         super().__init__(
             dataset,
             batch_size,
@@ -145,9 +150,8 @@ class _Workers:
 
     def epoch(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Return an iterator over the batches of these indices, the first of which are already requested."""
-        dealer = IndexDealer(batches, len(self._members))
-        for member in self._members:
-            member.begin(partial(dealer.take, member.number))
+        for member, own in zip(self._members, dealt(batches, len(self._members)), strict=True):
+            member.begin(own)
         self._epochs += 1
         return self._batches(self._epochs)
 
@@ -188,13 +192,6 @@ def _packed(loader: RayLoader) -> Any:
 def _end(members: list[RemoteWorker]) -> None:
     for member in members:
         member.kill()
-
-
-def _check(dataset: Any) -> None:
-    if isinstance(dataset, IterableDataset):
-        expected, found = "a dataset that is read by index", f"{type(dataset).__name__}, an IterableDataset"
-        hint = "use torch's DataLoader"
-        raise InvalidSettings("RayLoader", "iterable-dataset", expected=expected, found=found, hint=hint)
 
 
 @cache

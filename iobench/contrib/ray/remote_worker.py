@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import islice
+from itertools import islice, tee
 from typing import Any
 
 from torch._utils import ExceptionWrapper
@@ -23,6 +23,9 @@ START_S = 120.0  # for Ray to place an actor, and for the actor to import torch
 SILENT_S = 30.0  # without an answer, after which an actor counts as dead
 TRANSFER_S = 120.0  # for a finished result to arrive
 POLL_S = 1.0
+DEATHS = 3  # in a row on one batch, after which it fails
+# batches are shipped together up to one of these limits
+SHIPMENT_BYTES, SHIPMENT_S, SHIPMENT_BATCHES = MIB, 0.1, 256
 
 
 class BatchTimeout(Exception):
@@ -48,57 +51,6 @@ def actor_errors() -> tuple[type[Exception], ...]:
     )
 
 
-class ActorMonitor:
-    """Waits for results of an actor, and checks meanwhile that the actor answers."""
-
-    def __init__(self, actor: Any) -> None:
-        self._actor, self._started = actor, False
-        self._ping: Any = None
-        self._since_s = time.monotonic()
-
-    def outcome(self, reference: Any, until: float) -> Shipment:
-        """Return the result that a reference stands for.
-
-        BatchTimeout at the time `until`, in seconds of the monotonic clock. LoaderFailed if the actor has not
-        started (`worker-not-started`). Exception of `actor_errors()` if the actor is dead.
-        """
-        import ray
-
-        while not ray.wait([reference], timeout=min(POLL_S, max(0.0, until - time.monotonic())))[0]:
-            if time.monotonic() >= until:
-                raise BatchTimeout
-            self._check()
-        shipment: Shipment = ray.get(reference, timeout=TRANSFER_S)
-        self._started = True
-        return shipment
-
-    def _check(self) -> None:
-        import ray
-
-        if self._ping is None:
-            self._ping, self._since_s = self._actor.alive.remote(), time.monotonic()
-        elif ray.wait([self._ping], timeout=0)[0]:
-            ray.get(self._ping, timeout=TRANSFER_S)
-            self._ping, self._started = None, True
-        elif time.monotonic() - self._since_s > (SILENT_S if self._started else START_S):
-            self._raise_dead()
-
-    def _raise_dead(self) -> None:
-        if self._started:
-            raise ActorSilent(f"no answer for {SILENT_S:g} s")
-        raise LoaderFailed(
-            f"a RayLoader worker has not started within {START_S:g} s: Ray has no resources for it, "
-            "or is still starting",
-            kind="worker-not-started",
-            hint="use fewer workers, or look at 'ray status'",
-        )
-
-
-DEATHS = 3  # in a row on one batch, after which it fails
-# batches are shipped together up to one of these limits
-SHIPMENT_BYTES, SHIPMENT_S, SHIPMENT_BATCHES = MIB, 0.1, 256
-
-
 @dataclass(frozen=True)
 class WorkerConfig:
     """Settings that all workers of a loader share."""
@@ -119,17 +71,15 @@ class RemoteWorker:
         self._requests: deque[tuple[Sequence[Any], Any]] = deque()
         self._ready: deque[Packed | ExceptionWrapper] = deque()
         self._random: RandomState | None = None
+        self._ping: Any = None  # a reference to an answer of the actor
         self.batches_per_shipment = 1
         self._start()
 
-    def begin(self, more: Callable[[int], Sequence[Any]]) -> None:
-        """Begin an epoch and request its first batches.
-
-        `more(count)` returns the indices of at most so many of its next batches.
-        """
+    def begin(self, indices: Iterator[Any]) -> None:
+        """Begin an epoch with the indices of its batches, and request the first ones."""
         self._requests.clear()
         self._ready.clear()
-        self._more = more
+        self._indices = indices
         self._request()
 
     def next(self) -> Any:
@@ -155,12 +105,12 @@ class RemoteWorker:
     def _start(self) -> None:
         remote = actor_class().options(**self._config.options)
         self._actor = remote.remote(self._config.work, sys.path, self.number, self._random)
-        self._monitor = ActorMonitor(self._actor)
+        self._started, self._ping, self._pinged_s = False, None, time.monotonic()
 
     def _request(self) -> None:
-        while len(self._requests) < self._config.prefetch and (
-            indices := self._more(self.batches_per_shipment)
-        ):
+        while len(self._requests) < self._config.prefetch:
+            if not (indices := list(islice(self._indices, self.batches_per_shipment))):
+                break
             self._requests.append((indices, self._actor.ship.remote(indices)))
 
     def _receive(self) -> None:
@@ -178,7 +128,7 @@ class RemoteWorker:
         until = time.monotonic() + self._config.timeout if self._config.timeout else float("inf")
         for _ in range(DEATHS):
             try:
-                return self._monitor.outcome(self._requests[0][1], until)
+                return self._outcome(self._requests[0][1], until)
             except actor_errors() as error:
                 why = reason(error)
             self._replace()
@@ -186,6 +136,38 @@ class RemoteWorker:
             f"RayLoader worker {self.number} died {DEATHS} times on the same batch, the last time: {why}",
             kind="worker-died",
         )
+
+    def _outcome(self, reference: Any, until: float) -> Shipment:
+        """Return the result that a reference stands for; meanwhile check that the actor answers.
+
+        BatchTimeout at the time `until`, in seconds of the monotonic clock. LoaderFailed if the actor has not
+        started (`worker-not-started`). Exception of `actor_errors()` if the actor is dead.
+        """
+        import ray
+
+        while not ray.wait([reference], timeout=min(POLL_S, max(0.0, until - time.monotonic())))[0]:
+            if time.monotonic() >= until:
+                raise BatchTimeout
+            if self._ping is None:
+                self._ping, self._pinged_s = self._actor.alive.remote(), time.monotonic()
+            elif ray.wait([self._ping], timeout=0)[0]:
+                ray.get(self._ping, timeout=TRANSFER_S)
+                self._ping, self._started = None, True
+            elif time.monotonic() - self._pinged_s > (SILENT_S if self._started else START_S):
+                raise self._silent()
+        shipment: Shipment = ray.get(reference, timeout=TRANSFER_S)
+        self._started = True
+        return shipment
+
+    def _silent(self) -> Exception:
+        """Return the error for an actor that does not answer."""
+        if self._started:
+            return ActorSilent(f"no answer for {SILENT_S:g} s")
+        problem = (
+            f"a RayLoader worker has not started within {START_S:g} s: Ray has no resources for it, "
+            "or is still starting"
+        )
+        return LoaderFailed(problem, "worker-not-started", hint="use fewer workers, or look at 'ray status'")
 
     def _replace(self) -> None:
         """Start a new actor at the state of the last one, and request what has not arrived."""
@@ -195,24 +177,9 @@ class RemoteWorker:
         self._requests = deque(repeated)
 
 
-class IndexDealer:
-    """Assigns the batches of an epoch to workers in turn, as torch does."""
-
-    def __init__(self, batches: Iterator[Any], workers: int) -> None:
-        self._batches, self._queues = batches, [deque[Any]() for _ in range(workers)]
-
-    def take(self, worker: int, most: int) -> list[Any]:
-        """Return the indices of at most `most` of the next batches of a worker; none after its last."""
-        queue = self._queues[worker]
-        while len(queue) < most and self._deal():
-            pass
-        return [queue.popleft() for _ in range(min(most, len(queue)))]
-
-    def _deal(self) -> bool:
-        dealt = list(islice(self._batches, len(self._queues)))
-        for queue, batch in zip(self._queues, dealt, strict=False):
-            queue.append(batch)
-        return len(dealt) == len(self._queues)
+def dealt(batches: Iterator[Any], workers: int) -> list[Iterator[Any]]:
+    """Return the batches of each worker, assigned in turn, as torch does."""
+    return [islice(own, number, None, workers) for number, own in enumerate(tee(batches, workers))]
 
 
 def batches_per_shipment(shipment: Shipment) -> int:
