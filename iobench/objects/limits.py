@@ -5,17 +5,15 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
-from typing import TypeVar
 
 from iobench.base.units import bytes_text
 from iobench.host.hardware_limits import Limit
 from iobench.objects.client import ObjectStore
 from iobench.objects.reader import RemoteFiles
 
-T = TypeVar("T")
 NAME = "object store"
 MANY = (16, 64, 128)  # requests in flight that are tried
 MOST_BYTES = 128 << 20  # of them together
@@ -60,7 +58,16 @@ def ranged_gets(files: Sequence[RemoteFiles], size: int, in_flight: int, seconds
             behind.discard(number)
         return came
 
-    results = _in_threads(work, in_flight, stop)
+    with ThreadPoolExecutor(in_flight, "iobench-limit") as pool:
+        futures = [pool.submit(work, number) for number in range(in_flight)]
+        try:
+            wait(futures)
+        finally:
+            stop.set()
+    failed = [error for future in futures if (error := future.exception()) is not None]
+    for error in sorted(failed, key=lambda one: isinstance(one, threading.BrokenBarrierError)):
+        raise error  # the first that did not only wait for another
+    results = [future.result() for future in futures]
     began = min(came[0][0] for came in results)
     # up to the first worker's end all are at work
     took = max(min(came[-1][0] for came in results) - began, 1e-6)
@@ -74,17 +81,3 @@ def _bytes_until(last: float, came: Sequence[tuple[float, int]]) -> float:
     """Return the bytes that came over a connection until a moment."""
     pieces = ((start, end, count) for (start, _), (end, count) in pairwise(came))
     return sum(count * max(0.0, min(1.0, (last - start) / (end - start))) for start, end, count in pieces)
-
-
-def _in_threads(work: Callable[[int], T], count: int, stop: threading.Event) -> list[T]:
-    """Return the results of `work` for so many numbers at once; `stop` is set when this ends early."""
-    with ThreadPoolExecutor(count, "iobench-limit") as pool:
-        futures = [pool.submit(work, number) for number in range(count)]
-        try:
-            wait(futures)
-        finally:
-            stop.set()
-    failed = [error for future in futures if (error := future.exception()) is not None]
-    for error in sorted(failed, key=lambda one: isinstance(one, threading.BrokenBarrierError)):
-        raise error  # the first that did not only wait for another
-    return [future.result() for future in futures]

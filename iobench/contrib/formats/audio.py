@@ -21,12 +21,7 @@ from iobench.base.files import regular
 from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.base.text import reason
-from iobench.contrib.formats.shared.sample_files import (
-    FilesReader,
-    NumberedFiles,
-    class_reader,
-    file_writers,
-)
+from iobench.contrib.formats.shared.sample_files import FilesReader, NumberedFiles, class_reader, file_writers
 from iobench.formats import VARIES, Array, Batch, Detectable, Field, Format, Schema
 from iobench.formats.folders import ClassFolder, is_class_folder
 from iobench.formats.npy import Npy

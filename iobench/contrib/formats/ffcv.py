@@ -245,7 +245,7 @@ class Beton(RecordSource):
             from iobench.formats.image_decoding import decoded
 
             if self._decode is not None:
-                self._decode(path, _image_file(metadata[row], stored), out)
+                out[...] = self._decode.decode(path, _image_file(metadata[row], stored))
             elif metadata["mode"][row] == RAW:
                 out[...] = np.frombuffer(stored, np.uint8).reshape(out.shape)
             else:

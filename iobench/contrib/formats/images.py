@@ -168,7 +168,10 @@ class Images(ScaledImages, Detectable):
         if scaled is None:
             return class_reader(folder, schema, _stored_bytes, _filled())
         decode: Decode = lambda file, field: scaled.decode(file, _stored(file))  # noqa: E731
-        fill: Fill = lambda file, pixels: scaled(file, _stored(file), pixels)  # noqa: E731
+
+        def fill(file: Path, pixels: Array) -> None:
+            pixels[...] = scaled.decode(file, _stored(file))
+
         reader = class_reader(folder, schema, decode, _fill_extents if schema.extents else fill)
         reader.epoch = scaled.epoch
         return reader

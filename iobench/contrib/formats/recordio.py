@@ -24,12 +24,7 @@ import numpy as np
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.contrib.formats.shared.external import check_lengths, unequal_samples
 from iobench.contrib.formats.shared.mapped_files import Maps, runs
-from iobench.contrib.formats.shared.record_writer import (
-    ShardWriter,
-    check_described,
-    describe,
-    refuse_large,
-)
+from iobench.contrib.formats.shared.record_writer import ShardWriter, check_described, describe, refuse_large
 from iobench.contrib.formats.shared.records import Column, Decoder, RecordFormat, Records, RecordSource
 from iobench.formats import DTYPES, Array, Batch, Field, Index, Schema, raw_bytes
 from iobench.formats.schema import LENGTH, payloads

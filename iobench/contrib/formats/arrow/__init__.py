@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from iobench.base.errors import CorruptArtifact, expecting
 from iobench.base.files import name_problem, regular
 from iobench.base.options import option
-from iobench.contrib.formats.shared.rebatch import slabs
+from iobench.contrib.formats.shared.chunks import slabs
 from iobench.contrib.formats.shared.table_format import TableFormat
 from iobench.formats import Batch, Checkable, Schema
 from iobench.formats.folders import files_in

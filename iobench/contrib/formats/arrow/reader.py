@@ -26,14 +26,14 @@ from iobench.contrib.formats.shared.arrow_columns import (
     selected,
     values,
 )
-from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
+from iobench.contrib.formats.shared.chunks import ChunkedReader
 from iobench.formats import (
     Array,
     Batch,
     Chunked,
     Field,
+    Index,
     Placement,
-    Ragged,
     Rows,
     Schema,
     fields_by_name,
@@ -183,41 +183,27 @@ class ArrowReader(ChunkedReader):
 
     def native(self, rows: Rows) -> Batch:
         """Return views of the map for a slice, and for indices the arrays that Arrow's `take` returns."""
-        self._check_open()
-        checked, _ = self._checked(rows)
-        if not isinstance(checked, slice):
-            taken = self._table.take(pa.array(checked))
-            return arrays(self._files[0], self.schema, taken, self._names)
-        table = self._table.slice(checked.start, max(0, checked.stop - checked.start))
-        return arrays(self._files[0], self.schema, table, self._names)
+        table, (checked, count) = unclosed(self._table), self._checked(rows)
+        some = (
+            table.slice(checked.start, count) if isinstance(checked, slice) else table.take(pa.array(checked))
+        )
+        return arrays(self._files[0], self.schema, some, self._names)
 
     def close(self) -> None:
         """Release the maps; the memory is unmapped with its last view."""
         self._chunks, self._table = None, None
 
-    def _part(self, name: str, chunk: int, rows: slice | Index) -> Ragged:
-        assert self._chunks is not None
-        part: Ragged = self._chunks[name][chunk][rows]
-        return part
-
-    def _check_open(self) -> None:
-        unclosed(self._chunks)
-
-    def _copy(self, name: str, chunk: int, rows: slice | Index, target: Array, slots: slice | Index) -> None:
-        assert self._chunks is not None
-        stored = self._chunks[name][chunk]
-        if isinstance(stored, np.ndarray):
-            target[slots] = stored[rows]
-            return
+    def _rows(self, name: str, chunk: int, rows: slice | Index) -> Any:
+        stored = unclosed(self._chunks)[name][chunk]
+        if not isinstance(stored, pa.Array):
+            return stored[rows]
         field = self.schema.field(name)  # of bits
+        size = field.elements
         if isinstance(rows, slice):
-            part = stored.slice(rows.start * field.elements, (rows.stop - rows.start) * field.elements)
-            target[slots] = values(part).reshape(-1, *field.shape)
-            return
-        assert not isinstance(slots, slice)
-        for row, slot in zip(rows.tolist(), slots.tolist(), strict=True):
-            part = stored.slice(row * field.elements, field.elements)
-            target[slot] = values(part).reshape(field.shape)
+            parts = [stored.slice(rows.start * size, (rows.stop - rows.start) * size)]
+        else:
+            parts = [stored.slice(row * size, size) for row in rows.tolist()]
+        return np.concatenate([values(part) for part in parts]).reshape(-1, *field.shape)
 
 
 def _names(opened: Sequence[MappedBatches], schema: Schema) -> dict[str, str]:

@@ -18,13 +18,7 @@ import pyarrow as pa
 from iobench.base.errors import CorruptArtifact, IobenchError, LoaderFailed, corrupt, is_panic
 from iobench.base.files import name_problem, regular
 from iobench.base.text import reason
-from iobench.contrib.formats.shared.arrow_columns import (
-    DAMAGE,
-    Table,
-    arrays,
-    check_type,
-    columns_of,
-)
+from iobench.contrib.formats.shared.arrow_columns import DAMAGE, Table, arrays, check_type, columns_of
 from iobench.formats import (
     Array,
     Batch,

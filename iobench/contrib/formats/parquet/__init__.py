@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from iobench.base.errors import corrupt
 from iobench.base.files import regular
 from iobench.base.options import option
-from iobench.contrib.formats.shared.rebatch import slabs
+from iobench.contrib.formats.shared.chunks import slabs
 from iobench.contrib.formats.shared.table_format import TableFormat
 from iobench.formats import Batch, Schema
 from iobench.formats.folders import files_in

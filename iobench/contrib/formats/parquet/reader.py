@@ -23,8 +23,8 @@ from iobench.contrib.formats.shared.arrow_columns import (
     is_leaf,
     plain_type,
 )
-from iobench.contrib.formats.shared.chunked_reader import ChunkedReader, Index
-from iobench.formats import Array, Ragged, Schema, unclosed
+from iobench.contrib.formats.shared.chunks import ChunkedReader
+from iobench.formats import Index, Schema, unclosed
 
 CACHED = 2  # decoded row groups: the current one and the next in order
 
@@ -95,15 +95,8 @@ class ParquetReader(ChunkedReader):
             parquet.close()
         self._parquets, self._cache = None, {}
 
-    def _check_open(self) -> None:
-        unclosed(self._parquets)
-
-    def _copy(self, name: str, chunk: int, rows: slice | Index, target: Array, slots: slice | Index) -> None:
-        target[slots] = self._group(chunk)[name][rows]
-
-    def _part(self, name: str, chunk: int, rows: slice | Index) -> Ragged:
-        part: Ragged = self._group(chunk)[name][rows]
-        return part
+    def _rows(self, name: str, chunk: int, rows: slice | Index) -> Any:
+        return self._group(chunk)[name][rows]
 
     def _group(self, chunk: int) -> dict[str, Any]:
         """Return a decoded row group, from the cache if it is there."""
@@ -117,14 +110,13 @@ class ParquetReader(ChunkedReader):
             return group
 
     def _decoded(self, chunk: int) -> dict[str, Any]:
-        self._check_open()
-        assert self._parquets is not None
         number, group = self._groups[chunk]
+        parquet = unclosed(self._parquets)[number]
         names = self._names[number]
         ends = [*self._first[1:].tolist(), len(self)]
         rows = ends[chunk] - int(self._first[chunk])
         with expecting(self._files[number], f"row group {group}", DAMAGE):
-            table = self._parquets[number].read_row_group(group, list(dict.fromkeys(names.values())))
+            table = parquet.read_row_group(group, list(dict.fromkeys(names.values())))
             batch = arrays(self._files[number], self.schema, table, names)
         if any(len(array) != rows for array in batch.values()):
             raise corrupt(self._files[number], f"{rows} rows in row group {group}", table.num_rows)

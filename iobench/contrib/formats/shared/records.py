@@ -305,7 +305,7 @@ class RecordReader(Reader):
                     stored = self._bytes(number, int(begins.min()), int(begins.max()) + width)
                     copy_rows(stored, begins, flat, at)
         self._decode(rows, {name: array for name, array in out.items() if name not in placement})
-        self._verify(np.unique(rows))
+        self._verify(rows)
 
     def _elements(self, spec: Field, row: int) -> Array:
         """Return the elements of a sample of a ragged field, a view of its file unless they are encoded."""
@@ -329,8 +329,8 @@ class RecordReader(Reader):
 
     def _verify(self, rows: Index) -> None:
         if (whole := self._places().whole) is not None:
-            place, size = whole
-            unclosed(self._source).verify(*place.locate(rows), size[rows] if len(size) > 1 else size, rows)
+            (place, size), once = whole, np.unique(rows)
+            unclosed(self._source).verify(*place.locate(once), size[once] if len(size) > 1 else size, once)
 
     def _bytes(self, number: int, low: int, high: int) -> Array:
         """Return the bytes of a file; CorruptArtifact unless those from `low` to `high` are in it."""
@@ -520,7 +520,7 @@ def naming(what: str) -> Iterator[None]:
 def pixels(scaled: ScaledDecoder | None = None) -> Decoder:
     """Return the decoder of image files: to what `scaled` makes, or else of exactly the field's shape."""
     if scaled is not None:
-        return Decoder(scaled.decode, lambda path, stored, row, out: scaled(path, stored, out))
+        return Decoder(scaled.decode)
     from iobench.formats.image_decoding import decoded
 
     return Decoder(into=lambda path, stored, row, out: decoded(path, stored, out))

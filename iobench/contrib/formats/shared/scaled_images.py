@@ -185,10 +185,6 @@ class ScaledDecoder:
         jpeg = None if decoder == PILLOW else jpeg_decoder(decoder, dct_scaling)
         self._images = ImageDecoder(layout, jpeg, dct_scaling)
 
-    def __call__(self, file: Path, stored: bytes | memoryview, pixels: Array) -> None:
-        """Fill the pixels of one image."""
-        pixels[...] = self.decode(file, stored)
-
     def decode(self, file: Path, stored: bytes | memoryview) -> Array:
         """Return the pixels of one image; CorruptArtifact, which names `file`, if it is damaged."""
         try:

@@ -24,11 +24,7 @@ from iobench.base.finding import Finding
 from iobench.base.options import option
 from iobench.contrib.formats.shared.external import as_options, check_lengths, unequal_samples
 from iobench.contrib.formats.shared.mapped_files import Maps, runs
-from iobench.contrib.formats.shared.record_writer import (
-    ShardWriter,
-    refuse_large,
-    sample_bytes,
-)
+from iobench.contrib.formats.shared.record_writer import ShardWriter, refuse_large, sample_bytes
 from iobench.contrib.formats.shared.records import (
     Column,
     Decoder,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.base.finding import Finding
 from iobench.base.options import option
-from iobench.contrib.formats.shared.rebatch import fill_arrays
+from iobench.contrib.formats.shared.chunks import fill_arrays
 from iobench.formats import (
     ArrayFormat,
     Batch,

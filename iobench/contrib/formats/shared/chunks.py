@@ -1,22 +1,70 @@
-"""Reader of rows that are stored in chunks of consecutive samples."""
+"""Chunks of consecutive samples: samples in pieces of a fixed number, as they are written, and a reader."""
 
 from __future__ import annotations
 
 import itertools
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from iobench.formats import Array, Batch, Ragged, Reader, Rows, Schema, joined, map_values
+from iobench.formats import Array, Batch, Index, Reader, Rows, Schema, joined, map_arrays, map_values
 
-Index = npt.NDArray[np.int64]
+
+class Slab:
+    """Collects arrays of samples and returns them in pieces of `rows`."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows, self._held, self._count = rows, list[Array](), 0
+
+    def add(self, array: Array) -> Iterator[Array]:
+        """Yield the pieces that an array completes; views of it where a piece lies within it."""
+        start = 0
+        while self._count + len(array) - start >= self._rows:
+            stop = start + self._rows - self._count
+            yield joined([*self._held, array[start:stop]])
+            self._held, self._count, start = [], 0, stop
+        if start < len(array):
+            self._held.append(map_arrays(np.array, array[start:]))
+            self._count += len(array) - start
+
+    def rest(self) -> Iterator[Array]:
+        """Yield the incomplete last piece, if any."""
+        if self._held:
+            yield joined(self._held)
+        self._held, self._count = [], 0
+
+
+def slabs(schema: Schema, batches: Iterable[Batch], rows: int) -> Iterator[Batch]:
+    """Yield the same samples in batches of `rows`, the last one smaller; views where possible."""
+    fields = {field.name: Slab(rows) for field in schema.fields}
+    for batch in batches:
+        pieces = [fields[name].add(batch[name]) for name in fields]
+        yield from (dict(zip(fields, some, strict=True)) for some in zip(*pieces, strict=True))
+    rests = [slab.rest() for slab in fields.values()]
+    yield from (dict(zip(fields, some, strict=True)) for some in zip(*rests, strict=True))
+
+
+def fill_arrays(arrays: Mapping[str, Any], rows: Mapping[str, int], batches: Iterable[Batch]) -> None:
+    """Assign samples to a library's array per field, in order and in whole pieces of `rows` samples."""
+    fields, starts = {name: Slab(rows[name]) for name in arrays}, dict.fromkeys(arrays, 0)
+
+    def put(name: str, pieces: Iterable[Array]) -> None:
+        for piece in pieces:
+            stop = starts[name] + len(piece)
+            arrays[name][starts[name] : stop] = piece
+            starts[name] = stop
+
+    for batch in batches:
+        for name, slab in fields.items():
+            put(name, slab.add(batch[name]))
+    for name, slab in fields.items():
+        put(name, slab.rest())
 
 
 class ChunkedReader(Reader):
-    """Base class of readers of chunks; a subclass copies rows out of one chunk.
+    """Base class of readers of chunks; a subclass reads rows of one chunk.
 
     `first`, int64, is the first row of each chunk, from 0 on; each chunk ends where the next begins.
     """
@@ -26,16 +74,8 @@ class ChunkedReader(Reader):
         self._first = first
 
     @abstractmethod
-    def _copy(self, name: str, chunk: int, rows: slice | Index, target: Any, slots: slice | Index) -> None:
-        """Copy `rows` of a chunk, counted from the chunk's first, to `slots` of the target."""
-
-    @abstractmethod
-    def _part(self, name: str, chunk: int, rows: slice | Index) -> Ragged:
-        """Return `rows` of a ragged field in a chunk, counted from the chunk's first."""
-
-    @abstractmethod
-    def _check_open(self) -> None:
-        """Raise ValueError if the reader is closed."""
+    def _rows(self, name: str, chunk: int, rows: slice | Index) -> Any:
+        """Return `rows` of a field, counted from the chunk's first: an array, or a Ragged, maybe a view."""
 
     def batch(self, rows: Rows | Sequence[int]) -> Batch:
         """Return the rows in new arrays, ragged fields as `Ragged`; IndexError outside 0..len-1."""
@@ -43,16 +83,15 @@ class ChunkedReader(Reader):
         ragged = self.schema.ragged
         if not ragged:
             return super().batch(checked)
-        self._check_open()
         batch: dict[str, Any] = self.schema.fixed.empty(count)
         none: dict[str, Any] = self.schema.empty(0)
         parts = {field.name: [none[field.name]] for field in ragged}
         came = [np.empty(0, np.int64)]
         for chunk, local, slots in self._pieces(checked):
             for name, target in batch.items():
-                self._copy(name, chunk, local, target, slots)
+                target[slots] = self._rows(name, chunk, local)
             for name in parts:
-                part = self._part(name, chunk, local)
+                part = self._rows(name, chunk, local)
                 parts[name].append(map_values(np.array, part) if isinstance(local, slice) else part)
             came.append(np.arange(count)[slots])
         for name, some in parts.items():
@@ -64,10 +103,9 @@ class ChunkedReader(Reader):
         self._read_rows(slice(start, stop), out)
 
     def _read_rows(self, rows: Rows, out: Mapping[str, Array]) -> None:
-        self._check_open()
         for chunk, local, slots in self._pieces(rows):
             for name, target in out.items():
-                self._copy(name, chunk, local, target, slots)
+                target[slots] = self._rows(name, chunk, local)
 
     def _pieces(self, rows: Rows) -> Iterator[tuple[int, slice | Index, slice | Index]]:
         """Yield each chunk that holds some of the rows, these rows from its first on, and their slots."""
